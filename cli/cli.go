@@ -1,0 +1,118 @@
+// Package cli is what the command lines of all programs share: flags that may
+// stand anywhere, errors that say what to type next, exit codes, a daemon's
+// flags that may also come from a YAML file, and the logger.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	ucli "github.com/urfave/cli/v2"
+)
+
+// Exit codes of all programs.
+const (
+	OK          = 0
+	Failed      = 1
+	Usage       = 2
+	Invalid     = 3 // job file or configuration
+	Conflict    = 4 // the object changed meanwhile
+	NotFound    = 5
+	Refused     = 6 // quota, policy, limits
+	Unreachable = 7 // nobody answers, or nobody is elected
+	NotAllowed  = 8
+	TimedOut    = 9  // still going on
+	Changes     = 10 // diff: there are some
+	CannotFit   = 12 // accepted, but no machine can hold it
+	Interrupted = 130
+)
+
+// Error is an error for people.
+type Error struct {
+	Code int
+	// What went wrong, where and why. May have several lines.
+	What string
+	// Next is what to type or do now; may be empty.
+	Next string
+	// Err is the cause, for errors.Is and errors.As; its text is not printed.
+	Err error
+}
+
+func (e *Error) Error() string { return e.What }
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Errorf returns an Error with an exit code.
+func Errorf(code int, format string, args ...any) *Error {
+	err := fmt.Errorf(format, args...)
+	return &Error{Code: code, What: err.Error(), Err: errors.Unwrap(err)}
+}
+
+// Hint adds what to do next.
+func (e *Error) Hint(format string, args ...any) *Error {
+	e.Next = fmt.Sprintf(format, args...)
+	return e
+}
+
+// Run runs app with args (args[0] is the program), prints an error to stderr,
+// and returns the exit code.
+func Run(ctx context.Context, app *ucli.App, args []string, stdout, stderr io.Writer) int {
+	app.Writer, app.ErrWriter = stdout, stderr
+	// Errors come back to here; the library would print and exit by itself.
+	app.ExitErrHandler = func(*ucli.Context, error) {}
+	app.HideHelpCommand = true
+	app.UseShortOptionHandling = false
+	refuseUnknown(app)
+	args, err := permute(app, args)
+	if err == nil {
+		err = app.RunContext(ctx, args)
+	}
+	if err == nil {
+		return OK
+	}
+	return report(app.Name, err, stderr)
+}
+
+func report(program string, err error, stderr io.Writer) int {
+	var e *Error
+	if errors.As(err, &e) {
+		fmt.Fprintf(stderr, "%s: %s\n", program, e.What)
+		if e.Next != "" {
+			fmt.Fprintf(stderr, "  %s\n", strings.ReplaceAll(e.Next, "\n", "\n  "))
+		}
+		return e.Code
+	}
+	if errors.Is(err, context.Canceled) {
+		fmt.Fprintf(stderr, "%s: interrupted\n", program)
+		return Interrupted
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", program, err)
+	var exit ucli.ExitCoder
+	if errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	return Failed
+}
+
+// refuseUnknown makes unknown commands and wrong flag values usage errors; the
+// library would print the whole help, or exit with 3.
+func refuseUnknown(app *ucli.App) {
+	usage := func(_ *ucli.Context, err error, _ bool) error {
+		return (&Error{Code: Usage, What: err.Error()}).Hint("see: %s --help", app.Name)
+	}
+	app.OnUsageError = usage
+	var walk func(path string, cmds []*ucli.Command)
+	walk = func(path string, cmds []*ucli.Command) {
+		for _, c := range cmds {
+			c.HideHelpCommand = true
+			c.OnUsageError = func(_ *ucli.Context, err error, _ bool) error {
+				return (&Error{Code: Usage, What: err.Error()}).Hint("see: %s %s --help", path, c.Name)
+			}
+			walk(path+" "+c.Name, c.Subcommands)
+		}
+	}
+	walk(app.Name, app.Commands)
+}

@@ -1,0 +1,180 @@
+package cli
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	ucli "github.com/urfave/cli/v2"
+)
+
+// level is the program or one command on the way to the one that runs.
+type level struct {
+	name  string
+	flags []ucli.Flag
+	// Flag tokens that belong to it, in the order given.
+	tokens []string
+}
+
+// permute moves flags before arguments, each to the innermost command that
+// knows it. The library takes a flag after an argument as an argument, so that
+// `up job.borg --dry-run` would run for real. Whatever still looks like a flag
+// is refused; `--` ends the flags.
+func permute(app *ucli.App, args []string) ([]string, error) {
+	levels := []*level{{name: args[0], flags: app.Flags}}
+	commands := app.Commands
+	path := app.Name
+	var positional []string
+	rest := args[1:]
+	for len(rest) > 0 {
+		token := rest[0]
+		rest = rest[1:]
+		switch {
+		case token == "--":
+			positional = append(positional, rest...)
+			rest = nil
+		case len(token) > 1 && token[0] == '-':
+			used, err := takeFlag(levels, path, token, rest)
+			if err != nil {
+				return nil, err
+			}
+			rest = rest[used:]
+		case len(commands) > 0 && len(positional) == 0:
+			c := findCommand(commands, token)
+			if c == nil {
+				return nil, unknownCommand(path, commands, token)
+			}
+			levels = append(levels, &level{name: token, flags: c.Flags})
+			commands = c.Subcommands
+			path += " " + c.Name
+		default:
+			positional = append(positional, token)
+		}
+	}
+	var out []string
+	for _, l := range levels {
+		out = append(out, l.name)
+		out = append(out, l.tokens...)
+	}
+	if len(positional) > 0 {
+		out = append(append(out, "--"), positional...)
+	}
+	return out, nil
+}
+
+// takeFlag hands token, and its value where it takes one, to the level that
+// knows it, and returns how many of rest it used.
+func takeFlag(levels []*level, path, token string, rest []string) (used int, err error) {
+	name, _, hasValue := strings.Cut(strings.TrimLeft(token, "-"), "=")
+	last := levels[len(levels)-1]
+	if name == "help" || name == "h" {
+		last.tokens = append(last.tokens, "--help")
+		return 0, nil
+	}
+	for i := len(levels) - 1; i >= 0; i-- {
+		f := findFlag(levels[i].flags, name)
+		if f == nil && (i > 0 || (name != "version" && name != "v")) {
+			continue
+		}
+		levels[i].tokens = append(levels[i].tokens, token)
+		if f == nil || hasValue || !takesValue(f) {
+			return 0, nil
+		}
+		if len(rest) == 0 {
+			return 0, Errorf(Usage, "flag %s needs a value", token).Hint("see: %s --help", path)
+		}
+		levels[i].tokens = append(levels[i].tokens, rest[0])
+		return 1, nil
+	}
+	e := Errorf(Usage, "unknown flag %s for %q", token, path)
+	var known []string
+	for _, l := range levels {
+		for _, f := range l.flags {
+			known = append(known, f.Names()...)
+		}
+	}
+	if near := Nearest(name, known); near != "" {
+		return 0, e.Hint("did you mean %s?", dashes(near))
+	}
+	return 0, e.Hint("an argument that begins with a dash goes after --; flags: %s --help", path)
+}
+
+func dashes(name string) string {
+	if len(name) == 1 {
+		return "-" + name
+	}
+	return "--" + name
+}
+
+func findFlag(flags []ucli.Flag, name string) ucli.Flag {
+	for _, f := range flags {
+		if slices.Contains(f.Names(), name) {
+			return f
+		}
+	}
+	return nil
+}
+
+func takesValue(f ucli.Flag) bool {
+	d, ok := f.(ucli.DocGenerationFlag)
+	return !ok || d.TakesValue()
+}
+
+func findCommand(commands []*ucli.Command, name string) *ucli.Command {
+	for _, c := range commands {
+		if c.HasName(name) {
+			return c
+		}
+	}
+	return nil
+}
+
+func unknownCommand(path string, commands []*ucli.Command, name string) error {
+	var known []string
+	for _, c := range commands {
+		if !c.Hidden {
+			known = append(known, c.Names()...)
+		}
+	}
+	e := Errorf(Usage, "unknown command %q for %q", name, path)
+	if near := Nearest(name, known); near != "" {
+		return e.Hint("did you mean %q?", fmt.Sprintf("%s %s", path, near))
+	}
+	return e.Hint("commands: %s", strings.Join(known, ", "))
+}
+
+// Nearest returns the one of known that name was probably meant to be, or "".
+func Nearest(name string, known []string) string {
+	best, bestDistance := "", max(1, len(name)/3)+1
+	for _, k := range known {
+		if d := distance(name, k); d < bestDistance && d < len(name) {
+			best, bestDistance = k, d
+		}
+	}
+	return best
+}
+
+// distance is the number of letters to insert, drop, change or swap with their
+// neighbour to make b of a.
+func distance(a, b string) int {
+	var before, prev []int
+	cur := make([]int, len(b)+1)
+	for j := range cur {
+		cur[j] = j
+	}
+	for i := 1; i <= len(a); i++ {
+		before, prev, cur = prev, cur, make([]int, len(b)+1)
+		cur[0] = i
+		for j := 1; j <= len(b); j++ {
+			cost := 1
+			if a[i-1] == b[j-1] {
+				cost = 0
+			}
+			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
+			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
+				cur[j] = min(cur[j], before[j-2]+1)
+			}
+		}
+	}
+	return cur[len(b)]
+}
