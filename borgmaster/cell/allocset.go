@@ -1,0 +1,269 @@
+package cell
+
+import (
+	"slices"
+
+	"borg/proto/borgpb"
+)
+
+func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Refusal) {
+	key := JobKey{o.User, o.Name}
+	if r := checkKey(key); r != nil {
+		return nil, r
+	}
+	if r := c.checkFree(key); r != nil {
+		return nil, r
+	}
+	if r := checkLabels(o.Labels, o.Annotations); r != nil {
+		return nil, about(key.String(), r)
+	}
+	spec, r := readAllocSetSpec(o.Spec, c.format)
+	if r != nil {
+		return nil, about(key.String(), r)
+	}
+	return func(res *borgpb.Result) {
+		c.bury(key)
+		s := &AllocSet{
+			key: key, uid: c.newUID(), labels: o.Labels, annotations: o.Annotations,
+			specBytes: o.Spec, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
+		}
+		s.setSpec(spec)
+		for i := range spec.Allocs {
+			s.allocs = append(s.allocs, s.newAlloc(i))
+		}
+		s.counts[statePending] = spec.Allocs
+		c.addAllocSet(s)
+		c.dirty(s)
+		c.emit(setEvent(s, borgpb.EventKind_EVENT_KIND_SUBMIT, stateNone,
+			take(take(stateNone, edgeSubmit, stateAsked), edgeAccept, statePending)))
+		res.Uid, res.Version = s.uid.String(), 1
+	}, nil
+}
+
+func readAllocSetSpec(data []byte, format uint32) (*borgpb.AllocSetSpec, *borgpb.Refusal) {
+	if len(data) > maxSpecBytes {
+		return nil, limit("spec", "%d bytes; at most %d", len(data), maxSpecBytes)
+	}
+	spec := new(borgpb.AllocSetSpec)
+	if r := decode(data, spec, format); r != nil {
+		return nil, r
+	}
+	return spec, checkAllocSetSpec(spec)
+}
+
+// setSpec derives what placing needs from the spec.
+func (s *AllocSet) setSpec(spec *borgpb.AllocSetSpec) {
+	s.spec = spec
+	s.need = &Need{Last: 1<<32 - 1, Resources: FromProto(spec.Resources), Task: &borgpb.TaskSpec{
+		Resources: spec.Resources, Constraints: spec.Constraints, Tolerations: spec.Tolerations,
+	}}
+	if spec.MaxPerMachine != 0 || spec.MaxPerRack != 0 || spec.MaxPerPower != 0 {
+		s.domains = make(map[domain]uint32)
+	}
+}
+
+// res is what each alloc holds on its machine.
+func (s *AllocSet) res() *Resources { return &s.need.Resources }
+
+func (s *AllocSet) newAlloc(index uint32) *Alloc {
+	return &Alloc{set: s, index: index, state: statePending, room: room{capacity: s.need.Resources}}
+}
+
+func (c *Cell) addAllocSet(s *AllocSet) {
+	c.sets[s.key] = s
+	c.setsByU[s.uid] = s
+	at, _ := slices.BinarySearchFunc(c.setList, s.key, func(o *AllocSet, k JobKey) int { return o.key.Compare(k) })
+	c.setList = slices.Insert(c.setList, at, s)
+}
+
+// stateOf follows from the allocs as a job's state follows from its tasks.
+func (s *AllocSet) stateOf() state {
+	switch {
+	case s.counts[stateRunning] > 0:
+		return stateRunning
+	case s.counts[statePending] > 0:
+		return statePending
+	default:
+		return stateDead
+	}
+}
+
+func (c *Cell) checkKillAllocSet(o *borgpb.KillAllocSet) (commit, *borgpb.Refusal) {
+	key := JobKey{o.User, o.Name}
+	if r := checkKey(key); r != nil {
+		return nil, r
+	}
+	s := c.sets[key]
+	if s == nil {
+		return nil, notFound(key.String(), "there is no such alloc set")
+	}
+	if r := conflict(key.String(), o.ExpectVersion, 1); r != nil {
+		return nil, r
+	}
+	if s.deathSeq != 0 {
+		return nil, badState(key.String(), "the alloc set is dead")
+	}
+	return func(res *borgpb.Result) {
+		const cause = borgpb.StopCause_STOP_CAUSE_KILL
+		from := s.stateOf()
+		reason := "its alloc was killed"
+		for _, a := range s.allocs {
+			switch {
+			case a.state == stateRunning:
+				c.evictAlloc(a, edgeKill, stateDead, cause, reason, -1)
+			case a.lostOn != nil:
+				c.dropLost(a, cause, reason)
+				fallthrough
+			default:
+				c.moveAlloc(a, edgeKill, stateDead, reason)
+			}
+		}
+		s.reason, s.changedWallNs = clip(c.now.reason, maxReasonBytes), c.clock.wallNs
+		c.graveyard.add(c, &s.deathSeq, &s.deathNs, grave{set: s})
+		c.dirty(s)
+		e := setEvent(s, borgpb.EventKind_EVENT_KIND_KILL, from, stateDead)
+		e.Reason = s.reason
+		c.emit(e)
+		res.Uid, res.Version = s.uid.String(), 1
+	}, nil
+}
+
+// moveAlloc takes an alloc along an edge.
+func (c *Cell) moveAlloc(a *Alloc, e edge, to state, reason string) {
+	a.set.counts[a.state]--
+	a.state = take(a.state, e, to)
+	a.set.counts[to]++
+	a.reason = clip(reason, maxReasonBytes)
+	if a.attempt != 0 || to != stateDead {
+		a.changedWallNs = c.clock.wallNs
+	} else {
+		a.changedWallNs, a.reason = 0, ""
+	}
+	if a.attempt != 0 || a.recorded() {
+		c.dirty(a)
+	}
+}
+
+// placeAlloc gives an alloc its machine.
+func (c *Cell) placeAlloc(a *Alloc, at place) {
+	c.stopVictims(at.victims, a.Name)
+	if a.lostOn != nil {
+		c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its alloc was placed on "+at.machine.name)
+	}
+	a.attempt++
+	c.enterMachine(a, at.machine)
+	at.machine.room.add(a.set.res())
+	a.wait = await(&at.machine.room, a.set.res(), at.victims.all())
+	c.moveAlloc(a, edgeSchedule, stateRunning, "")
+	c.emit(allocEvent(a, at.machine, borgpb.EventKind_EVENT_KIND_SCHEDULE, statePending, stateRunning))
+}
+
+// enterMachine puts an alloc into its machine's list.
+func (c *Cell) enterMachine(a *Alloc, m *Machine) {
+	a.machine = m
+	m.allocs = insertAlloc(m.allocs, a)
+	countDomains(a.set.domains, m, 1)
+}
+
+func insertAlloc(list []*Alloc, a *Alloc) []*Alloc {
+	at, _ := slices.BinarySearchFunc(list, a, compareAlloc)
+	return slices.Insert(list, at, a)
+}
+
+func compareAlloc(a, o *Alloc) int {
+	if r := a.set.uid.Compare(o.set.uid); r != 0 {
+		return r
+	}
+	return int(int64(a.index) - int64(o.index))
+}
+
+// evictAlloc takes a running alloc off its machine. The tasks in it are evicted
+// with it; their copies hold their places on the machine itself until they have
+// stopped. graceNs < 0: each task's own.
+func (c *Cell) evictAlloc(a *Alloc, e edge, to state, cause borgpb.StopCause, reason string, graceNs int64) {
+	m := a.machine
+	c.leaveMachine(a)
+	for _, p := range slices.Clone(a.copies) {
+		if p.state.current() {
+			grace := p.grace()
+			if graceNs >= 0 {
+				grace = min(grace, graceNs)
+			}
+			c.evict(p.row(), edgeEvict, statePending, cause, reason, grace)
+		}
+		c.detach(p)
+	}
+	c.moveAlloc(a, e, to, reason)
+	ev := allocEvent(a, m, edgeEvents[e], stateRunning, to)
+	ev.Cause, ev.Reason = cause, reason
+	c.emit(ev)
+}
+
+// leaveMachine takes a running alloc out of its machine's list and room.
+func (c *Cell) leaveMachine(a *Alloc) {
+	m := a.machine
+	if a.wait != nil {
+		a.wait.drop()
+		a.wait = nil
+	}
+	m.room.sub(a.set.res())
+	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
+	countDomains(a.set.domains, m, -1)
+	a.machine = nil
+}
+
+// loseAlloc leaves a running alloc behind on a machine that is down. It keeps
+// its room there, for when the machine comes back first.
+func (c *Cell) loseAlloc(a *Alloc, reason string) {
+	m := a.machine
+	countDomains(a.set.domains, m, -1)
+	a.machine, a.lostOn = nil, m
+	c.moveAlloc(a, edgeEvict, statePending, reason)
+	ev := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_EVICT, stateRunning, statePending)
+	ev.Reason = reason
+	c.emit(ev)
+}
+
+// dropLost gives up what an alloc holds on a machine that is down. Copies left
+// in it must stop when that machine comes back.
+func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
+	m := a.lostOn
+	a.lostOn = nil
+	if a.wait != nil {
+		a.wait.drop()
+		a.wait = nil
+	}
+	m.room.sub(a.set.res())
+	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
+	for _, p := range slices.Clone(a.copies) {
+		if p.state == attemptUnreachable && p.stop == nil {
+			c.order(p, cause, reason, p.grace())
+		}
+		c.detach(p)
+	}
+	c.dirty(a)
+}
+
+// returnAlloc takes an alloc back that waits and was on a machine that is up
+// again.
+func (c *Cell) returnAlloc(a *Alloc) {
+	m := a.lostOn
+	a.lostOn, a.machine = nil, m
+	countDomains(a.set.domains, m, 1)
+	c.moveAlloc(a, edgeSchedule, stateRunning, "")
+	c.emit(allocEvent(a, m, borgpb.EventKind_EVENT_KIND_RETURN, statePending, stateRunning))
+}
+
+func setEvent(s *AllocSet, kind borgpb.EventKind, from, to state) Event {
+	return Event{
+		Kind: kind, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, Key: s.key, UID: s.uid,
+		From: from.proto(), To: to.proto(),
+	}
+}
+
+func allocEvent(a *Alloc, m *Machine, kind borgpb.EventKind, from, to state) Event {
+	return Event{
+		Kind: kind, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_ALLOC, Key: a.set.key, Task: a.index,
+		UID: a.set.uid, Attempt: a.attempt, Machine: m.name, From: from.proto(), To: to.proto(),
+	}
+}

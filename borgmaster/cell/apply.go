@@ -1,0 +1,183 @@
+package cell
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+)
+
+// applying is what Apply knows of the entry and the op at hand.
+type applying struct {
+	term      uint64
+	rawWallNs int64
+	user      string
+	reason    string
+	// Objects made so far in this entry, for uids.
+	made   uint32
+	events []Event
+	// Jobs of which something changed, to be settled when the op is done.
+	touched []*Job
+}
+
+// commit does an op that was checked. It cannot refuse any more.
+type commit func(res *borgpb.Result)
+
+// Apply applies one log entry: data is a marshaled borgpb.Entry, or empty for
+// an entry that raft made for itself. Entries come in log order, once each.
+// There is one result per op, in order; an entry that cannot be read has one
+// result, which says so.
+func (c *Cell) Apply(index, term uint64, data []byte) ([]*borgpb.Result, []Event) {
+	if index <= c.index {
+		panic(fmt.Sprintf("entry %d was given to a cell at index %d", index, c.index))
+	}
+	c.index, c.term = index, term
+	c.now = applying{term: term}
+	c.dirty(&c.head)
+	if len(data) == 0 {
+		c.rememberDigest()
+		return nil, nil
+	}
+	results := c.applyEntry(data)
+	c.forgetRequests()
+	c.expireDead()
+	events := c.now.events
+	c.now = applying{}
+	c.rememberDigest()
+	return results, events
+}
+
+func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
+	entry := new(borgpb.Entry)
+	var refusal *borgpb.Refusal
+	switch {
+	case len(data) > maxEntryBytes:
+		refusal = limit("", "an entry of %d bytes; at most %d", len(data), maxEntryBytes)
+	case proto.Unmarshal(data, entry) != nil || unknown(entry):
+		refusal = malformed("not an Entry of format %d", c.format)
+	case len(entry.Ops) > maxOpsInEntry:
+		refusal = limit("", "an entry of %d ops; at most %d", len(entry.Ops), maxOpsInEntry)
+	}
+	if refusal != nil {
+		return []*borgpb.Result{{Index: c.index, Refusal: refusal}}
+	}
+	c.now.rawWallNs = entry.WallTimeNs
+	if c.clock.advance(c.term, entry.CellTimeNs, entry.WallTimeNs) {
+		c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_WALL_STEP, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_CELL,
+			Reason: fmt.Sprintf("the wall clock is %d s from where it was expected", (entry.WallTimeNs-c.clock.wallNs)/second)})
+	}
+	results := make([]*borgpb.Result, len(entry.Ops))
+	for i, data := range entry.Ops {
+		results[i] = c.applyOp(data)
+	}
+	return results
+}
+
+// applyOp decodes, checks and commits one op.
+func (c *Cell) applyOp(data []byte) *borgpb.Result {
+	res := &borgpb.Result{Index: c.index}
+	c.now.user, c.now.reason = "", ""
+	op, refusal := decodeOp(data, c.format)
+	if refusal != nil {
+		res.Refusal = refusal
+		return res
+	}
+	var do commit
+	refusal = guarded(func() (r *borgpb.Refusal) {
+		var again *borgpb.Result
+		if again, r = c.checkRequest(op); again != nil {
+			res = again
+			return nil
+		}
+		if r == nil {
+			do, r = c.check(op)
+		}
+		return r
+	})
+	c.now.user, c.now.reason = op.Principal.GetUser(), op.Reason
+	switch {
+	case refusal != nil:
+		res.Refusal = refusal
+		if op.RequestId != "" && refusal.Kind != borgpb.RefusalKind_REFUSAL_KIND_INTERNAL {
+			c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_REFUSE, Name: refusal.Object, Reason: refusal.Message})
+		}
+	case do != nil:
+		do(res)
+		c.settleJobs()
+		c.remember(op, res)
+	}
+	return res
+}
+
+// check reads only. It returns what to do, or why not.
+func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
+	switch o := op.Op.(type) {
+	case *borgpb.Op_AddMachine:
+		return c.checkAddMachine(o.AddMachine)
+	case *borgpb.Op_RemoveMachine:
+		return c.checkRemoveMachine(o.RemoveMachine)
+	case *borgpb.Op_SetMachine:
+		return c.checkSetMachine(o.SetMachine)
+	case *borgpb.Op_MachineUp:
+		return c.checkMachineUp(o.MachineUp)
+	case *borgpb.Op_MachineDown:
+		return c.checkMachineDown(o.MachineDown)
+	case *borgpb.Op_DrainMachine:
+		return c.checkDrainMachine(o.DrainMachine)
+	case *borgpb.Op_SubmitJob:
+		return c.checkSubmitJob(o.SubmitJob)
+	case *borgpb.Op_KillJob:
+		return c.checkKillJob(o.KillJob)
+	case *borgpb.Op_UpdateJob:
+		return c.checkUpdateJob(o.UpdateJob)
+	case *borgpb.Op_ResizeJob:
+		return c.checkResizeJob(o.ResizeJob)
+	case *borgpb.Op_SubmitAllocSet:
+		return c.checkSubmitAllocSet(o.SubmitAllocSet)
+	case *borgpb.Op_KillAllocSet:
+		return c.checkKillAllocSet(o.KillAllocSet)
+	case *borgpb.Op_Assign:
+		return func(res *borgpb.Result) { c.assignAll(o.Assign, res) }, nil
+	case *borgpb.Op_Reports:
+		return func(res *borgpb.Result) { c.reportAll(o.Reports, res) }, nil
+	case *borgpb.Op_Time:
+		return c.checkSetTime(o.Time)
+	case *borgpb.Op_RaiseFormat:
+		return c.checkRaiseFormat(o.RaiseFormat)
+	case *borgpb.Op_Digest:
+		return c.checkDigest(o.Digest)
+	default:
+		return nil, malformed("an op of no kind that format %d knows", c.format)
+	}
+}
+
+// checkDigest compares the elected master's digest with ours. The result is
+// the same everywhere, whatever comes of it: only Diverged differs.
+func (c *Cell) checkDigest(o *borgpb.LogDigest) (commit, *borgpb.Refusal) {
+	if len(o.Digest) != len(Digest{}) || o.Index >= c.index {
+		return nil, invalid("digest", "want %d bytes of an earlier index", len(Digest{}))
+	}
+	return func(*borgpb.Result) {
+		ours, ok := c.DigestAt(o.Index)
+		if theirs := Digest(o.Digest); ok && ours != theirs && c.diverged == nil {
+			c.diverged = fmt.Errorf("the digest at index %d is %x here and %x on the elected master: the replicas differ; replace this one",
+				o.Index, ours, theirs)
+		}
+	}, nil
+}
+
+// newUID names an object made by this entry.
+func (c *Cell) newUID() UID {
+	uid := UID{c.epoch, c.index, c.now.made}
+	c.now.made++
+	return uid
+}
+
+func (c *Cell) emit(e Event) {
+	e.Index = c.index
+	e.N = uint32(len(c.now.events))
+	e.WallNs = c.now.rawWallNs
+	e.User = c.now.user
+	c.now.events = append(c.now.events, e)
+}

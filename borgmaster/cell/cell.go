@@ -1,0 +1,188 @@
+package cell
+
+import (
+	"iter"
+	"slices"
+	"strings"
+)
+
+// Cell is the state of one cell at one index of its log.
+type Cell struct {
+	id    string
+	epoch uint64
+
+	// index and term of the last applied entry.
+	index, term uint64
+	format      uint32
+	clock       clock
+
+	// Jobs and alloc sets by key share one name space: at most one of both
+	// maps has a given key. A dead one stays until it is replaced or expires.
+	jobs      map[JobKey]*Job
+	jobsByUID map[UID]*Job
+	// Sorted by key.
+	jobList []*Job
+	sets    map[JobKey]*AllocSet
+	setList []*AllocSet
+	setsByU map[UID]*AllocSet
+
+	machines map[string]*Machine
+	// Sorted by name.
+	machineList []*Machine
+
+	// Dead jobs and alloc sets.
+	graveyard graveyard
+	// Who names whom as parent or in start_after; live jobs only.
+	links links
+
+	requests requests
+	records  recordBook
+	diverged error
+
+	// Tasks of all jobs that are not dead, for the limit; derived.
+	liveTasks int
+
+	// The entry being applied. Nothing of it survives Apply.
+	now applying
+	// Mark of the head record.
+	head headMark
+}
+
+// New makes an empty cell. cellID tells two cells of one name apart; epoch is
+// raised by a restore.
+func New(cellID string, epoch uint64) *Cell {
+	c := &Cell{
+		id:        cellID,
+		epoch:     epoch,
+		format:    1,
+		jobs:      make(map[JobKey]*Job),
+		jobsByUID: make(map[UID]*Job),
+		sets:      make(map[JobKey]*AllocSet),
+		setsByU:   make(map[UID]*AllocSet),
+		machines:  make(map[string]*Machine),
+	}
+	c.requests.byID = make(map[string]*request)
+	c.links.children = make(map[JobKey][]*Job)
+	c.links.followers = make(map[JobKey]int)
+	c.head.cell = c
+	c.dirty(&c.head)
+	return c
+}
+
+// ID tells two cells of one name apart.
+func (c *Cell) ID() string { return c.id }
+
+// Epoch is raised by each restore.
+func (c *Cell) Epoch() uint64 { return c.epoch }
+
+// Index is that of the last applied entry.
+func (c *Cell) Index() uint64 { return c.index }
+
+// Term is that of the last applied entry.
+func (c *Cell) Term() uint64 { return c.term }
+
+// Format is the latest format whose ops and rules are allowed.
+func (c *Cell) Format() uint32 { return c.format }
+
+// TimeNs is cell time. It never goes back and stands still while nobody is
+// elected.
+func (c *Cell) TimeNs() int64 { return c.clock.cellNs }
+
+// WallNs is wall time as the cell follows it.
+func (c *Cell) WallNs() int64 { return c.clock.wallNs }
+
+// WallSuspect tells that the wall clock stepped and that the cell waits for an
+// operator's word (SetTime) before it follows.
+func (c *Cell) WallSuspect() bool { return c.clock.suspect }
+
+// Diverged is not nil when the elected master logged another digest than ours
+// for an index that we remember. The replica must stop.
+func (c *Cell) Diverged() error { return c.diverged }
+
+// Job returns the job of that key, dead or not; nil when there is none.
+func (c *Cell) Job(key JobKey) *Job { return c.jobs[key] }
+
+// JobByUID returns the job of that uid; nil when it is unknown or replaced.
+func (c *Cell) JobByUID(uid UID) *Job { return c.jobsByUID[uid] }
+
+// Jobs yields all jobs, dead ones too, by key.
+func (c *Cell) Jobs() iter.Seq[*Job] { return slices.Values(c.jobList) }
+
+// NumJobs counts all jobs, dead ones too.
+func (c *Cell) NumJobs() int { return len(c.jobList) }
+
+// AllocSet returns the alloc set of that key, dead or not; nil when there is
+// none.
+func (c *Cell) AllocSet(key JobKey) *AllocSet { return c.sets[key] }
+
+// AllocSetByUID returns the alloc set of that uid; nil when it is unknown.
+func (c *Cell) AllocSetByUID(uid UID) *AllocSet { return c.setsByU[uid] }
+
+// AllocSets yields all alloc sets, dead ones too, by key.
+func (c *Cell) AllocSets() iter.Seq[*AllocSet] { return slices.Values(c.setList) }
+
+// AllocByName returns the alloc "<user>/<name>/<index>"; nil when there is none.
+func (c *Cell) AllocByName(name string) *Alloc {
+	cut := strings.LastIndexByte(name, '/')
+	if cut < 0 {
+		return nil
+	}
+	user, set, ok := strings.Cut(name[:cut], "/")
+	if !ok {
+		return nil
+	}
+	s := c.sets[JobKey{user, set}]
+	n, rest, ok := parseDecimal(name[cut+1:])
+	if s == nil || !ok || rest != "" || n >= uint64(len(s.allocs)) {
+		return nil
+	}
+	return s.allocs[n]
+}
+
+// Machine returns the machine of that name; nil when there is none.
+func (c *Cell) Machine(name string) *Machine { return c.machines[name] }
+
+// Machines yields all machines by name.
+func (c *Cell) Machines() iter.Seq[*Machine] { return slices.Values(c.machineList) }
+
+// NumMachines counts the machines of the cell.
+func (c *Cell) NumMachines() int { return len(c.machineList) }
+
+// Pending yields the tasks that wait for a scheduler and may be placed now:
+// jobs by key, indices upwards. No more than max_running allows of each job,
+// none of a job whose start_after has not finished.
+func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
+	return func(yield func(*Job, uint32) bool) {
+		for _, j := range c.jobList {
+			if j.pending == 0 || !c.eligible(j) {
+				continue
+			}
+			left := j.roomToRun()
+			for i := range j.waiting.all() {
+				if left == 0 {
+					break
+				}
+				left--
+				if !yield(j, i) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// PendingAllocs yields the allocs that wait for a scheduler, by key and index.
+func (c *Cell) PendingAllocs() iter.Seq[*Alloc] {
+	return func(yield func(*Alloc) bool) {
+		for _, s := range c.setList {
+			if s.counts[statePending] == 0 {
+				continue
+			}
+			for _, a := range s.allocs {
+				if a.state == statePending && !yield(a) {
+					return
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,301 @@
+package cell
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Check verifies every invariant: all that is derived is derived anew and
+// compared.
+func (c *Cell) Check() error {
+	live := 0
+	for i, j := range c.jobList {
+		if i > 0 && c.jobList[i-1].key.Compare(j.key) >= 0 {
+			return fmt.Errorf("job %v is out of order", j.key)
+		}
+		if err := c.checkJob(j); err != nil {
+			return fmt.Errorf("job %v (%v): %w", j.key, j.uid, err)
+		}
+		live += int(j.pending + j.running)
+	}
+	for _, s := range c.setList {
+		if err := c.checkSet(s); err != nil {
+			return fmt.Errorf("alloc set %v (%v): %w", s.key, s.uid, err)
+		}
+	}
+	for _, m := range c.machineList {
+		if err := c.checkMachineState(m); err != nil {
+			return fmt.Errorf("machine %s: %w", m.name, err)
+		}
+	}
+	if live != c.liveTasks || len(c.jobs) != len(c.jobList) || len(c.jobsByUID) != len(c.jobList) ||
+		len(c.sets) != len(c.setList) || len(c.setsByU) != len(c.setList) || len(c.machines) != len(c.machineList) {
+		return fmt.Errorf("cell: %d live tasks are counted as %d, or an index is incomplete", live, c.liveTasks)
+	}
+	return c.checkCollections()
+}
+
+// checkCollections checks requests, graves and links.
+func (c *Cell) checkCollections() error {
+	if len(c.requests.byID) != len(c.requests.queue) || len(c.requests.queue) > maxRequests {
+		return fmt.Errorf("requests: %d by id, %d in order", len(c.requests.byID), len(c.requests.queue))
+	}
+	objects, tasks := 0, 0
+	for _, g := range c.graveyard.queue {
+		if g.stillThere() {
+			objects++
+			tasks += g.tasks()
+		}
+	}
+	dead := 0
+	var want links
+	want.children, want.followers = make(map[JobKey][]*Job), make(map[JobKey]int)
+	for _, j := range c.jobList {
+		if j.deathSeq != 0 {
+			dead++
+		} else {
+			want.add(j)
+		}
+	}
+	for _, s := range c.setList {
+		if s.deathSeq != 0 {
+			dead++
+		}
+	}
+	if objects != c.graveyard.objects || tasks != c.graveyard.tasks || objects != dead {
+		return fmt.Errorf("graveyard: %d dead, %d counted, %d in the queue; %d tasks counted as %d",
+			dead, c.graveyard.objects, objects, tasks, c.graveyard.tasks)
+	}
+	if !maps.Equal(want.followers, c.links.followers) || !maps.EqualFunc(want.children, c.links.children, slices.Equal) {
+		return fmt.Errorf("links: the parents or start_after of live jobs are not those that are known")
+	}
+	return nil
+}
+
+func (c *Cell) checkJob(j *Job) error {
+	if c.jobs[j.key] != j || c.jobsByUID[j.uid] != j || c.sets[j.key] != nil || j.gone || j.touched {
+		return fmt.Errorf("not indexed as it should be")
+	}
+	var n Job
+	n.domains = nil
+	if j.domains != nil {
+		n.domains = make(map[domain]uint32)
+	}
+	uses := make(map[*Spec]uint32)
+	down := uint32(0)
+	for i, t := range j.rows {
+		if t.job != j || t.index != uint32(i) {
+			return fmt.Errorf("row %d is not its own", i)
+		}
+		n.count(t.state, 1)
+		if err := c.checkTaskRow(j, t, &n, uses); err != nil {
+			return fmt.Errorf("task %d: %w", i, err)
+		}
+		if t.flags&taskUpdating != 0 {
+			down++
+		}
+		if (t.state == statePending) != j.waiting.has(t.index) {
+			return fmt.Errorf("task %d is %v and the set of waiting ones differs", i, t.state)
+		}
+	}
+	if n.pending != j.pending || n.running != j.running || n.dead != j.dead || n.finished != j.finished ||
+		n.started != j.started || n.stopping != j.stopping || !maps.Equal(n.domains, j.domains) {
+		return fmt.Errorf("counts pending %d running %d dead %d finished %d started %d stopping %d, kept %d %d %d %d %d %d; domains %v, kept %v",
+			n.pending, n.running, n.dead, n.finished, n.started, n.stopping,
+			j.pending, j.running, j.dead, j.finished, j.started, j.stopping, n.domains, j.domains)
+	}
+	if st := j.state(); j.settled != st || (st == stateDead) != (j.deathSeq != 0) || len(j.rows) == 0 {
+		return fmt.Errorf("it is %v, was settled as %v, death %d", st, j.settled, j.deathSeq)
+	}
+	return c.checkSpecs(j, uses, down)
+}
+
+// checkSpecs checks spec versions and the update.
+func (c *Cell) checkSpecs(j *Job, uses map[*Spec]uint32, down uint32) error {
+	for i, s := range j.specs {
+		last := i == len(j.specs)-1
+		if s.gone || s.job != j || s.uses != uses[s] || (s.uses == 0 && !last) || s.Version > j.version ||
+			(i > 0 && j.specs[i-1].Version >= s.Version) {
+			return fmt.Errorf("spec %d: %d users, counted %d", s.Version, uses[s], s.uses)
+		}
+	}
+	u := j.update
+	if u == nil {
+		return nil
+	}
+	if u.job != j || (u.Rolling() && (u.down != down || u.toVersion != j.latest().Version || j.deathSeq != 0)) {
+		return fmt.Errorf("update %v: %d tasks are down for it, counted %d", u.uid, down, u.down)
+	}
+	if !u.Rolling() && down != 0 {
+		return fmt.Errorf("update %v has ended and %d tasks are down for it", u.uid, down)
+	}
+	return nil
+}
+
+// checkTaskRow checks a row and its copies, and counts them into n.
+func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) error {
+	if (t.state == stateRunning) != (t.cur != nil) {
+		return fmt.Errorf("it is %v and its current copy is %v", t.state, t.cur)
+	}
+	if t.flags&taskFinished != 0 {
+		n.finished++
+		if t.state != stateDead {
+			return fmt.Errorf("finished and %v", t.state)
+		}
+	}
+	if t.attempt == 0 && (t.failures != 0 || t.flags != 0 || t.past != nil || t.changedWallNs != 0 || t.reason != "" ||
+		(t.state == stateDead) != (j.deathSeq != 0)) {
+		return fmt.Errorf("never placed, and there is something to write down of it")
+	}
+	if p := t.cur; p != nil {
+		if p.job != j || p.index != t.index || p.attempt != t.attempt || !p.state.current() || p.spec == nil ||
+			p.stop != nil || p.next != nil || p.orphan || p.machine.find(p.ID()) != p || p.machine.down {
+			return fmt.Errorf("current copy %v (%d) is not as it should be", p.ID(), p.state)
+		}
+		if p.state == attemptRunning {
+			n.started++
+		}
+		countDomains(n.domains, p.machine, 1)
+		uses[p.spec]++
+	}
+	last, ended := t.attempt+1, 0
+	for p := t.past; p != nil; p = p.next {
+		if p.attempt >= last || p.job != j || p.index != t.index || p.orphan || p.state.current() {
+			return fmt.Errorf("past copy %v (%d) is not as it should be", p.ID(), p.state)
+		}
+		last = p.attempt
+		switch {
+		case p.state == attemptStopping:
+			n.stopping++
+		case !p.state.live():
+			ended++
+		}
+		if p.spec != nil {
+			uses[p.spec]++
+		}
+	}
+	if ended > maxEndedCopiesOfTask {
+		return fmt.Errorf("%d ended copies are remembered", ended)
+	}
+	return nil
+}
+
+func (c *Cell) checkSet(s *AllocSet) error {
+	if c.sets[s.key] != s || c.setsByU[s.uid] != s || s.gone || (s.stateOf() == stateDead) != (s.deathSeq != 0) {
+		return fmt.Errorf("not indexed as it should be")
+	}
+	var counts [numStates]uint32
+	var domains map[domain]uint32
+	if s.domains != nil {
+		domains = make(map[domain]uint32)
+	}
+	for i, a := range s.allocs {
+		counts[a.state]++
+		if a.set != s || a.index != uint32(i) || (a.state == stateRunning) != (a.machine != nil) ||
+			(a.lostOn != nil && (a.state != statePending || !a.lostOn.down)) ||
+			(a.attempt == 0 && (a.changedWallNs != 0 || a.reason != "")) {
+			return fmt.Errorf("alloc %d is %v on %v, lost on %v", i, a.state, a.machine, a.lostOn)
+		}
+		if a.machine != nil {
+			countDomains(domains, a.machine, 1)
+		}
+		if len(a.copies) > 0 && a.machine == nil && a.lostOn == nil {
+			return fmt.Errorf("alloc %d is nowhere and holds %d copies", i, len(a.copies))
+		}
+		if err := checkRoom(&a.room, a.copies, nil); err != nil {
+			return fmt.Errorf("alloc %d: %w", i, err)
+		}
+	}
+	if counts != s.counts || !maps.Equal(domains, s.domains) {
+		return fmt.Errorf("counts %v, kept %v; domains %v, kept %v", counts, s.counts, domains, s.domains)
+	}
+	return nil
+}
+
+func (c *Cell) checkMachineState(m *Machine) error {
+	if c.machines[m.name] != m || m.gone {
+		return fmt.Errorf("not indexed as it should be")
+	}
+	var own []*Copy
+	var ports []uint16
+	for i, p := range m.copies {
+		if p.machine != m || !p.state.live() || (i > 0 && m.copies[i-1].ID().Compare(p.ID()) >= 0) {
+			return fmt.Errorf("copy %v (%d) should not be here", p.ID(), p.state)
+		}
+		if (p.state == attemptUnreachable && !m.down) || (p.state == attemptStopping && p.stop == nil) ||
+			(p.spec == nil) != (p.stop != nil) {
+			return fmt.Errorf("copy %v (%d) has no right to be so", p.ID(), p.state)
+		}
+		if t := p.row(); t == nil != p.orphan {
+			return fmt.Errorf("copy %v: row %v, orphan %v", p.ID(), t, p.orphan)
+		} else if t != nil && t.cur != p && !slices.Contains(slices.Collect(t.Past()), p) {
+			return fmt.Errorf("copy %v is not in its row", p.ID())
+		}
+		if p.alloc == nil {
+			own = append(own, p)
+		} else if !slices.Contains(p.alloc.copies, p) || (p.alloc.machine != m && p.alloc.lostOn != m) {
+			return fmt.Errorf("copy %v is not in its alloc", p.ID())
+		}
+		if p.wait != nil && (p.wait.room != p.room() || p.wait.res != p.res) {
+			return fmt.Errorf("copy %v waits for room elsewhere", p.ID())
+		}
+		ports = append(ports, p.ports...)
+	}
+	slices.Sort(ports)
+	if !slices.Equal(ports, m.ports) {
+		return fmt.Errorf("ports %v, kept %v", ports, m.ports)
+	}
+	for _, a := range m.allocs {
+		if a.machine != m && a.lostOn != m {
+			return fmt.Errorf("alloc %s is not here", a.Name())
+		}
+	}
+	return checkRoom(&m.room, own, m.allocs)
+}
+
+// checkRoom adds up what is held anew.
+func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
+	var limits, discount Resources
+	for _, p := range copies {
+		limits = limits.Add(*p.res)
+		if w := p.wait; w != nil {
+			discount = discount.Add(w.discount)
+			if err := checkWait(w); err != nil {
+				return err
+			}
+		}
+	}
+	for _, a := range allocs {
+		limits = limits.Add(*a.set.res())
+		if a.wait != nil {
+			discount = discount.Add(a.wait.discount)
+			if err := checkWait(a.wait); err != nil {
+				return err
+			}
+		}
+	}
+	if !limits.Equal(r.limits) || !limits.Equal(r.reserved) || !discount.Equal(r.discount) {
+		return fmt.Errorf("held %+v less %+v, kept %+v %+v less %+v", limits, discount, r.limits, r.reserved, r.discount)
+	}
+	return nil
+}
+
+func checkWait(w *waiting) error {
+	if len(w.victims) == 0 {
+		return fmt.Errorf("a claim on nobody")
+	}
+	var freed Resources
+	for _, v := range w.victims {
+		if v.stop == nil || v.stop.promised != w || !v.state.live() {
+			return fmt.Errorf("victim %v (%d) is not promised to who waits for it", v.ID(), v.state)
+		}
+		if v.room() == w.room {
+			freed = freed.Add(*v.res)
+		}
+	}
+	if !freed.Min(*w.res).Equal(w.discount) {
+		return fmt.Errorf("a claim of %+v is counted as %+v", freed.Min(*w.res), w.discount)
+	}
+	return nil
+}

@@ -1,0 +1,63 @@
+package cell
+
+import "borg/proto/borgpb"
+
+// Event is one thing that happened, in order. Which fields are set depends on
+// ObjectKind: JOB, ALLOC_SET and UPDATE set Key; TASK and ALLOC set Key and
+// Task; MACHINE sets Machine.
+type Event struct {
+	Index uint64
+	N     uint32
+	// The entry's own stamp, followed by the cell's wall clock or not.
+	WallNs     int64
+	Kind       borgpb.EventKind
+	ObjectKind borgpb.ObjectKind
+	Key        JobKey
+	// Index of the task or alloc.
+	Task uint32
+	// Of the job, alloc set, update or machine.
+	UID     UID
+	Attempt uint64
+	Machine string
+	// Alloc "<user>/<name>/<index>" in which a task was placed; empty: on the
+	// machine itself.
+	Alloc    string
+	From, To borgpb.State
+	Cause    borgpb.StopCause
+	Reason   string
+	Exit     *Exit
+	// Who asked for it; empty for the cell's own doing.
+	User string
+	// Of REFUSE: what was asked for, as it was named.
+	Name string
+}
+
+// Object is the name that people know: "alice/web", "alice/web/3", "m12".
+func (e *Event) Object() string {
+	if e.Name != "" {
+		return e.Name
+	}
+	switch e.ObjectKind {
+	case borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
+		return TaskID{e.Key, e.Task}.String()
+	case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
+		return e.Machine
+	case borgpb.ObjectKind_OBJECT_KIND_CELL:
+		return "cell"
+	default:
+		return e.Key.String()
+	}
+}
+
+// Proto converts.
+func (e Event) Proto() *borgpb.Event {
+	p := &borgpb.Event{
+		Index: e.Index, N: e.N, WallNs: e.WallNs, Kind: e.Kind, ObjectKind: e.ObjectKind,
+		Object: e.Object(), Attempt: e.Attempt, Machine: e.Machine, From: e.From, To: e.To,
+		Cause: e.Cause, Reason: e.Reason, Exit: e.Exit.Proto(), User: e.User,
+	}
+	if !e.UID.IsZero() {
+		p.Uid = e.UID.String()
+	}
+	return p
+}

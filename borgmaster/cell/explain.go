@@ -1,0 +1,71 @@
+package cell
+
+import (
+	"fmt"
+
+	"borg/proto/borgpb"
+)
+
+// explain puts a failed test into words, with figures.
+func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refusal {
+	m, a := p.Machine, p.asker()
+	kind := borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT
+	var text string
+	switch f {
+	case FitDown:
+		text = fmt.Sprintf("%s is down", m.name)
+	case FitDraining:
+		text = fmt.Sprintf("%s is draining", m.name)
+	case FitConstraint:
+		text = fmt.Sprintf("%s does not satisfy %s", m.name, ConstraintWords(failedConstraint(a.need.Task.Constraints, m)))
+	case FitTaint:
+		t := untolerated(a.need.Task.Tolerations, m)
+		text = fmt.Sprintf("the taint %s=%s of %s is not tolerated", t.Key, t.Value, m.name)
+	case FitAlloc:
+		text = "it must be placed on a machine, not in an alloc"
+		if key, ok := p.Job.AllocSet(); ok {
+			text = fmt.Sprintf("it must be placed in a running alloc of %s", key)
+		}
+	case FitDomainLimit:
+		text = fmt.Sprintf("%s, its rack or its power domain has as many of its tasks as the job allows", m.name)
+	default:
+		kind = borgpb.RefusalKind_REFUSAL_KIND_NO_FIT
+		free := c.free(p, o, v)
+		text = shortage(f, &a.need.Resources, &free, p)
+	}
+	return refuse(kind, p.name(), f.String(), "%s", text)
+}
+
+// shortage says what lacks and how much is there.
+func shortage(f Fit, want, free *Resources, p *Placement) string {
+	where := p.Machine.name
+	if p.Alloc != nil {
+		where = p.Alloc.Name()
+	}
+	switch f {
+	case FitCPU:
+		return fmt.Sprintf("needs %d milli-cores, %s has %d free", want.CPUMilli, where, free.CPUMilli)
+	case FitMemory:
+		return fmt.Sprintf("needs %d bytes of memory, %s has %d free", want.MemBytes, where, free.MemBytes)
+	case FitDisk:
+		return fmt.Sprintf("needs %d bytes and %d bytes/s of disk, %s has %d and %d free",
+			want.DiskBytes, want.DiskBytesPerS, where, free.DiskBytes, free.DiskBytesPerS)
+	case FitDevices:
+		for _, d := range want.Devices {
+			if n := free.Device(d.Name); d.Count > n {
+				return fmt.Sprintf("needs %d %s, %s has %d free", d.Count, d.Name, where, n)
+			}
+		}
+	}
+	if want.Ports > free.Ports {
+		return fmt.Sprintf("needs %d ports, %s has %d free", want.Ports, where, free.Ports)
+	}
+	return fmt.Sprintf("one of the ports %d is not free on %s", p.Ports, p.Machine.name)
+}
+
+func (p *Placement) name() string {
+	if p.Set != nil {
+		return TaskID{p.Set.key, p.Index}.String()
+	}
+	return TaskID{p.Job.key, p.Index}.String()
+}

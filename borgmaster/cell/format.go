@@ -1,0 +1,146 @@
+package cell
+
+import (
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"borg/proto/borgpb"
+)
+
+// buildFormat is the latest format that this build can apply.
+const buildFormat = 1
+
+// sinceFormat says in which format a field, an op or an enum value began, by
+// full name. What is not listed began in format 1. A build must refuse what
+// began later than the cell's format exactly as an older build that has never
+// heard of it would, so everything added to a message that reaches the log is
+// listed here.
+var sinceFormat = map[protoreflect.FullName]uint32{}
+
+// decode reads a message of the log. Bytes that are not one, and anything that
+// the format does not know at any depth, are malformed.
+func decode(data []byte, m proto.Message, format uint32) *borgpb.Refusal {
+	if err := proto.Unmarshal(data, m); err != nil {
+		// The text of the error is not the same in all builds.
+		return malformed("not a %s", m.ProtoReflect().Descriptor().Name())
+	}
+	return knownMessage(m.ProtoReflect(), format)
+}
+
+// knownMessage walks everything that is set.
+func knownMessage(m protoreflect.Message, format uint32) *borgpb.Refusal {
+	name := m.Descriptor().Name()
+	if len(m.GetUnknown()) > 0 {
+		return malformed("%s has a field that format %d does not know", name, format)
+	}
+	// Range has no fixed order, so that which of several faults is named must
+	// not depend on it: the message names the type alone.
+	var bad *borgpb.Refusal
+	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		if sinceFormat[fd.FullName()] > format || !knownValue(fd, v, format) {
+			bad = malformed("%s has a field or value that format %d does not know", name, format)
+		}
+		return bad == nil
+	})
+	return bad
+}
+
+func knownValue(fd protoreflect.FieldDescriptor, v protoreflect.Value, format uint32) bool {
+	one := func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		switch fd.Kind() {
+		case protoreflect.MessageKind:
+			return knownMessage(v.Message(), format) == nil
+		case protoreflect.EnumKind:
+			e := fd.Enum().Values().ByNumber(v.Enum())
+			return e != nil && sinceFormat[e.FullName()] <= format
+		default:
+			return true
+		}
+	}
+	switch {
+	case fd.IsMap():
+		ok := true
+		v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
+			ok = one(fd.MapValue(), v)
+			return ok
+		})
+		return ok
+	case fd.IsList():
+		if k := fd.Kind(); k != protoreflect.MessageKind && k != protoreflect.EnumKind {
+			return true
+		}
+		l := v.List()
+		for i := range l.Len() {
+			if !one(fd, l.Get(i)) {
+				return false
+			}
+		}
+		return true
+	default:
+		return one(fd, v)
+	}
+}
+
+// decodeOp reads one op of an entry. The two ops that come by the thousand are
+// walked by hand.
+func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
+	op := new(borgpb.Op)
+	if err := proto.Unmarshal(data, op); err != nil {
+		return nil, malformed("not an Op")
+	}
+	switch o := op.Op.(type) {
+	case nil:
+		return nil, malformed("an op of no kind that format %d knows", format)
+	case *borgpb.Op_Assign:
+		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownAssign(o.Assign) {
+			return nil, malformed("Assign has a field or value that format %d does not know", format)
+		}
+		return op, nil
+	case *borgpb.Op_Reports:
+		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownReports(o.Reports) {
+			return nil, malformed("Reports has a field or value that format %d does not know", format)
+		}
+		return op, nil
+	}
+	if r := knownMessage(op.ProtoReflect(), format); r != nil {
+		// Inner names depend on the order of the walk.
+		return nil, malformed("an op with a field or value that format %d does not know", format)
+	}
+	return op, nil
+}
+
+func unknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }
+
+func knownAssign(a *borgpb.Assign) bool {
+	if unknown(a) {
+		return false
+	}
+	for _, x := range a.Assignments {
+		if unknown(x) {
+			return false
+		}
+		for _, v := range x.Victims {
+			if unknown(v) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+func knownReports(r *borgpb.Reports) bool {
+	if unknown(r) {
+		return false
+	}
+	for _, m := range r.Machines {
+		if unknown(m) {
+			return false
+		}
+		for _, t := range m.Tasks {
+			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) {
+				return false
+			}
+		}
+	}
+	return true
+}

@@ -1,0 +1,530 @@
+package cell
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"borg/proto/borgpb"
+)
+
+// generator makes ops for the random walk. It looks at the cell to make most
+// of them sensible, and makes many that are not.
+type generator struct {
+	*testLog
+	r *rand.Rand
+	// Request ids that were used, with their times.
+	used []*borgpb.Op
+	seq  int
+}
+
+func pick[T any](r *rand.Rand, list []T) (v T) {
+	if len(list) == 0 {
+		return v
+	}
+	return list[r.IntN(len(list))]
+}
+
+func (g *generator) one(n int) bool { return g.r.IntN(n) == 0 }
+
+// next makes one op.
+func (g *generator) next() []byte {
+	if g.one(60) {
+		return g.garbage()
+	}
+	var op *borgpb.Op
+	switch n := g.r.IntN(1000); {
+	case n < 330:
+		op = g.assign()
+	case n < 710:
+		op = g.reports()
+	case n < 760:
+		op = g.user(g.submit())
+	case n < 775:
+		op = g.user(g.kill())
+	case n < 825:
+		op = g.user(g.update())
+	case n < 860:
+		op = g.user(g.resize())
+	case n < 885:
+		op = g.user(g.submitAllocSet())
+	case n < 890:
+		op = g.user(g.killAllocSet())
+	case n < 965:
+		op = g.machineOp()
+	case n < 985:
+		op = g.clockOp()
+	default:
+		if len(g.used) > 0 {
+			return marshal(g.t, pick(g.r, g.used))
+		}
+		op = g.clockOp()
+	}
+	return marshal(g.t, op)
+}
+
+// garbage is bytes that are no op, or an op with something unknown in it.
+func (g *generator) garbage() []byte {
+	b := marshal(g.t, g.assign())
+	switch g.r.IntN(4) {
+	case 0:
+		return nil
+	case 1:
+		for range 1 + g.r.IntN(4) {
+			if len(b) > 0 {
+				b[g.r.IntN(len(b))] ^= byte(1 << g.r.IntN(8))
+			}
+		}
+		return b
+	case 2:
+		return append(b, 0xF8, 0x07, 0x01) // field 127
+	default:
+		return b[:g.r.IntN(len(b)+1)]
+	}
+}
+
+// user gives an op a request id, most times a fresh one.
+func (g *generator) user(op *borgpb.Op) *borgpb.Op {
+	g.seq++
+	op.RequestId = fmt.Sprintf("%026d", g.seq)
+	op.RequestWallNs = g.wallNs - int64(g.r.IntN(100))*second
+	op.Principal = &borgpb.Principal{User: "u", Role: borgpb.Role_ROLE_USER}
+	op.Reason = "because"
+	switch {
+	case g.one(40):
+		op.RequestWallNs = g.wallNs - 3600*second
+	case g.one(100):
+		op.RequestWallNs = g.wallNs + 3600*second
+	case g.one(200):
+		op.RequestId = fmt.Sprintf("%0100d", g.seq)
+	}
+	if len(g.used) < 50 {
+		g.used = append(g.used, op)
+	} else {
+		g.used[g.r.IntN(len(g.used))] = op
+	}
+	return op
+}
+
+func (g *generator) key() (user, name string) {
+	if g.one(80) {
+		return "Not-A-Label", "x"
+	}
+	return pick(g.r, []string{"ann", "bob"}), pick(g.r, []string{"a", "b", "c", "d", "e", "f", "g", "h"})
+}
+
+func (g *generator) submit() *borgpb.Op {
+	user, name := g.key()
+	o := &borgpb.SubmitJob{User: user, Name: name, Labels: g.labels(), Spec: g.specBytes(g.jobSpec())}
+	return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: o}}
+}
+
+func (g *generator) specBytes(s *borgpb.JobSpec) []byte {
+	b := marshal(g.t, s)
+	if g.one(60) {
+		b = append(b, 0xF8, 0x07, 0x01)
+	}
+	return b
+}
+
+func (g *generator) labels() map[string]string {
+	if g.one(50) {
+		m := make(map[string]string)
+		for i := range maxLabels + 1 {
+			m[fmt.Sprint(i)] = "x"
+		}
+		return m
+	}
+	return map[string]string{"tier": pick(g.r, []string{"web", "db"})}
+}
+
+func (g *generator) jobSpec() *borgpb.JobSpec {
+	r := g.r
+	s := &borgpb.JobSpec{
+		Kind:     pick(r, []borgpb.JobKind{1, 2, 2}),
+		Tasks:    uint32(1 + r.IntN(8)),
+		Priority: pick(r, []int32{0, 50, 100, 110, 117, 150, 200, 360, 450}),
+		Task:     g.taskSpec(),
+		OnLost:   pick(r, []borgpb.OnLost{0, 1, 2}),
+	}
+	s.MaxFailures = uint32(r.IntN(3))
+	if g.one(4) {
+		s.MaxPerMachine, s.MaxPerRack = uint32(r.IntN(3)), uint32(r.IntN(4))
+	}
+	if g.one(5) {
+		s.MaxRunning = uint32(1 + r.IntN(4))
+	}
+	if g.one(4) {
+		s.Overrides = []*borgpb.TaskOverride{
+			{First: uint32(r.IntN(4)), Last: uint32(r.IntN(8)), Spec: &borgpb.TaskSpec{Env: map[string]string{"I": "1"}}},
+			{First: 1, Last: 2, Spec: &borgpb.TaskSpec{Args: []string{"x"}, Resources: g.resources()}},
+		}
+	}
+	if g.one(4) {
+		s.AllocSet = "ann/" + pick(r, []string{"p", "q", "none"})
+		s.Task.Resources.CpuMilli /= 4
+	}
+	if g.one(8) {
+		s.Parent = "bob/" + pick(r, []string{"a", "b", "c"})
+	}
+	if g.one(12) {
+		s.StartAfter = []string{"ann/" + pick(r, []string{"a", "b", "c"})}
+	}
+	if g.one(3) {
+		s.Update = &borgpb.UpdatePolicy{BatchSize: uint32(r.IntN(4)), MaxDisruptions: uint32(r.IntN(4))}
+	}
+	if g.one(10) {
+		s.Preempt = borgpb.Preempt_PREEMPT_NEVER
+	}
+	switch {
+	case g.one(60):
+		s.Priority = 451
+	case g.one(60):
+		s.Kind = 0
+	case g.one(100):
+		s.Kind = 77
+	case g.one(60):
+		s.Tasks = maxTasksPerJob + 1
+	}
+	return s
+}
+
+func (g *generator) resources() *borgpb.Resources {
+	r := g.r
+	res := &borgpb.Resources{CpuMilli: int64(100 + 100*r.IntN(20)), MemBytes: int64(r.IntN(20)) << 26, DiskBytes: int64(r.IntN(3)) << 30}
+	if g.one(8) {
+		res.Devices = map[string]int64{"gpu": int64(r.IntN(3))}
+	}
+	switch {
+	case g.one(80):
+		res.MemBytes = -1
+	case g.one(80):
+		res.CpuMilli = 1 << 62
+	}
+	return res
+}
+
+func (g *generator) taskSpec() *borgpb.TaskSpec {
+	r := g.r
+	t := &borgpb.TaskSpec{
+		Resources: g.resources(),
+		Args:      []string{"prog", pick(r, []string{"1", "2", "3"})},
+		Env:       map[string]string{"A": "b"},
+		GraceNs:   int64(r.IntN(3)) * 5 * second,
+	}
+	for i := range r.IntN(3) {
+		t.Ports = append(t.Ports, []string{"http", "admin"}[i])
+	}
+	if g.one(4) {
+		t.Constraints = []*borgpb.Constraint{{Key: "arch", Relation: borgpb.Relation(1 + r.IntN(2)), Value: "arm"}}
+	}
+	if g.one(6) {
+		t.Constraints = append(t.Constraints, &borgpb.Constraint{Key: "kernel", Relation: borgpb.Relation(3 + r.IntN(6)), Value: "6"})
+	}
+	if g.one(3) {
+		t.Tolerations = []*borgpb.Toleration{{Key: "dedicated"}}
+	}
+	return t
+}
+
+func (g *generator) kill() *borgpb.Op {
+	user, name := g.key()
+	return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name, ExpectVersion: g.version()}}}
+}
+
+func (g *generator) version() uint64 {
+	if g.one(3) {
+		return uint64(g.r.IntN(4))
+	}
+	return 0
+}
+
+func (g *generator) update() *borgpb.Op {
+	user, name := g.key()
+	o := &borgpb.UpdateJob{User: user, Name: name, ExpectVersion: g.version(), Labels: g.labels()}
+	spec := g.jobSpec()
+	if j := g.c.Job(JobKey{user, name}); j != nil {
+		spec = g.vary(j)
+	}
+	o.Spec = g.specBytes(spec)
+	return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: o}}
+}
+
+// vary changes a little of what a job is, of each class of change.
+func (g *generator) vary(j *Job) *borgpb.JobSpec {
+	s := g.c.JobProto(j).Spec
+	b := marshal(g.t, s)
+	s = new(borgpb.JobSpec)
+	mustUnmarshal(g.t, b, s)
+	for range 1 + g.r.IntN(2) {
+		switch g.r.IntN(7) {
+		case 0:
+			s.Priority = pick(g.r, []int32{0, 100, 150, 200})
+		case 1:
+			s.Task.Args = []string{"prog", fmt.Sprint(g.r.IntN(100))}
+		case 2:
+			s.Task.Resources = g.resources()
+		case 3:
+			s.Task.Constraints = []*borgpb.Constraint{{Key: "arch", Relation: 1, Value: pick(g.r, []string{"arm", "x86"})}}
+		case 4:
+			s.Update = &borgpb.UpdatePolicy{BatchSize: uint32(g.r.IntN(3)), MaxDisruptions: uint32(g.r.IntN(3))}
+		case 5:
+			s.Tasks = uint32(1 + g.r.IntN(8))
+		case 6:
+			s.MaxPerMachine = uint32(g.r.IntN(3))
+		}
+	}
+	return s
+}
+
+func (g *generator) resize() *borgpb.Op {
+	user, name := g.key()
+	n := uint32(1 + g.r.IntN(10))
+	if g.one(20) {
+		n = 0
+	}
+	return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, ExpectVersion: g.version(), Tasks: n}}}
+}
+
+func (g *generator) submitAllocSet() *borgpb.Op {
+	spec := &borgpb.AllocSetSpec{
+		Allocs: uint32(1 + g.r.IntN(4)), Priority: pick(g.r, []int32{50, 110, 200}),
+		Resources: &borgpb.Resources{CpuMilli: 1000 + int64(g.r.IntN(3))*1000, MemBytes: 2 << 30, DiskBytes: 2 << 30, Ports: int64(g.r.IntN(5))},
+	}
+	if g.one(3) {
+		spec.MaxPerMachine = 1
+	}
+	name := pick(g.r, []string{"p", "q", "a"})
+	return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
+		User: "ann", Name: name, Labels: g.labels(), Spec: marshal(g.t, spec)}}}
+}
+
+func (g *generator) killAllocSet() *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{
+		User: "ann", Name: pick(g.r, []string{"p", "q", "z"}), ExpectVersion: g.version()}}}
+}
+
+func (g *generator) machineName() string {
+	if g.one(30) {
+		return "nowhere"
+	}
+	return fmt.Sprintf("m%d", g.r.IntN(10))
+}
+
+func (g *generator) machineOp() *borgpb.Op {
+	name := g.machineName()
+	m := g.c.Machine(name)
+	r := g.r
+	switch n := r.IntN(100); {
+	case m == nil || n < 10:
+		return g.addMachine(name)
+	case n < 13:
+		return &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: name, Force: g.one(3)}}}
+	case n < 30:
+		o := &borgpb.SetMachine{Name: name, ExpectVersion: g.version(), SetAttributes: map[string]string{"rack": fmt.Sprint(r.IntN(3))}}
+		if g.one(3) {
+			o.Capacity = &borgpb.Resources{CpuMilli: int64(r.IntN(9)) * 1000, MemBytes: 8 << 30, DiskBytes: 20 << 30}
+		}
+		if g.one(5) {
+			o.PortFirst, o.PortLast = 20000, 20000+uint32(r.IntN(50))
+		}
+		if g.one(5) {
+			o.RemoveAttributes = []string{"rack"}
+		}
+		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
+	case (m.down && n < 80) || n < 35:
+		return &borgpb.Op{Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: name}}}
+	case n < 55:
+		term := g.term
+		if g.one(4) {
+			term--
+		}
+		return &borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: name, Term: term, Reason: "no answer"}}}
+	case !m.draining && n < 85:
+		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: name, Addr: name + ":7102"}}}
+	default:
+		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: name, Drain: !m.draining != g.one(5)}}}
+	}
+}
+
+func (g *generator) addMachine(name string) *borgpb.Op {
+	r := g.r
+	s := &borgpb.MachineSpec{
+		Addr:     name + ":7101",
+		Capacity: &borgpb.Resources{CpuMilli: int64(2+r.IntN(8)) * 1000, MemBytes: 8 << 30, DiskBytes: 20 << 30, Devices: map[string]int64{"gpu": int64(r.IntN(4))}},
+		Attributes: map[string]string{
+			"arch": pick(r, []string{"x86", "arm"}), "kernel": fmt.Sprint(4 + r.IntN(4)), "rack": fmt.Sprint(r.IntN(3)),
+		},
+		PortFirst: 20000, PortLast: 20000 + uint32(4+r.IntN(40)),
+	}
+	if g.one(6) {
+		s.Taints = []*borgpb.Taint{{Key: "dedicated", Value: "x"}}
+	}
+	if g.one(20) {
+		s.PortLast = 70000
+	}
+	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: name, Labels: g.labels(), Spec: s}}}
+}
+
+func (g *generator) clockOp() *borgpb.Op {
+	switch g.r.IntN(4) {
+	case 0:
+		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(g.r.IntN(3))}}}
+	case 1:
+		i, d, ok := g.c.LastDigest()
+		o := &borgpb.LogDigest{Index: i, Digest: d[:]}
+		if !ok || g.one(4) {
+			o.Digest = nil
+		}
+		return &borgpb.Op{Op: &borgpb.Op_Digest{Digest: o}}
+	default:
+		return &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{ConfirmWall: g.one(2)}}}
+	}
+}
+
+func (g *generator) assign() *borgpb.Op {
+	o := &borgpb.Assign{CopyIndex: g.c.Index(), Build: "walk"}
+	var waiting []TaskID
+	for j, i := range g.c.Pending() {
+		waiting = append(waiting, TaskID{j.key, i})
+	}
+	var allocs []*Alloc
+	for a := range g.c.PendingAllocs() {
+		allocs = append(allocs, a)
+	}
+	for range 1 + g.r.IntN(5) {
+		switch {
+		case len(allocs) > 0 && g.one(4):
+			a := pick(g.r, allocs)
+			o.Assignments = append(o.Assignments, &borgpb.Assignment{
+				Uid: a.set.uid.String(), Index: a.index, LastAttempt: a.attempt, Machine: g.machineName(), Version: 1,
+			})
+		case len(waiting) > 0:
+			id := pick(g.r, waiting)
+			o.Assignments = append(o.Assignments, g.assignment(g.c.Job(id.Job), id.Index))
+		}
+	}
+	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: o}}
+}
+
+func (g *generator) assignment(j *Job, index uint32) *borgpb.Assignment {
+	a := &borgpb.Assignment{Uid: j.uid.String(), Index: index, LastAttempt: j.rows[index].attempt, Version: j.version}
+	m := pick(g.r, g.c.machineList)
+	if m == nil {
+		return a
+	}
+	if !g.one(3) {
+		m = g.fitting(j, index, m)
+	}
+	if key, ok := j.AllocSet(); ok && !g.one(10) {
+		if s := g.c.AllocSet(key); s != nil {
+			if al := pick(g.r, s.allocs); al != nil {
+				a.Alloc = al.Name()
+				if m = al.machine; m == nil {
+					m = g.c.machineList[0]
+				}
+			}
+		}
+	}
+	a.Machine = m.name
+	next := uint32(20000 + g.r.IntN(10))
+	for range j.Need(index).Task.Ports {
+		for _, used := slicesBinary(m.ports, next); used; _, used = slicesBinary(m.ports, next) {
+			next++
+		}
+		a.Ports = append(a.Ports, next)
+		next++
+	}
+	if g.one(3) {
+		g.nameVictims(a, m)
+	}
+	switch {
+	case g.one(30):
+		a.LastAttempt++
+	case g.one(40):
+		a.Version += 3
+	case g.one(40):
+		a.Machine = "nowhere"
+	case g.one(50):
+		a.Uid = "1-1-1"
+	case g.one(60):
+		a.Ports = append(a.Ports, 20001)
+	}
+	return a
+}
+
+// fitting looks for a machine that will do, and otherwise returns m.
+func (g *generator) fitting(j *Job, index uint32, m *Machine) *Machine {
+	first := g.r.IntN(len(g.c.machineList))
+	for i := range g.c.machineList {
+		o := g.c.machineList[(first+i)%len(g.c.machineList)]
+		if g.c.Fit(&Placement{Job: j, Index: index, Machine: o, AnyPorts: true}, nil) == FitOK {
+			return o
+		}
+	}
+	return m
+}
+
+func (g *generator) nameVictims(a *borgpb.Assignment, m *Machine) {
+	for _, p := range m.copies {
+		if g.one(3) && (p.alloc == nil) == (a.Alloc == "") {
+			a.Victims = append(a.Victims, &borgpb.Victim{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt})
+		}
+	}
+	for _, al := range m.allocs {
+		if g.one(6) {
+			a.Victims = append(a.Victims, &borgpb.Victim{JobUid: al.set.uid.String(), Index: al.index, Attempt: al.attempt})
+		}
+	}
+}
+
+func (g *generator) reports() *borgpb.Op {
+	o := new(borgpb.Reports)
+	for range 1 + g.r.IntN(3) {
+		m := pick(g.r, g.c.machineList)
+		if m == nil {
+			continue
+		}
+		mr := &borgpb.MachineReport{Machine: m.name}
+		for _, p := range m.copies {
+			if g.one(3) {
+				continue
+			}
+			mr.Tasks = append(mr.Tasks, g.taskReport(p))
+		}
+		if g.one(10) {
+			mr.Tasks = append(mr.Tasks, &borgpb.TaskReport{JobUid: "1-2-3", Attempt: 1, State: int32(g.r.IntN(12))})
+		}
+		if g.one(40) {
+			mr.Machine = "nowhere"
+		}
+		o.Machines = append(o.Machines, mr)
+	}
+	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: o}}
+}
+
+func (g *generator) taskReport(p *Copy) *borgpb.TaskReport {
+	r := &borgpb.TaskReport{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt, State: int32(p.state), Restarts: p.restarts, Pid: p.pid}
+	states := []int32{2, 3, 3, 3, 3, 3, 3, 4, 4, 5, 7, 8, 10}
+	if p.state == attemptStopping {
+		states = []int32{3, 5, 9, 9, 9, 7, 8, 10}
+	}
+	r.State = pick(g.r, states)
+	if r.State == 3 && r.Pid == 0 {
+		r.Pid = int64(1 + g.r.IntN(30000))
+	}
+	if g.one(10) {
+		r.Restarts++
+	}
+	if !attemptState(r.State).live() {
+		r.Exit = &borgpb.Exit{Code: int32(g.r.IntN(3)), Oom: g.one(10)}
+	}
+	switch {
+	case g.one(40):
+		r.Attempt--
+	case g.one(60):
+		r.State = int32(g.r.IntN(20))
+	case g.one(60) && r.Restarts > 0:
+		r.Restarts--
+	}
+	return r
+}

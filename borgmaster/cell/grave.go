@@ -1,0 +1,158 @@
+package cell
+
+import "slices"
+
+// grave is a dead job or alloc set. Its deathSeq tells whether it still is.
+type grave struct {
+	job *Job
+	set *AllocSet
+	seq uint64
+	ns  int64
+}
+
+// graveyard keeps what is dead for a day of cell time, and not more than so
+// much of it; the oldest deaths go first.
+type graveyard struct {
+	queue   []grave
+	nextSeq uint64
+	// Of those in the queue that are still there.
+	objects, tasks int
+}
+
+// add notes a death; seq and ns are the fields of the object.
+func (g *graveyard) add(c *Cell, seq *uint64, ns *int64, d grave) {
+	g.nextSeq++
+	*seq, *ns = g.nextSeq, c.clock.cellNs
+	d.seq, d.ns = *seq, *ns
+	g.queue = append(g.queue, d)
+	g.objects++
+	g.tasks += d.tasks()
+}
+
+func (d grave) tasks() int {
+	if d.job != nil {
+		return len(d.job.rows)
+	}
+	return len(d.set.allocs)
+}
+
+func (d grave) stillThere() bool {
+	if d.job != nil {
+		return !d.job.gone && d.job.deathSeq == d.seq
+	}
+	return !d.set.gone
+}
+
+// expireDead forgets what has been dead for long enough.
+func (c *Cell) expireDead() {
+	g := &c.graveyard
+	for len(g.queue) > 0 {
+		d := g.queue[0]
+		if d.stillThere() {
+			if c.clock.cellNs-d.ns <= deadMemoryNs && g.objects <= maxDeadObjects && g.tasks <= maxDeadTasks {
+				return
+			}
+			if d.job != nil && c.links.followers[d.job.key] > 0 && c.clock.cellNs-d.ns > deadMemoryNs {
+				c.postpone(d)
+				continue
+			}
+			c.bury(d.key())
+		}
+		g.queue[0] = grave{}
+		g.queue = g.queue[1:]
+	}
+}
+
+// postpone gives a dead job another day because a live one starts after it.
+func (c *Cell) postpone(d grave) {
+	g := &c.graveyard
+	g.queue = g.queue[1:]
+	g.objects--
+	g.tasks -= d.tasks()
+	g.add(c, &d.job.deathSeq, &d.job.deathNs, grave{job: d.job})
+	c.dirty(d.job)
+}
+
+func (d grave) key() JobKey {
+	if d.job != nil {
+		return d.job.key
+	}
+	return d.set.key
+}
+
+// bury takes a dead job or alloc set out of the cell. Copies that still hold a
+// place stay with their machine as orphans until they have stopped.
+func (c *Cell) bury(key JobKey) {
+	if j := c.jobs[key]; j != nil {
+		c.graveyard.objects--
+		c.graveyard.tasks -= len(j.rows)
+		delete(c.jobs, key)
+		delete(c.jobsByUID, j.uid)
+		c.jobList = slices.DeleteFunc(c.jobList, func(o *Job) bool { return o == j })
+		j.gone = true
+		c.dirty(j)
+		for _, s := range j.specs {
+			s.gone = true
+			c.dirty(s)
+		}
+		if j.update != nil {
+			c.dirty(j.update)
+		}
+		for _, t := range j.rows {
+			c.abandon(t)
+			if t.recorded() {
+				c.dirty(t)
+			}
+		}
+	}
+	if s := c.sets[key]; s != nil {
+		c.graveyard.objects--
+		c.graveyard.tasks -= len(s.allocs)
+		delete(c.sets, key)
+		delete(c.setsByU, s.uid)
+		c.setList = slices.DeleteFunc(c.setList, func(o *AllocSet) bool { return o == s })
+		s.gone = true
+		c.dirty(s)
+		for _, a := range s.allocs {
+			if a.recorded() {
+				c.dirty(a)
+			}
+		}
+	}
+}
+
+// links is who names whom.
+type links struct {
+	// Live jobs by the parent that they name, in the order of their uids.
+	children map[JobKey][]*Job
+	// Number of live jobs that start after a job.
+	followers map[JobKey]int
+}
+
+func (l *links) add(j *Job) {
+	s := j.latest().Proto
+	if k, err := ParseJobKey(s.Parent); err == nil {
+		at, _ := slices.BinarySearchFunc(l.children[k], j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
+		l.children[k] = slices.Insert(l.children[k], at, j)
+	}
+	for _, name := range s.StartAfter {
+		k, _ := ParseJobKey(name)
+		l.followers[k]++
+	}
+}
+
+func (l *links) remove(j *Job) {
+	s := j.latest().Proto
+	if k, err := ParseJobKey(s.Parent); err == nil {
+		l.children[k] = slices.DeleteFunc(l.children[k], func(o *Job) bool { return o == j })
+		if len(l.children[k]) == 0 {
+			delete(l.children, k)
+		}
+	}
+	for _, name := range s.StartAfter {
+		k, _ := ParseJobKey(name)
+		if l.followers[k]--; l.followers[k] == 0 {
+			delete(l.followers, k)
+		}
+	}
+}

@@ -1,0 +1,295 @@
+package cell
+
+import (
+	"iter"
+	"slices"
+
+	"borg/proto/borgpb"
+)
+
+// Job is a number of like tasks (paper §2.3). Readers see it through methods;
+// only Apply changes it.
+type Job struct {
+	mark
+	key         JobKey
+	uid         UID
+	labels      map[string]string
+	annotations map[string]string
+	// Spec versions that a task still runs, ascending. Never empty: the last
+	// one is the present one.
+	specs []*Spec
+
+	// Counts the changes of the spec and of the number of tasks, from 1.
+	version uint64
+	// rows[i] is task i; len(rows) is the number of tasks.
+	rows []*Task
+	// Indices of the rows that are pending.
+	waiting bitmap
+	// Rows by state; derived.
+	pending, running, dead, finished uint32
+	// Current copies reported RUNNING; other copies STOPPING; derived.
+	started, stopping uint32
+
+	// Highest attempt of any task that a resize cut off: attempts of an index
+	// that comes back go on above it, so that no copy is ever named twice.
+	attemptFloor uint64
+
+	submittedWallNs int64
+	changedWallNs   int64
+	reason          string
+
+	// Place in the order of deaths and cell time of it; zero: not dead.
+	deathSeq uint64
+	deathNs  int64
+
+	// The update that rolls, or the last one; nil: none yet.
+	update *Update
+
+	// Current copies by failure domain; nil when no limit per domain is set.
+	domains map[domain]uint32
+
+	// State when it was last settled; derived.
+	settled state
+	// In the list of jobs to be settled, and the last edge of a task of it.
+	touched  bool
+	lastEdge edge
+	// Replaced or expired: no longer in the cell, kept only by orphan copies.
+	gone bool
+}
+
+// Key is "<user>/<name>".
+func (j *Job) Key() JobKey { return j.key }
+
+// UID tells this job from others of the same key.
+func (j *Job) UID() UID { return j.uid }
+
+// Version counts the changes of the spec and of the number of tasks, from 1.
+func (j *Job) Version() uint64 { return j.version }
+
+// Spec is the present spec. It must not be changed.
+func (j *Job) Spec() *borgpb.JobSpec { return j.latest().Proto }
+
+// SpecAt returns the spec of that version, nil when no task runs it any more.
+func (j *Job) SpecAt(version uint64) *Spec { return j.specAt(version) }
+
+// Labels must not be changed.
+func (j *Job) Labels() map[string]string { return j.labels }
+
+// Kind is service or batch.
+func (j *Job) Kind() borgpb.JobKind { return j.latest().Proto.Kind }
+
+// Priority is 0 to 450.
+func (j *Job) Priority() int32 { return j.latest().Proto.Priority }
+
+// State follows from the tasks: running when any is, else pending when any
+// is, else dead.
+func (j *Job) State() borgpb.State { return j.state().proto() }
+
+// NumTasks is the number of tasks; indices run from 0.
+func (j *Job) NumTasks() uint32 { return uint32(len(j.rows)) }
+
+// Task returns task index; nil when there is none.
+func (j *Job) Task(index uint32) *Task {
+	if int(index) >= len(j.rows) {
+		return nil
+	}
+	return j.rows[index]
+}
+
+// Tasks yields all tasks by index.
+func (j *Job) Tasks() iter.Seq2[uint32, *Task] {
+	return func(yield func(uint32, *Task) bool) {
+		for i, t := range j.rows {
+			if !yield(uint32(i), t) {
+				return
+			}
+		}
+	}
+}
+
+// Counts says how many tasks are in each state.
+func (j *Job) Counts() (pending, running, dead uint32) { return j.pending, j.running, j.dead }
+
+// Need is what task index asks for under the present spec. Tasks with the same
+// *Need are alike to a scheduler.
+func (j *Job) Need(index uint32) *Need { return j.latest().Need(index) }
+
+// AllocSet is the key of the alloc set in whose allocs the tasks run; ok is
+// false when they run on machines.
+func (j *Job) AllocSet() (key JobKey, ok bool) {
+	s := j.latest()
+	return s.allocSet, s.Proto.AllocSet != ""
+}
+
+// InDomain counts the running tasks of the job in m's failure domain of that
+// kind. Only kept (otherwise 0) while the spec limits that kind.
+func (j *Job) InDomain(kind DomainKind, m *Machine) uint32 {
+	return j.domains[m.domain(kind)]
+}
+
+// Update is the update that rolls, or the last one; nil when there was none.
+func (j *Job) Update() *Update { return j.update }
+
+func (j *Job) latest() *Spec { return j.specs[len(j.specs)-1] }
+
+func (j *Job) specAt(version uint64) *Spec {
+	for _, s := range j.specs {
+		if s.Version == version {
+			return s
+		}
+	}
+	return nil
+}
+
+// state follows from the tasks.
+func (j *Job) state() state {
+	switch {
+	case j.running > 0:
+		return stateRunning
+	case j.pending > 0:
+		return statePending
+	default:
+		return stateDead
+	}
+}
+
+func (j *Job) count(s state, n int) {
+	switch s {
+	case statePending:
+		j.pending += uint32(n)
+	case stateRunning:
+		j.running += uint32(n)
+	case stateDead:
+		j.dead += uint32(n)
+	}
+}
+
+// roomToRun is how many more tasks max_running lets run.
+func (j *Job) roomToRun() uint32 {
+	limit := j.latest().Proto.MaxRunning
+	switch {
+	case limit == 0:
+		return j.pending
+	case j.running >= limit:
+		return 0
+	default:
+		return limit - j.running
+	}
+}
+
+// eligible tells whether everything that the job starts after has finished.
+func (c *Cell) eligible(j *Job) bool {
+	for _, name := range j.latest().Proto.StartAfter {
+		k, _ := ParseJobKey(name)
+		if o := c.jobs[k]; o == nil || o.deathSeq == 0 || int(o.finished) != len(o.rows) {
+			return false
+		}
+	}
+	return true
+}
+
+// dropUnused forgets a spec version that nothing runs any more.
+func (c *Cell) dropUnused(s *Spec) {
+	j := s.job
+	if s.uses > 0 || s.gone || s == j.latest() {
+		return
+	}
+	s.gone = true
+	j.specs = slices.DeleteFunc(j.specs, func(o *Spec) bool { return o == s })
+	c.dirty(s)
+}
+
+// touch puts a job on the list of those to be settled after the op.
+func (c *Cell) touch(j *Job, e edge) {
+	j.lastEdge = e
+	if !j.touched && !j.gone {
+		j.touched = true
+		c.now.touched = append(c.now.touched, j)
+	}
+}
+
+// settleJobs draws the conclusions for each job of which something changed:
+// its update goes on, its own state follows its tasks', its children end with
+// it. Ending them touches more jobs.
+func (c *Cell) settleJobs() {
+	for i := 0; i < len(c.now.touched); i++ {
+		j := c.now.touched[i]
+		c.roll(j)
+		j.touched = false
+		c.settleJob(j)
+	}
+	c.now.touched = c.now.touched[:0]
+}
+
+// settleJob takes the job's own state along the paper's diagram.
+func (c *Cell) settleJob(j *Job) {
+	from, to := j.settled, j.state()
+	if from == to {
+		return
+	}
+	e := edgeEvict
+	switch {
+	case to == stateRunning:
+		e = edgeSchedule
+	case to == statePending && (j.lastEdge == edgeFail || j.lastEdge == edgeUpdate):
+		e = j.lastEdge
+	case to == stateDead && j.lastEdge == edgeKill:
+		e = edgeKill
+	case to == stateDead && int(j.finished) == len(j.rows):
+		e = edgeFinish
+	case to == stateDead && j.lastEdge == edgeLost:
+		e = edgeLost
+	case to == stateDead:
+		e = edgeFail
+	}
+	j.settled = take(from, e, to)
+	j.changedWallNs = c.clock.wallNs
+	c.dirty(j)
+	ev := jobEvent(j, edgeEvents[e], from, to)
+	ev.Reason = j.reason
+	c.emit(ev)
+	if to == stateDead {
+		c.die(j)
+	}
+}
+
+// die follows the death of a job.
+func (c *Cell) die(j *Job) {
+	c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_REPLACED, "the job ended")
+	c.links.remove(j)
+	c.graveyard.add(c, &j.deathSeq, &j.deathNs, grave{job: j})
+	for _, child := range slices.Clone(c.links.children[j.key]) {
+		c.kill(child, "its parent "+j.key.String()+" ended")
+	}
+}
+
+// limitDomains counts the current copies by failure domain when the spec
+// limits any kind of it.
+func (c *Cell) limitDomains(j *Job) {
+	s := j.latest().Proto
+	j.domains = nil
+	if s.MaxPerMachine == 0 && s.MaxPerRack == 0 && s.MaxPerPower == 0 {
+		return
+	}
+	j.domains = make(map[domain]uint32)
+	for _, t := range j.rows {
+		if t.cur != nil {
+			c.enterDomains(t.cur)
+		}
+	}
+}
+
+func (c *Cell) enterDomains(p *Copy) { countDomains(p.job.domains, p.machine, 1) }
+func (c *Cell) leaveDomains(p *Copy) { countDomains(p.job.domains, p.machine, -1) }
+
+// countDomains adds to the counts of a machine's failure domains.
+func countDomains(counts map[domain]uint32, m *Machine, n int) {
+	if counts == nil {
+		return
+	}
+	for _, d := range m.domains {
+		if counts[d] += uint32(n); counts[d] == 0 {
+			delete(counts, d)
+		}
+	}
+}

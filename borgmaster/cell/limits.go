@@ -1,0 +1,142 @@
+package cell
+
+import "borg/proto/borgpb"
+
+// The one page of limits. What passes one is refused with INVALID (a value out
+// of its range) or LIMIT (too many of something).
+const (
+	maxEntryBytes = 1 << 20
+	maxOpsInEntry = 10_000
+
+	maxTasksPerJob     = 100_000
+	maxAllocsPerSet    = 100_000
+	maxLiveTasks       = 2_000_000
+	maxMachines        = 200_000
+	maxCopiesOnMachine = 4_096
+	// Copies of one task that still hold a place besides the current one.
+	maxLiveCopiesOfTask = 16
+	// Ended copies of one task that are remembered.
+	maxEndedCopiesOfTask = 3
+
+	maxSpecBytes       = 256 << 10
+	maxLabels          = 64
+	maxLabelKeyBytes   = 63
+	maxLabelValueBytes = 255
+	maxAnnotationBytes = 64 << 10
+	maxExtensionBytes  = 64 << 10
+	maxOverrides       = 1_000
+	// Environment variables over all runs of overrides together.
+	maxOverriddenEnv = 200_000
+	maxConstraints   = 32
+	maxTolerations   = 32
+	maxTaints        = 32
+	maxPorts         = 16
+	maxPackages      = 64
+	maxMounts        = 64
+	maxSecrets       = 32
+	maxStartAfter    = 32
+	maxDevices       = 16
+	maxGangTasks     = 10_000
+	maxFailures      = 1_000_000
+	maxVictims       = 256
+	maxPathBytes     = 4_096
+
+	maxPriority      = 450
+	maxCPUMilli      = 1_000_000_000
+	maxMemBytes      = 1 << 50
+	maxDiskBytes     = 1 << 50
+	maxDiskBytesPerS = 1 << 50
+	maxPortCount     = 1 << 16
+	maxDeviceCount   = 1 << 20
+	maxGraceNs       = 24 * 3600 * second
+
+	maxRequestIDBytes  = 64
+	maxRequests        = 1_000_000
+	requestMemoryNs    = 15 * 60 * second
+	maxCommandBytes    = 1_024
+	maxReasonBytes     = 1_024
+	maxAddrBytes       = 255
+	maxReportTextBytes = 256
+
+	// Dead jobs and alloc sets.
+	maxDeadObjects  = 10_000
+	maxDeadTasks    = 1_000_000
+	deadMemoryNs    = 24 * 3600 * second
+	maxTimeNs       = 1 << 61
+	wallStepNs      = 60 * second
+	maxOutageStepNs = 7 * 24 * 3600 * second
+
+	defaultGraceNs    = 30 * second
+	preemptionGraceNs = 10 * second
+
+	second = 1_000_000_000
+)
+
+// First priorities of the bands (paper §2.5).
+const (
+	productionPriority = 120
+	monitoringPriority = 360
+)
+
+// isProd tells whether work of that priority is placed by limits.
+func isProd(priority int32) bool { return priority >= productionPriority }
+
+// mayPreempt tells whether one priority may take the place of another: never
+// within the production band, so that no cascade starts there (paper §2.5).
+func mayPreempt(by, victim int32) bool {
+	inBand := func(p int32) bool { return p >= productionPriority && p < monitoringPriority }
+	return victim < by && !(inBand(by) && inBand(victim))
+}
+
+// checkResources range-checks what is asked for or given.
+func checkResources(r *borgpb.Resources, field string) *borgpb.Refusal {
+	for _, q := range []struct {
+		name     string
+		n, limit int64
+	}{
+		{"cpu_milli", r.GetCpuMilli(), maxCPUMilli},
+		{"mem_bytes", r.GetMemBytes(), maxMemBytes},
+		{"disk_bytes", r.GetDiskBytes(), maxDiskBytes},
+		{"disk_bytes_per_s", r.GetDiskBytesPerS(), maxDiskBytesPerS},
+		{"ports", r.GetPorts(), maxPortCount},
+	} {
+		if q.n < 0 || q.n > q.limit {
+			return invalid(field+"."+q.name, "%d is not in 0 to %d", q.n, q.limit)
+		}
+	}
+	if n := len(r.GetDevices()); n > maxDevices {
+		return limit(field+".devices", "%d kinds of devices; at most %d", n, maxDevices)
+	}
+	for _, name := range sortedKeys(r.GetDevices()) {
+		if !validName(name) {
+			return invalid(field+".devices", "%q is not a device name: want a-z, 0-9 and -", clip(name, 64))
+		}
+		if n := r.Devices[name]; n < 0 || n > maxDeviceCount {
+			return invalid(field+".devices", "%s: %d is not in 0 to %d", name, n, maxDeviceCount)
+		}
+	}
+	return nil
+}
+
+// checkLabels bounds labels and annotations.
+func checkLabels(labels, annotations map[string]string) *borgpb.Refusal {
+	if len(labels) > maxLabels {
+		return limit("labels", "%d labels; at most %d", len(labels), maxLabels)
+	}
+	for _, k := range sortedKeys(labels) {
+		if len(k) == 0 || len(k) > maxLabelKeyBytes {
+			return invalid("labels", "the key %q is not 1 to %d bytes long", clip(k, 64), maxLabelKeyBytes)
+		}
+		if len(labels[k]) > maxLabelValueBytes {
+			return invalid("labels", "the value of %q is longer than %d bytes", k, maxLabelValueBytes)
+		}
+	}
+	total := 0
+	for k, v := range annotations {
+		total += len(k) + len(v)
+	}
+	if total > maxAnnotationBytes {
+		return limit("annotations", "%d bytes; at most %d", total, maxAnnotationBytes)
+	}
+	return nil
+}

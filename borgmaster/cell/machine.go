@@ -1,0 +1,131 @@
+package cell
+
+import (
+	"iter"
+
+	"borg/proto/borgpb"
+)
+
+// Machine is one computer of the cell and what holds a place on it.
+type Machine struct {
+	mark
+	name        string
+	uid         UID
+	version     uint64
+	labels      map[string]string
+	annotations map[string]string
+
+	addr       string
+	attributes map[string]string
+	// Ports that may be granted, first to last inclusive.
+	portFirst, portLast uint16
+	taints              []Taint
+
+	down, draining bool
+	reason         string
+	changedWallNs  int64
+
+	// The machine's own room: capacity and what is held of it.
+	room room
+	// Copies on the machine, in allocs too, ordered by CopyID.
+	copies []*Copy
+	// Allocs on it (or, while it is down, last known there), ordered by set uid
+	// and index.
+	allocs []*Alloc
+	// Granted ports, ascending. One that was granted to a waiting copy is
+	// there twice until its victim is gone.
+	ports []uint16
+	// Failure domains, by kind.
+	domains [NumDomainKinds]domain
+	gone    bool
+}
+
+// Taint keeps tasks without a matching toleration away.
+type Taint struct {
+	Key, Value string
+	Evict      bool
+}
+
+// Name is unique in the cell.
+func (m *Machine) Name() string { return m.name }
+
+// UID tells it from others of that name.
+func (m *Machine) UID() UID { return m.uid }
+
+// Version counts the changes of what is said of it, from 1.
+func (m *Machine) Version() uint64 { return m.version }
+
+// Labels must not be changed.
+func (m *Machine) Labels() map[string]string { return m.labels }
+
+// Addr is the host:port of its borglet.
+func (m *Machine) Addr() string { return m.addr }
+
+// Attribute returns the value of an attribute.
+func (m *Machine) Attribute(key string) (value string, ok bool) {
+	value, ok = m.attributes[key]
+	return value, ok
+}
+
+// Attributes must not be changed.
+func (m *Machine) Attributes() map[string]string { return m.attributes }
+
+// Taints must not be changed.
+func (m *Machine) Taints() []Taint { return m.taints }
+
+// PortRange is what may be granted, first to last inclusive; 0, 0 is none.
+func (m *Machine) PortRange() (first, last uint16) { return m.portFirst, m.portLast }
+
+// UsedPorts are the granted ports, ascending. Must not be changed.
+func (m *Machine) UsedPorts() []uint16 { return m.ports }
+
+// Up tells that nobody found it down.
+func (m *Machine) Up() bool { return !m.down }
+
+// State is up or down.
+func (m *Machine) State() borgpb.MachineState {
+	if m.down {
+		return borgpb.MachineState_MACHINE_STATE_DOWN
+	}
+	return borgpb.MachineState_MACHINE_STATE_UP
+}
+
+// Draining tells that it takes no new tasks.
+func (m *Machine) Draining() bool { return m.draining }
+
+// Capacity is what tasks may use in all; Ports is the size of the port range.
+func (m *Machine) Capacity() Resources { return m.room.capacity }
+
+// Held is the sum of what holds a place in the view of production tasks (by
+// limits) or of others (by reservations), with promised room counted once.
+func (m *Machine) Held(prod bool) Resources { return m.room.held(prod) }
+
+// Copies yields everything that holds a place on the machine, in allocs too:
+// current copies, STOPPING and UNREACHABLE ones, ordered by CopyID.
+func (m *Machine) Copies() iter.Seq[*Copy] {
+	return func(yield func(*Copy) bool) {
+		for _, p := range m.copies {
+			if !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// NumCopies counts Copies.
+func (m *Machine) NumCopies() int { return len(m.copies) }
+
+// Copy returns the copy of that id that holds a place on the machine; nil when
+// there is none.
+func (m *Machine) Copy(id CopyID) *Copy { return m.find(id) }
+
+// Allocs yields the allocs on the machine.
+func (m *Machine) Allocs() iter.Seq[*Alloc] {
+	return func(yield func(*Alloc) bool) {
+		for _, a := range m.allocs {
+			if !yield(a) {
+				return
+			}
+		}
+	}
+}

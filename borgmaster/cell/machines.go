@@ -1,0 +1,344 @@
+package cell
+
+import (
+	"maps"
+	"slices"
+
+	"borg/proto/borgpb"
+)
+
+func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
+	if !validName(o.Name) {
+		return nil, invalid("name", "%q is not a name: want 1 to 63 of a-z, 0-9 and -, not - at an end", clip(o.Name, 64))
+	}
+	if c.machines[o.Name] != nil {
+		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS, o.Name, "name", "there is a machine of that name")
+	}
+	if len(c.machineList) >= maxMachines {
+		return nil, limit("", "the cell has %d machines", len(c.machineList))
+	}
+	if r := checkLabels(o.Labels, o.Annotations); r != nil {
+		return nil, about(o.Name, r)
+	}
+	if r := checkMachine(o.Spec); r != nil {
+		return nil, about(o.Name, r)
+	}
+	return func(res *borgpb.Result) {
+		s := o.Spec
+		m := &Machine{
+			name: o.Name, uid: c.newUID(), version: 1, labels: o.Labels, annotations: o.Annotations,
+			addr: s.Addr, attributes: s.Attributes, portFirst: uint16(s.PortFirst), portLast: uint16(s.PortLast),
+			changedWallNs: c.clock.wallNs,
+		}
+		for _, t := range s.Taints {
+			m.taints = append(m.taints, Taint{t.Key, t.Value, t.Evict})
+		}
+		m.room.capacity = FromProto(s.Capacity)
+		m.derive()
+		c.addMachine(m)
+		c.dirty(m)
+		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_ADD))
+		res.Uid, res.Version = m.uid.String(), m.version
+	}, nil
+}
+
+func (c *Cell) addMachine(m *Machine) {
+	c.machines[m.name] = m
+	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
+	c.machineList = slices.Insert(c.machineList, at, m)
+}
+
+func compareMachine(m *Machine, name string) int {
+	switch {
+	case m.name < name:
+		return -1
+	case m.name > name:
+		return 1
+	}
+	return 0
+}
+
+// derive computes what follows from what is said of the machine.
+func (m *Machine) derive() {
+	m.room.capacity.Ports = 0
+	if m.portFirst != 0 {
+		m.room.capacity.Ports = int64(m.portLast) - int64(m.portFirst) + 1
+	}
+	m.domains[DomainMachine] = domain{DomainMachine, true, m.name}
+	m.domains[DomainRack] = m.outer(DomainRack, "rack")
+	m.domains[DomainPower] = m.outer(DomainPower, "power")
+}
+
+// outer is the failure domain that an attribute names.
+func (m *Machine) outer(kind DomainKind, key string) domain {
+	if v, ok := m.attributes[key]; ok {
+		return domain{kind, false, v}
+	}
+	return domain{kind, true, m.name}
+}
+
+func (c *Cell) checkSetMachine(o *borgpb.SetMachine) (commit, *borgpb.Refusal) {
+	m := c.machines[o.Name]
+	if m == nil {
+		return nil, notFound(clip(o.Name, 64), "there is no such machine")
+	}
+	if r := conflict(m.name, o.ExpectVersion, m.version); r != nil {
+		return nil, r
+	}
+	attributes := maps.Clone(m.attributes)
+	if attributes == nil {
+		attributes = make(map[string]string)
+	}
+	for _, k := range o.RemoveAttributes {
+		delete(attributes, k)
+	}
+	maps.Copy(attributes, o.SetAttributes)
+	if r := checkAttributes(attributes); r != nil {
+		return nil, about(m.name, r)
+	}
+	if r := checkPortRange(o.PortFirst, o.PortLast); r != nil {
+		return nil, about(m.name, r)
+	}
+	if len(o.Addr) > maxAddrBytes {
+		return nil, about(m.name, invalid("addr", "longer than %d bytes", maxAddrBytes))
+	}
+	if r := checkResources(o.Capacity, "capacity"); r != nil {
+		return nil, about(m.name, r)
+	}
+	return func(res *borgpb.Result) {
+		if c.setMachine(m, o, attributes) {
+			m.version++
+			m.changedWallNs = c.clock.wallNs
+			c.dirty(m)
+			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_SET))
+		}
+		res.Uid, res.Version = m.uid.String(), m.version
+	}, nil
+}
+
+// setMachine changes what is said of a machine and tells whether anything is
+// new. Tasks that no longer suit it stay until an update or their end.
+func (c *Cell) setMachine(m *Machine, o *borgpb.SetMachine, attributes map[string]string) (changed bool) {
+	c.countAll(m, -1)
+	if !maps.Equal(attributes, m.attributes) {
+		m.attributes, changed = attributes, true
+	}
+	if o.Addr != "" && o.Addr != m.addr {
+		m.addr, changed = o.Addr, true
+	}
+	if o.Capacity != nil {
+		capacity := FromProto(o.Capacity)
+		capacity.Ports = m.room.capacity.Ports
+		if !capacity.Equal(m.room.capacity) {
+			m.room.capacity, changed = capacity, true
+		}
+	}
+	if first, last := uint16(o.PortFirst), uint16(o.PortLast); first != 0 && (first != m.portFirst || last != m.portLast) {
+		m.portFirst, m.portLast, changed = first, last, true
+	}
+	m.derive()
+	c.countAll(m, 1)
+	return changed
+}
+
+// countAll counts what is on a machine in, or out of, its failure domains.
+func (c *Cell) countAll(m *Machine, n int) {
+	for _, p := range m.copies {
+		if p.state.current() {
+			countDomains(p.job.domains, m, n)
+		}
+	}
+	for _, a := range m.allocs {
+		if a.machine == m {
+			countDomains(a.set.domains, m, n)
+		}
+	}
+}
+
+func (c *Cell) checkRemoveMachine(o *borgpb.RemoveMachine) (commit, *borgpb.Refusal) {
+	m := c.machines[o.Name]
+	if m == nil {
+		return nil, notFound(clip(o.Name, 64), "there is no such machine")
+	}
+	if n := len(m.copies); n > 0 && !m.down && !o.Force {
+		return nil, badState(m.name, "%d copies of tasks hold places on it; drain it first, or force", n)
+	}
+	return func(res *borgpb.Result) {
+		c.removeMachine(m)
+		res.Uid, res.Version = m.uid.String(), m.version
+	}, nil
+}
+
+// removeMachine takes a machine out of the cell. What was on it is never to be
+// heard of again.
+func (c *Cell) removeMachine(m *Machine) {
+	reason := "machine " + m.name + " was removed"
+	for _, p := range slices.Clone(m.copies) {
+		if p.state.current() {
+			c.loseTask(p.row(), reason)
+		}
+		c.end(p, attemptLost)
+	}
+	for _, a := range slices.Clone(m.allocs) {
+		if a.lostOn == m {
+			c.dropLost(a, borgpb.StopCause_STOP_CAUSE_UNSPECIFIED, reason)
+		} else {
+			c.evictAlloc(a, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_UNSPECIFIED, reason, 0)
+		}
+	}
+	m.gone = true
+	delete(c.machines, m.name)
+	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
+	c.machineList = slices.Delete(c.machineList, at, at+1)
+	c.dirty(m)
+	c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_REMOVE))
+}
+
+// loseTask takes a running task off a machine that cannot be reached: it is
+// pending again, or dead if it would rather not run than run twice.
+func (c *Cell) loseTask(t *Task, reason string) {
+	p := t.cur
+	e, to := edgeEvict, statePending
+	if t.job.latest().Proto.OnLost == borgpb.OnLost_ON_LOST_DEAD {
+		e, to = edgeLost, stateDead
+	}
+	c.retire(t)
+	c.setCopyState(p, attemptUnreachable)
+	if to == stateDead {
+		c.order(p, borgpb.StopCause_STOP_CAUSE_KILL, "its task was declared lost", p.grace())
+	}
+	c.move(t, e, to, reason)
+	ev := taskEvent(p, edgeEvents[e], stateRunning, to)
+	ev.Reason = reason
+	c.emit(ev)
+}
+
+func (c *Cell) checkMachineDown(o *borgpb.MachineDown) (commit, *borgpb.Refusal) {
+	m := c.machines[o.Name]
+	if m == nil {
+		return nil, notFound(clip(o.Name, 64), "there is no such machine")
+	}
+	if o.Term != c.now.term {
+		return nil, stale(m.name, "the verdict is of term %d, the present one is %d", o.Term, c.now.term)
+	}
+	if len(o.Reason) > maxReasonBytes {
+		return nil, about(m.name, invalid("reason", "longer than %d bytes", maxReasonBytes))
+	}
+	return func(*borgpb.Result) {
+		if m.down {
+			return
+		}
+		m.down, m.reason, m.changedWallNs = true, o.Reason, c.clock.wallNs
+		c.dirty(m)
+		e := machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_DOWN)
+		e.Reason = o.Reason
+		c.emit(e)
+		reason := "machine " + m.name + " is down"
+		for _, p := range m.copies {
+			if p.state.current() {
+				c.loseTask(p.row(), reason)
+			}
+		}
+		for _, a := range m.allocs {
+			if a.machine == m {
+				c.loseAlloc(a, reason)
+			}
+		}
+	}, nil
+}
+
+func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
+	m := c.machines[o.Name]
+	if m == nil {
+		return nil, notFound(clip(o.Name, 64), "there is no such machine")
+	}
+	return func(*borgpb.Result) {
+		if !m.down {
+			return
+		}
+		m.down, m.reason, m.changedWallNs = false, "", c.clock.wallNs
+		c.dirty(m)
+		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UP))
+		for _, a := range slices.Clone(m.allocs) {
+			if a.lostOn != m {
+				continue
+			}
+			if m.draining {
+				c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DRAIN, "machine "+m.name+" is draining")
+			} else {
+				c.returnAlloc(a)
+			}
+		}
+		for _, p := range slices.Clone(m.copies) {
+			if p.state == attemptUnreachable {
+				c.returnCopy(p)
+			}
+		}
+	}, nil
+}
+
+// returnCopy decides about a copy on a machine that is up again: if there is no
+// order to stop it, its task still waits and takes it back as it is.
+func (c *Cell) returnCopy(p *Copy) {
+	t := p.row()
+	if p.stop == nil && p.machine.draining {
+		c.order(p, borgpb.StopCause_STOP_CAUSE_DRAIN, "machine "+p.machine.name+" is draining", p.grace())
+	}
+	if p.stop != nil {
+		c.setCopyState(p, attemptStopping)
+		c.dirtyCopy(p)
+		return
+	}
+	// Without an order it is the newest copy of a task that is pending.
+	if t == nil || t.past != p || t.state != statePending {
+		panic("copy " + p.ID().String() + " is unreachable without an order and its task does not wait for it")
+	}
+	t.past, p.next = p.next, nil
+	t.cur = p
+	to := attemptAssigned
+	if p.pid != 0 {
+		to = attemptRunning
+	}
+	c.dirty(p)
+	c.setCopyState(p, to)
+	c.enterDomains(p)
+	c.move(t, edgeSchedule, stateRunning, "")
+	c.emit(taskEvent(p, borgpb.EventKind_EVENT_KIND_RETURN, statePending, stateRunning))
+	c.rewind(t)
+}
+
+func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine) (commit, *borgpb.Refusal) {
+	m := c.machines[o.Name]
+	if m == nil {
+		return nil, notFound(clip(o.Name, 64), "there is no such machine")
+	}
+	if m.draining == o.Drain {
+		return nil, badState(m.name, "draining is %v already", o.Drain)
+	}
+	return func(res *borgpb.Result) {
+		m.draining, m.changedWallNs = o.Drain, c.clock.wallNs
+		c.dirty(m)
+		res.Uid, res.Version = m.uid.String(), m.version
+		if !o.Drain {
+			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UNDRAIN))
+			return
+		}
+		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_DRAIN))
+		const cause = borgpb.StopCause_STOP_CAUSE_DRAIN
+		reason := "machine " + m.name + " is draining"
+		for _, a := range slices.Clone(m.allocs) {
+			if a.machine == m {
+				c.evictAlloc(a, edgeEvict, statePending, cause, reason, -1)
+			}
+		}
+		for _, p := range m.copies {
+			if p.state.current() {
+				c.evict(p.row(), edgeEvict, statePending, cause, reason, p.grace())
+			}
+		}
+	}, nil
+}
+
+func machineEvent(m *Machine, kind borgpb.EventKind) Event {
+	return Event{Kind: kind, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_MACHINE, UID: m.uid, Machine: m.name}
+}

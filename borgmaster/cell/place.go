@@ -1,0 +1,334 @@
+package cell
+
+import (
+	"slices"
+	"strings"
+
+	"borg/proto/borgpb"
+)
+
+// Fit is the first test that a place failed, in the order in which they are
+// made.
+type Fit uint8
+
+const (
+	FitOK Fit = iota
+	FitDown
+	FitDraining
+	FitConstraint
+	FitTaint
+	FitAlloc
+	FitDomainLimit
+	FitPorts
+	FitCPU
+	FitMemory
+	FitDisk
+	FitDevices
+	// A victim that may not be named; see Placement.Victims.
+	FitVictim
+	NumFits
+)
+
+var fitNames = [NumFits]string{
+	"fits", "down", "draining", "constraint", "taint", "alloc", "domain_limit",
+	"ports", "cpu", "memory", "disk", "devices", "victim",
+}
+
+// String is the stable word for the test.
+func (f Fit) String() string { return fitNames[f] }
+
+// DomainKind is a kind of failure domain.
+type DomainKind uint8
+
+const (
+	DomainMachine DomainKind = iota
+	DomainRack
+	DomainPower
+	NumDomainKinds
+)
+
+// domain is one failure domain. A machine that does not say its rack is a rack
+// of its own.
+type domain struct {
+	kind DomainKind
+	own  bool
+	name string
+}
+
+func (m *Machine) domain(kind DomainKind) domain { return m.domains[kind] }
+
+// SameDomain tells whether two machines share a failure domain of that kind.
+func (m *Machine) SameDomain(kind DomainKind, o *Machine) bool {
+	return m.domains[kind] == o.domains[kind]
+}
+
+// Placement is a question: may this task, or this alloc, have this place?
+type Placement struct {
+	// Exactly one of Job and Set, and the index of the task or alloc in it.
+	Job   *Job
+	Set   *AllocSet
+	Index uint32
+
+	Machine *Machine
+	// The alloc on that machine, for a task of a job that runs in an alloc set.
+	Alloc *Alloc
+
+	// One per named port of the task. With AnyPorts only their number is
+	// tested.
+	Ports    []uint32
+	AnyPorts bool
+
+	// Copies to be stopped (or stopping already) whose room counts as free.
+	// They must hold their place in the room that is asked for. An alloc of a
+	// lower priority is named by its set's uid, index and attempt. Of a copy
+	// that waits for victims itself, those are inherited.
+	Victims []CopyID
+}
+
+// Overlay is what a scheduler has promised and the cell does not know of yet.
+type Overlay struct {
+	// Added to what is held in the room that is asked for (the machine's, or
+	// the alloc's), less what the victims of these promises free.
+	Limits, Reserved Resources
+	// Ports promised on the machine.
+	Ports []uint32
+	// Tasks of the same job (or allocs of the same set) promised to the domains
+	// of the machine.
+	InDomain [NumDomainKinds]uint32
+	// Copies already named as victims; none of them may be named again.
+	Victims []CopyID
+}
+
+// asker is who asks for a place, job and alloc set alike.
+type asker struct {
+	need     *Need
+	priority int32
+	never    bool
+	limits   [NumDomainKinds]uint32
+	counts   map[domain]uint32
+}
+
+func (p *Placement) asker() asker {
+	if p.Set != nil {
+		s := p.Set.spec
+		return asker{p.Set.need, s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER,
+			[NumDomainKinds]uint32{s.MaxPerMachine, s.MaxPerRack, s.MaxPerPower}, p.Set.domains}
+	}
+	spec := p.Job.latest()
+	s := spec.Proto
+	return asker{spec.Need(p.Index), s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER,
+		[NumDomainKinds]uint32{s.MaxPerMachine, s.MaxPerRack, s.MaxPerPower}, p.Job.domains}
+}
+
+// Fit makes the test of feasibility: it is made again for each assignment that
+// is applied, and by schedulers, over what they have promised already (o, may
+// be nil). See CheckPlace for the same in words. Without victims it allocates
+// nothing.
+func (c *Cell) Fit(p *Placement, o *Overlay) Fit {
+	v, r := c.victims(p, o)
+	if r != nil {
+		return FitVictim
+	}
+	return c.fit(p, o, v)
+}
+
+// CheckPlace is Fit in words: nil when the place will do. The field of the
+// refusal is the name of the test that failed.
+func (c *Cell) CheckPlace(p *Placement, o *Overlay) *borgpb.Refusal {
+	_, r := c.checkPlace(p, o)
+	return r
+}
+
+func (c *Cell) checkPlace(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) {
+	v, r := c.victims(p, o)
+	if r != nil {
+		return nil, r
+	}
+	if f := c.fit(p, o, v); f != FitOK {
+		return nil, c.explain(p, o, v, f)
+	}
+	return v, nil
+}
+
+func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
+	m, a := p.Machine, p.asker()
+	switch {
+	case m.down:
+		return FitDown
+	case m.draining:
+		return FitDraining
+	case failedConstraint(a.need.Task.Constraints, m) != nil:
+		return FitConstraint
+	case untolerated(a.need.Task.Tolerations, m) != nil:
+		return FitTaint
+	}
+	if f := fitAlloc(p); f != FitOK {
+		return f
+	}
+	for kind, limit := range a.limits {
+		if limit == 0 {
+			continue
+		}
+		n := a.counts[m.domains[kind]] + v.inDomain(p, m, DomainKind(kind))
+		if o != nil {
+			n += o.InDomain[kind]
+		}
+		if n >= limit {
+			return FitDomainLimit
+		}
+	}
+	free := c.free(p, o, v)
+	if f := a.need.Resources.shortOf(&free); f != FitOK {
+		return f
+	}
+	return fitPorts(p, o, v)
+}
+
+// fitAlloc: tasks of a job that names an alloc set run in its allocs, all
+// others on machines.
+func fitAlloc(p *Placement) Fit {
+	if p.Job == nil {
+		return FitOK
+	}
+	key, inside := p.Job.AllocSet()
+	switch {
+	case !inside && p.Alloc == nil:
+		return FitOK
+	case inside && p.Alloc != nil && p.Alloc.set.key == key && p.Alloc.state == stateRunning && p.Alloc.machine == p.Machine:
+		return FitOK
+	default:
+		return FitAlloc
+	}
+}
+
+// free is the room left for the placement, its victims gone.
+func (c *Cell) free(p *Placement, o *Overlay, v *victims) Resources {
+	r := p.room()
+	prod := isProd(p.asker().priority)
+	free := r.capacity.Sub(r.held(prod))
+	if o != nil {
+		if prod {
+			free = free.Sub(o.Limits)
+		} else {
+			free = free.Sub(o.Reserved)
+		}
+	}
+	if v != nil {
+		free = free.Add(v.freed)
+	}
+	return free
+}
+
+func (p *Placement) room() *room {
+	if p.Alloc != nil {
+		return &p.Alloc.room
+	}
+	return &p.Machine.room
+}
+
+// fitPorts tests the ports one by one.
+func fitPorts(p *Placement, o *Overlay, v *victims) Fit {
+	if p.AnyPorts || p.Job == nil {
+		return FitOK
+	}
+	for i, n := range p.Ports {
+		if badPort(p, o, v, i, n) {
+			return FitPorts
+		}
+	}
+	return FitOK
+}
+
+func badPort(p *Placement, o *Overlay, v *victims, i int, n uint32) bool {
+	m := p.Machine
+	if n == 0 || n < uint32(m.portFirst) || n > uint32(m.portLast) || slices.Contains(p.Ports[:i], n) {
+		return true
+	}
+	if o != nil && slices.Contains(o.Ports, n) {
+		return true
+	}
+	port := uint16(n)
+	at, ok := slices.BinarySearch(m.ports, port)
+	if !ok {
+		return false
+	}
+	// Held more than once: by a victim and by the one who waits for it.
+	holders := 0
+	for ; at < len(m.ports) && m.ports[at] == port; at++ {
+		holders++
+	}
+	return holders > v.holding(port)
+}
+
+// failedConstraint returns the first hard constraint that does not hold.
+func failedConstraint(cs []*borgpb.Constraint, m *Machine) *borgpb.Constraint {
+	for _, k := range cs {
+		if !k.Soft && !Holds(k, m) {
+			return k
+		}
+	}
+	return nil
+}
+
+// Holds tells whether a constraint, hard or soft, holds on a machine.
+func Holds(k *borgpb.Constraint, m *Machine) bool {
+	v, ok := m.attributes[k.Key]
+	switch k.Relation {
+	case borgpb.Relation_RELATION_EQUAL:
+		return ok && v == k.Value
+	case borgpb.Relation_RELATION_NOT_EQUAL:
+		return !ok || v != k.Value
+	case borgpb.Relation_RELATION_PRESENT:
+		return ok
+	case borgpb.Relation_RELATION_NOT_PRESENT:
+		return !ok
+	}
+	have, isNumber := parseInt(v)
+	want, wantNumber := parseInt(k.Value)
+	if !ok || !isNumber || !wantNumber {
+		return false
+	}
+	switch k.Relation {
+	case borgpb.Relation_RELATION_LESS_THAN:
+		return have < want
+	case borgpb.Relation_RELATION_GREATER_THAN:
+		return have > want
+	case borgpb.Relation_RELATION_LESS_THAN_EQUAL:
+		return have <= want
+	case borgpb.Relation_RELATION_GREATER_THAN_EQUAL:
+		return have >= want
+	default:
+		return false
+	}
+}
+
+// untolerated returns the first taint of the machine that is not tolerated.
+func untolerated(ts []*borgpb.Toleration, m *Machine) *Taint {
+	for i := range m.taints {
+		t := &m.taints[i]
+		if !slices.ContainsFunc(ts, func(o *borgpb.Toleration) bool {
+			return o.Key == t.Key && (o.Value == "" || o.Value == t.Value)
+		}) {
+			return t
+		}
+	}
+	return nil
+}
+
+// relationWords are for people.
+var relationWords = map[borgpb.Relation]string{
+	borgpb.Relation_RELATION_EQUAL: "=", borgpb.Relation_RELATION_NOT_EQUAL: "!=",
+	borgpb.Relation_RELATION_LESS_THAN: "<", borgpb.Relation_RELATION_GREATER_THAN: ">",
+	borgpb.Relation_RELATION_LESS_THAN_EQUAL: "<=", borgpb.Relation_RELATION_GREATER_THAN_EQUAL: ">=",
+}
+
+// ConstraintWords says a constraint as people write it: "arch=arm", "kernel>=6".
+func ConstraintWords(k *borgpb.Constraint) string {
+	switch k.Relation {
+	case borgpb.Relation_RELATION_PRESENT:
+		return k.Key + " present"
+	case borgpb.Relation_RELATION_NOT_PRESENT:
+		return k.Key + " not present"
+	}
+	return strings.Join([]string{k.Key, relationWords[k.Relation], k.Value}, "")
+}

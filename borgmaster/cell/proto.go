@@ -1,0 +1,188 @@
+package cell
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+)
+
+// JobProto shows a job. The spec's number of tasks is the present one.
+func (c *Cell) JobProto(j *Job) *borgpb.Job {
+	spec := j.Spec()
+	if int(spec.Tasks) != len(j.rows) {
+		spec = proto.CloneOf(spec)
+		spec.Tasks = uint32(len(j.rows))
+	}
+	st := &borgpb.JobStatus{
+		State: j.State(), Reason: j.reason, Pending: j.pending, Running: j.running, Dead: j.dead,
+		Finished: j.finished, SubmittedWallNs: j.submittedWallNs, ChangedWallNs: j.changedWallNs,
+		Stopping: j.stopping, Started: j.started,
+	}
+	if j.update.Rolling() {
+		st.UpdateUid = j.update.uid.String()
+	}
+	if st.Reason == "" && j.pending > 0 && !c.eligible(j) {
+		st.Reason = "waits for a job that it starts after"
+	}
+	return &borgpb.Job{Meta: j.meta(j.version), Spec: spec, Status: st}
+}
+
+func (j *Job) meta(version uint64) *borgpb.Meta {
+	return &borgpb.Meta{
+		User: j.key.User, Name: j.key.Name, Uid: j.uid.String(), Version: version,
+		Labels: j.labels, Annotations: j.annotations,
+	}
+}
+
+// TaskProto shows a task, with the attempts before the current one if asked.
+// It returns nil when there is no such task.
+func (c *Cell) TaskProto(j *Job, index uint32, attempts bool) *borgpb.Task {
+	t := j.Task(index)
+	if t == nil {
+		return nil
+	}
+	st := &borgpb.TaskStatus{
+		State: t.State(), Reason: t.reason, Attempt: t.attempt, Failures: t.failures,
+		ChangedWallNs: t.changedWallNs,
+	}
+	if st.ChangedWallNs == 0 {
+		// Never placed.
+		st.ChangedWallNs = j.submittedWallNs
+		if t.state == stateDead {
+			st.ChangedWallNs, st.Reason = j.changedWallNs, j.reason
+		}
+	}
+	need, version := j.Need(index), j.latest().Version
+	shown := t.cur
+	if shown == nil && t.past != nil && t.past.attempt == t.attempt {
+		shown = t.past
+	}
+	if shown != nil {
+		st.Machine, st.Ports, st.Restarts = shown.machine.name, shown.Ports(), shown.restarts
+		st.AttemptState, st.LastExit, st.StartedWallNs = shown.State(), shown.Exit(), shown.startedWallNs
+		if shown.alloc != nil {
+			st.Alloc = shown.alloc.Name()
+		}
+		if shown.state.live() {
+			st.Pid = shown.pid
+		}
+		version = shown.version
+		if shown.spec != nil {
+			need = shown.spec.Need(index)
+		}
+		if st.Reason == "" {
+			st.Reason = shown.Reason()
+		}
+		st.Reservation = &borgpb.Reservation{Resources: shown.res.Proto()}
+	}
+	if attempts {
+		for p := range t.Past() {
+			st.Attempts = append(st.Attempts, p.Proto())
+		}
+	}
+	return &borgpb.Task{Meta: j.meta(version), Index: index, Spec: need.Task, Status: st}
+}
+
+// Proto shows a copy as an attempt.
+func (p *Copy) Proto() *borgpb.Attempt {
+	a := &borgpb.Attempt{
+		User: p.job.key.User, Job: p.job.key.Name, JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt,
+		Machine: p.machine.name, State: p.State(), Cause: p.Cause(), Reason: p.Reason(), Exit: p.Exit(),
+		Restarts: p.restarts, StopIndex: p.StopIndex(), GraceNs: p.GraceNs(), EndedWallNs: p.endedWallNs,
+		Resources: p.res.Proto(), Ports: p.Ports(),
+	}
+	if p.alloc != nil {
+		a.Alloc = p.alloc.Name()
+	}
+	return a
+}
+
+// MachineProto shows a machine.
+func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
+	spec := &borgpb.MachineSpec{
+		Addr: m.addr, Capacity: m.room.capacity.Proto(), Attributes: m.attributes,
+		PortFirst: uint32(m.portFirst), PortLast: uint32(m.portLast),
+	}
+	for _, t := range m.taints {
+		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: t.Key, Value: t.Value, Evict: t.Evict})
+	}
+	return &borgpb.Machine{
+		Meta: &borgpb.Meta{Name: m.name, Uid: m.uid.String(), Version: m.version, Labels: m.labels, Annotations: m.annotations},
+		Spec: spec,
+		Status: &borgpb.MachineStatus{
+			State: m.State(), Reason: m.reason, Draining: m.draining,
+			Limits: m.room.limits.Proto(), Reserved: m.room.reserved.Proto(),
+			Tasks: uint32(len(m.copies)), Allocs: uint32(len(m.allocs)), ChangedWallNs: m.changedWallNs,
+		},
+	}
+}
+
+// AllocSetProto shows an alloc set.
+func (c *Cell) AllocSetProto(s *AllocSet) *borgpb.AllocSet {
+	return &borgpb.AllocSet{
+		Meta: s.meta(),
+		Spec: s.spec,
+		Status: &borgpb.AllocSetStatus{
+			State: s.State(), Reason: s.reason, Pending: s.counts[statePending], Running: s.counts[stateRunning],
+			Dead: s.counts[stateDead], SubmittedWallNs: s.submittedWallNs, ChangedWallNs: s.changedWallNs,
+		},
+	}
+}
+
+func (s *AllocSet) meta() *borgpb.Meta {
+	return &borgpb.Meta{
+		User: s.key.User, Name: s.key.Name, Uid: s.uid.String(), Version: 1,
+		Labels: s.labels, Annotations: s.annotations,
+	}
+}
+
+// AllocProto shows an alloc.
+func (c *Cell) AllocProto(a *Alloc) *borgpb.Alloc {
+	st := &borgpb.AllocStatus{
+		State: a.State(), Reason: a.reason, Used: a.room.limits.Proto(),
+		ChangedWallNs: a.changedWallNs, Attempt: a.attempt,
+	}
+	if st.ChangedWallNs == 0 {
+		st.ChangedWallNs = a.set.submittedWallNs
+	}
+	if a.machine != nil {
+		st.Machine = a.machine.name
+	}
+	for _, p := range a.copies {
+		st.Tasks = append(st.Tasks, p.TaskID().String())
+	}
+	return &borgpb.Alloc{Meta: a.set.meta(), Index: a.index, Status: st}
+}
+
+// UpdateProto shows the job's update that rolls or rolled last; nil: none.
+func (c *Cell) UpdateProto(j *Job) *borgpb.Update {
+	u := j.update
+	if u == nil {
+		return nil
+	}
+	return &borgpb.Update{
+		Meta: &borgpb.Meta{User: j.key.User, Name: j.key.Name, Uid: u.uid.String(), Version: 1},
+		Spec: &borgpb.UpdateSpec{
+			FromVersion: u.fromVersion, ToVersion: u.toVersion, BatchSize: u.batchSize, MaxDisruptions: u.maxDisruptions,
+		},
+		Status: &borgpb.UpdateStatus{
+			State: u.state, Reason: u.reason, InPlace: u.inPlace, Restarted: u.restarted, Rescheduled: u.rescheduled,
+			Skipped: u.skipped, Remaining: u.remaining(), StartedWallNs: u.startedWallNs, EndedWallNs: u.endedWallNs,
+		},
+	}
+}
+
+// remaining counts the tasks that the update has still to deal with, those
+// that are down for it among them.
+func (u *Update) remaining() uint32 {
+	if !u.Rolling() {
+		return 0
+	}
+	n := u.down
+	for _, t := range u.job.rows[min(int(u.cursor), len(u.job.rows)):] {
+		if t.state == stateRunning && t.cur.version != u.toVersion && t.flags&(taskSkipped|taskUpdating) == 0 {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,113 @@
+package cell
+
+import "borg/proto/borgpb"
+
+// request is the memory of one mutation that was done, so that a retry gets
+// the same answer.
+type request struct {
+	mark
+	seq uint64
+	id  string
+	// The client's clock when it made the id.
+	madeWallNs int64
+	// The cell's clock when the mutation was done.
+	doneWallNs int64
+
+	index          uint64
+	uid, updateUID UID
+	version        uint64
+	gone           bool
+}
+
+// requests remembers ids for 15 minutes of wall time or 1,000,000 ids. What may
+// have been forgotten is told from what is new by the client's clock: an id
+// made at or before forgottenWallNs, or more than 15 minutes ago, is too old to
+// know.
+type requests struct {
+	byID map[string]*request
+	// Oldest first.
+	queue           []*request
+	nextSeq         uint64
+	forgottenWallNs int64
+}
+
+// checkRequest answers a retry from memory, or refuses what cannot be told.
+func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
+	switch {
+	case len(op.RequestId) > maxRequestIDBytes:
+		return nil, invalid("request_id", "longer than %d bytes", maxRequestIDBytes)
+	case len(op.Command) > maxCommandBytes:
+		return nil, invalid("command", "longer than %d bytes", maxCommandBytes)
+	case len(op.Reason) > maxReasonBytes:
+		return nil, invalid("reason", "longer than %d bytes", maxReasonBytes)
+	case len(op.ConfigHash) > maxRequestIDBytes:
+		return nil, invalid("config_hash", "longer than %d bytes", maxRequestIDBytes)
+	case op.Principal.GetUser() != "" && !validName(op.Principal.User):
+		return nil, invalid("principal.user", "%q is not a name: want a-z, 0-9 and -", clip(op.Principal.User, 64))
+	case op.RequestId == "":
+		return nil, nil
+	}
+	if r := c.requests.byID[op.RequestId]; r != nil {
+		return r.answer(), nil
+	}
+	wall := c.clock.wallNs
+	switch {
+	case op.RequestWallNs <= 0 || op.RequestWallNs > maxTimeNs:
+		return nil, invalid("request_wall_ns", "%d is not a time; a request id comes with the client's clock", op.RequestWallNs)
+	case op.RequestWallNs < wall-requestMemoryNs || op.RequestWallNs <= c.requests.forgottenWallNs:
+		return nil, refuse(borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD, "", "request_wall_ns",
+			"the request was made too long ago to know whether it was done; look, then ask anew")
+	case op.RequestWallNs > wall+requestMemoryNs:
+		return nil, invalid("request_wall_ns", "the client's clock is %d s ahead of the cell's", (op.RequestWallNs-wall)/second)
+	}
+	return nil, nil
+}
+
+func (r *request) answer() *borgpb.Result {
+	res := &borgpb.Result{Index: r.index, Version: r.version, Repeated: true}
+	if !r.uid.IsZero() {
+		res.Uid = r.uid.String()
+	}
+	if !r.updateUID.IsZero() {
+		res.UpdateUid = r.updateUID.String()
+	}
+	return res
+}
+
+// remember keeps the result of a mutation that was done.
+func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
+	if op.RequestId == "" {
+		return
+	}
+	q := &c.requests
+	r := &request{
+		seq: q.nextSeq, id: op.RequestId, madeWallNs: op.RequestWallNs, doneWallNs: c.clock.wallNs,
+		index: res.Index, version: res.Version,
+	}
+	r.uid, _ = parseUID(res.Uid)
+	r.updateUID, _ = parseUID(res.UpdateUid)
+	q.nextSeq++
+	q.byID[r.id] = r
+	q.queue = append(q.queue, r)
+	c.dirty(r)
+}
+
+// forgetRequests drops what is older than the memory.
+func (c *Cell) forgetRequests() {
+	q := &c.requests
+	for len(q.queue) > 0 {
+		r := q.queue[0]
+		if len(q.queue) <= maxRequests && max(r.doneWallNs, r.madeWallNs)+requestMemoryNs >= c.clock.wallNs {
+			return
+		}
+		if max(r.doneWallNs, r.madeWallNs)+requestMemoryNs >= c.clock.wallNs {
+			// Forgotten early, so the clock alone would not tell it from a new one.
+			q.forgottenWallNs = max(q.forgottenWallNs, r.madeWallNs)
+		}
+		delete(q.byID, r.id)
+		q.queue[0] = nil
+		q.queue = q.queue[1:]
+		r.gone = true
+		c.dirty(r)
+	}
+}

@@ -1,0 +1,215 @@
+package cell
+
+import "slices"
+
+// room is a capacity and what is held of it: a machine's own, or an alloc's.
+//
+// Production tasks are placed by the limits of what is there, others by the
+// reservations (paper §5.5), so both sums are kept. A copy that waits for
+// victims and the victims themselves never run together; of both sums only the
+// larger counts. discount is what that saves.
+type room struct {
+	capacity         Resources
+	limits, reserved Resources
+	discount         Resources
+}
+
+// held is what counts as taken in the view of production or of others.
+func (r *room) held(prod bool) Resources {
+	if prod {
+		return r.limits.Sub(r.discount)
+	}
+	return r.reserved.Sub(r.discount)
+}
+
+// add takes room. The reservation is the limit until usage is known.
+func (r *room) add(res *Resources) {
+	r.limits = r.limits.Add(*res)
+	r.reserved = r.reserved.Add(*res)
+}
+
+func (r *room) sub(res *Resources) {
+	r.limits = r.limits.Sub(*res)
+	r.reserved = r.reserved.Sub(*res)
+}
+
+// waiting is a claim on the room of victims by the one who waits for them: a
+// copy, or an alloc. While it lasts nobody else may name them.
+type waiting struct {
+	room *room
+	// What the one who waits holds.
+	res *Resources
+	// Victims that still hold a place, in the order named. Never empty.
+	victims  []*Copy
+	discount Resources
+}
+
+func (w *waiting) ids(out []CopyID) []CopyID {
+	for _, v := range w.victims {
+		if id := v.ID(); !slices.Contains(out, id) {
+			out = append(out, id)
+		}
+	}
+	return out
+}
+
+// await makes a claim; victims are STOPPING by now.
+func await(r *room, res *Resources, victims []*Copy) *waiting {
+	if len(victims) == 0 {
+		return nil
+	}
+	w := &waiting{room: r, res: res, victims: victims}
+	for _, v := range victims {
+		v.stop.promised = w
+	}
+	w.reckon()
+	return w
+}
+
+// reckon computes the discount anew. Victims that hold their place in another
+// room (their alloc ended) free nothing here.
+func (w *waiting) reckon() {
+	w.room.discount = w.room.discount.Sub(w.discount)
+	var freed Resources
+	for _, v := range w.victims {
+		if v.room() == w.room {
+			freed = freed.Add(*v.res)
+		}
+	}
+	w.discount = freed.Min(*w.res)
+	w.room.discount = w.room.discount.Add(w.discount)
+}
+
+// drop ends the claim.
+func (w *waiting) drop() {
+	w.room.discount = w.room.discount.Sub(w.discount)
+	w.discount = Resources{}
+	for _, v := range w.victims {
+		v.stop.promised = nil
+	}
+	w.victims = nil
+}
+
+// ended takes a victim that is gone out of the claim and tells whether that
+// was the last one.
+func (w *waiting) ended(v *Copy) bool {
+	v.stop.promised = nil
+	w.victims = slices.DeleteFunc(w.victims, func(o *Copy) bool { return o == v })
+	w.reckon()
+	return len(w.victims) == 0
+}
+
+// room is where the copy holds its place.
+func (p *Copy) room() *room {
+	if p.alloc != nil {
+		return &p.alloc.room
+	}
+	return &p.machine.room
+}
+
+// hold gives a copy its place.
+func (c *Cell) hold(p *Copy) {
+	m := p.machine
+	m.copies = insertCopy(m.copies, p)
+	for _, n := range p.ports {
+		at, _ := slices.BinarySearch(m.ports, n)
+		m.ports = slices.Insert(m.ports, at, n)
+	}
+	if p.alloc != nil {
+		p.alloc.copies = insertCopy(p.alloc.copies, p)
+	}
+	p.room().add(p.res)
+}
+
+// release takes a copy's place away.
+func (c *Cell) release(p *Copy) {
+	if p.wait != nil {
+		p.wait.drop()
+		p.wait = nil
+	}
+	if p.stop != nil && p.stop.promised != nil {
+		c.victimEnded(p)
+	}
+	m := p.machine
+	m.copies = removeCopy(m.copies, p)
+	for _, n := range p.ports {
+		if at, ok := slices.BinarySearch(m.ports, n); ok {
+			m.ports = slices.Delete(m.ports, at, at+1)
+		}
+	}
+	p.room().sub(p.res)
+	if p.alloc != nil {
+		p.alloc.copies = removeCopy(p.alloc.copies, p)
+		p.alloc = nil
+	}
+}
+
+// victimEnded tells the one who waits for p. It stays in the machine's list
+// until release is done, so the claimant is found there.
+func (c *Cell) victimEnded(p *Copy) {
+	w := p.stop.promised
+	last := w.ended(p)
+	for _, o := range p.machine.copies {
+		if o.wait == w {
+			if last {
+				o.wait = nil
+			}
+			c.dirtyCopy(o)
+			return
+		}
+	}
+	for _, a := range p.machine.allocs {
+		if a.wait == w {
+			if last {
+				a.wait = nil
+			}
+			c.dirty(a)
+			return
+		}
+	}
+}
+
+// detach moves a copy's place out of its alloc into the machine's own room.
+func (c *Cell) detach(p *Copy) {
+	a := p.alloc
+	a.room.sub(p.res)
+	a.copies = removeCopy(a.copies, p)
+	if p.wait != nil {
+		p.wait.room.discount = p.wait.room.discount.Sub(p.wait.discount)
+		p.wait.discount = Resources{}
+	}
+	p.alloc = nil
+	p.machine.room.add(p.res)
+	if p.wait != nil {
+		p.wait.room = &p.machine.room
+		p.wait.reckon()
+	}
+	if p.stop != nil && p.stop.promised != nil {
+		p.stop.promised.reckon()
+	}
+	c.dirtyCopy(p)
+}
+
+func insertCopy(list []*Copy, p *Copy) []*Copy {
+	id := p.ID()
+	at, _ := slices.BinarySearchFunc(list, id, compareCopy)
+	return slices.Insert(list, at, p)
+}
+
+func removeCopy(list []*Copy, p *Copy) []*Copy {
+	at, ok := slices.BinarySearchFunc(list, p.ID(), compareCopy)
+	if !ok || list[at] != p {
+		panic("copy " + p.ID().String() + " is not where it holds a place")
+	}
+	return slices.Delete(list, at, at+1)
+}
+
+func compareCopy(p *Copy, id CopyID) int { return p.ID().Compare(id) }
+
+// find returns the copy of that id that holds a place here.
+func (m *Machine) find(id CopyID) *Copy {
+	if at, ok := slices.BinarySearchFunc(m.copies, id, compareCopy); ok {
+		return m.copies[at]
+	}
+	return nil
+}

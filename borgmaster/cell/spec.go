@@ -1,0 +1,140 @@
+package cell
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"borg/proto/borgpb"
+)
+
+// Spec is one version of a job's spec. It never changes.
+type Spec struct {
+	mark
+	job     *Job
+	Version uint64
+	// The committed bytes, and what they say.
+	Bytes []byte
+	Proto *borgpb.JobSpec
+	// Copies that run it; derived.
+	uses uint32
+	gone bool
+
+	allocSet JobKey
+	// Disjoint, ascending, without gaps: what each index needs.
+	needs []*Need
+}
+
+// Need is what a run of task indices asks for: the job's task spec with the
+// overrides for these indices. It never changes.
+type Need struct {
+	First, Last uint32
+	Resources   Resources
+	// Late-bound names ({{...}}) are as the owner wrote them. The constraints,
+	// tolerations and ports of an alloc set's Need are here too.
+	Task *borgpb.TaskSpec
+}
+
+// Need returns what task index asks for.
+func (s *Spec) Need(index uint32) *Need {
+	lo, hi := 0, len(s.needs)-1
+	for lo < hi {
+		mid := (lo + hi + 1) / 2
+		if s.needs[mid].First <= index {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	return s.needs[lo]
+}
+
+// readSpec decodes and checks a job spec. The bytes are kept.
+func readSpec(key JobKey, data []byte, format uint32) (*Spec, *borgpb.Refusal) {
+	if len(data) > maxSpecBytes {
+		return nil, limit("spec", "%d bytes; at most %d", len(data), maxSpecBytes)
+	}
+	p := new(borgpb.JobSpec)
+	if r := decode(data, p, format); r != nil {
+		return nil, r
+	}
+	if r := checkJobSpec(key, p); r != nil {
+		return nil, r
+	}
+	s := &Spec{Bytes: data, Proto: p}
+	if p.AllocSet != "" {
+		s.allocSet, _ = ParseJobKey(p.AllocSet)
+	}
+	if r := s.cutNeeds(); r != nil {
+		return nil, r
+	}
+	return s, nil
+}
+
+// cutNeeds cuts the indices where an override begins or ends and merges the
+// overrides of each run.
+func (s *Spec) cutNeeds() *borgpb.Refusal {
+	cuts := []uint32{0}
+	env := 0
+	for _, o := range s.Proto.Overrides {
+		cuts = append(cuts, o.First)
+		if o.Last < 1<<32-1 {
+			cuts = append(cuts, o.Last+1)
+		}
+		env += len(o.Spec.Env)
+	}
+	slices.Sort(cuts)
+	cuts = slices.Compact(cuts)
+	if env > 0 && len(cuts)*(len(s.Proto.Task.Env)+env) > maxOverriddenEnv {
+		return limit("spec.overrides", "too many environment variables over %d runs of indices; at most %d in all",
+			len(cuts), maxOverriddenEnv)
+	}
+	for i, first := range cuts {
+		last := uint32(1<<32 - 1)
+		if i+1 < len(cuts) {
+			last = cuts[i+1] - 1
+		}
+		task, field := s.Proto.Task, "spec.task"
+		for _, o := range s.Proto.Overrides {
+			if o.First <= first && first <= o.Last {
+				task, field = override(task, o.Spec, task == s.Proto.Task), "spec.overrides"
+			}
+		}
+		if r := checkTask(task, field); r != nil {
+			return r
+		}
+		need := &Need{First: first, Last: last, Task: task, Resources: FromProto(task.Resources)}
+		need.Resources.Ports = int64(len(task.Ports))
+		s.needs = append(s.needs, need)
+	}
+	return nil
+}
+
+// override returns base with the fields that are set in o. Maps are merged key
+// by key, everything else is replaced. fresh: base belongs to the spec and must
+// be copied first.
+func override(base, o *borgpb.TaskSpec, fresh bool) *borgpb.TaskSpec {
+	t := base
+	if fresh {
+		t = new(borgpb.TaskSpec)
+		copyFields(t, base)
+	}
+	env := t.Env
+	copyFields(t, o)
+	if len(env) > 0 && len(o.GetEnv()) > 0 {
+		merged := maps.Clone(env)
+		maps.Copy(merged, o.Env)
+		t.Env = merged
+	}
+	return t
+}
+
+// copyFields sets in dst every field that is set in src, sharing the values.
+func copyFields(dst, src *borgpb.TaskSpec) {
+	d := dst.ProtoReflect()
+	src.ProtoReflect().Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
+		d.Set(fd, v)
+		return true
+	})
+}

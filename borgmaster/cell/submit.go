@@ -1,0 +1,281 @@
+package cell
+
+import (
+	"fmt"
+	"slices"
+
+	"borg/proto/borgpb"
+)
+
+// checkSubmitJob decides whether a job is accepted. An accepted job becomes
+// pending here.
+func (c *Cell) checkSubmitJob(o *borgpb.SubmitJob) (commit, *borgpb.Refusal) {
+	key := JobKey{o.User, o.Name}
+	if r := checkKey(key); r != nil {
+		return nil, r
+	}
+	spec, r := c.checkSubmit(key, o)
+	if r != nil {
+		// The paper's reject edge: nothing is made, and what was dead stays so.
+		to := stateNone
+		if c.stateOfKey(key) == stateDead {
+			to = stateDead
+		}
+		take(stateAsked, edgeReject, to)
+		return nil, about(key.String(), r)
+	}
+	return func(res *borgpb.Result) {
+		c.bury(key)
+		j := &Job{
+			key: key, uid: c.newUID(), version: 1, labels: o.Labels, annotations: o.Annotations,
+			submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
+			settled: take(take(stateNone, edgeSubmit, stateAsked), edgeAccept, statePending),
+		}
+		spec.job, spec.Version = j, 1
+		j.specs = []*Spec{spec}
+		c.addJob(j)
+		c.grow(j, spec.Proto.Tasks)
+		c.limitDomains(j)
+		c.dirty(spec)
+		c.dirty(j)
+		c.emit(jobEvent(j, borgpb.EventKind_EVENT_KIND_SUBMIT, stateNone, statePending))
+		res.Uid, res.Version = j.uid.String(), j.version
+	}, nil
+}
+
+func (c *Cell) checkSubmit(key JobKey, o *borgpb.SubmitJob) (*Spec, *borgpb.Refusal) {
+	if r := c.checkFree(key); r != nil {
+		return nil, r
+	}
+	if r := checkLabels(o.Labels, o.Annotations); r != nil {
+		return nil, r
+	}
+	spec, r := readSpec(key, o.Spec, c.format)
+	if r != nil {
+		return nil, r
+	}
+	if c.liveTasks+int(spec.Proto.Tasks) > maxLiveTasks {
+		return nil, limit("spec.tasks", "the cell has %d tasks; at most %d", c.liveTasks, maxLiveTasks)
+	}
+	return spec, c.checkLinks(spec.Proto)
+}
+
+// checkLinks wants the objects that a spec names.
+func (c *Cell) checkLinks(s *borgpb.JobSpec) *borgpb.Refusal {
+	if s.AllocSet != "" {
+		k, _ := ParseJobKey(s.AllocSet)
+		if set := c.sets[k]; set == nil || set.deathSeq != 0 {
+			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.alloc_set", "there is no alloc set %s; submit it first", k)
+		}
+	}
+	for _, name := range s.StartAfter {
+		if k, _ := ParseJobKey(name); c.jobs[k] == nil {
+			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.start_after", "there is no job %s", k)
+		}
+	}
+	if s.Parent != "" {
+		if k, _ := ParseJobKey(s.Parent); c.jobs[k] == nil || c.jobs[k].deathSeq != 0 {
+			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.parent", "there is no live job %s", k)
+		}
+	}
+	return nil
+}
+
+func checkKey(key JobKey) *borgpb.Refusal {
+	for _, q := range []struct{ field, name string }{{"user", key.User}, {"name", key.Name}} {
+		if !validName(q.name) {
+			return invalid(q.field, "%q is not a name: want 1 to 63 of a-z, 0-9 and -, not - at an end", clip(q.name, 64))
+		}
+	}
+	return nil
+}
+
+// checkFree tells whether the key can be taken: jobs and alloc sets share one
+// name space, and only what is dead gives way.
+func (c *Cell) checkFree(key JobKey) *borgpb.Refusal {
+	if c.stateOfKey(key) == stateNone || c.stateOfKey(key) == stateDead {
+		return nil
+	}
+	what := "a job"
+	if c.sets[key] != nil {
+		what = "an alloc set"
+	}
+	return refuse(borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS, key.String(), "name", "there is %s of that name; update it, or kill it first", what)
+}
+
+func (c *Cell) stateOfKey(key JobKey) state {
+	if j := c.jobs[key]; j != nil {
+		return j.state()
+	}
+	if s := c.sets[key]; s != nil {
+		return s.stateOf()
+	}
+	return stateNone
+}
+
+func (c *Cell) addJob(j *Job) {
+	c.jobs[j.key] = j
+	c.jobsByUID[j.uid] = j
+	at, _ := slices.BinarySearchFunc(c.jobList, j.key, func(o *Job, k JobKey) int { return o.key.Compare(k) })
+	c.jobList = slices.Insert(c.jobList, at, j)
+	c.links.add(j)
+}
+
+// grow adds pending tasks up to n.
+func (c *Cell) grow(j *Job, n uint32) {
+	first := uint32(len(j.rows))
+	chunk := make([]Task, n-first)
+	j.rows = slices.Grow(j.rows, len(chunk))
+	for i := range chunk {
+		t := &chunk[i]
+		t.job, t.index, t.state = j, first+uint32(i), statePending
+		j.rows = append(j.rows, t)
+		j.waiting.set(t.index)
+	}
+	j.pending += uint32(len(chunk))
+	c.liveTasks += len(chunk)
+}
+
+func (c *Cell) checkKillJob(o *borgpb.KillJob) (commit, *borgpb.Refusal) {
+	j, r := c.checkLive(JobKey{o.User, o.Name}, o.ExpectVersion)
+	if r != nil {
+		return nil, r
+	}
+	return func(res *borgpb.Result) {
+		c.kill(j, c.now.reason)
+		res.Uid, res.Version = j.uid.String(), j.version
+	}, nil
+}
+
+// checkLive wants a job that is not dead, at the expected version.
+func (c *Cell) checkLive(key JobKey, expectVersion uint64) (*Job, *borgpb.Refusal) {
+	if r := checkKey(key); r != nil {
+		return nil, r
+	}
+	j := c.jobs[key]
+	if j == nil {
+		return nil, notFound(key.String(), "there is no such job")
+	}
+	if r := conflict(key.String(), expectVersion, j.version); r != nil {
+		return nil, r
+	}
+	if j.deathSeq != 0 {
+		return nil, badState(key.String(), "the job is dead")
+	}
+	return j, nil
+}
+
+// kill ends all tasks of a job.
+func (c *Cell) kill(j *Job, reason string) {
+	const cause = borgpb.StopCause_STOP_CAUSE_KILL
+	for _, t := range j.rows {
+		c.killTask(t, cause, reason)
+	}
+	j.reason = clip(reason, maxReasonBytes)
+	c.touch(j, edgeKill)
+}
+
+// killTask ends a task whatever its state; its copies are told to stop.
+func (c *Cell) killTask(t *Task, cause borgpb.StopCause, reason string) {
+	for p := t.past; p != nil; p = p.next {
+		if p.state == attemptUnreachable && p.stop == nil {
+			c.order(p, cause, reason, p.grace())
+		}
+	}
+	switch t.state {
+	case stateRunning:
+		c.evict(t, edgeKill, stateDead, cause, reason, t.cur.grace())
+	case statePending:
+		c.move(t, edgeKill, stateDead, reason)
+		if t.attempt != 0 {
+			c.emit(Event{
+				Kind: borgpb.EventKind_EVENT_KIND_KILL, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_TASK, Key: t.job.key,
+				Task: t.index, UID: t.job.uid, Attempt: t.attempt, From: statePending.proto(), To: stateDead.proto(),
+				Cause: cause, Reason: reason,
+			})
+		}
+	}
+}
+
+func (c *Cell) checkResizeJob(o *borgpb.ResizeJob) (commit, *borgpb.Refusal) {
+	j, r := c.checkLive(JobKey{o.User, o.Name}, o.ExpectVersion)
+	if r != nil {
+		return nil, r
+	}
+	if r := c.checkSize(j, o.Tasks); r != nil {
+		return nil, about(j.key.String(), r)
+	}
+	return func(res *borgpb.Result) {
+		if int(o.Tasks) != len(j.rows) {
+			j.version++
+			c.resize(j, o.Tasks)
+		}
+		res.Uid, res.Version = j.uid.String(), j.version
+	}, nil
+}
+
+func (c *Cell) checkSize(j *Job, tasks uint32) *borgpb.Refusal {
+	if tasks < 1 || tasks > maxTasksPerJob {
+		return invalid("tasks", "%d is not in 1 to %d", tasks, maxTasksPerJob)
+	}
+	if n := c.liveTasks + int(tasks) - len(j.rows); n > maxLiveTasks {
+		return limit("tasks", "the cell would have %d tasks; at most %d", n, maxLiveTasks)
+	}
+	return nil
+}
+
+// resize adds pending tasks or ends those with the highest indices.
+func (c *Cell) resize(j *Job, tasks uint32) {
+	was := len(j.rows)
+	if int(tasks) > was {
+		c.grow(j, tasks)
+	}
+	for len(j.rows) > int(tasks) {
+		c.cutLast(j)
+	}
+	j.changedWallNs = c.clock.wallNs
+	c.dirty(j)
+	c.touch(j, edgeKill)
+	e := jobEvent(j, borgpb.EventKind_EVENT_KIND_RESIZE, j.settled, j.settled)
+	e.Reason = fmt.Sprintf("%d to %d tasks", was, tasks)
+	c.emit(e)
+}
+
+// cutLast ends the task with the highest index and forgets its row. Copies
+// that still hold a place stay with their machine as orphans.
+func (c *Cell) cutLast(j *Job) {
+	t := j.rows[len(j.rows)-1]
+	c.killTask(t, borgpb.StopCause_STOP_CAUSE_RESIZE, "the job became smaller")
+	c.abandon(t)
+	j.attemptFloor = max(j.attemptFloor, t.attempt)
+	j.count(stateDead, -1)
+	if t.flags&taskFinished != 0 {
+		j.finished--
+	}
+	j.rows[t.index] = nil
+	j.rows = j.rows[:t.index]
+	if t.recorded() {
+		c.dirty(t)
+	}
+}
+
+// abandon makes orphans of the copies of a row that is going away.
+func (c *Cell) abandon(t *Task) {
+	for p := t.past; p != nil; {
+		next := p.next
+		if p.state == attemptStopping {
+			p.job.stopping--
+		}
+		p.orphan, p.next = true, nil
+		c.dirty(p)
+		p = next
+	}
+	t.past = nil
+}
+
+func jobEvent(j *Job, kind borgpb.EventKind, from, to state) Event {
+	return Event{
+		Kind: kind, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_JOB, Key: j.key, UID: j.uid,
+		From: from.proto(), To: to.proto(),
+	}
+}

@@ -1,0 +1,284 @@
+package cell
+
+import (
+	"iter"
+
+	"borg/proto/borgpb"
+)
+
+// Task is a row of its job: what is known of one index, whichever copy of it
+// runs.
+type Task struct {
+	mark
+	state state
+	flags taskFlags
+	job   *Job
+	index uint32
+	// Batch: failures counted against max_failures, over all attempts.
+	failures uint32
+	// Number of the current attempt, or of the last one; zero: never placed.
+	attempt uint64
+	// The current copy. Invariant: state == running <=> cur != nil.
+	cur *Copy
+	// Copies that are no longer current, newest first, linked by next: those
+	// that still hold a place, and the last few that ended.
+	past          *Copy
+	changedWallNs int64
+	reason        string
+}
+
+type taskFlags uint8
+
+const (
+	// Ended well.
+	taskFinished taskFlags = 1 << iota
+	// Disturbed by the update that rolls, and not yet seen running since.
+	taskUpdating
+	// Left alone by the update because of max_disruptions.
+	taskSkipped
+)
+
+// State of the task.
+func (t *Task) State() borgpb.State { return t.state.proto() }
+
+// Attempt is the number of the current attempt, or of the last one.
+func (t *Task) Attempt() uint64 { return t.attempt }
+
+// Current is the copy that runs; nil when the task is pending or dead.
+func (t *Task) Current() *Copy { return t.cur }
+
+// Failures counted against max_failures.
+func (t *Task) Failures() uint32 { return t.failures }
+
+// Finished tells that the task is dead and ended well.
+func (t *Task) Finished() bool { return t.flags&taskFinished != 0 }
+
+// Past yields the copies that are no longer current and still known, newest
+// first.
+func (t *Task) Past() iter.Seq[*Copy] {
+	return func(yield func(*Copy) bool) {
+		for p := t.past; p != nil; p = p.next {
+			if !yield(p) {
+				return
+			}
+		}
+	}
+}
+
+// ID names the task.
+func (t *Task) ID() TaskID { return TaskID{t.job.key, t.index} }
+
+// Reason is why it is in its state.
+func (t *Task) Reason() string { return t.reason }
+
+// move takes a task along an edge. What belongs to its copy is done before.
+func (c *Cell) move(t *Task, e edge, to state, reason string) {
+	from, j := t.state, t.job
+	t.state = take(from, e, to)
+	t.reason = clip(reason, maxReasonBytes)
+	if from != to {
+		j.count(from, -1)
+		j.count(to, 1)
+		if to == statePending {
+			j.waiting.set(t.index)
+		} else if from == statePending {
+			j.waiting.clear(t.index)
+		}
+	}
+	if to == stateDead {
+		c.liveTasks--
+		if t.flags&taskFinished != 0 {
+			j.finished++
+		}
+		c.clearUpdating(t)
+	}
+	if t.attempt != 0 || to != stateDead {
+		t.changedWallNs = c.clock.wallNs
+	} else {
+		// Never placed: the job's own record says all there is to say.
+		t.changedWallNs, t.reason = 0, ""
+	}
+	if t.attempt != 0 || t.recorded() {
+		c.dirty(t)
+	}
+	c.touch(j, e)
+}
+
+// place is where a task or alloc goes.
+type place struct {
+	machine *Machine
+	alloc   *Alloc
+	ports   []uint16
+	victims *victims
+}
+
+// schedule makes a new attempt.
+func (c *Cell) schedule(t *Task, at place) {
+	j, spec := t.job, t.job.latest()
+	need := spec.Need(t.index)
+	c.stopVictims(at.victims, t.ID().String)
+	for p := t.past; p != nil; p = p.next {
+		if p.state == attemptUnreachable && p.stop == nil {
+			c.order(p, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its replacement was placed on "+at.machine.name, graceOf(need))
+		}
+	}
+	t.attempt = max(t.attempt, j.attemptFloor) + 1
+	t.flags &^= taskSkipped
+	p := &Copy{
+		job: j, index: t.index, attempt: t.attempt, priority: spec.Proto.Priority,
+		machine: at.machine, alloc: at.alloc, state: attemptAssigned, kind: jobKind(spec.Proto.Kind),
+		res: &need.Resources, ports: at.ports,
+	}
+	c.bind(p, spec)
+	c.hold(p)
+	p.wait = await(p.room(), p.res, at.victims.all())
+	t.cur = p
+	c.enterDomains(p)
+	c.move(t, edgeSchedule, stateRunning, "")
+	e := taskEvent(p, borgpb.EventKind_EVENT_KIND_SCHEDULE, statePending, stateRunning)
+	if p.alloc != nil {
+		e.Alloc = p.alloc.Name()
+	}
+	c.emit(e)
+}
+
+// evict takes a running task off its place along an edge; its copy is told to
+// stop and holds the place until it has.
+func (c *Cell) evict(t *Task, e edge, to state, cause borgpb.StopCause, reason string, graceNs int64) {
+	p := t.cur
+	c.retire(t)
+	c.setCopyState(p, attemptStopping)
+	c.order(p, cause, reason, graceNs)
+	c.move(t, e, to, reason)
+	ev := taskEvent(p, edgeEvents[e], stateRunning, to)
+	ev.Cause, ev.Reason = cause, reason
+	c.emit(ev)
+}
+
+// retire makes the current copy a past one.
+func (c *Cell) retire(t *Task) {
+	p := t.cur
+	c.leaveDomains(p)
+	t.cur = nil
+	p.next = t.past
+	t.past = p
+	c.dirty(t)
+	c.dirty(p)
+}
+
+// order writes down that a copy must stop. It can never be current again.
+func (c *Cell) order(p *Copy, cause borgpb.StopCause, reason string, graceNs int64) {
+	p.stop = &stopping{cause: cause, reason: clip(reason, maxReasonBytes), index: c.index, graceNs: graceNs}
+	c.unbind(p)
+	c.dirtyCopy(p)
+}
+
+// end records that a past copy is gone and frees its place.
+func (c *Cell) end(p *Copy, to attemptState) {
+	c.release(p)
+	c.setCopyState(p, to)
+	c.unbind(p)
+	p.endedWallNs = c.clock.wallNs
+	c.dirty(p)
+	if !p.orphan {
+		c.trim(p.job.rows[p.index])
+	}
+}
+
+// trim forgets ended copies beyond the last few.
+func (c *Cell) trim(t *Task) {
+	ended := 0
+	for at := &t.past; *at != nil; {
+		p := *at
+		if !p.state.live() {
+			if ended++; ended > maxEndedCopiesOfTask {
+				*at = p.next
+				p.next, p.orphan = nil, true
+				c.dirty(p)
+				continue
+			}
+		}
+		at = &p.next
+	}
+}
+
+// bind and unbind tie a copy to the spec that it runs.
+func (c *Cell) bind(p *Copy, s *Spec) {
+	p.spec, p.version = s, s.Version
+	s.uses++
+}
+
+func (c *Cell) unbind(p *Copy) {
+	if s := p.spec; s != nil {
+		p.spec = nil
+		s.uses--
+		c.dropUnused(s)
+	}
+}
+
+// setCopyState keeps the job's counts of started and stopping copies.
+func (c *Cell) setCopyState(p *Copy, to attemptState) {
+	j := p.job
+	if p.state == attemptRunning {
+		j.started--
+	}
+	if p.state == attemptStopping && !p.orphan {
+		j.stopping--
+	}
+	p.state = to
+	if to == attemptRunning {
+		j.started++
+	}
+	if to == attemptStopping && !p.orphan {
+		j.stopping++
+	}
+}
+
+// dirtyCopy notes a change of a copy: the current one is written with its row.
+func (c *Cell) dirtyCopy(p *Copy) {
+	if t := p.row(); t != nil && t.cur == p {
+		c.dirty(t)
+		return
+	}
+	c.dirty(p)
+}
+
+// row is the task whose copy p is; nil for an orphan.
+func (p *Copy) row() *Task {
+	if p.orphan || int(p.index) >= len(p.job.rows) {
+		return nil
+	}
+	return p.job.rows[p.index]
+}
+
+// graceOf is the time between SIGTERM and SIGKILL that a task asks for.
+func graceOf(n *Need) int64 {
+	if g := n.Task.GraceNs; g != 0 {
+		return g
+	}
+	return defaultGraceNs
+}
+
+// grace of a copy that is bound to its spec.
+func (p *Copy) grace() int64 { return graceOf(p.spec.Need(p.index)) }
+
+// edgeEvents names the event of each edge.
+var edgeEvents = [numEdges]borgpb.EventKind{
+	edgeSubmit:   borgpb.EventKind_EVENT_KIND_SUBMIT,
+	edgeAccept:   borgpb.EventKind_EVENT_KIND_SUBMIT,
+	edgeReject:   borgpb.EventKind_EVENT_KIND_REFUSE,
+	edgeSchedule: borgpb.EventKind_EVENT_KIND_SCHEDULE,
+	edgeEvict:    borgpb.EventKind_EVENT_KIND_EVICT,
+	edgeFail:     borgpb.EventKind_EVENT_KIND_FAIL,
+	edgeFinish:   borgpb.EventKind_EVENT_KIND_FINISH,
+	edgeKill:     borgpb.EventKind_EVENT_KIND_KILL,
+	edgeLost:     borgpb.EventKind_EVENT_KIND_LOST,
+	edgeUpdate:   borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING,
+}
+
+func taskEvent(p *Copy, kind borgpb.EventKind, from, to state) Event {
+	return Event{
+		Kind: kind, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_TASK, Key: p.job.key, Task: p.index,
+		UID: p.job.uid, Attempt: p.attempt, Machine: p.machine.name, From: from.proto(), To: to.proto(),
+	}
+}

@@ -1,0 +1,183 @@
+package cell
+
+import (
+	"slices"
+
+	"borg/proto/borgpb"
+)
+
+// victims is what a placement may count on: copies and allocs that go away for
+// it. A nil one is nobody.
+type victims struct {
+	// Named, in order, then inherited from those that wait themselves.
+	copies []*Copy
+	allocs []*Alloc
+	// What the room that is asked for gains.
+	freed Resources
+}
+
+func (v *victims) all() []*Copy {
+	if v == nil {
+		return nil
+	}
+	return v.copies
+}
+
+// inDomain is how many of the asker's own running tasks the victims are, as a
+// negative number in two's complement: they leave the domain with it.
+func (v *victims) inDomain(p *Placement, m *Machine, kind DomainKind) uint32 {
+	var n uint32
+	for _, o := range v.all() {
+		if o.state.current() && o.job == p.Job && o.machine.domains[kind] == m.domains[kind] {
+			n--
+		}
+	}
+	return n
+}
+
+// holding counts the victims that hold a port.
+func (v *victims) holding(port uint16) int {
+	n := 0
+	for _, o := range v.all() {
+		if slices.Contains(o.ports, port) {
+			n++
+		}
+	}
+	return n
+}
+
+// victims looks up and checks those that a placement names.
+func (c *Cell) victims(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) {
+	if len(p.Victims) == 0 {
+		return nil, nil
+	}
+	if len(p.Victims) > maxVictims {
+		return nil, about(p.name(), limit("victims", "%d victims; at most %d", len(p.Victims), maxVictims))
+	}
+	v := new(victims)
+	for i, id := range p.Victims {
+		if slices.Contains(p.Victims[:i], id) {
+			return nil, about(p.name(), invalid("victims", "%v is named twice", id))
+		}
+		if o != nil && slices.Contains(o.Victims, id) {
+			return nil, stale(p.name(), "the room of %v is promised to another", id)
+		}
+		var r *borgpb.Refusal
+		if set := c.setsByU[id.Job]; set != nil {
+			r = v.addAlloc(p, set.Alloc(id.Index), id)
+		} else {
+			r = v.addCopy(p, p.Machine.find(id), id)
+		}
+		if r != nil {
+			return nil, r
+		}
+	}
+	return v, v.close(p)
+}
+
+func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
+	a := p.asker()
+	switch {
+	case o == nil || o.state == attemptUnreachable:
+		return stale(p.name(), "the victim %v holds no place on %s", id, p.Machine.name)
+	case o.room() != p.room():
+		return about(p.name(), invalid("victims", "%v (%v) does not hold its place there", o.TaskID(), id))
+	case o.state.current() && (a.never || !mayPreempt(a.priority, o.priority)):
+		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
+			"priority %d may not take the place of %v of priority %d", a.priority, o.TaskID(), o.priority)
+	}
+	v.copies = append(v.copies, o)
+	v.freed = v.freed.Add(*o.res)
+	return nil
+}
+
+// addAlloc takes an alloc with everything in it.
+func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
+	a := p.asker()
+	switch {
+	case o == nil || o.machine != p.Machine || o.attempt != id.Attempt:
+		return stale(p.name(), "the victim alloc %v is not on %s", id, p.Machine.name)
+	case p.Alloc != nil:
+		return about(p.name(), invalid("victims", "alloc %s does not hold its place in an alloc", o.Name()))
+	case a.never || !mayPreempt(a.priority, o.set.spec.Priority):
+		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
+			"priority %d may not take the place of %s of priority %d", a.priority, o.Name(), o.set.spec.Priority)
+	}
+	for _, in := range o.copies {
+		if in.state.current() && !mayPreempt(a.priority, in.priority) {
+			return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
+				"priority %d may not take the place of %v of priority %d in %s", a.priority, in.TaskID(), in.priority, o.Name())
+		}
+	}
+	v.allocs = append(v.allocs, o)
+	v.freed = v.freed.Add(*o.set.res())
+	v.copies = append(v.copies, o.copies...)
+	return nil
+}
+
+// close inherits what victims wait for, and refuses victims that are promised
+// to someone who is not one. The discounts of the claims that end are taken
+// out of what is freed.
+func (v *victims) close(p *Placement) *borgpb.Refusal {
+	for i := 0; i < len(v.copies); i++ {
+		if w := v.copies[i].wait; w != nil {
+			v.inherit(p, w)
+		}
+	}
+	for _, a := range v.allocs {
+		if a.wait != nil {
+			v.inherit(p, a.wait)
+		}
+	}
+	for _, o := range v.copies {
+		if o.stop == nil || o.stop.promised == nil {
+			continue
+		}
+		w := o.stop.promised
+		claimed := slices.ContainsFunc(v.copies, func(q *Copy) bool { return q.wait == w }) ||
+			slices.ContainsFunc(v.allocs, func(q *Alloc) bool { return q.wait == w })
+		if !claimed {
+			return stale(p.name(), "the room of %v is promised to another", o.TaskID())
+		}
+	}
+	return nil
+}
+
+func (v *victims) inherit(p *Placement, w *waiting) {
+	if w.room == p.room() {
+		v.freed = v.freed.Sub(w.discount)
+	}
+	for _, o := range w.victims {
+		if slices.Contains(v.copies, o) {
+			continue
+		}
+		v.copies = append(v.copies, o)
+		if o.room() == p.room() {
+			v.freed = v.freed.Add(*o.res)
+		}
+	}
+}
+
+// stopVictims tells the victims to stop. Their claims go over to the one who
+// named them.
+func (c *Cell) stopVictims(v *victims, by func() string) {
+	if v == nil {
+		return
+	}
+	const cause = borgpb.StopCause_STOP_CAUSE_PREEMPTION
+	reason := "makes room for " + by()
+	for _, a := range v.allocs {
+		c.evictAlloc(a, edgeEvict, statePending, cause, reason, preemptionGraceNs)
+	}
+	for _, o := range v.copies {
+		if o.wait != nil {
+			o.wait.drop()
+			o.wait = nil
+			c.dirtyCopy(o)
+		}
+		if o.state.current() {
+			t := o.row()
+			c.evict(t, edgeEvict, statePending, cause, reason, min(o.grace(), preemptionGraceNs))
+		}
+	}
+}
