@@ -1,0 +1,118 @@
+package borgmaster
+
+import (
+	"context"
+	"errors"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+// masterAPI serves MasterService on every replica.
+type masterAPI struct {
+	borgrpc.UnimplementedMasterServiceServer
+	m *Master
+}
+
+// Mutate proposes one op in the caller's name.
+func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*borgrpc.MutateResponse, error) {
+	result, err := a.m.mutate(ctx, req.GetOp())
+	if err != nil {
+		return nil, err
+	}
+	return &borgrpc.MutateResponse{Result: result}, nil
+}
+
+// mutate proposes an op that a user asked for, on the elected master. An op
+// with a request id may be tried again when its fate is not known: the cell
+// answers a repeated id from memory.
+func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
+	caller := door.Caller(ctx)
+	if r := permit(caller, m.cfg.Operators, asked); r != nil {
+		return &borgpb.Result{Refusal: r}, nil
+	}
+	if asked.GetRequestId() == "" {
+		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
+		r.Field = "request_id"
+		return &borgpb.Result{Refusal: r}, nil
+	}
+	op := proto.CloneOf(asked)
+	op.Principal = caller
+	return onElected(ctx, m, true,
+		func(ctx context.Context) (*borgpb.Result, error) { return m.cfg.Log.Propose(ctx, op) },
+		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
+			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: op})
+			return resp.GetResult(), err
+		})
+}
+
+// GetCell says how this replica sees the cell; it works with nobody elected.
+func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.GetCellResponse, error) {
+	m := a.m
+	state := m.cfg.Log.State()
+	resp := &borgrpc.GetCellResponse{
+		CellName: m.cfg.CellName, Replica: state.Replica, Elected: state.Elected, Term: state.Term,
+		AppliedIndex: state.Applied, CommitIndex: state.Commit,
+		Members: m.cfg.Members.Members(), Learners: m.cfg.Members.Learners(),
+		SchedulerConnected: m.schedulerConnected(), Build: m.cfg.Build,
+	}
+	m.cfg.Log.View(func(c *cell.Cell) { describeCell(resp, c) })
+	return resp, nil
+}
+
+// grpcError puts what can go wrong below the API into codes: Unavailable means
+// that another try, perhaps on another replica, may succeed.
+func grpcError(err error) error {
+	if err == nil {
+		return nil
+	}
+	if _, ok := status.FromError(err); ok {
+		return err
+	}
+	switch {
+	case errors.Is(err, ErrNotElected), errors.Is(err, ErrUnknownOutcome):
+		return status.Error(codes.Unavailable, err.Error())
+	case errors.Is(err, ErrOverloaded):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return status.FromContextError(err).Err()
+	}
+	return status.Error(codes.Internal, err.Error())
+}
+
+// refusalError is a refusal as an error, where an answer has no place for it.
+func refusalError(r *borgpb.Refusal) error {
+	if r == nil {
+		return nil
+	}
+	code := codes.Internal
+	switch r.Kind {
+	case borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, borgpb.RefusalKind_REFUSAL_KIND_INVALID:
+		code = codes.InvalidArgument
+	case borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND:
+		code = codes.NotFound
+	case borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS:
+		code = codes.AlreadyExists
+	case borgpb.RefusalKind_REFUSAL_KIND_CONFLICT, borgpb.RefusalKind_REFUSAL_KIND_STALE:
+		code = codes.Aborted
+	case borgpb.RefusalKind_REFUSAL_KIND_NO_FIT, borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT,
+		borgpb.RefusalKind_REFUSAL_KIND_STATE, borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD:
+		code = codes.FailedPrecondition
+	case borgpb.RefusalKind_REFUSAL_KIND_QUOTA, borgpb.RefusalKind_REFUSAL_KIND_LIMIT:
+		code = codes.ResourceExhausted
+	case borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
+		code = codes.PermissionDenied
+	}
+	text := r.Message
+	if r.Object != "" {
+		text = r.Object + ": " + text
+	}
+	return status.Error(code, text)
+}

@@ -1,0 +1,333 @@
+package borgmaster_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+func TestFollowersForward(t *testing.T) {
+	tc := newCell(t, 3, nil)
+	follower := tc.client(2, "alice")
+	r := tc.must(follower, submit(t, "alice", "web", 3))
+	if r.Uid == "" || r.Version != 1 || r.Index == 0 {
+		t.Errorf("result of a submit through a follower is %v, want uid, version 1 and index", r)
+	}
+	// A linearizable read from another follower sees it at once.
+	job, err := tc.client(3, "bob").GetJob(t.Context(), &borgrpc.GetJobRequest{User: "alice", Name: "web"})
+	if err != nil || job.Job.Meta.Uid != r.Uid || job.Index < r.Index {
+		t.Errorf("GetJob = %v, %v, want uid %s at index %d or later", job, err, r.Uid, r.Index)
+	}
+	// The op carries who asked, not who forwarded.
+	events := readEvents(t, tc.client(1, "bob"), &borgrpc.EventsRequest{Job: "alice/web"})
+	if len(events) == 0 || events[0].User != "alice" || events[0].Kind != borgpb.EventKind_EVENT_KIND_SUBMIT {
+		t.Errorf("first event of the job is %v, want alice's submit", events)
+	}
+}
+
+func TestRepeatedRequestsAreDoneOnce(t *testing.T) {
+	tc := newCell(t, 2, nil)
+	op := tc.op(submit(t, "alice", "web", 1))
+	first, err := tc.client(1, "alice").Mutate(t.Context(), &borgrpc.MutateRequest{Op: op})
+	if err != nil {
+		t.Fatal(err)
+	}
+	again, err := tc.client(2, "alice").Mutate(t.Context(), &borgrpc.MutateRequest{Op: op})
+	if err != nil || !again.Result.Repeated || again.Result.Uid != first.Result.Uid {
+		t.Errorf("the same request again = %v, %v, want the first answer: %v", again, err, first)
+	}
+	op.RequestId = ""
+	none, err := tc.client(1, "alice").Mutate(t.Context(), &borgrpc.MutateRequest{Op: op})
+	if err != nil || none.Result.Refusal.GetField() != "request_id" {
+		t.Errorf("a request without an id = %v, %v, want a refusal of request_id", none, err)
+	}
+}
+
+func TestWhoMayDoWhat(t *testing.T) {
+	tc := newCell(t, 1, nil)
+	tc.must(tc.client(1, "alice"), submit(t, "alice", "web", 1))
+	tests := []struct {
+		name, who string
+		op        *borgpb.Op
+		want      borgpb.RefusalKind
+	}{
+		{"another's job", "bob", kill("alice", "web"), borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
+		{"submit for another", "bob", submit(t, "alice", "x", 1), borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
+		{"machines", "bob", &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: "m"}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
+		{"machines as operator", "root", &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: "m"}}}, borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND},
+		{"assign", "root", &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
+		{"reports", "root", &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
+		{"machine down", "root", &borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: "m"}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
+		{"no op", "root", &borgpb.Op{}, borgpb.RefusalKind_REFUSAL_KIND_MALFORMED},
+		{"another's job as operator", "root", kill("alice", "web"), borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED},
+	}
+	for _, tt := range tests {
+		resp, err := tc.client(1, tt.who).Mutate(t.Context(), &borgrpc.MutateRequest{Op: tc.op(tt.op)})
+		if err != nil || resp.Result.Refusal.GetKind() != tt.want {
+			t.Errorf("%s: %s gets %v, %v, want %v", tt.name, tt.who, resp, err, tt.want)
+		}
+	}
+	// What is given as the principal is not believed.
+	op := tc.op(submit(t, "alice", "y", 1))
+	op.Principal = user("alice")
+	if resp, err := tc.client(1, "bob").Mutate(t.Context(), &borgrpc.MutateRequest{Op: op}); err != nil || resp.Result.Refusal == nil {
+		t.Errorf("bob calling himself alice in the op = %v, %v, want a refusal", resp, err)
+	}
+}
+
+func TestDoorsAreForRoles(t *testing.T) {
+	tc := newCell(t, 1, nil)
+	_, err := borgrpc.NewSchedulingServiceClient(tc.conn(1, user("root"))).Assign(t.Context(), &borgrpc.AssignRequest{})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a user calls Assign: %v, want PermissionDenied", err)
+	}
+	_, err = borgrpc.NewReplicaServiceClient(tc.conn(1, user("root"))).Report(t.Context(), &borgrpc.ReportRequest{})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("a user calls Report: %v, want PermissionDenied", err)
+	}
+	_, err = borgrpc.NewMasterServiceClient(tc.conn(1, &borgpb.Principal{})).GetCell(t.Context(), &borgrpc.GetCellRequest{})
+	if status.Code(err) != codes.Unauthenticated {
+		t.Errorf("nobody calls GetCell: %v, want Unauthenticated", err)
+	}
+}
+
+func TestNobodyElected(t *testing.T) {
+	tc := newCell(t, 3, nil)
+	tc.must(tc.client(1, "alice"), submit(t, "alice", "web", 1))
+	tc.group.Elect(0)
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := tc.client(2, "alice").GetJob(ctx, &borgrpc.GetJobRequest{User: "alice", Name: "web"}); status.Code(err) != codes.DeadlineExceeded {
+		t.Errorf("linearizable read with nobody elected: %v, want it to wait", err)
+	}
+	stale := &borgrpc.GetJobRequest{User: "alice", Name: "web", Mode: borgrpc.ReadMode_READ_MODE_STALE}
+	if _, err := tc.client(2, "alice").GetJob(t.Context(), stale); err != nil {
+		t.Errorf("stale read with nobody elected: %v", err)
+	}
+	is, err := tc.client(2, "alice").GetCell(t.Context(), &borgrpc.GetCellRequest{})
+	if err != nil || is.Elected != 0 || is.Replica != 2 || is.CellId != testCellID || len(is.Members) != 3 || is.Jobs != 1 {
+		t.Errorf("GetCell with nobody elected = %v, %v", is, err)
+	}
+	// A mutation waits for the election.
+	done := make(chan error, 1)
+	go func() {
+		_, err := tc.client(2, "alice").Mutate(context.Background(), &borgrpc.MutateRequest{Op: tc.op(kill("alice", "web"))})
+		done <- err
+	}()
+	tc.group.Elect(3)
+	if err := <-done; err != nil {
+		t.Errorf("mutation during an election: %v", err)
+	}
+}
+
+func TestForwardedCallsAreNotForwardedAgain(t *testing.T) {
+	tc := newCell(t, 2, nil)
+	ctx := metadata.AppendToOutgoingContext(t.Context(), "borg-forwarded", "1")
+	_, err := tc.client(2, "alice").Mutate(ctx, &borgrpc.MutateRequest{Op: tc.op(submit(t, "alice", "web", 1))})
+	if status.Code(err) != codes.Unavailable || !strings.Contains(err.Error(), "not elected") {
+		t.Errorf("a forwarded call at a follower: %v, want Unavailable", err)
+	}
+}
+
+func TestReads(t *testing.T) {
+	tc := newCell(t, 1, nil)
+	c := tc.client(1, "alice")
+	web := submit(t, "alice", "web", 5)
+	web.GetSubmitJob().Labels = map[string]string{"tier": "front"}
+	tc.must(c, web)
+	tc.must(c, submit(t, "alice", "db", 2))
+	tc.must(tc.client(1, "bob"), submit(t, "bob", "web", 1))
+	tc.must(tc.client(1, "bob"), kill("bob", "web"))
+
+	jobs := func(req *borgrpc.ListJobsRequest) string {
+		resp, err := c.ListJobs(t.Context(), req)
+		if err != nil {
+			return status.Code(err).String()
+		}
+		var names []string
+		for _, j := range resp.Jobs {
+			names = append(names, j.Meta.User+"/"+j.Meta.Name)
+		}
+		return strings.Join(names, " ")
+	}
+	tests := []struct {
+		req  *borgrpc.ListJobsRequest
+		want string
+	}{
+		{&borgrpc.ListJobsRequest{}, "alice/db alice/web"},
+		{&borgrpc.ListJobsRequest{Dead: true}, "alice/db alice/web bob/web"},
+		{&borgrpc.ListJobsRequest{User: "bob", Dead: true}, "bob/web"},
+		{&borgrpc.ListJobsRequest{Selector: "tier=front"}, "alice/web"},
+		{&borgrpc.ListJobsRequest{Selector: "tier!=front"}, "alice/db"},
+		{&borgrpc.ListJobsRequest{Selector: "tier in (back"}, "InvalidArgument"},
+	}
+	for _, tt := range tests {
+		if got := jobs(tt.req); got != tt.want {
+			t.Errorf("ListJobs(%v) = %q, want %q", tt.req, got, tt.want)
+		}
+	}
+	page, err := c.ListTasks(t.Context(), &borgrpc.ListTasksRequest{User: "alice", Name: "web", Limit: 3})
+	if err != nil || len(page.Tasks) != 3 || page.NextAfter != "alice/web/2" {
+		t.Fatalf("first page of tasks = %v, %v, want 3 and more after alice/web/2", page, err)
+	}
+	page, err = c.ListTasks(t.Context(), &borgrpc.ListTasksRequest{User: "alice", Name: "web", Limit: 3, After: page.NextAfter})
+	if err != nil || len(page.Tasks) != 2 || page.Tasks[0].Index != 3 || page.NextAfter != "" {
+		t.Errorf("second page of tasks = %v, %v, want tasks 3 and 4 and no more", page, err)
+	}
+	for _, err := range []error{
+		second(c.GetJob(t.Context(), &borgrpc.GetJobRequest{User: "alice", Name: "no"})),
+		second(c.ListTasks(t.Context(), &borgrpc.ListTasksRequest{User: "alice", Name: "web", HasIndex: true, Index: 9})),
+		second(c.ListMachines(t.Context(), &borgrpc.ListMachinesRequest{Name: "no"})),
+		second(c.ListAllocs(t.Context(), &borgrpc.ListAllocsRequest{User: "alice", Name: "no"})),
+		second(c.Why(t.Context(), &borgrpc.WhyRequest{User: "alice", Name: "no"})),
+	} {
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("something that is not there: %v, want NotFound", err)
+		}
+	}
+}
+
+func second[T any](_ T, err error) error { return err }
+
+func readEvents(t *testing.T, c borgrpc.MasterServiceClient, req *borgrpc.EventsRequest) []*borgpb.Event {
+	t.Helper()
+	stream, err := c.Events(t.Context(), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all []*borgpb.Event
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			return all
+		}
+		all = append(all, resp.Events...)
+	}
+}
+
+func TestEventsFollow(t *testing.T) {
+	tc := newCell(t, 2, nil)
+	c := tc.client(2, "alice")
+	tc.must(c, submit(t, "alice", "one", 1))
+	tc.must(c, submit(t, "alice", "two", 1))
+	if got := readEvents(t, c, &borgrpc.EventsRequest{Last: 1}); len(got) != 1 || got[0].Object != "alice/two" {
+		t.Errorf("the last event is %v, want one of alice/two", got)
+	}
+	stream, err := c.Events(t.Context(), &borgrpc.EventsRequest{Job: "alice/two", Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var seen []borgpb.EventKind
+	tc.must(c, kill("alice", "one"))
+	tc.must(c, kill("alice", "two"))
+	last := uint64(0)
+	for len(seen) == 0 || seen[len(seen)-1] != borgpb.EventKind_EVENT_KIND_KILL {
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range resp.Events {
+			if !strings.HasPrefix(e.Object, "alice/two") || e.Index < last {
+				t.Errorf("event %v, want those of alice/two alone, in order", e)
+			}
+			last = e.Index
+			seen = append(seen, e.Kind)
+		}
+	}
+	if seen[0] != borgpb.EventKind_EVENT_KIND_SUBMIT {
+		t.Errorf("events of alice/two are %v, want them from the submit on", seen)
+	}
+}
+
+func TestFollowAndAssign(t *testing.T) {
+	tc := newCell(t, 2, nil)
+	tc.must(tc.client(1, "alice"), submit(t, "alice", "before", 100))
+	stream, err := tc.scheduling(1).Follow(t.Context(), &borgrpc.FollowRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys, values [][]byte
+	var copied *cell.Cell
+	for copied == nil {
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, r := range resp.Records {
+			keys, values = append(keys, r.Key), append(values, r.Value)
+		}
+		if resp.RecordsEnd {
+			copied, err = cell.Load(func(yield func(k, v []byte) bool) {
+				for i := range keys {
+					if !yield(keys[i], values[i]) {
+						return
+					}
+				}
+			})
+			if err != nil || copied.Index() != resp.Index || copied.ID() != resp.CellId {
+				t.Fatalf("load the cell that was sent: index %d, %v, want index %d", copied.Index(), err, resp.Index)
+			}
+		}
+	}
+	r := tc.must(tc.client(2, "alice"), submit(t, "alice", "after", 1))
+	for copied.Index() < r.Index {
+		resp, err := stream.Recv()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range resp.Entries {
+			if e.Index != copied.Index()+1 {
+				t.Fatalf("entry %d came after %d", e.Index, copied.Index())
+			}
+			copied.Apply(e.Index, e.Term, e.Data)
+		}
+	}
+	var want cell.Digest
+	tc.group.Replica(1).View(func(c *cell.Cell) {
+		if c.Index() == copied.Index() {
+			want = c.Digest()
+		}
+	})
+	if got := copied.Digest(); got != want {
+		t.Errorf("the copy has digest %x, the cell %x", got, want)
+	}
+	until(t, "the follower knows of the scheduler", func() bool {
+		is, err := tc.client(2, "alice").GetCell(t.Context(), &borgrpc.GetCellRequest{})
+		return err == nil && is.SchedulerConnected
+	})
+	tc.group.Elect(2)
+	if _, err := stream.Recv(); status.Code(err) != codes.Unavailable {
+		for err == nil {
+			_, err = stream.Recv()
+		}
+		if status.Code(err) != codes.Unavailable {
+			t.Errorf("Follow after another election ends with %v, want Unavailable", err)
+		}
+	}
+	if _, err := tc.scheduling(1).Assign(t.Context(), &borgrpc.AssignRequest{Assign: &borgpb.Assign{}}); status.Code(err) != codes.Unavailable {
+		t.Errorf("Assign at a follower: %v, want Unavailable", err)
+	}
+}
+
+func TestSchedulerIsSupervised(t *testing.T) {
+	processes := map[int]*fakeProcess{}
+	tc := newCell(t, 2, func(replica int, c *borgmaster.Config) {
+		processes[replica] = &fakeProcess{die: make(chan struct{})}
+		c.Scheduler, c.SchedulerSocket = processes[replica], t.TempDir()+"/s"
+	})
+	until(t, "the elected master starts a scheduler", func() bool { return processes[1].running() == 1 })
+	processes[1].die <- struct{}{}
+	until(t, "a scheduler that died is started again", func() bool { return processes[1].started.Load() == 2 && processes[1].running() == 1 })
+	tc.group.Elect(2)
+	until(t, "the scheduler moves with the election", func() bool { return processes[1].running() == 0 && processes[2].running() == 1 })
+}

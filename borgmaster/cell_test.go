@@ -1,0 +1,217 @@
+package borgmaster_test
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster"
+	"borg/borgmaster/memlog"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const testCellID = "testcell"
+
+// testCell is masters over a log in memory, with real doors between them.
+type testCell struct {
+	t       *testing.T
+	group   *memlog.Group
+	masters []*borgmaster.Master
+	addrs   []string
+	ops     int
+}
+
+// clock lets time pass speed times as quickly as outside.
+func clock(speed int64) func() int64 {
+	start := time.Now()
+	return func() int64 { return int64(time.Since(start))*speed + 1 }
+}
+
+// newCell starts n masters, the first of which is elected.
+func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)) *testCell {
+	t.Helper()
+	tc := &testCell{t: t}
+	listeners := make([]net.Listener, n)
+	for i := range listeners {
+		l, err := door.Listen("127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		listeners[i] = l
+		tc.addrs = append(tc.addrs, l.Addr().String())
+	}
+	now := clock(1)
+	var err error
+	tc.group, err = memlog.NewGroup(memlog.Config{
+		CellID: testCellID, Epoch: 1, Replicas: n, Addrs: tc.addrs,
+		Clock: func() (int64, int64) { return now(), time.Now().UnixNano() },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	var servers []*grpc.Server
+	for i, l := range listeners {
+		log := tc.group.Replica(uint64(i + 1))
+		config := borgmaster.Config{
+			CellName: "test", Replica: uint64(i + 1), Addr: tc.addrs[i], Log: log, Members: log,
+			Operators: []string{"root"}, PollPeriod: 200 * time.Millisecond, MonotonicNs: clock(1), Logger: slog.New(slog.DiscardHandler),
+		}
+		if change != nil {
+			change(i+1, &config)
+		}
+		m, err := borgmaster.New(config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := door.NewServer(borgmaster.Guard()...)
+		m.RegisterServices(s)
+		tc.masters, servers = append(tc.masters, m), append(servers, s)
+		running.Go(func() { s.Serve(l) })
+		running.Go(func() { m.Run(ctx) })
+	}
+	t.Cleanup(func() {
+		cancel()
+		for _, s := range servers {
+			s.Stop()
+		}
+		running.Wait()
+	})
+	tc.group.Elect(1)
+	return tc
+}
+
+func (tc *testCell) conn(replica int, who *borgpb.Principal) *grpc.ClientConn {
+	tc.t.Helper()
+	conn, err := door.Dial(tc.addrs[replica-1], who)
+	if err != nil {
+		tc.t.Fatal(err)
+	}
+	tc.t.Cleanup(func() { conn.Close() })
+	return conn
+}
+
+func user(name string) *borgpb.Principal {
+	return &borgpb.Principal{User: name, Role: borgpb.Role_ROLE_USER}
+}
+
+func (tc *testCell) client(replica int, name string) borgrpc.MasterServiceClient {
+	return borgrpc.NewMasterServiceClient(tc.conn(replica, user(name)))
+}
+
+func (tc *testCell) scheduling(replica int) borgrpc.SchedulingServiceClient {
+	return borgrpc.NewSchedulingServiceClient(tc.conn(replica, &borgpb.Principal{User: "scheduler", Role: borgpb.Role_ROLE_SCHEDULER}))
+}
+
+// op completes an op with a request id of its own.
+func (tc *testCell) op(op *borgpb.Op) *borgpb.Op {
+	tc.ops++
+	op.RequestId = fmt.Sprintf("request-%d", tc.ops)
+	op.RequestWallNs = time.Now().UnixNano()
+	return op
+}
+
+// must makes a mutation that is to succeed.
+func (tc *testCell) must(c borgrpc.MasterServiceClient, op *borgpb.Op) *borgpb.Result {
+	tc.t.Helper()
+	resp, err := c.Mutate(tc.t.Context(), &borgrpc.MutateRequest{Op: tc.op(op)})
+	if err != nil {
+		tc.t.Fatalf("Mutate(%v): %v", op, err)
+	}
+	if resp.Result.Refusal != nil {
+		tc.t.Fatalf("Mutate(%v) was refused: %v", op, resp.Result.Refusal)
+	}
+	return resp.Result
+}
+
+// submit is the op for a small job.
+func submit(t *testing.T, owner, name string, tasks uint32) *borgpb.Op {
+	t.Helper()
+	spec, err := proto.Marshal(&borgpb.JobSpec{
+		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: tasks, Priority: 200,
+		Task: &borgpb.TaskSpec{
+			Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 1 << 20}, Args: []string{"/bin/sleep", "1000"}, GraceNs: 1e9,
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: owner, Name: name, Spec: spec}}}
+}
+
+func kill(owner, name string) *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: owner, Name: name}}}
+}
+
+// addMachine adds the machine of a fake borglet.
+func (tc *testCell) addMachine(b *fakeBorglet) {
+	tc.t.Helper()
+	tc.ops++
+	resp, err := tc.client(1, "root").AddMachine(tc.t.Context(), &borgrpc.AddMachineRequest{
+		Addr: b.addr, Attributes: map[string]string{"rack": "r1"},
+		RequestId: fmt.Sprintf("add-%d", tc.ops), RequestWallNs: time.Now().UnixNano(),
+	})
+	if err != nil || resp.Result.Refusal != nil || resp.Name != b.name {
+		tc.t.Fatalf("AddMachine(%s) = %v, %v", b.addr, resp, err)
+	}
+}
+
+// place assigns every task of a job to a machine, as a scheduler would.
+func (tc *testCell) place(owner, name, machine string) {
+	tc.t.Helper()
+	job, err := tc.client(1, owner).GetJob(tc.t.Context(), &borgrpc.GetJobRequest{User: owner, Name: name})
+	if err != nil {
+		tc.t.Fatal(err)
+	}
+	tasks := tc.tasks(owner, name)
+	assign := &borgpb.Assign{}
+	for _, task := range tasks {
+		if task.Status.State == borgpb.State_STATE_PENDING {
+			assign.Assignments = append(assign.Assignments, &borgpb.Assignment{
+				Uid: job.Job.Meta.Uid, Index: task.Index, LastAttempt: task.Status.Attempt, Machine: machine, Version: job.Job.Meta.Version,
+			})
+		}
+	}
+	resp, err := tc.scheduling(1).Assign(tc.t.Context(), &borgrpc.AssignRequest{Assign: assign})
+	if err != nil || resp.Result.Refusal != nil {
+		tc.t.Fatalf("Assign(%v) = %v, %v", assign, resp, err)
+	}
+	for _, item := range resp.Result.Items {
+		if item.Kind != 0 {
+			tc.t.Fatalf("Assign: %v", item)
+		}
+	}
+}
+
+func (tc *testCell) tasks(owner, name string) []*borgpb.Task {
+	tc.t.Helper()
+	resp, err := tc.client(1, owner).ListTasks(tc.t.Context(), &borgrpc.ListTasksRequest{User: owner, Name: name, Attempts: true})
+	if err != nil {
+		tc.t.Fatal(err)
+	}
+	return resp.Tasks
+}
+
+// until waits for something to come true.
+func until(t *testing.T, what string, f func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(30 * time.Second); !f(); {
+		if time.Now().After(deadline) {
+			t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+}

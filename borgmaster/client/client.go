@@ -1,0 +1,248 @@
+// Package client is the Go client of a cell's masters: it finds the cell,
+// tries its replicas until one answers, and gives back typed errors.
+//
+// Every replica serves every call, so a client never needs to know who is
+// elected. A mutation keeps its request id over all tries; the cell answers a
+// repeated id as it did the first time, so trying again never does a thing
+// twice. A Client may be used by many goroutines.
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+const (
+	defaultTimeout = 30 * time.Second
+	// One replica may take so long before the next one is asked. A replica
+	// that is stopped or cut off neither answers nor refuses.
+	tryTimeout = 5 * time.Second
+	// Pause after a whole round of replicas without an answer, doubled with
+	// each round.
+	minPause = 25 * time.Millisecond
+	maxPause = time.Second
+)
+
+// Config says which cell and who asks.
+type Config struct {
+	// Addresses of the replicas, host:port. At least one.
+	Masters []string
+	// Id of the cell; not empty: masters of another cell are refused before
+	// the first mutation.
+	CellID string
+	// Who asks. DNS label.
+	User string
+	// Bound on each call with all its tries; zero: 30 s. A context that ends
+	// earlier wins.
+	Timeout time.Duration
+	// Hears of each failed try; nil: nobody.
+	Log *slog.Logger
+}
+
+// Validate checks the config.
+func (c *Config) Validate() error {
+	if len(c.Masters) == 0 {
+		return errors.New("no addresses of masters")
+	}
+	if c.Timeout < 0 {
+		return fmt.Errorf("timeout %v is negative", c.Timeout)
+	}
+	return nil
+}
+
+// Client talks to one cell.
+type Client struct {
+	config   Config
+	replicas []*replica
+
+	mu sync.Mutex // guards what follows
+	// Index of the replica that answered last.
+	current int
+	// The cell's id was compared with Config.CellID.
+	checked bool
+}
+
+type replica struct {
+	addr   string
+	conn   *grpc.ClientConn
+	master borgrpc.MasterServiceClient
+}
+
+// New returns a client. Nothing is dialled before the first call.
+func New(config Config) (*Client, error) {
+	if err := config.Validate(); err != nil {
+		return nil, fmt.Errorf("client: %w", err)
+	}
+	if config.Timeout == 0 {
+		config.Timeout = defaultTimeout
+	}
+	if config.Log == nil {
+		config.Log = slog.New(slog.DiscardHandler)
+	}
+	c := &Client{config: config}
+	who := &borgpb.Principal{User: config.User, Role: borgpb.Role_ROLE_USER}
+	// The library's own pause between dials grows to two minutes; a cell that
+	// comes back must be found at once.
+	dial := grpc.WithConnectParams(grpc.ConnectParams{
+		Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 500 * time.Millisecond},
+		MinConnectTimeout: 2 * time.Second,
+	})
+	for _, addr := range config.Masters {
+		conn, err := door.Dial(addr, who, dial)
+		if err != nil {
+			_ = c.Close()
+			return nil, err
+		}
+		c.replicas = append(c.replicas, &replica{addr: addr, conn: conn, master: borgrpc.NewMasterServiceClient(conn)})
+	}
+	// Spread the users over the replicas.
+	c.current = rand.IntN(len(c.replicas))
+	return c, nil
+}
+
+// Close ends all connections.
+func (c *Client) Close() error {
+	var errs []error
+	for _, r := range c.replicas {
+		errs = append(errs, r.conn.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Timeout is the bound on each call.
+func (c *Client) Timeout() time.Duration { return c.config.Timeout }
+
+// try calls f on one replica after another until one gives an answer, be it an
+// error of its own, or the time is up.
+func (c *Client) try(ctx context.Context, what string, f func(context.Context, borgrpc.MasterServiceClient) error) error {
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
+	defer cancel()
+	c.mu.Lock()
+	first := c.current
+	c.mu.Unlock()
+	failed := make(map[string]error)
+	pause := minPause
+	for n := 0; ; n++ {
+		i := (first + n) % len(c.replicas)
+		r := c.replicas[i]
+		tryCtx, cancelTry := context.WithTimeout(ctx, tryTimeout)
+		err := f(tryCtx, r.master)
+		cancelTry()
+		if !again(ctx, err) {
+			if err == nil {
+				c.mu.Lock()
+				c.current = i
+				c.mu.Unlock()
+			}
+			return answer(what, err)
+		}
+		if ctx.Err() == nil || failed[r.addr] == nil {
+			failed[r.addr] = err
+		}
+		c.config.Log.Debug("no answer from a replica", "replica", r.addr, "attempt", n+1, "err", err)
+		if ctx.Err() == nil && (n+1)%len(c.replicas) == 0 {
+			wait(ctx, pause/2+rand.N(pause))
+			pause = min(2*pause, maxPause)
+		}
+		if ctx.Err() != nil {
+			return c.gaveUp(ctx, what, failed)
+		}
+	}
+}
+
+// again tells whether another replica, or the same one a little later, may do
+// better. Deadlines of the single try count as no answer; the caller's do not.
+func again(ctx context.Context, err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.ResourceExhausted:
+		return true
+	case codes.DeadlineExceeded, codes.Canceled:
+		return true
+	case codes.Unknown:
+		return errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil
+	default:
+		return false
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
+
+// Mutate proposes op and returns its result. A refusal is a *RefusedError. The
+// request id, and the time that belongs to it, are filled in when absent; they
+// stay the same over all tries.
+func (c *Client) Mutate(ctx context.Context, op *borgpb.Op) (*borgpb.Result, error) {
+	if op.RequestId == "" {
+		op.RequestId, op.RequestWallNs = NewRequestID(time.Now())
+	}
+	if err := c.checkCell(ctx); err != nil {
+		return nil, err
+	}
+	var resp *borgrpc.MutateResponse
+	err := c.try(ctx, "change the cell", func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
+		resp, err = m.Mutate(ctx, &borgrpc.MutateRequest{Op: op})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp.GetResult(), refused(resp.GetResult())
+}
+
+// AddMachine asks the cell to take in the machine of the borglet at an
+// address. The request id is kept over all tries like that of Mutate.
+func (c *Client) AddMachine(ctx context.Context, req *borgrpc.AddMachineRequest) (*borgrpc.AddMachineResponse, error) {
+	if req.RequestId == "" {
+		req.RequestId, req.RequestWallNs = NewRequestID(time.Now())
+	}
+	if err := c.checkCell(ctx); err != nil {
+		return nil, err
+	}
+	resp, err := call(ctx, c, "add machine "+req.Addr, req, borgrpc.MasterServiceClient.AddMachine)
+	if err != nil {
+		return nil, err
+	}
+	return resp, refused(resp.GetResult())
+}
+
+// checkCell makes sure, once, that the masters are those of the cell that was
+// meant: a file that was left over must not change another cell.
+func (c *Client) checkCell(ctx context.Context) error {
+	c.mu.Lock()
+	done := c.checked || c.config.CellID == ""
+	c.mu.Unlock()
+	if done {
+		return nil
+	}
+	cell, err := c.GetCell(ctx)
+	if err != nil {
+		return err
+	}
+	if cell.CellId != c.config.CellID {
+		return &OtherCellError{Want: c.config.CellID, Got: cell.CellId, GotName: cell.CellName}
+	}
+	c.mu.Lock()
+	c.checked = true
+	c.mu.Unlock()
+	return nil
+}

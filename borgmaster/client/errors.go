@@ -1,0 +1,180 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sort"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/proto/borgpb"
+)
+
+// RefusedError is an op that the cell did not do, and why.
+type RefusedError struct {
+	Refusal *borgpb.Refusal
+}
+
+func (e *RefusedError) Error() string {
+	r := e.Refusal
+	var b strings.Builder
+	if r.Object != "" {
+		b.WriteString(r.Object + ": ")
+	}
+	if r.Message != "" {
+		b.WriteString(r.Message)
+	} else {
+		b.WriteString(e.Word())
+	}
+	if r.Field != "" {
+		fmt.Fprintf(&b, " (%s)", r.Field)
+	}
+	return b.String()
+}
+
+// Word is the kind of the refusal as one word: "conflict", "not_found".
+func (e *RefusedError) Word() string {
+	return strings.ToLower(strings.TrimPrefix(e.Refusal.Kind.String(), "REFUSAL_KIND_"))
+}
+
+// refused returns the result's refusal as an error.
+func refused(r *borgpb.Result) error {
+	if r.GetRefusal() == nil {
+		return nil
+	}
+	return &RefusedError{Refusal: r.Refusal}
+}
+
+// NotFoundError is an answer that there is no such object.
+type NotFoundError struct{ Message string }
+
+func (e *NotFoundError) Error() string { return e.Message }
+
+// NotAllowedError is an answer that the caller may not do this.
+type NotAllowedError struct{ Message string }
+
+func (e *NotAllowedError) Error() string { return e.Message }
+
+// InvalidError is an answer that the request makes no sense.
+type InvalidError struct{ Message string }
+
+func (e *InvalidError) Error() string { return e.Message }
+
+// StateError is an answer that the request cannot be done as things are.
+type StateError struct{ Message string }
+
+func (e *StateError) Error() string { return e.Message }
+
+// AnswerError is any other error that a master answered.
+type AnswerError struct {
+	What    string
+	Code    codes.Code
+	Message string
+}
+
+func (e *AnswerError) Error() string {
+	return fmt.Sprintf("%s: the master answered %v: %s", e.What, e.Code, e.Message)
+}
+
+// OtherCellError says that the masters at the known addresses are those of
+// another cell.
+type OtherCellError struct {
+	Want, Got, GotName string
+}
+
+func (e *OtherCellError) Error() string {
+	return fmt.Sprintf("the masters at these addresses are those of cell %q with id %s, not of the cell with id %s", e.GotName, e.Got, e.Want)
+}
+
+// UnreachableError says that no replica gave an answer.
+type UnreachableError struct {
+	What string
+	// How long it was tried.
+	After time.Duration
+	// Last error of each replica.
+	Replicas map[string]error
+	// At least one replica answered that nobody is elected, or that it cannot
+	// serve now; otherwise none was reached at all.
+	Answered bool
+	// A try may have been done although no answer came.
+	Unknown bool
+}
+
+func (e *UnreachableError) Error() string {
+	var b strings.Builder
+	if e.Answered {
+		fmt.Fprintf(&b, "%s: no master could serve it within %v", e.What, e.After.Round(time.Millisecond))
+	} else {
+		fmt.Fprintf(&b, "%s: none of the cell's masters could be reached within %v", e.What, e.After.Round(time.Millisecond))
+	}
+	addrs := make([]string, 0, len(e.Replicas))
+	for a := range e.Replicas {
+		addrs = append(addrs, a)
+	}
+	sort.Strings(addrs)
+	for _, a := range addrs {
+		fmt.Fprintf(&b, "\n  %s: %s", a, plain(e.Replicas[a]))
+	}
+	return b.String()
+}
+
+// plain is the text of a gRPC error without its wrapping.
+func plain(err error) string {
+	s, ok := status.FromError(err)
+	if !ok {
+		return err.Error()
+	}
+	msg := s.Message()
+	if i := strings.LastIndex(msg, "dial tcp "); i >= 0 {
+		msg = strings.Trim(msg[i+len("dial tcp "):], `"`)
+		if _, rest, ok := strings.Cut(msg, ": "); ok {
+			msg = rest
+		}
+	}
+	if s.Code() == codes.DeadlineExceeded {
+		return "no answer in time"
+	}
+	return msg
+}
+
+// gaveUp is the error after the last try.
+func (c *Client) gaveUp(ctx context.Context, what string, failed map[string]error) error {
+	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
+		return fmt.Errorf("%s: %w", what, cause)
+	}
+	e := &UnreachableError{What: what, After: c.config.Timeout, Replicas: failed}
+	for _, err := range failed {
+		s, _ := status.FromError(err)
+		dialled := !strings.Contains(s.Message(), "connection error")
+		e.Answered = e.Answered || (dialled && s.Code() != codes.DeadlineExceeded && s.Code() != codes.Canceled)
+		e.Unknown = e.Unknown || dialled
+	}
+	return e
+}
+
+// answer maps what a master answered to a typed error.
+func answer(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return fmt.Errorf("%s: %w", what, err)
+	}
+	switch s.Code() {
+	case codes.NotFound:
+		return &NotFoundError{s.Message()}
+	case codes.PermissionDenied, codes.Unauthenticated:
+		return &NotAllowedError{s.Message()}
+	case codes.InvalidArgument, codes.OutOfRange:
+		return &InvalidError{s.Message()}
+	case codes.FailedPrecondition:
+		return &StateError{s.Message()}
+	default:
+		return &AnswerError{What: what, Code: s.Code(), Message: s.Message()}
+	}
+}

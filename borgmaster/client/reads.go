@@ -1,0 +1,224 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"io"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/proto/borgrpc"
+)
+
+// call is one unary call with all its tries.
+func call[Req, Resp any](ctx context.Context, c *Client, what string, req *Req,
+	f func(borgrpc.MasterServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error)) (*Resp, error) {
+	var resp *Resp
+	err := c.try(ctx, what, func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
+		resp, err = f(m, ctx, req)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return resp, nil
+}
+
+// GetCell says who is elected and how the cell is, as the replica that answers
+// sees it.
+func (c *Client) GetCell(ctx context.Context) (*borgrpc.GetCellResponse, error) {
+	return call(ctx, c, "ask for the cell", &borgrpc.GetCellRequest{}, borgrpc.MasterServiceClient.GetCell)
+}
+
+// GetJob returns a job and its update; a *NotFoundError when there is none.
+func (c *Client) GetJob(ctx context.Context, req *borgrpc.GetJobRequest) (*borgrpc.GetJobResponse, error) {
+	return call(ctx, c, "get job "+req.User+"/"+req.Name, req, borgrpc.MasterServiceClient.GetJob)
+}
+
+// ListJobs returns the jobs of a user or of all.
+func (c *Client) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) (*borgrpc.ListJobsResponse, error) {
+	return call(ctx, c, "list jobs", req, borgrpc.MasterServiceClient.ListJobs)
+}
+
+// ListTasks returns one page of tasks.
+func (c *Client) ListTasks(ctx context.Context, req *borgrpc.ListTasksRequest) (*borgrpc.ListTasksResponse, error) {
+	return call(ctx, c, "list tasks", req, borgrpc.MasterServiceClient.ListTasks)
+}
+
+// ListAllTasks asks for page after page and returns them as one. The index is
+// that of the first page. A negative or zero max means all.
+func (c *Client) ListAllTasks(ctx context.Context, req *borgrpc.ListTasksRequest, max int) (*borgrpc.ListTasksResponse, error) {
+	page := &borgrpc.ListTasksRequest{
+		User: req.User, Name: req.Name, Index: req.Index, HasIndex: req.HasIndex,
+		Attempts: req.Attempts, Machine: req.Machine, Mode: req.Mode, After: req.After, Limit: req.Limit,
+	}
+	var all *borgrpc.ListTasksResponse
+	for {
+		resp, err := c.ListTasks(ctx, page)
+		if err != nil {
+			return nil, err
+		}
+		if all == nil {
+			all = resp
+		} else {
+			all.Tasks = append(all.Tasks, resp.Tasks...)
+			all.NextAfter = resp.NextAfter
+		}
+		// A page that does not move on would be asked for without end.
+		if resp.NextAfter == "" || resp.NextAfter == page.After || (max > 0 && len(all.Tasks) >= max) {
+			return all, nil
+		}
+		page.After = resp.NextAfter
+	}
+}
+
+// ListAllocs returns alloc sets, and the allocs of the one that is named.
+func (c *Client) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsRequest) (*borgrpc.ListAllocsResponse, error) {
+	return call(ctx, c, "list allocs", req, borgrpc.MasterServiceClient.ListAllocs)
+}
+
+// ListMachines returns machines.
+func (c *Client) ListMachines(ctx context.Context, req *borgrpc.ListMachinesRequest) (*borgrpc.ListMachinesResponse, error) {
+	return call(ctx, c, "list machines", req, borgrpc.MasterServiceClient.ListMachines)
+}
+
+// Why explains where a task is or why it is not placed.
+func (c *Client) Why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.WhyResponse, error) {
+	return call(ctx, c, "explain task "+taskName(req.User, req.Name, req.Index), req, borgrpc.MasterServiceClient.Why)
+}
+
+// Events calls f with what happened, oldest first, and with req.Follow goes on
+// until ctx ends or f returns an error. When the replica that sends them goes
+// away, another one continues after the last event.
+func (c *Client) Events(ctx context.Context, req *borgrpc.EventsRequest, f func(*borgrpc.EventsResponse) error) error {
+	next := &borgrpc.EventsRequest{FromIndex: req.FromIndex, Job: req.Job, Machine: req.Machine, Follow: req.Follow, Last: req.Last}
+	// Events of one log index may be spread over messages; (index, n) tells
+	// those that were seen before a break.
+	var seenIndex uint64
+	var seenN uint32
+	var any bool
+	for {
+		err := c.stream(ctx, "read events", func(ctx context.Context, m borgrpc.MasterServiceClient, alive func()) error {
+			s, err := m.Events(ctx, next)
+			if err != nil {
+				return err
+			}
+			for {
+				resp, err := s.Recv()
+				if err != nil {
+					return endOf(err)
+				}
+				alive()
+				for any && len(resp.Events) > 0 && !after(resp.Events[0].Index, resp.Events[0].N, seenIndex, seenN) {
+					resp.Events = resp.Events[1:]
+				}
+				if n := len(resp.Events); n > 0 {
+					any = true
+					seenIndex, seenN = resp.Events[n-1].Index, resp.Events[n-1].N
+					next.FromIndex, next.Last = seenIndex, 0
+				}
+				if err := f(resp); err != nil {
+					return &stopError{err}
+				}
+			}
+		})
+		if err != nil || !req.Follow || ctx.Err() != nil {
+			return err
+		}
+	}
+}
+
+func after(index uint64, n uint32, seenIndex uint64, seenN uint32) bool {
+	return index > seenIndex || (index == seenIndex && n > seenN)
+}
+
+// Logs calls f with what a task wrote, and with req.Follow goes on until ctx
+// ends, the copy is gone, or f returns an error. It is not taken up again by
+// itself once bytes have come: they have no positions to continue from.
+func (c *Client) Logs(ctx context.Context, req *borgrpc.LogsRequest, f func(*borgrpc.LogsResponse) error) error {
+	what := "read the log of " + taskName(req.User, req.Name, req.Index)
+	return c.stream(ctx, what, func(ctx context.Context, m borgrpc.MasterServiceClient, alive func()) error {
+		s, err := m.Logs(ctx, req)
+		if err != nil {
+			return err
+		}
+		for n := 0; ; n++ {
+			resp, err := s.Recv()
+			if err != nil {
+				err = endOf(err)
+				if n > 0 && err != nil {
+					return &stopError{answer(what, err)}
+				}
+				return err
+			}
+			alive()
+			if err := f(resp); err != nil {
+				return &stopError{err}
+			}
+		}
+	})
+}
+
+// stopError carries an error out of a stream that no other replica can mend.
+type stopError struct{ err error }
+
+func (e *stopError) Error() string { return e.err.Error() }
+func (e *stopError) Unwrap() error { return e.err }
+
+func endOf(err error) error {
+	if errors.Is(err, io.EOF) {
+		return nil
+	}
+	return err
+}
+
+// stream runs f on one replica after another until one ends it well. Only the
+// time without any answer is bounded by the client's timeout; alive says that
+// something came.
+func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Context, m borgrpc.MasterServiceClient, alive func()) error) error {
+	c.mu.Lock()
+	i := c.current
+	c.mu.Unlock()
+	pause := minPause
+	failed := make(map[string]error)
+	for {
+		// The silence before the first answer counts, not that of a quiet
+		// stream that was accepted once.
+		quiet, cancel := context.WithTimeout(ctx, c.config.Timeout)
+		for n := 0; quiet.Err() == nil; n++ {
+			r := c.replicas[(i+n)%len(c.replicas)]
+			came := false
+			err := f(ctx, r.master, func() { came = true })
+			var stop *stopError
+			if errors.As(err, &stop) {
+				cancel()
+				return stop.err
+			}
+			if ctx.Err() != nil {
+				cancel()
+				return context.Cause(ctx)
+			}
+			if !again(ctx, err) || status.Code(err) == codes.DeadlineExceeded {
+				cancel()
+				return answer(what, err)
+			}
+			failed[r.addr] = err
+			c.config.Log.Debug("a stream broke", "replica", r.addr, "attempt", n+1, "err", err)
+			if came {
+				i, pause = i+n+1, minPause
+				break
+			}
+			if (n+1)%len(c.replicas) == 0 {
+				wait(quiet, pause)
+				pause = min(2*pause, maxPause)
+			}
+		}
+		expired := quiet.Err() != nil
+		cancel()
+		if expired {
+			return c.gaveUp(ctx, what, failed)
+		}
+	}
+}

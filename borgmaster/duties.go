@@ -1,0 +1,411 @@
+package borgmaster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"borg/borgmaster/linkshard"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// Bounds of the elected master's duties. Times are monotonic nanoseconds.
+const (
+	// Polls missed in a row before a machine may be called down.
+	missesForDown = 5
+	// A new elected master grants every machine one full detection window: five
+	// polls of 2 s that each end after at most 1 s, and a little.
+	detectionNs = 16e9
+	// A replica that has not reported for so long has no share.
+	replicaSilentNs = 3e9
+	// So long after its election a master waits for the replicas to report
+	// before it decides who shares the machines.
+	settleNs = 500e6
+	// A replica that misses machines that another one reaches has no share for
+	// so long; doubled each time up to the maximum.
+	cutOffNs    = 60e9
+	cutOffMaxNs = 600e9
+	// Pause before a machine that could not be called down is looked at again.
+	retryNs = 2e9
+	// Pause between two changes of what is said of a machine.
+	setPauseNs = 10e9
+	// The cell's clocks are moved on when no entry did for so long: while
+	// something waits for cell time, and when nothing does.
+	timeBusyNs = 1e9
+	timeIdleNs = 10e9
+	// Of all machines, at most this part (per cent) and at least one a minute
+	// are called down.
+	downsPerMinutePercent = 10
+)
+
+// dutyEvent is something that the duties hear.
+type dutyEvent interface{ dutyEvent() }
+
+type (
+	// elected: this replica became the elected master.
+	elected struct {
+		Term     uint64
+		Self     uint64
+		Members  []uint64
+		Machines []machineSeen
+	}
+	// machineSeen: the cell has the machine so.
+	machineSeen struct {
+		Name, Addr string
+		Up         bool
+	}
+	// machineGone: the cell has it no more.
+	machineGone struct{ Name string }
+	// reported: a replica's link shard spoke.
+	reported struct {
+		Replica  uint64
+		Contacts []*borgrpc.Contact
+		Unknown  []*borgpb.MachineReport
+	}
+	// probed: a second replica tried a machine.
+	probed struct {
+		Machine string
+		Replica uint64
+		// The replica itself did not answer: nothing was learnt.
+		NoAnswer bool
+		Reached  bool
+		Err      string
+	}
+	// proposed: how the proposal of an op about a machine ended.
+	proposed struct {
+		Machine string
+		OK      bool
+	}
+	// ticked: time passed. Applied is the log's applied index; Waiting says that
+	// something waits for cell time.
+	ticked struct {
+		Applied uint64
+		Waiting bool
+		Members []uint64
+	}
+)
+
+func (elected) dutyEvent()     {}
+func (machineSeen) dutyEvent() {}
+func (machineGone) dutyEvent() {}
+func (reported) dutyEvent()    {}
+func (probed) dutyEvent()      {}
+func (proposed) dutyEvent()    {}
+func (ticked) dutyEvent()      {}
+
+// dutyEffect is something that the shell must do.
+type dutyEffect interface{ dutyEffect() }
+
+type (
+	// probe: let a replica try the machine once; answer with probed.
+	probe struct {
+		Machine, Addr string
+		Replica       uint64
+	}
+	// propose an op; when Machine is set, answer with proposed.
+	propose struct {
+		Machine string
+		Op      *borgpb.Op
+	}
+)
+
+func (probe) dutyEffect()   {}
+func (propose) dutyEffect() {}
+
+// duties is the pure core of what the elected master does on its own: it
+// decides which replicas share the machines, which machines are down and up
+// again, follows what borglets say of their machines, and moves the clocks.
+//
+// A machine is down only when a live replica missed five polls of it while in
+// contact with this master, and a second replica failed to reach it too. What
+// the cell does with that is the cell's.
+type duties struct {
+	term, self uint64
+	electedNs  int64
+	members    []uint64
+	replicas   map[uint64]*heardReplica
+	live       []uint64
+	// Counts changes of live in this term; 0: not decided yet.
+	liveVersion uint64
+	machines    map[string]*watched
+	// Machines with missed polls, of those above.
+	missing map[string]*watched
+	unknown map[string][]*borgpb.TaskReport
+	downs   downBudget
+	// Last applied index seen, and when it was new.
+	applied     uint64
+	appliedAtNs int64
+}
+
+type heardReplica struct {
+	heardNs int64
+	// Without a share until then, because others reach what it misses.
+	cutOffUntilNs int64
+	penaltyNs     int64
+}
+
+// watched is a machine as the duties see it.
+type watched struct {
+	name, addr string
+	up         bool
+	missed     uint32
+	missedBy   uint64
+	err        string
+	// Times in a row that a second replica reached what the first missed.
+	contradicted int
+	// A probe or a proposal is under way.
+	probing, proposing bool
+	tryAgainNs         int64
+	setAgainNs         int64
+}
+
+func newDuties() *duties { return &duties{} }
+
+// Step takes in one event. Effects come in an order that depends on the
+// events alone.
+func (d *duties) Step(now int64, event dutyEvent) []dutyEffect {
+	switch e := event.(type) {
+	case elected:
+		d.begin(now, e)
+	case machineSeen:
+		d.see(e)
+	case machineGone:
+		delete(d.machines, e.Name)
+		delete(d.missing, e.Name)
+		delete(d.unknown, e.Name)
+	case reported:
+		return d.hear(now, e)
+	case probed:
+		return d.judge(now, e)
+	case proposed:
+		if m := d.machines[e.Machine]; m != nil {
+			m.proposing = false
+			if !e.OK {
+				m.tryAgainNs = now + retryNs
+			}
+		}
+	case ticked:
+		return d.tick(now, e)
+	}
+	return nil
+}
+
+func (d *duties) begin(now int64, e elected) {
+	*d = duties{
+		term: e.Term, self: e.Self, electedNs: now, members: slices.Clone(e.Members),
+		replicas: map[uint64]*heardReplica{}, machines: map[string]*watched{},
+		missing: map[string]*watched{}, unknown: map[string][]*borgpb.TaskReport{},
+		appliedAtNs: now,
+	}
+	for _, m := range e.Machines {
+		d.see(m)
+	}
+}
+
+func (d *duties) see(e machineSeen) {
+	m := d.machines[e.Name]
+	if m == nil {
+		m = &watched{name: e.Name}
+		d.machines[e.Name] = m
+	}
+	m.addr, m.up = e.Addr, e.Up
+}
+
+func (d *duties) hear(now int64, e reported) []dutyEffect {
+	if !slices.Contains(d.members, e.Replica) {
+		return nil
+	}
+	r := d.replicas[e.Replica]
+	if r == nil {
+		r = &heardReplica{}
+		d.replicas[e.Replica] = r
+	}
+	r.heardNs = now
+	d.decideLive(now)
+	for _, u := range e.Unknown {
+		if len(u.Tasks) == 0 {
+			delete(d.unknown, u.Machine)
+		} else if d.machines[u.Machine] != nil {
+			d.unknown[u.Machine] = u.Tasks
+		}
+	}
+	var effects []dutyEffect
+	for _, c := range e.Contacts {
+		m := d.machines[c.Machine]
+		// A share that has moved: only the present owner's word counts.
+		if m == nil || (d.liveVersion > 0 && linkshard.Owner(c.Machine, d.live) != e.Replica) {
+			continue
+		}
+		effects = append(effects, d.contact(now, m, e.Replica, c)...)
+	}
+	return effects
+}
+
+func (d *duties) contact(now int64, m *watched, replica uint64, c *borgrpc.Contact) []dutyEffect {
+	var effects []dutyEffect
+	if !c.Reached {
+		m.missed, m.missedBy, m.err = c.Missed, replica, c.Error
+		d.missing[m.name] = m
+		return d.consider(now, m)
+	}
+	d.forgive(m)
+	if !m.up && !m.proposing && now >= m.tryAgainNs {
+		m.proposing = true
+		effects = append(effects, propose{Machine: m.name, Op: &borgpb.Op{
+			Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: m.name}},
+		}})
+	}
+	if c.Set != nil && c.Set.Name == m.name && now >= m.setAgainNs {
+		m.setAgainNs = now + setPauseNs
+		effects = append(effects, propose{Op: &borgpb.Op{
+			Reason: "its borglet says so", Op: &borgpb.Op_SetMachine{SetMachine: c.Set},
+		}})
+	}
+	return effects
+}
+
+func (d *duties) forgive(m *watched) {
+	m.missed, m.missedBy, m.err, m.contradicted = 0, 0, "", 0
+	delete(d.missing, m.name)
+}
+
+// consider asks a second replica when the first one's misses are enough.
+func (d *duties) consider(now int64, m *watched) []dutyEffect {
+	if !m.up || m.missed < missesForDown || m.probing || m.proposing || now < m.tryAgainNs || now < d.electedNs+detectionNs {
+		return nil
+	}
+	second := uint64(0)
+	for _, replica := range linkshard.Ranked(m.name, d.heardLately(now)) {
+		if replica != m.missedBy {
+			second = replica
+			break
+		}
+	}
+	if second == 0 {
+		if len(d.members) > 1 {
+			return nil
+		}
+		// A cell of one replica has no second one to ask.
+		second = d.self
+	}
+	m.probing = true
+	return []dutyEffect{probe{Machine: m.name, Addr: m.addr, Replica: second}}
+}
+
+// judge acts on a second replica's try.
+func (d *duties) judge(now int64, e probed) []dutyEffect {
+	m := d.machines[e.Machine]
+	if m == nil || !m.probing {
+		return nil
+	}
+	m.probing = false
+	if !m.up || m.missed < missesForDown {
+		return nil
+	}
+	if e.NoAnswer {
+		m.tryAgainNs = now + retryNs
+		return nil
+	}
+	if e.Reached {
+		m.tryAgainNs = now + retryNs
+		if m.contradicted++; m.contradicted >= 2 {
+			d.cutOff(now, m.missedBy)
+		}
+		return nil
+	}
+	m.contradicted = 0
+	if !d.downs.take(now, len(d.machines)) {
+		m.tryAgainNs = now + retryNs
+		return nil
+	}
+	m.proposing = true
+	reason := fmt.Sprintf("replica %d missed %d polls (%s); replica %d could not reach it either (%s)", m.missedBy, m.missed, m.err, e.Replica, e.Err)
+	return []dutyEffect{propose{Machine: m.name, Op: &borgpb.Op{
+		Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: m.name, Term: d.term, Reason: reason}},
+	}}}
+}
+
+// cutOff takes its share from a replica that others see more than.
+func (d *duties) cutOff(now int64, replica uint64) {
+	r := d.replicas[replica]
+	if r == nil || now < r.cutOffUntilNs {
+		return
+	}
+	r.penaltyNs = min(max(2*r.penaltyNs, cutOffNs), cutOffMaxNs)
+	r.cutOffUntilNs = now + r.penaltyNs
+	d.decideLive(now)
+}
+
+func (d *duties) tick(now int64, e ticked) []dutyEffect {
+	d.members = slices.Clone(e.Members)
+	d.decideLive(now)
+	var effects []dutyEffect
+	for _, name := range slices.Sorted(maps.Keys(d.missing)) {
+		effects = append(effects, d.consider(now, d.missing[name])...)
+	}
+	if e.Applied != d.applied {
+		d.applied, d.appliedAtNs = e.Applied, now
+	}
+	pause := int64(timeIdleNs)
+	if e.Waiting {
+		pause = timeBusyNs
+	}
+	if now-d.appliedAtNs >= pause {
+		d.appliedAtNs = now
+		effects = append(effects, propose{Op: &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}}})
+	}
+	return effects
+}
+
+// heardLately returns the members that have reported lately, in order.
+func (d *duties) heardLately(now int64) []uint64 {
+	var heard []uint64
+	for _, id := range slices.Sorted(maps.Keys(d.replicas)) {
+		if slices.Contains(d.members, id) && now-d.replicas[id].heardNs < replicaSilentNs {
+			heard = append(heard, id)
+		}
+	}
+	return heard
+}
+
+// decideLive works out who shares the machines. A machine whose owner changes
+// begins anew: what the old owner missed says nothing of the new one.
+func (d *duties) decideLive(now int64) {
+	heard := d.heardLately(now)
+	if d.liveVersion == 0 && len(heard) < len(d.members) && now < d.electedNs+settleNs {
+		return
+	}
+	live := slices.DeleteFunc(slices.Clone(heard), func(id uint64) bool { return now < d.replicas[id].cutOffUntilNs })
+	if len(live) == 0 {
+		live = heard
+	}
+	if slices.Equal(live, d.live) || len(live) == 0 {
+		return
+	}
+	before := d.live
+	d.live = live
+	d.liveVersion++
+	for _, name := range slices.Sorted(maps.Keys(d.missing)) {
+		if linkshard.Owner(name, before) != linkshard.Owner(name, live) {
+			d.forgive(d.missing[name])
+		}
+	}
+}
+
+// downBudget bounds how many machines are called down when many vanish at
+// once: it is then more likely that we are the ones cut off (paper §4).
+type downBudget struct {
+	// When the budget would be whole again. Monotonic nanoseconds.
+	wholeNs int64
+}
+
+func (b *downBudget) take(now int64, machines int) bool {
+	perMinute := max(int64(machines)*downsPerMinutePercent/100, 1)
+	each := 60e9 / perMinute
+	if b.wholeNs > now+60e9-each {
+		return false
+	}
+	b.wholeNs = max(b.wholeNs, now) + each
+	return true
+}

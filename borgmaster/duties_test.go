@@ -1,0 +1,182 @@
+package borgmaster
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"borg/borgmaster/linkshard"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// TestDuties plays transcripts of the elected master's duties: each command is
+// an event at a time, its output what the shell is to do.
+func TestDuties(t *testing.T) {
+	datadriven.Walk(t, "testdata/duties", func(t *testing.T, path string) {
+		d := newDuties()
+		now := int64(0)
+		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
+			var at string
+			if td.MaybeScanArgs(t, "at", &at) {
+				seconds, err := strconv.ParseFloat(strings.TrimSuffix(at, "s"), 64)
+				if err != nil {
+					t.Fatal(err)
+				}
+				now = int64(seconds * 1e9)
+			}
+			switch td.Cmd {
+			case "owner":
+				return showOwners(d, strings.Fields(td.Input))
+			case "heartbeats":
+				return heartbeats(t, td, d, &now)
+			}
+			var b strings.Builder
+			for _, e := range d.Step(now, parseDuty(t, td)) {
+				b.WriteString(showEffect(e))
+			}
+			if td.HasArg("show") {
+				b.WriteString(showDuties(d))
+			}
+			return b.String()
+		})
+	})
+}
+
+// heartbeats lets replicas report once a second until a time.
+func heartbeats(t *testing.T, td *datadriven.TestData, d *duties, now *int64) string {
+	t.Helper()
+	var until int64
+	var replicas string
+	td.ScanArgs(t, "until", &until)
+	td.ScanArgs(t, "replicas", &replicas)
+	var b strings.Builder
+	for ; *now <= until*1e9; *now += 1e9 {
+		for _, id := range ids(t, replicas) {
+			for _, e := range d.Step(*now, reported{Replica: id}) {
+				b.WriteString(showEffect(e))
+			}
+		}
+	}
+	*now -= 1e9
+	return b.String() + showDuties(d)
+}
+
+func ids(t *testing.T, text string) []uint64 {
+	t.Helper()
+	var all []uint64
+	for f := range strings.SplitSeq(text, "+") {
+		n, err := strconv.ParseUint(f, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, n)
+	}
+	return all
+}
+
+func parseDuty(t *testing.T, td *datadriven.TestData) dutyEvent {
+	t.Helper()
+	var text string
+	var replica, n uint64
+	td.MaybeScanArgs(t, "replica", &replica)
+	switch td.Cmd {
+	case "elected":
+		e := elected{Self: 1}
+		td.ScanArgs(t, "term", &e.Term)
+		td.ScanArgs(t, "members", &text)
+		e.Members = ids(t, text)
+		for name := range strings.FieldsSeq(td.Input) {
+			name, down := strings.CutSuffix(name, "(down)")
+			e.Machines = append(e.Machines, machineSeen{Name: name, Addr: name + ":7101", Up: !down})
+		}
+		return e
+	case "report":
+		e := reported{Replica: replica}
+		for line := range strings.Lines(td.Input) {
+			f := strings.Fields(line)
+			switch f[1] {
+			case "reached":
+				e.Contacts = append(e.Contacts, &borgrpc.Contact{Machine: f[0], Reached: true})
+			case "missed":
+				missed, _ := strconv.ParseUint(f[2], 10, 32)
+				e.Contacts = append(e.Contacts, &borgrpc.Contact{Machine: f[0], Missed: uint32(missed), Error: "no route"})
+			case "says":
+				e.Contacts = append(e.Contacts, &borgrpc.Contact{Machine: f[0], Reached: true, Set: &borgpb.SetMachine{
+					Name: f[0], SetAttributes: map[string]string{"kernel": f[2]},
+				}})
+			case "unknown":
+				u := &borgpb.MachineReport{Machine: f[0]}
+				for _, uid := range f[2:] {
+					u.Tasks = append(u.Tasks, &borgpb.TaskReport{JobUid: uid})
+				}
+				e.Unknown = append(e.Unknown, u)
+			}
+		}
+		return e
+	case "probed":
+		e := probed{Replica: replica, Reached: td.HasArg("reached"), NoAnswer: td.HasArg("no-answer"), Err: "timed out"}
+		td.ScanArgs(t, "machine", &e.Machine)
+		return e
+	case "proposed":
+		e := proposed{OK: !td.HasArg("refused")}
+		td.ScanArgs(t, "machine", &e.Machine)
+		return e
+	case "down", "up":
+		td.ScanArgs(t, "machine", &text)
+		return machineSeen{Name: text, Addr: text + ":7101", Up: td.Cmd == "up"}
+	case "gone":
+		td.ScanArgs(t, "machine", &text)
+		return machineGone{text}
+	case "tick":
+		td.ScanArgs(t, "members", &text)
+		td.MaybeScanArgs(t, "applied", &n)
+		return ticked{Applied: n, Members: ids(t, text), Waiting: td.HasArg("waiting")}
+	}
+	t.Fatalf("unknown command %q", td.Cmd)
+	return nil
+}
+
+func showEffect(e dutyEffect) string {
+	switch e := e.(type) {
+	case probe:
+		return fmt.Sprintf("probe %s at %s by replica %d\n", e.Machine, e.Addr, e.Replica)
+	case propose:
+		switch op := e.Op.Op.(type) {
+		case *borgpb.Op_MachineDown:
+			return fmt.Sprintf("down %s term %d: %s\n", e.Machine, op.MachineDown.Term, op.MachineDown.Reason)
+		case *borgpb.Op_MachineUp:
+			return fmt.Sprintf("up %s\n", e.Machine)
+		case *borgpb.Op_SetMachine:
+			return fmt.Sprintf("set %s %v\n", op.SetMachine.Name, op.SetMachine.SetAttributes)
+		case *borgpb.Op_Time:
+			return "time\n"
+		}
+	}
+	return fmt.Sprintf("%#v\n", e)
+}
+
+func showDuties(d *duties) string {
+	var s strings.Builder
+	s.WriteString(fmt.Sprintf("live %v version %d\n", d.live, d.liveVersion))
+	if len(d.missing) > 0 {
+		s.WriteString(fmt.Sprintf("missing %v\n", slices.Sorted(maps.Keys(d.missing))))
+	}
+	for _, name := range slices.Sorted(maps.Keys(d.unknown)) {
+		s.WriteString(fmt.Sprintf("unknown on %s: %d\n", name, len(d.unknown[name])))
+	}
+	return s.String()
+}
+
+func showOwners(d *duties, machines []string) string {
+	var b strings.Builder
+	for _, name := range machines {
+		fmt.Fprintf(&b, "%s: %v\n", name, linkshard.Ranked(name, d.live))
+	}
+	return b.String()
+}

@@ -1,0 +1,237 @@
+package borgmaster
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	dutyTick = 200 * time.Millisecond
+	// Probes and proposals of the duties under way at most; what is beyond it
+	// waits its turn.
+	maxDutyActions = 64
+	// A proposal of the duties that takes longer has failed; they come back to
+	// it.
+	dutyTimeout = 10 * time.Second
+)
+
+// dutyLoop is the shell around the duties: it hears reports, the log and the
+// clock, and carries out what the core decides.
+type dutyLoop struct {
+	m       *Master
+	wake    chan struct{}
+	actions chan struct{}
+	running sync.WaitGroup
+
+	mu sync.Mutex
+	// Guarded by mu.
+	core *duties
+	// The term that the core is at work for; 0: not elected. Guarded by mu.
+	term uint64
+	// Machines that changed in the cell. Guarded by mu.
+	changed map[string]bool
+	// Ends with Run. Guarded by mu.
+	ctx context.Context
+}
+
+func newDutyLoop(m *Master) *dutyLoop {
+	return &dutyLoop{
+		m: m, wake: make(chan struct{}, 1), actions: make(chan struct{}, maxDutyActions),
+		core: newDuties(), changed: map[string]bool{},
+	}
+}
+
+// machineChanged says that the cell changed a machine. It does not block.
+func (d *dutyLoop) machineChanged(name string) {
+	d.mu.Lock()
+	d.changed[name] = true
+	d.mu.Unlock()
+	select {
+	case d.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run does the duties while this replica is elected, until ctx ends.
+func (d *dutyLoop) Run(ctx context.Context) {
+	d.mu.Lock()
+	d.ctx = ctx
+	d.mu.Unlock()
+	defer func() {
+		d.mu.Lock()
+		d.ctx, d.term = nil, 0
+		d.mu.Unlock()
+		d.running.Wait()
+	}()
+	ticker := time.NewTicker(dutyTick)
+	defer ticker.Stop()
+	for {
+		changed := d.m.stateChanged.Wait()
+		d.follow()
+		select {
+		case <-ctx.Done():
+			return
+		case <-changed:
+		case <-d.wake:
+		case <-ticker.C:
+			state := d.m.cfg.Log.State()
+			d.step(ticked{Applied: state.Applied, Members: d.m.memberIDs()})
+		}
+	}
+}
+
+// follow begins or ends the duties with this replica's election, and tells
+// them what changed in the cell.
+func (d *dutyLoop) follow() {
+	state := d.m.cfg.Log.State()
+	d.mu.Lock()
+	begun, changed := d.term, d.changed
+	d.changed = map[string]bool{}
+	if !state.Ready {
+		d.term = 0
+	}
+	d.mu.Unlock()
+	if !state.Ready {
+		return
+	}
+	if begun != state.Term {
+		begin := elected{Term: state.Term, Self: state.Replica, Members: d.m.memberIDs()}
+		d.m.cfg.Log.View(func(c *cell.Cell) {
+			for machine := range c.Machines() {
+				begin.Machines = append(begin.Machines, seen(machine))
+			}
+		})
+		d.mu.Lock()
+		d.core.Step(d.m.cfg.MonotonicNs(), begin)
+		d.term = state.Term
+		d.mu.Unlock()
+	}
+	var events []dutyEvent
+	d.m.cfg.Log.View(func(c *cell.Cell) {
+		for name := range changed {
+			if machine := c.Machine(name); machine != nil {
+				events = append(events, seen(machine))
+			} else {
+				events = append(events, machineGone{name})
+			}
+		}
+	})
+	for _, e := range events {
+		d.step(e)
+	}
+}
+
+func seen(machine *cell.Machine) machineSeen {
+	return machineSeen{Name: machine.Name(), Addr: machine.Addr(), Up: machine.Up()}
+}
+
+// step drives the core while elected, and carries out what it decides.
+func (d *dutyLoop) step(event dutyEvent) {
+	d.mu.Lock()
+	if d.term == 0 || d.ctx == nil {
+		d.mu.Unlock()
+		return
+	}
+	ctx, term := d.ctx, d.term
+	// Started under mu, so that none starts once Run waits for them.
+	for _, e := range d.core.Step(d.m.cfg.MonotonicNs(), event) {
+		d.running.Go(func() { d.act(ctx, term, e) })
+	}
+	d.mu.Unlock()
+}
+
+// hear takes in a shard's report and says who shares the machines.
+func (d *dutyLoop) hear(req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, error) {
+	d.mu.Lock()
+	ready := d.term != 0 && d.ctx != nil
+	d.mu.Unlock()
+	if !ready {
+		return nil, status.Error(codes.Unavailable, "this replica has only just been elected; try again")
+	}
+	d.step(reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown()})
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return &borgrpc.ReportResponse{Term: d.core.term, Live: slices.Clone(d.core.live), LiveVersion: d.core.liveVersion}, nil
+}
+
+// act carries out one effect.
+func (d *dutyLoop) act(ctx context.Context, term uint64, effect dutyEffect) {
+	select {
+	case d.actions <- struct{}{}:
+		defer func() { <-d.actions }()
+	case <-ctx.Done():
+		return
+	}
+	switch e := effect.(type) {
+	case probe:
+		resp, ok := d.m.probeFrom(ctx, e.Replica, e.Machine, e.Addr, term)
+		d.step(probed{Machine: e.Machine, Replica: e.Replica, NoAnswer: !ok, Reached: resp.GetReached(), Err: resp.GetError()})
+	case propose:
+		ok := d.propose(ctx, e)
+		if e.Machine != "" {
+			d.step(proposed{Machine: e.Machine, OK: ok})
+		}
+	}
+}
+
+func (d *dutyLoop) propose(ctx context.Context, e propose) bool {
+	ctx, cancel := context.WithTimeout(ctx, dutyTimeout)
+	defer cancel()
+	e.Op.Principal = self
+	result, err := d.m.cfg.Log.Propose(ctx, e.Op)
+	if err == nil && result.GetRefusal() != nil {
+		err = refusalError(result.Refusal)
+	}
+	logger := d.m.cfg.Logger
+	switch {
+	case err != nil && ctx.Err() == nil:
+		logger.Warn("op of the elected master was not done", "machine", e.Machine, "err", err)
+	case err == nil:
+		switch op := e.Op.Op.(type) {
+		case *borgpb.Op_MachineDown:
+			logger.Warn("machine is down", "machine", e.Machine, "term", op.MachineDown.Term, "reason", op.MachineDown.Reason)
+		case *borgpb.Op_MachineUp:
+			logger.Info("machine is up again", "machine", e.Machine)
+		}
+	}
+	return err == nil
+}
+
+// unknownOn returns the copies on a machine that the cell knows nothing of.
+func (m *Master) unknownOn(machine string) []*borgpb.TaskReport {
+	m.duty.mu.Lock()
+	defer m.duty.mu.Unlock()
+	if m.duty.term == 0 {
+		return nil
+	}
+	return m.duty.core.unknown[machine]
+}
+
+func (m *Master) memberIDs() []uint64 {
+	var ids []uint64
+	for _, member := range m.cfg.Members.Members() {
+		ids = append(ids, member.Id)
+	}
+	slices.Sort(ids)
+	return ids
+}
+
+// live returns the replicas that share the machines; none while this replica
+// is not elected.
+func (d *dutyLoop) live() []uint64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.term == 0 {
+		return nil
+	}
+	return slices.Clone(d.core.live)
+}

@@ -1,0 +1,192 @@
+package borgmaster
+
+import (
+	"slices"
+	"sort"
+	"strings"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	// Events kept for people; older ones are forgotten.
+	maxEvents = 100_000
+	// Events sent in one message.
+	eventsPerMessage = 500
+)
+
+// eventRing keeps the latest events. A reader that is slower than the cell is
+// told so; it never holds the cell up.
+type eventRing struct {
+	more pulse
+
+	mu sync.Mutex
+	// The latest events; the one with sequence number n is at n % maxEvents.
+	// Guarded by mu.
+	ring []cell.Event
+	// Sequence number of the next event, from 0. Guarded by mu.
+	next uint64
+	// Events up to this log index were never seen here. Guarded by mu.
+	blindTo uint64
+}
+
+func (r *eventRing) add(events []cell.Event) {
+	if len(events) == 0 {
+		return
+	}
+	r.mu.Lock()
+	if r.next == 0 && r.blindTo == 0 {
+		r.blindTo = events[0].Index - 1
+	}
+	for _, e := range events {
+		if len(r.ring) < maxEvents {
+			r.ring = append(r.ring, e)
+		} else {
+			r.ring[r.next%maxEvents] = e
+		}
+		r.next++
+	}
+	r.mu.Unlock()
+	r.more.Fire()
+}
+
+// restart forgets everything: the cell was replaced by one at index.
+func (r *eventRing) restart(index uint64) {
+	r.mu.Lock()
+	// Sequence numbers go on, so that readers see that they were cut off.
+	r.ring, r.blindTo = nil, index
+	r.next += maxEvents - r.next%maxEvents + maxEvents
+	r.mu.Unlock()
+	r.more.Fire()
+}
+
+// oldest returns the first sequence number that is held. The caller holds mu.
+func (r *eventRing) oldest() uint64 { return r.next - uint64(len(r.ring)) }
+
+// read returns at most max events from sequence number from on, and the number
+// to go on from; ok is false when from is no longer held.
+func (r *eventRing) read(from uint64, most int) (events []cell.Event, next uint64, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if from < r.oldest() {
+		return nil, from, false
+	}
+	for n := from; n < r.next && len(events) < most; n++ {
+		events = append(events, r.ring[n%maxEvents])
+	}
+	return events, from + uint64(len(events)), true
+}
+
+// seek returns the sequence number of the first held event at or after a log
+// index, the number after the last one, and the first log index from which on
+// all events are held.
+func (r *eventRing) seek(index uint64) (from, end, oldestIndex uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	from, end = r.oldest(), r.next
+	oldestIndex = r.blindTo + 1
+	if len(r.ring) == maxEvents {
+		// The first one may have had elder siblings at the same index.
+		oldestIndex = r.ring[from%maxEvents].Index + 1
+	}
+	from += uint64(sort.Search(len(r.ring), func(i int) bool { return r.ring[(from+uint64(i))%maxEvents].Index >= index }))
+	return from, end, oldestIndex
+}
+
+// eventFilter picks the events that somebody asked for.
+type eventFilter struct{ job, machine string }
+
+func (f eventFilter) match(e *cell.Event) bool {
+	if f.machine != "" && e.Machine != f.machine {
+		return false
+	}
+	if f.job == "" {
+		return true
+	}
+	object := e.Object()
+	return object == f.job || strings.HasPrefix(object, f.job+"/")
+}
+
+// Events tells what happened, from this replica's own memory.
+func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterService_EventsServer) error {
+	ring := &a.m.events
+	filter := eventFilter{job: req.GetJob(), machine: req.GetMachine()}
+	from, end, oldestIndex := ring.seek(req.GetFromIndex())
+	past, err := ring.collect(from, end, filter, int(req.GetLast()))
+	if err != nil {
+		return err
+	}
+	if err := sendEvents(stream, past, oldestIndex); err != nil || !req.GetFollow() {
+		return err
+	}
+	for from = end; ; {
+		more := ring.more.Wait()
+		events, next, ok := ring.read(from, eventsPerMessage)
+		if !ok {
+			return status.Errorf(codes.Aborted, "this watch fell behind by more than %d events; ask again", maxEvents)
+		}
+		from = next
+		if picked := pick(events, filter); len(picked) > 0 {
+			if err := stream.Send(&borgrpc.EventsResponse{Events: picked, OldestIndex: oldestIndex}); err != nil {
+				return err
+			}
+		}
+		if len(events) == eventsPerMessage {
+			continue
+		}
+		select {
+		case <-more:
+		case <-a.m.stopping:
+			return status.Error(codes.Unavailable, "this replica is stopping")
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		}
+	}
+}
+
+// collect returns the events in [from, end) that match, at most the last ones.
+func (r *eventRing) collect(from, end uint64, filter eventFilter, last int) ([]*borgpb.Event, error) {
+	var picked []*borgpb.Event
+	for from < end {
+		events, next, ok := r.read(from, eventsPerMessage)
+		if !ok {
+			return nil, status.Error(codes.Unavailable, "events are coming faster than they can be read; ask again")
+		}
+		picked = append(picked, pick(events[:min(len(events), int(end-from))], filter)...)
+		if last > 0 && len(picked) > last {
+			picked = slices.Clone(picked[len(picked)-last:])
+		}
+		from = next
+	}
+	return picked, nil
+}
+
+func pick(events []cell.Event, filter eventFilter) []*borgpb.Event {
+	var picked []*borgpb.Event
+	for i := range events {
+		if filter.match(&events[i]) {
+			picked = append(picked, events[i].Proto())
+		}
+	}
+	return picked
+}
+
+// sendEvents sends at least one message, so that even an empty history says
+// from where on it is complete.
+func sendEvents(stream borgrpc.MasterService_EventsServer, events []*borgpb.Event, oldestIndex uint64) error {
+	for {
+		n := min(len(events), eventsPerMessage)
+		if err := stream.Send(&borgrpc.EventsResponse{Events: events[:n], OldestIndex: oldestIndex}); err != nil {
+			return err
+		}
+		if events = events[n:]; len(events) == 0 {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,153 @@
+package linkshard
+
+import (
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	// A difference that was reported is not reported again for so long, doubled
+	// each time: it is on its way through the log, or the cell refuses it.
+	tellAgainNs    int64 = 1e9
+	tellAgainMaxNs int64 = 32e9
+)
+
+// Comparison is what a poll's answer means.
+type Comparison struct {
+	// What the cell does not know yet, for the log.
+	Reports []*borgpb.TaskReport
+	// Copies that run there and that the cell knows nothing of. They are left
+	// alone until an operator decides.
+	Unknown []*borgpb.TaskReport
+	// Something is starting or stopping.
+	Busy bool
+	// The cell has the machine as down.
+	Down bool
+	// What the cell should be told of the machine; nil: nothing.
+	Set *borgpb.SetMachine
+}
+
+// Compare sets what the borglet said (taken into known) against the cell as it
+// is now. sent is the poll it answered. The cell itself is the measure, again
+// with every poll, so nothing is lost for good when a report is.
+func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest, resp *borgrpc.PollResponse, known *Known) *Comparison {
+	cmp := &Comparison{Down: !m.Up()}
+	// The borglet may have obeyed a replica that is ahead between our order and
+	// its answer; then what we do not know is merely new.
+	ahead := later(resp.GetHighest(), FenceOf(c))
+	told := known.told
+	known.told = make(map[cell.CopyID]telling, len(told))
+	seen := make(map[cell.CopyID]bool, len(known.Tasks))
+	for _, t := range known.Tasks {
+		id, ok := idOf(t)
+		if !ok {
+			cmp.Unknown = append(cmp.Unknown, t)
+			continue
+		}
+		seen[id] = true
+		p := m.Copy(id)
+		switch {
+		case p == nil && !terminal(t.State) && !ahead, p == nil && !remembers(c, id) && !ahead:
+			cmp.Unknown = append(cmp.Unknown, t)
+		case p != nil && differs(p, t):
+			cmp.tell(now, id, t, told, known.told)
+		}
+		if p != nil {
+			cmp.Busy = cmp.Busy || underWay(p, t)
+		}
+	}
+	if !ahead {
+		cmp.gone(now, m, sent, seen, told, known.told)
+	}
+	for p := range m.Copies() {
+		if !seen[p.ID()] && p.State() != borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE {
+			cmp.Busy = true
+		}
+	}
+	cmp.Busy = cmp.Busy && !cmp.Down
+	cmp.Set = Change(m.Name(), specOf(m), known.Followed, known.Word)
+	if cmp.Set == nil {
+		known.Followed = known.Word
+	}
+	return cmp
+}
+
+// tell reports a difference unless the same was reported a moment ago.
+func (cmp *Comparison) tell(now int64, id cell.CopyID, t *borgpb.TaskReport, before, after map[cell.CopyID]telling) {
+	say := telling{state: t.State, restarts: t.Restarts, pid: t.Pid}
+	if old, ok := before[id]; ok && old.state == say.state && old.restarts == say.restarts && old.pid == say.pid {
+		say.untilNs, say.times = old.untilNs, old.times
+	}
+	if now >= say.untilNs || say.times == 0 {
+		cmp.Reports = append(cmp.Reports, t)
+		say.untilNs = now + min(tellAgainNs<<min(say.times, 10), tellAgainMaxNs)
+		say.times++
+	}
+	after[id] = say
+}
+
+// gone reports copies that were ordered to stop and that the borglet does not
+// have: the order came before the start, or the machine lost them.
+func (cmp *Comparison) gone(now int64, m *cell.Machine, sent *borgrpc.PollRequest, seen map[cell.CopyID]bool, before, after map[cell.CopyID]telling) {
+	for _, stop := range sent.GetStops() {
+		uid, err := cell.ParseUID(stop.GetCopy().GetJobUid())
+		id := cell.CopyID{Job: uid, Index: stop.GetCopy().GetIndex(), Attempt: stop.GetCopy().GetAttempt()}
+		p := m.Copy(id)
+		if err != nil || seen[id] || p == nil || p.State() != borgpb.AttemptState_ATTEMPT_STATE_STOPPING {
+			continue
+		}
+		t := &borgpb.TaskReport{
+			JobUid: uid.String(), Index: id.Index, Attempt: id.Attempt, Restarts: p.Restarts(),
+			State: int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPED), Text: "was stopped before it started",
+		}
+		if p.PID() != 0 {
+			t.State, t.Text = int32(borgpb.AttemptState_ATTEMPT_STATE_LOST), "its machine no longer knows it"
+			t.Exit = &borgpb.Exit{Unknown: true}
+		}
+		cmp.tell(now, id, t, before, after)
+	}
+}
+
+// differs tells whether the log should hear of a report. Of a copy that is
+// stopping or on a machine that is down only the end counts.
+func differs(p *cell.Copy, t *borgpb.TaskReport) bool {
+	switch p.State() {
+	case borgpb.AttemptState_ATTEMPT_STATE_STOPPING, borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE:
+		return terminal(t.State)
+	}
+	return int32(p.State()) != t.State || p.Restarts() != t.Restarts || p.PID() != t.Pid
+}
+
+// underWay tells whether the next word on a copy is awaited soon.
+func underWay(p *cell.Copy, t *borgpb.TaskReport) bool {
+	if p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING {
+		return true
+	}
+	return borgpb.AttemptState(t.State) == borgpb.AttemptState_ATTEMPT_STATE_STARTING
+}
+
+// later tells whether a comes after b in the same cell.
+func later(a, b *borgrpc.Fence) bool {
+	if a == nil || a.CellId != b.CellId {
+		return false
+	}
+	if a.Epoch != b.Epoch {
+		return a.Epoch > b.Epoch
+	}
+	if a.Term != b.Term {
+		return a.Term > b.Term
+	}
+	return a.Index > b.Index
+}
+
+// specOf is what the cell has of a machine, in the shape in which a borglet
+// says it.
+func specOf(m *cell.Machine) *borgpb.MachineSpec {
+	first, last := m.PortRange()
+	capacity := m.Capacity()
+	return &borgpb.MachineSpec{
+		Addr: m.Addr(), Capacity: capacity.Proto(), Attributes: m.Attributes(),
+		PortFirst: uint32(first), PortLast: uint32(last),
+	}
+}

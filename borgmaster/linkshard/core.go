@@ -1,0 +1,385 @@
+package linkshard
+
+import (
+	"cmp"
+	"container/heap"
+	"slices"
+
+	"borg/proto/borgrpc"
+)
+
+// CoreConfig bounds the poll schedule. Zero values take the defaults.
+type CoreConfig struct {
+	// This replica's id.
+	Replica uint64
+	// Time between two polls of a machine at rest. Nanoseconds; 0: 2 s.
+	PeriodNs int64
+	// First time between polls of a machine where something is under way;
+	// doubled with each poll up to PeriodNs. 0: 50 ms.
+	FastNs int64
+	// At least so long between the starts of two polls of one machine. 0: 10 ms.
+	GapNs int64
+	// Polls in flight at most; machines that are due beyond it wait. 0: 64.
+	MaxInFlight int
+}
+
+func (c CoreConfig) withDefaults() CoreConfig {
+	c.PeriodNs = cmp.Or(c.PeriodNs, 2e9)
+	c.FastNs = cmp.Or(c.FastNs, 50e6)
+	c.GapNs = cmp.Or(c.GapNs, 10e6)
+	c.MaxInFlight = cmp.Or(c.MaxInFlight, 64)
+	return c
+}
+
+// Event is something that the Core hears.
+type Event interface{ event() }
+
+type (
+	// MachinesAre replaces the set of the cell's machines.
+	MachinesAre struct{ Names []string }
+	// MachineAdded and MachineRemoved change it by one.
+	MachineAdded   struct{ Name string }
+	MachineRemoved struct{ Name string }
+	// Touched: the cell changed what should run on a machine.
+	Touched struct{ Machine string }
+	// LiveSet is the elected master's word on who shares the machines. Older
+	// ones (by term, then version) are ignored.
+	LiveSet struct {
+		Term, Version uint64
+		Live          []uint64
+	}
+	// LogContact: whether this replica's log has a leader and is not behind.
+	// Nothing is polled without.
+	LogContact struct{ OK bool }
+	// MasterContact: whether the elected master answers this replica. Polls
+	// missed without do not count.
+	MasterContact struct{ OK bool }
+	// Answered is how a poll ended.
+	Answered struct {
+		Machine string
+		Reached bool
+		// Something is under way there (starting, stopping, fenced by a replica
+		// that is ahead): poll again soon.
+		Busy bool
+		// The cell has the machine as down.
+		Down bool
+		// What could not be done, for people.
+		Err string
+		// Passed on with the contact when not nil.
+		Contact *borgrpc.Contact
+	}
+	// Tick: time passed.
+	Tick struct{}
+)
+
+func (MachinesAre) event()    {}
+func (MachineAdded) event()   {}
+func (MachineRemoved) event() {}
+func (Touched) event()        {}
+func (LiveSet) event()        {}
+func (LogContact) event()     {}
+func (MasterContact) event()  {}
+func (Answered) event()       {}
+func (Tick) event()           {}
+
+// Effects are what the shell must do after a step.
+type Effects struct {
+	// Machines to poll now. Each is in flight until its Answered.
+	Polls []string
+	// To be told to the elected master.
+	Contacts []*borgrpc.Contact
+}
+
+// Core decides which machines are polled and when. It is not safe for
+// concurrent use, reads no clock and makes no random choice.
+type Core struct {
+	cfg      CoreConfig
+	machines map[string]*polled
+	// Machines of the share that are not in flight, by due time and name.
+	queue         pollQueue
+	inFlight      int
+	mine          int
+	live          []uint64
+	term, version uint64
+	logOK         bool
+	masterOK      bool
+}
+
+// polled is what the core knows of one machine of the cell.
+type polled struct {
+	name string
+	mine bool
+	// A poll is out. Invariant: never in the queue at the same time.
+	inFlight bool
+	// Touched while in flight: poll again at once.
+	again     bool
+	dueNs     int64
+	startedNs int64
+	// When it was last touched, whoever polled it then.
+	touchedNs int64
+	// Present time between polls while busy; 0: at rest.
+	fastNs int64
+	missed uint32
+	// Place in the queue, -1 when not in it.
+	place int
+}
+
+// NewCore returns a core without machines that knows no live set.
+func NewCore(cfg CoreConfig) *Core {
+	return &Core{cfg: cfg.withDefaults(), machines: map[string]*polled{}}
+}
+
+// Step takes in one event. now is monotonic, in nanoseconds.
+func (c *Core) Step(now int64, event Event) Effects {
+	var eff Effects
+	switch e := event.(type) {
+	case MachinesAre:
+		c.replace(now, e.Names)
+	case MachineAdded:
+		if c.add(now, e.Name) {
+			c.pollSoon(now, c.machines[e.Name])
+		}
+	case MachineRemoved:
+		c.remove(e.Name)
+	case Touched:
+		if m := c.machines[e.Machine]; m != nil {
+			m.touchedNs = now
+			if m.mine {
+				m.fastNs = 0
+				c.pollSoon(now, m)
+			}
+		}
+	case LiveSet:
+		c.setLive(now, e)
+	case LogContact:
+		c.logOK = e.OK
+	case MasterContact:
+		c.masterOK = e.OK
+	case Answered:
+		c.answered(now, e, &eff)
+	}
+	c.start(now, &eff)
+	return eff
+}
+
+// Next returns when the core wants its next Tick at the latest; ok is false
+// when only another event can make it act.
+func (c *Core) Next() (ns int64, ok bool) {
+	if len(c.queue) == 0 || !c.logOK || c.inFlight >= c.cfg.MaxInFlight {
+		return 0, false
+	}
+	return c.queue[0].dueNs, true
+}
+
+// Share returns how many machines this replica polls.
+func (c *Core) Share() int { return c.mine }
+
+// Live returns the replicas that share the machines, as far as is known.
+func (c *Core) Live() (live []uint64, term, version uint64) { return c.live, c.term, c.version }
+
+func (c *Core) replace(now int64, names []string) {
+	keep := make(map[string]bool, len(names))
+	for _, name := range names {
+		keep[name] = true
+		c.add(now, name)
+	}
+	var gone []string
+	for name := range c.machines {
+		if !keep[name] {
+			gone = append(gone, name)
+		}
+	}
+	slices.Sort(gone)
+	for _, name := range gone {
+		c.remove(name)
+	}
+}
+
+// add takes a machine in, if it is new, and reports whether it is now polled
+// from here.
+func (c *Core) add(now int64, name string) bool {
+	m := c.machines[name]
+	if m == nil {
+		m = &polled{name: name, place: -1}
+		c.machines[name] = m
+		c.assign(now, m)
+	}
+	return m.mine
+}
+
+func (c *Core) remove(name string) {
+	if m := c.machines[name]; m != nil {
+		c.unqueue(m)
+		if m.inFlight {
+			c.inFlight--
+		}
+		if m.mine {
+			c.mine--
+		}
+		delete(c.machines, name)
+	}
+}
+
+func (c *Core) setLive(now int64, e LiveSet) {
+	if e.Term < c.term || (e.Term == c.term && e.Version <= c.version) {
+		return
+	}
+	c.term, c.version = e.Term, e.Version
+	c.live = slices.Clone(e.Live)
+	slices.Sort(c.live)
+	names := make([]string, 0, len(c.machines))
+	for name := range c.machines {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		c.assign(now, c.machines[name])
+	}
+}
+
+// assign makes the machine ours or not. One that becomes ours is first polled
+// at its own phase of the period, so that a share that moves is no storm; at
+// once when the old owner may have died before it passed on what changed.
+func (c *Core) assign(now int64, m *polled) {
+	mine := Owner(m.name, c.live) == c.cfg.Replica
+	if mine == m.mine {
+		return
+	}
+	m.mine, m.missed, m.fastNs, m.again = mine, 0, 0, false
+	if !mine {
+		c.mine--
+		c.unqueue(m)
+		return
+	}
+	c.mine++
+	if m.inFlight {
+		return
+	}
+	due := now + int64(nameHash(m.name)%uint64(c.cfg.PeriodNs))
+	if m.touchedNs != 0 && now-m.touchedNs < 2*c.cfg.PeriodNs {
+		due = now
+	}
+	c.enqueue(m, due)
+}
+
+func (c *Core) pollSoon(now int64, m *polled) {
+	if m.inFlight {
+		m.again = true
+		return
+	}
+	due := max(now, m.startedNs+c.cfg.GapNs)
+	if m.startedNs == 0 {
+		due = now
+	}
+	if m.place < 0 || due < m.dueNs {
+		c.unqueue(m)
+		c.enqueue(m, due)
+	}
+}
+
+// start sends out the polls that are due.
+func (c *Core) start(now int64, eff *Effects) {
+	if !c.logOK {
+		return
+	}
+	for len(c.queue) > 0 && c.queue[0].dueNs <= now && c.inFlight < c.cfg.MaxInFlight {
+		m := heap.Pop(&c.queue).(*polled)
+		m.inFlight, m.startedNs = true, now
+		c.inFlight++
+		eff.Polls = append(eff.Polls, m.name)
+	}
+}
+
+func (c *Core) answered(now int64, e Answered, eff *Effects) {
+	m := c.machines[e.Machine]
+	if m == nil || !m.inFlight {
+		return
+	}
+	m.inFlight = false
+	c.inFlight--
+	if !m.mine {
+		return
+	}
+	c.contact(m, e, eff)
+	wait := c.cfg.PeriodNs
+	switch {
+	case e.Reached && e.Busy:
+		m.fastNs = min(max(2*m.fastNs, c.cfg.FastNs), c.cfg.PeriodNs)
+		wait = m.fastNs
+	default:
+		m.fastNs = 0
+		// A tenth of the period, by name and time: machines that were once
+		// polled together drift apart.
+		wait += int64(mix(nameHash(m.name)^uint64(m.startedNs))%uint64(c.cfg.PeriodNs/10+1)) - c.cfg.PeriodNs/20
+	}
+	due := max(m.startedNs+wait, now)
+	if m.again {
+		m.again = false
+		due = max(now, m.startedNs+c.cfg.GapNs)
+	}
+	c.enqueue(m, due)
+}
+
+// contact counts hits and misses and says what the elected master must know.
+func (c *Core) contact(m *polled, e Answered, eff *Effects) {
+	say := e.Contact
+	if say == nil {
+		say = &borgrpc.Contact{}
+	}
+	worth := e.Contact != nil
+	if e.Reached {
+		worth = worth || m.missed > 0 || e.Down
+		m.missed = 0
+		say.Reached = true
+	} else {
+		if !c.masterOK {
+			return
+		}
+		m.missed++
+		worth = true
+		say.Missed, say.Error = m.missed, e.Err
+	}
+	if worth {
+		say.Machine = m.name
+		eff.Contacts = append(eff.Contacts, say)
+	}
+}
+
+func (c *Core) enqueue(m *polled, due int64) {
+	m.dueNs = due
+	heap.Push(&c.queue, m)
+}
+
+func (c *Core) unqueue(m *polled) {
+	if m.place >= 0 {
+		heap.Remove(&c.queue, m.place)
+	}
+}
+
+// pollQueue is a heap by due time, then name.
+type pollQueue []*polled
+
+func (q pollQueue) Len() int { return len(q) }
+func (q pollQueue) Less(i, j int) bool {
+	if q[i].dueNs != q[j].dueNs {
+		return q[i].dueNs < q[j].dueNs
+	}
+	return q[i].name < q[j].name
+}
+func (q pollQueue) Swap(i, j int) {
+	q[i], q[j] = q[j], q[i]
+	q[i].place, q[j].place = i, j
+}
+func (q *pollQueue) Push(x any) {
+	m := x.(*polled)
+	m.place = len(*q)
+	*q = append(*q, m)
+}
+func (q *pollQueue) Pop() any {
+	last := len(*q) - 1
+	m := (*q)[last]
+	(*q)[last] = nil
+	*q = (*q)[:last]
+	m.place = -1
+	return m
+}

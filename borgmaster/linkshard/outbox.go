@@ -1,0 +1,134 @@
+package linkshard
+
+import (
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	// Task reports that wait for the elected master at most. More are not lost:
+	// the next poll of their machine finds them again.
+	maxWaitingReports = 50_000
+	// Of these, so many go into one message: well below a log entry's 1 MiB.
+	maxReportsPerMessage = 2_000
+	// Contacts and lists of unknown copies in one message.
+	maxContactsPerMessage = 5_000
+)
+
+// outbox holds what the elected master is to be told. It is owned by the
+// shard's one goroutine.
+type outbox struct {
+	reports  map[string][]*borgpb.TaskReport
+	waiting  int
+	contacts map[string]*borgrpc.Contact
+	// What is unknown on each machine of the share, and where that is news.
+	unknown     map[string][]*borgpb.TaskReport
+	unknownNews map[string]bool
+}
+
+func newOutbox() *outbox {
+	return &outbox{
+		reports: map[string][]*borgpb.TaskReport{}, contacts: map[string]*borgrpc.Contact{},
+		unknown: map[string][]*borgpb.TaskReport{}, unknownNews: map[string]bool{},
+	}
+}
+
+func (o *outbox) empty() bool {
+	return o.waiting == 0 && len(o.contacts) == 0 && len(o.unknownNews) == 0
+}
+
+// addReports puts a machine's differences in, in place of older ones: each poll
+// finds all that the cell does not have yet, save what was sent a moment ago.
+func (o *outbox) addReports(machine string, tasks []*borgpb.TaskReport) {
+	if len(tasks) == 0 || o.waiting+len(tasks) > maxWaitingReports {
+		return
+	}
+	kept := slices.DeleteFunc(o.reports[machine], func(old *borgpb.TaskReport) bool {
+		return slices.ContainsFunc(tasks, func(t *borgpb.TaskReport) bool { return copyOf(t) == copyOf(old) })
+	})
+	o.waiting += len(kept) + len(tasks) - len(o.reports[machine])
+	o.reports[machine] = append(kept, tasks...)
+}
+
+// setUnknown notes what a machine runs that the cell knows nothing of.
+func (o *outbox) setUnknown(machine string, tasks []*borgpb.TaskReport) {
+	same := slices.EqualFunc(o.unknown[machine], tasks, func(a, b *borgpb.TaskReport) bool { return proto.Equal(a, b) })
+	if same {
+		return
+	}
+	o.unknownNews[machine] = true
+	if len(tasks) == 0 {
+		delete(o.unknown, machine)
+		return
+	}
+	o.unknown[machine] = tasks
+}
+
+// retell makes all that is unknown news again, for another master.
+func (o *outbox) retell() {
+	for machine := range o.unknown {
+		o.unknownNews[machine] = true
+	}
+}
+
+// take moves as much as one message may hold into req.
+func (o *outbox) take(req *borgrpc.ReportRequest) {
+	n := 0
+	for _, machine := range slices.Sorted(maps.Keys(o.reports)) {
+		tasks := o.reports[machine]
+		if n > 0 && n+len(tasks) > maxReportsPerMessage {
+			break
+		}
+		if req.Reports == nil {
+			req.Reports = &borgpb.Reports{}
+		}
+		part := tasks[:min(len(tasks), maxReportsPerMessage)]
+		req.Reports.Machines = append(req.Reports.Machines, &borgpb.MachineReport{Machine: machine, Tasks: part})
+		n += len(part)
+		if o.reports[machine] = tasks[len(part):]; len(o.reports[machine]) == 0 {
+			delete(o.reports, machine)
+		}
+	}
+	o.waiting -= n
+	for _, machine := range slices.Sorted(maps.Keys(o.contacts)) {
+		if len(req.Contacts) == maxContactsPerMessage {
+			break
+		}
+		req.Contacts = append(req.Contacts, o.contacts[machine])
+		delete(o.contacts, machine)
+	}
+	for _, machine := range slices.Sorted(maps.Keys(o.unknownNews)) {
+		if len(req.Unknown) == maxContactsPerMessage {
+			break
+		}
+		req.Unknown = append(req.Unknown, &borgpb.MachineReport{Machine: machine, Tasks: o.unknown[machine]})
+		delete(o.unknownNews, machine)
+	}
+}
+
+// putBack takes in again what could not be delivered and is not found again
+// by polling. Newer contacts win.
+func (o *outbox) putBack(req *borgrpc.ReportRequest) {
+	for _, c := range req.Contacts {
+		if o.contacts[c.Machine] == nil {
+			o.contacts[c.Machine] = c
+		}
+	}
+	for _, u := range req.Unknown {
+		o.unknownNews[u.Machine] = true
+	}
+}
+
+// drop forgets a machine that is no longer in the cell.
+func (o *outbox) drop(machine string) {
+	o.waiting -= len(o.reports[machine])
+	delete(o.reports, machine)
+	delete(o.contacts, machine)
+	delete(o.unknown, machine)
+	delete(o.unknownNews, machine)
+}

@@ -1,0 +1,133 @@
+package linkshard
+
+import (
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// Known is what a machine's borglet last said. It may be lost: then specs are
+// sent once more than needed, and the state is asked for in full.
+type Known struct {
+	Hash  []byte
+	Tasks []*borgpb.TaskReport
+	// Spec versions that it holds, in the order of Tasks.
+	Versions []uint64
+	// What it says its machine is, and the last such word that the cell has
+	// followed.
+	Word, Followed *borgpb.MachineSpec
+	// What was reported of each copy and is not yet in the cell.
+	told map[cell.CopyID]telling
+}
+
+// telling is a report that is on its way to the log.
+type telling struct {
+	state    int32
+	restarts uint32
+	pid      int64
+	// Until when it is not sent again, and how often it was.
+	untilNs int64
+	times   uint
+}
+
+// Take takes in an answer that was not fenced.
+func (k *Known) Take(resp *borgrpc.PollResponse) {
+	if !resp.Unchanged {
+		k.Hash, k.Tasks, k.Versions = resp.Hash, resp.Tasks, resp.Versions
+	}
+	if resp.Spec != nil {
+		k.Word = resp.Spec
+	}
+}
+
+// FenceOf is the position in the log that orders taken from c come from. A
+// borglet that has obeyed a later one ignores them, so a replica that is
+// behind, or deposed and does not know it, does no harm.
+func FenceOf(c *cell.Cell) *borgrpc.Fence {
+	return &borgrpc.Fence{CellId: c.ID(), Epoch: c.Epoch(), Term: c.Term(), Index: c.Index()}
+}
+
+// Build makes the poll for a machine from the cell. Specs that the borglet has
+// reported to hold are not repeated.
+func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known *Known) *borgrpc.PollRequest {
+	req := &borgrpc.PollRequest{Fence: FenceOf(c), Machine: m.Name(), KnownHash: known.Hash, Replica: replica}
+	held := make(map[cell.CopyID]uint64, len(known.Tasks))
+	for i, t := range known.Tasks {
+		id, ok := idOf(t)
+		if !ok {
+			continue
+		}
+		if i < len(known.Versions) {
+			held[id] = known.Versions[i]
+		}
+		if terminal(t.State) && m.Copy(id) == nil && remembers(c, id) {
+			req.Forget = append(req.Forget, copyID(id))
+		}
+	}
+	for p := range m.Copies() {
+		switch p.State() {
+		case borgpb.AttemptState_ATTEMPT_STATE_STOPPING:
+			req.Stops = append(req.Stops, &borgrpc.Stop{
+				Copy: copyID(p.ID()), Cause: p.Cause(), Index: p.StopIndex(), GraceNs: p.GraceNs(),
+			})
+		case borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE:
+			// Neither wanted nor unwanted until the machine is up again.
+		default:
+			if p.Current() {
+				req.Desired = append(req.Desired, desired(p, cellName, held))
+			}
+		}
+	}
+	return req
+}
+
+func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrpc.Desired {
+	d := &borgrpc.Desired{
+		Copy: copyID(p.ID()), User: p.Key().User, Job: p.Key().Name, Kind: p.Kind(), Priority: p.Priority(),
+		Ports: p.Ports(), Version: p.Version(), Cell: cellName,
+	}
+	if a := p.Alloc(); a != nil {
+		d.Alloc = a.Name()
+		capacity := a.Capacity()
+		d.AllocResources = capacity.Proto()
+	}
+	for _, id := range p.After() {
+		d.After = append(d.After, copyID(id))
+	}
+	if version, ok := held[p.ID()]; !ok || version != p.Version() {
+		d.Spec = p.TaskSpec()
+	}
+	return d
+}
+
+// remembers tells whether c is late enough in the log to have known the copy
+// that it does not hold on a machine: then the copy is over.
+func remembers(c *cell.Cell, id cell.CopyID) bool {
+	if id.Job.Epoch != c.Epoch() || id.Job.Index > c.Index() {
+		return id.Job.Epoch < c.Epoch() && c.JobByUID(id.Job) != nil
+	}
+	return true
+}
+
+func copyID(id cell.CopyID) *borgrpc.CopyID {
+	return &borgrpc.CopyID{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt}
+}
+
+// idOf reads the name of the copy that a report is about.
+func idOf(t *borgpb.TaskReport) (cell.CopyID, bool) {
+	uid, err := cell.ParseUID(t.JobUid)
+	return cell.CopyID{Job: uid, Index: t.Index, Attempt: t.Attempt}, err == nil
+}
+
+// copyOf is the same as text, for maps of what cannot be read too.
+func copyOf(t *borgpb.TaskReport) [3]any { return [3]any{t.JobUid, t.Index, t.Attempt} }
+
+// terminal tells whether a borglet's word on a copy is its last one.
+func terminal(state int32) bool {
+	switch borgpb.AttemptState(state) {
+	case borgpb.AttemptState_ATTEMPT_STATE_FINISHED, borgpb.AttemptState_ATTEMPT_STATE_FAILED,
+		borgpb.AttemptState_ATTEMPT_STATE_STOPPED, borgpb.AttemptState_ATTEMPT_STATE_LOST:
+		return true
+	}
+	return false
+}

@@ -1,0 +1,103 @@
+package borgmaster
+
+import (
+	"context"
+	"maps"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+const (
+	// How long a borglet that is to be added is tried.
+	describeTimeout = 5 * time.Second
+	// How long a second replica tries a machine before it calls it unreachable.
+	probeTimeout = time.Second
+)
+
+// AddMachine asks the borglet at an address what machine it is and takes it
+// into the cell.
+func (a *masterAPI) AddMachine(ctx context.Context, req *borgrpc.AddMachineRequest) (*borgrpc.AddMachineResponse, error) {
+	m := a.m
+	op := &borgpb.Op{RequestId: req.GetRequestId(), RequestWallNs: req.GetRequestWallNs()}
+	add := &borgpb.AddMachine{Name: req.GetName(), Labels: req.GetLabels()}
+	op.Op = &borgpb.Op_AddMachine{AddMachine: add}
+	// Before the borglet is asked: strangers make no master dial.
+	if r := permit(door.Caller(ctx), m.cfg.Operators, op); r != nil {
+		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
+	}
+	is, err := m.describe(ctx, req.GetAddr(), describeTimeout)
+	if err != nil {
+		return nil, status.Errorf(codes.FailedPrecondition, "no borglet answers at %s: %s; is it running there, and can this master reach it?",
+			req.GetAddr(), status.Convert(err).Message())
+	}
+	if add.Name == "" {
+		add.Name = is.GetName()
+	}
+	if r := m.belongsElsewhere(add.Name, req.GetAddr(), is.GetCellId()); r != nil {
+		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}, Name: add.Name}, nil
+	}
+	add.Spec = is.GetSpec()
+	if add.Spec == nil {
+		add.Spec = &borgpb.MachineSpec{}
+	}
+	add.Spec.Addr = req.GetAddr()
+	if add.Spec.Attributes == nil {
+		add.Spec.Attributes = map[string]string{}
+	}
+	maps.Copy(add.Spec.Attributes, req.GetAttributes())
+	result, err := m.mutate(ctx, op)
+	if err != nil {
+		return nil, err
+	}
+	return &borgrpc.AddMachineResponse{Result: result, Name: add.Name}, nil
+}
+
+func (m *Master) belongsElsewhere(name, addr, cellID string) *borgpb.Refusal {
+	if cellID == "" || cellID == m.cellID {
+		return nil
+	}
+	return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, name,
+		"the borglet at %s obeys another cell, %s; this one is %s", addr, cellID, m.cellID)
+}
+
+// describe asks a borglet what machine it is.
+func (m *Master) describe(ctx context.Context, addr string, timeout time.Duration) (*borgrpc.DescribeResponse, error) {
+	conn, err := m.conns.to(addr)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	return borgrpc.NewBorgletServiceClient(conn).Describe(ctx, &borgrpc.DescribeRequest{})
+}
+
+// probe tries a machine once and says what came of it.
+func (m *Master) probe(ctx context.Context, addr string) *borgrpc.ProbeResponse {
+	if _, err := m.describe(ctx, addr, probeTimeout); err != nil {
+		return &borgrpc.ProbeResponse{Error: status.Convert(err).Message()}
+	}
+	return &borgrpc.ProbeResponse{Reached: true}
+}
+
+// probeFrom has a replica try a machine. ok is false when that replica did not
+// answer, so that nothing was learnt.
+func (m *Master) probeFrom(ctx context.Context, replica uint64, machine, addr string, term uint64) (resp *borgrpc.ProbeResponse, ok bool) {
+	if replica == m.cfg.Log.State().Replica {
+		return m.probe(ctx, addr), true
+	}
+	conn, err := m.replicaConn(replica)
+	if err != nil {
+		return nil, false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*probeTimeout)
+	defer cancel()
+	resp, err = borgrpc.NewReplicaServiceClient(conn).Probe(ctx, &borgrpc.ProbeRequest{Machine: machine, Addr: addr, Term: term}, grpc.WaitForReady(false))
+	return resp, err == nil
+}

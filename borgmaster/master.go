@@ -1,0 +1,188 @@
+// Package borgmaster is one replica of a cell's master: the I/O around the
+// cell. It serves users, schedulers and the other replicas; it polls the
+// borglets through its link shard; and while it is elected it does the elected
+// master's duties and keeps a scheduler process running.
+//
+// It decides nothing about jobs, tasks and machines: every change is an op in
+// the replicated log, and borgmaster/cell says what it does. The log, the
+// membership and the scheduler process are handed in, so that the same master
+// runs over raft and over a log in memory.
+//
+// It must not import the replica, the checkpoint, raft or a borglet.
+package borgmaster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"borg/borgmaster/cell"
+	"borg/borgmaster/linkshard"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// Config is what a Master needs.
+type Config struct {
+	// Name of the cell.
+	CellName string
+	// This replica's id.
+	Replica uint64
+	// Address of this replica's own door, for its scheduler process.
+	Addr string
+	// Socket on which the scheduler process answers. Empty: there is none.
+	SchedulerSocket string
+	// Nil: no scheduler process is started; one may still follow.
+	Scheduler SchedulerProcess
+	Log       Log
+	Members   Members
+	// Nil: the membership cannot be changed.
+	MemberChanges MemberChanges
+	// Users who may change machines, members and what belongs to others.
+	Operators []string
+	// Period of polls of a machine at rest; 0: 2 s.
+	PollPeriod time.Duration
+	// Monotonic clock; nil: time since New.
+	MonotonicNs func() int64
+	Build       string
+	// Says which cell and replica in each line.
+	Logger *slog.Logger
+}
+
+// Validate says what is missing.
+func (c *Config) Validate() error {
+	switch {
+	case c.Replica == 0:
+		return errors.New("master: no replica id")
+	case c.Log == nil || c.Members == nil:
+		return errors.New("master: no log or no members")
+	case c.Logger == nil:
+		return errors.New("master: no logger")
+	case c.Scheduler != nil && (c.SchedulerSocket == "" || c.Addr == ""):
+		return errors.New("master: a scheduler process needs an address and a socket")
+	}
+	return nil
+}
+
+// Master is one replica. Make it before the log is started, so that it hears
+// everything.
+type Master struct {
+	cfg    Config
+	cellID string
+	conns  *conns
+	events eventRing
+	shard  *linkshard.Shard
+	duty   *dutyLoop
+	// Fires with each applied entry, and with each change of the log's state.
+	applied, stateChanged pulse
+	// Scheduler processes that follow this master.
+	followers atomic.Int64
+	// Closed when Run ends, so that long streams end.
+	stopping chan struct{}
+	stopOnce sync.Once
+}
+
+// New returns a master over cfg.Log, which must not be started yet.
+func New(cfg Config) (*Master, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	if cfg.MonotonicNs == nil {
+		start := time.Now()
+		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
+	}
+	m := &Master{cfg: cfg, conns: newConns(self), stopping: make(chan struct{})}
+	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
+	m.duty = newDutyLoop(m)
+	m.shard = linkshard.New(linkshard.Config{
+		Core:     linkshard.CoreConfig{Replica: cfg.Replica, PeriodNs: cmp.Or(int64(cfg.PollPeriod), int64(2*time.Second))},
+		CellName: cfg.CellName, CellID: m.cellID,
+		Log: shardView{m}, Borglets: shardView{m}, Master: shardView{m},
+		NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
+	})
+	cfg.Log.Subscribe((*ear)(m))
+	return m, nil
+}
+
+// RegisterServices makes s serve this master. s must have been made with Guard.
+func (m *Master) RegisterServices(s *grpc.Server) {
+	borgrpc.RegisterMasterServiceServer(s, &masterAPI{m: m})
+	borgrpc.RegisterMemberServiceServer(s, &memberAPI{m: m})
+	borgrpc.RegisterSchedulingServiceServer(s, &schedulingAPI{m: m})
+	borgrpc.RegisterReplicaServiceServer(s, &replicaAPI{m: m})
+}
+
+// Run does what this replica does by itself, until ctx ends. Then long streams
+// end too, so that the server can be stopped.
+func (m *Master) Run(ctx context.Context) error {
+	var running sync.WaitGroup
+	defer m.conns.close()
+	defer m.stopOnce.Do(func() { close(m.stopping) })
+	defer running.Wait()
+	// The elected master's duties.
+	running.Go(func() { m.duty.Run(ctx) })
+	// The scheduler process, while elected.
+	if m.cfg.Scheduler != nil {
+		running.Go(func() { m.superviseScheduler(ctx) })
+	}
+	return m.shard.Run(ctx)
+}
+
+func (m *Master) schedulerConnected() bool {
+	if m.cfg.Log.State().Ready {
+		return m.followers.Load() > 0
+	}
+	return m.shard.Stats().SchedulerConnected
+}
+
+// ear is the Master as a Listener of its log: it notes and wakes, nothing else.
+type ear Master
+
+// Applied notes which machines are concerned, and keeps the events.
+func (e *ear) Applied(_ CommittedEntry, _ []*borgpb.Result, events []cell.Event) {
+	for i := range events {
+		ev := &events[i]
+		if ev.Machine == "" {
+			continue
+		}
+		if ev.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {
+			e.duty.machineChanged(ev.Machine)
+		}
+		if concernsBorglet(ev.Kind) {
+			e.shard.Changed(ev.Machine)
+		}
+	}
+	e.events.add(events)
+	e.applied.Fire()
+}
+
+// concernsBorglet leaves out what the borglet itself has just said.
+func concernsBorglet(kind borgpb.EventKind) bool {
+	switch kind {
+	case borgpb.EventKind_EVENT_KIND_START, borgpb.EventKind_EVENT_KIND_RESTART, borgpb.EventKind_EVENT_KIND_STOPPED,
+		borgpb.EventKind_EVENT_KIND_FINISH, borgpb.EventKind_EVENT_KIND_FAIL:
+		return false
+	}
+	return true
+}
+
+// StateChanged wakes whoever waits for an election.
+func (e *ear) StateChanged(s LogState) {
+	e.cfg.Logger.Info("log state changed", "elected", s.Elected, "term", s.Term, "ready", s.Ready)
+	e.stateChanged.Fire()
+	e.shard.StateChanged()
+}
+
+// Restored begins anew with another cell.
+func (e *ear) Restored(index uint64) {
+	e.events.restart(index)
+	e.shard.Reload()
+	e.applied.Fire()
+	e.stateChanged.Fire()
+}

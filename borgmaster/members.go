@@ -1,0 +1,112 @@
+package borgmaster
+
+import (
+	"context"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+// MemberChanges changes the membership of the replicas; only the elected one
+// can.
+type MemberChanges interface {
+	// AddLearner takes in a replica that does not vote yet. Its id must never
+	// have been used.
+	AddLearner(ctx context.Context, member *borgpb.Member) error
+	// Promote gives a learner that has caught up its vote.
+	Promote(ctx context.Context, id uint64) error
+	RemoveMember(ctx context.Context, id uint64) error
+}
+
+// memberAPI serves MemberService.
+type memberAPI struct {
+	borgrpc.UnimplementedMemberServiceServer
+	m *Master
+}
+
+func (a *memberAPI) ListMembers(ctx context.Context, req *borgrpc.ListMembersRequest) (*borgrpc.ListMembersResponse, error) {
+	return onElected(ctx, a.m, true,
+		func(context.Context) (*borgrpc.ListMembersResponse, error) { return a.m.listMembers(), nil },
+		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.ListMembersResponse, error) {
+			return borgrpc.NewMemberServiceClient(conn).ListMembers(ctx, req)
+		})
+}
+
+func (m *Master) listMembers() *borgrpc.ListMembersResponse {
+	state := m.cfg.Log.State()
+	learners := m.cfg.Members.Learners()
+	live := m.duty.live()
+	resp := &borgrpc.ListMembersResponse{Term: state.Term}
+	for _, member := range m.cfg.Members.Members() {
+		resp.Members = append(resp.Members, &borgrpc.MemberStatus{
+			Member: member, Learner: slices.Contains(learners, member.Id),
+			Elected: member.Id == state.Elected, Live: slices.Contains(live, member.Id),
+		})
+	}
+	return resp
+}
+
+func (a *memberAPI) AddMember(ctx context.Context, req *borgrpc.AddMemberRequest) (*borgrpc.AddMemberResponse, error) {
+	if req.GetMember().GetId() == 0 || req.GetMember().GetAddr() == "" {
+		return nil, status.Error(codes.InvalidArgument, "a member needs an id, from 1 and never used before, and an address")
+	}
+	err := a.change(ctx,
+		func(ctx context.Context, c MemberChanges) error { return c.AddLearner(ctx, req.Member) },
+		func(ctx context.Context, c borgrpc.MemberServiceClient) error {
+			_, err := c.AddMember(ctx, req)
+			return err
+		})
+	return &borgrpc.AddMemberResponse{}, err
+}
+
+func (a *memberAPI) PromoteMember(ctx context.Context, req *borgrpc.PromoteMemberRequest) (*borgrpc.PromoteMemberResponse, error) {
+	err := a.change(ctx,
+		func(ctx context.Context, c MemberChanges) error { return c.Promote(ctx, req.GetId()) },
+		func(ctx context.Context, c borgrpc.MemberServiceClient) error {
+			_, err := c.PromoteMember(ctx, req)
+			return err
+		})
+	return &borgrpc.PromoteMemberResponse{}, err
+}
+
+func (a *memberAPI) RemoveMember(ctx context.Context, req *borgrpc.RemoveMemberRequest) (*borgrpc.RemoveMemberResponse, error) {
+	err := a.change(ctx,
+		func(ctx context.Context, c MemberChanges) error { return c.RemoveMember(ctx, req.GetId()) },
+		func(ctx context.Context, c borgrpc.MemberServiceClient) error {
+			_, err := c.RemoveMember(ctx, req)
+			return err
+		})
+	return &borgrpc.RemoveMemberResponse{}, err
+}
+
+// change makes an operator's change of the members on the elected master.
+func (a *memberAPI) change(ctx context.Context, local func(context.Context, MemberChanges) error, remote func(context.Context, borgrpc.MemberServiceClient) error) error {
+	caller := door.Caller(ctx)
+	if !slices.Contains(a.m.cfg.Operators, caller.GetUser()) {
+		return status.Errorf(codes.PermissionDenied, "user %q is not an operator of this cell; operators: %s", caller.GetUser(), strings.Join(a.m.cfg.Operators, ", "))
+	}
+	if a.m.cfg.MemberChanges == nil {
+		return status.Error(codes.Unimplemented, "the members of this cell cannot be changed")
+	}
+	_, err := onElected(ctx, a.m, false,
+		func(ctx context.Context) (struct{}, error) {
+			err := local(ctx, a.m.cfg.MemberChanges)
+			if _, ok := status.FromError(err); err != nil && !ok && grpcCode(err) == codes.Internal {
+				err = status.Error(codes.FailedPrecondition, err.Error())
+			}
+			return struct{}{}, err
+		},
+		func(ctx context.Context, conn *grpc.ClientConn) (struct{}, error) {
+			return struct{}{}, remote(ctx, borgrpc.NewMemberServiceClient(conn))
+		})
+	return err
+}
+
+func grpcCode(err error) codes.Code { return status.Code(grpcError(err)) }

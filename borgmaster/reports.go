@@ -1,0 +1,92 @@
+package borgmaster
+
+import (
+	"context"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/cell"
+	"borg/borgmaster/linkshard"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// self is how a master names itself to others and in the log.
+var self = &borgpb.Principal{User: "borgmaster", Role: borgpb.Role_ROLE_MASTER}
+
+// replicaAPI serves ReplicaService.
+type replicaAPI struct {
+	borgrpc.UnimplementedReplicaServiceServer
+	m *Master
+}
+
+// Report takes in what a replica's link shard found.
+func (a *replicaAPI) Report(ctx context.Context, req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, error) {
+	return a.m.report(ctx, req)
+}
+
+// Probe tries a machine once, for an elected master that wants a second
+// opinion.
+func (a *replicaAPI) Probe(ctx context.Context, req *borgrpc.ProbeRequest) (*borgrpc.ProbeResponse, error) {
+	return a.m.probe(ctx, req.GetAddr()), nil
+}
+
+// report is the elected master's side of Report.
+func (m *Master) report(ctx context.Context, req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, error) {
+	if req.GetCellId() != m.cellID {
+		return nil, status.Errorf(codes.FailedPrecondition, "replica %d is of cell %s, this is cell %s", req.GetReplica(), req.GetCellId(), m.cellID)
+	}
+	state := m.cfg.Log.State()
+	if !state.Ready {
+		return nil, notElected(state)
+	}
+	resp, err := m.duty.hear(req)
+	if err != nil {
+		return nil, err
+	}
+	resp.SchedulerConnected = m.schedulerConnected()
+	if len(req.GetReports().GetMachines()) > 0 {
+		resp.Result, err = m.cfg.Log.Propose(ctx, &borgpb.Op{
+			Principal: self, Op: &borgpb.Op_Reports{Reports: req.Reports},
+		})
+		if err != nil {
+			return nil, grpcError(err)
+		}
+	}
+	return resp, nil
+}
+
+// shardView is the master as its own link shard sees it.
+type shardView struct{ m *Master }
+
+func (v shardView) View(f func(c *cell.Cell)) { v.m.cfg.Log.View(f) }
+
+func (v shardView) State() linkshard.State {
+	s := v.m.cfg.Log.State()
+	return linkshard.State{Replica: s.Replica, Elected: s.Elected, Term: s.Term, Applied: s.Applied, Commit: s.Commit}
+}
+
+// Report goes to the elected master, which may be this one.
+func (v shardView) Report(ctx context.Context, req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, error) {
+	state := v.m.cfg.Log.State()
+	if state.Ready {
+		return v.m.report(ctx, req)
+	}
+	if state.Elected == 0 || state.Elected == state.Replica {
+		return nil, notElected(state)
+	}
+	conn, err := v.m.replicaConn(state.Elected)
+	if err != nil {
+		return nil, err
+	}
+	return borgrpc.NewReplicaServiceClient(conn).Report(ctx, req)
+}
+
+func (v shardView) Borglet(addr string) (borgrpc.BorgletServiceClient, error) {
+	conn, err := v.m.conns.to(addr)
+	if err != nil {
+		return nil, err
+	}
+	return borgrpc.NewBorgletServiceClient(conn), nil
+}

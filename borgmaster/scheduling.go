@@ -1,0 +1,139 @@
+package borgmaster
+
+import (
+	"context"
+	"slices"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+const (
+	// Records and entries are sent in messages of about this size.
+	followChunkBytes = 512 << 10
+	// Entries taken from the log at once.
+	followEntries = 256
+)
+
+// schedulingAPI serves SchedulingService; it answers only while this replica
+// is elected.
+type schedulingAPI struct {
+	borgrpc.UnimplementedSchedulingServiceServer
+	m *Master
+}
+
+// Follow sends the whole cell once and then every entry as it is applied. It
+// ends with Unavailable when this replica is no longer elected, and with
+// OutOfRange when the follower has fallen behind what is held; in both cases
+// the follower begins again.
+func (a *schedulingAPI) Follow(req *borgrpc.FollowRequest, stream borgrpc.SchedulingService_FollowServer) error {
+	m := a.m
+	state := m.cfg.Log.State()
+	if !state.Ready {
+		return notElected(state)
+	}
+	after, err := sendRecords(m.cfg.Log, stream)
+	if err != nil {
+		return err
+	}
+	m.followers.Add(1)
+	defer m.followers.Add(-1)
+	m.cfg.Logger.Info("scheduler follows", "index", after, "scheduler", req.GetScheduler(), "build", req.GetBuild())
+	defer m.cfg.Logger.Info("scheduler no longer follows")
+	for {
+		applied, changed := m.applied.Wait(), m.stateChanged.Wait()
+		if now := m.cfg.Log.State(); !now.Ready || now.Term != state.Term {
+			return notElected(now)
+		}
+		entries, ok := m.cfg.Log.Entries(after, followEntries)
+		if !ok {
+			return status.Errorf(codes.OutOfRange, "entry %d is no longer held; load the cell anew", after+1)
+		}
+		if len(entries) > 0 {
+			if after, err = sendEntries(entries, stream); err != nil {
+				return err
+			}
+			continue
+		}
+		select {
+		case <-applied:
+		case <-changed:
+		case <-m.stopping:
+			return status.Error(codes.Unavailable, "this replica is stopping")
+		case <-stream.Context().Done():
+			return status.FromContextError(stream.Context().Err()).Err()
+		}
+	}
+}
+
+// sendRecords sends the cell as it is and returns the index it stands for. The
+// records are copied in one View, because they must be of one moment.
+func sendRecords(log Log, stream borgrpc.SchedulingService_FollowServer) (uint64, error) {
+	var chunks []*borgrpc.FollowResponse
+	last := &borgrpc.FollowResponse{RecordsEnd: true}
+	log.View(func(c *cell.Cell) {
+		chunk, size := &borgrpc.FollowResponse{}, 0
+		for key, value := range c.Records() {
+			if size > 0 && size+len(key)+len(value) > followChunkBytes {
+				chunks = append(chunks, chunk)
+				chunk, size = &borgrpc.FollowResponse{}, 0
+			}
+			chunk.Records = append(chunk.Records, &borgrpc.Record{Key: slices.Clone(key), Value: slices.Clone(value)})
+			size += len(key) + len(value)
+		}
+		chunks = append(chunks, chunk)
+		last.Index, last.CellId, last.Epoch = c.Index(), c.ID(), c.Epoch()
+	})
+	for _, chunk := range append(chunks, last) {
+		if err := stream.Send(chunk); err != nil {
+			return 0, err
+		}
+	}
+	return last.Index, nil
+}
+
+// sendEntries sends entries in messages of bounded size.
+func sendEntries(entries []CommittedEntry, stream borgrpc.SchedulingService_FollowServer) (after uint64, err error) {
+	resp, size := &borgrpc.FollowResponse{}, 0
+	for i, e := range entries {
+		resp.Entries = append(resp.Entries, &borgrpc.CommittedEntry{Index: e.Index, Term: e.Term, Data: e.Data})
+		size += len(e.Data)
+		after = e.Index
+		if size >= followChunkBytes || i == len(entries)-1 {
+			if err := stream.Send(resp); err != nil {
+				return 0, err
+			}
+			resp, size = &borgrpc.FollowResponse{}, 0
+		}
+	}
+	return after, nil
+}
+
+// Assign proposes a batch. It forwards nothing: a scheduler belongs to one
+// elected master.
+func (a *schedulingAPI) Assign(ctx context.Context, req *borgrpc.AssignRequest) (*borgrpc.AssignResponse, error) {
+	m := a.m
+	if state := m.cfg.Log.State(); !state.Ready {
+		return nil, notElected(state)
+	}
+	result, err := m.cfg.Log.Propose(ctx, &borgpb.Op{
+		Principal: door.Caller(ctx),
+		Op:        &borgpb.Op_Assign{Assign: req.GetAssign()},
+	})
+	if err != nil {
+		return nil, grpcError(err)
+	}
+	return &borgrpc.AssignResponse{Result: result}, nil
+}
+
+func notElected(state LogState) error {
+	if state.Elected != 0 && state.Elected != state.Replica {
+		return status.Errorf(codes.Unavailable, "replica %d is not elected; replica %d is", state.Replica, state.Elected)
+	}
+	return status.Errorf(codes.Unavailable, "replica %d is not elected", state.Replica)
+}
