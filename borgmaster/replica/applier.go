@@ -1,0 +1,260 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"runtime/debug"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// digestEvery is how many entries lie between two digests in the log. The cell
+// remembers its digests at these indexes.
+const digestEvery = 1024
+
+// applyItem is work for the apply goroutine: one of these is set.
+type applyItem struct {
+	apply   *Apply
+	state   *borgmaster.LogState
+	install *installation
+	// flush is told when everything applied is flushed.
+	flush chan error
+}
+
+// installation is a received checkpoint to be put in the place of everything.
+type installation struct {
+	received *receivedSnapshot
+	hard     *raftpb.HardState
+	done     chan struct{}
+}
+
+// runApply is the apply goroutine: the only one that changes the cell and
+// writes records.
+func (r *Replica) runApply(ctx context.Context) error {
+	ticker := time.NewTicker(r.cfg.FlushInterval)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C:
+			if err := r.flush(); err != nil {
+				return err
+			}
+			continue
+		case <-r.toApply.wake:
+		}
+		for _, it := range r.toApply.take() {
+			if ctx.Err() != nil {
+				return nil
+			}
+			if err := r.applyOne(it); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+func (r *Replica) applyOne(it applyItem) error {
+	switch {
+	case it.apply != nil:
+		return r.apply(it.apply)
+	case it.state != nil:
+		for _, l := range r.listeners {
+			l.StateChanged(r.withIndexes(*it.state))
+		}
+	case it.install != nil:
+		return r.installNow(it.install)
+	case it.flush != nil:
+		it.flush <- r.flush()
+	}
+	return nil
+}
+
+// apply applies committed entries, in order.
+func (r *Replica) apply(a *Apply) error {
+	for _, e := range a.Entries {
+		if err := r.applyEntry(e); err != nil {
+			return err
+		}
+	}
+	r.inbox.put(input{event: Applied{Apply: a}})
+	if r.cell.Dirty() >= r.cfg.FlushRecords {
+		return r.flush()
+	}
+	return nil
+}
+
+func (r *Replica) applyEntry(e Committed) error {
+	ce := borgmaster.CommittedEntry{Index: e.Entry.GetIndex(), Term: e.Entry.GetTerm()}
+	// What raft puts into the log for itself changes nothing in the cell but
+	// its index, and is the same for all who follow the log.
+	if e.Entry.GetType() == raftpb.EntryNormal {
+		ce.Data = e.Entry.GetData()
+	}
+	results, events, timeNs, err := r.feed(ce)
+	if err != nil {
+		return err
+	}
+	r.applied.Store(ce.Index)
+
+	r.mu.Lock()
+	r.recent.add(ce)
+	if ce.Term != r.base.term {
+		r.base = termBase{term: ce.Term, cellNs: timeNs}
+	}
+	if e.Members != nil {
+		r.members = *e.Members
+	}
+	r.answerReads(ce.Index)
+	b := r.ownBatch(ce)
+	change := r.changes[e.Change]
+	delete(r.changes, e.Change)
+	elected := r.state.Ready
+	r.mu.Unlock()
+
+	for _, l := range r.listeners {
+		l.Applied(ce, results, events)
+	}
+	// Whoever asked hears of it after the listeners: what he reads next is in
+	// their state too.
+	if b != nil {
+		if err := b.answer(results); err != nil {
+			return r.fatal("results do not belong to the ops that were proposed", fmt.Errorf("index %d: %w", ce.Index, err))
+		}
+	}
+	if change != nil {
+		change <- e.Refused
+	}
+	if e.Members != nil {
+		r.tellTransport()
+		if e.Members.removed(r.identity.GetReplica()) {
+			return ErrRemoved
+		}
+	}
+	if elected && ce.Index%digestEvery == 0 {
+		r.proposeDigest(ce.Index)
+	}
+	return nil
+}
+
+// feed gives an entry to the cell.
+func (r *Replica) feed(e borgmaster.CommittedEntry) (results []*borgpb.Result, events []cell.Event, timeNs int64, err error) {
+	r.cellMu.Lock()
+	defer r.cellMu.Unlock()
+	defer func() {
+		// A fault of the cell's own. The cell is in no known state any more, and
+		// every replica that applies this entry comes to the same end.
+		if p := recover(); p != nil {
+			err = r.fatal(fmt.Sprintf("the cell cannot apply entry %d of term %d", e.Index, e.Term), fmt.Errorf("%v\n%s", p, debug.Stack()))
+		}
+	}()
+	results, events = r.cell.Apply(e.Index, e.Term, e.Data)
+	if err := r.cell.Diverged(); err != nil {
+		return nil, nil, 0, r.fatal("its cell differs from that of the elected replica; remove it from the cell and join with a new number", err)
+	}
+	return results, events, r.cell.TimeNs(), nil
+}
+
+// proposeDigest logs this cell's digest, for the others to compare with theirs.
+func (r *Replica) proposeDigest(index uint64) {
+	d, ok := r.cell.DigestAt(index)
+	if !ok {
+		return
+	}
+	op := &borgpb.Op{
+		Principal: &borgpb.Principal{User: "borgmaster", Role: borgpb.Role_ROLE_MASTER},
+		Op:        &borgpb.Op_Digest{Digest: &borgpb.LogDigest{Index: index, Digest: d[:]}},
+	}
+	// A digest that finds no room is not missed: another follows.
+	_, _ = r.enqueue(op)
+}
+
+// installNow replaces cell, records and log by a received checkpoint.
+func (r *Replica) installNow(in *installation) error {
+	if in.received == nil {
+		return r.fatal("a checkpoint is to be installed", fmt.Errorf("none was received"))
+	}
+	h := in.received.incoming.Header()
+	if err := r.store.Install(in.received.incoming, in.hard); err != nil {
+		return r.fatal("a received checkpoint cannot be installed", err)
+	}
+	c, err := r.loadCell()
+	if err != nil {
+		return r.fatal("a received checkpoint cannot be loaded", err)
+	}
+	r.cellMu.Lock()
+	r.cell = c
+	r.cellMu.Unlock()
+	r.applied.Store(h.GetIndex())
+	r.mu.Lock()
+	r.members = membershipOf(h)
+	r.recent.reset()
+	r.base = termBase{term: h.GetTerm(), cellNs: c.TimeNs()}
+	r.answerReads(h.GetIndex())
+	r.mu.Unlock()
+	r.tellTransport()
+	r.log.Info("checkpoint installed", "index", h.GetIndex(), "term", h.GetTerm())
+	for _, l := range r.listeners {
+		l.Restored(h.GetIndex())
+	}
+	close(in.received.decided)
+	close(in.done)
+	return nil
+}
+
+// flush writes changed records with the index that they stand for, and then
+// drops what of the log is no longer needed. It belongs to the apply goroutine.
+func (r *Replica) flush() error {
+	if r.store.Header().GetIndex() == r.cell.Index() || r.applied.Load() <= firstIndex {
+		return nil
+	}
+	f := r.store.NewFlush()
+	h := proto.CloneOf(r.store.Header())
+	r.mu.Lock()
+	r.members.fill(h)
+	r.mu.Unlock()
+
+	r.cellMu.Lock()
+	r.cell.Flush(f.Put)
+	r.headerOf(r.cell, h)
+	r.cellMu.Unlock()
+
+	if err := f.Commit(h); err != nil {
+		return r.fatal("the records cannot be written", err)
+	}
+	if err := r.store.Compact(r.held()); err != nil {
+		return r.fatal("the log cannot be compacted", err)
+	}
+	return nil
+}
+
+// headerOf says what the cell is now.
+func (r *Replica) headerOf(c *cell.Cell, h *borgpb.CheckpointHeader) {
+	d := c.Digest()
+	h.Digest = d[:]
+	h.Index, h.Term = c.Index(), c.Term()
+	h.CellFormat = c.Format()
+	h.Epoch = c.Epoch()
+	h.CellTimeNs, h.WallTimeNs = c.TimeNs(), c.WallNs()
+}
+
+// flushNow has everything applied so far flushed.
+func (r *Replica) flushNow(ctx context.Context) error {
+	done := make(chan error, 1)
+	r.toApply.put(applyItem{flush: done})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-r.done:
+		return ErrStopped
+	}
+}

@@ -1,0 +1,394 @@
+package replica
+
+import (
+	"errors"
+	"fmt"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+)
+
+// Bounds that raft keeps for us.
+const (
+	maxMessageBytes     = 1 << 20
+	maxInflightMessages = 256
+	maxInflightBytes    = 16 << 20
+	maxUncommittedBytes = 64 << 20
+	maxApplyingBytes    = 8 << 20
+)
+
+// promoteLag is how many entries a learner may be behind when it gets its vote.
+const promoteLag = 256
+
+// CoreConfig is what a core begins with.
+type CoreConfig struct {
+	// ID of this replica, from 1.
+	ID uint64
+	// Nonce differs each time the replica is started, so that an answer to a
+	// read of an earlier life is not taken for one of this.
+	Nonce uint64
+	// Storage is read by Step. It must already hold what was reported as
+	// appended, and may hold more.
+	Storage raft.Storage
+	// Header is what the cell's records stand for: applied index and members.
+	Header *borgpb.CheckpointHeader
+	// ElectionTicks without a word from the elected master start an election;
+	// raft adds up to as many at random. HeartbeatTicks lie between heartbeats.
+	ElectionTicks, HeartbeatTicks int
+	// StallTicks is how long one append may take before an elected replica
+	// hands over to another.
+	StallTicks int
+	// Logger gets raft's own words.
+	Logger raft.Logger
+}
+
+// Core decides everything about the log: who is elected, what is committed.
+// Each Step takes events and returns what is to be done about them. It is a
+// function of its events and of the storage (and of raft's election jitter).
+type Core struct {
+	cfg     CoreConfig
+	rn      *raft.RawNode
+	ticks   uint64
+	members Membership
+	state   CoreState
+	// Term of the last entry handed out for application that we know to be
+	// applied, and its index.
+	applied, appliedTerm uint64
+	// When each append that is under way was handed out, oldest first.
+	appendTicks []uint64
+	// The tick at which each other replica was last heard.
+	heard map[uint64]uint64
+	// Reads that are not answered, with the tick at which each was last asked.
+	reads map[uint64]uint64
+	// A change of members that was proposed in this term is not yet applied.
+	changing bool
+	out      Effects
+}
+
+// CoreState is how a replica stands.
+type CoreState struct {
+	Term, Elected, Commit uint64
+	Leading               bool
+	// Settled: leading, and everything of earlier terms is applied here.
+	Settled bool
+}
+
+// Event is something that happened to a replica.
+type Event interface{ event() }
+
+type (
+	// Tick is the passing of one tick.
+	Tick struct{}
+	// Receive is a message from another replica.
+	Receive struct{ Message *raftpb.Message }
+	// Propose asks for an entry. The effects say whether it was taken.
+	Propose struct{ Data []byte }
+	// Change asks for a change of members. The effects say whether it was
+	// taken.
+	Change struct {
+		ID     uint64
+		Type   raftpb.ConfChangeType
+		Member *borgpb.Member
+	}
+	// Read asks for an index that, once applied, shows everything that was
+	// committed when it was asked.
+	Read struct{ ID uint64 }
+	// ForgetRead takes a Read back.
+	ForgetRead struct{ ID uint64 }
+	// Appended says that the oldest append under way is durable.
+	Appended struct{ Append *Append }
+	// Applied says that the oldest apply under way is done.
+	Applied struct{ Apply *Apply }
+	// Campaign starts an election now.
+	Campaign struct{}
+	// Transfer hands leadership to another member; zero: to the best one.
+	Transfer struct{ To uint64 }
+	// Unreachable says that messages to a member were lost.
+	Unreachable struct{ Member uint64 }
+	// SnapshotSent says how the sending of a checkpoint ended.
+	SnapshotSent struct {
+		Member uint64
+		Failed bool
+	}
+)
+
+func (Tick) event()         {}
+func (Receive) event()      {}
+func (Propose) event()      {}
+func (Change) event()       {}
+func (Read) event()         {}
+func (ForgetRead) event()   {}
+func (Appended) event()     {}
+func (Applied) event()      {}
+func (Campaign) event()     {}
+func (Transfer) event()     {}
+func (Unreachable) event()  {}
+func (SnapshotSent) event() {}
+
+// Effects are what is to be done, each list in its order. Appends are done one
+// after the other, and so are applies; an append of a checkpoint comes after
+// all applies before it.
+type Effects struct {
+	// Send may be sent at once. A message may be lost, but should rarely be.
+	Send []*raftpb.Message
+	// Append is to be made durable and answered with Appended.
+	Append []*Append
+	// Apply is to be applied and answered with Applied.
+	Apply []*Apply
+	// Proposed has, for each Propose and Change in order, the term in which it
+	// was taken, or why it was not.
+	Proposed []Proposed
+	// Reads are answered.
+	Reads []ReadDone
+	// State after the step; Changed when another than before.
+	State   CoreState
+	Changed bool
+}
+
+// Append is entries, hard state and checkpoint to be made durable.
+type Append struct {
+	Entries []*raftpb.Entry
+	// Hard is nil when it did not change.
+	Hard *raftpb.HardState
+	// Snapshot, when not nil, replaces everything and comes before Entries. Its
+	// data is a CheckpointHeader.
+	Snapshot *raftpb.Snapshot
+	// Sync: somebody waits for it.
+	Sync bool
+
+	responses []*raftpb.Message
+}
+
+// Apply is committed entries to be applied.
+type Apply struct {
+	Entries []Committed
+
+	responses []*raftpb.Message
+}
+
+// Committed is a committed entry.
+type Committed struct {
+	Entry *raftpb.Entry
+	// Members is set by an entry that changed them.
+	Members *Membership
+	// Change is the id of the Change that it was, and Refused why it was not
+	// done.
+	Change  uint64
+	Refused error
+}
+
+// Proposed says what became of a Propose or Change.
+type Proposed struct {
+	Term uint64
+	Err  error
+}
+
+// ReadDone answers a Read.
+type ReadDone struct{ ID, Index uint64 }
+
+// Why a Propose or Change was not taken.
+var (
+	errNotLeading = errors.New("this replica is not elected")
+	errDropped    = errors.New("the log takes nothing at this moment")
+	errChanging   = errors.New("another change of members is under way; try again")
+)
+
+// NewCore makes a core of what is on the disk.
+func NewCore(cfg CoreConfig) (*Core, error) {
+	rn, err := raft.NewRawNode(&raft.Config{
+		ID:                        cfg.ID,
+		ElectionTick:              cfg.ElectionTicks,
+		HeartbeatTick:             cfg.HeartbeatTicks,
+		Storage:                   cfg.Storage,
+		Applied:                   cfg.Header.GetIndex(),
+		AsyncStorageWrites:        true,
+		MaxSizePerMsg:             maxMessageBytes,
+		MaxCommittedSizePerReady:  maxApplyingBytes,
+		MaxUncommittedEntriesSize: maxUncommittedBytes,
+		MaxInflightMsgs:           maxInflightMessages,
+		MaxInflightBytes:          maxInflightBytes,
+		CheckQuorum:               true,
+		PreVote:                   true,
+		Logger:                    cfg.Logger,
+		DisableProposalForwarding: true,
+		StepDownOnRemoval:         true,
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start raft: %w", err)
+	}
+	c := &Core{cfg: cfg, rn: rn, members: membershipOf(cfg.Header), heard: make(map[uint64]uint64), reads: make(map[uint64]uint64)}
+	c.applied, c.appliedTerm = cfg.Header.GetIndex(), cfg.Header.GetTerm()
+	c.state = c.readState()
+	return c, nil
+}
+
+// Members is the membership that raft goes by.
+func (c *Core) Members() Membership { return c.members }
+
+// State is how the replica stands.
+func (c *Core) State() CoreState { return c.state }
+
+// Step takes events in order and returns what is to be done.
+func (c *Core) Step(events ...Event) Effects {
+	for _, ev := range events {
+		c.step(ev)
+	}
+	for c.rn.HasReady() {
+		c.ready()
+	}
+	c.out.State = c.readState()
+	if !c.out.State.Leading {
+		c.changing = false
+	}
+	c.out.Changed = c.out.State != c.state
+	c.state = c.out.State
+	out := c.out
+	c.out = Effects{}
+	return out
+}
+
+func (c *Core) step(ev Event) {
+	switch ev := ev.(type) {
+	case Tick:
+		c.tick()
+	case Receive:
+		c.heard[ev.Message.GetFrom()] = c.ticks
+		// What raft refuses here is a message that came too late.
+		_ = c.rn.Step(ev.Message)
+	case Propose:
+		c.out.Proposed = append(c.out.Proposed, c.propose(ev.Data))
+	case Change:
+		c.out.Proposed = append(c.out.Proposed, c.change(ev))
+	case Read:
+		c.reads[ev.ID] = c.ticks
+		c.rn.ReadIndex(c.readContext(ev.ID))
+	case ForgetRead:
+		delete(c.reads, ev.ID)
+	case Appended:
+		c.appendTicks = c.appendTicks[1:]
+		c.respond(ev.Append.responses)
+	case Applied:
+		if n := len(ev.Apply.Entries); n > 0 {
+			last := ev.Apply.Entries[n-1].Entry
+			c.applied, c.appliedTerm = last.GetIndex(), last.GetTerm()
+		}
+		c.respond(ev.Apply.responses)
+	case Campaign:
+		_ = c.rn.Campaign()
+	case Transfer:
+		c.transfer(ev.To)
+	case Unreachable:
+		c.rn.ReportUnreachable(ev.Member)
+	case SnapshotSent:
+		status := raft.SnapshotFinish
+		if ev.Failed {
+			status = raft.SnapshotFailure
+		}
+		c.rn.ReportSnapshot(ev.Member, status)
+	default:
+		panic(fmt.Sprintf("unknown event %T", ev))
+	}
+}
+
+// respond delivers what was waiting for the disk or for the cell.
+func (c *Core) respond(responses []*raftpb.Message) {
+	for _, m := range responses {
+		if m.GetTo() == c.cfg.ID {
+			_ = c.rn.Step(m)
+		} else {
+			c.out.Send = append(c.out.Send, m)
+		}
+	}
+}
+
+// ready takes what raft has for us.
+func (c *Core) ready() {
+	rd := c.rn.Ready()
+	for _, rs := range rd.ReadStates {
+		if id, ok := c.readID(rs.RequestCtx); ok {
+			if _, waiting := c.reads[id]; waiting {
+				delete(c.reads, id)
+				c.out.Reads = append(c.out.Reads, ReadDone{ID: id, Index: rs.Index})
+			}
+		}
+	}
+	for _, m := range rd.Messages {
+		switch m.GetTo() {
+		case raft.LocalAppendThread:
+			c.append(m)
+		case raft.LocalApplyThread:
+			c.apply(m)
+		default:
+			c.out.Send = append(c.out.Send, m)
+		}
+	}
+}
+
+func (c *Core) append(m *raftpb.Message) {
+	a := &Append{Entries: m.GetEntries(), responses: m.GetResponses(), Sync: len(m.GetResponses()) > 0}
+	if hs := (&raftpb.HardState{Term: m.Term, Vote: m.Vote, Commit: m.Commit}); !raft.IsEmptyHardState(hs) {
+		a.Hard = hs
+	}
+	if s := m.GetSnapshot(); !raft.IsEmptySnap(s) {
+		a.Snapshot = s
+		var h borgpb.CheckpointHeader
+		// The one who received it has made this data himself.
+		if err := proto.Unmarshal(s.GetData(), &h); err != nil {
+			panic(fmt.Sprintf("checkpoint header of index %d: %v", s.GetMetadata().GetIndex(), err))
+		}
+		c.members = membershipOf(&h)
+		c.applied, c.appliedTerm = h.GetIndex(), h.GetTerm()
+	}
+	c.appendTicks = append(c.appendTicks, c.ticks)
+	c.out.Append = append(c.out.Append, a)
+}
+
+func (c *Core) apply(m *raftpb.Message) {
+	a := &Apply{responses: m.GetResponses(), Entries: make([]Committed, len(m.GetEntries()))}
+	for i, e := range m.GetEntries() {
+		a.Entries[i].Entry = e
+		if e.GetType() != raftpb.EntryNormal {
+			c.applyChange(&a.Entries[i])
+		}
+	}
+	c.out.Apply = append(c.out.Apply, a)
+}
+
+// applyChange lets a committed change of members take effect. Raft allows it
+// at any time from its commit on; here, before the entries are handed out, it
+// needs no answer from the apply goroutine.
+func (c *Core) applyChange(e *Committed) {
+	c.changing = false
+	cc := new(raftpb.ConfChange)
+	if e.Entry.GetType() != raftpb.EntryConfChange {
+		e.Refused = fmt.Errorf("a change of type %v is not known", e.Entry.GetType())
+		return
+	}
+	if err := proto.Unmarshal(e.Entry.GetData(), cc); err != nil {
+		e.Refused = fmt.Errorf("the change of members at index %d cannot be read: %w", e.Entry.GetIndex(), err)
+		return
+	}
+	e.Change = cc.GetId()
+	next, err := c.members.apply(cc)
+	if err != nil {
+		e.Refused = err
+		return
+	}
+	c.rn.ApplyConfChange(cc)
+	c.members = next
+	e.Members = &next
+}
+
+func (c *Core) propose(data []byte) Proposed {
+	s := c.readState()
+	if !s.Leading {
+		return Proposed{Err: errNotLeading}
+	}
+	if err := c.rn.Propose(data); err != nil {
+		return Proposed{Err: errDropped}
+	}
+	return Proposed{Term: s.Term}
+}

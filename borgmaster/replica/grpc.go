@@ -1,0 +1,231 @@
+package replica
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// grpcTransport carries messages by RaftService: one long stream to each other
+// replica, and a call of its own for each checkpoint.
+type grpcTransport struct {
+	in       Inbound
+	log      *slog.Logger
+	identity *borgpb.ReplicaIdentity
+
+	mu sync.Mutex
+	// By id; without this replica. Guarded by mu, as is all that follows.
+	peers   map[uint64]*peer
+	members Membership
+	// Set while Run runs; new peers are started with it.
+	ctx context.Context
+	wg  sync.WaitGroup
+	// done is closed when Run ends, so that streams from others end too.
+	done chan struct{}
+}
+
+func newGRPCTransport(in Inbound, id *borgpb.ReplicaIdentity, log *slog.Logger) *grpcTransport {
+	return &grpcTransport{in: in, log: log, identity: id, peers: make(map[uint64]*peer), done: make(chan struct{})}
+}
+
+func (t *grpcTransport) register(s *grpc.Server) {
+	borgrpc.RegisterRaftServiceServer(s, raftServer{t: t})
+}
+
+// Run implements Transport.
+func (t *grpcTransport) Run(ctx context.Context) error {
+	t.mu.Lock()
+	t.ctx = ctx
+	for _, p := range t.peers {
+		t.start(p)
+	}
+	t.mu.Unlock()
+	<-ctx.Done()
+	close(t.done)
+	t.mu.Lock()
+	// No peer is started after this.
+	t.ctx = nil
+	t.mu.Unlock()
+	t.wg.Wait()
+	return nil
+}
+
+// start runs a peer. t.mu is held and t.ctx set.
+func (t *grpcTransport) start(p *peer) {
+	ctx, cancel := context.WithCancel(t.ctx)
+	p.cancel = cancel
+	t.wg.Go(func() { p.run(ctx) })
+}
+
+// SetMembers implements Transport.
+func (t *grpcTransport) SetMembers(m Membership) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.members = m
+	for id, p := range t.peers {
+		if x := m.Member(id); x == nil || x.GetAddr() != p.addr {
+			p.cancel()
+			delete(t.peers, id)
+		}
+	}
+	for _, x := range m.Members {
+		id := x.GetId()
+		if id == t.identity.GetReplica() || t.peers[id] != nil {
+			continue
+		}
+		p := &peer{t: t, id: id, addr: x.GetAddr(), queue: newMailbox[*raftpb.Message](), cancel: func() {}}
+		t.peers[id] = p
+		if t.ctx != nil {
+			t.start(p)
+		}
+	}
+}
+
+// Send implements Transport.
+func (t *grpcTransport) Send(messages []*raftpb.Message) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, m := range messages {
+		if p := t.peers[m.GetTo()]; p != nil {
+			p.queue.putDropping(m, maxPeerMessages)
+		}
+	}
+}
+
+// SendSnapshot implements Transport.
+func (t *grpcTransport) SendSnapshot(ctx context.Context, m *raftpb.Message, write func(io.Writer) error) error {
+	t.mu.Lock()
+	p := t.peers[m.GetTo()]
+	t.mu.Unlock()
+	if p == nil {
+		return fmt.Errorf("no address of member %d is known", m.GetTo())
+	}
+	return p.sendSnapshot(ctx, m, write)
+}
+
+// Refusals of RaftService that no retry changes.
+const (
+	refusedRemoved     = "this replica was removed from the cell"
+	refusedIncarnation = "the cell knows this replica with another directory"
+)
+
+// admit checks who opens a stream. Whoever is not known yet may be a new
+// member of whom this replica has not heard.
+func (t *grpcTransport) admit(cellID string, from, to, incarnation uint64) error {
+	if cellID != t.identity.GetCellId() {
+		return status.Errorf(codes.InvalidArgument, "replica %d of cell id %s speaks to replica %d of cell %s (id %s): an address is wrong", from, cellID, t.identity.GetReplica(), t.identity.GetCellName(), t.identity.GetCellId())
+	}
+	if to != t.identity.GetReplica() {
+		return status.Errorf(codes.InvalidArgument, "replica %d speaks to replica %d and has reached %d: an address is wrong", from, to, t.identity.GetReplica())
+	}
+	t.mu.Lock()
+	members := t.members
+	t.mu.Unlock()
+	if members.removed(from) {
+		return status.Error(codes.FailedPrecondition, refusedRemoved)
+	}
+	if m := members.Member(from); m.GetIncarnation() != 0 && m.GetIncarnation() != incarnation {
+		return status.Error(codes.FailedPrecondition, refusedIncarnation)
+	}
+	t.in.Seen(from, incarnation)
+	return nil
+}
+
+// raftServer is the side of grpcTransport that others call. Both sides have a
+// method Send.
+type raftServer struct {
+	borgrpc.UnimplementedRaftServiceServer
+	t *grpcTransport
+}
+
+// Send implements borgrpc.RaftServiceServer.
+func (s raftServer) Send(stream grpc.ClientStreamingServer[borgrpc.SendRequest, borgrpc.SendResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if err := s.t.admit(first.GetCellId(), first.GetFrom(), first.GetTo(), first.GetIncarnation()); err != nil {
+		return err
+	}
+	// The receiving goroutine ends when this handler returns, because that ends
+	// the stream.
+	ended := make(chan error, 1)
+	go func() { ended <- s.receive(stream, first) }()
+	select {
+	case err := <-ended:
+		return err
+	case <-s.t.done:
+		return status.Error(codes.Unavailable, ErrStopped.Error())
+	}
+}
+
+func (s raftServer) receive(stream grpc.ClientStreamingServer[borgrpc.SendRequest, borgrpc.SendResponse], req *borgrpc.SendRequest) error {
+	from := req.GetFrom()
+	for {
+		for _, data := range req.GetMessages() {
+			m := new(raftpb.Message)
+			if err := proto.Unmarshal(data, m); err != nil {
+				return status.Errorf(codes.InvalidArgument, "a raft message cannot be read: %v", err)
+			}
+			if m.GetFrom() != from || m.GetTo() != s.t.identity.GetReplica() || m.GetType() == raftpb.MsgSnap {
+				return status.Errorf(codes.InvalidArgument, "a raft message %v from %d to %d does not belong here", m.GetType(), m.GetFrom(), m.GetTo())
+			}
+			s.t.in.Deliver(m)
+		}
+		var err error
+		if req, err = stream.Recv(); err == io.EOF {
+			return stream.SendAndClose(&borgrpc.SendResponse{})
+		} else if err != nil {
+			return err
+		}
+	}
+}
+
+// SendSnapshot implements borgrpc.RaftServiceServer.
+func (s raftServer) SendSnapshot(stream grpc.ClientStreamingServer[borgrpc.SendSnapshotRequest, borgrpc.SendSnapshotResponse]) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	if err := s.t.admit(first.GetCellId(), first.GetFrom(), first.GetTo(), first.GetIncarnation()); err != nil {
+		return err
+	}
+	m := new(raftpb.Message)
+	if err := proto.Unmarshal(first.GetMessage(), m); err != nil || m.GetType() != raftpb.MsgSnap {
+		return status.Errorf(codes.InvalidArgument, "the raft message of a checkpoint cannot be read: %v", err)
+	}
+	if err := s.t.in.DeliverSnapshot(stream.Context(), m, &chunkReader{stream: stream, rest: first.GetChunk()}); err != nil {
+		return status.Errorf(codes.Aborted, "%v", err)
+	}
+	return stream.SendAndClose(&borgrpc.SendSnapshotResponse{})
+}
+
+// chunkReader makes one stream of bytes of the chunks of a call.
+type chunkReader struct {
+	stream grpc.ClientStreamingServer[borgrpc.SendSnapshotRequest, borgrpc.SendSnapshotResponse]
+	rest   []byte
+}
+
+func (c *chunkReader) Read(b []byte) (int, error) {
+	for len(c.rest) == 0 {
+		req, err := c.stream.Recv()
+		if err != nil {
+			return 0, err
+		}
+		c.rest = req.GetChunk()
+	}
+	n := copy(b, c.rest)
+	c.rest = c.rest[n:]
+	return n, nil
+}

@@ -1,0 +1,157 @@
+package replica
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"slices"
+
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+	"google.golang.org/protobuf/proto"
+)
+
+// readState asks raft how the replica stands.
+func (c *Core) readState() CoreState {
+	st := c.rn.BasicStatus()
+	s := CoreState{Term: st.GetTerm(), Elected: st.Lead, Commit: st.GetCommit(), Leading: st.RaftState == raft.StateLeader}
+	s.Settled = s.Leading && c.appliedTerm == s.Term
+	return s
+}
+
+// tick lets a tick pass, and looks after what only time can show.
+func (c *Core) tick() {
+	c.ticks++
+	c.rn.Tick()
+	c.askAgain()
+	// What follows need not be looked at in every tick.
+	if c.ticks%uint64(c.cfg.ElectionTicks) != 0 {
+		return
+	}
+	s := c.readState()
+	if s.Leading && len(c.appendTicks) > 0 && c.ticks-c.appendTicks[0] >= uint64(c.cfg.StallTicks) {
+		// Our disk hangs. What we are elected for can be done by another.
+		c.transfer(0)
+	}
+	if s.Settled && !c.changing {
+		c.promote(s)
+	}
+}
+
+// askAgain repeats reads whose question or answer was lost. Either answer is
+// good: the index was committed after the read was first asked.
+func (c *Core) askAgain() {
+	for _, id := range slices.Sorted(maps.Keys(c.reads)) {
+		if c.ticks-c.reads[id] >= uint64(c.cfg.ElectionTicks) {
+			c.reads[id] = c.ticks
+			c.rn.ReadIndex(c.readContext(id))
+		}
+	}
+}
+
+// transfer hands over to a voter, by default to the one that has most of the
+// log among those heard of lately.
+func (c *Core) transfer(to uint64) {
+	if !c.readState().Leading {
+		return
+	}
+	if to == 0 {
+		var best uint64
+		c.rn.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
+			if id != c.cfg.ID && typ == raft.ProgressTypePeer && c.active(id) && (to == 0 || pr.Match > best) {
+				to, best = id, pr.Match
+			}
+		})
+	}
+	if to != 0 && to != c.cfg.ID {
+		c.rn.TransferLeader(to)
+	}
+}
+
+// promote gives a learner that has caught up its vote.
+func (c *Core) promote(s CoreState) {
+	var id uint64
+	c.rn.WithProgress(func(x uint64, typ raft.ProgressType, pr tracker.Progress) {
+		if typ == raft.ProgressTypeLearner && c.active(x) && pr.State == tracker.StateReplicate && pr.Match+promoteLag >= s.Commit {
+			id = x
+		}
+	})
+	if m := c.members.Member(id); m != nil {
+		_ = c.change(Change{Type: raftpb.ConfChangeAddNode, Member: m})
+	}
+}
+
+// change proposes a change of members that is sure to be done: raft would drop
+// others without a word.
+func (c *Core) change(ev Change) Proposed {
+	s := c.readState()
+	switch {
+	case !s.Leading:
+		return Proposed{Err: errNotLeading}
+	case !s.Settled || c.changing:
+		return Proposed{Err: errChanging}
+	}
+	data, err := proto.Marshal(ev.Member)
+	if err != nil {
+		return Proposed{Err: err}
+	}
+	cc := &raftpb.ConfChange{
+		Id:      new(ev.ID),
+		Type:    ev.Type.Enum(),
+		NodeId:  new(ev.Member.GetId()),
+		Context: data,
+	}
+	next, err := c.members.apply(cc)
+	if err != nil {
+		return Proposed{Err: err}
+	}
+	if err := c.survives(next); err != nil {
+		return Proposed{Err: err}
+	}
+	if err := c.rn.ProposeConfChange(cc); err != nil {
+		return Proposed{Err: errDropped}
+	}
+	c.changing = true
+	return Proposed{Term: s.Term}
+}
+
+// survives refuses a membership whose voters would not be a majority at once:
+// the cell would stand still until more of them come back.
+func (c *Core) survives(next Membership) error {
+	if slices.Equal(next.Voters, c.members.Voters) {
+		return nil
+	}
+	live := 0
+	for _, id := range next.Voters {
+		if id == c.cfg.ID || c.active(id) {
+			live++
+		}
+	}
+	if need := len(next.Voters)/2 + 1; live < need {
+		return fmt.Errorf("of the %d members that would vote %d are there and %d are needed; bring back the others first", len(next.Voters), live, need)
+	}
+	return nil
+}
+
+// active tells whether a replica was heard of lately. Raft's own mark is taken
+// back at every check of the quorum, and says nothing just after one.
+func (c *Core) active(id uint64) bool {
+	at, ok := c.heard[id]
+	return ok && c.ticks-at < 2*uint64(c.cfg.ElectionTicks)
+}
+
+// readContext names a read among those of all replicas and all their lives.
+func (c *Core) readContext(id uint64) []byte {
+	b := make([]byte, 0, 24)
+	b = binary.BigEndian.AppendUint64(b, c.cfg.ID)
+	b = binary.BigEndian.AppendUint64(b, c.cfg.Nonce)
+	return binary.BigEndian.AppendUint64(b, id)
+}
+
+func (c *Core) readID(ctx []byte) (id uint64, ok bool) {
+	if len(ctx) != 24 || binary.BigEndian.Uint64(ctx) != c.cfg.ID || binary.BigEndian.Uint64(ctx[8:]) != c.cfg.Nonce {
+		return 0, false
+	}
+	return binary.BigEndian.Uint64(ctx[16:]), true
+}

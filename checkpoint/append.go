@@ -1,0 +1,102 @@
+package checkpoint
+
+import (
+	"github.com/cockroachdb/pebble/v2"
+	"go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+// Append writes entries and hard state (either may be absent) in one batch, and
+// is durable when it returns if sync is set. Entries replace those of the same
+// index and all after them; groups of entries are applied in their order.
+// After an error nothing more is written: a sync that failed cannot be
+// repeated.
+func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bool) error {
+	return s.guard("append to the log", func(gen *generation) error {
+		b := gen.db.NewBatch()
+		s.mu.Lock()
+		last := s.log.last()
+		s.mu.Unlock()
+		var buf []byte
+		for _, entries := range groups {
+			if len(entries) == 0 {
+				continue
+			}
+			if first := entries[0].GetIndex(); first <= last {
+				if err := b.DeleteRange(logKey(first), logKey(last+1), nil); err != nil {
+					return err
+				}
+			}
+			for _, e := range entries {
+				buf = appendEntry(buf, e)
+				if err := b.Set(logKey(e.GetIndex()), buf, nil); err != nil {
+					return err
+				}
+			}
+			last = entries[len(entries)-1].GetIndex()
+		}
+		if !raft.IsEmptyHardState(hard) {
+			data, err := proto.Marshal(hard)
+			if err != nil {
+				return err
+			}
+			if err := b.Set(keyHard, data, nil); err != nil {
+				return err
+			}
+		}
+		if err := b.Commit(&pebble.WriteOptions{Sync: sync}); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		for _, entries := range groups {
+			if len(entries) > 0 {
+				s.log.append(entries)
+			}
+		}
+		if !raft.IsEmptyHardState(hard) {
+			s.hard = hard
+		}
+		return nil
+	})
+}
+
+// Compact drops the part of the log that neither a restart nor a slow follower
+// needs. Entries after hold are kept as long as the log is not four times its
+// bounds: a follower that is just being sent a checkpoint needs them next.
+func (s *Store) Compact(hold uint64) error {
+	s.mu.Lock()
+	l := &s.log
+	target := l.excess(s.header.GetIndex(), s.cfg.TailEntries, s.cfg.TailBytes)
+	if target > hold {
+		target = max(hold, l.excess(s.header.GetIndex(), 4*s.cfg.TailEntries, 4*s.cfg.TailBytes))
+	}
+	// A range tombstone for a few entries is not worth it.
+	small := target <= l.start || target-l.start < uint64(s.cfg.TailEntries/8+1) && l.bytes < s.cfg.TailBytes+s.cfg.TailBytes/8
+	var term uint64
+	if !small {
+		term = l.term(target)
+	}
+	from := l.start
+	s.mu.Unlock()
+	if small {
+		return nil
+	}
+	return s.guard("compact the log", func(gen *generation) error {
+		b := gen.db.NewBatch()
+		if err := b.DeleteRange(logKey(from), logKey(target+1), nil); err != nil {
+			return err
+		}
+		if err := b.Set(keyStart, encodeStart(target, term), nil); err != nil {
+			return err
+		}
+		if err := b.Commit(pebble.NoSync); err != nil {
+			return err
+		}
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		s.log.compact(target)
+		return nil
+	})
+}

@@ -1,0 +1,150 @@
+package checkpoint
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync"
+
+	"github.com/cockroachdb/pebble/v2"
+	"github.com/cockroachdb/pebble/v2/sstable/block"
+	"github.com/cockroachdb/pebble/v2/vfs"
+)
+
+// pebbleFormat is pinned, so that the build that first opens a directory, and
+// not the library's taste of the day, decides what older builds can read.
+const pebbleFormat = pebble.FormatValueSeparation
+
+// generation is one pebble database directory. A replica has one at a time; a
+// received checkpoint is written into the next one, and the marker then moves.
+type generation struct {
+	name string
+	dir  string
+	fs   vfs.FS
+	db   *pebble.DB
+
+	mu sync.Mutex
+	// Open pictures, and the store itself while it is the current one. Guarded
+	// by mu. At zero the database is closed and, when it is obsolete, removed.
+	refs int
+	// obsolete: the marker has moved on. Guarded by mu.
+	obsolete bool
+	// abandoned: the database panicked and cannot be closed. Guarded by mu.
+	abandoned bool
+}
+
+func openGeneration(cfg *Config, name string, readOnly bool) (*generation, error) {
+	dir := cfg.FS.PathJoin(cfg.dbDir(), name)
+	db, err := pebble.Open(dir, pebbleOptions(cfg, readOnly))
+	if err != nil {
+		return nil, fmt.Errorf("open database %s: %w", dir, err)
+	}
+	return &generation{name: name, dir: dir, fs: cfg.FS, db: db, refs: 1}, nil
+}
+
+// pebbleOptions are small: five replicas may share one machine, and what the
+// cell needs often it has in memory.
+func pebbleOptions(cfg *Config, readOnly bool) *pebble.Options {
+	opts := &pebble.Options{
+		FS:                          cfg.FS,
+		FormatMajorVersion:          pebbleFormat,
+		CacheSize:                   8 << 20,
+		MemTableSize:                16 << 20,
+		MemTableStopWritesThreshold: 4,
+		L0CompactionThreshold:       4,
+		L0StopWritesThreshold:       24,
+		LBaseMaxBytes:               64 << 20,
+		MaxOpenFiles:                256,
+		WALBytesPerSync:             512 << 10,
+		BytesPerSync:                512 << 10,
+		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
+		DisableAutomaticCompactions: cfg.DisableAutomaticCompactions,
+		DisableTableStats:           true,
+		ReadOnly:                    readOnly,
+		Logger:                      pebbleLogger{cfg.Logger},
+	}
+	for i := range opts.Levels {
+		opts.Levels[i].Compression = func() *block.CompressionProfile { return block.FastestCompression }
+	}
+	return opts
+}
+
+// ref takes part in keeping the database open.
+func (g *generation) ref() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refs++
+}
+
+// unref gives it up. The last one closes.
+func (g *generation) unref() error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.refs--
+	if g.refs > 0 || g.abandoned {
+		return nil
+	}
+	if err := g.db.Close(); err != nil {
+		return fmt.Errorf("close database %s: %w", g.dir, err)
+	}
+	if g.obsolete {
+		if err := g.fs.RemoveAll(g.dir); err != nil {
+			return fmt.Errorf("remove the replaced database %s: %w", g.dir, err)
+		}
+	}
+	return nil
+}
+
+func (g *generation) retire() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.obsolete = true
+}
+
+func (g *generation) abandon() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.abandoned = true
+}
+
+// get copies the value of key; nil when there is none.
+func get(r pebble.Reader, key []byte) ([]byte, error) {
+	v, closer, err := r.Get(key)
+	if errors.Is(err, pebble.ErrNotFound) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read key %q: %w", key, err)
+	}
+	v = append([]byte{}, v...)
+	return v, closeWith(closer, nil)
+}
+
+func closeWith(c io.Closer, err error) error {
+	if err2 := c.Close(); err == nil {
+		err = err2
+	}
+	return err
+}
+
+func isNotExist(err error) bool { return errors.Is(err, os.ErrNotExist) }
+
+// diskFailure is what pebble's Fatalf becomes: pebble goes on as if it had not
+// returned, so it panics, and whoever called pebble makes it an error.
+type diskFailure struct{ msg string }
+
+func (f diskFailure) Error() string { return f.msg }
+
+type pebbleLogger struct{ log *slog.Logger }
+
+func (l pebbleLogger) Infof(string, ...any) {}
+
+func (l pebbleLogger) Errorf(format string, args ...any) {
+	l.log.Error("the database reports an error", "err", fmt.Sprintf(format, args...))
+}
+
+func (l pebbleLogger) Fatalf(format string, args ...any) {
+	panic(diskFailure{fmt.Sprintf(format, args...)})
+}
