@@ -1,0 +1,196 @@
+package scheduler
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+
+	"borg/borgmaster/cell"
+)
+
+// dimension is one amount of a request.
+type dimension struct {
+	name  string
+	fit   cell.Fit
+	asked int64
+	// of reads it, set changes it.
+	of   func(*cell.Resources) int64
+	set  func(*cell.Resources, int64)
+	text func(int64) string
+	// bytes: it is rounded as bytes are.
+	bytes bool
+}
+
+// dimensions lists what is asked for, in the order of the tests.
+func dimensions(r *cell.Resources) []dimension {
+	count := func(n int64) string { return strconv.FormatInt(n, 10) }
+	all := []dimension{
+		{
+			name: "ports", fit: cell.FitPorts, text: count,
+			of:  func(r *cell.Resources) int64 { return r.Ports },
+			set: func(r *cell.Resources, n int64) { r.Ports = n },
+		},
+		{
+			name: "cpu", fit: cell.FitCPU, text: cpuText,
+			of:  func(r *cell.Resources) int64 { return r.CPUMilli },
+			set: func(r *cell.Resources, n int64) { r.CPUMilli = n },
+		},
+		{
+			name: "memory", fit: cell.FitMemory, text: bytesText, bytes: true,
+			of:  func(r *cell.Resources) int64 { return r.MemBytes },
+			set: func(r *cell.Resources, n int64) { r.MemBytes = n },
+		},
+		{
+			name: "disk", fit: cell.FitDisk, text: bytesText, bytes: true,
+			of:  func(r *cell.Resources) int64 { return r.DiskBytes },
+			set: func(r *cell.Resources, n int64) { r.DiskBytes = n },
+		},
+		{
+			name: "disk bandwidth", fit: cell.FitDisk, bytes: true,
+			text: func(n int64) string { return bytesText(n) + "/s" },
+			of:   func(r *cell.Resources) int64 { return r.DiskBytesPerS },
+			set:  func(r *cell.Resources, n int64) { r.DiskBytesPerS = n },
+		},
+	}
+	for i, d := range r.Devices {
+		all = append(all, dimension{
+			name: d.Name, fit: cell.FitDevices,
+			text: count,
+			of:   func(r *cell.Resources) int64 { return r.Device(d.Name) },
+			set: func(r *cell.Resources, n int64) {
+				r.Devices = slices.Clone(r.Devices)
+				r.Devices[i].Count = n
+			},
+		})
+	}
+	asked := all[:0]
+	for _, d := range all {
+		if d.asked = d.of(r); d.asked > 0 {
+			asked = append(asked, d)
+		}
+	}
+	return asked
+}
+
+// changes tries the smallest single changes of the request and returns those
+// with which it would fit somewhere. Nothing is offered when our test and the
+// cell's do not agree on the request as it is.
+func (e *explanation) changes() []Change {
+	asked := e.want.request()
+	for i, at := range e.spots {
+		if e.probe(e.want, &asked, at) != e.fits[i] {
+			return nil
+		}
+	}
+	var out []Change
+	try := func(text string, r request) {
+		if n := e.machinesFor(&r); n > 0 {
+			out = append(out, Change{Change: text, Machines: n, request: r})
+		}
+	}
+	for _, d := range dimensions(&asked.res) {
+		if less, ok := e.mostOf(asked, d); ok {
+			r := asked
+			d.set(&r.res, less)
+			try(fmt.Sprintf("%s %s -> %s", d.name, d.text(d.asked), d.text(less)), r)
+		}
+	}
+	for i, k := range asked.constraints {
+		r := asked
+		r.constraints = slices.Delete(slices.Clone(asked.constraints), i, i+1)
+		try("drop constraint "+cell.ConstraintWords(k), r)
+	}
+	e.tryTaints(asked, try)
+	e.tryLimits(asked, try)
+	return out
+}
+
+// machinesFor counts the machines with a place for r. The probe of an alloc is
+// that of the one that came furthest as things are, so for tasks in allocs the
+// others are tried too.
+func (e *explanation) machinesFor(r *request) int {
+	n := 0
+	for i := range e.spots {
+		if e.anySpot(i, func(at spot) bool { return e.probe(e.want, r, at) == cell.FitOK }) {
+			n++
+		}
+	}
+	return n
+}
+
+// anySpot tells whether yes holds for any place on machine i.
+func (e *explanation) anySpot(i int, yes func(spot) bool) bool {
+	at := e.spots[i]
+	if at.alloc == nil {
+		return yes(at)
+	}
+	for a := range at.site.machine.Allocs() {
+		if a.Set() == e.want.set && a.Machine() == at.site.machine && yes(spot{site: at.site, alloc: a}) {
+			return true
+		}
+	}
+	return false
+}
+
+// mostOf finds the largest amount of one dimension with which the request
+// would fit somewhere, everything else as it is.
+func (e *explanation) mostOf(asked request, d dimension) (most int64, ok bool) {
+	r := asked
+	d.set(&r.res, 1)
+	for i := range e.spots {
+		e.anySpot(i, func(at spot) bool {
+			if e.probe(e.want, &r, at) == cell.FitOK {
+				have := e.free(e.want, at)
+				most = max(most, d.of(&have))
+			}
+			return false
+		})
+	}
+	most = roundDown(most, d.bytes)
+	return most, most > 0 && most < d.asked
+}
+
+// tryTaints tries to tolerate each taint that kept the task away.
+func (e *explanation) tryTaints(asked request, try func(string, request)) {
+	var tried []cell.Taint
+	for i, f := range e.fits {
+		if f != cell.FitTaint {
+			continue
+		}
+		t := untolerated(&asked, e.spots[i].site.machine)
+		if t == nil || slices.ContainsFunc(tried, func(o cell.Taint) bool { return o.Key == t.Key && o.Value == t.Value }) {
+			continue
+		}
+		tried = append(tried, *t)
+		r := asked
+		r.tolerations = append(slices.Clone(asked.tolerations), toleration(t))
+		try("tolerate taint "+taintText(t), r)
+	}
+}
+
+// tryLimits tries the next higher limit of each failure domain at which there
+// is room.
+func (e *explanation) tryLimits(asked request, try func(string, request)) {
+	for kind, name := range [...]string{"max_per_machine", "max_per_rack", "max_per_power"} {
+		if asked.most[kind] == 0 {
+			continue
+		}
+		r := asked
+		r.most[kind] = 0
+		least := uint32(0)
+		for i := range e.spots {
+			e.anySpot(i, func(at spot) bool {
+				if e.probe(e.want, &r, at) == cell.FitOK {
+					if n := e.inDomain(e.want, at, cell.DomainKind(kind)) + 1; least == 0 || n < least {
+						least = n
+					}
+				}
+				return false
+			})
+		}
+		if least > asked.most[kind] {
+			r.most[kind] = least
+			try(fmt.Sprintf("%s %d -> %d", name, asked.most[kind], least), r)
+		}
+	}
+}

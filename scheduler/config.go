@@ -1,0 +1,100 @@
+package scheduler
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Config says how a Scheduler searches. The zero value of each field means its
+// default.
+type Config struct {
+	// Name is the scheduler's: it places the jobs whose spec names it. Empty is
+	// the default one, which also places alloc sets.
+	Name string
+	// Seed goes into the order in which machines are looked at. Two schedulers
+	// with different seeds on the same copy are less likely to choose the same
+	// machine at the same moment.
+	Seed uint64
+	// Enough is how many feasible machines are found before the best of them
+	// is taken (relaxed randomization, paper §3.4); 50 by default. A count as
+	// large as the cell looks at every machine.
+	Enough int
+	// BatchCount is how many assignments one batch holds at most; 1,000.
+	BatchCount int
+	// BatchBytes is how many bytes the assignments of one batch take at most;
+	// 512 KiB, which leaves room beside them in a log entry of 1 MiB.
+	BatchBytes int
+	// PassChecks is how many (task, place) pairs one pass checks at most before
+	// it hands over what it has; 2,000,000.
+	PassChecks int
+	// MaxInFlight is how many tentative assignments may wait for the log at
+	// once; 8,000. Passes place nothing beyond it.
+	MaxInFlight int
+}
+
+// bounds are the largest values that make sense; anything above is a mistake.
+const (
+	maxEnough      = 1 << 20
+	maxBatchCount  = 10_000
+	maxBatchBytes  = 900 << 10
+	maxPassChecks  = 1 << 30
+	maxMaxInFlight = 1 << 20
+)
+
+// withDefaults returns c with its zero fields filled in.
+func (c Config) withDefaults() Config {
+	set := func(v *int, def int) {
+		if *v == 0 {
+			*v = def
+		}
+	}
+	set(&c.Enough, 50)
+	set(&c.BatchCount, 1000)
+	set(&c.BatchBytes, 512<<10)
+	set(&c.PassChecks, 2_000_000)
+	set(&c.MaxInFlight, 8000)
+	return c
+}
+
+// Validate says what is wrong with c, all of it.
+func (c Config) Validate() error {
+	var errs []error
+	check := func(name string, v, most int) {
+		if v < 0 || v > most {
+			errs = append(errs, fmt.Errorf("scheduler configuration: %s is %d and must be from 0 (its default) to %d", name, v, most))
+		}
+	}
+	check("Enough", c.Enough, maxEnough)
+	check("BatchCount", c.BatchCount, maxBatchCount)
+	check("BatchBytes", c.BatchBytes, maxBatchBytes)
+	check("PassChecks", c.PassChecks, maxPassChecks)
+	check("MaxInFlight", c.MaxInFlight, maxMaxInFlight)
+	return errors.Join(errs...)
+}
+
+// Hash tells two configurations apart in the log: every batch carries it.
+func (c Config) Hash() uint64 {
+	c = c.withDefaults()
+	h := mix(c.Seed ^ hashString(c.Name))
+	for _, v := range []int{c.Enough, c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight} {
+		h = mix(h ^ uint64(v))
+	}
+	return h
+}
+
+// mix is the finalizer of splitmix64: a cheap, fixed hash of 64 bits.
+func mix(x uint64) uint64 {
+	x += 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	return x ^ x>>31
+}
+
+// hashString is FNV-1a.
+func hashString(s string) uint64 {
+	h := uint64(14695981039346656037)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * 1099511628211
+	}
+	return h
+}

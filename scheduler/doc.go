@@ -1,0 +1,27 @@
+// Package scheduler finds places: a pure search over a copy of the cell.
+//
+// # Contract
+//
+// A Scheduler never writes into the copy. What it has decided and what the log
+// has not yet answered is its overlay, keyed by task; the search sees the copy
+// with the overlay laid over it, and an entry is dropped when the log has
+// applied or refused it. Feasibility is not decided here: every place that is
+// offered has passed the cell's own CheckPlace, the one that Apply asks again
+// when the assignment comes out of the log. What went stale in between is
+// refused there and tried again in a later pass (optimistic concurrency).
+//
+// A pass is a function of the copy, the overlay, the configuration and its
+// seed. It reads no clock, starts no goroutine, logs nothing, uses no floating
+// point and lets no map order reach a decision; it is cut by count and never by
+// time. The same copy gives the same batch on any machine.
+//
+//	s, err := scheduler.New(scheduler.Config{Seed: seed})
+//	results, events := copy.Apply(index, term, entry)
+//	s.Observe(copy, events)            // after every Apply
+//	batch := s.Pass(copy)              // assignments to propose
+//	s.Settle(copy, batch.ID, result)   // what the log answered
+//	why := s.Explain(copy, jobKey, 3)  // why a task waits, or where it runs
+//
+// The process around it, which follows a master and sends the batches, is
+// scheduler/process.
+package scheduler

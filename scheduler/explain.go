@@ -1,0 +1,310 @@
+package scheduler
+
+import (
+	"fmt"
+	"strings"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// Why says why a task waits, or where it is.
+type Why struct {
+	Task *borgpb.Task
+	// Summary is one sentence.
+	Summary string
+	// Machines of the cell. The counts of the reasons add up to it. Only for a
+	// task that waits.
+	Machines int
+	// Reasons are in the order of the tests; a machine counts for the first
+	// that it failed, or for "fits".
+	Reasons []Reason
+	// Changes are the smallest single ones that would make room, each tried.
+	Changes []Change
+}
+
+// Reason is a test and the machines that failed it first.
+type Reason struct {
+	// Test is the cell's word for it.
+	Test     string
+	Machines int
+	// Detail is for people.
+	Detail string
+	// Nearest is the machine that came nearest, where that means anything.
+	Nearest string
+}
+
+// Change of the request that would make room.
+type Change struct {
+	// Change is for people: "memory 14.0 GiB -> 12.5 GiB".
+	Change string
+	// Machines it would fit then.
+	Machines int
+	// request is the changed one.
+	request request
+}
+
+// Explain says why a task waits, and what would help, or where it runs or how
+// it ended. The error says that there is no such task.
+func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, error) {
+	s.open(c)
+	j := c.Job(key)
+	if j == nil {
+		return nil, fmt.Errorf("there is no job %s; `borgcfg status` lists the jobs", key)
+	}
+	if j.Task(index) == nil {
+		return nil, fmt.Errorf("job %s has %s, with indices from 0 to %d; there is no task %d", key, plural(int(j.NumTasks()), "task"), j.NumTasks()-1, index)
+	}
+	w := &Why{Task: c.TaskProto(j, index, false)}
+	if j.Task(index).State() != borgpb.State_STATE_PENDING {
+		w.Summary = placedSummary(w.Task)
+		return w, nil
+	}
+	e := newExplanation(s, c, j, index)
+	e.examine()
+	w.Machines = len(s.sites.walk)
+	w.Reasons = e.reasons()
+	if e.counts[cell.FitOK] == 0 {
+		w.Changes = e.changes()
+	}
+	w.Summary = e.summary()
+	return w, nil
+}
+
+// placedSummary says where a task is that does not wait.
+func placedSummary(t *borgpb.Task) string {
+	st := t.GetStatus()
+	if st.GetState() == borgpb.State_STATE_DEAD {
+		text := "it is dead and waits for nothing"
+		if st.GetReason() != "" {
+			text += ": " + st.GetReason()
+		}
+		return text
+	}
+	text := fmt.Sprintf("it has a place: attempt %d on machine %s", st.GetAttempt(), st.GetMachine())
+	if st.GetAlloc() != "" {
+		text += " in alloc " + st.GetAlloc()
+	}
+	if a := st.GetAttemptState(); a != borgpb.AttemptState_ATTEMPT_STATE_UNSPECIFIED {
+		text += ", " + strings.ToLower(strings.TrimPrefix(a.String(), "ATTEMPT_STATE_"))
+	}
+	return text
+}
+
+// explanation is the search for the reasons of one task.
+type explanation struct {
+	search
+	want  *want
+	index uint32
+	// spots is one place for each machine, by name of the machine: the one that
+	// came furthest, when it has several allocs.
+	spots []spot
+	fits  []cell.Fit
+	// counts is the number of machines by the first test that they failed.
+	counts [cell.NumFits]int
+}
+
+func newExplanation(s *Scheduler, c *cell.Cell, j *cell.Job, index uint32) *explanation {
+	l := &line{uid: j.UID(), key: j.Key(), priority: j.Priority(), job: j}
+	e := &explanation{
+		search: search{s: s, c: c, crowds: make(map[cell.UID]*crowd)},
+		want:   s.classes.wants(c, l, index),
+		index:  index,
+	}
+	e.prepare(e.want, index)
+	return e
+}
+
+// examine makes the cell's test on every machine.
+func (e *explanation) examine() {
+	for m := range e.c.Machines() {
+		at := spot{site: e.s.sites.byName[m.Name()]}
+		fit := cell.FitOK
+		if !e.want.inSet {
+			fit = e.fit(e.want, at)
+		} else {
+			at, fit = e.bestAlloc(m, at)
+		}
+		e.spots = append(e.spots, at)
+		e.fits = append(e.fits, fit)
+		e.counts[fit]++
+	}
+}
+
+// bestAlloc returns the alloc of the set on m that came furthest in the tests.
+func (e *explanation) bestAlloc(m *cell.Machine, none spot) (best spot, fit cell.Fit) {
+	best, fit = none, e.fit(e.want, none)
+	for a := range m.Allocs() {
+		if a.Set() != e.want.set || a.Machine() != m {
+			continue
+		}
+		at := spot{site: none.site, alloc: a}
+		got := e.fit(e.want, at)
+		if got == cell.FitOK {
+			return at, got
+		}
+		if got > fit || best.alloc == nil {
+			best, fit = at, got
+		}
+	}
+	return best, fit
+}
+
+// reasons lists the tests that refused machines, with what is worth knowing.
+func (e *explanation) reasons() []Reason {
+	var rs []Reason
+	for fit := cell.FitDown; fit < cell.NumFits; fit++ {
+		if e.counts[fit] > 0 {
+			rs = append(rs, e.reason(fit))
+		}
+	}
+	if n := e.counts[cell.FitOK]; n > 0 {
+		rs = append(rs, Reason{Test: cell.FitOK.String(), Machines: n, Detail: listText(e.names(cell.FitOK), 3)})
+	}
+	return rs
+}
+
+func (e *explanation) reason(fit cell.Fit) Reason {
+	r := Reason{Test: fit.String(), Machines: e.counts[fit]}
+	req := e.want.request()
+	switch fit {
+	case cell.FitDown, cell.FitDraining:
+		r.Detail = listText(e.names(fit), 3)
+	case cell.FitConstraint:
+		r.Detail = e.tally(fit, func(at spot) string {
+			for _, k := range req.constraints {
+				if !cell.Holds(k, at.site.machine) {
+					return cell.ConstraintWords(k)
+				}
+			}
+			return "a constraint"
+		})
+	case cell.FitTaint:
+		r.Detail = e.tally(fit, func(at spot) string {
+			if t := untolerated(&req, at.site.machine); t != nil {
+				return taintText(t)
+			}
+			return "a taint"
+		})
+	case cell.FitAlloc:
+		r.Detail = e.allocDetail()
+	case cell.FitDomainLimit:
+		r.Detail = limitsText(req.most)
+	default:
+		e.resourceReason(&r, fit, &req)
+	}
+	return r
+}
+
+// resourceReason tells what is asked and where the most is left of it.
+func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
+	for _, d := range dimensions(&req.res) {
+		if d.fit != fit {
+			continue
+		}
+		short := func(at spot) bool { have := e.free(e.want, at); return d.of(&have) < d.asked }
+		any := false
+		for i, f := range e.fits {
+			any = any || f == fit && short(e.spots[i])
+		}
+		if !any {
+			continue
+		}
+		r.Detail, r.Nearest = e.nearest(fit, "needs "+d.text(d.asked)+" "+d.name,
+			func(at spot) int64 { have := e.free(e.want, at); return d.of(&have) },
+			d.text)
+		if e.tooLarge(d) {
+			r.Detail += "; no machine of the cell is that large"
+		}
+		return
+	}
+}
+
+// tooLarge tells whether a request is more than any place has when it is empty.
+func (e *explanation) tooLarge(d dimension) bool {
+	for _, at := range e.spots {
+		capacity := at.site.machine.Capacity()
+		if at.alloc != nil {
+			capacity = at.alloc.Capacity()
+		}
+		if d.of(&capacity) >= d.asked {
+			return false
+		}
+	}
+	return true
+}
+
+// nearest writes what is needed and who has the most of it.
+func (e *explanation) nearest(fit cell.Fit, needs string, have func(spot) int64, text func(int64) string) (detail, nearest string) {
+	var most int64
+	for i, f := range e.fits {
+		if f != fit {
+			continue
+		}
+		if n := have(e.spots[i]); nearest == "" || n > most {
+			most, nearest = n, e.spots[i].site.machine.Name()
+		}
+	}
+	return fmt.Sprintf("%s, best machine %s has %s free", needs, nearest, text(max(most, 0))), nearest
+}
+
+// names lists the machines with that outcome, in order of name.
+func (e *explanation) names(fit cell.Fit) []string {
+	var names []string
+	for i, f := range e.fits {
+		if f == fit {
+			names = append(names, e.spots[i].site.machine.Name())
+		}
+	}
+	return names
+}
+
+// tally counts the machines with that outcome by a word for each.
+func (e *explanation) tally(fit cell.Fit, word func(spot) string) string {
+	var order []string
+	counts := make(map[string]int)
+	for i, f := range e.fits {
+		if f != fit {
+			continue
+		}
+		w := word(e.spots[i])
+		if counts[w] == 0 {
+			order = append(order, w)
+		}
+		counts[w]++
+	}
+	for i, w := range order {
+		order[i] = fmt.Sprintf("%s (%s)", w, plural(counts[w], "machine"))
+	}
+	return listText(order, 4)
+}
+
+func (e *explanation) allocDetail() string {
+	key, _ := e.want.line.job.AllocSet()
+	switch {
+	case e.want.set == nil:
+		return fmt.Sprintf("there is no alloc set %s", key)
+	case e.want.set.State() == borgpb.State_STATE_DEAD:
+		return fmt.Sprintf("alloc set %s is dead", key)
+	}
+	return fmt.Sprintf("no alloc of %s is there", key)
+}
+
+func taintText(t *cell.Taint) string {
+	if t.Value == "" {
+		return t.Key
+	}
+	return t.Key + "=" + t.Value
+}
+
+var limitNames = [cell.NumDomainKinds]string{"machine", "rack", "power domain"}
+
+func limitsText(most [cell.NumDomainKinds]uint32) string {
+	var parts []string
+	for kind, n := range most {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%d per %s", n, limitNames[kind]))
+		}
+	}
+	return "at most " + strings.Join(parts, ", ") + " of this job"
+}

@@ -1,0 +1,35 @@
+package scheduler
+
+import "slices"
+
+// choosePorts returns n ports of a machine that nobody has and that nobody was
+// promised, ascending from a start that follows from seed, so that neighbours
+// and successors rarely get the ones that others just gave back. It returns nil
+// when there are not enough.
+func choosePorts(t *site, n int, seed uint64) []uint32 {
+	if n == 0 {
+		return nil
+	}
+	first, last := t.machine.PortRange()
+	if first == 0 || last < first {
+		return nil
+	}
+	used := t.machine.UsedPorts()
+	size := uint64(last-first) + 1
+	start := mix(seed^t.order) % size
+	ports := make([]uint32, 0, n)
+	for i := uint64(0); i < size && len(ports) < n; i++ {
+		port := first + uint16((start+i)%size)
+		if _, taken := slices.BinarySearch(used, port); taken {
+			continue
+		}
+		if slices.Contains(t.promised.Ports, uint32(port)) {
+			continue
+		}
+		ports = append(ports, uint32(port))
+	}
+	if len(ports) < n {
+		return nil
+	}
+	return ports
+}

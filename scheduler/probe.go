@@ -1,0 +1,130 @@
+package scheduler
+
+import (
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// request is what a task asks for, in a form that Explain can change to see
+// what would help.
+type request struct {
+	constraints []*borgpb.Constraint
+	tolerations []*borgpb.Toleration
+	res         cell.Resources
+	// most per failure domain; zero: no limit.
+	most [cell.NumDomainKinds]uint32
+}
+
+// request returns what w asks for, as it is.
+func (w *want) request() request {
+	r := request{tolerations: w.tolerations(), res: w.need.Resources}
+	for _, k := range w.constraints() {
+		if !k.GetSoft() {
+			r.constraints = append(r.constraints, k)
+		}
+	}
+	if w.line.set != nil {
+		spec := w.line.set.Spec()
+		r.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
+	} else {
+		spec := w.line.job.Spec()
+		r.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
+	}
+	return r
+}
+
+// probe is the cell's test, made for a request that nobody submitted. It says
+// the same as the cell for the one that somebody did; before any change is
+// offered, that is made sure.
+func (f *search) probe(w *want, r *request, at spot) cell.Fit {
+	m := at.site.machine
+	switch {
+	case !m.Up():
+		return cell.FitDown
+	case m.Draining():
+		return cell.FitDraining
+	}
+	for _, k := range r.constraints {
+		if !cell.Holds(k, m) {
+			return cell.FitConstraint
+		}
+	}
+	if untolerated(r, m) != nil {
+		return cell.FitTaint
+	}
+	if w.inSet && at.alloc == nil {
+		return cell.FitAlloc
+	}
+	for kind, most := range r.most {
+		if most > 0 && f.inDomain(w, at, cell.DomainKind(kind)) >= most {
+			return cell.FitDomainLimit
+		}
+	}
+	return short(&r.res, f.free(w, at))
+}
+
+// inDomain counts the tasks of w's job around a place, promised ones too.
+func (f *search) inDomain(w *want, at spot, kind cell.DomainKind) uint32 {
+	var n uint32
+	if w.line.set != nil {
+		n = w.line.set.InDomain(kind, at.site.machine)
+	} else {
+		n = w.line.job.InDomain(kind, at.site.machine)
+	}
+	if o := f.overlayAt(w, at); o != nil {
+		n += o.InDomain[kind]
+	}
+	return n
+}
+
+// untolerated returns the first taint that keeps a request away.
+func untolerated(r *request, m *cell.Machine) *cell.Taint {
+	taints := m.Taints()
+	for i := range taints {
+		if !tolerated(r.tolerations, &taints[i]) {
+			return &taints[i]
+		}
+	}
+	return nil
+}
+
+func tolerated(tolerations []*borgpb.Toleration, t *cell.Taint) bool {
+	for _, k := range tolerations {
+		if k.GetKey() == t.Key && (k.GetValue() == "" || k.GetValue() == t.Value) {
+			return true
+		}
+	}
+	return false
+}
+
+// free is what a place has left, promises taken off.
+func (f *search) free(w *want, at spot) cell.Resources {
+	_, left := f.left(w, at)
+	return left.Add(w.need.Resources)
+}
+
+// short names the first dimension in which res asks for more than there is.
+func short(res *cell.Resources, free cell.Resources) cell.Fit {
+	switch {
+	case res.Ports > 0 && res.Ports > free.Ports:
+		return cell.FitPorts
+	case res.CPUMilli > 0 && res.CPUMilli > free.CPUMilli:
+		return cell.FitCPU
+	case res.MemBytes > 0 && res.MemBytes > free.MemBytes:
+		return cell.FitMemory
+	case res.DiskBytes > 0 && res.DiskBytes > free.DiskBytes,
+		res.DiskBytesPerS > 0 && res.DiskBytesPerS > free.DiskBytesPerS:
+		return cell.FitDisk
+	}
+	for _, d := range res.Devices {
+		if d.Count > free.Device(d.Name) {
+			return cell.FitDevices
+		}
+	}
+	return cell.FitOK
+}
+
+// toleration returns the one that lets a task onto machines with t.
+func toleration(t *cell.Taint) *borgpb.Toleration {
+	return &borgpb.Toleration{Key: t.Key, Value: t.Value}
+}

@@ -1,0 +1,162 @@
+package process
+
+import (
+	"context"
+	"fmt"
+
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+	"borg/scheduler"
+)
+
+// errNotFollowing answers questions while there is no copy to look at.
+var errNotFollowing = status.Error(codes.Unavailable, "the scheduler does not follow a master at the moment; ask again")
+
+// ask is a question on its way to the owner of the copy.
+type ask struct {
+	job      cell.JobKey
+	index    uint32
+	minIndex uint64
+	// reply has room for the one answer, so that the owner never waits for
+	// somebody who has gone away.
+	reply chan reply
+	// done is closed when nobody waits for the answer any more.
+	done <-chan struct{}
+}
+
+type reply struct {
+	why *borgrpc.WhyResponse
+	err error
+}
+
+func (a *ask) fail(err error) { a.reply <- reply{err: err} }
+
+// abandoned reports whether whoever asked has gone away.
+func (a *ask) abandoned() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// explainServer is the service that the master asks.
+type explainServer struct {
+	borgrpc.UnimplementedSchedulerServiceServer
+	p *process
+}
+
+// serve opens the socket and serves Explain in group until stop is called.
+func (p *process) serve(group *errgroup.Group) (stop func(), err error) {
+	l, err := door.Listen("unix:" + p.cfg.Socket)
+	if err != nil {
+		return nil, fmt.Errorf("serve explain: %w", err)
+	}
+	server := door.NewServer()
+	borgrpc.RegisterSchedulerServiceServer(server, &explainServer{p: p})
+	group.Go(func() error { return server.Serve(l) })
+	return server.Stop, nil
+}
+
+// Explain answers why a task waits, or where it runs and why there.
+func (e *explainServer) Explain(ctx context.Context, r *borgrpc.ExplainRequest) (*borgrpc.ExplainResponse, error) {
+	a := &ask{
+		job:      cell.JobKey{User: r.GetUser(), Name: r.GetName()},
+		index:    r.GetIndex(),
+		minIndex: r.GetMinIndex(),
+		reply:    make(chan reply, 1),
+		done:     ctx.Done(),
+	}
+	select {
+	case e.p.asks <- a:
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+	select {
+	case got := <-a.reply:
+		if got.err != nil {
+			return nil, got.err
+		}
+		return &borgrpc.ExplainResponse{Why: got.why}, nil
+	case <-ctx.Done():
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// take queues a question until the copy has come far enough for it.
+func (s *session) take(a *ask) {
+	if len(s.waiting) >= maxAsks {
+		s.dropAbandoned()
+	}
+	if len(s.waiting) >= maxAsks {
+		a.fail(status.Errorf(codes.ResourceExhausted, "%d questions wait already for the scheduler; ask again", maxAsks))
+		return
+	}
+	s.waiting = append(s.waiting, a)
+}
+
+func (s *session) dropAbandoned() {
+	kept := s.waiting[:0]
+	for _, a := range s.waiting {
+		if !a.abandoned() {
+			kept = append(kept, a)
+		}
+	}
+	clear(s.waiting[len(kept):])
+	s.waiting = kept
+}
+
+// answerWaiting answers the questions for which the copy is recent enough.
+func (s *session) answerWaiting() {
+	if len(s.waiting) == 0 {
+		return
+	}
+	kept := s.waiting[:0]
+	for _, a := range s.waiting {
+		switch {
+		case a.abandoned():
+		case a.minIndex > s.copy.Index():
+			kept = append(kept, a)
+		default:
+			why, err := s.explain(a)
+			a.reply <- reply{why: why, err: err}
+		}
+	}
+	clear(s.waiting[len(kept):])
+	s.waiting = kept
+}
+
+func (s *session) explain(a *ask) (*borgrpc.WhyResponse, error) {
+	why, err := s.search.Explain(s.copy, a.job, a.index)
+	if err != nil {
+		return nil, status.Error(codes.NotFound, err.Error())
+	}
+	r := &borgrpc.WhyResponse{
+		Task:     why.Task,
+		Summary:  why.Summary,
+		Machines: uint32(why.Machines),
+		Index:    s.copy.Index(),
+	}
+	for _, x := range why.Reasons {
+		r.Reasons = append(r.Reasons, whyReason(x))
+	}
+	for _, x := range why.Changes {
+		r.Changes = append(r.Changes, &borgrpc.WhyChange{Change: x.Change, Machines: uint32(x.Machines)})
+	}
+	return r, nil
+}
+
+func whyReason(r scheduler.Reason) *borgrpc.WhyReason {
+	return &borgrpc.WhyReason{
+		Test:     r.Test,
+		Machines: uint32(r.Machines),
+		Detail:   r.Detail,
+		Nearest:  r.Nearest,
+	}
+}

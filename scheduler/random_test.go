@@ -1,0 +1,278 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+	"pgregory.net/rapid"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/scheduler"
+)
+
+// randomMachine draws a machine with few different values, so that tests pass
+// and fail often.
+func randomMachine(t *rapid.T) *borgpb.MachineSpec {
+	spec := machineSpec(
+		rapid.Int64Range(1, 8).Draw(t, "cpu")*1000,
+		rapid.Int64Range(1, 16).Draw(t, "gib")<<30,
+	)
+	spec.Capacity.DiskBytes = rapid.Int64Range(0, 3).Draw(t, "disk") << 30
+	for _, key := range []string{"rack", "power", "arch", "gen"} {
+		if rapid.Bool().Draw(t, key) {
+			spec.Attributes[key] = rapid.SampledFrom([]string{"1", "2", "x"}).Draw(t, key+" value")
+		}
+	}
+	if rapid.IntRange(0, 4).Draw(t, "taint") == 0 {
+		spec.Taints = []*borgpb.Taint{{Key: "dedicated", Value: rapid.SampledFrom([]string{"", "db"}).Draw(t, "taint value")}}
+	}
+	spec.PortLast = spec.PortFirst + uint32(rapid.IntRange(0, 5).Draw(t, "ports"))
+	if rapid.Bool().Draw(t, "gpu") {
+		spec.Capacity.Devices = map[string]int64{"gpu": rapid.Int64Range(1, 4).Draw(t, "gpus")}
+	}
+	return spec
+}
+
+func randomJob(t *rapid.T) *borgpb.JobSpec {
+	spec := service(
+		uint32(rapid.IntRange(1, 6).Draw(t, "tasks")),
+		rapid.SampledFrom([]int32{0, 50, 110, 200, 370}).Draw(t, "priority"),
+		rapid.Int64Range(0, 12).Draw(t, "cpu")*500,
+		rapid.Int64Range(0, 20).Draw(t, "gib")<<30,
+	)
+	if rapid.Bool().Draw(t, "batch") {
+		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
+	}
+	spec.Task.Resources.DiskBytes = rapid.Int64Range(0, 2).Draw(t, "disk") << 30
+	if rapid.IntRange(0, 3).Draw(t, "gpu") == 0 {
+		spec.Task.Resources.Devices = map[string]int64{"gpu": rapid.Int64Range(1, 4).Draw(t, "gpus")}
+	}
+	for range rapid.IntRange(0, 2).Draw(t, "constraints") {
+		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{
+			Key:      rapid.SampledFrom([]string{"rack", "power", "arch", "gen"}).Draw(t, "key"),
+			Relation: borgpb.Relation(rapid.IntRange(1, 8).Draw(t, "relation")),
+			Value:    rapid.SampledFrom([]string{"1", "2"}).Draw(t, "value"),
+			Soft:     rapid.IntRange(0, 3).Draw(t, "soft") == 0,
+		})
+	}
+	if rapid.Bool().Draw(t, "tolerates") {
+		spec.Task.Tolerations = []*borgpb.Toleration{{Key: "dedicated", Value: rapid.SampledFrom([]string{"", "db"}).Draw(t, "toleration")}}
+	}
+	for i := range rapid.IntRange(0, 3).Draw(t, "ports") {
+		spec.Task.Ports = append(spec.Task.Ports, fmt.Sprintf("p%d", i))
+	}
+	switch rapid.IntRange(0, 5).Draw(t, "limit") {
+	case 0:
+		spec.MaxPerMachine = 1
+	case 1:
+		spec.MaxPerRack = uint32(rapid.IntRange(1, 2).Draw(t, "per rack"))
+	case 2:
+		spec.MaxPerPower = 1
+	case 3:
+		spec.Gang = true
+	}
+	if rapid.IntRange(0, 4).Draw(t, "in set") == 0 {
+		spec.AllocSet = "ann/set"
+	}
+	return spec
+}
+
+// randomWorld draws a cell in which some things have found places.
+func randomWorld(t *rapid.T, tb testing.TB, cfg scheduler.Config) *world {
+	w := newWorld(tb, cfg)
+	for i := range rapid.IntRange(0, 8).Draw(t, "machines") {
+		name := fmt.Sprintf("m%d", i)
+		w.must(tb, addMachine(name, randomMachine(t)))
+		switch rapid.IntRange(0, 7).Draw(t, "state") {
+		case 0:
+			w.must(tb, machineOp("drain", options{name: name}))
+		case 1:
+			w.must(tb, machineOp("down", options{name: name}))
+		}
+	}
+	set, err := proto.Marshal(&borgpb.AllocSetSpec{
+		Allocs: 3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")),
+		Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 4 << 30},
+	})
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if rapid.Bool().Draw(t, "set") {
+		w.must(tb, asUser("ann", &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: "ann", Name: "set", Spec: set}}}))
+	}
+	for i := range rapid.IntRange(1, 5).Draw(t, "jobs") {
+		// Without the set a job that names it is refused.
+		w.do(submitJob("ann", fmt.Sprintf("j%d", i), randomJob(t)))
+	}
+	return w
+}
+
+// pending lists the tasks of a cell that wait, eligible or not.
+func pending(c *cell.Cell) []cell.TaskID {
+	var ids []cell.TaskID
+	for j := range c.Jobs() {
+		for i, task := range j.Tasks() {
+			if task.State() == borgpb.State_STATE_PENDING {
+				ids = append(ids, cell.TaskID{Job: j.Key(), Index: i})
+			}
+		}
+	}
+	return ids
+}
+
+// TestExplainAddsUp checks on random cells, with promises in flight, that the
+// reasons of every pending task add up to the machines of the cell, that a
+// place is found whenever one is said to fit, that the probe agrees with the
+// cell, and that each change that is offered fits as many machines as it says.
+func TestExplainAddsUp(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		w := randomWorld(rt, t, scheduler.Config{Seed: rapid.Uint64().Draw(rt, "seed")})
+		w.settleAll(t)
+		for _, id := range pending(w.cell) {
+			checkWhy(rt, w, id)
+		}
+		// Something more arrives and is promised, but not yet done.
+		w.do(submitJob("bob", "late", randomJob(rt)))
+		w.catchUp()
+		w.s.Pass(w.copy)
+		for _, id := range pending(w.cell) {
+			if err := scheduler.ProbeDiffers(w.s, w.copy, id.Job, id.Index); err != nil {
+				rt.Fatal(err)
+			}
+		}
+		if err := w.cell.Check(); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+func checkWhy(rt *rapid.T, w *world, id cell.TaskID) {
+	if err := scheduler.ProbeDiffers(w.s, w.copy, id.Job, id.Index); err != nil {
+		rt.Fatal(err)
+	}
+	why, err := w.s.Explain(w.copy, id.Job, id.Index)
+	if err != nil {
+		rt.Fatal(err)
+	}
+	sum, fits := 0, 0
+	for _, r := range why.Reasons {
+		sum += r.Machines
+		if r.Machines <= 0 || r.Detail == "" {
+			rt.Fatalf("%s: empty reason %+v", id, r)
+		}
+		if r.Test == "fits" {
+			fits = r.Machines
+		}
+	}
+	if sum != w.copy.NumMachines() || why.Machines != sum {
+		rt.Fatalf("%s: the reasons add up to %d of %d machines: %+v", id, sum, w.copy.NumMachines(), why.Reasons)
+	}
+	j := w.copy.Job(id.Job)
+	if fits > 0 && !j.Spec().GetGang() {
+		rt.Fatalf("%s waits although it fits %d machines: %s", id, fits, why.Summary)
+	}
+	limited := j.Spec().GetMaxPerMachine()|j.Spec().GetMaxPerRack()|j.Spec().GetMaxPerPower() != 0
+	if limited {
+		// What the job has already counts, and a new job would have nothing.
+		return
+	}
+	for _, ch := range why.Changes {
+		spec := ch.Changed(j.Spec())
+		spec.Gang = false
+		trial := loadWorld(rt, w)
+		if r := trial.do(submitJob("zoe", "trial", spec)); r.GetRefusal() != nil {
+			rt.Fatalf("%s: change %q: %v", id, ch.Change, r.GetRefusal())
+		}
+		trial.catchUp()
+		got, err := trial.s.Explain(trial.copy, cell.JobKey{User: "zoe", Name: "trial"}, 0)
+		if err != nil {
+			rt.Fatal(err)
+		}
+		n := 0
+		for _, r := range got.Reasons {
+			if r.Test == "fits" {
+				n = r.Machines
+			}
+		}
+		if n != ch.Machines || n == 0 {
+			rt.Fatalf("%s: change %q fits %d machines and says %d", id, ch.Change, n, ch.Machines)
+		}
+	}
+}
+
+// loadWorld makes another world of the same cell.
+func loadWorld(rt *rapid.T, w *world) *world {
+	load := func() *cell.Cell {
+		c, err := cell.Load(w.cell.Records())
+		if err != nil {
+			rt.Fatal(err)
+		}
+		return c
+	}
+	s, err := scheduler.New(scheduler.Config{})
+	if err != nil {
+		rt.Fatal(err)
+	}
+	return &world{cell: load(), copy: load(), s: s, wallNs: w.wallNs, timeNs: w.timeNs}
+}
+
+// TestMemoryChangesNothing runs a scheduler through random changes of a cell
+// and checks at each step that one that remembers nothing decides the same.
+func TestMemoryChangesNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		cfg := scheduler.Config{Seed: 7, Enough: rapid.IntRange(1, 4).Draw(rt, "enough"), BatchCount: 3}
+		w := randomWorld(rt, t, cfg)
+		for step := range rapid.IntRange(1, 12).Draw(rt, "steps") {
+			w.catchUp()
+			fresh, err := scheduler.New(cfg)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			want, got := fresh.Pass(w.copy), w.s.Pass(w.copy)
+			if !proto.Equal(got.Assign, want.Assign) {
+				rt.Fatalf("step %d: with memory %v, without %v", step, got.Assign, want.Assign)
+			}
+			if got.ID != 0 {
+				w.s.Settle(w.copy, got.ID, w.do(assign(got.Assign)))
+			}
+			randomChange(rt, w, step)
+		}
+	})
+}
+
+// randomChange does one thing to the cell; it may be refused.
+func randomChange(rt *rapid.T, w *world, step int) {
+	name := fmt.Sprintf("m%d", rapid.IntRange(0, 8).Draw(rt, "machine"))
+	switch rapid.IntRange(0, 6).Draw(rt, "change") {
+	case 0:
+		w.do(addMachine(name, randomMachine(rt)))
+	case 1:
+		verb := rapid.SampledFrom([]string{"drain", "undrain", "down", "up", "remove"}).Draw(rt, "verb")
+		w.do(machineOp(verb, options{name: name}))
+	case 2:
+		w.do(machineOp("set", options{name: name, words: map[string]string{
+			rapid.SampledFrom([]string{"rack", "arch", "gen"}).Draw(rt, "attribute"): rapid.SampledFrom([]string{"1", "2"}).Draw(rt, "value"),
+		}}))
+	case 3:
+		w.do(submitJob("ann", fmt.Sprintf("k%d", step), randomJob(rt)))
+	default:
+		// Copies end: those told to stop, and others.
+		for m := range w.cell.Machines() {
+			for p := range m.Copies() {
+				if rapid.IntRange(0, 2).Draw(rt, "ends") != 0 {
+					continue
+				}
+				state := borgpb.AttemptState_ATTEMPT_STATE_FINISHED
+				if !p.Current() {
+					state = borgpb.AttemptState_ATTEMPT_STATE_STOPPED
+				}
+				if j := w.cell.JobByUID(p.JobUID()); j != nil {
+					w.do(reported(j, p.Index(), m.Name(), p.Attempt(), state))
+				}
+				return
+			}
+		}
+	}
+}

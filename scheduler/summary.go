@@ -1,0 +1,87 @@
+package scheduler
+
+import (
+	"fmt"
+	"strings"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// summary is the sentence for a task that waits: what stands in its way first.
+func (e *explanation) summary() string {
+	j := e.want.line.job
+	id := ID{j.UID(), e.index}
+	if p := e.s.overlay.byID[id]; p != nil {
+		return fmt.Sprintf("it is being placed on machine %s", p.site.machine.Name())
+	}
+	if why := e.notEligible(j); why != "" {
+		return "it waits: " + why
+	}
+	fit := e.counts[cell.FitOK]
+	switch {
+	case len(e.spots) == 0:
+		return "it waits: the cell has no machines; add one with `borgcfg machine add ADDR`"
+	case fit == 0:
+		return fmt.Sprintf("it waits: 0 of %s fit: %s", plural(len(e.spots), "machine"), e.refusedBy())
+	case e.s.heldBack(e.c, id):
+		return fmt.Sprintf("it waits a little: the cell refused its placement %s in a row; %s would do now",
+			plural(e.s.refusals[id].count, "time"), plural(fit, "machine"))
+	case e.want.line.gang():
+		return fmt.Sprintf("it waits: its job is placed as a whole or not at all, and not all of it fits; for this task alone %s would do", plural(fit, "machine"))
+	}
+	return fmt.Sprintf("it waits for the next pass; %s would do", plural(fit, "machine"))
+}
+
+// refusedBy is "3 memory, 1 constraint, 1 down".
+func (e *explanation) refusedBy() string {
+	var parts []string
+	for fit := cell.FitDown; fit < cell.NumFits; fit++ {
+		if n := e.counts[fit]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%d %s", n, fit))
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// notEligible says why the cell does not offer a pending task to schedulers;
+// empty: it does.
+func (e *explanation) notEligible(j *cell.Job) string {
+	spec := j.Spec()
+	if name := spec.GetScheduler(); name != e.s.cfg.Name {
+		return fmt.Sprintf("it is for scheduler %q", name)
+	}
+	for p, index := range e.c.Pending() {
+		if p == j && index == e.index {
+			return ""
+		}
+	}
+	for _, name := range spec.GetStartAfter() {
+		key, err := cell.ParseJobKey(name)
+		if err != nil {
+			continue
+		}
+		before := e.c.Job(key)
+		if before == nil || before.State() != borgpb.State_STATE_DEAD {
+			return fmt.Sprintf("job %s has to finish first (start_after)", name)
+		}
+		if _, _, dead := before.Counts(); dead > 0 && !finished(before) {
+			return fmt.Sprintf("job %s has not finished well (start_after)", name)
+		}
+	}
+	if most := spec.GetMaxRunning(); most > 0 {
+		_, running, _ := j.Counts()
+		return fmt.Sprintf("%d of its job run and at most %d may at once (max_running)", running, most)
+	}
+	return "the cell holds it back"
+}
+
+// finished tells whether all tasks of a job ended well.
+func finished(j *cell.Job) bool {
+	for _, t := range j.Tasks() {
+		if !t.Finished() {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,375 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/scheduler"
+)
+
+// TestTranscripts plays the scenarios in testdata: under `play`, one command a
+// line:
+//
+//	cell [enough=N] [batch=N] [name=S]    a new, empty cell and its scheduler
+//	machine NAME cpu=N mem=SIZE [attr=k=v,...] [ports=A-B] [taint=k=v]
+//	set MACHINE k=v,...                   attributes
+//	drain|undrain|down|up|remove MACHINE
+//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [priority=N] [kind=batch]
+//	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang]
+//	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
+//	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
+//	kill|kill-allocs USER/NAME
+//	finish TASK                           its borglet says that it ended well
+//	catch-up                              the copy takes in the log
+//	pass                                  one pass; what it decided
+//	send                                  the oldest batch goes into the log
+//	lose                                  the oldest batch gets no answer
+//	settle                                pass and send until nothing is decided
+//	where USER/NAME                       tasks by machine
+//	why TASK
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+		var tr transcript
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			return tr.run(t, d)
+		})
+	})
+}
+
+// transcript is a world and what is on its way in it.
+type transcript struct {
+	*world
+	batches []scheduler.Batch
+}
+
+func (tr *transcript) run(t *testing.T, d *datadriven.TestData) string {
+	var out strings.Builder
+	if d.Cmd != "play" {
+		t.Fatalf("%s: the only command is play; what it plays follows on lines of its own", d.Pos)
+	}
+	for line := range strings.Lines(d.Input) {
+		if words := strings.Fields(line); len(words) > 0 {
+			out.WriteString(tr.command(t, words))
+		}
+	}
+	return out.String()
+}
+
+// options are the words of a command: the first, and key=value of the rest.
+type options struct {
+	t     *testing.T
+	name  string
+	words map[string]string
+}
+
+func parse(t *testing.T, words []string) options {
+	o := options{t: t, words: make(map[string]string)}
+	for i, w := range words {
+		k, v, _ := strings.Cut(w, "=")
+		if i == 0 && v == "" {
+			o.name = w
+			continue
+		}
+		o.words[k] = v
+	}
+	return o
+}
+
+func (o options) number(key string, def int64) int64 {
+	s, ok := o.words[key]
+	if !ok {
+		return def
+	}
+	shift := 0
+	switch {
+	case strings.HasSuffix(s, "G"):
+		shift = 30
+	case strings.HasSuffix(s, "M"):
+		shift = 20
+	}
+	n, err := strconv.ParseInt(strings.TrimRight(s, "GM"), 10, 64)
+	if err != nil {
+		o.t.Fatalf("%s=%s: %v", key, s, err)
+	}
+	return n << shift
+}
+
+func (o options) milli(key string) int64 {
+	whole, frac, _ := strings.Cut(o.words[key], ".")
+	if whole == "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(whole, 10, 64)
+	if err != nil {
+		o.t.Fatalf("%s: %v", key, err)
+	}
+	f, _ := strconv.ParseInt((frac + "000")[:3], 10, 64)
+	return n*1000 + f
+}
+
+func (o options) list(key string) []string {
+	if o.words[key] == "" {
+		return nil
+	}
+	return strings.Split(o.words[key], ",")
+}
+
+func (o options) has(key string) bool {
+	_, ok := o.words[key]
+	return ok
+}
+
+func (o options) resources() *borgpb.Resources {
+	return &borgpb.Resources{
+		CpuMilli: o.milli("cpu"), MemBytes: o.number("mem", 0), DiskBytes: o.number("disk", 0),
+	}
+}
+
+func constraints(words []string, soft bool) []*borgpb.Constraint {
+	var ks []*borgpb.Constraint
+	for _, w := range words {
+		k := &borgpb.Constraint{Soft: soft}
+		for _, rel := range []struct {
+			sign string
+			rel  borgpb.Relation
+		}{
+			{"!=", borgpb.Relation_RELATION_NOT_EQUAL},
+			{">=", borgpb.Relation_RELATION_GREATER_THAN_EQUAL},
+			{"=", borgpb.Relation_RELATION_EQUAL},
+		} {
+			if key, value, ok := strings.Cut(w, rel.sign); ok {
+				k.Key, k.Value, k.Relation = key, value, rel.rel
+				break
+			}
+		}
+		if k.GetKey() == "" {
+			k.Key, k.Relation = w, borgpb.Relation_RELATION_PRESENT
+		}
+		ks = append(ks, k)
+	}
+	return ks
+}
+
+func (o options) jobSpec() *borgpb.JobSpec {
+	spec := service(uint32(o.number("tasks", 1)), int32(o.number("priority", 200)), 0, 0)
+	spec.Task.Resources = o.resources()
+	spec.Task.Ports = o.list("ports")
+	spec.Task.Constraints = append(constraints(o.list("want"), false), constraints(o.list("prefer"), true)...)
+	for _, w := range o.list("tolerate") {
+		k, v, _ := strings.Cut(w, "=")
+		spec.Task.Tolerations = append(spec.Task.Tolerations, &borgpb.Toleration{Key: k, Value: v})
+	}
+	if o.words["kind"] == "batch" {
+		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
+	}
+	spec.Gang = o.has("gang")
+	spec.MaxPerMachine = uint32(o.number("per-machine", 0))
+	spec.MaxPerRack = uint32(o.number("per-rack", 0))
+	spec.MaxRunning = uint32(o.number("max-running", 0))
+	spec.AllocSet = o.words["allocs"]
+	spec.StartAfter = o.list("after")
+	spec.Scheduler = o.words["scheduler"]
+	return spec
+}
+
+func (o options) machineSpec() *borgpb.MachineSpec {
+	spec := machineSpec(o.milli("cpu"), o.number("mem", 0), o.list("attr")...)
+	if a, b, ok := strings.Cut(o.words["ports"], "-"); ok {
+		first, _ := strconv.Atoi(a)
+		last, _ := strconv.Atoi(b)
+		spec.PortFirst, spec.PortLast = uint32(first), uint32(last)
+	}
+	for _, w := range o.list("taint") {
+		k, v, _ := strings.Cut(w, "=")
+		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: k, Value: v})
+	}
+	return spec
+}
+
+func (tr *transcript) command(t *testing.T, words []string) string {
+	o := parse(t, words[1:])
+	user, name, _ := strings.Cut(o.name, "/")
+	key := cell.JobKey{User: user, Name: name}
+	switch words[0] {
+	case "cell":
+		tr.world = newWorld(t, scheduler.Config{
+			Seed: 1, Enough: int(o.number("enough", 0)), BatchCount: int(o.number("batch", 0)), Name: o.words["name"],
+		})
+		tr.batches = nil
+		return ""
+	case "machine":
+		return refusalText(tr.do(addMachine(o.name, o.machineSpec())))
+	case "set", "drain", "undrain", "down", "up", "remove":
+		return refusalText(tr.do(machineOp(words[0], o)))
+	case "job":
+		return refusalText(tr.do(submitJob(user, name, o.jobSpec())))
+	case "allocs":
+		spec := &borgpb.AllocSetSpec{
+			Allocs: uint32(o.number("n", 1)), Priority: int32(o.number("priority", 200)), Resources: o.resources(),
+			MaxPerMachine: uint32(o.number("per-machine", 0)), Gang: o.has("gang"),
+		}
+		spec.Resources.Ports = o.number("ports", 0)
+		data, err := proto.Marshal(spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: data}}})))
+	case "kill":
+		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}})))
+	case "kill-allocs":
+		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}})))
+	case "finish":
+		return tr.finish(t, o.name)
+	case "catch-up":
+		tr.catchUp()
+		return ""
+	case "pass":
+		return tr.pass()
+	case "send", "lose":
+		return tr.answer(t, words[0] == "lose")
+	case "settle":
+		return fmt.Sprintf("%d placed\n", tr.settleAll(t))
+	case "where":
+		return countsText(onMachines(tr.cell, key)) + "\n"
+	case "why":
+		return tr.why(t, o.name)
+	}
+	t.Fatalf("unknown command %q", words[0])
+	return ""
+}
+
+func machineOp(verb string, o options) *borgpb.Op {
+	op := &borgpb.Op{}
+	switch verb {
+	case "set":
+		set := &borgpb.SetMachine{Name: o.name, SetAttributes: o.words}
+		op.Op = &borgpb.Op_SetMachine{SetMachine: set}
+	case "drain", "undrain":
+		op.Op = &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: o.name, Drain: verb == "drain"}}
+	case "down":
+		op.Op = &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: o.name, Term: 1}}
+	case "up":
+		op.Op = &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: o.name}}
+	case "remove":
+		op.Op = &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: o.name, Force: true}}
+	}
+	return asUser("admin", op)
+}
+
+func refusalText(r *borgpb.Result) string {
+	if f := r.GetRefusal(); f != nil {
+		return fmt.Sprintf("refused: %s: %s: %s\n", f.GetKind(), f.GetObject(), f.GetMessage())
+	}
+	return ""
+}
+
+func (tr *transcript) finish(t *testing.T, task string) string {
+	id, err := cell.ParseTaskID(task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := tr.cell.Job(id.Job)
+	var p *cell.Copy
+	if p = j.Task(id.Index).Current(); p == nil {
+		for past := range j.Task(id.Index).Past() {
+			if past.Live() {
+				p = past
+			}
+		}
+	}
+	if p == nil {
+		return "it has no copy\n"
+	}
+	state := borgpb.AttemptState_ATTEMPT_STATE_FINISHED
+	if !p.Current() {
+		state = borgpb.AttemptState_ATTEMPT_STATE_STOPPED
+	}
+	return refusalText(tr.do(reported(j, id.Index, p.Machine().Name(), p.Attempt(), state)))
+}
+
+// pass makes one pass and prints the batch, which waits for send or lose.
+func (tr *transcript) pass() string {
+	b := tr.s.Pass(tr.copy)
+	var out strings.Builder
+	for _, a := range b.Assign.GetAssignments() {
+		out.WriteString(tr.assignmentText(a) + "\n")
+	}
+	if out.Len() == 0 {
+		out.WriteString("nothing\n")
+	} else {
+		tr.batches = append(tr.batches, b)
+	}
+	if b.More {
+		out.WriteString("and more\n")
+	}
+	return out.String()
+}
+
+func (tr *transcript) assignmentText(a *borgpb.Assignment) string {
+	uid, _ := cell.ParseUID(a.GetUid())
+	name := a.GetUid()
+	if j := tr.copy.JobByUID(uid); j != nil {
+		name = j.Key().String()
+	} else if s := tr.copy.AllocSetByUID(uid); s != nil {
+		name = s.Key().String()
+	}
+	text := fmt.Sprintf("%s/%d -> %s%s", name, a.GetIndex(), a.GetMachine(), a.GetAlloc())
+	if len(a.GetPorts()) > 0 {
+		text += fmt.Sprintf(" ports %v", a.GetPorts())
+	}
+	return text
+}
+
+// answer puts the oldest batch into the log, or loses it.
+func (tr *transcript) answer(t *testing.T, lose bool) string {
+	if len(tr.batches) == 0 {
+		t.Fatal("no batch is on its way")
+	}
+	b := tr.batches[0]
+	tr.batches = tr.batches[1:]
+	if lose {
+		tr.s.Settle(tr.copy, b.ID, nil)
+		return ""
+	}
+	r := tr.do(assign(b.Assign))
+	refused := tr.s.Settle(tr.copy, b.ID, r)
+	var out strings.Builder
+	out.WriteString(fmt.Sprintf("%d done, %d refused\n", refused.Of-refused.Count, refused.Count))
+	for _, f := range r.GetItems() {
+		if f.GetKind() != 0 {
+			out.WriteString(fmt.Sprintf("  %s: %s: %s\n", f.GetKind(), f.GetObject(), f.GetMessage()))
+		}
+	}
+	return out.String()
+}
+
+func (tr *transcript) why(t *testing.T, task string) string {
+	id, err := cell.ParseTaskID(task)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := tr.s.Explain(tr.copy, id.Job, id.Index)
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	var out strings.Builder
+	fmt.Fprintf(&out, "%s\n", w.Summary)
+	for _, r := range w.Reasons {
+		fmt.Fprintf(&out, "  %d %s: %s", r.Machines, r.Test, r.Detail)
+		if r.Nearest != "" {
+			fmt.Fprintf(&out, " [nearest %s]", r.Nearest)
+		}
+		out.WriteString("\n")
+	}
+	for _, c := range w.Changes {
+		fmt.Fprintf(&out, "  try %s: %d\n", c.Change, c.Machines)
+	}
+	return out.String()
+}
