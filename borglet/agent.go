@@ -1,0 +1,423 @@
+package borglet
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	// parallelEffects bounds how many copies are worked on at once.
+	parallelEffects = 8
+	// resultQueue bounds results of effects that the loop has not yet heard; a
+	// worker waits when it is full.
+	resultQueue = 256
+	// holdNs is how long a restarted borglet waits for a master's word before
+	// it starts anything by itself.
+	holdNs = int64(10 * time.Second)
+	// sampleEvery is how often usage is measured.
+	sampleEvery = time.Second
+)
+
+// Config is what an Agent is made with.
+type Config struct {
+	// Name of the machine. DNS label.
+	Name string
+	// Dir is the borglet's directory.
+	Dir string
+	// Spec is what is said of the machine.
+	Spec *borgpb.MachineSpec
+	// Build of the program, for people.
+	Build string
+	// Boot names this boot of the machine.
+	Boot    string
+	Backoff Backoff
+	Runtime Runtime
+	Log     *slog.Logger
+	// Path is the machine's search path for tasks that see its files.
+	Path string
+	// LogKeepBytes is how much of each output stream of a task is kept on disk;
+	// zero: all of it.
+	LogKeepBytes int64
+	// Trim frees the start of a file up to keepBytes before its end, without
+	// moving what is behind it; nil: logs are not trimmed.
+	Trim func(path string, keepBytes int64) error
+}
+
+// Validate says what is wrong with it.
+func (c *Config) Validate() error {
+	switch {
+	case !uidPattern.MatchString(c.Name):
+		return fmt.Errorf("machine name %q is not a DNS label; use lower-case letters, digits and dashes, at most 63 (--name)", c.Name)
+	case c.Dir == "" || c.Runtime == nil || c.Log == nil || c.Spec == nil:
+		return errors.New("borglet: Dir, Spec, Runtime and Log must be given")
+	}
+	return c.Backoff.Validate()
+}
+
+// Agent is the shell around a Core: one goroutine owns the core, the fence and
+// the clock; workers do its effects; a sampler measures.
+type Agent struct {
+	cfg         Config
+	core        *Core
+	store       *Store
+	fence       Fence
+	usage       *usage
+	incarnation string
+	start       time.Time
+
+	polls   chan pollCall
+	results chan Event
+	workers *executor
+	// live is the copies that have not ended, for readers of logs.
+	live atomic.Pointer[map[ID]bool]
+	// done is closed when the loop has ended.
+	done chan struct{}
+}
+
+type pollCall struct {
+	req   *borgrpc.PollRequest
+	reply chan pollAnswer
+}
+
+type pollAnswer struct {
+	resp *borgrpc.PollResponse
+	err  error
+}
+
+// New opens the directory and takes over what is in it. Nothing is started
+// before Run.
+func New(cfg Config) (*Agent, error) {
+	if err := cfg.Validate(); err != nil {
+		return nil, err
+	}
+	store, err := OpenStore(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	fence, err := LoadFence(cfg.Dir)
+	if err != nil {
+		return nil, err
+	}
+	var id [8]byte
+	if _, err := rand.Read(id[:]); err != nil {
+		return nil, fmt.Errorf("make an incarnation: %w", err)
+	}
+	a := &Agent{
+		cfg:         cfg,
+		core:        NewCore(CoreConfig{Backoff: cfg.Backoff, Boot: cfg.Boot, HoldNs: holdNs}),
+		store:       store,
+		fence:       fence,
+		usage:       newUsage(),
+		incarnation: hex.EncodeToString(id[:]),
+		start:       time.Now(),
+		polls:       make(chan pollCall),
+		results:     make(chan Event, resultQueue),
+		done:        make(chan struct{}),
+	}
+	a.workers = newExecutor(parallelEffects, a.do)
+	return a, nil
+}
+
+// Run adopts what an earlier borglet left, then works until ctx ends. Tasks go
+// on after it.
+func (a *Agent) Run(ctx context.Context) error {
+	defer close(a.done)
+	found, err := a.recover()
+	if err != nil {
+		return err
+	}
+	var sampler sync.WaitGroup
+	sampler.Go(func() { a.sample(ctx) })
+	a.apply(a.core.Step(a.now(), Recovered{Copies: found}))
+	a.loop(ctx)
+	sampler.Wait()
+	// What is under way is finished, so that the records are as true as they
+	// can be; what fails now is found again by the next borglet.
+	finished := make(chan struct{})
+	go func() {
+		a.workers.wait()
+		close(finished)
+	}()
+	for {
+		select {
+		case <-a.results:
+		case <-a.cfg.Runtime.Events():
+		case <-finished:
+			return nil
+		}
+	}
+}
+
+// loop owns the core.
+func (a *Agent) loop(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		var ev Event
+		select {
+		case <-ctx.Done():
+			return
+		case call := <-a.polls:
+			resp, err := a.poll(call.req)
+			call.reply <- pollAnswer{resp, err}
+		case ev = <-a.cfg.Runtime.Events():
+		case ev = <-a.results:
+		case <-timer.C:
+			ev = Tick{}
+		}
+		if ev != nil {
+			a.note(ev)
+			a.apply(a.core.Step(a.now(), ev))
+		}
+		if due, ok := a.core.NextNs(); ok {
+			timer.Reset(time.Duration(max(due-a.now().MonoNs, 0)))
+		} else {
+			timer.Stop()
+		}
+		a.publish()
+	}
+}
+
+// publish lets the other goroutines see who lives and who runs.
+func (a *Agent) publish() {
+	live := make(map[ID]bool, len(a.core.copies))
+	for id, t := range a.core.copies {
+		if t.phase != ended {
+			live[id] = true
+		}
+	}
+	a.live.Store(&live)
+	a.usage.setRunning(a.core.Running())
+}
+
+// over says whether a copy writes no more.
+func (a *Agent) over(id ID) bool {
+	live := a.live.Load()
+	return live != nil && !(*live)[id]
+}
+
+func (a *Agent) now() Now {
+	now := time.Now()
+	return Now{MonoNs: int64(now.Sub(a.start)) + 1, WallNs: now.UnixNano()}
+}
+
+// recover asks the runtime how each copy is that was left, several at once.
+func (a *Agent) recover() ([]Found, error) {
+	records, bad, err := a.store.Load()
+	if err != nil {
+		return nil, err
+	}
+	for _, err := range bad {
+		a.cfg.Log.Error("a copy cannot be taken over; left as it is", "machine", a.cfg.Name, "err", err)
+	}
+	found := make([]Found, len(records))
+	slots := make(chan struct{}, parallelEffects)
+	var wg sync.WaitGroup
+	for i, r := range records {
+		found[i].Record = r
+		if r.Ended != 0 || r.Run == 0 || r.RunEnded {
+			continue
+		}
+		slots <- struct{}{}
+		wg.Go(func() {
+			defer func() { <-slots }()
+			found[i].Observed = a.recoverOne(r)
+		})
+	}
+	wg.Wait()
+	if len(records) > 0 {
+		a.cfg.Log.Info("took over what an earlier borglet left", "machine", a.cfg.Name, "copies", len(records))
+	}
+	return found, nil
+}
+
+func (a *Agent) recoverOne(r Record) Observed {
+	o, err := a.cfg.Runtime.Recover(&Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID)})
+	if err != nil {
+		a.cfg.Log.Error("a run cannot be found again", "task", a.taskName(r), "attempt", r.ID.Attempt, "err", err)
+		return Observed{Kind: Exited, Exit: &borgpb.Exit{Unknown: true, EndedWallNs: time.Now().UnixNano()}}
+	}
+	return o
+}
+
+func (a *Agent) taskName(r Record) string {
+	return (&task{Record: r}).name()
+}
+
+func (a *Agent) launch(r Record) (*Launch, error) {
+	return NewLaunch(r.Desired, r.Run, Places{
+		Dir:      a.store.TaskDir(r.ID),
+		AllocDir: a.store.AllocDir(r.Desired.GetAlloc()),
+		Machine:  a.cfg.Name,
+		OwnFiles: a.cfg.Runtime.Capabilities().OwnFiles,
+		Path:     a.cfg.Path,
+	})
+}
+
+func (a *Agent) apply(effects []Effect) {
+	for _, e := range effects {
+		a.workers.add(e)
+	}
+}
+
+// do is one effect, done by a worker.
+func (a *Agent) do(e Effect) {
+	failed := Failed{ID: e.Copy()}
+	var err error
+	switch e := e.(type) {
+	case Save:
+		if err := a.store.Save(e.Record); err != nil {
+			// The next save holds all that this one did.
+			a.cfg.Log.Error("a record cannot be saved", "task", a.taskName(e.Record), "attempt", e.Record.ID.Attempt, "err", err)
+		}
+		return
+	case Start:
+		failed.Op, failed.Run = OpStart, e.Record.Run
+		err = a.begin(e.Record)
+	case Update:
+		failed.Op, failed.Run = OpUpdate, e.Record.Run
+		var l *Launch
+		if l, err = a.launch(e.Record); err == nil {
+			err = a.cfg.Runtime.Update(l)
+		}
+		if err == nil {
+			a.results <- Updated{ID: e.Record.ID, Run: e.Record.Run}
+		}
+	case Terminate:
+		failed.Op, failed.Run = OpTerminate, e.Run
+		err = a.cfg.Runtime.Terminate(e.ID)
+	case Kill:
+		failed.Op, failed.Run = OpKill, e.Run
+		err = a.cfg.Runtime.Kill(e.ID)
+	case Destroy:
+		failed.Op, failed.Run = OpDestroy, e.Run
+		err = a.cfg.Runtime.Destroy(e.ID)
+	case Remove:
+		failed.Op = OpRemove
+		if err = a.cfg.Runtime.Destroy(e.ID); err == nil {
+			err = a.store.Remove(e.ID)
+		}
+	}
+	if err != nil {
+		failed.Text = err.Error()
+		a.results <- failed
+	}
+}
+
+// begin writes the intent, clears what an earlier run left, and starts.
+func (a *Agent) begin(r Record) error {
+	if err := a.store.Save(r); err != nil {
+		return err
+	}
+	if err := a.cfg.Runtime.Destroy(r.ID); err != nil {
+		return fmt.Errorf("clear what the last run left: %w", err)
+	}
+	l, err := a.launch(r)
+	if err != nil {
+		l = &Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Refused: err.Error()}
+	}
+	return a.cfg.Runtime.Start(l)
+}
+
+// note logs what people want to find again.
+func (a *Agent) note(ev Event) {
+	log := func(id ID) *slog.Logger {
+		l := a.cfg.Log.With("machine", a.cfg.Name)
+		if t := a.core.copies[id]; t != nil {
+			l = l.With("task", t.name())
+		}
+		return l.With("attempt", id.Attempt)
+	}
+	switch ev := ev.(type) {
+	case Observed:
+		switch ev.Kind {
+		case Running:
+			if ev.ShimLost {
+				log(ev.ID).Warn("a shim died; its task goes on", "pid", ev.Pid)
+			} else {
+				log(ev.ID).Info("task started", "pid", ev.Pid)
+			}
+		case Exited:
+			log(ev.ID).Info("task ended", "exit", ExitText(ev.Exit))
+		case NotStarted:
+			log(ev.ID).Warn("task not started", "err", ev.Text)
+		}
+	case Failed:
+		log(ev.ID).Warn("could not be done; tried again", "op", ev.Op.String(), "err", ev.Text)
+	}
+}
+
+// Poll answers a master.
+func (a *Agent) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+	call := pollCall{req: req, reply: make(chan pollAnswer, 1)}
+	select {
+	case a.polls <- call:
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-a.done:
+		return nil, errStopped
+	}
+	// The loop has it and answers at once, whatever becomes of the asker.
+	answer := <-call.reply
+	return answer.resp, answer.err
+}
+
+// poll checks the fence, obeys, and answers. Only the loop calls it.
+func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+	idle := true
+	for _, t := range a.core.copies {
+		idle = idle && t.phase == ended
+	}
+	next, v := a.fence.judge(req.GetFence(), req.GetMachine(), idle)
+	resp := &borgrpc.PollResponse{Incarnation: a.incarnation, Spec: a.cfg.Spec}
+	switch v {
+	case otherCell, otherMachine:
+		return nil, &refusal{verdict: v, fence: a.fence, dir: a.cfg.Dir, cellID: req.GetFence().GetCellId(), machine: req.GetMachine()}
+	case stale:
+		resp.Fenced, resp.Highest = true, a.fence.wire()
+		return resp, nil
+	}
+	if next != a.fence {
+		if err := next.Save(a.cfg.Dir); err != nil {
+			return nil, err
+		}
+		a.fence = next
+	}
+	a.apply(a.core.Step(a.now(), Polled{Desired: req.GetDesired(), Stops: req.GetStops(), Forget: req.GetForget()}))
+	state := a.core.State()
+	resp.Highest, resp.Hash = a.fence.wire(), state.Hash
+	if string(req.GetKnownHash()) == string(state.Hash) {
+		resp.Unchanged = true
+	} else {
+		resp.Tasks, resp.Versions = state.Tasks, state.Versions
+	}
+	resp.Usage = a.usage.take()
+	return resp, nil
+}
+
+// Describe says what machine this is.
+func (a *Agent) Describe() *borgrpc.DescribeResponse {
+	// The fence on disk is never behind the one obeyed.
+	fence, err := LoadFence(a.cfg.Dir)
+	if err != nil {
+		a.cfg.Log.Error("fence cannot be read", "err", err)
+	}
+	return &borgrpc.DescribeResponse{
+		Name:   a.cfg.Name,
+		Spec:   proto.CloneOf(a.cfg.Spec),
+		CellId: fence.CellID,
+		Build:  a.cfg.Build,
+	}
+}

@@ -1,0 +1,223 @@
+package container
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// cgroupTop holds all cgroups of ours on this machine; no other is touched.
+const cgroupTop = "/borg"
+
+const cgroupRoot = "/sys/fs/cgroup"
+
+func cgroupParent(name string) string { return filepath.Join(cgroupTop, name) }
+
+func stateDir(cfg Config) string { return filepath.Join(cfg.RunDir, "c") }
+
+// hierarchy is one mounted tree of cgroups.
+type hierarchy struct {
+	// controllers that it has; "" in version 2.
+	controllers []string
+	mount       string
+}
+
+// hierarchies lists what is mounted. In version 1 each controller has its own;
+// a version 2 tree may be mounted beside them.
+func hierarchies() ([]hierarchy, error) {
+	f, err := os.Open("/proc/self/mountinfo")
+	if err != nil {
+		return nil, fmt.Errorf("list cgroup mounts: %w", err)
+	}
+	defer f.Close()
+	var list []hierarchy
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		left, right, ok := strings.Cut(lines.Text(), " - ")
+		fields, kinds := strings.Fields(left), strings.Fields(right)
+		if !ok || len(fields) < 5 || len(kinds) < 3 || !within(fields[4], cgroupRoot) {
+			continue
+		}
+		switch kinds[0] {
+		case "cgroup2":
+			list = append(list, hierarchy{mount: fields[4]})
+		case "cgroup":
+			list = append(list, hierarchy{controllers: strings.Split(kinds[2], ","), mount: fields[4]})
+		}
+	}
+	return list, lines.Err()
+}
+
+// unified: version 2 alone.
+func unified() bool {
+	var fs unix.Statfs_t
+	return unix.Statfs(cgroupRoot, &fs) == nil && fs.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
+func cgroupVersion() string {
+	if unified() {
+		return "v2"
+	}
+	return "v1"
+}
+
+// cgroupsUsable says why limits cannot be had here.
+func cgroupsUsable() error {
+	list, err := hierarchies()
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		return fmt.Errorf("no cgroups are mounted at %s; mount them, or say --runtime process", cgroupRoot)
+	}
+	probe := list[0].mount
+	if !unified() {
+		for _, want := range []string{"memory", "cpu", "devices"} {
+			i := slices.IndexFunc(list, func(h hierarchy) bool { return slices.Contains(h.controllers, want) })
+			if i < 0 {
+				return fmt.Errorf("the cgroup controller %s is not mounted below %s; mount it, or say --runtime process", want, cgroupRoot)
+			}
+			probe = list[i].mount
+		}
+	}
+	if err := unix.Access(probe, unix.W_OK); err != nil {
+		return fmt.Errorf("cgroups at %s cannot be written: %w; say --runtime process", probe, err)
+	}
+	return nil
+}
+
+// paths are the directories of one cgroup, by controller; version 2 has one,
+// under "".
+type paths map[string]string
+
+// cgroupPaths returns the directories of the cgroup at path.
+func cgroupPaths(path string) paths {
+	p := paths{}
+	list, err := hierarchies()
+	if err != nil {
+		return p
+	}
+	for _, h := range list {
+		if h.controllers == nil {
+			p[""] = filepath.Join(h.mount, path)
+		}
+		for _, c := range h.controllers {
+			p[c] = filepath.Join(h.mount, path)
+		}
+	}
+	return p
+}
+
+// pathsOf returns the directories of the cgroup that a process is in.
+func pathsOf(pid int) (paths, error) {
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
+	if err != nil {
+		return nil, errGone
+	}
+	for line := range strings.Lines(string(text)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(parts) == 3 && within(parts[2], cgroupTop) && (parts[1] == "memory" || (parts[1] == "" && unified())) {
+			return cgroupPaths(parts[2]), nil
+		}
+	}
+	return nil, errGone
+}
+
+// number reads a file of one number; zero if it cannot.
+func (p paths) number(controller, file string) int64 {
+	text, err := os.ReadFile(filepath.Join(p[controller], file))
+	if err != nil {
+		return 0
+	}
+	n, _ := strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+	return n
+}
+
+// field reads one line "name number" of a file; zero if it is not there.
+func (p paths) field(controller, file, name string) int64 {
+	text, err := os.ReadFile(filepath.Join(p[controller], file))
+	if err != nil {
+		return 0
+	}
+	for line := range strings.Lines(string(text)) {
+		if value, ok := strings.CutPrefix(strings.TrimSpace(line), name+" "); ok {
+			n, _ := strconv.ParseInt(value, 10, 64)
+			return n
+		}
+	}
+	return 0
+}
+
+func (p paths) v2() bool { return p["memory"] == "" }
+
+// oomKills counts the processes that the kernel killed for lack of memory.
+func (p paths) oomKills() int64 {
+	if p.v2() {
+		return p.field("", "memory.events", "oom_kill")
+	}
+	return p.field("memory", "memory.oom_control", "oom_kill")
+}
+
+func (p paths) maxMemBytes() int64 {
+	if p.v2() {
+		return p.number("", "memory.peak")
+	}
+	return p.number("memory", "memory.max_usage_in_bytes")
+}
+
+func (p paths) cpuNs() int64 {
+	if p.v2() {
+		return p.field("", "cpu.stat", "usage_usec") * 1000
+	}
+	return p.number("cpuacct", "cpuacct.usage")
+}
+
+// memBytes is what would be missed: file pages that nobody has touched lately
+// are not counted.
+func (p paths) memBytes() int64 {
+	if p.v2() {
+		return max(p.number("", "memory.current")-p.field("", "memory.stat", "inactive_file"), 0)
+	}
+	return max(p.number("memory", "memory.usage_in_bytes")-p.field("memory", "memory.stat", "total_inactive_file"), 0)
+}
+
+// removeCgroup removes an empty cgroup in all hierarchies; one in use stays.
+func removeCgroup(path string) {
+	list, err := hierarchies()
+	if err != nil || !within(path, cgroupTop) {
+		return
+	}
+	for _, h := range list {
+		_ = unix.Rmdir(filepath.Join(h.mount, path))
+	}
+}
+
+// cgroupTree lists the directories below path in one hierarchy, deepest first.
+func cgroupTree(h hierarchy, path string) []string {
+	var dirs []string
+	err := filepath.WalkDir(filepath.Join(h.mount, path), func(dir string, e fs.DirEntry, err error) error {
+		if err != nil {
+			if errors.Is(err, fs.ErrNotExist) {
+				return nil
+			}
+			return err
+		}
+		if e.IsDir() {
+			dirs = append(dirs, dir)
+		}
+		return nil
+	})
+	if err != nil {
+		return nil
+	}
+	slices.Reverse(dirs)
+	return dirs
+}

@@ -1,0 +1,126 @@
+package container
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"borg/borglet"
+)
+
+// check refuses what may not or cannot be started here, before anything is.
+func (r *Runtime) check(l *borglet.Launch) error {
+	own := r.Capabilities().OwnFiles
+	if l.Rootfs != "" {
+		if !own {
+			return fmt.Errorf("rootfs %s: this machine runs tasks as plain processes, without a file system of their own; add the constraint runtime=container to the job", l.Rootfs)
+		}
+		if err := r.visible("rootfs", l.Rootfs); err != nil {
+			return err
+		}
+		if info, err := os.Stat(l.Rootfs); err != nil || !info.IsDir() {
+			return fmt.Errorf("rootfs %s: there is no such directory on machine %s", l.Rootfs, r.cfg.Name)
+		}
+	}
+	for _, m := range l.Mounts {
+		if !own {
+			if filepath.Clean(m.Source) == filepath.Clean(m.Path) {
+				continue
+			}
+			return fmt.Errorf("mount of %s at %s: this machine runs tasks as plain processes, without a file system of their own; add the constraint runtime=container to the job", m.Source, m.Path)
+		}
+		if err := r.checkMount(m); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *Runtime) checkMount(m borglet.LaunchMount) error {
+	if !filepath.IsAbs(m.Path) || filepath.Clean(m.Path) == "/" {
+		return fmt.Errorf("mount of %s at %q: the path in the task must be absolute and below /", m.Source, m.Path)
+	}
+	for _, ours := range []string{"/proc", "/sys", "/dev", "/.borg"} {
+		if within(m.Path, ours) {
+			return fmt.Errorf("mount of %s at %s: nothing may be mounted in %s", m.Source, m.Path, ours)
+		}
+	}
+	if err := r.visible("mount of", m.Source); err != nil {
+		return err
+	}
+	if _, err := os.Stat(m.Source); err != nil {
+		return fmt.Errorf("mount of %s: there is no such file or directory on machine %s", m.Source, r.cfg.Name)
+	}
+	if !m.Writable {
+		return nil
+	}
+	real, err := filepath.EvalSymlinks(m.Source)
+	if err != nil {
+		return fmt.Errorf("mount of %s: %w", m.Source, err)
+	}
+	for _, dir := range r.cfg.Writable {
+		if within(real, dir) {
+			return nil
+		}
+	}
+	return fmt.Errorf("mount of %s, writable: machine %s allows that below %s only; mount it read-only, or start its borglet with --writable-mounts %s",
+		m.Source, r.cfg.Name, orNothing(r.cfg.Writable), m.Source)
+}
+
+// visible refuses directories that would let a task reach the borglet, other
+// tasks, or the kernel's own.
+func (r *Runtime) visible(what, source string) error {
+	if !filepath.IsAbs(source) {
+		return fmt.Errorf("%s %q: the path on the machine must be absolute", what, source)
+	}
+	real, err := filepath.EvalSymlinks(source)
+	if err != nil {
+		// That it is not there is said by who asks next.
+		real = filepath.Clean(source)
+	}
+	for _, dir := range append([]string{"/proc", "/sys", "/dev", "/run"}, r.cfg.Private...) {
+		if within(real, dir) || within(dir, real) {
+			return fmt.Errorf("%s %s: it holds %s, which no task may see", what, source, dir)
+		}
+	}
+	return nil
+}
+
+func within(path, dir string) bool {
+	path, dir = filepath.Clean(path), filepath.Clean(dir)
+	return path == dir || dir == "/" || strings.HasPrefix(path, dir+"/")
+}
+
+func orNothing(dirs []string) string {
+	if len(dirs) == 0 {
+		return "(no directory)"
+	}
+	return strings.Join(dirs, ", ")
+}
+
+// notFound says why a program could not be started, for people. It reads the
+// program's name from launch.json.
+func notFound(dir string, reason error) string {
+	o, err := readOrder(dir)
+	if err != nil || len(o.Launch.Args) == 0 {
+		return "start: " + reason.Error()
+	}
+	return fmt.Sprintf("start %q: %v; args[0] must be a program in the task's file system (%s, /task, mounts)", o.Launch.Args[0], reason, fileSystem(&o.Launch))
+}
+
+// noDirectory says the same of a working directory.
+func noDirectory(dir string, reason error) string {
+	o, err := readOrder(dir)
+	if err != nil {
+		return "working directory: " + reason.Error()
+	}
+	return fmt.Sprintf("working directory %s: %v; it must be in the task's file system (%s, /task, mounts)", o.Launch.Cwd, reason, fileSystem(&o.Launch))
+}
+
+func fileSystem(l *borglet.Launch) string {
+	if l.Rootfs != "" {
+		return "rootfs " + l.Rootfs
+	}
+	return "the machine's /usr"
+}

@@ -1,0 +1,276 @@
+//go:build linux && cgo
+
+package container
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/opencontainers/cgroups"
+	_ "github.com/opencontainers/cgroups/devices" // device rules of cgroups
+	"github.com/opencontainers/cgroups/manager"
+	"github.com/opencontainers/runc/libcontainer"
+	"github.com/sirupsen/logrus"
+	"golang.org/x/sys/unix"
+
+	"borg/borglet"
+)
+
+// beginContainer makes a container whose program waits to be let go.
+func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, error) {
+	logrus.SetLevel(logrus.WarnLevel)
+	l := &o.Launch
+	root := filepath.Join(dir, rootfsDir)
+	binds, err := buildRootfs(root, l)
+	if err != nil {
+		return nil, err
+	}
+	binds = append(binds, bind{source: filepath.Join(dir, taskDir), path: "/task", writable: true})
+	if l.Alloc != "" {
+		binds = append(binds, bind{source: l.AllocDir, path: "/alloc", writable: true})
+		if err := makeAlloc(o.CgroupParent, l); err != nil {
+			return nil, err
+		}
+	}
+	for _, m := range l.Mounts {
+		binds = append(binds, bind{source: m.Source, path: m.Path, writable: m.Writable})
+	}
+	files, args, err := initFiles()
+	if err != nil {
+		return nil, err
+	}
+	for _, f := range files {
+		binds = append(binds, bind{source: f.source, path: f.path})
+	}
+	status, err := os.OpenFile(filepath.Join(dir, statusFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open the status file: %w", err)
+	}
+	defer status.Close()
+	c, err := libcontainer.Create(o.StateDir, l.ID.String(), containerConfig(o, root, binds))
+	if err != nil {
+		return nil, fmt.Errorf("create container: %w", err)
+	}
+	p := &libcontainer.Process{
+		// The init goes to the task's working directory: libcontainer would make
+		// one that is missing.
+		Args: slices.Concat(args, []string{l.Cwd}, l.Args), Env: append(l.Env, initVariable+"=1"), Cwd: "/",
+		Stdout: stdout, Stderr: stderr, ExtraFiles: []*os.File{status}, Init: true,
+	}
+	if err := c.Start(p); err != nil {
+		return nil, startError(l, err)
+	}
+	return watchContainer(dir, c, p)
+}
+
+// startError tells what lies in the task from what lies in the machine.
+func startError(l *borglet.Launch, err error) error {
+	text := err.Error()
+	if strings.Contains(text, "OOM-killed") {
+		return &taskError{fmt.Errorf("memory limit of %d bytes: too little to start in", l.Limits.MemBytes)}
+	}
+	for _, m := range l.Mounts {
+		if strings.Contains(text, fmt.Sprintf("mounting %q", m.Source)) {
+			return &taskError{fmt.Errorf("mount of %s at %s: %w", m.Source, m.Path, err)}
+		}
+	}
+	return fmt.Errorf("start container: %w", err)
+}
+
+func watchContainer(dir string, c *libcontainer.Container, p *libcontainer.Process) (*begun, error) {
+	pid, err := p.Pid()
+	if err != nil {
+		return nil, fmt.Errorf("start container: %w", err)
+	}
+	id, err := identify(pid)
+	if err != nil {
+		return nil, fmt.Errorf("start container: its first process is gone: %w", err)
+	}
+	paths := cgroupPaths(c.Config().Cgroups.Path)
+	wait := func() borglet.ExitFile {
+		state, waitErr := p.Wait()
+		e, ok := readStatus(dir)
+		switch {
+		case ok:
+		case state == nil:
+			e = borglet.ExitFile{Unknown: true, Error: waitErr.Error()}
+		default:
+			// The init itself was killed.
+			status(&e, state)
+		}
+		e.EndedWallNs = time.Now().UnixNano()
+		e.OOM = paths.oomKills() > 0
+		e.MaxMemBytes, e.CPUNs = paths.maxMemBytes(), paths.cpuNs()
+		return e
+	}
+	return &begun{proc: id, release: c.Exec, wait: wait}, nil
+}
+
+// makeAlloc makes the cgroup that the tasks of an alloc share.
+func makeAlloc(parent string, l *borglet.Launch) error {
+	r := limits(l.AllocLimits)
+	r.SkipDevices = true
+	m, err := manager.New(&cgroups.Cgroup{Path: allocPath(parent, l.Alloc), Resources: r})
+	if err == nil {
+		err = m.Apply(-1)
+	}
+	if err == nil {
+		err = m.Set(r)
+	}
+	if err != nil {
+		return fmt.Errorf("make the cgroup of alloc %s: %w", l.Alloc, err)
+	}
+	return nil
+}
+
+// containerBackend is the borglet's side of containers. It signals processes
+// by their handles and reads cgroups as files; libcontainer is asked only to
+// change limits and to take away.
+type containerBackend struct{ cfg Config }
+
+func newContainerBackend(cfg Config) (backend, error) {
+	if os.Geteuid() != 0 {
+		return nil, errors.New("containers need root; start the borglet as root, or say --runtime process")
+	}
+	if err := cgroupsUsable(); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(stateDir(cfg), 0o700); err != nil {
+		return nil, fmt.Errorf("make run-time directory: %w", err)
+	}
+	logrus.SetLevel(logrus.WarnLevel)
+	return &containerBackend{cfg}, nil
+}
+
+func (b *containerBackend) capabilities() borglet.Capabilities {
+	return borglet.Capabilities{Runtime: kindContainer, Cgroup: cgroupVersion(), Limits: true, OwnFiles: true}
+}
+
+func (b *containerBackend) load(id borglet.ID) (*libcontainer.Container, error) {
+	return libcontainer.Load(stateDir(b.cfg), id.String())
+}
+
+// orphan finds a container's first process. One that is only created waits
+// before the task's program; nobody will let it go any more.
+func (b *containerBackend) orphan(id borglet.ID) (proc, bool) {
+	c, err := b.load(id)
+	if err != nil {
+		return proc{}, false
+	}
+	state, err := c.State()
+	if err != nil {
+		return proc{}, false
+	}
+	p := proc{Pid: state.InitProcessPid, StartTicks: state.InitProcessStartTime}
+	if !p.alive() {
+		return proc{}, false
+	}
+	status, err := c.Status()
+	return p, err == nil && status != libcontainer.Created
+}
+
+func (b *containerBackend) kill(id borglet.ID, p proc) error {
+	if p.Pid == 0 {
+		return nil
+	}
+	// With the first process the kernel ends all of its pid name space.
+	return p.signal(unix.SIGKILL)
+}
+
+func (b *containerBackend) settle(id borglet.ID, _ proc) bool {
+	path, ok := b.find(id)
+	return ok && cgroupPaths(path).oomKills() > 0
+}
+
+// find returns a copy's cgroup path.
+func (b *containerBackend) find(id borglet.ID) (string, bool) {
+	c, err := b.load(id)
+	if err != nil {
+		return "", false
+	}
+	return c.Config().Cgroups.Path, true
+}
+
+// update changes limits in place. Devices are left as they are: a change
+// without their rules would take even /dev/null away.
+func (b *containerBackend) update(l *borglet.Launch) error {
+	c, err := b.load(l.ID)
+	if err != nil {
+		return fmt.Errorf("find container: %w", err)
+	}
+	config := c.Config()
+	group := *config.Cgroups
+	r := *group.Resources
+	want := limits(l.Limits)
+	if l.Limits.MemBytes == 0 {
+		want.Memory, want.MemorySwap = -1, -1
+	}
+	r.CpuShares, r.CpuWeight, r.CpuPeriod, r.CpuQuota = want.CpuShares, want.CpuWeight, want.CpuPeriod, want.CpuQuota
+	r.Memory, r.MemorySwap, r.MemoryReservation = want.Memory, want.MemorySwap, want.MemoryReservation
+	r.MemoryCheckBeforeUpdate = true
+	r.SkipDevices = true
+	group.Resources = &r
+	config.Cgroups = &group
+	if l.Alloc != "" {
+		if err := makeAlloc(cgroupParent(b.cfg.Name), l); err != nil {
+			return err
+		}
+	}
+	if err := c.Set(config); err != nil {
+		return fmt.Errorf("change limits: %w", err)
+	}
+	return nil
+}
+
+func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats {
+	out := make(map[borglet.ID]borglet.Stats, len(runs))
+	for id, p := range runs {
+		paths, err := pathsOf(p.Pid)
+		if err != nil {
+			continue
+		}
+		out[id] = borglet.Stats{At: time.Now(), CPUNs: paths.cpuNs(), MemBytes: paths.memBytes()}
+	}
+	return out
+}
+
+// destroy takes a container away, whatever is left of it: its processes, its
+// cgroup, libcontainer's state, and the mount points.
+func (b *containerBackend) destroy(id borglet.ID) error {
+	dir := filepath.Join(stateDir(b.cfg), id.String())
+	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	c, err := b.load(id)
+	switch {
+	case err == nil:
+		alloc := filepath.Dir(c.Config().Cgroups.Path)
+		if err := c.Destroy(); err != nil {
+			return fmt.Errorf("remove container: %w", err)
+		}
+		if alloc != cgroupParent(b.cfg.Name) {
+			removeCgroup(alloc)
+		}
+	case errors.Is(err, libcontainer.ErrNotExist):
+		// Its maker was killed before it wrote the state. The cgroup, if there
+		// is one, is where it would have been.
+		removeCgroup(filepath.Join(cgroupParent(b.cfg.Name), id.String()))
+	default:
+		return fmt.Errorf("find container: %w", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("remove container: %w", err)
+	}
+	return nil
+}
+
+// close removes the borglet's cgroups if nothing is in them.
+func (b *containerBackend) close() {
+	removeCgroup(cgroupParent(b.cfg.Name))
+	removeCgroup(filepath.Dir(cgroupParent(b.cfg.Name)))
+}

@@ -1,0 +1,196 @@
+package container
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"borg/borglet"
+)
+
+// Files in a copy's directory; see the package comment.
+const (
+	launchFile = "launch.json"
+	lockFile   = "lock"
+	pidFile    = "pid.json"
+	statusFile = "status"
+	exitFile   = "exit.json"
+	shimLog    = "shim.log"
+	stdoutFile = "stdout"
+	stderrFile = "stderr"
+	rootfsDir  = "rootfs"
+	taskDir    = "task"
+)
+
+// Kinds of runtimes; in launch.json and in a machine's attributes.
+const (
+	kindContainer = "container"
+	kindProcess   = "process"
+)
+
+// order is launch.json: what the borglet tells the shim.
+type order struct {
+	Kind string `json:"kind"`
+	// StateDir is libcontainer's own directory.
+	StateDir string `json:"state_dir"`
+	// CgroupParent of this borglet, "/borg/<name>".
+	CgroupParent string `json:"cgroup_parent"`
+	// Marker is put into the environment of plain processes, to find them by.
+	Marker string         `json:"marker"`
+	Launch borglet.Launch `json:"launch"`
+}
+
+// started is pid.json.
+type started struct {
+	Run           uint32 `json:"run"`
+	Proc          proc   `json:"proc"`
+	StartedWallNs int64  `json:"started_wall_ns"`
+}
+
+func readOrder(dir string) (order, error) {
+	var o order
+	err := readJSON(filepath.Join(dir, launchFile), &o)
+	return o, err
+}
+
+// readStarted returns pid.json if it is there and of this run.
+func readStarted(dir string, run uint32) (started, bool) {
+	var s started
+	err := readJSON(filepath.Join(dir, pidFile), &s)
+	return s, err == nil && s.Run == run
+}
+
+// readExit returns exit.json if it is there and of this run.
+func readExit(dir string, run uint32) (borglet.ExitFile, bool) {
+	var e borglet.ExitFile
+	err := readJSON(filepath.Join(dir, exitFile), &e)
+	return e, err == nil && e.Run == run
+}
+
+func readJSON(path string, into any) error {
+	text, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("read %s: %w", path, err)
+	}
+	return nil
+}
+
+// replaceJSON replaces a file as a whole, without syncing it: it need not
+// outlive a crash of the machine.
+func replaceJSON(path string, v any) error {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// writeExit is the shim's last word.
+func writeExit(dir string, e borglet.ExitFile) error {
+	text, err := json.Marshal(e)
+	if err != nil {
+		return fmt.Errorf("encode exit.json: %w", err)
+	}
+	return borglet.WriteSynced(filepath.Join(dir, exitFile), append(text, '\n'))
+}
+
+// takeLock opens and locks a copy's lock file. held: a shim has it.
+func takeLock(dir string) (f *os.File, held bool, err error) {
+	f, err = os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, false, fmt.Errorf("lock copy: %w", err)
+	}
+	err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	if err == nil {
+		return f, false, nil
+	}
+	f.Close()
+	if errors.Is(err, unix.EWOULDBLOCK) {
+		return nil, true, nil
+	}
+	return nil, false, fmt.Errorf("lock copy: %w", err)
+}
+
+// holder returns the shim that holds the lock. While it lives and has not yet
+// said its pid, known is false.
+func holder(dir string) (shim proc, known, held bool, err error) {
+	f, held, err := takeLock(dir)
+	if err != nil || !held {
+		if f != nil {
+			f.Close()
+		}
+		return proc{}, false, false, err
+	}
+	var p proc
+	if err := readJSON(filepath.Join(dir, lockFile), &p); err != nil || !p.alive() {
+		// What is in the file is of an earlier shim: the present one has not
+		// come to write its own.
+		return proc{}, false, true, nil
+	}
+	return p, true, true, nil
+}
+
+// readStatus reads what the init wrote beside the task: "exit 7", "signal 15",
+// or, with an errno, "error 2" or "chdir 2". ok is false while it has written
+// nothing.
+func readStatus(dir string) (e borglet.ExitFile, ok bool) {
+	path := filepath.Join(dir, statusFile)
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return e, false
+	}
+	defer f.Close()
+	text, err := io.ReadAll(io.LimitReader(f, 64))
+	if err != nil {
+		return e, false
+	}
+	// The first line counts: after a failed exec there are two.
+	line, _, whole := strings.Cut(string(text), "\n")
+	word, number, _ := strings.Cut(line, " ")
+	n, err := strconv.Atoi(number)
+	if err != nil || !whole {
+		return e, false
+	}
+	e.EndedWallNs = time.Now().UnixNano()
+	if info, err := f.Stat(); err == nil {
+		e.EndedWallNs = info.ModTime().UnixNano()
+	}
+	switch word {
+	case "exit":
+		e.Code = int32(n)
+	case "signal":
+		e.Signal = int32(n)
+	case "error":
+		e.Code, e.Error = 127, notFound(dir, unix.Errno(n))
+	case "chdir":
+		e.Code, e.Error = 127, noDirectory(dir, unix.Errno(n))
+	default:
+		return e, false
+	}
+	return e, true
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+package container
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"borg/borglet"
+	"borg/proto/borgpb"
+)
+
+// DescribeMachine says what this machine has: what tasks may use in all, and
+// what constraints may ask for. Disk is that of dir's file system.
+func DescribeMachine(dir string, caps borglet.Capabilities) (*borgpb.MachineSpec, error) {
+	mem, err := memTotalBytes()
+	if err != nil {
+		return nil, err
+	}
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return nil, fmt.Errorf("measure the file system of %s: %w", dir, err)
+	}
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return nil, fmt.Errorf("ask for the kernel's name: %w", err)
+	}
+	return &borgpb.MachineSpec{
+		Capacity: &borgpb.Resources{
+			CpuMilli: int64(runtime.NumCPU()) * 1000,
+			MemBytes: mem,
+			// What is kept for root is not for tasks.
+			DiskBytes: int64(fs.Blocks-(fs.Bfree-fs.Bavail)) * fs.Bsize,
+		},
+		Attributes: map[string]string{
+			"arch":     runtime.GOARCH,
+			"os":       runtime.GOOS,
+			"kernel":   unix.ByteSliceToString(uts.Release[:]),
+			"hostname": unix.ByteSliceToString(uts.Nodename[:]),
+			"runtime":  caps.Runtime,
+			"cgroup":   caps.Cgroup,
+		},
+	}, nil
+}
+
+func memTotalBytes() (int64, error) {
+	text, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, fmt.Errorf("ask for the machine's memory: %w", err)
+	}
+	for line := range strings.Lines(string(text)) {
+		fields := strings.Fields(line)
+		if len(fields) >= 2 && fields[0] == "MemTotal:" {
+			kib, err := strconv.ParseInt(fields[1], 10, 64)
+			if err != nil {
+				return 0, fmt.Errorf("ask for the machine's memory: %w", err)
+			}
+			return kib << 10, nil
+		}
+	}
+	return 0, fmt.Errorf("ask for the machine's memory: /proc/meminfo has no MemTotal")
+}
+
+// BootID names this boot of the machine.
+func BootID() (string, error) {
+	text, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", fmt.Errorf("ask for the boot id: %w", err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// TrimLog frees the disk that the start of a log takes, up to keepBytes before
+// its end. Its length and what is behind stay, so that neither the task, which
+// appends, nor a reader, who counts from the start, notices.
+func TrimLog(path string, keepBytes int64) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if os.IsNotExist(err) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("trim log: %w", err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return fmt.Errorf("trim log: %w", err)
+	}
+	if st.Blocks*512 <= keepBytes+keepBytes/4 || st.Size <= keepBytes {
+		return nil
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size-keepBytes)
+	if err == unix.EOPNOTSUPP {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("trim log %s: %w", filepath.Base(path), err)
+	}
+	return nil
+}

@@ -1,0 +1,330 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"borg/borglet"
+)
+
+// eventQueue bounds what was observed and not yet taken; a follower waits when
+// it is full.
+const eventQueue = 256
+
+// lookEvery is how often a shim that was found in the middle of a start is
+// looked at.
+const lookEvery = 50 * time.Millisecond
+
+// Config is what a Runtime is made with.
+type Config struct {
+	// Name of the borglet: its cgroups lie under /borg/<name>.
+	Name string
+	// RunDir is for what need not outlive a boot. Absolute.
+	RunDir string
+	// Kind is "container", "process", or "auto": containers where they can be
+	// had.
+	Kind string
+	// Writable lists directories of the machine below which a task may have
+	// writable mounts.
+	Writable []string
+	// Private lists directories that no task may see: the borglet's own.
+	Private []string
+	Log     *slog.Logger
+}
+
+// backend is what differs between containers and plain processes, on the
+// borglet's side.
+type backend interface {
+	capabilities() borglet.Capabilities
+	// orphan finds the process of a run whose shim died without a word; begun
+	// says whether the task's program was let go.
+	orphan(id borglet.ID) (p proc, begun bool)
+	// kill ends the run's processes.
+	kill(id borglet.ID, p proc) error
+	// settle ends what an ended run left running, and says whether the kernel
+	// killed in it for lack of memory.
+	settle(id borglet.ID, p proc) (oom bool)
+	update(l *borglet.Launch) error
+	stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats
+	destroy(id borglet.ID) error
+	close()
+}
+
+// Runtime is the borglet's side of the shims.
+type Runtime struct {
+	cfg     Config
+	backend backend
+	self    string
+	events  chan borglet.Observed
+
+	// ctx ends with Close; it stops the followers, of which wg keeps count.
+	ctx    context.Context
+	cancel context.CancelFunc
+	wg     sync.WaitGroup
+
+	mu sync.Mutex
+	// runs holds what is followed. Guarded by mu.
+	runs map[borglet.ID]*run
+}
+
+// run is one run that is followed.
+type run struct {
+	id  borglet.ID
+	n   uint32
+	dir string
+	// Guarded by Runtime.mu from here.
+	shim   proc
+	task   proc
+	killed bool
+}
+
+// New returns the runtime that cfg.Kind asks for.
+func New(cfg Config) (*Runtime, error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, fmt.Errorf("find the borglet's own program: %w", err)
+	}
+	b, err := newBackend(cfg)
+	if err != nil {
+		return nil, err
+	}
+	r := &Runtime{
+		cfg: cfg, backend: b, self: self,
+		events: make(chan borglet.Observed, eventQueue),
+		runs:   map[borglet.ID]*run{},
+	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	return r, nil
+}
+
+func newBackend(cfg Config) (backend, error) {
+	switch cfg.Kind {
+	case kindProcess:
+		return newProcessBackend(cfg), nil
+	case kindContainer:
+		return newContainerBackend(cfg)
+	case "auto", "":
+		b, err := newContainerBackend(cfg)
+		if err == nil {
+			return b, nil
+		}
+		cfg.Log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", cfg.Name, "err", err)
+		return newProcessBackend(cfg), nil
+	}
+	return nil, fmt.Errorf("runtime %q: want auto, container or process", cfg.Kind)
+}
+
+// Capabilities says what this runtime can do here.
+func (r *Runtime) Capabilities() borglet.Capabilities { return r.backend.capabilities() }
+
+// Events are what is observed, until Close.
+func (r *Runtime) Events() <-chan borglet.Observed { return r.events }
+
+// Close stops following; what runs goes on.
+func (r *Runtime) Close() error {
+	r.cancel()
+	r.wg.Wait()
+	r.backend.close()
+	return nil
+}
+
+// Start begins a run: its shim is running, or an error says why not.
+func (r *Runtime) Start(l *borglet.Launch) error {
+	if l.Refused != "" {
+		r.wg.Go(func() { r.refuse(l) })
+		return nil
+	}
+	for _, name := range []string{exitFile, pidFile, statusFile} {
+		if err := removeFile(filepath.Join(l.Dir, name)); err != nil {
+			return fmt.Errorf("clear the files of the last run: %w", err)
+		}
+	}
+	o := order{
+		StateDir: stateDir(r.cfg), CgroupParent: cgroupParent(r.cfg.Name),
+		Kind: r.Capabilities().Runtime, Marker: marker(r.cfg, l.ID), Launch: *l,
+	}
+	if err := r.check(l); err != nil {
+		refused := *l
+		refused.Refused = err.Error()
+		r.wg.Go(func() { r.refuse(&refused) })
+		return nil
+	}
+	if err := replaceJSON(filepath.Join(l.Dir, launchFile), o); err != nil {
+		return err
+	}
+	shim, ready, err := r.spawn(l.Dir)
+	if err != nil {
+		return err
+	}
+	followed := &run{id: l.ID, n: l.Run, dir: l.Dir, shim: shim}
+	r.mu.Lock()
+	r.runs[l.ID] = followed
+	r.mu.Unlock()
+	r.wg.Go(func() {
+		awaitReady(r.ctx, ready)
+		r.follow(followed)
+	})
+	return nil
+}
+
+// refuse ends a run that cannot begin for a reason that lies in the task.
+func (r *Runtime) refuse(l *borglet.Launch) {
+	e := borglet.ExitFile{Run: l.Run, Code: 127, Error: l.Refused, EndedWallNs: time.Now().UnixNano()}
+	if err := writeExit(l.Dir, e); err != nil {
+		r.cfg.Log.Error("exit.json cannot be written", "machine", r.cfg.Name, "err", err)
+	}
+	r.emit(observedExit(l.ID, l.Run, e))
+}
+
+// spawn starts the shim of dir. It inherits the lock, so that there is no
+// moment in which it lives without holding it.
+func (r *Runtime) spawn(dir string) (shim proc, ready *os.File, err error) {
+	lock, held, err := takeLock(dir)
+	if err != nil {
+		return proc{}, nil, err
+	}
+	if held {
+		return proc{}, nil, errors.New("the shim of the last run still lives")
+	}
+	defer lock.Close()
+	log, err := os.OpenFile(filepath.Join(dir, shimLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return proc{}, nil, fmt.Errorf("open the shim's log: %w", err)
+	}
+	defer log.Close()
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return proc{}, nil, fmt.Errorf("start shim: %w", err)
+	}
+	defer null.Close()
+	ready, readyShim, err := os.Pipe()
+	if err != nil {
+		return proc{}, nil, fmt.Errorf("start shim: %w", err)
+	}
+	defer readyShim.Close()
+	p, err := os.StartProcess(r.self, []string{"borglet", "shim", dir}, &os.ProcAttr{
+		Dir:   "/",
+		Env:   append(shimEnv(), "GOMAXPROCS=1", "GOGC=50"),
+		Files: []*os.File{null, log, log, readyShim, lock},
+		Sys:   &unix.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		ready.Close()
+		return proc{}, nil, fmt.Errorf("start shim: %w", err)
+	}
+	// It is waited for by its handle, like those of earlier borglets.
+	defer p.Release()
+	shim, err = identify(p.Pid)
+	if err != nil {
+		shim = proc{Pid: p.Pid}
+	}
+	return shim, ready, nil
+}
+
+// shimEnv is the environment without what would change how a Go program runs.
+func shimEnv() []string {
+	var env []string
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "GOCOVERDIR"} {
+		if value, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+value)
+		}
+	}
+	return env
+}
+
+// awaitReady returns when the shim has said that the task runs, or that it
+// does not, or has died.
+func awaitReady(ctx context.Context, ready *os.File) {
+	defer ready.Close()
+	stop := context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Unix(1, 0)) })
+	defer stop()
+	var buf [16]byte
+	// The word itself does not matter: the files say how it went.
+	_, _ = ready.Read(buf[:])
+}
+
+// Terminate sends SIGTERM to the task.
+func (r *Runtime) Terminate(id borglet.ID) error {
+	r.mu.Lock()
+	followed := r.runs[id]
+	var task proc
+	if followed != nil {
+		task = followed.task
+	}
+	r.mu.Unlock()
+	if task.Pid == 0 {
+		return errors.New("terminate: no process is known")
+	}
+	return ignoreGone(task.signal(unix.SIGTERM))
+}
+
+// Kill ends a run for certain. One that has not got as far as a process ends
+// with its shim.
+func (r *Runtime) Kill(id borglet.ID) error {
+	r.mu.Lock()
+	followed := r.runs[id]
+	var task, shim proc
+	if followed != nil {
+		followed.killed = true
+		task, shim = followed.task, followed.shim
+	}
+	r.mu.Unlock()
+	switch {
+	case followed == nil:
+		return nil
+	case task.Pid != 0:
+		return ignoreGone(r.backend.kill(id, task))
+	case shim.Pid != 0:
+		return ignoreGone(shim.signal(unix.SIGKILL))
+	default:
+		return errors.New("kill: no process is known yet")
+	}
+}
+
+func ignoreGone(err error) error {
+	if errors.Is(err, errGone) {
+		return nil
+	}
+	return err
+}
+
+// Update changes limits in place.
+func (r *Runtime) Update(l *borglet.Launch) error { return r.backend.update(l) }
+
+// Stats says what copies use.
+func (r *Runtime) Stats(ids []borglet.ID) map[borglet.ID]borglet.Stats {
+	runs := make(map[borglet.ID]proc, len(ids))
+	r.mu.Lock()
+	for _, id := range ids {
+		if f := r.runs[id]; f != nil && f.task.Pid != 0 {
+			runs[id] = f.task
+		}
+	}
+	r.mu.Unlock()
+	return r.backend.stats(runs)
+}
+
+// Destroy takes away what an ended run left.
+func (r *Runtime) Destroy(id borglet.ID) error { return r.backend.destroy(id) }
+
+func (r *Runtime) emit(o borglet.Observed) {
+	select {
+	case r.events <- o:
+	case <-r.ctx.Done():
+	}
+}
+
+func observedExit(id borglet.ID, n uint32, e borglet.ExitFile) borglet.Observed {
+	if e.Retry {
+		return borglet.Observed{ID: id, Run: n, Kind: borglet.NotStarted, Text: e.Error}
+	}
+	return borglet.Observed{ID: id, Run: n, Kind: borglet.Exited, Exit: e.Exit()}
+}

@@ -1,0 +1,153 @@
+//go:build linux && cgo
+
+package container
+
+import (
+	"path/filepath"
+
+	"github.com/opencontainers/cgroups"
+	"github.com/opencontainers/runc/libcontainer/configs"
+	"github.com/opencontainers/runc/libcontainer/specconv"
+	"golang.org/x/sys/unix"
+
+	"borg/borglet"
+)
+
+const (
+	// minMemBytes is the least memory limit that a container starts in: its
+	// own start needs some. Smaller limits count as this one.
+	minMemBytes = 16 << 20
+	// pidsLimit bounds the processes and threads of one copy.
+	pidsLimit = 4096
+	// openFiles is the limit on open files, if the machine allows as many.
+	openFiles = 1 << 16
+	// cpuPeriodUs is the period of the processor's hard limit. Microseconds.
+	cpuPeriodUs = 100_000
+	// minQuotaUs is the least that the kernel takes.
+	minQuotaUs = 1000
+)
+
+// maskedPaths and readonlyPaths are those of runc's own default.
+var (
+	maskedPaths = []string{
+		"/proc/acpi", "/proc/asound", "/proc/interrupts", "/proc/kcore", "/proc/keys", "/proc/latency_stats",
+		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi",
+		"/sys/firmware", "/sys/devices/virtual/powercap",
+	}
+	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
+)
+
+// containerConfig says all of a copy's container: a file system, processes and
+// a host name of its own, no capabilities, limits; the network is the
+// machine's.
+func containerConfig(o *order, root string, binds []bind) *configs.Config {
+	l := &o.Launch
+	mounts := []*configs.Mount{
+		{Source: "proc", Destination: "/proc", Device: "proc", Flags: unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV},
+		{Source: "tmpfs", Destination: "/dev", Device: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_STRICTATIME, Data: "mode=755,size=65536k"},
+		{Source: "devpts", Destination: "/dev/pts", Device: "devpts", Flags: unix.MS_NOSUID | unix.MS_NOEXEC, Data: "newinstance,ptmxmode=0666,mode=0620,gid=5"},
+		{Source: "shm", Destination: "/dev/shm", Device: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_NODEV, Data: "mode=1777"},
+		{Source: "mqueue", Destination: "/dev/mqueue", Device: "mqueue", Flags: unix.MS_NOSUID | unix.MS_NOEXEC | unix.MS_NODEV},
+		{Source: "sysfs", Destination: "/sys", Device: "sysfs", Flags: unix.MS_NOEXEC | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_RDONLY},
+		{Source: "tmpfs", Destination: "/tmp", Device: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_NODEV, Data: "mode=1777"},
+		{Source: "tmpfs", Destination: "/run", Device: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_NODEV, Data: "mode=755"},
+	}
+	for _, b := range binds {
+		flags := unix.MS_BIND | unix.MS_REC | unix.MS_NOSUID | unix.MS_NODEV
+		if !b.writable {
+			flags |= unix.MS_RDONLY
+		}
+		mounts = append(mounts, &configs.Mount{
+			Source: b.source, Destination: b.path, Device: "bind", Flags: flags,
+			PropagationFlags: []int{unix.MS_PRIVATE | unix.MS_REC},
+		})
+	}
+	score := l.OOMScore
+	cfg := &configs.Config{
+		Rootfs:          root,
+		Readonlyfs:      true,
+		Hostname:        l.Hostname,
+		NoNewPrivileges: true,
+		// Empty, not nil: nil would leave all of them.
+		Capabilities: &configs.Capabilities{},
+		Namespaces: configs.Namespaces{
+			{Type: configs.NEWNS}, {Type: configs.NEWUTS}, {Type: configs.NEWIPC}, {Type: configs.NEWPID},
+		},
+		Cgroups: &cgroups.Cgroup{
+			Path:      cgroupPath(o.CgroupParent, l),
+			Resources: resources(l.Limits),
+		},
+		Mounts:        mounts,
+		MaskPaths:     maskedPaths,
+		ReadonlyPaths: readonlyPaths,
+		OomScoreAdj:   &score,
+		Rlimits:       rlimits(),
+	}
+	for _, d := range specconv.AllowedDevices {
+		if d.Path != "" {
+			cfg.Devices = append(cfg.Devices, d)
+		}
+	}
+	return cfg
+}
+
+// rlimits are limits of single processes. A hard limit of the borglet's own
+// cannot always be raised, not even by root.
+func rlimits() []configs.Rlimit {
+	files := uint64(openFiles)
+	var own unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &own); err == nil {
+		files = min(files, own.Max)
+	}
+	return []configs.Rlimit{
+		{Type: unix.RLIMIT_NOFILE, Hard: files, Soft: files},
+		{Type: unix.RLIMIT_CORE, Hard: 0, Soft: 0},
+	}
+}
+
+// cgroupPath is where a copy's cgroup lies.
+func cgroupPath(parent string, l *borglet.Launch) string {
+	if l.Alloc != "" {
+		parent = allocPath(parent, l.Alloc)
+	}
+	return filepath.Join(parent, l.ID.String())
+}
+
+func allocPath(parent, alloc string) string { return filepath.Join(parent, "alloc-"+alloc) }
+
+// resources are the limits of a copy in the kernel's terms, for both versions
+// of cgroups: each reads its own fields.
+func resources(l borglet.Limits) *cgroups.Resources {
+	pids := int64(pidsLimit)
+	r := limits(l)
+	r.PidsLimit = &pids
+	for _, d := range specconv.AllowedDevices {
+		rule := d.Rule
+		r.Devices = append(r.Devices, &rule)
+	}
+	return r
+}
+
+// limits are processor and memory alone.
+func limits(l borglet.Limits) *cgroups.Resources {
+	r := &cgroups.Resources{}
+	if l.CPUMilli > 0 {
+		r.CpuShares = uint64(min(max(l.CPUMilli*1024/1000, 2), 262144))
+		r.CpuWeight = cgroups.ConvertCPUSharesToCgroupV2Value(r.CpuShares)
+		r.CpuPeriod = cpuPeriodUs
+		r.CpuQuota = -1
+		if l.CPUHard {
+			r.CpuQuota = max(l.CPUMilli*cpuPeriodUs/1000, minQuotaUs)
+		}
+	}
+	if l.MemBytes > 0 {
+		bytes := max(l.MemBytes, minMemBytes)
+		if l.MemSoft {
+			r.MemoryReservation = bytes
+			r.Memory, r.MemorySwap = -1, -1
+		} else {
+			r.Memory, r.MemorySwap = bytes, bytes
+		}
+	}
+	return r
+}

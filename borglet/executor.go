@@ -1,0 +1,58 @@
+package borglet
+
+import (
+	"sync"
+)
+
+// executor does effects: those of one copy one after the other, those of
+// different copies at once, at most a few at a time. Its queue per copy is
+// bounded by the core, which has one run of a copy under way.
+type executor struct {
+	do func(Effect)
+	// slots bounds how many effects are being done; starting a container takes
+	// the processor for tens of milliseconds.
+	slots chan struct{}
+	wg    sync.WaitGroup
+
+	mu sync.Mutex
+	// queues holds what is to be done for each copy that has a worker. Guarded
+	// by mu.
+	queues map[ID][]Effect
+}
+
+func newExecutor(parallel int, do func(Effect)) *executor {
+	return &executor{do: do, slots: make(chan struct{}, parallel), queues: map[ID][]Effect{}}
+}
+
+// add queues an effect and never blocks.
+func (x *executor) add(e Effect) {
+	id := e.Copy()
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	queue, busy := x.queues[id]
+	x.queues[id] = append(queue, e)
+	if !busy {
+		x.wg.Go(func() { x.work(id) })
+	}
+}
+
+// work does what is queued for one copy and ends when there is no more.
+func (x *executor) work(id ID) {
+	for {
+		x.mu.Lock()
+		queue := x.queues[id]
+		if len(queue) == 0 {
+			delete(x.queues, id)
+			x.mu.Unlock()
+			return
+		}
+		x.queues[id] = queue[1:]
+		x.mu.Unlock()
+		x.slots <- struct{}{}
+		x.do(queue[0])
+		<-x.slots
+	}
+}
+
+// wait returns when all that was queued is done.
+func (x *executor) wait() { x.wg.Wait() }

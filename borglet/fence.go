@@ -1,0 +1,90 @@
+package borglet
+
+import (
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+
+	"borg/proto/borgrpc"
+)
+
+// Fence is whom a borglet obeys: one cell, and in it the highest
+// (epoch, term, index) that it has heard of. It is synced before it is obeyed,
+// so that an order of a master that has been followed by another is never
+// done, whatever was restarted between.
+type Fence struct {
+	CellID string `json:"cell_id"`
+	// Name under which the cell knows this machine.
+	Machine string `json:"machine"`
+	Epoch   uint64 `json:"epoch"`
+	Term    uint64 `json:"term"`
+	Index   uint64 `json:"index"`
+}
+
+// LoadFence reads fence.json; one that is not there is the zero Fence.
+func LoadFence(dir string) (Fence, error) {
+	var f Fence
+	text, err := os.ReadFile(filepath.Join(dir, "fence.json"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return f, nil
+	}
+	if err != nil {
+		return f, fmt.Errorf("read fence: %w", err)
+	}
+	if err := json.Unmarshal(text, &f); err != nil {
+		return f, fmt.Errorf("read %s: %w; to let this machine join a cell anew, stop its tasks and remove the file", filepath.Join(dir, "fence.json"), err)
+	}
+	return f, nil
+}
+
+// Save writes fence.json, synced.
+func (f Fence) Save(dir string) error {
+	text, err := json.Marshal(f)
+	if err != nil {
+		return fmt.Errorf("encode fence: %w", err)
+	}
+	return WriteSynced(filepath.Join(dir, "fence.json"), append(text, '\n'))
+}
+
+// compare orders two fences of one cell.
+func (f Fence) compare(g Fence) int {
+	return cmp.Or(cmp.Compare(f.Epoch, g.Epoch), cmp.Compare(f.Term, g.Term), cmp.Compare(f.Index, g.Index))
+}
+
+func (f Fence) wire() *borgrpc.Fence {
+	return &borgrpc.Fence{CellId: f.CellID, Epoch: f.Epoch, Term: f.Term, Index: f.Index}
+}
+
+// verdict is what a fence says to an order.
+type verdict uint8
+
+const (
+	obey verdict = iota
+	stale
+	otherCell
+	otherMachine
+)
+
+// judge says whether an order is to be obeyed, and the fence to keep if so.
+// idle: nothing is here that belongs to the machine as it was named before.
+func (f Fence) judge(order *borgrpc.Fence, machine string, idle bool) (Fence, verdict) {
+	next := Fence{
+		CellID: order.GetCellId(), Machine: machine,
+		Epoch: order.GetEpoch(), Term: order.GetTerm(), Index: order.GetIndex(),
+	}
+	switch {
+	case f.CellID == "":
+		return next, obey
+	case f.CellID != next.CellID:
+		return f, otherCell
+	case next.compare(f) < 0:
+		return f, stale
+	case f.Machine != next.Machine && !idle:
+		return f, otherMachine
+	}
+	return next, obey
+}

@@ -1,0 +1,96 @@
+package borglet
+
+import "time"
+
+// Runtime starts the processes of tasks and sees them end. It outlives the
+// borglet: what it started goes on without it, and the next one's runtime finds
+// it again. Each of its methods may be called from several goroutines, for
+// different copies at once.
+type Runtime interface {
+	Capabilities() Capabilities
+	// Start begins a run in l.Dir and returns; how it went is an event.
+	Start(l *Launch) error
+	// Recover says how a run that an earlier borglet began is, and follows it
+	// from then on. Of l, only ID, Run and Dir are set.
+	Recover(l *Launch) (Observed, error)
+	// Terminate sends SIGTERM, Kill ends the run for certain.
+	Terminate(id ID) error
+	Kill(id ID) error
+	// Update changes the limits of a run in place.
+	Update(l *Launch) error
+	// Stats says what copies use. One that cannot be asked is absent.
+	Stats(ids []ID) map[ID]Stats
+	// Destroy takes away what an ended run left outside its directory. What is
+	// not there any more is no error.
+	Destroy(id ID) error
+	// Events are what is observed, until Close.
+	Events() <-chan Observed
+	// Close stops following. What runs goes on.
+	Close() error
+}
+
+// Capabilities is what a runtime can do here.
+type Capabilities struct {
+	// "container" or "process"; the machine's attribute runtime.
+	Runtime string
+	// "v1", "v2" or "none"; the machine's attribute cgroup.
+	Cgroup string
+	// Limits are enforced.
+	Limits bool
+	// OwnFiles: a task has a file system of its own and sees its directory as
+	// /task; otherwise it sees the machine's.
+	OwnFiles bool
+}
+
+// Stats is what a copy uses at a moment.
+type Stats struct {
+	At time.Time
+	// Processor time since its run began. Nanoseconds.
+	CPUNs    int64
+	MemBytes int64
+}
+
+// Launch is all that a runtime needs to know of one run: every name in it is
+// already bound.
+type Launch struct {
+	ID  ID
+	Run uint32
+	// The copy's directory on the machine: its files, and in it task/, which
+	// the task itself sees.
+	Dir      string
+	Args     []string
+	Env      []string
+	Cwd      string
+	Hostname string
+	// Directory used as root file system; empty: the machine's own.
+	Rootfs string
+	Mounts []LaunchMount
+	Limits Limits
+	// Not empty: the name of the alloc that it runs in, what all in it may use
+	// together, and the directory that they share.
+	Alloc       string
+	AllocLimits Limits
+	AllocDir    string
+	// Who goes first when the machine is out of memory: 0 to 1000.
+	OOMScore int
+	// Not empty: why it cannot be started. The run ends at once with this as
+	// its error.
+	Refused string
+}
+
+// LaunchMount is a directory or file of the machine made visible in the task.
+type LaunchMount struct {
+	Source   string
+	Path     string
+	Writable bool
+}
+
+// Limits of a copy or an alloc. Zero: none.
+type Limits struct {
+	CPUMilli int64
+	// CPUHard: not more than CPUMilli even while nobody else needs it.
+	CPUHard  bool
+	MemBytes int64
+	// MemSoft: more than MemBytes while nobody else needs it.
+	MemSoft bool
+}

@@ -1,0 +1,77 @@
+package borglet
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/proto/borgrpc"
+)
+
+// Server is the borglet's service on the wire. It converts and calls; there
+// are no rules in it.
+type Server struct {
+	borgrpc.UnimplementedBorgletServiceServer
+	agent *Agent
+}
+
+// NewServer serves an Agent.
+func NewServer(a *Agent) *Server { return &Server{agent: a} }
+
+// Describe says what machine this is.
+func (s *Server) Describe(context.Context, *borgrpc.DescribeRequest) (*borgrpc.DescribeResponse, error) {
+	return s.agent.Describe(), nil
+}
+
+// Poll takes orders and answers the full state.
+func (s *Server) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+	if req.GetFence().GetCellId() == "" {
+		return nil, status.Error(codes.InvalidArgument, "a poll needs a fence with the id of the cell")
+	}
+	for _, d := range req.GetDesired() {
+		if _, err := IDOf(d.GetCopy()); err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "desired: %v", err)
+		}
+	}
+	for _, stop := range req.GetStops() {
+		if _, err := IDOf(stop.GetCopy()); err != nil {
+			return nil, status.Errorf(codes.InvalidArgument, "stops: %v", err)
+		}
+	}
+	resp, err := s.agent.Poll(ctx, req)
+	var refused *refusal
+	switch {
+	case err == nil:
+		return resp, nil
+	case errors.As(err, &refused):
+		return nil, status.Error(codes.FailedPrecondition, err.Error())
+	case errors.Is(err, errStopped):
+		return nil, status.Error(codes.Unavailable, err.Error())
+	case ctx.Err() != nil:
+		return nil, status.FromContextError(ctx.Err()).Err()
+	default:
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+}
+
+// ReadLog reads what a copy wrote.
+func (s *Server) ReadLog(req *borgrpc.ReadLogRequest, stream borgrpc.BorgletService_ReadLogServer) error {
+	id, err := IDOf(req.GetCopy())
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	err = s.agent.readLog(stream.Context(), id, req, stream.Send)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return status.Errorf(codes.NotFound, "no log of copy %s on machine %s: it never started here, or its log has been removed since it ended", id, s.agent.cfg.Name)
+	case stream.Context().Err() != nil:
+		return status.FromContextError(stream.Context().Err()).Err()
+	default:
+		return status.Error(codes.Internal, err.Error())
+	}
+}
