@@ -1,0 +1,265 @@
+package cfg
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"regexp"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// yamlDocuments reads all documents of a YAML file.
+func yamlDocuments(s *sources, src *source) ([]*node, error) {
+	dec := yaml.NewDecoder(bytes.NewReader(src.data))
+	var docs []*node
+	budget := maxOutputValues
+	for {
+		var y yaml.Node
+		err := dec.Decode(&y)
+		if errors.Is(err, io.EOF) {
+			return docs, nil
+		}
+		if err != nil {
+			return nil, Faults{yamlFault(s, src, err)}
+		}
+		for _, root := range y.Content {
+			n, fault := yamlNode(s, src, root, 0, &budget)
+			if fault != nil {
+				return nil, Faults{fault}
+			}
+			docs = append(docs, n)
+		}
+	}
+}
+
+var yamlLine = regexp.MustCompile(`line (\d+): `)
+
+// yamlFault takes the line out of the parser's message.
+func yamlFault(s *sources, src *source, err error) *Fault {
+	msg := strings.TrimPrefix(err.Error(), "yaml: ")
+	pos := Position{File: src.name}
+	if m := yamlLine.FindStringSubmatch(msg); m != nil {
+		pos.Line, _ = strconv.Atoi(m[1])
+		line := s.line(pos)
+		pos.Col = 1 + len(line) - len(strings.TrimLeft(line, " \t"))
+		msg = strings.Replace(msg, m[0], "", 1)
+	}
+	return &Fault{Pos: pos, Source: s.line(pos), What: "not YAML: " + msg}
+}
+
+// yamlNode converts a parsed YAML value. Aliases are followed and count each
+// time, so that a few lines of them cannot grow without bound.
+func yamlNode(s *sources, src *source, y *yaml.Node, depth int, budget *int) (*node, *Fault) {
+	pos := Position{File: src.name, Line: y.Line, Col: y.Column}
+	fault := func(format string, args ...any) (*node, *Fault) {
+		return nil, &Fault{Pos: pos, Width: max(1, len(y.Value)), Source: s.line(pos), What: fmt.Sprintf(format, args...)}
+	}
+	if *budget--; *budget < 0 {
+		return fault("the file yields more than %d values", maxOutputValues)
+	}
+	if depth > maxDepth {
+		return fault("values are nested more than %d deep", maxDepth)
+	}
+	n := &node{pos: pos, width: utf8.RuneCountInString(y.Value), text: y.Value, base64: true}
+	switch y.Kind {
+	case yaml.AliasNode:
+		return yamlNode(s, src, y.Alias, depth+1, budget)
+	case yaml.SequenceNode:
+		n.kind = kindList
+		for _, c := range y.Content {
+			item, f := yamlNode(s, src, c, depth+1, budget)
+			if f != nil {
+				return nil, f
+			}
+			n.items = append(n.items, item)
+		}
+	case yaml.MappingNode:
+		n.kind = kindMap
+		for i := 0; i+1 < len(y.Content); i += 2 {
+			k := y.Content[i]
+			kpos := Position{File: src.name, Line: k.Line, Col: k.Column}
+			if k.Kind != yaml.ScalarNode || k.Tag == "!!merge" {
+				return nil, &Fault{Pos: kpos, Source: s.line(kpos), What: "a name must be plain text"}
+			}
+			if n.field(k.Value) != nil {
+				return nil, &Fault{Pos: kpos, Width: len(k.Value), Source: s.line(kpos), What: fmt.Sprintf("%q is given twice", k.Value), Hint: "leave one of them out"}
+			}
+			v, f := yamlNode(s, src, y.Content[i+1], depth+1, budget)
+			if f != nil {
+				return nil, f
+			}
+			n.fields = append(n.fields, field{name: k.Value, pos: kpos, value: v})
+		}
+	case yaml.ScalarNode:
+		if !yamlScalar(n, y) {
+			return fault("%s cannot be used in a job file", strings.TrimPrefix(y.Tag, "!!"))
+		}
+	default:
+		return fault("this cannot be used in a job file")
+	}
+	return n, nil
+}
+
+// yamlScalar sets the kind and the text of a scalar.
+func yamlScalar(n *node, y *yaml.Node) bool {
+	switch y.ShortTag() {
+	case "!!str", "!!timestamp", "!!binary":
+		n.kind = kindString
+	case "!!null":
+		n.kind = kindNull
+	case "!!bool":
+		var b bool
+		if y.Decode(&b) != nil {
+			return false
+		}
+		n.kind, n.text = kindBool, strconv.FormatBool(b)
+	case "!!int":
+		n.kind = kindInt
+		var i int64
+		if y.Decode(&i) == nil {
+			n.text = strconv.FormatInt(i, 10)
+		}
+	case "!!float":
+		n.kind = kindFloat
+	default:
+		return false
+	}
+	return true
+}
+
+// jsonDocument reads a JSON file.
+func jsonDocument(s *sources, src *source) ([]*node, error) {
+	p := &jsonParser{s: s, src: src, dec: json.NewDecoder(bytes.NewReader(src.data)), budget: maxOutputValues}
+	p.dec.UseNumber()
+	n, fault := p.value(0)
+	if fault != nil {
+		return nil, Faults{fault}
+	}
+	start := p.next()
+	if start < len(src.data) {
+		return nil, Faults{p.fault(start, 1, "not JSON: something follows the end of the value")}
+	}
+	return []*node{n}, nil
+}
+
+// jsonParser reads tokens and keeps their places.
+type jsonParser struct {
+	s      *sources
+	src    *source
+	dec    *json.Decoder
+	budget int
+}
+
+// next is the offset of the next token.
+func (p *jsonParser) next() int {
+	at := int(p.dec.InputOffset())
+	for at < len(p.src.data) && strings.IndexByte(" \t\r\n,:", p.src.data[at]) >= 0 {
+		at++
+	}
+	return at
+}
+
+func (p *jsonParser) pos(at int) Position {
+	before := p.src.data[:min(at, len(p.src.data))]
+	line := bytes.Count(before, []byte("\n"))
+	start := bytes.LastIndexByte(before, '\n') + 1
+	return Position{File: p.src.name, Line: line + 1, Col: utf8.RuneCount(before[start:]) + 1}
+}
+
+func (p *jsonParser) fault(at, width int, format string, args ...any) *Fault {
+	pos := p.pos(at)
+	return &Fault{Pos: pos, Width: width, Source: p.s.line(pos), What: fmt.Sprintf(format, args...)}
+}
+
+func (p *jsonParser) token() (json.Token, int, *Fault) {
+	at := p.next()
+	t, err := p.dec.Token()
+	if err == nil {
+		return t, at, nil
+	}
+	var syntax *json.SyntaxError
+	if errors.As(err, &syntax) {
+		return nil, at, p.fault(max(0, int(syntax.Offset)-1), 1, "not JSON: %v", syntax)
+	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return nil, at, p.fault(len(p.src.data), 1, "not JSON: the file ends too early")
+	}
+	return nil, at, p.fault(at, 1, "not JSON: %v", err)
+}
+
+func (p *jsonParser) value(depth int) (*node, *Fault) {
+	t, at, fault := p.token()
+	if fault != nil {
+		return nil, fault
+	}
+	if p.budget--; p.budget < 0 {
+		return nil, p.fault(at, 1, "the file yields more than %d values", maxOutputValues)
+	}
+	if depth > maxDepth {
+		return nil, p.fault(at, 1, "values are nested more than %d deep", maxDepth)
+	}
+	n := &node{pos: p.pos(at), width: int(p.dec.InputOffset()) - at, base64: true}
+	switch t := t.(type) {
+	case json.Delim:
+		n.width = 1
+		if t == '[' {
+			n.kind = kindList
+			return n, p.list(n, depth)
+		}
+		n.kind = kindMap
+		return n, p.object(n, depth)
+	case string:
+		n.kind, n.text = kindString, t
+	case json.Number:
+		n.kind, n.text = kindInt, t.String()
+		if strings.ContainsAny(n.text, ".eE") {
+			n.kind = kindFloat
+		}
+	case bool:
+		n.kind, n.text = kindBool, strconv.FormatBool(t)
+	}
+	return n, nil
+}
+
+func (p *jsonParser) list(n *node, depth int) *Fault {
+	for p.dec.More() {
+		item, fault := p.value(depth + 1)
+		if fault != nil {
+			return fault
+		}
+		n.items = append(n.items, item)
+	}
+	_, _, fault := p.token()
+	return fault
+}
+
+func (p *jsonParser) object(n *node, depth int) *Fault {
+	for p.dec.More() {
+		t, at, fault := p.token()
+		if fault != nil {
+			return fault
+		}
+		name, ok := t.(string)
+		if !ok {
+			return p.fault(at, 1, "not JSON: a name must be text")
+		}
+		if n.field(name) != nil {
+			f := p.fault(at, len(name)+2, "%q is given twice", name)
+			f.Hint = "leave one of them out"
+			return f
+		}
+		v, fault := p.value(depth + 1)
+		if fault != nil {
+			return fault
+		}
+		n.fields = append(n.fields, field{name: name, pos: p.pos(at), value: v})
+	}
+	_, _, fault := p.token()
+	return fault
+}

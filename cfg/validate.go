@@ -1,0 +1,466 @@
+package cfg
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"sort"
+	"strconv"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+)
+
+var (
+	dnsLabel  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+	envName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	sha256Hex = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
+)
+
+// faultAtPath reports what is wrong with a value of the object, at the place
+// it came from or, when it came from nowhere, at the nearest thing around it.
+func (d *decoder) faultAtPath(o *Object, where, hint, format string, args ...any) {
+	at := d.origins[""]
+	for p := where; ; {
+		if origin, ok := d.origins[p]; ok && origin.Pos.Line > 0 {
+			at = origin
+			break
+		}
+		i := strings.LastIndexAny(p, ".[")
+		if i < 0 {
+			break
+		}
+		p = p[:i]
+	}
+	what := fmt.Sprintf(format, args...)
+	if o.Name != "" {
+		what = fmt.Sprintf("%s %s: %s", o.Kind, o.Name, what)
+	}
+	d.fault(at.Pos, at.width, hint, "%s", what)
+}
+
+// check is one object under validation.
+type check struct {
+	d *decoder
+	o *Object
+}
+
+func (c check) bad(where, hint, format string, args ...any) {
+	c.d.faultAtPath(c.o, where, hint, format, args...)
+}
+
+// validate checks what no single value can tell. It mirrors the cell's own
+// checks, so that a file that passes here is refused only for what the file
+// cannot know.
+func (d *decoder) validate(o *Object) {
+	c := check{d, o}
+	c.name("name", "name", o.Name)
+	c.name("user", "user", o.User)
+	c.labels("labels", o.Labels, maxLabelBytes)
+	c.annotations(o.Annotations)
+	if o.Kind == KindAllocSet {
+		c.allocSet(o.AllocSet)
+	} else {
+		c.job(o.Job)
+	}
+	if n := proto.Size(o.Spec()); n > maxSpecBytes && len(d.faults) == 0 {
+		c.bad("", "", "the spec has %d bytes; it may have %d", n, maxSpecBytes)
+	}
+}
+
+// name checks that something can be a part of a DNS name.
+func (c check) name(where, what, s string) {
+	if dnsLabel.MatchString(s) {
+		return
+	}
+	if s == "" {
+		c.bad(where, fmt.Sprintf(`write %s = "hello"`, what), "it has no %s", what)
+		return
+	}
+	hint := "letters a-z, digits and dashes, at most 63, with a letter or digit at both ends"
+	if near := DNSLabel(s); near != "" {
+		hint = fmt.Sprintf("did you mean %q? (%s)", near, hint)
+	}
+	c.bad(where, hint, "%s %s cannot be part of a DNS name", what, quote(s))
+}
+
+// DNSLabel is the DNS label nearest to a name, or "" when nothing is left of
+// it.
+func DNSLabel(s string) string {
+	label := strings.Map(func(r rune) rune {
+		switch {
+		case r >= 'a' && r <= 'z', r >= '0' && r <= '9':
+			return r
+		case r >= 'A' && r <= 'Z':
+			return r + 'a' - 'A'
+		}
+		return '-'
+	}, s)
+	if len(label) > 63 {
+		label = label[:63]
+	}
+	return strings.Trim(label, "-")
+}
+
+func (c check) labels(where string, m map[string]string, most int) {
+	if len(m) > maxLabels {
+		c.bad(where, "", "%d %s; it may have %d", len(m), where, maxLabels)
+	}
+	for _, k := range sortedKeys(m) {
+		if k == "" || len(k) > maxLabelKeyBytes {
+			c.bad(join(where, k), "", "the key %s has %d bytes; it must have 1 to %d", quote(k), len(k), maxLabelKeyBytes)
+		}
+		if len(m[k]) > most {
+			c.bad(join(where, k), "", "the value of %s has %d bytes; it may have %d", quote(k), len(m[k]), most)
+		}
+	}
+}
+
+func (c check) annotations(m map[string]string) {
+	total := 0
+	for k, v := range m {
+		total += len(k) + len(v)
+	}
+	if total > maxAnnotationBytes {
+		c.bad("annotations", "", "annotations of %d bytes; they may have %d", total, maxAnnotationBytes)
+	}
+}
+
+func sortedKeys[V any](m map[string]V) []string {
+	out := make([]string, 0, len(m))
+	for k := range m {
+		out = append(out, k)
+	}
+	sort.Strings(out)
+	return out
+}
+
+func (c check) priority(p int32) {
+	if p < 0 || p > maxPriority {
+		c.bad("priority", `or write band = "production"`, "priority %d is not between 0 and %d", p, maxPriority)
+	}
+}
+
+func (c check) job(j *borgpb.JobSpec) {
+	c.priority(j.Priority)
+	if j.Tasks < 1 || j.Tasks > maxTasks {
+		c.bad("tasks", "", "%d tasks; a job has 1 to %d", j.Tasks, maxTasks)
+	}
+	if j.Gang && j.Tasks > maxGang {
+		c.bad("gang", "", "a gang of %d tasks; it may have %d", j.Tasks, maxGang)
+	}
+	for _, ref := range []struct{ where, value string }{{"alloc_set", j.AllocSet}, {"parent", j.Parent}} {
+		if ref.value != "" {
+			c.key(ref.where, ref.value)
+		}
+	}
+	if j.MaxFailures > maxFailures {
+		c.bad("max_failures", "", "%d failures of one task; there may be %d", j.MaxFailures, maxFailures)
+	}
+	if j.Update.GetBatchSize() > maxTasks {
+		c.bad("update.batch_size", "", "a batch of %d tasks; it may have %d", j.Update.GetBatchSize(), maxTasks)
+	}
+	if j.Scheduler != "" {
+		c.name("scheduler", "scheduler", j.Scheduler)
+	}
+	extensions := 0
+	for k, v := range j.Extensions {
+		extensions += len(k) + len(v)
+	}
+	if extensions > maxExtensionBytes {
+		c.bad("extensions", "", "extensions of %d bytes; they may have %d", extensions, maxExtensionBytes)
+	}
+	if j.Parent == c.o.Key() {
+		c.bad("parent", "", "it is its own parent")
+	}
+	if len(j.StartAfter) > maxStartAfter {
+		c.bad("start_after", "", "it waits for %d jobs; it may wait for %d", len(j.StartAfter), maxStartAfter)
+	}
+	for i, after := range j.StartAfter {
+		c.key(fmt.Sprintf("start_after[%d]", i), after)
+		if after == c.o.Key() {
+			c.bad(fmt.Sprintf("start_after[%d]", i), "", "it waits for itself")
+		}
+	}
+	c.kindOf(j)
+	if j.Task == nil {
+		c.bad("task", `write task = task(args = ["/bin/program"], resources = resources(cpu = 0.1, mem = "64MiB"))`, "it has no task")
+		return
+	}
+	c.task("task", j.Task, j.AllocSet != "")
+	c.overrides(j)
+}
+
+// kindOf checks what depends on the kind of job.
+func (c check) kindOf(j *borgpb.JobSpec) {
+	switch j.Kind {
+	case borgpb.JobKind_JOB_KIND_SERVICE, borgpb.JobKind_JOB_KIND_BATCH:
+	default:
+		c.bad("kind", `write kind = "service" or kind = "batch"`, "cells do not run %s jobs yet", enumWord(j.Kind.Descriptor(), j.Kind.Number()))
+	}
+	if j.Cron != nil {
+		c.bad("cron", "leave it out", "only a cron job has a schedule")
+	}
+}
+
+// key checks "<user>/<name>".
+func (c check) key(where, key string) {
+	user, name, ok := strings.Cut(key, "/")
+	if !ok || !dnsLabel.MatchString(user) || !dnsLabel.MatchString(name) {
+		c.bad(where, `write "name" for your own, or "user/name"`, "%s is not the name of an object", quote(key))
+	}
+}
+
+func (c check) overrides(j *borgpb.JobSpec) {
+	if len(j.Overrides) > maxOverrides {
+		c.bad("overrides", "", "%d overrides; a job may have %d", len(j.Overrides), maxOverrides)
+		return
+	}
+	for i, ov := range j.Overrides {
+		where := fmt.Sprintf("overrides[%d]", i)
+		switch {
+		case ov.First > ov.Last:
+			c.bad(join(where, "first"), "", "first is %d and last is %d", ov.First, ov.Last)
+		case ov.Last >= j.Tasks:
+			c.bad(join(where, "last"), fmt.Sprintf("indices run from 0 to %d", j.Tasks-1), "it overrides task %d of a job with %d tasks", ov.Last, j.Tasks)
+		}
+		if ov.Spec == nil {
+			c.bad(where, "write task = task(...) in it", "it changes nothing")
+			continue
+		}
+		ports := j.Task.Ports
+		if len(ov.Spec.Ports) > 0 {
+			ports = ov.Spec.Ports
+		}
+		c.texts(join(where, "spec"), ov.Spec, ports, j.AllocSet != "")
+		c.parts(join(where, "spec"), ov.Spec, ports)
+	}
+}
+
+func (c check) task(where string, t *borgpb.TaskSpec, inAlloc bool) {
+	if len(t.Args) == 0 || t.Args[0] == "" {
+		c.bad(join(where, "args"), `write args = ["/bin/program", "--flag"]`, "the task has no program to run")
+	}
+	if t.Resources.GetCpuMilli() == 0 || t.Resources.GetMemBytes() == 0 {
+		c.bad(join(where, "resources"), `write resources = resources(cpu = 0.1, mem = "64MiB")`, "the task must say how much cpu and mem it may use")
+	}
+	c.texts(where, t, t.Ports, inAlloc)
+	c.parts(where, t, t.Ports)
+}
+
+// texts checks late-bound names wherever a borglet replaces them.
+func (c check) texts(where string, t *borgpb.TaskSpec, ports []string, inAlloc bool) {
+	one := func(where, text string) {
+		if what, hint := checkLateBound(text, ports, inAlloc); what != "" {
+			c.bad(where, hint, "%s", what)
+		}
+	}
+	for i, a := range t.Args {
+		one(fmt.Sprintf("%s[%d]", join(where, "args"), i), a)
+	}
+	for _, k := range sortedKeys(t.Env) {
+		one(join(join(where, "env"), k), t.Env[k])
+	}
+	one(join(where, "cwd"), t.Cwd)
+}
+
+// parts checks the parts of a task spec that overrides may have too.
+func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
+	for _, n := range []struct {
+		name       string
+		have, most int
+	}{
+		{"packages", len(t.Packages), maxPackages}, {"mounts", len(t.Mounts), maxMounts},
+		{"secrets", len(t.Secrets), maxSecrets}, {"tolerations", len(t.Tolerations), maxTolerations},
+	} {
+		if n.have > n.most {
+			c.bad(join(where, n.name), "", "%d %s; a task may have %d", n.have, n.name, n.most)
+		}
+	}
+	for _, k := range sortedKeys(t.Env) {
+		if !envName.MatchString(k) {
+			c.bad(join(join(where, "env"), k), "letters, digits and _, not beginning with a digit", "%s cannot be the name of an environment variable", quote(k))
+		}
+	}
+	c.resources(join(where, "resources"), t.Resources, true)
+	c.ports(join(where, "ports"), t.Ports)
+	c.paths(where, t)
+	c.span(join(where, "grace_ns"), t.GraceNs)
+	c.constraints(join(where, "constraints"), t.Constraints)
+	for i, tol := range t.Tolerations {
+		if tol.Key == "" || len(tol.Key) > maxLabelKeyBytes || len(tol.Value) > maxLabelBytes {
+			c.bad(fmt.Sprintf("%s[%d]", join(where, "tolerations"), i), `write toleration(key = "maintenance")`, "a toleration needs a key")
+		}
+	}
+	for i, p := range t.Packages {
+		at := fmt.Sprintf("%s[%d]", join(where, "packages"), i)
+		if p.Name == "" || !sha256Hex.MatchString(p.Digest) {
+			c.bad(at, `digest is "sha256:" and 64 hexadecimal digits`, "a package needs a name and a digest")
+		}
+	}
+	for i, s := range t.Secrets {
+		c.name(fmt.Sprintf("%s[%d]", join(where, "secrets"), i), "secret", s)
+	}
+	if t.Health != nil {
+		c.health(join(where, "health"), t.Health, ports)
+	}
+}
+
+func (c check) ports(where string, ports []string) {
+	if len(ports) > maxPorts {
+		c.bad(where, "", "%d ports; a task may have %d", len(ports), maxPorts)
+	}
+	seen := make(map[string]bool)
+	for i, p := range ports {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		if _, err := strconv.Atoi(p); err == nil {
+			c.bad(at, `name it, such as ports = ["http"], and use {{port.http}} or $PORT_HTTP`, "port %s is a number; the cell grants the numbers", p)
+		} else {
+			c.name(at, "port", p)
+		}
+		if seen[p] {
+			c.bad(at, "", "port %q is named twice", p)
+		}
+		seen[p] = true
+	}
+}
+
+func (c check) paths(where string, t *borgpb.TaskSpec) {
+	absolute := func(where, what, p string) {
+		if len(p) > maxPathBytes {
+			c.bad(where, "", "%s has %d bytes; it may have %d", what, len(p), maxPathBytes)
+		} else if !path.IsAbs(p) {
+			c.bad(where, fmt.Sprintf("write %q", "/"+strings.TrimPrefix(p, "./")), "%s %s is not an absolute path", what, quote(p))
+		} else if path.Clean(p) != strings.TrimSuffix(p, "/") && p != "/" {
+			c.bad(where, fmt.Sprintf("write %q", path.Clean(p)), "%s %s has empty, . or .. parts", what, quote(p))
+		}
+	}
+	if t.Rootfs != "" {
+		absolute(join(where, "rootfs"), "rootfs", t.Rootfs)
+	}
+	if t.Cwd != "" {
+		absolute(join(where, "cwd"), "cwd", t.Cwd)
+	}
+	for i, m := range t.Mounts {
+		at := fmt.Sprintf("%s[%d]", join(where, "mounts"), i)
+		absolute(join(at, "source"), "source", m.Source)
+		absolute(join(at, "path"), "path", m.Path)
+		if m.Path == "/" {
+			c.bad(join(at, "path"), "a whole root is rootfs = \"/dir\"", "a mount cannot hide the root of the task")
+		}
+	}
+	for i, p := range t.Packages {
+		at := fmt.Sprintf("%s[%d].path", join(where, "packages"), i)
+		absolute(at, "path", p.Path)
+	}
+}
+
+// span checks a time that was given as a bare number; text is checked when it
+// is read.
+func (c check) span(where string, ns int64) {
+	if ns > maxSpanNs {
+		c.bad(where, "", "%s is too long; at most 24h", quantityText(ns, unitTime))
+	}
+}
+
+func (c check) health(where string, h *borgpb.HealthCheck, ports []string) {
+	c.span(join(where, "period_ns"), h.PeriodNs)
+	c.span(join(where, "timeout_ns"), h.TimeoutNs)
+	c.span(join(where, "start_grace_ns"), h.StartGraceNs)
+	switch {
+	case h.HttpPath == "" && len(h.Command) == 0:
+		c.bad(where, `write http = "/healthz" or command = ["/bin/check"]`, "a health check needs a path or a command")
+	case h.HttpPath != "" && len(h.Command) > 0:
+		c.bad(where, "leave one of them out", "a health check has a path or a command, not both")
+	case h.HttpPath != "" && len(ports) == 0:
+		c.bad(where, `add ports = ["http"] to the task`, "an HTTP check needs a port")
+	case h.HttpPath != "" && !strings.HasPrefix(h.HttpPath, "/"):
+		c.bad(join(where, "http_path"), fmt.Sprintf("write %q", "/"+h.HttpPath), "path %s does not begin with /", quote(h.HttpPath))
+	case h.HttpPath != "" && h.Port != "" && !contains(ports, h.Port):
+		c.bad(join(where, "port"), "it has "+strings.Join(ports, ", "), "the task has no port %q", h.Port)
+	}
+}
+
+func (c check) constraints(where string, list []*borgpb.Constraint) {
+	if len(list) > maxConstraints {
+		c.bad(where, "", "%d constraints; there may be %d", len(list), maxConstraints)
+	}
+	for i, k := range list {
+		at := fmt.Sprintf("%s[%d]", where, i)
+		if k.Key == "" || len(k.Key) > maxLabelKeyBytes {
+			c.bad(at, `write "arch=amd64", or constraint(key = "arch", value = "amd64")`, "a constraint needs a key of 1 to %d bytes", maxLabelKeyBytes)
+		}
+		switch k.Relation {
+		case borgpb.Relation_RELATION_LESS_THAN, borgpb.Relation_RELATION_GREATER_THAN,
+			borgpb.Relation_RELATION_LESS_THAN_EQUAL, borgpb.Relation_RELATION_GREATER_THAN_EQUAL:
+			if _, err := strconv.ParseInt(k.Value, 10, 64); err != nil {
+				c.bad(at, "=, != compare text", "%s is not a whole number, and only those are larger or smaller", quote(k.Value))
+			}
+		case borgpb.Relation_RELATION_PRESENT, borgpb.Relation_RELATION_NOT_PRESENT:
+			if k.Value != "" {
+				c.bad(at, "leave the value out, or use =", "a constraint on presence has no value")
+			}
+		}
+		if len(k.Value) > maxLabelBytes {
+			c.bad(at, "", "a value of %d bytes; it may have %d", len(k.Value), maxLabelBytes)
+		}
+	}
+}
+
+func (c check) resources(where string, r *borgpb.Resources, ofTask bool) {
+	if r == nil {
+		return
+	}
+	if ofTask && r.Ports != 0 {
+		c.bad(join(where, "ports"), `write ports = ["http"] in the task`, "a task's ports are named, not counted")
+	}
+	if r.MemBytes > 0 && r.MemBytes < minMemBytes {
+		c.bad(join(where, "mem_bytes"), fmt.Sprintf("did you mean \"%dMiB\"?", r.MemBytes), "%d bytes of memory are less than any program needs", r.MemBytes)
+	}
+	for _, q := range []struct {
+		name    string
+		n, most int64
+		unit    unit
+	}{
+		{"cpu_milli", r.CpuMilli, maxCPUMilli, unitCPU}, {"mem_bytes", r.MemBytes, maxAmountBytes, unitBytes},
+		{"disk_bytes", r.DiskBytes, maxAmountBytes, unitBytes}, {"disk_bytes_per_s", r.DiskBytesPerS, maxAmountBytes, unitBytes},
+		{"ports", r.Ports, maxPortCount, unitNone},
+	} {
+		if q.n > q.most {
+			c.bad(join(where, q.name), "", "%s is too large; at most %s", amountText(q.n, q.unit), amountText(q.most, q.unit))
+		}
+	}
+	if len(r.Devices) > maxDevices {
+		c.bad(join(where, "devices"), "", "%d kinds of devices; there may be %d", len(r.Devices), maxDevices)
+	}
+	for _, k := range sortedKeys(r.Devices) {
+		c.name(join(join(where, "devices"), k), "device", k)
+		if r.Devices[k] > maxDeviceCount {
+			c.bad(join(join(where, "devices"), k), "", "%d devices are too many; at most %d", r.Devices[k], maxDeviceCount)
+		}
+	}
+}
+
+func amountText(n int64, u unit) string {
+	if u == unitNone {
+		return strconv.FormatInt(n, 10)
+	}
+	return quantityText(n, u)
+}
+
+func (c check) allocSet(a *borgpb.AllocSetSpec) {
+	c.priority(a.Priority)
+	if a.Allocs < 1 || a.Allocs > maxTasks {
+		c.bad("allocs", "", "%d allocs; an alloc set has 1 to %d", a.Allocs, maxTasks)
+	}
+	if a.Gang && a.Allocs > maxGang {
+		c.bad("gang", "", "a gang of %d allocs; it may have %d", a.Allocs, maxGang)
+	}
+	if a.Resources.GetCpuMilli() == 0 || a.Resources.GetMemBytes() == 0 {
+		c.bad("resources", `write resources = resources(cpu = 1, mem = "1GiB")`, "an alloc set must say how much cpu and mem each alloc holds")
+	}
+	c.resources("resources", a.Resources, false)
+	c.constraints("constraints", a.Constraints)
+}
