@@ -1,0 +1,55 @@
+# `make help` lists the targets.
+
+GO       ?= go
+BIN      := bin
+PROGRAMS := borgmaster borglet borgcfg fauxmaster borgcell
+BENCH    ?= all
+FUZZTIME ?= 20s
+
+.DEFAULT_GOAL := build
+.PHONY: help build demo cell test check lint race proto bench fuzz clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+build: ## all five programs, and the example server, into bin/
+	@mkdir -p $(BIN)
+	$(GO) build -buildvcs=auto -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
+	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/hello ./examples/hello
+
+demo: build ## a cell of five masters and three borglets: real jobs, killed masters, clean end
+	$(BIN)/borgcell demo
+
+cell: build ## the same cell to play with, until Ctrl-C
+	$(BIN)/borgcell run
+
+test: build ## every test; those that need root or cgroups are skipped by name without them
+	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test ./...
+
+lint: ## format, vet, modernisers, staticcheck, go.mod
+	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted (run gofmt -w):"; gofmt -l $$(git ls-files '*.go'); exit 1; }
+	$(GO) vet ./...
+	$(GO) fix -diff ./...
+	$(GO) tool staticcheck ./...
+	$(GO) mod tidy -diff
+
+check: lint test ## what every commit passes: lint and test
+
+race: build ## every test under the race detector
+	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race ./...
+
+proto: ## regenerate the Go beside the .proto files (needs protoc)
+	proto/generate.sh
+
+bench: build ## measure: make bench [BENCH=cell|scheduler|checkpoint|all]; merges bin/bench.json
+	$(GO) run ./bench -out $(BIN)/bench.json $(BENCH)
+
+fuzz: ## every fuzz target for FUZZTIME (20s)
+	@for dir in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
+		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c6-); do \
+			echo "== ./$$dir $$f"; $(GO) test ./$$dir -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) || exit 1; \
+		done; \
+	done
+
+clean: ## bin/ and the state of borgcell
+	rm -rf $(BIN) .borg

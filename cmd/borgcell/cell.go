@@ -1,0 +1,443 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"borg/borgmaster/client"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	// Bound on one program's start until it serves.
+	serveWait = 20 * time.Second
+	// A program that was told to stop is killed after so long.
+	stopGrace = 10 * time.Second
+	// Bound on one question to a master that is looked at by itself.
+	askWait = time.Second
+)
+
+// Cell is a cell of real processes on this machine. Masters and machines are
+// numbered from 1. Its methods are what a person with a cluster and a hammer
+// can do; chaos tests use it as much as the commands.
+type Cell struct {
+	layout
+	log *slog.Logger
+	sup *supervisor
+	// Held while the cell exists: on its directory and on its run-time
+	// directory, which two cells of one name would share.
+	locks []*lock
+	// Client asks in the name of user, who runs the cell.
+	client *client.Client
+	user   string
+	// Asks replica i+1 alone.
+	each []*client.Client
+}
+
+// OpenCell takes the directories of a cell for itself, removes what a killed
+// run left, and makes the replicas of a new cell. With fresh, what the
+// directory held is thrown away first. Nothing runs yet.
+func OpenCell(ctx context.Context, l layout, fresh bool, log *slog.Logger) (*Cell, error) {
+	c := &Cell{layout: l, log: log, user: userName()}
+	for _, dir := range []string{l.dir, l.runDir} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("make a directory for the cell: %w", err)
+		}
+		held, err := takeLock(dir)
+		if err != nil {
+			c.unlock()
+			return nil, err
+		}
+		c.locks = append(c.locks, held)
+	}
+	err := c.sweepEarlier(ctx, fresh)
+	if err == nil {
+		err = c.prepare(ctx)
+	}
+	if err != nil {
+		c.unlock()
+		return nil, err
+	}
+	c.sup = newSupervisor(log, l.recordPath())
+	c.sup.writeRecord()
+	return c, nil
+}
+
+// sweepEarlier removes what an earlier run of the cell in the directory, which
+// may have had another name, left running.
+func (c *Cell) sweepEarlier(ctx context.Context, fresh bool) error {
+	old, err := readLayout(c.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	old.binDir, old.runDir = c.binDir, c.runDir
+	if err := old.sweep(ctx); err != nil {
+		return fmt.Errorf("sweep what an earlier run left in %s: %w", c.dir, err)
+	}
+	if !fresh {
+		return nil
+	}
+	// Only what is ours: the directory may be somebody's home.
+	for _, name := range []string{"masters", "borglets", "log", filepath.Base(c.cellFile()), filepath.Base(c.recordPath()), filepath.Base(c.layoutFile())} {
+		if err := os.RemoveAll(filepath.Join(c.dir, name)); err != nil {
+			return fmt.Errorf("throw away the earlier cell: %w", err)
+		}
+	}
+	return nil
+}
+
+// prepare makes what is missing on disk, and the client.
+func (c *Cell) prepare(ctx context.Context) error {
+	if err := c.checkPorts(); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.logDir(), 0o755); err != nil {
+		return err
+	}
+	if c.CellID == "" {
+		var id [8]byte
+		rand.Read(id[:])
+		c.CellID = hex.EncodeToString(id[:])
+	}
+	if err := writeJSON(c.layoutFile(), c.layout); err != nil {
+		return err
+	}
+	for i := 1; i <= c.Masters; i++ {
+		if err := c.initMaster(ctx, i); err != nil {
+			return err
+		}
+	}
+	file := &client.CellFile{Cell: c.Name, CellID: c.CellID, Masters: c.masterAddrs()}
+	if err := client.WriteCellFile(c.cellFile(), file); err != nil {
+		return err
+	}
+	return c.dial()
+}
+
+// dial makes the clients; nothing is connected before the first question.
+func (c *Cell) dial() (err error) {
+	c.client, err = client.New(client.Config{Masters: c.masterAddrs(), CellID: c.CellID, User: c.user, Log: c.log})
+	if err != nil {
+		return err
+	}
+	for _, addr := range c.masterAddrs() {
+		one, err := client.New(client.Config{Masters: []string{addr}, User: c.user, Timeout: askWait, Log: c.log})
+		if err != nil {
+			return err
+		}
+		c.each = append(c.each, one)
+	}
+	return nil
+}
+
+// checkPorts refuses ports that somebody else has, before anything starts.
+func (c *Cell) checkPorts() error {
+	var taken []string
+	for _, addr := range c.doors() {
+		listener, err := net.Listen("tcp", addr)
+		if err != nil {
+			taken = append(taken, addr)
+			continue
+		}
+		listener.Close()
+	}
+	if len(taken) == 0 {
+		return nil
+	}
+	return cli.Errorf(cli.Failed, "in use by another program: %s", strings.Join(taken, ", ")).
+		Hint("see who has it: ss -ltnp\nor take other ports: --port-base %d", c.PortBase+1000)
+}
+
+// doors are the addresses that the cell's programs listen on.
+func (l layout) doors() []string {
+	addrs := l.masterAddrs()
+	for k := 1; k <= l.Machines; k++ {
+		addrs = append(addrs, l.borgletAddr(k))
+	}
+	return addrs
+}
+
+// initMaster makes the directory of a replica, once. A half-made one, left by
+// a kill, holds nothing yet and is made again.
+func (c *Cell) initMaster(ctx context.Context, i int) error {
+	dir := c.masterDir(i)
+	if _, err := os.Stat(filepath.Join(dir, "replica.json")); err == nil {
+		return nil
+	} else if !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(dir), 0o755); err != nil {
+		return err
+	}
+	var members []string
+	for j := 1; j <= c.Masters; j++ {
+		members = append(members, fmt.Sprintf("%d=%s", j, c.masterAddr(j)))
+	}
+	cmd := exec.CommandContext(ctx, c.bin("borgmaster"), "init", "--dir", dir, "--cell", c.Name, "--cell-id", c.CellID,
+		"--replica", fmt.Sprint(i), "--members", strings.Join(members, ","))
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
+
+// StartMaster starts replica i and returns when it serves.
+func (c *Cell) StartMaster(ctx context.Context, i int) error {
+	name := c.masterName(i)
+	p := c.sup.add(processSpec{
+		Name: name, Path: c.bin("borgmaster"), LogPath: c.logPath(name), Env: []string{c.envMark()},
+		Args: []string{"serve", "--dir", c.masterDir(i), "--run-dir", c.runOf(name), "--listen", c.masterAddr(i), "--log-format", "text"},
+	})
+	return c.startAndServe(ctx, p, c.masterAddr(i))
+}
+
+// StartBorglet starts the borglet of machine k and returns when it serves.
+func (c *Cell) StartBorglet(ctx context.Context, k int) error {
+	name := c.machineName(k)
+	share, err := c.share()
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(c.borgletDir(k), 0o755); err != nil {
+		return err
+	}
+	p := c.sup.add(processSpec{
+		Name: name, Path: c.bin("borglet"), LogPath: c.logPath(name), Env: []string{c.envMark()},
+		Args: []string{"serve", "--name", name, "--dir", c.borgletDir(k), "--run-dir", c.runOf(name), "--listen", c.borgletAddr(k),
+			"--capacity", share, "--task-ports", c.taskPorts(k), "--attr", "rack=" + c.rack(k), "--runtime", c.Runtime, "--log-format", "text"},
+	})
+	return c.startAndServe(ctx, p, c.borgletAddr(k))
+}
+
+// startAndServe starts a process and waits until its door is open. One that
+// dies before is an error with the end of its log.
+func (c *Cell) startAndServe(ctx context.Context, p *process, addr string) error {
+	ctx, cancel := context.WithTimeout(ctx, serveWait)
+	defer cancel()
+	if err := p.start(ctx); err != nil {
+		return err
+	}
+	in := p.running()
+	err := until(ctx, fmt.Sprintf("%s serves on %s", p.spec.Name, addr), func(ctx context.Context) error {
+		if in == nil || p.running() != in {
+			return &finalError{errors.New("it ended")}
+		}
+		conn, err := (&net.Dialer{Timeout: askWait}).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return err
+		}
+		return conn.Close()
+	})
+	if err != nil {
+		p.stop(ctx, time.Second)
+		return cli.Errorf(cli.Failed, "%w\n%s", err, p.logEnd())
+	}
+	p.serves(in)
+	return nil
+}
+
+// crash says which process has ended by itself since it was started, and how.
+func (c *Cell) crash() error {
+	for _, p := range c.sup.all() {
+		if p.crashed() {
+			return &finalError{fmt.Errorf("%s has ended by itself\n%s", p.spec.Name, p.logEnd())}
+		}
+	}
+	return nil
+}
+
+// Start starts everything and returns when jobs can be run: a master is
+// elected, its scheduler follows, all machines are up.
+func (c *Cell) Start(ctx context.Context) error {
+	if err := c.StartMasters(ctx); err != nil {
+		return err
+	}
+	for k := 1; k <= c.Machines; k++ {
+		if err := c.StartBorglet(ctx, k); err != nil {
+			return err
+		}
+	}
+	return c.AddMachines(ctx)
+}
+
+// StartMasters starts all replicas and waits until one is elected.
+func (c *Cell) StartMasters(ctx context.Context) error {
+	errs := make(chan error, c.Masters)
+	for i := 1; i <= c.Masters; i++ {
+		go func() { errs <- c.StartMaster(ctx, i) }()
+	}
+	var err error
+	for range c.Masters {
+		err = errors.Join(err, <-errs)
+	}
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, serveWait)
+	defer cancel()
+	return until(ctx, "a master is elected", func(ctx context.Context) error {
+		if err := c.crash(); err != nil {
+			return err
+		}
+		_, err := c.Elected(ctx)
+		return err
+	})
+}
+
+// AddMachines makes the borglets machines of the cell and waits until all are
+// up and the scheduler works.
+func (c *Cell) AddMachines(ctx context.Context) error {
+	known, err := c.client.ListMachines(ctx, &borgrpc.ListMachinesRequest{})
+	if err != nil {
+		return err
+	}
+	for k := 1; k <= c.Machines; k++ {
+		name := c.machineName(k)
+		if slices.ContainsFunc(known.Machines, func(m *borgpb.Machine) bool { return m.Meta.Name == name }) {
+			continue
+		}
+		if _, err := c.client.AddMachine(ctx, &borgrpc.AddMachineRequest{Addr: c.borgletAddr(k)}); err != nil {
+			return fmt.Errorf("add machine %s: %w", name, err)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*serveWait)
+	defer cancel()
+	return until(ctx, "all machines are up and the scheduler works", func(ctx context.Context) error {
+		return errors.Join(c.crash(), c.ready(ctx))
+	})
+}
+
+// ready says what is still missing before jobs can run.
+func (c *Cell) ready(ctx context.Context) error {
+	machines, err := c.client.ListMachines(ctx, &borgrpc.ListMachinesRequest{})
+	if err != nil {
+		return err
+	}
+	up := 0
+	for _, m := range machines.Machines {
+		if m.Status.GetState() == borgpb.MachineState_MACHINE_STATE_UP {
+			up++
+		}
+	}
+	if up < c.Machines {
+		return fmt.Errorf("%d of %d machines are up", up, c.Machines)
+	}
+	i, err := c.Elected(ctx)
+	if err != nil {
+		return err
+	}
+	state, err := c.Ask(ctx, i)
+	if err != nil {
+		return err
+	}
+	if !state.SchedulerConnected {
+		return fmt.Errorf("the scheduler of master %d does not follow yet", i)
+	}
+	return nil
+}
+
+// Ask asks replica i alone how it sees the cell.
+func (c *Cell) Ask(ctx context.Context, i int) (*borgrpc.GetCellResponse, error) {
+	return c.each[i-1].GetCell(ctx)
+}
+
+// Elected returns the elected replica: the one that says so of itself in the
+// highest term.
+func (c *Cell) Elected(ctx context.Context) (int, error) {
+	elected, term := 0, uint64(0)
+	for i := 1; i <= c.Masters; i++ {
+		if c.PID(c.masterName(i)) == 0 {
+			continue
+		}
+		state, err := c.Ask(ctx, i)
+		if err != nil || state.Elected != state.Replica {
+			continue
+		}
+		if state.Term > term {
+			elected, term = int(state.Replica), state.Term
+		}
+	}
+	if elected == 0 {
+		return 0, errors.New("no master is elected")
+	}
+	return elected, nil
+}
+
+// Client talks to the cell in the name of the user who runs it.
+func (c *Cell) Client() *client.Client { return c.client }
+
+// Kill kills a process with SIGKILL; it stays dead until it is started.
+func (c *Cell) Kill(name string) error {
+	p := c.sup.get(name)
+	if p == nil {
+		return fmt.Errorf("kill %s: there is no such process; there are %s", name, strings.Join(c.Processes(), ", "))
+	}
+	return p.kill(true)
+}
+
+// Crash kills a process with SIGKILL; the supervisor starts it again.
+func (c *Cell) Crash(name string) error {
+	p := c.sup.get(name)
+	if p == nil {
+		return fmt.Errorf("crash %s: there is no such process; there are %s", name, strings.Join(c.Processes(), ", "))
+	}
+	return p.kill(false)
+}
+
+// PID is the process of that name, or 0.
+func (c *Cell) PID(name string) int {
+	if p := c.sup.get(name); p != nil {
+		return p.pid()
+	}
+	return 0
+}
+
+// Processes are the names of the cell's processes.
+func (c *Cell) Processes() []string {
+	var names []string
+	for _, p := range c.sup.all() {
+		names = append(names, p.spec.Name)
+	}
+	return names
+}
+
+func (c *Cell) processesOf(name func(int) string, n int) []*process {
+	var procs []*process
+	for i := 1; i <= n; i++ {
+		if p := c.sup.get(name(i)); p != nil {
+			procs = append(procs, p)
+		}
+	}
+	return procs
+}
+
+func (c *Cell) unlock() {
+	for _, one := range append(c.each, c.client) {
+		if one != nil {
+			one.Close()
+		}
+	}
+	for _, l := range c.locks {
+		l.release()
+	}
+}

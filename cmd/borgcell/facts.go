@@ -1,0 +1,227 @@
+package main
+
+import (
+	"context"
+	"debug/buildinfo"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// facts are what diagnose judges.
+type facts struct {
+	os, arch, kernel, goVersion string
+	cpus                        int
+	root                        bool
+
+	binDir  string
+	missing []string
+	// The borglet was built with cgo.
+	borgletCgo bool
+	// When the programs were built.
+	built time.Time
+
+	// "v1", "v2" or "none".
+	cgroupVersion                   string
+	controllers, controllersMissing []string
+	// Why a cgroup could not be made.
+	cgroupErr         string
+	userNamespaces    bool
+	namespacesMissing []string
+
+	toolsMissing           []string
+	memBytes, memFreeBytes uint64
+	dir, dirErr            string
+	diskFreeBytes          uint64
+	runDir, runDirErr      string
+	fileLimit              uint64
+	now                    time.Time
+	portBase               int
+	portsTaken, portsFree  []string
+	// The cell in dir runs, or was killed and left its processes.
+	ownRuns bool
+}
+
+// gather looks at this machine, for the cell of a layout.
+func gather(ctx context.Context, l layout) facts {
+	f := facts{
+		os: runtime.GOOS, arch: runtime.GOARCH, kernel: kernelRelease(), goVersion: runtime.Version(),
+		cpus: runtime.NumCPU(), root: os.Geteuid() == 0,
+		binDir: l.binDir, dir: l.dir, runDir: l.runDir, portBase: l.PortBase, now: time.Now(),
+	}
+	f.lookAtPrograms(l)
+	f.lookAtCgroups()
+	f.lookAtNamespaces()
+	for _, path := range []string{"/usr", "/bin/sh", "/usr/bin/find", "/usr/bin/wc", "/usr/bin/cat"} {
+		if _, err := os.Stat(path); err != nil {
+			f.toolsMissing = append(f.toolsMissing, path)
+		}
+	}
+	f.memBytes, f.memFreeBytes = memorySizes()
+	f.diskFreeBytes, f.dirErr = writableDisk(l.dir)
+	_, f.runDirErr = writableDisk(l.runDir)
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
+		f.fileLimit = limit.Max
+	}
+	f.lookAtPorts(ctx, l)
+	return f
+}
+
+func kernelRelease() string {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return "unknown"
+	}
+	return unix.ByteSliceToString(u.Release[:])
+}
+
+func (f *facts) lookAtPrograms(l layout) {
+	for _, name := range []string{"borgmaster", "borglet", "borgcfg"} {
+		info, err := os.Stat(l.bin(name))
+		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
+			f.missing = append(f.missing, name)
+			continue
+		}
+		f.built = info.ModTime()
+	}
+	info, err := buildinfo.ReadFile(l.bin("borglet"))
+	if err != nil {
+		return
+	}
+	for _, s := range info.Settings {
+		if s.Key == "CGO_ENABLED" {
+			f.borgletCgo = s.Value == "1"
+		}
+	}
+}
+
+// lookAtCgroups finds the controllers and makes a cgroup, to see whether we
+// may.
+func (f *facts) lookAtCgroups() {
+	f.cgroupVersion = "none"
+	wanted := []string{"cpu", "memory", "pids"}
+	var there func(controller string) bool
+	dir := cgroupRoot
+	if list, err := os.ReadFile(filepath.Join(cgroupRoot, "cgroup.controllers")); err == nil {
+		f.cgroupVersion = "v2"
+		there = func(c string) bool { return strings.Contains(" "+strings.TrimSpace(string(list))+" ", " "+c+" ") }
+	} else if _, err := os.Stat(filepath.Join(cgroupRoot, "cpu")); err == nil {
+		f.cgroupVersion = "v1"
+		dir = filepath.Join(cgroupRoot, "cpu")
+		there = func(c string) bool {
+			_, err := os.Stat(filepath.Join(cgroupRoot, c, "cgroup.procs"))
+			return err == nil
+		}
+	} else {
+		return
+	}
+	for _, c := range wanted {
+		if there(c) {
+			f.controllers = append(f.controllers, c)
+		} else {
+			f.controllersMissing = append(f.controllersMissing, c)
+		}
+	}
+	try := filepath.Join(dir, fmt.Sprintf("borgcell-doctor-%d", os.Getpid()))
+	err := os.Mkdir(try, 0o755)
+	if err == nil {
+		err = syscall.Rmdir(try)
+	}
+	if err != nil {
+		f.cgroupErr = err.Error()
+	}
+}
+
+func (f *facts) lookAtNamespaces() {
+	for _, kind := range []string{"mnt", "pid", "ipc", "uts"} {
+		if _, err := os.Stat("/proc/self/ns/" + kind); err != nil {
+			f.namespacesMissing = append(f.namespacesMissing, kind)
+		}
+	}
+	b, err := os.ReadFile("/proc/sys/user/max_user_namespaces")
+	if err == nil {
+		n, err := strconv.Atoi(strings.TrimSpace(string(b)))
+		f.userNamespaces = err == nil && n > 0
+	}
+}
+
+// memorySizes returns all memory, and what programs may still take.
+func memorySizes() (all, free uint64) {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return 0, 0
+	}
+	for line := range strings.Lines(string(b)) {
+		fields := strings.Fields(line)
+		if len(fields) < 2 {
+			continue
+		}
+		kib, err := strconv.ParseUint(fields[1], 10, 64)
+		if err != nil {
+			continue
+		}
+		switch fields[0] {
+		case "MemTotal:":
+			all = kib << 10
+		case "MemAvailable:":
+			free = kib << 10
+		}
+	}
+	return all, free
+}
+
+// writableDisk returns the free bytes of the file system that holds dir, or
+// would hold it, and why dir could not be written.
+func writableDisk(dir string) (freeBytes uint64, problem string) {
+	there := dir
+	for {
+		_, err := os.Stat(there)
+		if err == nil {
+			break
+		}
+		if !errors.Is(err, fs.ErrNotExist) || there == "/" {
+			return 0, err.Error()
+		}
+		there = filepath.Dir(there)
+	}
+	if err := unix.Access(there, unix.W_OK|unix.X_OK); err != nil {
+		return 0, err.Error()
+	}
+	var s unix.Statfs_t
+	if err := unix.Statfs(there, &s); err != nil {
+		return 0, err.Error()
+	}
+	return s.Bavail * uint64(s.Bsize), ""
+}
+
+// lookAtPorts tries the doors of the cell.
+func (f *facts) lookAtPorts(ctx context.Context, l layout) {
+	var listening net.ListenConfig
+	for _, addr := range l.doors() {
+		listener, err := listening.Listen(ctx, "tcp", addr)
+		if err != nil {
+			f.portsTaken = append(f.portsTaken, addr)
+			continue
+		}
+		listener.Close()
+	}
+	if r, err := readRecord(l.recordPath()); err == nil {
+		f.ownRuns = slices.ContainsFunc(r.Processes, func(p recordedProcess) bool { return p.alive() })
+	}
+	f.portsFree = []string{
+		fmt.Sprintf("%d-%d", l.PortBase+1, l.PortBase+l.Masters),
+		fmt.Sprintf("%d-%d", l.PortBase+borgletPortOffset+1, l.PortBase+borgletPortOffset+l.Machines),
+	}
+}

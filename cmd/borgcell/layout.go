@@ -1,0 +1,213 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"borg/cli"
+)
+
+const (
+	maxMasters  = 9
+	maxMachines = 100
+	// Borglet K listens on the port base + 100 + K.
+	borgletPortOffset = 100
+	// Each borglet grants ports out of a range of its own, since they share
+	// this machine: at most so many, and all below where the kernel takes the
+	// ports of outgoing connections from.
+	taskPortsEach = 1000
+	taskPortEnd   = 32768
+	// Racks that the machines are spread over.
+	racks = 3
+	// A machine offers at most this part of what it has, in percent: the
+	// masters and this machine's other work need the rest.
+	offerPercent = 80
+)
+
+var dnsLabel = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+
+// layout is where everything of a cell is. It is written to borgcell.json when
+// the cell is made, because the replicas' log holds their addresses.
+type layout struct {
+	Name    string `json:"cell"`
+	CellID  string `json:"cell_id"`
+	Masters int    `json:"masters"`
+	// How many machines the cell was last run with.
+	Machines     int `json:"machines"`
+	PortBase     int `json:"port_base"`
+	TaskPortBase int `json:"task_port_base"`
+	// As `borglet --capacity` takes it; empty: an equal share of this machine.
+	Capacity string `json:"capacity,omitempty"`
+	// As `borglet --runtime` takes it.
+	Runtime string `json:"runtime"`
+
+	// Absolute. Everything that survives the run lies in dir, the rest in
+	// runDir, the programs in binDir.
+	dir, runDir, binDir string
+}
+
+func (l layout) validate() error {
+	switch {
+	case !dnsLabel.MatchString(l.Name) || len(l.Name) > 32:
+		return cli.Errorf(cli.Usage, "--cell %q: want a name of at most 32 letters a-z, digits and dashes", l.Name)
+	case l.Masters < 1 || l.Masters > maxMasters || l.Masters%2 == 0:
+		return cli.Errorf(cli.Usage, "--masters %d: want 1, 3, 5, 7 or 9; an even number survives no more failures than one less", l.Masters)
+	case l.Machines < 1 || l.Machines > maxMachines:
+		return cli.Errorf(cli.Usage, "--machines %d: want 1 to %d", l.Machines, maxMachines)
+	case l.PortBase < 1024 || l.PortBase+borgletPortOffset+maxMachines > 65535:
+		return cli.Errorf(cli.Usage, "--port-base %d: want 1024 to %d", l.PortBase, 65535-borgletPortOffset-maxMachines)
+	case l.TaskPortBase < 1024 || l.taskPortsPerMachine() < 10:
+		return cli.Errorf(cli.Usage, "--task-port-base %d: want 1024 to %d, so that each of %d machines has at least 10 ports below %d",
+			l.TaskPortBase, taskPortEnd-10*l.Machines, l.Machines, taskPortEnd)
+	}
+	switch l.Runtime {
+	case "auto", "container", "process":
+		return nil
+	}
+	return cli.Errorf(cli.Usage, "--runtime %q: want auto, container or process", l.Runtime)
+}
+
+func (l layout) masterName(i int) string { return fmt.Sprintf("master-%d", i) }
+
+// machineName carries the cell's name because cgroups of all borglets on this
+// machine lie side by side.
+func (l layout) machineName(k int) string { return fmt.Sprintf("%s-m%d", l.Name, k) }
+
+func (l layout) masterAddr(i int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.PortBase+i))
+}
+
+func (l layout) borgletAddr(k int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.PortBase+borgletPortOffset+k))
+}
+
+func (l layout) masterDir(i int) string  { return filepath.Join(l.dir, "masters", strconv.Itoa(i)) }
+func (l layout) borgletDir(k int) string { return filepath.Join(l.dir, "borglets", l.machineName(k)) }
+func (l layout) logDir() string          { return filepath.Join(l.dir, "log") }
+func (l layout) logPath(name string) string {
+	return filepath.Join(l.logDir(), name+".log")
+}
+func (l layout) recordPath() string    { return filepath.Join(l.dir, "processes.json") }
+func (l layout) cellFile() string      { return filepath.Join(l.dir, "cell.yaml") }
+func (l layout) layoutFile() string    { return filepath.Join(l.dir, "borgcell.json") }
+func (l layout) bin(p string) string   { return filepath.Join(l.binDir, p) }
+func (l layout) rack(k int) string     { return fmt.Sprintf("r%d", (k-1)%racks+1) }
+func (l layout) cgroup(k int) string   { return "/borg/" + l.machineName(k) }
+func (l layout) runOf(n string) string { return filepath.Join(l.runDir, n) }
+
+func (l layout) masterAddrs() []string {
+	var addrs []string
+	for i := 1; i <= l.Masters; i++ {
+		addrs = append(addrs, l.masterAddr(i))
+	}
+	return addrs
+}
+
+func (l layout) taskPortsPerMachine() int {
+	return min(taskPortsEach, (taskPortEnd-l.TaskPortBase)/max(1, l.Machines))
+}
+
+// taskPorts is the range of borglet k, as `borglet --task-ports` takes it.
+func (l layout) taskPorts(k int) string {
+	first := l.TaskPortBase + (k-1)*l.taskPortsPerMachine()
+	return fmt.Sprintf("%d-%d", first, first+l.taskPortsPerMachine()-1)
+}
+
+// envMark is in the environment of every process that belongs to the cell.
+func (l layout) envMark() string { return "BORGCELL_DIR=" + l.dir }
+
+// marks are the signs of the cell's processes. Machines that an earlier run
+// had more of count too.
+func (l layout) marks() marks {
+	m := marks{env: l.envMark(), outputDirs: []string{filepath.Join(l.dir, "borglets"), l.runDir}}
+	for k := 1; k <= maxMachines; k++ {
+		m.cgroups = append(m.cgroups, l.cgroup(k))
+	}
+	return m
+}
+
+// knownMachines is how many machines may have left something: as many as the
+// cell has, or as there are directories for.
+func (l layout) knownMachines() int {
+	known := l.Machines
+	for k := l.Machines + 1; k <= maxMachines; k++ {
+		if _, err := os.Stat(l.borgletDir(k)); err == nil {
+			known = k
+		}
+	}
+	return known
+}
+
+// readLayout reads how the cell in dir was made; fs.ErrNotExist when there is
+// none.
+func readLayout(dir string) (layout, error) {
+	l := layout{dir: dir}
+	err := readJSON(l.layoutFile(), &l)
+	return l, err
+}
+
+// settle joins what is asked for with how the cell in the directory was made.
+// What the replicas' log holds cannot be asked for differently.
+func (l layout) settle(asked func(flag string) bool) (layout, error) {
+	old, err := readLayout(l.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return l, nil
+	}
+	if err != nil {
+		return l, fmt.Errorf("the cell in %s: %w", l.dir, err)
+	}
+	fixed := func(flag string, now, was any) error {
+		if !asked(flag) || now == was {
+			return nil
+		}
+		return cli.Errorf(cli.Conflict, "the cell in %s was made with --%s %v, not %v", l.dir, flag, was, now).
+			Hint("leave --%s out, choose another --dir, or start over with --fresh", flag)
+	}
+	if err := errors.Join(fixed("cell", l.Name, old.Name), fixed("masters", l.Masters, old.Masters), fixed("port-base", l.PortBase, old.PortBase)); err != nil {
+		var first *cli.Error
+		errors.As(err, &first)
+		return l, first
+	}
+	l.Name, l.CellID, l.Masters, l.PortBase = old.Name, old.CellID, old.Masters, old.PortBase
+	if !asked("machines") {
+		l.Machines = old.Machines
+	}
+	if !asked("task-port-base") {
+		l.TaskPortBase = old.TaskPortBase
+	}
+	if !asked("capacity") {
+		l.Capacity = old.Capacity
+	}
+	if !asked("runtime") {
+		l.Runtime = old.Runtime
+	}
+	return l, l.validate()
+}
+
+// share is what each machine offers: an equal part of this one.
+func (l layout) share() (string, error) {
+	if l.Capacity != "" {
+		return l.Capacity, nil
+	}
+	var mem unix.Sysinfo_t
+	if err := unix.Sysinfo(&mem); err != nil {
+		return "", fmt.Errorf("size of memory: %w", err)
+	}
+	var disk unix.Statfs_t
+	if err := unix.Statfs(l.dir, &disk); err != nil {
+		return "", fmt.Errorf("size of the disk of %s: %w", l.dir, err)
+	}
+	part := func(whole uint64) uint64 { return whole / 100 * offerPercent / uint64(l.Machines) }
+	cpuMilli := runtime.NumCPU() * 1000 / l.Machines
+	return fmt.Sprintf("cpu=%dm,mem=%d,disk=%d", cpuMilli,
+		part(mem.Totalram*uint64(mem.Unit)), part(disk.Bavail*uint64(disk.Bsize))), nil
+}

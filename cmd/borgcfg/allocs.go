@@ -1,0 +1,85 @@
+package main
+
+import (
+	"errors"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/client"
+	"borg/cli"
+	"borg/proto/borgrpc"
+)
+
+// allocList lists the alloc sets, or one and its allocs.
+func allocList(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	if len(s.args) == 1 {
+		return s.allocsOf(m, s.args[0])
+	}
+	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{})
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.out.machine():
+		return list(s.out, resp.AllocSets)
+	case s.out.format == "name":
+		var names []string
+		for _, a := range resp.AllocSets {
+			names = append(names, a.GetMeta().GetUser()+"/"+a.GetMeta().GetName())
+		}
+		return s.out.names(names)
+	}
+	if len(resp.AllocSets) == 0 {
+		s.progress("no alloc sets")
+		return nil
+	}
+	var t table
+	t.head("ALLOC SET", "STATE", "ALLOCS", "RUNNING", "PENDING", "CPU EACH", "MEM EACH", "CHANGED", "REASON")
+	for _, a := range resp.AllocSets {
+		st, r := a.GetStatus(), a.GetSpec().GetResources()
+		t.add(s.short(a.GetMeta().GetUser(), a.GetMeta().GetName()), stateCell(st.GetState()), a.GetSpec().GetAllocs(), st.GetRunning(), st.GetPending(),
+			cpuText(r.GetCpuMilli()), bytesText(r.GetMemBytes()), ago(s.now(), st.GetChangedWallNs()), st.GetReason())
+	}
+	return t.write(s.out, "")
+}
+
+func (s *session) allocsOf(m *client.Client, arg string) error {
+	n, err := s.job(arg)
+	if err != nil {
+		return err
+	}
+	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{User: n.user, Name: n.name})
+	var missing *client.NotFoundError
+	if errors.As(err, &missing) || (err == nil && len(resp.AllocSets) == 0) {
+		return cli.Errorf(cli.NotFound, "there is no alloc set %s", n).Hint("see what there is: borgcfg alloc list")
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.out.machine():
+		return s.out.parts(part{"alloc_set", []proto.Message{resp.AllocSets[0]}, false}, part{"allocs", messages(resp.Allocs), true})
+	case s.out.format == "name":
+		var names []string
+		for _, a := range resp.Allocs {
+			names = append(names, taskName(a.GetMeta().GetUser(), a.GetMeta().GetName(), a.GetIndex()))
+		}
+		return s.out.names(names)
+	}
+	capacity := resp.AllocSets[0].GetSpec().GetResources()
+	var t table
+	t.head("ALLOC", "STATE", "ATTEMPT", "MACHINE", "CPU", "MEM", "TASKS", "CHANGED", "REASON")
+	for _, a := range resp.Allocs {
+		st := a.GetStatus()
+		t.add(taskName(a.GetMeta().GetUser(), a.GetMeta().GetName(), a.GetIndex()), stateCell(st.GetState()), number(st.GetAttempt()), st.GetMachine(),
+			cpuText(st.GetUsed().GetCpuMilli())+" of "+cpuText(capacity.GetCpuMilli()),
+			bytesText(st.GetUsed().GetMemBytes())+" of "+bytesText(capacity.GetMemBytes()),
+			strings.Join(st.GetTasks(), " "), ago(s.now(), st.GetChangedWallNs()), st.GetReason())
+	}
+	return t.write(s.out, "")
+}

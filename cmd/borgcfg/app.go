@@ -1,0 +1,158 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+
+	ucli "github.com/urfave/cli/v2"
+
+	"borg/cli"
+)
+
+// console is where the program reads its surroundings and writes.
+type console struct {
+	stdout, stderr io.Writer
+	env            func(string) string
+	// Standard output and standard error are terminals.
+	terminal, errTerminal bool
+}
+
+// run runs one command line and returns the exit code.
+func run(ctx context.Context, args []string, con *console) int {
+	return cli.Run(ctx, newApp(con), args, con.stdout, con.stderr)
+}
+
+func newApp(con *console) *ucli.App {
+	return &ucli.App{
+		Name:      "borgcfg",
+		Usage:     "describe jobs to a Borg cell, and ask it what becomes of them",
+		UsageText: "borgcfg [flags] COMMAND [flags] [arguments]",
+		Description: "JOB is NAME (your own) or USER/NAME; TASK is NAME/INDEX or USER/NAME/INDEX.\n" +
+			"The cell is found by --cell, $BORG_CELL, ./.borg/cell.yaml, or the user's\n" +
+			"configuration, in that order; `borgcfg config view` tells which one it is.",
+		// A parameter's value may have commas.
+		DisableSliceFlagSeparator: true,
+		HideVersion:               true,
+		Flags: []ucli.Flag{
+			&ucli.StringFlag{Name: "cell", Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration"},
+			&ucli.StringFlag{Name: "user", Usage: "`USER` to act as (default: $BORG_USER, then the name in the user's configuration, then the login name)"},
+			&ucli.DurationFlag{Name: "timeout", Usage: "give up after `DURATION` (default: 30s for a call, as long as it takes for --wait)"},
+			&ucli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "no progress and no hints"},
+			&ucli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "tell of each try to reach a master"},
+			&ucli.StringFlag{Name: "color", Value: "auto", Usage: "auto, always or never; $NO_COLOR means never"},
+		},
+		Commands: commands(con),
+		Action: func(ctx *ucli.Context) error {
+			if ctx.NArg() > 0 {
+				return cli.Errorf(cli.Usage, "unknown command %q", ctx.Args().First()).Hint("see: borgcfg --help")
+			}
+			return ucli.ShowAppHelp(ctx)
+		},
+	}
+}
+
+func outputFlag() ucli.Flag {
+	return &ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: table, wide, json, yaml or name"}
+}
+
+func waitFlag(usage string) ucli.Flag {
+	return &ucli.BoolFlag{Name: "wait", Usage: usage}
+}
+
+func fileFlags() []ucli.Flag {
+	return []ucli.Flag{
+		&ucli.StringSliceFlag{Name: "set", Usage: "give the file's parameter a value: `NAME=VALUE`; may be repeated"},
+		&ucli.StringFlag{Name: "root", Usage: "`DIRECTORY` that loaded files may come from (default: that of the file)"},
+	}
+}
+
+// command makes a command whose arguments are counted before it runs: least to
+// most, most < 0: any number.
+func command(con *console, name, usage, args string, least, most int, run func(*session) error, flags ...ucli.Flag) *ucli.Command {
+	return &ucli.Command{
+		Name: name, Usage: usage, ArgsUsage: args, Flags: flags,
+		Action: func(ctx *ucli.Context) error {
+			n := ctx.NArg()
+			if n < least || (most >= 0 && n > most) {
+				what := "needs " + args
+				if n > 0 && most >= 0 && n > most {
+					what = fmt.Sprintf("takes %s, and %q is too much", orNothing(args), ctx.Args().Get(most))
+				}
+				return cli.Errorf(cli.Usage, "%s %s", ctx.Command.HelpName, what).Hint("see: %s --help", ctx.Command.HelpName)
+			}
+			s, err := newSession(ctx, con)
+			if err != nil {
+				return err
+			}
+			defer s.close()
+			return s.explain(run(s))
+		},
+	}
+}
+
+func orNothing(args string) string {
+	if args == "" {
+		return "no arguments"
+	}
+	return args
+}
+
+func group(name, usage string, subs ...*ucli.Command) *ucli.Command {
+	return &ucli.Command{Name: name, Usage: usage, Subcommands: subs, Action: func(ctx *ucli.Context) error {
+		return cli.Errorf(cli.Usage, "%s needs a command", ctx.Command.HelpName).Hint("see: %s --help", ctx.Command.HelpName)
+	}}
+}
+
+func commands(con *console) []*ucli.Command {
+	with := func(base []ucli.Flag, more ...ucli.Flag) []ucli.Flag { return append(base, more...) }
+	return []*ucli.Command{
+		command(con, "eval", "evaluate a job file and print what it says", "FILE", 1, 1, evalFile, with(fileFlags(), outputFlag(),
+			&ucli.StringFlag{Name: "explain", Usage: "tell where the value at `PATH` comes from, such as task.resources.mem"})...),
+		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, fileFlags()...),
+		command(con, "up", "make it so: create what is missing, update what differs", "FILE...", 1, -1, upFiles, with(fileFlags(),
+			&ucli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"},
+			&ucli.BoolFlag{Name: "again", Usage: "run jobs again that have finished"},
+			waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
+		command(con, "update", "give running jobs the specs of a file, task after task", "FILE", 1, 1, updateFile, with(fileFlags(),
+			waitFlag("watch it roll until it is done (default on a terminal)"))...),
+		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, waitFlag("wait until it has that many")),
+		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), waitFlag("wait until the last process is gone"))...),
+		command(con, "status", "tell how the cell is, or a job", "[JOB]", 0, 1, status, outputFlag(),
+			&ucli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "every dead job too"}),
+		command(con, "tasks", "list tasks", "[JOB]", 0, 1, tasks, outputFlag(),
+			&ucli.BoolFlag{Name: "attempts", Usage: "earlier copies of each task too"},
+			&ucli.StringFlag{Name: "machine", Usage: "only tasks on this `MACHINE`"}),
+		machineCommands(con),
+		group("alloc", "places held on machines", command(con, "list", "list alloc sets, or the allocs of one", "[ALLOCSET]", 0, 1, allocList, outputFlag())),
+		command(con, "logs", "print what a task wrote", "TASK", 1, 1, logs,
+			&ucli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on as it writes"},
+			&ucli.BoolFlag{Name: "stderr", Usage: "its standard error instead of its standard output"},
+			&ucli.Uint64Flag{Name: "attempt", Usage: "of an earlier copy of the task, by `NUMBER`"},
+			&ucli.StringFlag{Name: "tail", Usage: "only the last `BYTES`, such as 4096 or 64KiB"}),
+		command(con, "why", "say why a task waits, or where it runs", "TASK", 1, 1, why, outputFlag()),
+		command(con, "events", "tell what happened", "", 0, 0, events, outputFlag(),
+			&ucli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on as things happen"},
+			&ucli.StringFlag{Name: "job", Usage: "only of this `JOB` and its tasks"},
+			&ucli.StringFlag{Name: "machine", Usage: "only of this `MACHINE`"},
+			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50, or all with -o json)"}),
+		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
+		command(con, "version", "tell which build this is", "", 0, 0, version),
+	}
+}
+
+func machineCommands(con *console) *ucli.Command {
+	return group("machine", "the machines of the cell",
+		command(con, "list", "list machines", "[MACHINE]", 0, 1, machineList, outputFlag(),
+			&ucli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only those with these labels: `a=b,c!=d`"}),
+		command(con, "add", "take the machine of the borglet at an address into the cell", "ADDRESS", 1, 1, machineAdd,
+			&ucli.StringFlag{Name: "name", Usage: "`NAME` of the machine (default: what its borglet says)"},
+			&ucli.StringSliceFlag{Name: "label", Usage: "`KEY=VALUE`; may be repeated"},
+			&ucli.StringSliceFlag{Name: "attribute", Usage: "`KEY=VALUE` for constraints; may be repeated"}),
+		command(con, "remove", "take a machine out of the cell", "MACHINE", 1, 1, machineRemove,
+			&ucli.BoolFlag{Name: "force", Usage: "even if it still holds tasks"}),
+		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet),
+		command(con, "drain", "place nothing more on a machine and move its tasks away", "MACHINE", 1, 1, machineDrain, waitFlag("wait until it is empty")),
+		command(con, "undrain", "place tasks on a machine again", "MACHINE", 1, 1, machineUndrain),
+	)
+}

@@ -1,0 +1,217 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster"
+	"borg/borgmaster/memlog"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+	"borg/scheduler/process"
+)
+
+// testCell is the real masters and the real scheduler over a log in memory,
+// with machines that only pretend.
+type testCell struct {
+	id    string
+	addrs []string
+	group *memlog.Group
+	stop  func()
+
+	mu       sync.Mutex
+	borglets []*pretendBorglet // guarded by mu
+}
+
+// inProcess runs the scheduler beside the masters.
+type inProcess struct{}
+
+func (inProcess) Run(ctx context.Context, addr, socket string) error {
+	return process.Run(ctx, process.Config{Master: addr, Socket: socket})
+}
+
+func (c *testCell) start(replicas int, id string) error {
+	c.id = id
+	sockets, err := os.MkdirTemp("", "borgcfg")
+	if err != nil {
+		return err
+	}
+	var listeners []net.Listener
+	for range replicas {
+		l, err := door.Listen("127.0.0.1:0")
+		if err != nil {
+			return err
+		}
+		listeners = append(listeners, l)
+		c.addrs = append(c.addrs, l.Addr().String())
+	}
+	start := time.Now()
+	clock := func() int64 { return int64(time.Since(start)) + 1 }
+	c.group, err = memlog.NewGroup(memlog.Config{
+		CellID: id, Epoch: 1, Replicas: replicas, Addrs: c.addrs,
+		Clock: func() (int64, int64) { return clock(), time.Now().UnixNano() },
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	var servers []*grpc.Server
+	for i, l := range listeners {
+		log := c.group.Replica(uint64(i + 1))
+		m, err := borgmaster.New(borgmaster.Config{
+			CellName: "test", Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
+			Scheduler: inProcess{}, SchedulerSocket: filepath.Join(sockets, strconv.Itoa(i)),
+			Operators: []string{"root"}, PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			cancel()
+			return err
+		}
+		s := door.NewServer(borgmaster.Guard()...)
+		m.RegisterServices(s)
+		servers = append(servers, s)
+		running.Go(func() { _ = s.Serve(l) })
+		running.Go(func() { _ = m.Run(ctx) })
+	}
+	c.stop = func() {
+		cancel()
+		for _, s := range servers {
+			s.Stop()
+		}
+		running.Wait()
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		for _, b := range c.borglets {
+			b.stop()
+		}
+		os.RemoveAll(sockets)
+	}
+	c.group.Elect(1)
+	return nil
+}
+
+// mutated counts the ops in the log that somebody asked for, leaving out the
+// cell's own.
+func (c *testCell) mutated() int {
+	n := 0
+	for after := uint64(0); ; {
+		entries, ok := c.group.Replica(1).Entries(after, 1000)
+		if !ok || len(entries) == 0 {
+			return n
+		}
+		for _, e := range entries {
+			after = e.Index
+			var entry borgpb.Entry
+			if proto.Unmarshal(e.Data, &entry) != nil {
+				continue
+			}
+			for _, data := range entry.Ops {
+				var op borgpb.Op
+				if proto.Unmarshal(data, &op) == nil && op.RequestId != "" {
+					n++
+				}
+			}
+		}
+	}
+}
+
+// pretendBorglet runs nothing: a task whose program is /bin/true has finished
+// at once, /bin/false has failed, anything else runs until it is told to stop.
+type pretendBorglet struct {
+	borgrpc.UnimplementedBorgletServiceServer
+	name, addr string
+	spec       *borgpb.MachineSpec
+	stop       func()
+
+	mu     sync.Mutex
+	copies map[string]*borgpb.TaskReport // guarded by mu, as the rest
+	pids   int64
+}
+
+func (c *testCell) addBorglet(name string, cpuMilli int64) (string, error) {
+	b := &pretendBorglet{name: name, copies: make(map[string]*borgpb.TaskReport), spec: &borgpb.MachineSpec{
+		Capacity:   &borgpb.Resources{CpuMilli: cpuMilli, MemBytes: 4 << 30, DiskBytes: 4 << 30},
+		Attributes: map[string]string{"arch": "amd64", "kernel": "6"}, PortFirst: 20000, PortLast: 20999,
+	}}
+	l, err := door.Listen("127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	b.addr = l.Addr().String()
+	b.spec.Addr = b.addr
+	s := door.NewServer()
+	borgrpc.RegisterBorgletServiceServer(s, b)
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Serve(l) })
+	b.stop = func() { s.Stop(); running.Wait() }
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.borglets = append(c.borglets, b)
+	return b.addr, nil
+}
+
+func (b *pretendBorglet) Describe(context.Context, *borgrpc.DescribeRequest) (*borgrpc.DescribeResponse, error) {
+	return &borgrpc.DescribeResponse{Name: b.name, Spec: proto.CloneOf(b.spec), Build: "pretend"}, nil
+}
+
+func (b *pretendBorglet) Poll(_ context.Context, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, d := range req.Desired {
+		if key := d.Copy.String(); b.copies[key] == nil && d.Spec != nil {
+			b.copies[key] = b.started(d)
+		}
+	}
+	for _, s := range req.Stops {
+		if r := b.copies[s.Copy.String()]; r != nil && r.State == int32(borgpb.AttemptState_ATTEMPT_STATE_RUNNING) {
+			r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPED)
+			r.Exit = &borgpb.Exit{Signal: 15, EndedWallNs: time.Now().UnixNano()}
+		}
+	}
+	for _, f := range req.Forget {
+		delete(b.copies, f.String())
+	}
+	resp := &borgrpc.PollResponse{Highest: req.Fence, Spec: proto.CloneOf(b.spec), Incarnation: "one"}
+	for _, r := range b.copies {
+		resp.Tasks = append(resp.Tasks, proto.CloneOf(r))
+		resp.Versions = append(resp.Versions, 0)
+	}
+	return resp, nil
+}
+
+func (b *pretendBorglet) started(d *borgrpc.Desired) *borgpb.TaskReport {
+	b.pids++
+	r := &borgpb.TaskReport{
+		JobUid: d.Copy.JobUid, Index: d.Copy.Index, Attempt: d.Copy.Attempt, Pid: b.pids,
+		State: int32(borgpb.AttemptState_ATTEMPT_STATE_RUNNING), StartedWallNs: time.Now().UnixNano(),
+	}
+	switch d.Spec.Args[0] {
+	case "/bin/true":
+		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_FINISHED)
+		r.Exit = &borgpb.Exit{EndedWallNs: time.Now().UnixNano()}
+	case "/bin/false":
+		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)
+		r.Exit = &borgpb.Exit{Code: 1, EndedWallNs: time.Now().UnixNano()}
+	}
+	return r
+}
+
+func (b *pretendBorglet) ReadLog(req *borgrpc.ReadLogRequest, stream grpc.ServerStreamingServer[borgrpc.ReadLogResponse]) error {
+	text := fmt.Sprintf("%v of task %d attempt %d\n", req.Stream, req.Copy.Index, req.Copy.Attempt)
+	if req.TailBytes > 0 {
+		text = text[max(0, len(text)-int(req.TailBytes)):]
+	}
+	return stream.Send(&borgrpc.ReadLogResponse{Data: []byte(text), Stream: req.Stream})
+}

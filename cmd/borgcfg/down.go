@@ -1,0 +1,221 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+
+	"borg/borgmaster/client"
+	"borg/cfg"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// victim is an object that is to end.
+type victim struct {
+	jobName
+	job *borgpb.Job
+	set *borgpb.AllocSet
+}
+
+// down ends jobs and alloc sets, jobs first. All are looked up before any is
+// ended.
+func down(s *session) error {
+	names, err := s.downNames()
+	if err != nil {
+		return err
+	}
+	var victims []victim
+	for _, n := range names {
+		v, err := s.find(n)
+		if err != nil {
+			return err
+		}
+		victims = append(victims, v)
+	}
+	// Tasks in an alloc would only be evicted when it goes, and wait for it.
+	slices.SortStableFunc(victims, func(a, b victim) int {
+		return boolRank(a.set != nil) - boolRank(b.set != nil)
+	})
+	for _, v := range victims {
+		if err := s.kill(v); err != nil {
+			return err
+		}
+	}
+	if !s.flag.Bool("wait") {
+		return nil
+	}
+	for _, v := range victims {
+		if v.job != nil {
+			if err := s.waitGone(v.jobName); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func boolRank(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (s *session) downNames() ([]jobName, error) {
+	var names []jobName
+	for _, arg := range s.args {
+		if !isFile(arg) {
+			n, err := s.job(arg)
+			if err != nil {
+				return nil, err
+			}
+			names = append(names, n)
+			continue
+		}
+		f, err := s.evaluate(arg)
+		if err != nil {
+			return nil, err
+		}
+		for _, o := range f.Objects {
+			names = append(names, jobName{o.User, o.Name})
+		}
+	}
+	return names, nil
+}
+
+// find looks up a job or, jobs and alloc sets sharing their names, an alloc
+// set.
+func (s *session) find(n jobName) (victim, error) {
+	m, err := s.master()
+	if err != nil {
+		return victim{}, err
+	}
+	resp, err := m.GetJob(s.ctx, &borgrpc.GetJobRequest{User: n.user, Name: n.name})
+	if err == nil {
+		return victim{jobName: n, job: resp.Job}, nil
+	}
+	var missing *client.NotFoundError
+	if !errors.As(err, &missing) {
+		return victim{}, err
+	}
+	sets, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{User: n.user, Name: n.name})
+	if err == nil && len(sets.AllocSets) > 0 {
+		return victim{jobName: n, set: sets.AllocSets[0]}, nil
+	}
+	if err != nil && !errors.As(err, &missing) {
+		return victim{}, err
+	}
+	return victim{}, s.noSuchJob(n)
+}
+
+// noSuchJob is an error that offers a name like the one that is not there.
+func (s *session) noSuchJob(n jobName) error {
+	e := cli.Errorf(cli.NotFound, "there is no job %s", n)
+	resp, err := s.client.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true})
+	if err != nil {
+		return e.Hint("see what there is: borgcfg status")
+	}
+	var own, all []string
+	for _, j := range resp.Jobs {
+		key := j.GetMeta().GetUser() + "/" + j.GetMeta().GetName()
+		all = append(all, key)
+		if j.GetMeta().GetName() == n.name {
+			own = append(own, key)
+		}
+	}
+	if len(own) > 0 {
+		return e.Hint("did you mean %s?", own[0])
+	}
+	if near := cli.Nearest(n.String(), all); near != "" {
+		return e.Hint("did you mean %s?", near)
+	}
+	return e.Hint("see what there is: borgcfg status")
+}
+
+func (s *session) kill(v victim) error {
+	name := s.short(v.user, v.name)
+	op := &borgpb.Op{}
+	kind := cfg.KindJob.String()
+	dead := v.job.GetStatus().GetState() == borgpb.State_STATE_DEAD
+	if v.set != nil {
+		kind = cfg.KindAllocSet.String()
+		dead = v.set.GetStatus().GetState() == borgpb.State_STATE_DEAD
+		op.Op = &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: v.user, Name: v.name}}
+	} else {
+		op.Op = &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: v.user, Name: v.name}}
+	}
+	if dead {
+		fmt.Fprintf(s.stdout, "%s %s: already dead\n", kind, name)
+		return nil
+	}
+	if _, err := s.client.Mutate(s.ctx, s.op(op)); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.stdout, "%s %s: down\n", kind, name)
+	return nil
+}
+
+// waitGone waits until no copy of a job is left.
+func (s *session) waitGone(n jobName) error {
+	var last string
+	name := s.short(n.user, n.name)
+	return s.poll(name, "borgcfg down --wait "+name, func() (bool, error) {
+		resp, err := s.client.GetJob(s.ctx, &borgrpc.GetJobRequest{User: n.user, Name: n.name})
+		var missing *client.NotFoundError
+		if errors.As(err, &missing) {
+			return true, nil
+		}
+		if err != nil {
+			return false, err
+		}
+		st := resp.Job.GetStatus()
+		if st.GetStopping() == 0 {
+			return true, nil
+		}
+		if line := fmt.Sprintf("%s stopping", copies(st.GetStopping())); line != last {
+			s.progress("%s: %s", name, line)
+			last = line
+		}
+		return false, nil
+	})
+}
+
+// resizeJob changes the number of tasks.
+func resizeJob(s *session) error {
+	n, err := s.job(s.args[0])
+	if err != nil {
+		return err
+	}
+	tasks, err := strconv.ParseUint(s.args[1], 10, 32)
+	if err != nil || tasks == 0 {
+		return cli.Errorf(cli.Usage, "%q is not a number of tasks", s.args[1]).Hint("a job has 1 to 100,000; to end it: borgcfg down %s", s.args[0])
+	}
+	v, err := s.find(n)
+	if err != nil {
+		return err
+	}
+	if v.job == nil {
+		return cli.Errorf(cli.Refused, "%s is an alloc set, and an alloc set cannot be changed", n)
+	}
+	name := s.short(n.user, n.name)
+	before := numTasks(v.job)
+	switch {
+	case v.job.GetStatus().GetState() == borgpb.State_STATE_DEAD:
+		return cli.Errorf(cli.Refused, "job %s is dead", n).Hint("run it again: borgcfg up FILE")
+	case before == uint32(tasks):
+		fmt.Fprintf(s.stdout, "job %s: unchanged, %s\n", name, plural(before, "task"))
+	default:
+		if _, err := s.client.Mutate(s.ctx, s.op(&borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{
+			User: n.user, Name: n.name, ExpectVersion: v.job.GetMeta().GetVersion(), Tasks: uint32(tasks)}}})); err != nil {
+			return err
+		}
+		fmt.Fprintf(s.stdout, "job %s: %d -> %d tasks\n", name, before, tasks)
+	}
+	if s.flag.Bool("wait") {
+		return s.follow(n, fmt.Sprintf("borgcfg resize --wait %s %d", name, tasks))
+	}
+	return nil
+}

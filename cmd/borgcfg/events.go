@@ -1,0 +1,110 @@
+package main
+
+import (
+	"fmt"
+	"time"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// eventsShown is how many events people get to see unless they ask for more.
+const eventsShown = 50
+
+func events(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	req := &borgrpc.EventsRequest{Machine: s.flag.String("machine"), Follow: s.flag.Bool("follow"), Last: uint32(s.flag.Uint64("last"))}
+	if job := s.flag.String("job"); job != "" {
+		n, err := s.job(job)
+		if err != nil {
+			return err
+		}
+		req.Job = n.String()
+	}
+	if !s.flag.IsSet("last") && !s.out.machine() {
+		req.Last = eventsShown
+	}
+	if s.out.machine() && !req.Follow {
+		return s.eventList(req)
+	}
+	return m.Events(s.ctx, req, func(resp *borgrpc.EventsResponse) error {
+		for _, e := range resp.Events {
+			if err := s.printEvent(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// eventList prints all events as one list.
+func (s *session) eventList(req *borgrpc.EventsRequest) error {
+	var all []*borgpb.Event
+	err := s.client.Events(s.ctx, req, func(resp *borgrpc.EventsResponse) error {
+		all = append(all, resp.Events...)
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return list(s.out, all)
+}
+
+// printEvent prints an event on a line of its own: they come one by one, so
+// that no table can be made of them.
+func (s *session) printEvent(e *borgpb.Event) error {
+	switch {
+	case s.out.format == "json":
+		b, err := messageJSON(e)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(s.stdout, "%s\n", b)
+		return err
+	case s.out.format == "yaml":
+		b, err := messageJSON(e)
+		if err != nil {
+			return err
+		}
+		text, err := yamlOf(b)
+		if err != nil {
+			return err
+		}
+		_, err = fmt.Fprintf(s.stdout, "---\n%s", text)
+		return err
+	case s.out.format == "name":
+		_, err := fmt.Fprintln(s.stdout, e.Object)
+		return err
+	}
+	_, err := fmt.Fprintln(s.stdout, s.eventLine(e))
+	return err
+}
+
+func (s *session) eventLine(e *borgpb.Event) string {
+	line := fmt.Sprintf("%s  %-8d %-16s %s", time.Unix(0, e.WallNs).UTC().Format("2006-01-02T15:04:05.000Z"), e.Index, word(e.Kind), e.Object)
+	if e.Attempt != 0 {
+		line += fmt.Sprintf(" attempt %d", e.Attempt)
+	}
+	if e.Machine != "" && e.Machine != e.Object {
+		line += " on " + e.Machine
+	}
+	if from, to := word(e.From), word(e.To); to != "" && from != to {
+		line += fmt.Sprintf(" %s->%s", orWord(from, "new"), to)
+	}
+	if cause := word(e.Cause); cause != "" {
+		line += " because of " + cause
+	}
+	if e.Exit != nil {
+		line += ", " + exitText(e.Exit)
+	}
+	if e.Reason != "" {
+		line += ": " + e.Reason
+	}
+	if e.User != "" {
+		line += " (by " + e.User + ")"
+	}
+	return line
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+
+	"borg/proto/borgpb"
+)
+
+// tooLarge says why no machine could hold the task even if it were empty, or
+// "". It is a courtesy to the user and no promise: the scheduler decides.
+func tooLarge(t *borgpb.TaskSpec, machines []*borgpb.Machine) string {
+	need := t.GetResources()
+	var best borgpb.Resources
+	matching := 0
+	for _, m := range machines {
+		if !matches(t.GetConstraints(), m.GetSpec().GetAttributes()) {
+			continue
+		}
+		matching++
+		c := m.GetSpec().GetCapacity()
+		if need.GetCpuMilli() <= c.GetCpuMilli() && need.GetMemBytes() <= c.GetMemBytes() && need.GetDiskBytes() <= c.GetDiskBytes() {
+			return ""
+		}
+		best.CpuMilli = max(best.CpuMilli, c.GetCpuMilli())
+		best.MemBytes = max(best.MemBytes, c.GetMemBytes())
+		best.DiskBytes = max(best.DiskBytes, c.GetDiskBytes())
+	}
+	switch {
+	case matching == 0:
+		return fmt.Sprintf("none of the %d satisfies its constraints", len(machines))
+	case need.GetCpuMilli() > best.CpuMilli:
+		return fmt.Sprintf("a task asks for %s cpu, and the largest machine has %s", cpuText(need.GetCpuMilli()), cpuText(best.CpuMilli))
+	case need.GetMemBytes() > best.MemBytes:
+		return fmt.Sprintf("a task asks for %s of memory, and the largest machine has %s", bytesText(need.GetMemBytes()), bytesText(best.MemBytes))
+	case need.GetDiskBytes() > best.DiskBytes:
+		return fmt.Sprintf("a task asks for %s of disk, and the largest machine has %s", bytesText(need.GetDiskBytes()), bytesText(best.DiskBytes))
+	}
+	return "none has enough of everything that it asks for"
+}
+
+func matches(constraints []*borgpb.Constraint, attributes map[string]string) bool {
+	for _, c := range constraints {
+		if !c.Soft && !matchesOne(c, attributes) {
+			return false
+		}
+	}
+	return true
+}
+
+func matchesOne(c *borgpb.Constraint, attributes map[string]string) bool {
+	value, present := attributes[c.Key]
+	switch c.Relation {
+	case borgpb.Relation_RELATION_EQUAL:
+		return present && value == c.Value
+	case borgpb.Relation_RELATION_NOT_EQUAL:
+		return !present || value != c.Value
+	case borgpb.Relation_RELATION_PRESENT:
+		return present
+	case borgpb.Relation_RELATION_NOT_PRESENT:
+		return !present
+	}
+	have, err := strconv.ParseInt(value, 10, 64)
+	want, err2 := strconv.ParseInt(c.Value, 10, 64)
+	if err != nil || err2 != nil {
+		return false
+	}
+	switch c.Relation {
+	case borgpb.Relation_RELATION_LESS_THAN:
+		return have < want
+	case borgpb.Relation_RELATION_LESS_THAN_EQUAL:
+		return have <= want
+	case borgpb.Relation_RELATION_GREATER_THAN:
+		return have > want
+	case borgpb.Relation_RELATION_GREATER_THAN_EQUAL:
+		return have >= want
+	}
+	return true
+}

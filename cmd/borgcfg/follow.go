@@ -1,0 +1,118 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// How often a job is asked for while somebody waits.
+const watchEvery = 250 * time.Millisecond
+
+// poll calls f again and again until it is done. again is what to type to go
+// on waiting after an interrupt.
+func (s *session) poll(what, again string, f func() (done bool, err error)) error {
+	tick := time.NewTicker(watchEvery)
+	defer tick.Stop()
+	for {
+		done, err := f()
+		if s.ctx.Err() == nil && (err != nil || done) {
+			return err
+		}
+		if s.ctx.Err() == nil {
+			select {
+			case <-s.ctx.Done():
+			case <-tick.C:
+				continue
+			}
+		}
+		next := "to watch again: " + again
+		if errors.Is(context.Cause(s.ctx), errTimeout) {
+			return cli.Errorf(cli.TimedOut, "%s: not done within %v; it goes on", what, s.flag.Duration("timeout")).Hint("%s", next)
+		}
+		return cli.Errorf(cli.Interrupted, "%s: interrupted; it goes on without you", what).Hint("%s", next)
+	}
+}
+
+// follow prints how a job comes up, or how its update rolls, until that is
+// done: a service runs, a batch job has finished.
+func (s *session) follow(job jobName, again string) error {
+	var last string
+	name := s.short(job.user, job.name)
+	return s.poll(name, again, func() (bool, error) {
+		resp, err := s.client.GetJob(s.ctx, &borgrpc.GetJobRequest{User: job.user, Name: job.name})
+		if err != nil {
+			return false, err
+		}
+		line := progressLine(resp)
+		if line != last {
+			s.progress("%s: %s", name, line)
+			last = line
+		}
+		return settled(resp)
+	})
+}
+
+// progressLine is where a job stands, in a line that changes only when
+// something does.
+func progressLine(resp *borgrpc.GetJobResponse) string {
+	st, spec := resp.Job.GetStatus(), resp.Job.GetSpec()
+	if u := resp.Update; u.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING {
+		return updateLine(u)
+	}
+	if spec.GetKind() == borgpb.JobKind_JOB_KIND_BATCH {
+		return fmt.Sprintf("%d of %d finished, %d started, %d waiting%s", st.GetFinished(), numTasks(resp.Job), st.GetStarted(), st.GetPending(), failed(st))
+	}
+	return fmt.Sprintf("%d of %d started, %d waiting%s", st.GetStarted(), numTasks(resp.Job), st.GetPending(), failed(st))
+}
+
+func failed(st *borgpb.JobStatus) string {
+	if n := st.GetDead() - st.GetFinished(); n > 0 {
+		return fmt.Sprintf(", %d dead", n)
+	}
+	return ""
+}
+
+// updateLine is how far an update has come.
+func updateLine(u *borgpb.Update) string {
+	st := u.GetStatus()
+	line := fmt.Sprintf("update to version %d: %d changed in place, %d restarted, %d moved, %d to do",
+		u.GetSpec().GetToVersion(), st.GetInPlace(), st.GetRestarted(), st.GetRescheduled(), st.GetRemaining())
+	if st.GetSkipped() > 0 {
+		line += fmt.Sprintf(", %d skipped", st.GetSkipped())
+	}
+	return line
+}
+
+// settled tells whether there is nothing left to wait for. A job that cannot
+// get there any more is an error.
+func settled(resp *borgrpc.GetJobResponse) (bool, error) {
+	st, spec := resp.Job.GetStatus(), resp.Job.GetSpec()
+	if resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING {
+		return false, nil
+	}
+	key := resp.Job.GetMeta().GetUser() + "/" + resp.Job.GetMeta().GetName()
+	if st.GetState() == borgpb.State_STATE_DEAD {
+		if st.GetFinished() == numTasks(resp.Job) {
+			return true, nil
+		}
+		return false, cli.Errorf(cli.Failed, "%s is dead: %s", key, orWord(st.GetReason(), "not all of its tasks ended well")).
+			Hint("see: borgcfg tasks %s --attempts", key)
+	}
+	if spec.GetKind() == borgpb.JobKind_JOB_KIND_BATCH {
+		return false, nil
+	}
+	return st.GetStarted() >= numTasks(resp.Job) && st.GetStopping() == 0, nil
+}
+
+func orWord(s, other string) string {
+	if s == "" {
+		return other
+	}
+	return s
+}

@@ -1,0 +1,201 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"borg/borgmaster/client"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+func machineList(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	req := &borgrpc.ListMachinesRequest{Selector: s.flag.String("selector")}
+	if len(s.args) == 1 {
+		req.Name = s.args[0]
+	}
+	resp, err := m.ListMachines(s.ctx, req)
+	var missing *client.NotFoundError
+	if err == nil && req.Name != "" && len(resp.Machines) == 0 || errors.As(err, &missing) {
+		return s.noSuchMachine(req.Name)
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.out.machine():
+		return list(s.out, resp.Machines)
+	case s.out.format == "name":
+		var names []string
+		for _, m := range resp.Machines {
+			names = append(names, m.GetMeta().GetName())
+		}
+		return s.out.names(names)
+	}
+	if len(resp.Machines) == 0 {
+		s.progress("no machines; add one: borgcfg machine add HOST:PORT")
+		return nil
+	}
+	return s.machineTable(resp.Machines)
+}
+
+func (s *session) machineTable(machines []*borgpb.Machine) error {
+	var t table
+	head := []string{"MACHINE", "STATE", "TASKS", "ALLOCS", "CPU", "MEM", "DISK", "CHANGED", "ADDRESS"}
+	if s.out.wide() {
+		head = append(head, "RESERVED CPU", "RESERVED MEM", "UNKNOWN", "ATTRIBUTES", "REASON")
+	}
+	t.head(head...)
+	for _, m := range machines {
+		st, capacity := m.GetStatus(), m.GetSpec().GetCapacity()
+		row := []any{m.GetMeta().GetName(), machineState(m), st.GetTasks(), st.GetAllocs(),
+			cpuText(st.GetLimits().GetCpuMilli()) + " of " + cpuText(capacity.GetCpuMilli()),
+			bytesText(st.GetLimits().GetMemBytes()) + " of " + bytesText(capacity.GetMemBytes()),
+			bytesText(st.GetLimits().GetDiskBytes()) + " of " + bytesText(capacity.GetDiskBytes()),
+			ago(s.now(), st.GetChangedWallNs()), m.GetSpec().GetAddr()}
+		if s.out.wide() {
+			row = append(row, cpuText(st.GetReserved().GetCpuMilli()), bytesText(st.GetReserved().GetMemBytes()), len(st.GetUnknownTasks()),
+				attributesText(m.GetSpec().GetAttributes()), st.GetReason())
+		}
+		t.add(row...)
+	}
+	return t.write(s.out, "")
+}
+
+func machineState(m *borgpb.Machine) cell {
+	st := m.GetStatus()
+	c := cell{text: word(st.GetState())}
+	switch {
+	case st.GetState() == borgpb.MachineState_MACHINE_STATE_DOWN:
+		c.style = bad
+	case st.GetDraining():
+		c.style = waiting
+	case st.GetState() == borgpb.MachineState_MACHINE_STATE_UP:
+		c.style = good
+	}
+	if st.GetDraining() {
+		c.text += ", draining"
+	}
+	return c
+}
+
+func attributesText(m map[string]string) string {
+	var out []string
+	for k, v := range m {
+		out = append(out, k+"="+v)
+	}
+	slices.Sort(out)
+	return strings.Join(out, ",")
+}
+
+func machineAdd(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	labels, err := pairs("--label", s.flag.StringSlice("label"))
+	if err != nil {
+		return err
+	}
+	attributes, err := pairs("--attribute", s.flag.StringSlice("attribute"))
+	if err != nil {
+		return err
+	}
+	addr := s.args[0]
+	if !strings.Contains(addr, ":") {
+		return cli.Errorf(cli.Usage, "%q is not an address", addr).Hint("write HOST:PORT of its borglet, such as %s:7101", addr)
+	}
+	resp, err := m.AddMachine(s.ctx, &borgrpc.AddMachineRequest{Addr: addr, Name: s.flag.String("name"), Labels: labels, Attributes: attributes})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.stdout, "machine %s: added\n", resp.GetName())
+	return nil
+}
+
+// mutateMachine does an op on the machine that is named first.
+func (s *session) mutateMachine(op *borgpb.Op, done string) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	_, err = m.Mutate(s.ctx, s.op(op))
+	var refused *client.RefusedError
+	if errors.As(err, &refused) && refused.Refusal.Kind == borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND {
+		return s.noSuchMachine(s.args[0])
+	}
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(s.stdout, "machine %s: %s\n", s.args[0], done)
+	return nil
+}
+
+func (s *session) noSuchMachine(name string) error {
+	e := cli.Errorf(cli.NotFound, "there is no machine %s", name)
+	resp, err := s.client.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{})
+	if err == nil {
+		var known []string
+		for _, m := range resp.Machines {
+			known = append(known, m.GetMeta().GetName())
+		}
+		if near := cli.Nearest(name, known); near != "" {
+			return e.Hint("did you mean %s?", near)
+		}
+	}
+	return e.Hint("see what there is: borgcfg machine list")
+}
+
+func machineRemove(s *session) error {
+	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{
+		Name: s.args[0], Force: s.flag.Bool("force")}}}, "removed")
+}
+
+func machineSet(s *session) error {
+	set := &borgpb.SetMachine{Name: s.args[0], SetAttributes: make(map[string]string)}
+	for _, arg := range s.args[1:] {
+		if key, value, ok := strings.Cut(arg, "="); ok && key != "" {
+			set.SetAttributes[key] = value
+		} else if key, ok := strings.CutSuffix(arg, "-"); ok && key != "" {
+			set.RemoveAttributes = append(set.RemoveAttributes, key)
+		} else {
+			return cli.Errorf(cli.Usage, "%q is neither KEY=VALUE nor KEY-", arg).Hint("rack=r7 sets an attribute, rack- removes it")
+		}
+	}
+	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed")
+}
+
+func machineDrain(s *session) error {
+	err := s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: s.args[0], Drain: true}}}, "draining")
+	if err != nil || !s.flag.Bool("wait") {
+		return err
+	}
+	var last string
+	return s.poll(s.args[0], "borgcfg machine drain --wait "+s.args[0], func() (bool, error) {
+		resp, err := s.client.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{Name: s.args[0]})
+		if err != nil || len(resp.Machines) == 0 {
+			return err == nil, err
+		}
+		st := resp.Machines[0].GetStatus()
+		if st.GetTasks()+st.GetAllocs() == 0 {
+			s.progress("%s: empty", s.args[0])
+			return true, nil
+		}
+		if line := plural(st.GetTasks(), "task") + " and " + plural(st.GetAllocs(), "alloc") + " to go"; line != last {
+			s.progress("%s: %s", s.args[0], line)
+			last = line
+		}
+		return false, nil
+	})
+}
+
+func machineUndrain(s *session) error {
+	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: s.args[0]}}}, "takes tasks again")
+}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strings"
+
+	ucli "github.com/urfave/cli/v2"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
+
+	"borg/cli"
+)
+
+// output is how an answer is printed.
+type output struct {
+	format string
+	w      io.Writer
+	color  bool
+}
+
+func newOutput(ctx *ucli.Context, con *console) (output, error) {
+	o := output{format: ctx.String("output"), w: con.stdout}
+	switch o.format {
+	case "":
+		o.format = "table"
+	case "table", "wide", "json", "yaml", "name":
+	default:
+		e := cli.Errorf(cli.Usage, "-o %q: want table, wide, json, yaml or name", o.format)
+		if near := cli.Nearest(o.format, []string{"table", "wide", "json", "yaml", "name"}); near != "" {
+			return o, e.Hint("did you mean -o %s?", near)
+		}
+		return o, e
+	}
+	switch mode := ctx.String("color"); mode {
+	case "always":
+		o.color = true
+	case "auto", "":
+		o.color = con.terminal && con.env("NO_COLOR") == "" && con.env("TERM") != "dumb"
+	case "never":
+	default:
+		return o, cli.Errorf(cli.Usage, "--color %q: want auto, always or never", mode)
+	}
+	return o, nil
+}
+
+// machine tells whether programs read the answer.
+func (o output) machine() bool { return o.format == "json" || o.format == "yaml" }
+
+func (o output) wide() bool { return o.format == "wide" }
+
+// list prints messages as one list; none at all is "[]".
+func list[M proto.Message](o output, items []M) error {
+	raw := make([]json.RawMessage, len(items))
+	for i, m := range items {
+		b, err := messageJSON(m)
+		if err != nil {
+			return err
+		}
+		raw[i] = b
+	}
+	b, err := json.Marshal(raw)
+	if err != nil {
+		return fmt.Errorf("print as JSON: %w", err)
+	}
+	return o.raw(b)
+}
+
+// one prints a message.
+func (o output) one(m proto.Message) error {
+	b, err := messageJSON(m)
+	if err != nil {
+		return err
+	}
+	return o.raw(b)
+}
+
+// messageJSON is the JSON of a message with the names of the .proto files. Zero
+// values are there, so that a reader need not know what is left out.
+func messageJSON(m proto.Message) ([]byte, error) {
+	b, err := protojson.MarshalOptions{UseProtoNames: true, EmitDefaultValues: true}.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("print as JSON: %w", err)
+	}
+	// The library puts spaces at random, so that nobody relies on its bytes.
+	var out bytes.Buffer
+	if err := json.Compact(&out, b); err != nil {
+		return nil, fmt.Errorf("print as JSON: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// raw prints JSON, or YAML of the same.
+func (o output) raw(b []byte) error {
+	if o.format == "yaml" {
+		text, err := yamlOf(b)
+		if err != nil {
+			return err
+		}
+		_, err = o.w.Write(text)
+		return err
+	}
+	var out bytes.Buffer
+	if err := json.Indent(&out, b, "", "  "); err != nil {
+		return fmt.Errorf("print as JSON: %w", err)
+	}
+	out.WriteByte('\n')
+	_, err := o.w.Write(out.Bytes())
+	return err
+}
+
+// yamlOf turns JSON into block YAML, names in the same order.
+func yamlOf(b []byte) ([]byte, error) {
+	var n yaml.Node
+	if err := yaml.Unmarshal(b, &n); err != nil {
+		return nil, fmt.Errorf("print as YAML: %w", err)
+	}
+	var block func(*yaml.Node)
+	block = func(n *yaml.Node) {
+		if len(n.Content) > 0 {
+			n.Style = 0
+		}
+		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" {
+			n.Style = 0
+			n.Tag = "!!str"
+			if strings.Contains(n.Value, "\n") {
+				n.Style = yaml.LiteralStyle
+			}
+		}
+		for _, c := range n.Content {
+			block(c)
+		}
+	}
+	block(&n)
+	var out bytes.Buffer
+	enc := yaml.NewEncoder(&out)
+	enc.SetIndent(2)
+	if err := enc.Encode(&n); err != nil {
+		return nil, fmt.Errorf("print as YAML: %w", err)
+	}
+	return out.Bytes(), nil
+}
+
+// names prints one name a line.
+func (o output) names(names []string) error {
+	for _, n := range names {
+		if _, err := fmt.Fprintln(o.w, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,92 @@
+package main
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/rogpeppe/go-internal/testscript"
+)
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"borgcfg": main})
+}
+
+// TestScripts runs testdata/script against a cell of real masters. Besides
+// the usual commands of testscript there are:
+//
+//	cell N            start a cell of N masters; $BORG_CELL names it
+//	machine NAME CPU  start a machine with so many cores; $NAME is its address
+//	elect N           make master N the elected one; 0: nobody
+//	exits CODE CMD    run borgcfg and expect this exit code
+//	unchanged CMD     run borgcfg and expect that it writes nothing to the log
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(env *testscript.Env) error {
+			env.Setenv("BORG_USER", "alice")
+			env.Setenv("XDG_CONFIG_HOME", env.WorkDir+"/config")
+			env.Values[cellKey{}] = new(testCell)
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "exits": exitsCommand, "unchanged": unchangedCommand,
+		},
+	})
+}
+
+type cellKey struct{}
+
+func theCell(ts *testscript.TestScript) *testCell { return ts.Value(cellKey{}).(*testCell) }
+
+func cellCommand(ts *testscript.TestScript, neg bool, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	c := theCell(ts)
+	ts.Check(c.start(n, "cell-of-"+ts.Name()))
+	ts.Defer(c.stop)
+	ts.Setenv("BORG_CELL", strings.Join(c.addrs, ","))
+	ts.Setenv("CELL_ID", c.id)
+	for i, a := range c.addrs {
+		ts.Setenv(fmt.Sprintf("MASTER%d", i+1), a)
+	}
+}
+
+func machineCommand(ts *testscript.TestScript, neg bool, args []string) {
+	cores, err := strconv.Atoi(args[1])
+	ts.Check(err)
+	addr, err := theCell(ts).addBorglet(args[0], int64(cores)*1000)
+	ts.Check(err)
+	ts.Setenv(args[0], addr)
+}
+
+func electCommand(ts *testscript.TestScript, neg bool, args []string) {
+	n, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	theCell(ts).group.Elect(uint64(n))
+}
+
+func exitsCommand(ts *testscript.TestScript, neg bool, args []string) {
+	want, err := strconv.Atoi(args[0])
+	ts.Check(err)
+	err = ts.Exec("borgcfg", args[1:]...)
+	got := 0
+	if exit, ok := err.(interface{ ExitCode() int }); ok {
+		got = exit.ExitCode()
+	} else {
+		ts.Check(err)
+	}
+	if got != want {
+		ts.Fatalf("borgcfg %s: exit code %d, want %d", strings.Join(args[1:], " "), got, want)
+	}
+}
+
+func unchangedCommand(ts *testscript.TestScript, neg bool, args []string) {
+	c := theCell(ts)
+	before := c.mutated()
+	ts.Check(ts.Exec("borgcfg", args...))
+	if after := c.mutated(); after != before {
+		ts.Fatalf("borgcfg %s made %d mutations", strings.Join(args, " "), after-before)
+	}
+}

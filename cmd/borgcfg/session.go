@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/user"
+	"strings"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+
+	"borg/borgmaster/client"
+	"borg/cfg"
+	"borg/cli"
+	"borg/proto/borgpb"
+)
+
+// session is one command at work.
+type session struct {
+	*console
+	// Ended by an interrupt, and by --timeout when one is given.
+	ctx  context.Context
+	flag *ucli.Context
+	args []string
+	out  output
+	now  func() time.Time
+
+	end    context.CancelFunc
+	place  *client.Place
+	client *client.Client
+	owner  string
+}
+
+var errTimeout = errors.New("--timeout has passed")
+
+func newSession(ctx *ucli.Context, con *console) (*session, error) {
+	out, err := newOutput(ctx, con)
+	if err != nil {
+		return nil, err
+	}
+	s := &session{console: con, ctx: ctx.Context, flag: ctx, args: ctx.Args().Slice(), out: out, now: time.Now, end: func() {}}
+	if d := ctx.Duration("timeout"); d < 0 {
+		return nil, cli.Errorf(cli.Usage, "--timeout %v is negative", d)
+	} else if d > 0 {
+		s.ctx, s.end = context.WithTimeoutCause(ctx.Context, d, errTimeout)
+	}
+	return s, nil
+}
+
+func (s *session) close() {
+	s.end()
+	if s.client != nil {
+		_ = s.client.Close()
+	}
+}
+
+// lookup is where the cell may be named.
+func (s *session) lookup() client.Lookup {
+	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env("BORG_CELL")}
+}
+
+// master returns the client, making it when first asked.
+func (s *session) master() (*client.Client, error) {
+	if s.client != nil {
+		return s.client, nil
+	}
+	place, err := s.lookup().Find()
+	if err != nil {
+		return nil, err
+	}
+	who, err := s.user()
+	if err != nil {
+		return nil, err
+	}
+	config := client.Config{Masters: place.Masters, CellID: place.CellID, User: who, Timeout: s.flag.Duration("timeout")}
+	if s.flag.Bool("verbose") {
+		config.Log = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	}
+	s.place = place
+	s.client, err = client.New(config)
+	return s.client, err
+}
+
+// user is who acts: --user, $BORG_USER, the user's configuration, the login
+// name made fit for DNS.
+func (s *session) user() (string, error) {
+	if s.owner != "" {
+		return s.owner, nil
+	}
+	for _, given := range []struct{ value, from string }{{s.flag.String("user"), "--user"}, {s.env("BORG_USER"), "$BORG_USER"}} {
+		if given.value == "" {
+			continue
+		}
+		if cfg.DNSLabel(given.value) != given.value {
+			return "", cli.Errorf(cli.Usage, "%s: %q cannot be part of a DNS name", given.from, given.value).
+				Hint("letters a-z, digits and dashes; did you mean %q?", cfg.DNSLabel(given.value))
+		}
+		s.owner = given.value
+		return s.owner, nil
+	}
+	config, err := client.ReadUserConfig(client.UserConfigPath())
+	if err != nil {
+		return "", err
+	}
+	login := config.User
+	if login == "" {
+		if u, err := user.Current(); err == nil {
+			login = u.Username
+		}
+	}
+	if s.owner = cfg.DNSLabel(login); s.owner == "" {
+		return "", cli.Errorf(cli.Usage, "who are you? the login name %q cannot be part of a DNS name", login).Hint("say so with --user NAME or $BORG_USER")
+	}
+	return s.owner, nil
+}
+
+// progress tells people what goes on.
+func (s *session) progress(format string, args ...any) {
+	if !s.flag.Bool("quiet") {
+		fmt.Fprintf(s.stderr, format+"\n", args...)
+	}
+}
+
+// op is a mutation with what the audit wants to know.
+func (s *session) op(op *borgpb.Op) *borgpb.Op {
+	words := append([]string{"borgcfg"}, strings.Fields(strings.TrimPrefix(s.flag.Command.HelpName, "borgcfg"))...)
+	command := strings.Join(append(words, s.args...), " ")
+	op.Command = command[:min(len(command), 1024)]
+	return op
+}
+
+// explain gives an error its exit code and, where there is something to type
+// next, a hint.
+func (s *session) explain(err error) error {
+	if err == nil {
+		return nil
+	}
+	var done *cli.Error
+	if errors.As(err, &done) {
+		return err
+	}
+	var away *client.UnreachableError
+	if s.ctx.Err() != nil && errors.Is(context.Cause(s.ctx), errTimeout) && !errors.As(err, &away) {
+		return &cli.Error{Code: cli.TimedOut, What: err.Error(), Err: err, Next: "it goes on without you; a longer --timeout waits longer"}
+	}
+	if errors.Is(context.Cause(s.ctx), context.Canceled) {
+		return &cli.Error{Code: cli.Interrupted, What: "interrupted", Err: err}
+	}
+	e := &cli.Error{Code: cli.Failed, What: err.Error(), Err: err}
+	var (
+		faults      cfg.Faults
+		refused     *client.RefusedError
+		notFound    *client.NotFoundError
+		notAllowed  *client.NotAllowedError
+		invalid     *client.InvalidError
+		state       *client.StateError
+		unreachable *client.UnreachableError
+		otherCell   *client.OtherCellError
+		noCell      *client.NoCellError
+		unknownCell *client.UnknownCellError
+	)
+	switch {
+	case errors.As(err, &faults):
+		e.Code = cli.Invalid
+	case errors.As(err, &refused):
+		e.Code, e.Next = refusalCode(refused.Refusal.Kind), refusalHint(refused.Refusal.Kind)
+	case errors.As(err, &notFound):
+		e.Code, e.Next = cli.NotFound, "see what there is: borgcfg status"
+	case errors.As(err, &notAllowed):
+		e.Code = cli.NotAllowed
+	case errors.As(err, &invalid), errors.As(err, &state):
+		e.Code = cli.Refused
+	case errors.As(err, &unreachable):
+		e.Code = cli.Unreachable
+		e.Next = s.unreachableHint(unreachable)
+	case errors.As(err, &otherCell):
+		e.Code, e.Next = cli.Conflict, "the file that names the cell is of another time; is this the cell that you mean? borgcfg config view"
+	case errors.As(err, &noCell):
+		e.Code = cli.Invalid
+		e.Next = "start one here: borgcell run\nor name one: borgcfg --cell HOST:PORT ..."
+	case errors.As(err, &unknownCell):
+		e.Code, e.Next = cli.Invalid, "name it by host:port[,host:port], or by the path of its cell file"
+	case s.place == nil && s.client == nil && strings.Contains(err.Error(), "cell file"),
+		strings.HasPrefix(err.Error(), "user config"), strings.Contains(err.Error(), "is not an address"):
+		e.Code = cli.Invalid
+	}
+	return e
+}
+
+func (s *session) unreachableHint(e *client.UnreachableError) string {
+	if e.Answered {
+		return "the cell has no elected master, or it is too busy; try again, or see: borgcfg status"
+	}
+	return fmt.Sprintf("does the cell run? its masters are known from %s", s.place.Origin)
+}
+
+func refusalCode(k borgpb.RefusalKind) int {
+	switch k {
+	case borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND:
+		return cli.NotFound
+	case borgpb.RefusalKind_REFUSAL_KIND_CONFLICT, borgpb.RefusalKind_REFUSAL_KIND_STALE, borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS:
+		return cli.Conflict
+	case borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
+		return cli.NotAllowed
+	case borgpb.RefusalKind_REFUSAL_KIND_INTERNAL:
+		return cli.Failed
+	default:
+		return cli.Refused
+	}
+}
+
+func refusalHint(k borgpb.RefusalKind) string {
+	switch k {
+	case borgpb.RefusalKind_REFUSAL_KIND_CONFLICT, borgpb.RefusalKind_REFUSAL_KIND_STALE:
+		return "somebody changed it meanwhile; look again and repeat the command"
+	case borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND:
+		return "see what there is: borgcfg status"
+	case borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
+		return "act as somebody else with --user NAME"
+	case borgpb.RefusalKind_REFUSAL_KIND_MALFORMED:
+		return "is the cell older than this program? compare borgcfg version"
+	}
+	return ""
+}

@@ -1,0 +1,290 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/client"
+	"borg/cfg"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// deadShown is how many dead jobs a table shows unless all are asked for.
+const deadShown = 10
+
+func status(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	if len(s.args) == 1 {
+		return s.statusJob(m, s.args[0])
+	}
+	c, err := m.GetCell(s.ctx)
+	if err != nil {
+		return err
+	}
+	resp, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true})
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.out.machine():
+		return s.out.parts(part{"cell", []proto.Message{c}, false}, part{"jobs", messages(resp.Jobs), true})
+	case s.out.format == "name":
+		var names []string
+		for _, j := range resp.Jobs {
+			names = append(names, j.GetMeta().GetUser()+"/"+j.GetMeta().GetName())
+		}
+		return s.out.names(names)
+	}
+	for _, line := range cellLines(c, s.now()) {
+		fmt.Fprintln(s.stdout, line)
+	}
+	if len(resp.Jobs) == 0 {
+		s.progress("no jobs yet; try: borgcfg up FILE")
+		return nil
+	}
+	fmt.Fprintln(s.stdout)
+	return s.jobTable(resp.Jobs)
+}
+
+// cellLines says how the cell is.
+func cellLines(c *borgrpc.GetCellResponse, now time.Time) []string {
+	elected := fmt.Sprintf("master %d elected, term %d", c.Elected, c.Term)
+	if c.Elected == 0 {
+		elected = "no master is elected"
+	}
+	lines := []string{
+		fmt.Sprintf("cell %s: %s; %s known; index %d", orWord(c.CellName, "?"), elected, plural(len(c.Members), "master"), c.AppliedIndex),
+		fmt.Sprintf("machines: %d up, %d down; tasks: %d running, %d pending, %d dead", c.MachinesUp, c.MachinesDown, c.TasksRunning, c.TasksPending, c.TasksDead),
+	}
+	if len(c.Learners) > 0 {
+		lines = append(lines, fmt.Sprintf("masters that only learn: %v", c.Learners))
+	}
+	if c.Elected != 0 && !c.SchedulerConnected {
+		lines = append(lines, "no scheduler follows the elected master: nothing is placed until one does")
+	}
+	if c.WallSuspect {
+		lines = append(lines, fmt.Sprintf("the wall clock has stepped to %s and waits for an operator's word", time.Unix(0, c.WallTimeNs).UTC().Format(time.RFC3339)))
+	}
+	return lines
+}
+
+// jobTable prints jobs that live, then the last of those that are dead.
+func (s *session) jobTable(jobs []*borgpb.Job) error {
+	var live, dead []*borgpb.Job
+	for _, j := range jobs {
+		if j.GetStatus().GetState() == borgpb.State_STATE_DEAD {
+			dead = append(dead, j)
+		} else {
+			live = append(live, j)
+		}
+	}
+	slices.SortStableFunc(dead, func(a, b *borgpb.Job) int {
+		return int(min(1, max(-1, b.GetStatus().GetChangedWallNs()-a.GetStatus().GetChangedWallNs())))
+	})
+	hidden := 0
+	if !s.flag.Bool("all") && len(dead) > deadShown {
+		hidden = len(dead) - deadShown
+		dead = dead[:deadShown]
+	}
+	var t table
+	head := []string{"JOB", "KIND", "BAND", "STATE", "TASKS", "STARTED", "PENDING", "DEAD", "FINISHED", "CHANGED"}
+	if s.out.wide() {
+		head = append(head, "PRIORITY", "VERSION", "UID", "REASON")
+	}
+	t.head(head...)
+	for _, j := range append(live, dead...) {
+		st := j.GetStatus()
+		row := []any{s.short(j.GetMeta().GetUser(), j.GetMeta().GetName()), word(j.GetSpec().GetKind()), cfg.BandOf(j.GetSpec().GetPriority()),
+			stateCell(st.GetState()), numTasks(j), st.GetStarted(), st.GetPending(), st.GetDead(), st.GetFinished(), ago(s.now(), st.GetChangedWallNs())}
+		if s.out.wide() {
+			row = append(row, j.GetSpec().GetPriority(), j.GetMeta().GetVersion(), j.GetMeta().GetUid(), st.GetReason())
+		}
+		t.add(row...)
+	}
+	if err := t.write(s.out, ""); err != nil {
+		return err
+	}
+	if hidden > 0 {
+		s.progress("and %d more that are dead; all of them: borgcfg status --all", hidden)
+	}
+	return nil
+}
+
+// numTasks is the number of tasks; a resize changes it without a new spec.
+func numTasks(j *borgpb.Job) uint32 {
+	st := j.GetStatus()
+	if n := st.GetPending() + st.GetRunning() + st.GetDead(); n > 0 {
+		return n
+	}
+	return j.GetSpec().GetTasks()
+}
+
+func (s *session) statusJob(m *client.Client, arg string) error {
+	n, err := s.job(arg)
+	if err != nil {
+		return err
+	}
+	resp, err := m.GetJob(s.ctx, &borgrpc.GetJobRequest{User: n.user, Name: n.name})
+	var missing *client.NotFoundError
+	if errors.As(err, &missing) {
+		return s.noSuchJob(n)
+	}
+	if err != nil {
+		return err
+	}
+	list, err := m.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: n.user, Name: n.name}, 0)
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.out.machine():
+		return s.out.parts(part{"job", []proto.Message{resp.Job}, false}, part{"update", present(resp.Update), false}, part{"tasks", messages(list.Tasks), true})
+	case s.out.format == "name":
+		return s.out.names([]string{n.String()})
+	}
+	fmt.Fprintln(s.stdout, s.verdict(resp, list.Tasks))
+	for _, line := range s.jobLines(resp) {
+		fmt.Fprintln(s.stdout, line)
+	}
+	fmt.Fprintln(s.stdout)
+	return s.taskTable(list.Tasks, false)
+}
+
+func present(u *borgpb.Update) []proto.Message {
+	if u == nil {
+		return nil
+	}
+	return []proto.Message{u}
+}
+
+// verdict is one sentence: is the job as it should be, and if not, why not.
+func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) string {
+	j := resp.Job
+	st, n := j.GetStatus(), numTasks(j)
+	name := s.short(j.GetMeta().GetUser(), j.GetMeta().GetName())
+	backoff, example := 0, ""
+	for _, t := range tasks {
+		if t.GetStatus().GetAttemptState() == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF {
+			if backoff++; example == "" {
+				example = fmt.Sprintf("%s/%d: %s", name, t.GetIndex(), exitText(t.GetStatus().GetLastExit()))
+			}
+		}
+	}
+	switch {
+	case st.GetState() == borgpb.State_STATE_DEAD && st.GetFinished() == n:
+		return fmt.Sprintf("Finished: all %s of %s ended well.", plural(n, "task"), name)
+	case st.GetState() == borgpb.State_STATE_DEAD && st.GetStopping() > 0:
+		return fmt.Sprintf("Stopping: %s is dead (%s), %s still to stop.", name, orWord(st.GetReason(), "no reason known"), copies(st.GetStopping()))
+	case st.GetState() == borgpb.State_STATE_DEAD:
+		return fmt.Sprintf("Dead: %s is dead (%s), %d of %s ended well.", name, orWord(st.GetReason(), "no reason known"), st.GetFinished(), plural(n, "task"))
+	case resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING:
+		return fmt.Sprintf("Updating: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
+	case backoff > 0:
+		return fmt.Sprintf("Failing: %s of %s end and are started again (%s).", plural(backoff, "task"), name, example)
+	case st.GetPending() > 0:
+		return fmt.Sprintf("Waiting: %d of %s of %s have no machine; why: borgcfg why %s/%d", st.GetPending(), plural(n, "task"), name, name, firstPending(tasks))
+	case st.GetDead() > st.GetFinished():
+		return fmt.Sprintf("Failing: %s of %s are dead.", plural(st.GetDead()-st.GetFinished(), "task"), name)
+	case j.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_BATCH:
+		return fmt.Sprintf("Running: %s, %d of %s finished.", name, st.GetFinished(), plural(n, "task"))
+	case st.GetStarted() < n:
+		return fmt.Sprintf("Starting: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
+	}
+	return fmt.Sprintf("Healthy: all %s of %s run.", plural(n, "task"), name)
+}
+
+func firstPending(tasks []*borgpb.Task) uint32 {
+	for _, t := range tasks {
+		if t.GetStatus().GetState() == borgpb.State_STATE_PENDING {
+			return t.GetIndex()
+		}
+	}
+	return 0
+}
+
+func (s *session) jobLines(resp *borgrpc.GetJobResponse) []string {
+	j := resp.Job
+	st := j.GetStatus()
+	lines := []string{
+		fmt.Sprintf("  %s, priority %d (%s), version %d, uid %s", word(j.GetSpec().GetKind()), j.GetSpec().GetPriority(),
+			cfg.BandOf(j.GetSpec().GetPriority()), j.GetMeta().GetVersion(), j.GetMeta().GetUid()),
+		fmt.Sprintf("  tasks: %d started, %d running, %d pending, %d dead (%d finished); %d stopping",
+			st.GetStarted(), st.GetRunning(), st.GetPending(), st.GetDead(), st.GetFinished(), st.GetStopping()),
+	}
+	if u := resp.Update; u != nil {
+		switch u.GetStatus().GetState() {
+		case borgpb.UpdateState_UPDATE_STATE_ROLLING:
+			lines = append(lines, "  "+updateLine(u))
+		default:
+			lines = append(lines, fmt.Sprintf("  last %s: %s %s ago", updateLine(u), word(u.GetStatus().GetState()), ago(s.now(), u.GetStatus().GetEndedWallNs())))
+		}
+	}
+	if len(j.GetMeta().GetLabels()) > 0 {
+		var labels []string
+		for k, v := range j.Meta.Labels {
+			labels = append(labels, k+"="+v)
+		}
+		slices.Sort(labels)
+		lines = append(lines, "  labels: "+strings.Join(labels, ", "))
+	}
+	return lines
+}
+
+// part is one named part of an answer that is made of several messages.
+type part struct {
+	name     string
+	messages []proto.Message
+	isList   bool
+}
+
+// parts prints several messages as one object.
+func (o output) parts(parts ...part) error {
+	var b strings.Builder
+	for i, p := range parts {
+		if i > 0 {
+			b.WriteByte(',')
+		}
+		fmt.Fprintf(&b, "%q:", p.name)
+		var raw []json.RawMessage
+		for _, m := range p.messages {
+			text, err := messageJSON(m)
+			if err != nil {
+				return err
+			}
+			raw = append(raw, text)
+		}
+		switch {
+		case p.isList && raw == nil:
+			b.WriteString("[]")
+		case p.isList:
+			text, err := json.Marshal(raw)
+			if err != nil {
+				return fmt.Errorf("print as JSON: %w", err)
+			}
+			b.Write(text)
+		case raw == nil:
+			b.WriteString("null")
+		default:
+			b.Write(raw[0])
+		}
+	}
+	return o.raw([]byte("{" + b.String() + "}"))
+}
+
+func messages[M proto.Message](items []M) []proto.Message {
+	out := make([]proto.Message, len(items))
+	for i, m := range items {
+		out[i] = m
+	}
+	return out
+}

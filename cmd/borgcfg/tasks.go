@@ -1,0 +1,114 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"borg/borgmaster/client"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+func tasks(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	req := &borgrpc.ListTasksRequest{Attempts: s.flag.Bool("attempts"), Machine: s.flag.String("machine")}
+	if len(s.args) == 1 {
+		n, err := s.job(s.args[0])
+		if err != nil {
+			return err
+		}
+		req.User, req.Name = n.user, n.name
+	}
+	resp, err := m.ListAllTasks(s.ctx, req, 0)
+	var missing *client.NotFoundError
+	if errors.As(err, &missing) && req.Name != "" && req.Machine == "" {
+		return s.noSuchJob(jobName{req.User, req.Name})
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.out.machine():
+		return list(s.out, resp.Tasks)
+	case s.out.format == "name":
+		var names []string
+		for _, t := range resp.Tasks {
+			names = append(names, taskName(t.GetMeta().GetUser(), t.GetMeta().GetName(), t.GetIndex()))
+		}
+		return s.out.names(names)
+	}
+	if len(resp.Tasks) == 0 {
+		s.progress("no tasks")
+		return nil
+	}
+	return s.taskTable(resp.Tasks, req.Attempts)
+}
+
+// taskTable prints tasks, with earlier copies below each when they are asked
+// for.
+func (s *session) taskTable(tasks []*borgpb.Task, attempts bool) error {
+	var t table
+	head := []string{"TASK", "STATE", "COPY", "ATTEMPT", "RESTARTS", "MACHINE", "PORTS", "PID", "CHANGED", "LAST END", "REASON"}
+	if s.out.wide() {
+		head = append(head, "ALLOC", "FAILURES", "VERSION")
+	}
+	t.head(head...)
+	for _, task := range tasks {
+		st := task.GetStatus()
+		row := []any{s.short(task.GetMeta().GetUser(), task.GetMeta().GetName()) + "/" + strconv.Itoa(int(task.GetIndex())),
+			stateCell(st.GetState()), attemptCell(st.GetAttemptState()), number(st.GetAttempt()), st.GetRestarts(), st.GetMachine(),
+			portsText(task), number(uint64(max(st.GetPid(), 0))), ago(s.now(), st.GetChangedWallNs()), exitText(st.GetLastExit()), st.GetReason()}
+		if s.out.wide() {
+			row = append(row, st.GetAlloc(), st.GetFailures(), task.GetMeta().GetVersion())
+		}
+		t.add(row...)
+		if !attempts {
+			continue
+		}
+		for _, a := range st.GetAttempts() {
+			row := []any{cell{"  earlier copy", dim}, "", attemptCell(a.GetState()), number(a.GetAttempt()), a.GetRestarts(), a.GetMachine(),
+				"", "", ago(s.now(), a.GetEndedWallNs()), exitText(a.GetExit()), attemptReason(a)}
+			if s.out.wide() {
+				row = append(row, a.GetAlloc(), "", "")
+			}
+			t.add(row...)
+		}
+	}
+	return t.write(s.out, "")
+}
+
+func attemptReason(a *borgpb.Attempt) string {
+	cause := word(a.GetCause())
+	switch {
+	case cause == "":
+		return a.GetReason()
+	case a.GetReason() == "":
+		return cause
+	}
+	return cause + ": " + a.GetReason()
+}
+
+func number(n uint64) string {
+	if n == 0 {
+		return ""
+	}
+	return strconv.FormatUint(n, 10)
+}
+
+// portsText is "http=20001,admin=20002".
+func portsText(t *borgpb.Task) string {
+	var out []string
+	for i, p := range t.GetStatus().GetPorts() {
+		name := strconv.Itoa(i)
+		if names := t.GetSpec().GetPorts(); i < len(names) {
+			name = names[i]
+		}
+		out = append(out, fmt.Sprintf("%s=%d", name, p))
+	}
+	return strings.Join(out, ",")
+}

@@ -1,0 +1,299 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"borg/borgmaster/client"
+	"borg/cfg"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// action is what is to be done with one object.
+type action uint8
+
+const (
+	nothing action = iota
+	create
+	change
+)
+
+// step is one object of a plan.
+type step struct {
+	declared
+	action action
+	// What the cell holds; nil: nothing of that name.
+	job    *borgpb.Job
+	allocs *borgpb.AllocSet
+	// Why nothing is to be done.
+	note string
+}
+
+// plan compares what the files say with what the cell holds. It changes
+// nothing.
+func (s *session) plan(objects []declared) ([]*step, error) {
+	m, err := s.master()
+	if err != nil {
+		return nil, err
+	}
+	var steps []*step
+	for _, d := range objects {
+		st := &step{declared: d}
+		if d.Kind == cfg.KindAllocSet {
+			err = s.planAllocSet(m, st)
+		} else {
+			err = s.planJob(m, st)
+		}
+		if err != nil {
+			return nil, err
+		}
+		steps = append(steps, st)
+	}
+	return steps, nil
+}
+
+func (s *session) planJob(m *client.Client, st *step) error {
+	resp, err := m.GetJob(s.ctx, &borgrpc.GetJobRequest{User: st.User, Name: st.Name})
+	var missing *client.NotFoundError
+	if errors.As(err, &missing) {
+		st.action = create
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st.job = resp.Job
+	same := st.same(resp.Job.GetMeta(), resp.Job.GetSpec()) && numTasks(resp.Job) == st.Job.Tasks
+	dead := resp.Job.GetStatus().GetState() == borgpb.State_STATE_DEAD
+	finished := dead && resp.Job.Status.Finished == numTasks(resp.Job)
+	switch {
+	case dead && same && finished && !s.flag.Bool("again"):
+		st.note = "unchanged and finished (to run it again: --again)"
+	case dead:
+		st.action = create
+	case same:
+		st.note = "unchanged"
+	case st.Job.Kind != resp.Job.GetSpec().GetKind():
+		name := s.short(st.User, st.Name)
+		return cli.Errorf(cli.Refused, "job %s is a %s job, and the file makes it a %s job; the kind of a job cannot change", st.Key(), word(resp.Job.Spec.Kind), word(st.Job.Kind)).
+			Hint("end it, then create it anew:\nborgcfg down --wait %s && borgcfg up %s", name, st.file.Path)
+	default:
+		st.action = change
+	}
+	return nil
+}
+
+func (s *session) planAllocSet(m *client.Client, st *step) error {
+	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{User: st.User, Name: st.Name})
+	var missing *client.NotFoundError
+	if errors.As(err, &missing) || (err == nil && len(resp.AllocSets) == 0) {
+		st.action = create
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	st.allocs = resp.AllocSets[0]
+	switch {
+	case st.allocs.GetStatus().GetState() == borgpb.State_STATE_DEAD:
+		st.action = create
+	case st.same(st.allocs.GetMeta(), st.allocs.GetSpec()):
+		st.note = "unchanged"
+	default:
+		return cli.Errorf(cli.Refused, "alloc set %s differs from the file, and an alloc set cannot be changed", st.Key()).
+			Hint("end it and what runs in it, then create it anew:\nborgcfg down %s && borgcfg up %s", s.short(st.User, st.Name), st.file.Path)
+	}
+	return nil
+}
+
+// show prints one line for each object, and what would change in it.
+func (s *session) show(steps []*step) {
+	for _, st := range steps {
+		name := fmt.Sprintf("%s %s", st.Kind, s.short(st.User, st.Name))
+		switch st.action {
+		case nothing:
+			fmt.Fprintf(s.stdout, "= %s: %s\n", name, st.note)
+		case create:
+			fmt.Fprintf(s.stdout, "+ %s: new, %s\n", name, st.size())
+		case change:
+			fmt.Fprintf(s.stdout, "~ %s:\n", name)
+			for _, c := range cfg.DiffJob(st.job, st.Object) {
+				fmt.Fprintf(s.stdout, "    %s\n", c)
+			}
+		}
+	}
+}
+
+func (st *step) size() string {
+	if st.Kind == cfg.KindAllocSet {
+		return plural(st.AllocSet.Allocs, "alloc")
+	}
+	return plural(st.Job.Tasks, "task")
+}
+
+func diffFiles(s *session) error {
+	objects, err := s.evaluateAll(s.args)
+	if err != nil {
+		return err
+	}
+	steps, err := s.plan(objects)
+	if err != nil {
+		return err
+	}
+	s.show(steps)
+	for _, st := range steps {
+		if st.action != nothing {
+			return &cli.Error{Code: cli.Changes, What: "there are changes", Next: "make it so: borgcfg up " + strings.Join(s.args, " ")}
+		}
+	}
+	return nil
+}
+
+func upFiles(s *session) error {
+	objects, err := s.evaluateAll(s.args)
+	if err != nil {
+		return err
+	}
+	steps, err := s.plan(objects)
+	if err != nil {
+		return err
+	}
+	if s.flag.Bool("dry-run") {
+		s.show(steps)
+		s.progress("nothing was done (--dry-run)")
+		return nil
+	}
+	for _, st := range steps {
+		if err := s.apply(st); err != nil {
+			return err
+		}
+	}
+	misfit := s.misfits(steps)
+	if s.flag.Bool("wait") && misfit == nil {
+		for _, st := range steps {
+			if st.Kind == cfg.KindJob {
+				if err := s.follow(jobName{st.User, st.Name}, "borgcfg up --wait "+strings.Join(s.args, " ")); err != nil {
+					return err
+				}
+			}
+		}
+	}
+	return misfit
+}
+
+// apply does one step and says what it did.
+func (s *session) apply(st *step) error {
+	name := s.short(st.User, st.Name)
+	var op *borgpb.Op
+	var err error
+	switch st.action {
+	case nothing:
+		fmt.Fprintf(s.stdout, "%s %s: %s\n", st.Kind, name, st.note)
+		return nil
+	case create:
+		op, err = st.submit()
+	case change:
+		op, err = st.updateTo(st.job.GetMeta().GetVersion())
+	}
+	if err != nil {
+		return err
+	}
+	result, err := s.client.Mutate(s.ctx, s.op(op))
+	if err != nil {
+		return err
+	}
+	if st.action == create {
+		fmt.Fprintf(s.stdout, "%s %s: created, %s\n", st.Kind, name, st.size())
+		return nil
+	}
+	fmt.Fprintf(s.stdout, "%s %s: updated to version %d\n", st.Kind, name, result.GetVersion())
+	for _, c := range cfg.DiffJob(st.job, st.Object) {
+		fmt.Fprintf(s.stdout, "    %s\n", c)
+	}
+	return nil
+}
+
+// misfits says which of the jobs no machine of the cell could ever hold. They
+// are accepted all the same: a machine may come.
+func (s *session) misfits(steps []*step) error {
+	var machines []*borgpb.Machine
+	var misfits []string
+	var first string
+	for _, st := range steps {
+		if st.Kind != cfg.KindJob || st.action == nothing || st.Job.AllocSet != "" {
+			continue
+		}
+		if machines == nil {
+			resp, err := s.client.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{})
+			if err != nil || len(resp.Machines) == 0 {
+				return nil // The job is accepted; that is what counts.
+			}
+			machines = resp.Machines
+		}
+		if why := tooLarge(st.Job.Task, machines); why != "" {
+			misfits = append(misfits, fmt.Sprintf("%s is accepted, but no machine of the cell can hold it: %s", st.Key(), why))
+			if first == "" {
+				first = s.short(st.User, st.Name)
+			}
+		}
+	}
+	if misfits == nil {
+		return nil
+	}
+	return &cli.Error{Code: cli.CannotFit, What: strings.Join(misfits, "\n"), Next: fmt.Sprintf("it waits for a machine that can; see: borgcfg why %s/0", first)}
+}
+
+// updateFile gives the jobs of a file, which must be there, their new specs.
+func updateFile(s *session) error {
+	objects, err := s.evaluateAll(s.args)
+	if err != nil {
+		return err
+	}
+	steps, err := s.plan(objects)
+	if err != nil {
+		return err
+	}
+	for _, st := range steps {
+		if st.action != create {
+			continue
+		}
+		what := "there is no " + st.Kind.String() + " " + st.Key()
+		if st.job != nil || st.allocs != nil {
+			what = fmt.Sprintf("%s %s is dead", st.Kind, st.Key())
+		}
+		return cli.Errorf(cli.NotFound, "%s", what).Hint("create it: borgcfg up %s", s.args[0])
+	}
+	for _, st := range steps {
+		if err := s.apply(st); err != nil {
+			return err
+		}
+	}
+	wait := s.flag.Bool("wait")
+	if !s.flag.IsSet("wait") {
+		wait = s.terminal && s.errTerminal
+	}
+	if !wait {
+		return nil
+	}
+	for _, st := range steps {
+		if st.Kind == cfg.KindJob {
+			if err := s.follow(jobName{st.User, st.Name}, "borgcfg update --wait "+strings.Join(s.args, " ")); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// isFile tells a job file from the name of a job.
+func isFile(arg string) bool {
+	switch filepath.Ext(arg) {
+	case ".borg", ".yaml", ".yml", ".json":
+		return true
+	}
+	return false
+}

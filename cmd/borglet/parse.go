@@ -1,0 +1,118 @@
+package main
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+
+	"borg/proto/borgpb"
+)
+
+// parseCapacity reads "cpu=2,mem=4GiB,disk=20GiB"; what is not said is nil or
+// zero.
+func parseCapacity(text string) (*borgpb.Resources, error) {
+	r := &borgpb.Resources{}
+	if text == "" {
+		return r, nil
+	}
+	for part := range strings.SplitSeq(text, ",") {
+		key, value, ok := strings.Cut(part, "=")
+		if !ok {
+			return nil, fmt.Errorf("%q: want cpu=, mem= or disk= and an amount", part)
+		}
+		var err error
+		switch strings.TrimSpace(key) {
+		case "cpu":
+			r.CpuMilli, err = parseCPU(value)
+		case "mem":
+			r.MemBytes, err = parseBytes(value)
+		case "disk":
+			r.DiskBytes, err = parseBytes(value)
+		default:
+			return nil, fmt.Errorf("%q: want cpu, mem or disk", key)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", key, err)
+		}
+	}
+	return r, nil
+}
+
+// override replaces amounts of have by those that want names.
+func override(have, want *borgpb.Resources) {
+	if want.GetCpuMilli() != 0 {
+		have.CpuMilli = want.CpuMilli
+	}
+	if want.GetMemBytes() != 0 {
+		have.MemBytes = want.MemBytes
+	}
+	if want.GetDiskBytes() != 0 {
+		have.DiskBytes = want.DiskBytes
+	}
+}
+
+// parseCPU reads cores ("2", "0.5") or thousandths of them ("500m").
+func parseCPU(text string) (int64, error) {
+	text = strings.TrimSpace(text)
+	if milli, ok := strings.CutSuffix(text, "m"); ok {
+		n, err := strconv.ParseInt(milli, 10, 64)
+		if err != nil || n <= 0 {
+			return 0, fmt.Errorf("%q: want thousandths of a core such as 500m", text)
+		}
+		return n, nil
+	}
+	cores, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(cores > 0 && cores < 1e6) {
+		return 0, fmt.Errorf("%q: want cores such as 2 or 0.5", text)
+	}
+	return int64(math.Round(cores * 1000)), nil
+}
+
+var byteUnits = []struct {
+	suffix string
+	bytes  int64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
+	{"B", 1}, {"", 1},
+}
+
+// parseBytes reads "4GiB", "512MB", "1024".
+func parseBytes(text string) (int64, error) {
+	text = strings.TrimSpace(text)
+	for _, unit := range byteUnits {
+		number, ok := strings.CutSuffix(text, unit.suffix)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
+		if err != nil || !(n >= 0 && n*float64(unit.bytes) < math.MaxInt64) {
+			break
+		}
+		return int64(n * float64(unit.bytes)), nil
+	}
+	return 0, fmt.Errorf("%q: want bytes such as 512MiB or 4GiB", text)
+}
+
+func parseAttrs(list []string) (map[string]string, error) {
+	attrs := make(map[string]string, len(list))
+	for _, pair := range list {
+		key, value, ok := strings.Cut(pair, "=")
+		if !ok || key == "" {
+			return nil, fmt.Errorf("%q: want KEY=VALUE", pair)
+		}
+		attrs[key] = value
+	}
+	return attrs, nil
+}
+
+func parsePorts(text string) (ports [2]uint32, err error) {
+	first, last, ok := strings.Cut(text, "-")
+	a, errA := strconv.ParseUint(first, 10, 16)
+	b, errB := strconv.ParseUint(last, 10, 16)
+	if !ok || errA != nil || errB != nil || a == 0 || a > b {
+		return ports, fmt.Errorf("%q: want FIRST-LAST, such as 20000-29999", text)
+	}
+	return [2]uint32{uint32(a), uint32(b)}, nil
+}

@@ -1,0 +1,245 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+
+	"borg/borglet"
+	"borg/borglet/container"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+func serveCommand() *ucli.Command {
+	flags := cli.DaemonFlags(cli.StateDir("borglet"), cli.RunDir("borglet"), "127.0.0.1:7101")
+	return &ucli.Command{
+		Name:  "serve",
+		Usage: "run the agent; tasks go on when it ends",
+		Flags: append(flags,
+			&ucli.StringFlag{Name: "name", Usage: "`NAME` of the machine, a DNS label (default: the host name)"},
+			&ucli.StringFlag{Name: "runtime", Value: "auto", Usage: "auto, container or process"},
+			&ucli.StringFlag{Name: "advertise", Usage: "`ADDRESS` (host:port) at which masters reach it (default: --listen)"},
+			&ucli.StringFlag{Name: "capacity", Usage: "what tasks may use in all, such as `cpu=2,mem=4GiB,disk=20GiB` (default: the machine's)"},
+			&ucli.StringSliceFlag{Name: "attr", Usage: "attribute `KEY=VALUE` of the machine, for constraints; may be repeated"},
+			&ucli.StringFlag{Name: "task-ports", Value: "20000-29999", Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
+			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
+			&ucli.DurationFlag{Name: "backoff", Value: 10 * time.Second, Usage: "wait before the second restart of a task; doubles up to 5m (the first is after 1s at most)"},
+			&ucli.StringFlag{Name: "log-keep", Value: "64MiB", Usage: "how much of each output stream of a task is kept; 0: all"},
+		),
+		Before: cli.ApplyConfig,
+		Action: func(ctx *ucli.Context) error {
+			s, err := newServe(ctx)
+			if err != nil {
+				return err
+			}
+			return s.run(ctx.Context)
+		},
+	}
+}
+
+// serve is a borglet that has its configuration.
+type serve struct {
+	name      string
+	dir       string
+	runDir    string
+	listen    string
+	advertise string
+	runtime   string
+	capacity  *borgpb.Resources
+	attrs     map[string]string
+	ports     [2]uint32
+	writable  []string
+	backoff   borglet.Backoff
+	keepBytes int64
+	log       *slog.Logger
+}
+
+func newServe(ctx *ucli.Context) (*serve, error) {
+	if ctx.NArg() > 0 {
+		return nil, cli.Errorf(cli.Usage, "serve takes no arguments, got %q", ctx.Args().First())
+	}
+	s := &serve{
+		name: ctx.String("name"), listen: ctx.String("listen"), advertise: ctx.String("advertise"),
+		runtime: ctx.String("runtime"), backoff: borglet.DefaultBackoff(),
+	}
+	var err error
+	if s.dir, err = filepath.Abs(ctx.String("dir")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--dir: %w", err)
+	}
+	if s.runDir, err = filepath.Abs(ctx.String("run-dir")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--run-dir: %w", err)
+	}
+	if s.name == "" {
+		if s.name, err = hostname(); err != nil {
+			return nil, err
+		}
+	}
+	if s.capacity, err = parseCapacity(ctx.String("capacity")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--capacity: %w", err)
+	}
+	if s.attrs, err = parseAttrs(ctx.StringSlice("attr")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--attr: %w", err)
+	}
+	if s.ports, err = parsePorts(ctx.String("task-ports")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--task-ports: %w", err)
+	}
+	if s.keepBytes, err = parseBytes(ctx.String("log-keep")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--log-keep: %w", err)
+	}
+	for _, dir := range ctx.StringSlice("writable-mounts") {
+		if !filepath.IsAbs(dir) {
+			return nil, cli.Errorf(cli.Usage, "--writable-mounts %q: want an absolute path", dir)
+		}
+		s.writable = append(s.writable, filepath.Clean(dir))
+	}
+	if b := ctx.Duration("backoff"); b > 0 {
+		s.backoff.BaseNs = int64(b)
+		s.backoff.FirstNs = min(s.backoff.FirstNs, int64(b))
+		s.backoff.MaxNs = max(s.backoff.MaxNs, int64(b))
+	} else {
+		return nil, cli.Errorf(cli.Usage, "--backoff %s: want more than zero", b)
+	}
+	s.log, err = cli.NewLogger(ctx)
+	return s, err
+}
+
+func hostname() (string, error) {
+	full, err := os.Hostname()
+	if err != nil {
+		return "", cli.Errorf(cli.Failed, "ask for the host name: %w", err).Hint("say it with --name")
+	}
+	short, _, _ := strings.Cut(strings.ToLower(full), ".")
+	return short, nil
+}
+
+// run serves until ctx ends, and leaves the tasks running.
+func (s *serve) run(ctx context.Context) error {
+	for _, dir := range []string{s.dir, s.runDir} {
+		if err := os.MkdirAll(dir, 0o711); err != nil {
+			return cli.Errorf(cli.Failed, "make directory: %w", err).Hint("choose others with --dir and --run-dir, or start the borglet as root")
+		}
+	}
+	unlock, err := lockDir(s.dir)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	listener, err := door.Listen(s.listen)
+	if err != nil {
+		return cli.Errorf(cli.Failed, "listen on %s: %w", s.listen, err).Hint("another program has the address; choose one with --listen")
+	}
+	defer listener.Close()
+	rt, err := container.New(container.Config{
+		Name: s.name, RunDir: s.runDir, Kind: s.runtime,
+		Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
+	})
+	if err != nil {
+		return cli.Errorf(cli.Failed, "%w", err)
+	}
+	defer rt.Close()
+	agent, err := s.agent(rt, listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	caps := rt.Capabilities()
+	s.log.Info("borglet serves", "machine", s.name, "addr", listener.Addr().String(), "dir", s.dir,
+		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "build", cli.Build())
+	if caps.Runtime == "process" {
+		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
+	}
+	s.log.Warn("callers are believed without proof; serve on loopback or a trusted network", "machine", s.name)
+	return s.serve(ctx, listener, agent)
+}
+
+func (s *serve) agent(rt borglet.Runtime, addr string) (*borglet.Agent, error) {
+	spec, err := container.DescribeMachine(s.dir, rt.Capabilities())
+	if err != nil {
+		return nil, cli.Errorf(cli.Failed, "%w", err)
+	}
+	boot, err := container.BootID()
+	if err != nil {
+		return nil, cli.Errorf(cli.Failed, "%w", err)
+	}
+	override(spec.Capacity, s.capacity)
+	maps.Copy(spec.Attributes, s.attrs)
+	spec.PortFirst, spec.PortLast = s.ports[0], s.ports[1]
+	spec.Addr = s.advertise
+	if spec.Addr == "" {
+		spec.Addr = reachable(addr, spec.Attributes["hostname"])
+	}
+	agent, err := borglet.New(borglet.Config{
+		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
+		Runtime: rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, Trim: container.TrimLog,
+	})
+	if err != nil {
+		return nil, cli.Errorf(cli.Failed, "%w", err)
+	}
+	return agent, nil
+}
+
+// reachable is the address to tell others when none was given.
+func reachable(addr, hostname string) string {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return addr
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort(hostname, port)
+	}
+	return addr
+}
+
+// serve runs the agent and the server until ctx ends or one of them fails.
+func (s *serve) serve(ctx context.Context, listener net.Listener, agent *borglet.Agent) error {
+	server := door.NewServer()
+	borgrpc.RegisterBorgletServiceServer(server, borglet.NewServer(agent))
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return agent.Run(ctx) })
+	group.Go(func() error {
+		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+			return fmt.Errorf("serve: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		// Followed logs would hold up a graceful end; masters ask again.
+		server.Stop()
+		return nil
+	})
+	err := group.Wait()
+	s.log.Info("borglet ends; its tasks go on", "machine", s.name)
+	if err != nil {
+		return cli.Errorf(cli.Failed, "%w", err)
+	}
+	return nil
+}
+
+// lockDir makes sure that one borglet alone uses a directory.
+func lockDir(dir string) (unlock func(), err error) {
+	path := filepath.Join(dir, "borglet.lock")
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, cli.Errorf(cli.Failed, "lock directory: %w", err).Hint("choose another with --dir, or start the borglet as root")
+	}
+	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+		f.Close()
+		return nil, cli.Errorf(cli.Failed, "directory %s is in use by another borglet", dir).Hint("stop that one, or choose another directory with --dir")
+	}
+	return func() { f.Close() }, nil
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bufio"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+
+	"borg/checkpoint"
+	"borg/cli"
+)
+
+func checkpointCommand() *ucli.Command {
+	return &ucli.Command{
+		Name:  "checkpoint",
+		Usage: "write and read checkpoint files",
+		Subcommands: []*ucli.Command{
+			{Name: "save", Usage: "write a checkpoint from the directory of a replica that does not run", ArgsUsage: "DIRECTORY FILE", Action: saveCheckpoint},
+			{Name: "inspect", Usage: "say what is in a checkpoint file", ArgsUsage: "FILE", Action: inspectCheckpoint},
+			{Name: "verify", Usage: "say whether a checkpoint file is whole", ArgsUsage: "FILE", Action: verifyCheckpoint},
+		},
+	}
+}
+
+func saveCheckpoint(ctx *ucli.Context) (err error) {
+	if ctx.NArg() != 2 {
+		return cli.Errorf(cli.Usage, "want the directory of a replica and a file to write").Hint("borgmaster checkpoint save DIRECTORY FILE")
+	}
+	dir, path := ctx.Args().Get(0), ctx.Args().Get(1)
+	// Finished files only: it is written beside and renamed.
+	partial := path + ".partial"
+	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return cli.Errorf(cli.Failed, "write the checkpoint: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(partial)
+		}
+	}()
+	w := bufio.NewWriterSize(f, 1<<20)
+	header, err := checkpoint.Save(ctx.Context, dir, w)
+	if err == nil {
+		err = w.Flush()
+	}
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(partial, path)
+	}
+	if err != nil {
+		return cli.Errorf(cli.Failed, "save a checkpoint of %s: %w", dir, err)
+	}
+	fmt.Fprintf(ctx.App.Writer, "%s: cell %s at index %d\n", path, header.GetCellName(), header.GetIndex())
+	return nil
+}
+
+func inspectCheckpoint(ctx *ucli.Context) error {
+	return readCheckpoint(ctx, "inspect", func(f *os.File) error {
+		info, err := checkpoint.Inspect(f)
+		if err != nil {
+			return err
+		}
+		h := info.Header
+		rows := [][2]string{
+			{"cell", h.GetCellName()},
+			{"cell id", h.GetCellId()},
+			{"epoch", fmt.Sprint(h.GetEpoch())},
+			{"index", fmt.Sprint(h.GetIndex())},
+			{"term", fmt.Sprint(h.GetTerm())},
+			{"wall time", time.Unix(0, h.GetWallTimeNs()).UTC().Format(time.RFC3339)},
+			{"cell time", time.Duration(h.GetCellTimeNs()).String()},
+			{"digest", hex.EncodeToString(h.GetDigest())},
+			{"voters", fmt.Sprint(h.GetVoters())},
+			{"learners", fmt.Sprint(h.GetLearners())},
+			{"formats", fmt.Sprintf("cell %d, file %d", h.GetCellFormat(), h.GetFileFormat())},
+			{"records", fmt.Sprintf("%d, %d bytes in %d chunks", info.Records, info.RecordBytes, info.Chunks)},
+			{"file", fmt.Sprintf("%d bytes", info.FileBytes)},
+		}
+		for _, row := range rows {
+			fmt.Fprintf(ctx.App.Writer, "%-10s %s\n", row[0], row[1])
+		}
+		return nil
+	})
+}
+
+func verifyCheckpoint(ctx *ucli.Context) error {
+	return readCheckpoint(ctx, "verify", func(f *os.File) error {
+		if err := checkpoint.Verify(f); err != nil {
+			return err
+		}
+		fmt.Fprintf(ctx.App.Writer, "%s: ok\n", f.Name())
+		return nil
+	})
+}
+
+func readCheckpoint(ctx *ucli.Context, verb string, read func(*os.File) error) error {
+	if ctx.NArg() != 1 {
+		return cli.Errorf(cli.Usage, "want one checkpoint file").Hint("borgmaster checkpoint %s FILE", verb)
+	}
+	f, err := os.Open(ctx.Args().First())
+	if errors.Is(err, os.ErrNotExist) {
+		return cli.Errorf(cli.NotFound, "there is no file %s", ctx.Args().First())
+	}
+	if err != nil {
+		return cli.Errorf(cli.Failed, "%s: %w", verb, err)
+	}
+	defer f.Close()
+	if err := read(f); err != nil {
+		return cli.Errorf(cli.Invalid, "%s %s: %w", verb, f.Name(), err)
+	}
+	return nil
+}

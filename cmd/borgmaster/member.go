@@ -1,0 +1,161 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os/user"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/cfg"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+// callTimeout bounds one call to a master; it may wait for an election.
+const callTimeout = 10 * time.Second
+
+func memberCommand() *ucli.Command {
+	master := []ucli.Flag{&ucli.StringFlag{Name: "master", Value: "127.0.0.1:7001", Usage: "`ADDRESSES` (host:port,...) of replicas of the cell"}}
+	return &ucli.Command{
+		Name:  "member",
+		Usage: "see and change which replicas a running cell has",
+		Subcommands: []*ucli.Command{
+			{Name: "list", Usage: "say which replicas the cell has", Flags: master, Action: listMembers},
+			{Name: "add", Usage: "take a replica in; it votes once it has caught up", ArgsUsage: "NUMBER HOST:PORT", Flags: master, Action: addMember},
+			{Name: "promote", Usage: "give a replica that has caught up its vote", ArgsUsage: "NUMBER", Flags: master,
+				Action: changeMember("promote", func(ctx context.Context, c borgrpc.MemberServiceClient, id uint64) error {
+					_, err := c.PromoteMember(ctx, &borgrpc.PromoteMemberRequest{Id: id})
+					return err
+				})},
+			{Name: "remove", Usage: "take a replica out, for good: its number is not used again", ArgsUsage: "NUMBER", Flags: master,
+				Action: changeMember("remove", func(ctx context.Context, c borgrpc.MemberServiceClient, id uint64) error {
+					_, err := c.RemoveMember(ctx, &borgrpc.RemoveMemberRequest{Id: id})
+					return err
+				})},
+		},
+	}
+}
+
+func listMembers(ctx *ucli.Context) error {
+	return withMembers(ctx, "list the members", func(call context.Context, c borgrpc.MemberServiceClient) error {
+		resp, err := c.ListMembers(call, &borgrpc.ListMembersRequest{})
+		if err != nil {
+			return err
+		}
+		w := tabwriter.NewWriter(ctx.App.Writer, 0, 8, 2, ' ', 0)
+		fmt.Fprintln(w, "REPLICA\tADDRESS\tROLE\tLINK SHARD")
+		for _, m := range resp.Members {
+			role, shard := "voter", "silent"
+			if m.Learner {
+				role = "learner"
+			}
+			if m.Elected {
+				role = "elected"
+			}
+			if m.Live {
+				shard = "live"
+			}
+			fmt.Fprintf(w, "%d\t%s\t%s\t%s\n", m.GetMember().GetId(), m.GetMember().GetAddr(), role, shard)
+		}
+		return w.Flush()
+	})
+}
+
+func addMember(ctx *ucli.Context) error {
+	id, err := memberNumber(ctx, 2, "add NUMBER HOST:PORT")
+	if err != nil {
+		return err
+	}
+	addr := ctx.Args().Get(1)
+	if err := checkAddr("member add", addr); err != nil {
+		return err
+	}
+	return withMembers(ctx, fmt.Sprintf("add replica %d", id), func(call context.Context, c borgrpc.MemberServiceClient) error {
+		_, err := c.AddMember(call, &borgrpc.AddMemberRequest{Member: &borgpb.Member{Id: id, Addr: addr}})
+		return err
+	})
+}
+
+func changeMember(verb string, change func(context.Context, borgrpc.MemberServiceClient, uint64) error) ucli.ActionFunc {
+	return func(ctx *ucli.Context) error {
+		id, err := memberNumber(ctx, 1, verb+" NUMBER")
+		if err != nil {
+			return err
+		}
+		return withMembers(ctx, fmt.Sprintf("%s replica %d", verb, id), func(call context.Context, c borgrpc.MemberServiceClient) error {
+			return change(call, c, id)
+		})
+	}
+}
+
+func memberNumber(ctx *ucli.Context, args int, usage string) (uint64, error) {
+	id, err := strconv.ParseUint(ctx.Args().First(), 10, 32)
+	if err != nil || id == 0 || ctx.NArg() != args {
+		return 0, cli.Errorf(cli.Usage, "want the number of a replica, from 1").Hint("borgmaster member %s", usage)
+	}
+	return id, nil
+}
+
+// withMembers makes a call on the first master that answers.
+func withMembers(ctx *ucli.Context, what string, call func(context.Context, borgrpc.MemberServiceClient) error) error {
+	var err error
+	for addr := range strings.SplitSeq(ctx.String("master"), ",") {
+		var conn *grpc.ClientConn
+		if conn, err = dialMaster(addr); err != nil {
+			return err
+		}
+		one, cancel := context.WithTimeout(ctx.Context, callTimeout)
+		err = call(one, borgrpc.NewMemberServiceClient(conn))
+		cancel()
+		conn.Close()
+		if status.Code(err) != codes.Unavailable {
+			break
+		}
+	}
+	return masterError(what, err)
+}
+
+// dialMaster dials in the name of the user at the terminal.
+func dialMaster(addr string) (*grpc.ClientConn, error) {
+	if err := checkAddr("the address of a master", addr); err != nil {
+		return nil, err
+	}
+	name := "admin"
+	if u, err := user.Current(); err == nil {
+		name = cfg.DNSLabel(u.Username)
+	}
+	return door.Dial(addr, &borgpb.Principal{User: name, Role: borgpb.Role_ROLE_USER})
+}
+
+// masterError gives what a master answered an exit code.
+func masterError(what string, err error) error {
+	if err == nil {
+		return nil
+	}
+	code := cli.Failed
+	switch status.Code(err) {
+	case codes.Unavailable:
+		code = cli.Unreachable
+	case codes.DeadlineExceeded:
+		code = cli.TimedOut
+	case codes.PermissionDenied, codes.Unauthenticated:
+		code = cli.NotAllowed
+	case codes.FailedPrecondition, codes.ResourceExhausted:
+		code = cli.Refused
+	case codes.NotFound:
+		code = cli.NotFound
+	case codes.InvalidArgument:
+		code = cli.Usage
+	}
+	return cli.Errorf(code, "%s: %s", what, status.Convert(err).Message())
+}

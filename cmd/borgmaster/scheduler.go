@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+
+	"borg/cli"
+	"borg/scheduler"
+	"borg/scheduler/process"
+)
+
+// schedulerGrace is how long the scheduler process may take to end by itself.
+const schedulerGrace = 2 * time.Second
+
+func schedulerCommand() *ucli.Command {
+	return &ucli.Command{
+		Name:        "scheduler",
+		Usage:       "run the scheduler for an elected master",
+		Description: "An elected replica starts this by itself. It ends when its standard input does, so that a\nmaster that was killed leaves no scheduler behind.",
+		Flags: []ucli.Flag{
+			&ucli.StringFlag{Name: "master", Required: true, Usage: "`ADDRESS` of the elected replica"},
+			&ucli.StringFlag{Name: "socket", Usage: "`PATH` of the socket on which it explains itself"},
+			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
+			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
+		},
+		Action: func(ctx *ucli.Context) error {
+			logger, err := cli.NewLogger(ctx)
+			if err != nil {
+				return err
+			}
+			parent, err := process.Stdin()
+			if err != nil {
+				return err
+			}
+			return process.Run(ctx.Context, process.Config{
+				Master: ctx.String("master"), Socket: ctx.String("socket"), Build: cli.Build(),
+				Parent: parent, Logger: logger, Search: scheduler.Config{},
+			})
+		},
+	}
+}
+
+// schedulerProcess runs this program's scheduler command.
+type schedulerProcess struct{ flags *ucli.Context }
+
+// Run starts the process and waits for its end. Its standard input is a pipe
+// whose other end only this process holds.
+func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	args := []string{"scheduler", "--master", addr, "--socket", socket, "--log-level", p.flags.String("log-level")}
+	if format := p.flags.String("log-format"); format != "" {
+		args = append(args, "--log-format", format)
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Stderr = p.flags.App.ErrWriter
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		return fmt.Errorf("make a pipe for the scheduler: %w", err)
+	}
+	defer stdin.Close()
+	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
+	cmd.WaitDelay = schedulerGrace
+	if err := cmd.Start(); err != nil {
+		return fmt.Errorf("start the scheduler: %w", err)
+	}
+	if err := cmd.Wait(); err != nil {
+		return fmt.Errorf("the scheduler: %w", err)
+	}
+	return errors.New("the scheduler ended by itself")
+}

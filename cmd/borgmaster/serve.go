@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+
+	"borg/borgmaster"
+	"borg/borgmaster/replica"
+	"borg/cfg"
+	"borg/checkpoint"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/door"
+)
+
+// drainTimeout is how long a replica that stops waits for calls under way. The
+// other replicas' streams do not end by themselves, so it is always spent.
+const drainTimeout = 250 * time.Millisecond
+
+func serveCommand() *ucli.Command {
+	return &ucli.Command{
+		Name:  "serve",
+		Usage: "run a replica",
+		Flags: append(cli.DaemonFlags("", "", ""),
+			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
+			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
+			&ucli.StringSliceFlag{Name: "operator", Usage: "`USER` who may change machines and members (default: the user who runs this, root, admin)"},
+			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
+			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
+			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
+		),
+		Before: cli.ApplyConfig,
+		Action: serve,
+	}
+}
+
+// server is a replica being put together.
+type server struct {
+	flags    *ucli.Context
+	dir      string
+	runDir   string
+	identity *borgpb.ReplicaIdentity
+	// base is logger without cell and replica.
+	base, logger *slog.Logger
+	replica      *replica.Replica
+	master       *borgmaster.Master
+	grpc         *grpc.Server
+	listener     net.Listener
+}
+
+func serve(ctx *ucli.Context) error {
+	if ctx.NArg() > 0 {
+		return cli.Errorf(cli.Usage, "serve takes no arguments, but %q was given", ctx.Args().First()).Hint("see: borgmaster serve --help")
+	}
+	s := &server{flags: ctx}
+	var err error
+	if s.base, err = cli.NewLogger(ctx); err != nil {
+		return err
+	}
+	if err := s.identify(); err != nil {
+		return err
+	}
+	if err := s.open(); err != nil {
+		return err
+	}
+	s.logger.Warn("there are no certificates yet: callers are believed to be who they say; listen only where everybody is trusted",
+		"listen", s.listener.Addr().String())
+	return s.run(ctx.Context)
+}
+
+// identify finds the directory and reads whose it is.
+func (s *server) identify() error {
+	cellName, number := s.flags.String("cell"), s.flags.Uint64("replica")
+	if s.flags.String("dir") == "" && (cellName == "" || number == 0) {
+		return cli.Errorf(cli.Usage, "which replica? give --dir DIRECTORY, or --cell NAME and --replica NUMBER")
+	}
+	s.dir = replicaDir(s.flags, cellName, number)
+	id, err := checkpoint.ReadIdentity(nil, s.dir)
+	if errors.Is(err, checkpoint.ErrNotInitialised) {
+		return cli.Errorf(cli.Invalid, "directory %s belongs to no replica yet", s.dir).
+			Hint("a new cell: borgmaster init --dir %s --cell NAME --replica N --members 1=HOST:PORT,...\n"+
+				"a cell that runs: borgmaster init --dir %s --join HOST:PORT --replica N --addr HOST:PORT", s.dir, s.dir)
+	}
+	if err == nil {
+		err = checkpoint.CheckIdentity(s.dir, id, &borgpb.ReplicaIdentity{CellName: cellName, Replica: number})
+	}
+	if err != nil {
+		return cli.Errorf(cli.Invalid, "%w", err)
+	}
+	s.identity = id
+	s.logger = s.base.With("cell", id.CellName, "replica", id.Replica)
+	s.runDir = s.flags.String("run-dir")
+	if s.runDir == "" {
+		s.runDir = cli.RunDir(id.CellName, strconv.FormatUint(id.Replica, 10))
+	}
+	return nil
+}
+
+// open takes the door, then the directory, and puts the master over them.
+func (s *server) open() error {
+	own, listen := s.ownAddr(), s.flags.String("listen")
+	if listen == "" {
+		listen = own
+	}
+	if err := os.MkdirAll(s.runDir, 0o700); err != nil {
+		return cli.Errorf(cli.Failed, "make the run-time directory: %w", err)
+	}
+	var err error
+	if s.listener, err = door.Listen(listen); err != nil {
+		e := cli.Errorf(cli.Failed, "replica %d cannot listen on %s: %w", s.identity.Replica, listen, err)
+		if errors.Is(err, syscall.EADDRINUSE) {
+			return e.Hint("something else has that port: ss -ltnp 'sport = :%s'", portOf(listen))
+		}
+		return e
+	}
+	s.replica, err = replica.Open(replica.Config{Store: checkpoint.Config{Dir: s.dir}, Logger: s.base})
+	if err != nil {
+		s.listener.Close()
+		return cli.Errorf(cli.Failed, "open replica %d: %w", s.identity.Replica, err)
+	}
+	config := borgmaster.Config{
+		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
+		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
+		Log:             s.replica, Members: s.replica, MemberChanges: s.replica,
+		Operators: s.operators(), PollPeriod: s.flags.Duration("poll-period"), Build: cli.Build(), Logger: s.logger,
+	}
+	if !s.flags.Bool("no-scheduler") {
+		config.Scheduler = &schedulerProcess{flags: s.flags}
+	}
+	if s.master, err = borgmaster.New(config); err != nil {
+		s.listener.Close()
+		return errors.Join(err, s.replica.Close())
+	}
+	s.grpc = door.NewServer(borgmaster.Guard()...)
+	s.replica.RegisterServices(s.grpc)
+	s.master.RegisterServices(s.grpc)
+	return nil
+}
+
+// run works until ctx ends or the replica cannot go on. It stops from the
+// outside inwards: the master and its streams, the door, the log.
+func (s *server) run(ctx context.Context) error {
+	logCtx, stopLog := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopLog()
+	g, gctx := errgroup.WithContext(ctx)
+	// The log; it outlives the others, so that they can finish.
+	g.Go(func() error { return s.replica.Run(logCtx) })
+	g.Go(func() error {
+		if err := s.grpc.Serve(s.listener); err != nil {
+			return fmt.Errorf("serve on %s: %w", s.listener.Addr(), err)
+		}
+		return nil
+	})
+	if addr := s.flags.String("pprof"); addr != "" {
+		g.Go(func() error { return servePprof(gctx, addr) })
+	}
+	g.Go(func() error {
+		defer stopLog()
+		err := s.master.Run(gctx)
+		s.logger.Info("stopping")
+		s.stopServing()
+		return err
+	})
+	err := g.Wait()
+	if err != nil && ctx.Err() == nil {
+		return cli.Errorf(cli.Failed, "%w", err)
+	}
+	return nil
+}
+
+// stopServing lets calls under way end, but not for ever.
+func (s *server) stopServing() {
+	force := time.AfterFunc(drainTimeout, s.grpc.Stop)
+	defer force.Stop()
+	s.grpc.GracefulStop()
+}
+
+// ownAddr is where the other replicas reach this one.
+func (s *server) ownAddr() string {
+	for _, m := range s.identity.Members {
+		if m.Id == s.identity.Replica {
+			return m.Addr
+		}
+	}
+	return s.flags.String("listen")
+}
+
+func (s *server) operators() []string {
+	if names := s.flags.StringSlice("operator"); len(names) > 0 {
+		return names
+	}
+	names := []string{"admin", "root"}
+	if u, err := user.Current(); err == nil {
+		if name := cfg.DNSLabel(u.Username); name != "" && name != "root" && name != "admin" {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+func portOf(addr string) string {
+	_, port, _ := net.SplitHostPort(addr)
+	return port
+}
+
+// servePprof serves profiles until ctx ends.
+func servePprof(ctx context.Context, addr string) error {
+	mux := http.NewServeMux()
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	mux.HandleFunc("/debug/pprof/symbol", pprof.Symbol)
+	mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
+	server := &http.Server{Addr: addr, Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	defer context.AfterFunc(ctx, func() { server.Close() })()
+	if err := server.ListenAndServe(); !errors.Is(err, http.ErrServerClosed) {
+		return fmt.Errorf("serve profiles on %s: %w", addr, err)
+	}
+	return nil
+}

@@ -1,0 +1,215 @@
+package borg_test
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"sort"
+	"strings"
+	"testing"
+)
+
+// imports is who may import whom of ours, and who must never (directly) import
+// what of others. It is policy: read it before you add an edge, and do not
+// relax it to mend a build. A package that is not listed may not exist.
+var imports = map[string]struct {
+	ours  []string
+	never []string
+}{
+	"proto/borgpb":  {nil, []string{"google.golang.org/grpc"}},
+	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
+	"proto/door":    {[]string{"proto/borgpb"}, nil},
+
+	"borgmaster/cell": {[]string{"proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
+	"scheduler":       {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
+	// The process around the search: follows a master, answers Explain.
+	"scheduler/process": {[]string{"scheduler", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+
+	"checkpoint": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
+	// borgmaster for the interfaces that it implements (log.go), nothing else.
+	"borgmaster/replica": {[]string{"borgmaster", "borgmaster/cell", "checkpoint", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster": {[]string{"borgmaster/cell", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
+		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
+	// Which machines a replica polls, and what it makes of the answers.
+	"borgmaster/linkshard": {[]string{"borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	// The Log in memory: tests now, the Fauxmaster later.
+	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
+	"borgmaster/client": {[]string{"proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+
+	"borglet":           {[]string{"proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
+	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
+
+	"cfg": {[]string{"proto/borgpb"}, nil},
+	// What all command lines share: flags, exit codes, errors, logger.
+	"cli": {nil, []string{"google.golang.org/grpc"}},
+}
+
+// mayImportAll are programs; nobody imports them.
+var mayImportAll = []string{"cmd/", "examples/", "bench"}
+
+type goPackage struct {
+	ImportPath string
+	Dir        string
+	Imports    []string
+	GoFiles    []string
+}
+
+func goList(t *testing.T) []goPackage {
+	t.Helper()
+	out, err := exec.Command("go", "list", "-json=ImportPath,Dir,Imports,GoFiles", "./...").Output()
+	if err != nil {
+		var exit *exec.ExitError
+		if errors.As(err, &exit) {
+			t.Fatalf("go list: %v\n%s", err, exit.Stderr)
+		}
+		t.Fatal(err)
+	}
+	var pkgs []goPackage
+	for d := json.NewDecoder(bytes.NewReader(out)); ; {
+		var p goPackage
+		if err := d.Decode(&p); err == io.EOF {
+			return pkgs
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		pkgs = append(pkgs, p)
+	}
+}
+
+func isProgram(rel string) bool {
+	return slices.ContainsFunc(mayImportAll, func(prefix string) bool { return strings.HasPrefix(rel, prefix) })
+}
+
+func TestImportTable(t *testing.T) {
+	for _, p := range goList(t) {
+		rel := strings.TrimPrefix(p.ImportPath, "borg/")
+		if len(p.GoFiles) == 0 {
+			continue
+		}
+		rule, ok := imports[rel]
+		if !ok && !isProgram(rel) {
+			t.Errorf("package %s is not in the import table of repo_test.go: add it with one line of why", rel)
+			continue
+		}
+		for _, imp := range p.Imports {
+			if slices.ContainsFunc(rule.never, func(n string) bool { return imp == n || strings.HasPrefix(imp, n+"/") }) {
+				t.Errorf("%s imports %s, which its line in the import table forbids", rel, imp)
+			}
+			of, isOurs := strings.CutPrefix(imp, "borg/")
+			switch {
+			case !isOurs:
+			case isProgram(of):
+				t.Errorf("%s imports the program %s", rel, of)
+			case isProgram(rel):
+			case !slices.Contains(rule.ours, of):
+				t.Errorf("%s imports %s, which is not on its line in the import table", rel, of)
+			}
+		}
+	}
+}
+
+// TestPackageComments wants exactly one package comment for every package, so
+// that a reader finds what it is, what it guarantees, and what it must not do.
+func TestPackageComments(t *testing.T) {
+	for _, p := range goList(t) {
+		var documented []string
+		for _, name := range p.GoFiles {
+			f, err := parser.ParseFile(token.NewFileSet(), filepath.Join(p.Dir, name), nil, parser.PackageClauseOnly|parser.ParseComments)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if f.Doc != nil && !ast.IsGenerated(f) {
+				documented = append(documented, name)
+			}
+		}
+		if len(p.GoFiles) > 0 && len(documented) != 1 {
+			t.Errorf("package %s has %d package comments, want 1 %v", p.ImportPath, len(documented), documented)
+		}
+	}
+}
+
+// TestCellIsPure holds what the import table cannot: no goroutines and no
+// floating point in the cell.
+func TestCellIsPure(t *testing.T) {
+	files, err := filepath.Glob("borgmaster/cell/*.go")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no files of the cell: %v", err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		fset := token.NewFileSet()
+		f, err := parser.ParseFile(fset, name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(f, func(n ast.Node) bool {
+			switch n := n.(type) {
+			case *ast.GoStmt:
+				t.Errorf("%s: a go statement in the cell", fset.Position(n.Pos()))
+			case *ast.SelectStmt, *ast.SendStmt:
+				t.Errorf("%s: a channel in the cell", fset.Position(n.Pos()))
+			case *ast.BasicLit:
+				if n.Kind == token.FLOAT {
+					t.Errorf("%s: floating point in the cell", fset.Position(n.Pos()))
+				}
+			case *ast.Ident:
+				if n.Name == "float64" || n.Name == "float32" {
+					t.Errorf("%s: floating point in the cell", fset.Position(n.Pos()))
+				}
+			}
+			return true
+		})
+	}
+}
+
+// TestGeneratedCodeIsCurrent compares the .proto files with the hashes that
+// `make proto` recorded when it made the Go code.
+func TestGeneratedCodeIsCurrent(t *testing.T) {
+	recorded, err := os.ReadFile("proto/generated.sha256")
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob("proto/borg*/*.proto")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no .proto files: %v", err)
+	}
+	sort.Strings(files)
+	var want strings.Builder
+	for _, name := range files {
+		data, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sum := sha256.Sum256(data)
+		fmt.Fprintf(&want, "%s  %s\n", hex.EncodeToString(sum[:]), strings.TrimPrefix(name, "proto/"))
+	}
+	if string(recorded) != want.String() {
+		t.Errorf("the generated code is older than the .proto files: run make proto")
+	}
+}
+
+// TestNoReplace holds that what we build is what go.mod names.
+func TestNoReplace(t *testing.T) {
+	data, err := os.ReadFile("go.mod")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(data)) {
+		if strings.HasPrefix(strings.TrimSpace(line), "replace") {
+			t.Errorf("go.mod has a replace directive: %s", strings.TrimSpace(line))
+		}
+	}
+}
