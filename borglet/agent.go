@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -18,7 +19,10 @@ import (
 )
 
 const (
-	// parallelEffects bounds how many copies are worked on at once.
+	// parallelStarts is how many runs may be starting at once, at least; on a
+	// larger machine, two for each processor.
+	parallelStarts = 4
+	// parallelEffects bounds how many copies are otherwise worked on at once.
 	parallelEffects = 8
 	// resultQueue bounds results of effects that the loop has not yet heard; a
 	// worker waits when it is full.
@@ -80,8 +84,8 @@ type Agent struct {
 	polls   chan pollCall
 	results chan Event
 	workers *executor
-	// live is the copies that have not ended, for readers of logs.
-	live atomic.Pointer[map[ID]bool]
+	// view is what the other goroutines may know of the core.
+	view atomic.Pointer[view]
 	// done is closed when the loop has ended.
 	done chan struct{}
 }
@@ -126,7 +130,7 @@ func New(cfg Config) (*Agent, error) {
 		results:     make(chan Event, resultQueue),
 		done:        make(chan struct{}),
 	}
-	a.workers = newExecutor(parallelEffects, a.do)
+	a.workers = newExecutor(max(2*runtime.NumCPU(), parallelStarts), parallelEffects, a.do)
 	return a, nil
 }
 
@@ -190,22 +194,33 @@ func (a *Agent) loop(ctx context.Context) {
 	}
 }
 
+// view is the state as of the loop's last turn. It is never changed.
+type view struct {
+	// live is the copies that have not ended.
+	live map[ID]bool
+	// allocs is the directories of allocs that are in use.
+	allocs map[string]bool
+}
+
 // publish lets the other goroutines see who lives and who runs.
 func (a *Agent) publish() {
-	live := make(map[ID]bool, len(a.core.copies))
+	v := &view{live: make(map[ID]bool, len(a.core.copies)), allocs: map[string]bool{}}
 	for id, t := range a.core.copies {
 		if t.phase != ended {
-			live[id] = true
+			v.live[id] = true
+		}
+		if alloc := t.Desired.GetAlloc(); alloc != "" {
+			v.allocs[AllocName(alloc)] = true
 		}
 	}
-	a.live.Store(&live)
+	a.view.Store(v)
 	a.usage.setRunning(a.core.Running())
 }
 
 // over says whether a copy writes no more.
 func (a *Agent) over(id ID) bool {
-	live := a.live.Load()
-	return live != nil && !(*live)[id]
+	v := a.view.Load()
+	return v != nil && !v.live[id]
 }
 
 func (a *Agent) now() Now {
@@ -285,7 +300,9 @@ func (a *Agent) do(e Effect) {
 		return
 	case Start:
 		failed.Op, failed.Run = OpStart, e.Record.Run
-		err = a.begin(e.Record)
+		if err = a.begin(e.Record); err == nil {
+			a.results <- Observed{ID: e.Record.ID, Run: e.Record.Run, Kind: Starting}
+		}
 	case Update:
 		failed.Op, failed.Run = OpUpdate, e.Record.Run
 		var l *Launch

@@ -147,6 +147,12 @@ func TestFence(t *testing.T) {
 	if _, err := a.server.Poll(context.Background(), bad); status.Code(err) != codes.InvalidArgument {
 		t.Errorf("Poll with a bad id: %v, want InvalidArgument", err)
 	}
+	outside := wanted(ID{"1-6-0", 0, 1})
+	outside.Alloc = "../../../0"
+	bad = &borgrpc.PollRequest{Fence: fence(1, 5, 1), Machine: "m1", Desired: []*borgrpc.Desired{outside}}
+	if _, err := a.server.Poll(context.Background(), bad); status.Code(err) != codes.InvalidArgument {
+		t.Errorf("Poll with a bad alloc: %v, want InvalidArgument", err)
+	}
 	// Nothing of all this stopped the copy; the present master may.
 	a.until(&borgrpc.PollRequest{Fence: fence(1, 4, 100)}, allIn(running1))
 	a.until(&borgrpc.PollRequest{Fence: fence(1, 4, 101), Stops: kill}, allIn(borgpb.AttemptState_ATTEMPT_STATE_STOPPED))

@@ -20,6 +20,9 @@ const (
 	// retryNs is the wait before an effect that could not be done, and a kill
 	// that has not yet told, are tried again.
 	retryNs = int64(5 * time.Second)
+	// startNs bounds how long a start may take, from the moment that its shim
+	// was started, before it is given up.
+	startNs = int64(2 * time.Minute)
 )
 
 // CoreConfig is what a Core is made with.
@@ -66,7 +69,7 @@ type task struct {
 	phase phase
 	pid   int64
 	// dueNs is when the timer of the phase fires: restart in backoff, SIGKILL
-	// while stopping. Zero: never.
+	// while stopping or when a start takes too long. Zero: never.
 	dueNs int64
 	// terminated: SIGTERM was sent to the present run.
 	terminated bool

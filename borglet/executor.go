@@ -9,10 +9,11 @@ import (
 // bounded by the core, which has one run of a copy under way.
 type executor struct {
 	do func(Effect)
-	// slots bounds how many effects are being done; starting a container takes
-	// the processor for tens of milliseconds.
-	slots chan struct{}
-	wg    sync.WaitGroup
+	// starts bounds how many runs are being started: that takes the processor
+	// for tens of milliseconds each. slots bounds all else, so that what is to
+	// stop does not wait for what is to start.
+	starts, slots chan struct{}
+	wg            sync.WaitGroup
 
 	mu sync.Mutex
 	// queues holds what is to be done for each copy that has a worker. Guarded
@@ -20,8 +21,13 @@ type executor struct {
 	queues map[ID][]Effect
 }
 
-func newExecutor(parallel int, do func(Effect)) *executor {
-	return &executor{do: do, slots: make(chan struct{}, parallel), queues: map[ID][]Effect{}}
+func newExecutor(starts, others int, do func(Effect)) *executor {
+	return &executor{
+		do:     do,
+		starts: make(chan struct{}, starts),
+		slots:  make(chan struct{}, others),
+		queues: map[ID][]Effect{},
+	}
 }
 
 // add queues an effect and never blocks.
@@ -48,9 +54,13 @@ func (x *executor) work(id ID) {
 		}
 		x.queues[id] = queue[1:]
 		x.mu.Unlock()
-		x.slots <- struct{}{}
+		slots := x.slots
+		if _, ok := queue[0].(Start); ok {
+			slots = x.starts
+		}
+		slots <- struct{}{}
 		x.do(queue[0])
-		<-x.slots
+		<-slots
 	}
 }
 

@@ -79,6 +79,17 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 	return l, err
 }
 
+// allocPattern is "<user>/<name>/<index>". It becomes part of paths, so nothing
+// else is let in.
+var allocPattern = regexp.MustCompile(`^[a-z0-9-]{1,63}/[a-z0-9-]{1,63}/[0-9]{1,10}$`)
+
+func checkAlloc(alloc string) error {
+	if alloc != "" && !allocPattern.MatchString(alloc) {
+		return fmt.Errorf("alloc %q: want <user>/<name>/<index>", alloc)
+	}
+	return nil
+}
+
 // AllocName makes one path element of "<user>/<name>/<index>". Users and names
 // are DNS labels and have no dots.
 func AllocName(alloc string) string { return strings.ReplaceAll(alloc, "/", ".") }

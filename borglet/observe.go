@@ -71,8 +71,14 @@ func (c *Core) seen(t *task, o Observed) {
 	case Absent:
 		c.notStarted(t, "the borglet was restarted before the task was started")
 	case Starting:
+		if t.phase == starting && t.Stop == nil {
+			t.dueNs = c.now.MonoNs + startNs
+		}
 	case Running:
 		t.phase, t.pid, t.StartedWallNs = running, o.Pid, o.StartedWallNs
+		if t.Stop == nil {
+			t.dueNs = 0
+		}
 		if o.ShimLost {
 			t.ShimLost = true
 			t.note = "its shim died; its exit code may stay unknown"

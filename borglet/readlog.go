@@ -39,7 +39,7 @@ func (a *Agent) readLog(ctx context.Context, id ID, req *borgrpc.ReadLogRequest,
 			r.file.Close()
 		}
 	}()
-	root, err := os.OpenRoot(a.store.TaskDir(id))
+	root, err := a.store.openOutput(id)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}

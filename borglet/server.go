@@ -32,7 +32,11 @@ func (s *Server) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.P
 		return nil, status.Error(codes.InvalidArgument, "a poll needs a fence with the id of the cell")
 	}
 	for _, d := range req.GetDesired() {
-		if _, err := IDOf(d.GetCopy()); err != nil {
+		_, err := IDOf(d.GetCopy())
+		if err == nil {
+			err = checkAlloc(d.GetAlloc())
+		}
+		if err != nil {
 			return nil, status.Errorf(codes.InvalidArgument, "desired: %v", err)
 		}
 	}

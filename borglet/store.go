@@ -25,12 +25,14 @@ import (
 //	tasks/<copy>/task/              the task's own directory
 //	tasks/<copy>/...                files of the runtime
 //	allocs/<alloc>/                 shared by the tasks of an alloc
+//	kept/<copy>/                    what forgotten copies wrote, bounded
 //	trash/                          forgotten copies on their way out
 //
 // Every file is replaced whole and synced. Its methods may be called from
 // several goroutines, for different copies at once.
 type Store struct {
-	dir string
+	dir  string
+	kept *keptOutput
 
 	mu sync.Mutex
 	// saved is the spec version on disk, per copy. Guarded by mu.
@@ -66,7 +68,11 @@ func OpenStore(dir string) (*Store, error) {
 			return nil, fmt.Errorf("open borglet directory: %w", err)
 		}
 	}
-	s := &Store{dir: dir, saved: map[ID]uint64{}}
+	kept, err := openKept(filepath.Join(dir, "kept"))
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dir: dir, kept: kept, saved: map[ID]uint64{}}
 	left, err := os.ReadDir(filepath.Join(dir, "trash"))
 	if err != nil {
 		return nil, fmt.Errorf("open borglet directory: %w", err)
@@ -133,8 +139,12 @@ func (s *Store) make(r Record, dir string) error {
 	return nil
 }
 
+// errNewer: what is there is a newer borglet's business.
+var errNewer = errors.New("the directory was written by a newer borglet; start that one")
+
 // Load reads all records, in the order of their copies. What cannot be read is
-// said in bad, and is in the way of no other.
+// said in bad, and is in the way of no other, unless a newer borglet wrote it:
+// an older one might do harm.
 func (s *Store) Load() (records []Record, bad []error, err error) {
 	entries, err := os.ReadDir(filepath.Join(s.dir, "tasks"))
 	if err != nil {
@@ -147,6 +157,9 @@ func (s *Store) Load() (records []Record, bad []error, err error) {
 			continue
 		}
 		r, err := s.load(id)
+		if errors.Is(err, errNewer) {
+			return nil, nil, err
+		}
 		if err != nil {
 			bad = append(bad, err)
 			continue
@@ -185,7 +198,7 @@ func (s *Store) load(id ID) (Record, error) {
 		return Record{}, fmt.Errorf("read intent of copy %s: %w", id, err)
 	}
 	if f.Format > intentFormat {
-		return Record{}, fmt.Errorf("intent of copy %s has format %d and this borglet knows up to %d; start a newer borglet", id, f.Format, intentFormat)
+		return Record{}, fmt.Errorf("intent of copy %s has format %d and this borglet knows up to %d: %w", id, f.Format, intentFormat, errNewer)
 	}
 	r.Boot, r.Run, r.RunEnded, r.RunVersion = f.Boot, f.Run, f.RunEnded, f.RunVersion
 	r.Restarts, r.Failures, r.StartedWallNs, r.Stop = f.Restarts, f.Failures, f.StartedWallNs, f.Stop
@@ -195,25 +208,37 @@ func (s *Store) load(id ID) (Record, error) {
 	return r, nil
 }
 
-// Remove takes a forgotten copy's directory away. It goes from its place in
-// one step, so that half of it is never taken for a copy.
+// Remove takes a forgotten copy's directory away, after what it wrote. It goes
+// from its place in one step, so that half of it is never taken for a copy.
 func (s *Store) Remove(id ID) error {
+	return errors.Join(s.kept.take(id, s.TaskDir(id)), s.remove(id))
+}
+
+func (s *Store) remove(id ID) error {
 	s.mu.Lock()
-	s.trashed++
-	trash := filepath.Join(s.dir, "trash", fmt.Sprintf("%s.%d", id, s.trashed))
 	delete(s.saved, id)
 	s.mu.Unlock()
-	err := os.Rename(s.TaskDir(id), trash)
+	if err := s.discard(s.TaskDir(id)); err != nil {
+		return fmt.Errorf("remove directory of copy %s: %w", id, err)
+	}
+	return nil
+}
+
+// discard removes a directory by way of the trash; one that is not there is
+// removed.
+func (s *Store) discard(dir string) error {
+	s.mu.Lock()
+	s.trashed++
+	trash := filepath.Join(s.dir, "trash", fmt.Sprintf("%s.%d", filepath.Base(dir), s.trashed))
+	s.mu.Unlock()
+	err := os.Rename(dir, trash)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("remove directory of copy %s: %w", id, err)
+		return err
 	}
-	if err := os.RemoveAll(trash); err != nil {
-		return fmt.Errorf("remove directory of copy %s: %w", id, err)
-	}
-	return nil
+	return os.RemoveAll(trash)
 }
 
 const endedPrefix = "ATTEMPT_STATE_"

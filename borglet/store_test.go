@@ -1,11 +1,13 @@
 package borglet
 
 import (
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -45,23 +47,22 @@ func TestStore(t *testing.T) {
 	}
 	// A directory that is not ours and an intent that nobody can read are in
 	// nobody's way.
-	for _, name := range []string{"lost+found", "1-5-0.7.1", "1-5-0.8.1"} {
+	for _, name := range []string{"lost+found", "1-5-0.7.1"} {
 		if err := os.MkdirAll(filepath.Join(dir, "tasks", name), 0o700); err != nil {
 			t.Fatal(err)
 		}
 	}
-	for name, text := range map[string]string{"1-5-0.7.1": "{", "1-5-0.8.1": `{"format":2}`} {
-		if err := os.WriteFile(filepath.Join(dir, "tasks", name, "intent"), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+	intent := filepath.Join(dir, "tasks", "1-5-0.7.1", "intent")
+	if err := os.WriteFile(intent, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
 	}
 	s, err = OpenStore(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	records, bad, err := s.Load()
-	if err != nil || len(records) != 2 || len(bad) != 3 {
-		t.Fatalf("Load = %v, %v, %v, want 2 records and 3 errors", records, bad, err)
+	if err != nil || len(records) != 2 || len(bad) != 2 {
+		t.Fatalf("Load = %v, %v, %v, want 2 records and 2 errors", records, bad, err)
 	}
 	got := records[0]
 	if !proto.Equal(got.Desired, a.Desired) || !proto.Equal(got.Exit, a.Exit) || !reflect.DeepEqual(got.Stop, a.Stop) {
@@ -80,9 +81,50 @@ func TestStore(t *testing.T) {
 	if _, err := os.Stat(s.TaskDir(a.ID)); !os.IsNotExist(err) {
 		t.Errorf("after Remove: %v", err)
 	}
+	// What a newer borglet wrote is not touched.
+	if err := os.WriteFile(intent, []byte(`{"format":2}`), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Load(); !errors.Is(err, errNewer) {
+		t.Errorf("Load of a newer format = %v, want %v", err, errNewer)
+	}
 	left, _ := os.ReadDir(filepath.Join(dir, "trash"))
 	if len(left) != 0 {
 		t.Errorf("left in trash: %v", left)
+	}
+}
+
+// TestDropAllocs: an alloc's directory goes when it has been without a copy for
+// long, and not before.
+func TestDropAllocs(t *testing.T) {
+	s, err := OpenStore(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := sample()
+	d.Alloc = "alice/pool/0"
+	id := ID{"1-5-0", 3, 2}
+	if err := s.Save(Record{ID: id, Desired: d}); err != nil {
+		t.Fatal(err)
+	}
+	dir := s.AllocDir(d.Alloc)
+	idle := map[string]time.Time{}
+	start := time.Unix(0, 0)
+	for _, step := range []struct {
+		used  bool
+		after time.Duration
+		want  bool
+	}{
+		{true, 0, true}, {true, 9 * time.Hour, true}, {false, 10 * time.Hour, true},
+		{true, 10*time.Hour + time.Minute, true}, {false, 20 * time.Hour, true},
+		{false, 20*time.Hour + allocKeep - 1, true}, {false, 20*time.Hour + allocKeep, false},
+	} {
+		if err := s.dropAllocs(map[string]bool{AllocName(d.Alloc): step.used}, idle, start.Add(step.after)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(dir); (err == nil) != step.want {
+			t.Errorf("used %v after %s: directory there %v, want %v", step.used, step.after, err == nil, step.want)
+		}
 	}
 }
 

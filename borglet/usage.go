@@ -117,6 +117,7 @@ const diskEvery = 60
 func (a *Agent) sample(ctx context.Context) {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
+	idle := map[string]time.Time{}
 	for round := 0; ; round++ {
 		select {
 		case <-ctx.Done():
@@ -127,6 +128,11 @@ func (a *Agent) sample(ctx context.Context) {
 		var disk map[ID]int64
 		if round%diskEvery == 0 {
 			disk = a.measureDisk(ctx, ids)
+			if v := a.view.Load(); v != nil {
+				if err := a.store.dropAllocs(v.allocs, idle, time.Now()); err != nil {
+					a.cfg.Log.Warn("an alloc that has gone is still on disk", "machine", a.cfg.Name, "err", err)
+				}
+			}
 		}
 		a.usage.record(a.cfg.Runtime.Stats(ids), disk)
 	}

@@ -33,7 +33,7 @@ type hierarchy struct {
 // hierarchies lists what is mounted. In version 1 each controller has its own;
 // a version 2 tree may be mounted beside them.
 func hierarchies() ([]hierarchy, error) {
-	f, err := os.Open("/proc/self/mountinfo")
+	f, err := os.Open("/proc/thread-self/mountinfo")
 	if err != nil {
 		return nil, fmt.Errorf("list cgroup mounts: %w", err)
 	}
@@ -100,11 +100,15 @@ type paths map[string]string
 
 // cgroupPaths returns the directories of the cgroup at path.
 func cgroupPaths(path string) paths {
-	p := paths{}
 	list, err := hierarchies()
 	if err != nil {
-		return p
+		return paths{}
 	}
+	return pathsIn(list, path)
+}
+
+func pathsIn(list []hierarchy, path string) paths {
+	p := paths{}
 	for _, h := range list {
 		if h.controllers == nil {
 			p[""] = filepath.Join(h.mount, path)
@@ -116,8 +120,8 @@ func cgroupPaths(path string) paths {
 	return p
 }
 
-// pathsOf returns the directories of the cgroup that a process is in.
-func pathsOf(pid int) (paths, error) {
+// pathsOf returns the directories of the cgroup of ours that a process is in.
+func pathsOf(list []hierarchy, pid int) (paths, error) {
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/cgroup", pid))
 	if err != nil {
 		return nil, errGone
@@ -125,7 +129,7 @@ func pathsOf(pid int) (paths, error) {
 	for line := range strings.Lines(string(text)) {
 		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
 		if len(parts) == 3 && within(parts[2], cgroupTop) && (parts[1] == "memory" || (parts[1] == "" && unified())) {
-			return cgroupPaths(parts[2]), nil
+			return pathsIn(list, parts[2]), nil
 		}
 	}
 	return nil, errGone

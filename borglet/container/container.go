@@ -52,6 +52,10 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 		return nil, fmt.Errorf("open the status file: %w", err)
 	}
 	defer status.Close()
+	// Found before the start: libcontainer sends threads of this process into
+	// the container's mount name space, and what /proc/self says of mounts is
+	// what its first thread sees.
+	group := cgroupPaths(cgroupPath(o.CgroupParent, l))
 	c, err := libcontainer.Create(o.StateDir, l.ID.String(), containerConfig(o, root, binds))
 	if err != nil {
 		return nil, fmt.Errorf("create container: %w", err)
@@ -65,7 +69,7 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	if err := c.Start(p); err != nil {
 		return nil, startError(l, err)
 	}
-	return watchContainer(dir, c, p)
+	return watchContainer(dir, c, p, group)
 }
 
 // startError tells what lies in the task from what lies in the machine.
@@ -82,7 +86,7 @@ func startError(l *borglet.Launch, err error) error {
 	return fmt.Errorf("start container: %w", err)
 }
 
-func watchContainer(dir string, c *libcontainer.Container, p *libcontainer.Process) (*begun, error) {
+func watchContainer(dir string, c *libcontainer.Container, p *libcontainer.Process, group paths) (*begun, error) {
 	pid, err := p.Pid()
 	if err != nil {
 		return nil, fmt.Errorf("start container: %w", err)
@@ -91,10 +95,9 @@ func watchContainer(dir string, c *libcontainer.Container, p *libcontainer.Proce
 	if err != nil {
 		return nil, fmt.Errorf("start container: its first process is gone: %w", err)
 	}
-	paths := cgroupPaths(c.Config().Cgroups.Path)
 	wait := func() borglet.ExitFile {
 		state, waitErr := p.Wait()
-		e, ok := readStatus(dir)
+		e, _, ok := readStatus(dir)
 		switch {
 		case ok:
 		case state == nil:
@@ -104,8 +107,8 @@ func watchContainer(dir string, c *libcontainer.Container, p *libcontainer.Proce
 			status(&e, state)
 		}
 		e.EndedWallNs = time.Now().UnixNano()
-		e.OOM = paths.oomKills() > 0
-		e.MaxMemBytes, e.CPUNs = paths.maxMemBytes(), paths.cpuNs()
+		e.OOM = group.oomKills() > 0
+		e.MaxMemBytes, e.CPUNs = group.maxMemBytes(), group.cpuNs()
 		return e
 	}
 	return &begun{proc: id, release: c.Exec, wait: wait}, nil
@@ -156,8 +159,10 @@ func (b *containerBackend) load(id borglet.ID) (*libcontainer.Container, error) 
 }
 
 // orphan finds a container's first process. One that is only created waits
-// before the task's program; nobody will let it go any more.
-func (b *containerBackend) orphan(id borglet.ID) (proc, bool) {
+// before the task's program; nobody will let it go any more. That the init has
+// said it is ready counts for more than what libcontainer thinks: its mark of a
+// container that waits is taken away a moment after it no longer does.
+func (b *containerBackend) orphan(id borglet.ID, dir string) (proc, bool) {
 	c, err := b.load(id)
 	if err != nil {
 		return proc{}, false
@@ -171,7 +176,14 @@ func (b *containerBackend) orphan(id borglet.ID) (proc, bool) {
 		return proc{}, false
 	}
 	status, err := c.Status()
-	return p, err == nil && status != libcontainer.Created
+	return p, b.listening(dir) || (err == nil && status != libcontainer.Created)
+}
+
+// listening: the init takes signals. Before it does, they would be lost: the
+// kernel keeps them from a first process that has not asked for them.
+func (b *containerBackend) listening(dir string) bool {
+	_, ready, _ := readStatus(dir)
+	return ready
 }
 
 func (b *containerBackend) kill(id borglet.ID, p proc) error {
@@ -229,8 +241,16 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 
 func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats {
 	out := make(map[borglet.ID]borglet.Stats, len(runs))
+	if len(runs) == 0 {
+		return out
+	}
+	list, err := hierarchies()
+	if err != nil {
+		b.cfg.Log.Warn("usage cannot be measured", "machine", b.cfg.Name, "err", err)
+		return out
+	}
 	for id, p := range runs {
-		paths, err := pathsOf(p.Pid)
+		paths, err := pathsOf(list, p.Pid)
 		if err != nil {
 			continue
 		}

@@ -148,44 +148,46 @@ func holder(dir string) (shim proc, known, held bool, err error) {
 	return p, true, true, nil
 }
 
-// readStatus reads what the init wrote beside the task: "exit 7", "signal 15",
-// or, with an errno, "error 2" or "chdir 2". ok is false while it has written
-// nothing.
-func readStatus(dir string) (e borglet.ExitFile, ok bool) {
-	path := filepath.Join(dir, statusFile)
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+// readStatus reads what the init wrote beside the task: "ready 0" when it can
+// take signals, then "exit 7", "signal 15", or, with an errno, "error 2" or
+// "chdir 2". ended is false while there is no word of an end.
+func readStatus(dir string) (e borglet.ExitFile, ready, ended bool) {
+	f, err := os.OpenFile(filepath.Join(dir, statusFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
-		return e, false
+		return e, false, false
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, 64))
+	text, err := io.ReadAll(io.LimitReader(f, 128))
 	if err != nil {
-		return e, false
-	}
-	// The first line counts: after a failed exec there are two.
-	line, _, whole := strings.Cut(string(text), "\n")
-	word, number, _ := strings.Cut(line, " ")
-	n, err := strconv.Atoi(number)
-	if err != nil || !whole {
-		return e, false
+		return e, false, false
 	}
 	e.EndedWallNs = time.Now().UnixNano()
 	if info, err := f.Stat(); err == nil {
 		e.EndedWallNs = info.ModTime().UnixNano()
 	}
-	switch word {
-	case "exit":
-		e.Code = int32(n)
-	case "signal":
-		e.Signal = int32(n)
-	case "error":
-		e.Code, e.Error = 127, notFound(dir, unix.Errno(n))
-	case "chdir":
-		e.Code, e.Error = 127, noDirectory(dir, unix.Errno(n))
-	default:
-		return e, false
+	for line := range strings.Lines(string(text)) {
+		word, number, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		n, err := strconv.Atoi(number)
+		if err != nil || !strings.HasSuffix(line, "\n") {
+			break
+		}
+		// The first word of an end counts: after a failed exec there is another.
+		switch word {
+		case "ready":
+			ready = true
+			continue
+		case "exit":
+			e.Code = int32(n)
+		case "signal":
+			e.Signal = int32(n)
+		case "error":
+			e.Code, e.Error = 127, notFound(dir, unix.Errno(n))
+		case "chdir":
+			e.Code, e.Error = 127, noDirectory(dir, unix.Errno(n))
+		}
+		return e, ready, true
 	}
-	return e, true
+	return e, ready, false
 }
 
 func removeFile(path string) error {

@@ -150,7 +150,7 @@ func (r *Runtime) followShim(f *run) bool {
 // lost says how a run is whose shim has died without a last word.
 func (r *Runtime) lost(f *run) borglet.Observed {
 	o := borglet.Observed{ID: f.id, Run: f.n, ShimLost: true}
-	orphan, begun := r.backend.orphan(f.id)
+	orphan, begun := r.backend.orphan(f.id, f.dir)
 	s, ok := readStarted(f.dir, f.n)
 	if !ok {
 		s = started{Run: f.n, Proc: orphan, StartedWallNs: time.Now().UnixNano()}
@@ -198,7 +198,7 @@ func (r *Runtime) collect(f *run, task proc) borglet.ExitFile {
 	killed := f.killed
 	r.mu.Unlock()
 	oom := r.backend.settle(f.id, task)
-	e, ok := readStatus(f.dir)
+	e, _, ok := readStatus(f.dir)
 	switch {
 	case ok:
 	case killed:

@@ -114,6 +114,8 @@ __attribute__((constructor)) static void borg_init(void) {
 	sigfillset(&all);
 	sigprocmask(SIG_SETMASK, &all, &before);
 	fcntl(STATUS_FD, F_SETFD, FD_CLOEXEC);
+	// From here on no signal is lost.
+	write_status("ready", 0);
 	char **argv = arguments();
 	if (argv == NULL) {
 		write_status("error", errno != 0 ? errno : EINVAL);

@@ -93,7 +93,12 @@ func TrimLog(path string, keepBytes int64) error {
 	if st.Blocks*512 <= keepBytes+keepBytes/4 || st.Size <= keepBytes {
 		return nil
 	}
-	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, st.Size-keepBytes)
+	// Whole blocks only: part of one would be filled with zeros instead.
+	end := (st.Size - keepBytes) / st.Blksize * st.Blksize
+	if end == 0 {
+		return nil
+	}
+	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, end)
 	if err == unix.EOPNOTSUPP {
 		return nil
 	}

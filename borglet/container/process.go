@@ -147,28 +147,22 @@ func endSession(session int) {
 	}
 }
 
+// maxOrphans bounds how many processes of a task are collected after its end.
+const maxOrphans = 100_000
+
 // endChildren kills and collects what left the session and became the shim's
 // own child when its parent ended.
 func endChildren() {
 	self := strconv.Itoa(os.Getpid())
-	for range 100 {
+	for range maxOrphans {
 		for _, pid := range pids() {
 			if fields, err := statFields(pid); err == nil && fields[statPpid] == self {
 				_ = unix.Kill(pid, unix.SIGKILL)
 			}
 		}
-		for {
-			var ws unix.WaitStatus
-			pid, err := unix.Wait4(-1, &ws, 0, nil)
-			if errors.Is(err, unix.EINTR) {
-				continue
-			}
-			if err != nil {
-				return // no children
-			}
-			if pid > 0 {
-				break
-			}
+		var ws unix.WaitStatus
+		if _, err := unix.Wait4(-1, &ws, 0, nil); err != nil && !errors.Is(err, unix.EINTR) {
+			return // no children
 		}
 	}
 }
@@ -202,7 +196,7 @@ func (b *processBackend) capabilities() borglet.Capabilities {
 }
 
 // orphan finds the process that has the copy's marker and leads its session.
-func (b *processBackend) orphan(id borglet.ID) (proc, bool) {
+func (b *processBackend) orphan(id borglet.ID, _ string) (proc, bool) {
 	found := marked(marker(b.cfg, id))
 	for _, p := range found {
 		fields, err := statFields(p.Pid)
@@ -236,6 +230,8 @@ func marked(value string) []proc {
 	}
 	return found
 }
+
+func (b *processBackend) listening(string) bool { return true }
 
 func (b *processBackend) kill(id borglet.ID, p proc) error {
 	var err error

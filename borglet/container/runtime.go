@@ -46,7 +46,9 @@ type backend interface {
 	capabilities() borglet.Capabilities
 	// orphan finds the process of a run whose shim died without a word; begun
 	// says whether the task's program was let go.
-	orphan(id borglet.ID) (p proc, begun bool)
+	orphan(id borglet.ID, dir string) (p proc, begun bool)
+	// listening: a signal to the run's process reaches the task.
+	listening(dir string) bool
 	// kill ends the run's processes.
 	kill(id borglet.ID, p proc) error
 	// settle ends what an ended run left running, and says whether the kernel
@@ -116,7 +118,7 @@ func newBackend(cfg Config) (backend, error) {
 		if err == nil {
 			return b, nil
 		}
-		cfg.Log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", cfg.Name, "err", err)
+		cfg.Log.Info("containers cannot be had here", "machine", cfg.Name, "err", err)
 		return newProcessBackend(cfg), nil
 	}
 	return nil, fmt.Errorf("runtime %q: want auto, container or process", cfg.Kind)
@@ -136,7 +138,9 @@ func (r *Runtime) Close() error {
 	return nil
 }
 
-// Start begins a run: its shim is running, or an error says why not.
+// Start begins a run: its shim is running, or an error says why not. It gives
+// the shim some time to have started the task too, so that who starts many
+// tasks a few at a time does so.
 func (r *Runtime) Start(l *borglet.Launch) error {
 	if l.Refused != "" {
 		r.wg.Go(func() { r.refuse(l) })
@@ -168,10 +172,8 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 	r.mu.Lock()
 	r.runs[l.ID] = followed
 	r.mu.Unlock()
-	r.wg.Go(func() {
-		awaitReady(r.ctx, ready)
-		r.follow(followed)
-	})
+	awaitReady(r.ctx, ready)
+	r.wg.Go(func() { r.follow(followed) })
 	return nil
 }
 
@@ -240,10 +242,15 @@ func shimEnv() []string {
 	return env
 }
 
+// readyBound is how long Start waits for a shim that does not say anything.
+const readyBound = 10 * time.Second
+
 // awaitReady returns when the shim has said that the task runs, or that it
-// does not, or has died.
+// does not, or has died, or takes long.
 func awaitReady(ctx context.Context, ready *os.File) {
 	defer ready.Close()
+	ctx, cancel := context.WithTimeout(ctx, readyBound)
+	defer cancel()
 	stop := context.AfterFunc(ctx, func() { ready.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	var buf [16]byte
@@ -263,7 +270,26 @@ func (r *Runtime) Terminate(id borglet.ID) error {
 	if task.Pid == 0 {
 		return errors.New("terminate: no process is known")
 	}
+	r.awaitListening(followed.dir, task)
 	return ignoreGone(task.signal(unix.SIGTERM))
+}
+
+// listenBound is how long a signal is held back for a container that has only
+// just been let go.
+const listenBound = 10 * time.Second
+
+func (r *Runtime) awaitListening(dir string, task proc) {
+	ctx, cancel := context.WithTimeout(r.ctx, listenBound)
+	defer cancel()
+	ticker := time.NewTicker(listenBound / 1000)
+	defer ticker.Stop()
+	for !r.backend.listening(dir) && task.alive() {
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // Kill ends a run for certain. One that has not got as far as a process ends

@@ -84,7 +84,17 @@ func shim(dir string, ready, lock *os.File) error {
 // checkLock makes sure that this shim holds the lock of dir and says whose it
 // is.
 func checkLock(dir string, lock *os.File) error {
-	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
+	given, err := lock.Stat()
+	if err == nil {
+		var own os.FileInfo
+		if own, err = os.Stat(filepath.Join(dir, lockFile)); err == nil && !os.SameFile(given, own) {
+			err = errors.New("another file was inherited in its place")
+		}
+	}
+	if err == nil {
+		err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+	}
+	if err != nil {
 		return fmt.Errorf("hold the lock of %s: %w; a shim is started by the borglet, not by hand", dir, err)
 	}
 	self, err := identify(os.Getpid())

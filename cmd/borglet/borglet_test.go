@@ -42,6 +42,7 @@ type machine struct {
 	t       *testing.T
 	name    string
 	runtime string
+	flags   []string
 	dir     string
 	runDir  string
 	cmd     *exec.Cmd
@@ -73,7 +74,7 @@ func (b *syncBuffer) String() string {
 }
 
 // newMachine starts a borglet, and sweeps what it left when the test ends.
-func newMachine(t *testing.T, runtime string) *machine {
+func newMachine(t *testing.T, runtime string, flags ...string) *machine {
 	t.Helper()
 	if runtime == "container" && os.Getuid() != 0 {
 		t.Skip("containers need root")
@@ -83,7 +84,7 @@ func newMachine(t *testing.T, runtime string) *machine {
 		t.Fatal(err)
 	}
 	m := &machine{
-		t: t, runtime: runtime, name: "t" + strings.ToLower(filepath.Base(base)),
+		t: t, runtime: runtime, flags: flags, name: "t" + strings.ToLower(filepath.Base(base)),
 		dir: filepath.Join(base, "d"), runDir: filepath.Join(base, "r"),
 		fence: &borgrpc.Fence{CellId: "cell-1", Epoch: 1, Term: 1, Index: 1}, next: 9,
 	}
@@ -116,8 +117,11 @@ func newMachine(t *testing.T, runtime string) *machine {
 // start starts the borglet and waits until it serves.
 func (m *machine) start() {
 	m.t.Helper()
-	cmd := exec.Command(os.Args[0], "serve", "--name", m.name, "--dir", m.dir, "--run-dir", m.runDir,
-		"--listen", "127.0.0.1:0", "--runtime", m.runtime, "--log-format", "json", "--backoff", "100ms")
+	args := append([]string{
+		"serve", "--name", m.name, "--dir", m.dir, "--run-dir", m.runDir,
+		"--listen", "127.0.0.1:0", "--runtime", m.runtime, "--log-format", "json", "--backoff", "100ms",
+	}, m.flags...)
+	cmd := exec.Command(os.Args[0], args...)
 	cmd.Env = append(os.Environ(), mainVariable+"=1")
 	stderr, err := cmd.StderrPipe()
 	if err != nil {

@@ -4,10 +4,12 @@ import (
 	"context"
 	"io"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -139,8 +141,15 @@ func TestLimits(t *testing.T) {
 	if r := resp.GetTasks()[0]; r.GetPid() != before.GetPid() || r.GetRestarts() != 0 || resp.GetVersions()[0] != 2 {
 		t.Errorf("after the change: %v, want the same process", r)
 	}
-	// /dev/null still works: a change of limits leaves the devices alone.
-	m.until(id, "measured", func(*borgpb.TaskReport) bool { return len(m.poll().GetUsage()) > 0 })
+	for deadline := time.Now().Add(patience); len(resp.GetUsage()) == 0; resp = m.poll() {
+		if time.Now().After(deadline) {
+			t.Fatal("its usage is never reported")
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	if u := resp.GetUsage()[0]; u.GetMemBytesPeak() <= 0 || u.GetCopy().GetJobUid() != id.GetJobUid() {
+		t.Errorf("usage %v, want some memory", u)
+	}
 }
 
 // TestAlloc: tasks in an alloc share its directory and its memory.
@@ -214,4 +223,22 @@ func TestRootfs(t *testing.T) {
 	if err != nil || len(entries) != 1 {
 		t.Errorf("the root file system has now %v (%v), want bin alone", entries, err)
 	}
+}
+
+// staticProgram builds a program that needs no library.
+func staticProgram(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	source := filepath.Join(dir, "hello.go")
+	text := "package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"hello from nowhere\\n\") }\n"
+	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	out := filepath.Join(dir, "hello")
+	cmd := exec.Command("go", "build", "-o", out, source)
+	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if text, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build a static program: %v\n%s", err, text)
+	}
+	return out
 }

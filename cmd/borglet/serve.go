@@ -134,14 +134,14 @@ func (s *serve) run(ctx context.Context) error {
 			return cli.Errorf(cli.Failed, "make directory: %w", err).Hint("choose others with --dir and --run-dir, or start the borglet as root")
 		}
 	}
-	unlock, err := lockDir(s.dir)
+	unlock, err := lockDir(ctx, s.dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	listener, err := door.Listen(s.listen)
+	listener, err := listen(ctx, s.listen)
 	if err != nil {
-		return cli.Errorf(cli.Failed, "listen on %s: %w", s.listen, err).Hint("another program has the address; choose one with --listen")
+		return cli.Errorf(cli.Failed, "listen on %s: %w", s.listen, err).Hint("choose another address with --listen")
 	}
 	defer listener.Close()
 	rt, err := container.New(container.Config{
@@ -159,7 +159,7 @@ func (s *serve) run(ctx context.Context) error {
 	caps := rt.Capabilities()
 	s.log.Info("borglet serves", "machine", s.name, "addr", listener.Addr().String(), "dir", s.dir,
 		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "build", cli.Build())
-	if caps.Runtime == "process" {
+	if !caps.Limits {
 		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
 	}
 	s.log.Warn("callers are believed without proof; serve on loopback or a trusted network", "machine", s.name)
@@ -230,16 +230,58 @@ func (s *serve) serve(ctx context.Context, listener net.Listener, agent *borglet
 	return nil
 }
 
+// listen opens the address. Like the lock, a killed borglet may hold it for a
+// moment longer than itself.
+func listen(ctx context.Context, addr string) (net.Listener, error) {
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	ticker := time.NewTicker(lockEvery)
+	defer ticker.Stop()
+	for {
+		listener, err := door.Listen(addr)
+		if !errors.Is(err, unix.EADDRINUSE) {
+			return listener, err
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			return nil, err
+		}
+	}
+}
+
+const (
+	// lockPatience is how long a lock that is held is tried again: a process
+	// that a killed borglet was just starting may have it for a moment longer.
+	lockPatience = 3 * time.Second
+	lockEvery    = 50 * time.Millisecond
+)
+
 // lockDir makes sure that one borglet alone uses a directory.
-func lockDir(dir string) (unlock func(), err error) {
+func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 	path := filepath.Join(dir, "borglet.lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "lock directory: %w", err).Hint("choose another with --dir, or start the borglet as root")
 	}
-	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		f.Close()
-		return nil, cli.Errorf(cli.Failed, "directory %s is in use by another borglet", dir).Hint("stop that one, or choose another directory with --dir")
+	ctx, cancel := context.WithTimeout(ctx, lockPatience)
+	defer cancel()
+	ticker := time.NewTicker(lockEvery)
+	defer ticker.Stop()
+	for {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		if err == nil {
+			return func() { f.Close() }, nil
+		}
+		if !errors.Is(err, unix.EWOULDBLOCK) {
+			f.Close()
+			return nil, cli.Errorf(cli.Failed, "lock %s: %w", path, err)
+		}
+		select {
+		case <-ticker.C:
+		case <-ctx.Done():
+			f.Close()
+			return nil, cli.Errorf(cli.Failed, "directory %s is in use by another borglet", dir).Hint("stop that one, or choose another directory with --dir")
+		}
 	}
-	return func() { f.Close() }, nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"os"
 	"path/filepath"
 
 	ucli "github.com/urfave/cli/v2"
@@ -37,7 +38,10 @@ func sweepCommand() *ucli.Command {
 			if err != nil {
 				return cli.Errorf(cli.Usage, "--run-dir: %w", err)
 			}
-			unlock, err := lockDir(dir)
+			if _, err := os.Stat(dir); os.IsNotExist(err) {
+				return cli.Errorf(cli.NotFound, "no borglet directory %s", dir).Hint("say where it is with --dir")
+			}
+			unlock, err := lockDir(ctx.Context, dir)
 			if err != nil {
 				return err
 			}

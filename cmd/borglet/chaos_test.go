@@ -3,8 +3,6 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"testing"
@@ -14,24 +12,6 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
-
-// staticProgram builds a program that needs no library.
-func staticProgram(t *testing.T) string {
-	t.Helper()
-	dir := t.TempDir()
-	source := filepath.Join(dir, "hello.go")
-	text := "package main\n\nimport \"os\"\n\nfunc main() { os.Stdout.WriteString(\"hello from nowhere\\n\") }\n"
-	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	out := filepath.Join(dir, "hello")
-	cmd := exec.Command("go", "build", "-o", out, source)
-	cmd.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if text, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("build a static program: %v\n%s", err, text)
-	}
-	return out
-}
 
 // TestAdoptHundred: a hundred tasks are found again by the next borglet, all
 // of them, with the same processes.
@@ -64,8 +44,8 @@ func TestAdoptHundred(t *testing.T) {
 	}
 }
 
-// TestKilledAnywhere kills the borglet again and again while it starts and
-// stops tasks. Every copy ends up as wanted, and none of them twice.
+// TestKilledAnywhere kills the borglet, and shims, again and again while they
+// start and stop tasks. Every copy ends up as wanted, and none of them twice.
 func TestKilledAnywhere(t *testing.T) {
 	for _, runtime := range []string{"container", "process"} {
 		t.Run(runtime, func(t *testing.T) {
@@ -86,6 +66,9 @@ func TestKilledAnywhere(t *testing.T) {
 					m.poll()
 				}
 				time.Sleep(time.Duration(random.IntN(150)) * time.Millisecond)
+				if random.IntN(2) == 0 {
+					m.killSomeShim(all[len(all)-1])
+				}
 				m.kill()
 				m.start()
 			}

@@ -1,0 +1,151 @@
+package borglet
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// How much output of forgotten copies is kept; the oldest goes first.
+	keptCopiesMax = 1000
+	keptBytesMax  = 1 << 30
+)
+
+// keptOutput is what copies wrote that were forgotten: their end is in the
+// log, so that the master need not hear of them again, but people still want to
+// read why. It is a directory for each copy, with its stdout and stderr.
+type keptOutput struct {
+	dir string
+
+	mu sync.Mutex
+	// Oldest first. Guarded by mu.
+	copies []keptCopy
+	// Sum over copies. Guarded by mu.
+	bytes int64
+}
+
+type keptCopy struct {
+	name  string
+	bytes int64
+	since time.Time
+}
+
+// openKept opens or makes the directory of kept output.
+func openKept(dir string) (*keptOutput, error) {
+	k := &keptOutput{dir: dir}
+	if err := os.MkdirAll(dir, 0o711); err != nil {
+		return nil, fmt.Errorf("open kept output: %w", err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open kept output: %w", err)
+	}
+	for _, e := range entries {
+		info, err := e.Info()
+		if err != nil {
+			return nil, fmt.Errorf("open kept output: %w", err)
+		}
+		k.add(keptCopy{name: e.Name(), bytes: outputBytes(filepath.Join(dir, e.Name())), since: info.ModTime()})
+	}
+	slices.SortStableFunc(k.copies, func(a, b keptCopy) int { return a.since.Compare(b.since) })
+	return k, k.trim()
+}
+
+// path is where the output of a copy is, if it is kept.
+func (k *keptOutput) path(id ID) string { return filepath.Join(k.dir, id.String()) }
+
+// take moves the output of a copy out of its directory.
+func (k *keptOutput) take(id ID, taskDir string) error {
+	var files []string
+	for _, name := range []string{stdoutFile, stderrFile} {
+		if _, err := os.Lstat(filepath.Join(taskDir, name)); err == nil {
+			files = append(files, name)
+		}
+	}
+	if len(files) == 0 {
+		return nil
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.drop(id.String())
+	if err := os.MkdirAll(k.path(id), 0o711); err != nil {
+		return fmt.Errorf("keep output of copy %s: %w", id, err)
+	}
+	for _, name := range files {
+		if err := os.Rename(filepath.Join(taskDir, name), filepath.Join(k.path(id), name)); err != nil {
+			return fmt.Errorf("keep output of copy %s: %w", id, err)
+		}
+	}
+	k.add(keptCopy{name: id.String(), bytes: outputBytes(k.path(id))})
+	return k.trim()
+}
+
+// add counts a copy in as the newest.
+func (k *keptOutput) add(c keptCopy) {
+	k.copies = append(k.copies, c)
+	k.bytes += c.bytes
+}
+
+// drop no longer counts a copy, whose place another take will fill.
+func (k *keptOutput) drop(name string) {
+	at := slices.IndexFunc(k.copies, func(c keptCopy) bool { return c.name == name })
+	if at >= 0 {
+		k.bytes -= k.copies[at].bytes
+		k.copies = slices.Delete(k.copies, at, at+1)
+	}
+}
+
+// trim removes the oldest until the rest is within bounds.
+func (k *keptOutput) trim() error {
+	for len(k.copies) > keptCopiesMax || k.bytes > keptBytesMax {
+		oldest := k.copies[0]
+		if err := os.RemoveAll(filepath.Join(k.dir, oldest.name)); err != nil {
+			return fmt.Errorf("remove kept output: %w", err)
+		}
+		k.drop(oldest.name)
+	}
+	return nil
+}
+
+// outputBytes is the room that the files of a directory take on disk; the
+// oldest part of a long log is a hole.
+func outputBytes(dir string) int64 {
+	var bytes int64
+	for _, name := range []string{stdoutFile, stderrFile} {
+		info, err := os.Lstat(filepath.Join(dir, name))
+		if err != nil {
+			continue
+		}
+		if s, ok := info.Sys().(*syscall.Stat_t); ok {
+			bytes += s.Blocks * 512
+		}
+	}
+	return bytes
+}
+
+// openOutput opens the directory that holds the output of a copy: its own, or
+// the one where it is kept after it was forgotten.
+func (s *Store) openOutput(id ID) (*os.Root, error) {
+	root, err := os.OpenRoot(s.TaskDir(id))
+	if err == nil {
+		if _, statErr := root.Lstat(stdoutFile); statErr == nil || !errors.Is(statErr, fs.ErrNotExist) {
+			return root, nil
+		}
+	}
+	kept, keptErr := os.OpenRoot(s.kept.path(id))
+	if keptErr != nil {
+		// A copy that has not written yet has a directory all the same.
+		return root, err
+	}
+	if root != nil {
+		root.Close()
+	}
+	return kept, nil
+}

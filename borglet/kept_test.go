@@ -1,0 +1,109 @@
+package borglet
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// endedCopy makes the directory of a copy that has ended and written text.
+func endedCopy(t *testing.T, s *Store, id ID, text string) {
+	t.Helper()
+	if err := s.Save(Record{ID: id}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(s.TaskDir(id), stdoutFile), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func output(t *testing.T, s *Store, id ID) string {
+	t.Helper()
+	root, err := s.openOutput(id)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer root.Close()
+	f, err := root.Open(stdoutFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	text, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// What a copy wrote can be read after it was forgotten, and after the borglet
+// was started anew.
+func TestOutputOutlivesForgetting(t *testing.T) {
+	dir := t.TempDir()
+	s, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := ID{"1-5-0", 0, 1}
+	endedCopy(t, s, id, "a line\n")
+	if got := output(t, s, id); got != "a line\n" {
+		t.Errorf("output before = %q", got)
+	}
+	if err := s.Remove(id); err != nil {
+		t.Fatal(err)
+	}
+	if records, bad, err := s.Load(); err != nil || len(records)+len(bad) != 0 {
+		t.Errorf("a forgotten copy is loaded: %v, %v, %v", records, bad, err)
+	}
+	if got := output(t, s, id); got != "a line\n" {
+		t.Errorf("output after = %q", got)
+	}
+	if s, err = OpenStore(dir); err != nil {
+		t.Fatal(err)
+	}
+	if got := output(t, s, id); got != "a line\n" || len(s.kept.copies) != 1 || s.kept.bytes == 0 {
+		t.Errorf("output after a restart = %q, %d copies of %d bytes", got, len(s.kept.copies), s.kept.bytes)
+	}
+	if _, err := s.openOutput(ID{"1-5-0", 9, 1}); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("output of a copy that never was: %v", err)
+	}
+}
+
+// The oldest output goes when there is too much.
+func TestKeptOutputIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	s, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint32(5) {
+		id := ID{"1-5-0", i, 1}
+		endedCopy(t, s, id, fmt.Sprint(i))
+		if err := s.Remove(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	each := s.kept.bytes / 5
+	// As if the last but one were very long.
+	s.kept.copies[3].bytes += keptBytesMax - 3*each
+	s.kept.bytes += keptBytesMax - 3*each
+	if err := s.kept.trim(); err != nil {
+		t.Fatal(err)
+	}
+	for i := range uint32(5) {
+		root, err := s.openOutput(ID{"1-5-0", i, 1})
+		if kept := err == nil; kept != (i >= 2) {
+			t.Errorf("output of copy %d is kept: %v, %v", i, kept, err)
+		}
+		if err == nil {
+			root.Close()
+		}
+	}
+	if s.kept.bytes > keptBytesMax {
+		t.Errorf("%d bytes are kept", s.kept.bytes)
+	}
+}

@@ -1,0 +1,198 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"borg/borglet/container"
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// TestEndsOnSignal: a borglet that is told to end does, well, and its tasks go
+// on.
+func TestEndsOnSignal(t *testing.T) {
+	for _, runtime := range []string{"container", "process"} {
+		t.Run(runtime, func(t *testing.T) {
+			m := newMachine(t, runtime)
+			id := m.service("sleep", "3600")
+			pid := m.untilState(id, running).GetPid()
+			if err := m.cmd.Process.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.cmd.Wait(); err != nil {
+				t.Errorf("borglet ended with %v, want 0", err)
+			}
+			if !alive(int(pid)) {
+				t.Error("its task ended with it")
+			}
+			m.start()
+			if r := m.untilState(id, running); r.GetPid() != pid {
+				t.Errorf("adopted: got %v, want pid %d", r, pid)
+			}
+			// With the last task stopped, a borglet that ends leaves nothing.
+			m.stop(id, time.Hour)
+			m.untilState(id, stopped)
+			m.stops, m.forget = nil, []*borgrpc.CopyID{id}
+			m.poll()
+			if err := m.cmd.Process.Signal(unix.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			if err := m.cmd.Wait(); err != nil {
+				t.Errorf("borglet ended with %v, want 0", err)
+			}
+			m.cmd = nil
+			swept, err := container.Sweep(t.Context(), container.SweepConfig{Name: m.name, Dir: m.dir, RunDir: m.runDir})
+			if err != nil || swept != (container.Swept{}) {
+				t.Errorf("there was something to sweep: %v (%v)", swept, err)
+			}
+			if left, _ := os.ReadDir(filepath.Join(m.dir, "tasks")); len(left) > 0 {
+				t.Errorf("directories left: %v", left)
+			}
+		})
+	}
+}
+
+// TestDescribe: what the machine says of itself.
+func TestDescribe(t *testing.T) {
+	m := newMachine(t, "process", "--capacity", "cpu=1.5,mem=2GiB", "--attr", "rack=r1", "--attr", "os=plan9", "--task-ports", "30000-30999", "--advertise", "m1:7101")
+	d, err := m.client.Describe(context.Background(), &borgrpc.DescribeRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := d.GetSpec()
+	if d.GetName() != m.name || s.GetAddr() != "m1:7101" || s.GetPortFirst() != 30000 || s.GetPortLast() != 30999 || d.GetCellId() != "" {
+		t.Errorf("Describe = %v", d)
+	}
+	if c := s.GetCapacity(); c.GetCpuMilli() != 1500 || c.GetMemBytes() != 2<<30 || c.GetDiskBytes() <= 0 {
+		t.Errorf("capacity = %v", c)
+	}
+	for key, want := range map[string]string{"runtime": "process", "cgroup": "none", "rack": "r1", "os": "plan9"} {
+		if got := s.GetAttributes()[key]; got != want {
+			t.Errorf("attribute %s = %q, want %q", key, got, want)
+		}
+	}
+	for _, key := range []string{"arch", "kernel", "hostname"} {
+		if s.GetAttributes()[key] == "" {
+			t.Errorf("no attribute %s", key)
+		}
+	}
+}
+
+// TestFollow: a followed log comes as it is written, and ends with the copy.
+func TestFollow(t *testing.T) {
+	m := newMachine(t, "process")
+	id := m.batch("/bin/sh", "-c", "echo one; while [ ! -e go ]; do sleep 0.05; done; echo two; echo oh >&2")
+	m.untilState(id, running)
+	stream, err := m.client.ReadLog(context.Background(), &borgrpc.ReadLogRequest{Copy: id, Follow: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	first, err := stream.Recv()
+	if err != nil || string(first.GetData()) != "one\n" || first.GetStream() != borgrpc.LogStream_LOG_STREAM_STDOUT {
+		t.Fatalf("first = %v, %v", first, err)
+	}
+	if err := os.WriteFile(m.file(id, "task/go"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	var rest strings.Builder
+	for {
+		resp, err := stream.Recv()
+		if err != nil {
+			break
+		}
+		rest.WriteString(resp.GetStream().String() + " " + string(resp.GetData()))
+	}
+	if got := rest.String(); !strings.Contains(got, "STDOUT two\n") || !strings.Contains(got, "STDERR oh\n") {
+		t.Errorf("then %q", got)
+	}
+	m.untilState(id, finished)
+	missing := &borgrpc.CopyID{JobUid: "1-99-0", Attempt: 1}
+	stream, err = m.client.ReadLog(context.Background(), &borgrpc.ReadLogRequest{Copy: missing})
+	if err == nil {
+		_, err = stream.Recv()
+	}
+	if err == nil || !strings.Contains(err.Error(), "NotFound") {
+		t.Errorf("log of a copy that never was: %v, want NotFound", err)
+	}
+}
+
+// TestVictims: a new task starts when the ones it takes the place of have gone.
+func TestVictims(t *testing.T) {
+	m := newMachine(t, "process")
+	victim := m.service("/bin/sh", "-c", `trap "" TERM; while :; do sleep 0.1; done`)
+	m.untilState(victim, running)
+	m.stop(victim, 300*time.Millisecond)
+	next := m.service("sleep", "3600")
+	m.desired[0].After = []*borgrpc.CopyID{victim}
+	m.until(next, "waiting", func(r *borgpb.TaskReport) bool {
+		return r.GetState() == int32(borgpb.AttemptState_ATTEMPT_STATE_STARTING) && strings.Contains(r.GetText(), "alice/web/0")
+	})
+	r := m.untilState(next, running)
+	gone := m.untilState(victim, stopped)
+	if r.GetStartedWallNs() < gone.GetExit().GetEndedWallNs() {
+		t.Errorf("started at %d, before the victim had gone at %d", r.GetStartedWallNs(), gone.GetExit().GetEndedWallNs())
+	}
+}
+
+// TestCommandLine: wrong words are refused with what to type instead.
+func TestCommandLine(t *testing.T) {
+	dir := t.TempDir()
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"serve extra", cli.Usage, "takes no arguments"},
+		{"serve --runtime vm --dir " + dir + " --run-dir " + dir + " --listen 127.0.0.1:0", cli.Failed, "auto, container or process"},
+		{"serve --capacity cpu=none", cli.Usage, "want cores"},
+		{"serve --capacity mem=4XiB", cli.Usage, "want bytes"},
+		{"serve --capacity gpu=1", cli.Usage, "cpu, mem or disk"},
+		{"serve --task-ports 5-4", cli.Usage, "FIRST-LAST"},
+		{"serve --attr rack", cli.Usage, "KEY=VALUE"},
+		{"serve --backoff 0s", cli.Usage, "more than zero"},
+		{"serve --name Not_A_Name --runtime process --dir " + dir + " --run-dir " + dir + " --listen 127.0.0.1:0", cli.Failed, "DNS label"},
+		{"serve --writable-mounts data", cli.Usage, "absolute"},
+		{"sweep --dir " + dir + "/none", cli.NotFound, "no borglet directory"},
+		{"sweep more", cli.Usage, "takes no arguments"},
+		{"shim", cli.Usage, "one directory"},
+		{"swep", cli.Usage, "swep"},
+	} {
+		var stdout, stderr bytes.Buffer
+		code := cli.Run(t.Context(), app(), append([]string{"borglet"}, strings.Fields(c.args)...), &stdout, &stderr)
+		if code != c.code || !strings.Contains(stderr.String(), c.want) {
+			t.Errorf("borglet %s: exit code %d, said %q, want %d and %q", c.args, code, &stderr, c.code, c.want)
+		}
+	}
+}
+
+func TestParse(t *testing.T) {
+	for text, want := range map[string]int64{"0": 0, "1024": 1024, "1.5KiB": 1536, "4GiB": 4 << 30, "2MB": 2e6, "3B": 3, "1 TiB": 1 << 40} {
+		if got, err := parseBytes(text); err != nil || got != want {
+			t.Errorf("parseBytes(%q) = %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "-1", "x", "1e30", "NaN", "4GiBs", "1e10GiB"} {
+		if got, err := parseBytes(text); err == nil {
+			t.Errorf("parseBytes(%q) = %d, want an error", text, got)
+		}
+	}
+	for text, want := range map[string]int64{"2": 2000, "0.5": 500, "250m": 250} {
+		if got, err := parseCPU(text); err != nil || got != want {
+			t.Errorf("parseCPU(%q) = %d, %v, want %d", text, got, err, want)
+		}
+	}
+	for _, text := range []string{"", "0", "-1", "0m", "1.5m", "NaN", "1e9"} {
+		if got, err := parseCPU(text); err == nil {
+			t.Errorf("parseCPU(%q) = %d, want an error", text, got)
+		}
+	}
+}
