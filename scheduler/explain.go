@@ -10,6 +10,7 @@ import (
 
 // Why says why a task waits, or where it is.
 type Why struct {
+	// Task is nil for an alloc.
 	Task *borgpb.Task
 	// Summary is one sentence.
 	Summary string
@@ -45,22 +46,27 @@ type Change struct {
 }
 
 // Explain says why a task waits, and what would help, or where it runs or how
-// it ended. The error says that there is no such task.
+// it ended. Key may name an alloc set as well; then index is that of an alloc,
+// and there is no Task in the answer. The error says that there is no such
+// task or alloc.
 func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, error) {
 	s.open(c)
-	j := c.Job(key)
-	if j == nil {
-		return nil, fmt.Errorf("there is no job %s; `borgcfg status` lists the jobs", key)
+	l, err := lineOf(c, key, index)
+	if err != nil {
+		return nil, err
 	}
-	if j.Task(index) == nil {
-		return nil, fmt.Errorf("job %s has %s, with indices from 0 to %d; there is no task %d", key, plural(int(j.NumTasks()), "task"), j.NumTasks()-1, index)
-	}
-	w := &Why{Task: c.TaskProto(j, index, false)}
-	if j.Task(index).State() != borgpb.State_STATE_PENDING {
-		w.Summary = placedSummary(w.Task)
+	w := &Why{}
+	if l.job != nil {
+		w.Task = c.TaskProto(l.job, index, false)
+		if l.job.Task(index).State() != borgpb.State_STATE_PENDING {
+			w.Summary = placedSummary(w.Task)
+			return w, nil
+		}
+	} else if a := l.set.Alloc(index); a.State() != borgpb.State_STATE_PENDING {
+		w.Summary = placedAllocSummary(a)
 		return w, nil
 	}
-	e := newExplanation(s, c, j, index)
+	e := newExplanation(s, c, l, index)
 	e.examine()
 	w.Machines = len(s.sites.walk)
 	w.Reasons = e.reasons()
@@ -69,6 +75,37 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 	}
 	w.Summary = e.summary()
 	return w, nil
+}
+
+// lineOf finds what key and index name.
+func lineOf(c *cell.Cell, key cell.JobKey, index uint32) (*line, error) {
+	var n uint32
+	var l *line
+	kind, one := "job", "task"
+	j, set := c.Job(key), c.AllocSet(key)
+	switch {
+	case j != nil:
+		l = &line{uid: j.UID(), key: key, priority: j.Priority(), job: j}
+		n = j.NumTasks()
+	case set != nil:
+		kind, one = "alloc set", "alloc"
+		l = &line{uid: set.UID(), key: key, priority: set.Priority(), set: set}
+		n = set.NumAllocs()
+	default:
+		return nil, fmt.Errorf("there is no job or alloc set %s; `borgcfg status` lists the jobs", key)
+	}
+	if index >= n {
+		return nil, fmt.Errorf("%s %s has %s, with indices from 0 to %d; there is no %s %d", kind, key, plural(int(n), one), n-1, one, index)
+	}
+	return l, nil
+}
+
+// placedAllocSummary says where an alloc is that does not wait.
+func placedAllocSummary(a *cell.Alloc) string {
+	if m := a.Machine(); m != nil {
+		return fmt.Sprintf("it has a place: attempt %d on machine %s", a.Attempt(), m.Name())
+	}
+	return "it is dead and waits for nothing"
 }
 
 // placedSummary says where a task is that does not wait.
@@ -104,8 +141,7 @@ type explanation struct {
 	counts [cell.NumFits]int
 }
 
-func newExplanation(s *Scheduler, c *cell.Cell, j *cell.Job, index uint32) *explanation {
-	l := &line{uid: j.UID(), key: j.Key(), priority: j.Priority(), job: j}
+func newExplanation(s *Scheduler, c *cell.Cell, l *line, index uint32) *explanation {
 	e := &explanation{
 		search: search{s: s, c: c, crowds: make(map[cell.UID]*crowd)},
 		want:   s.classes.wants(c, l, index),
@@ -213,11 +249,31 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 		r.Detail, r.Nearest = e.nearest(fit, "needs "+d.text(d.asked)+" "+d.name,
 			func(at spot) int64 { have := e.free(e.want, at); return d.of(&have) },
 			d.text)
-		if e.tooLarge(d) {
+		switch held := e.stopping(r.Nearest, d); {
+		case e.tooLarge(d):
 			r.Detail += "; no machine of the cell is that large"
+		case held > 0:
+			r.Detail += "; copies that are stopping there hold " + d.text(held)
 		}
 		return
 	}
+}
+
+// stopping is how much of d the copies hold that are being stopped on the
+// machine of that name, in the room that was asked for. It will be free soon.
+func (e *explanation) stopping(machine string, d dimension) (held int64) {
+	for _, at := range e.spots {
+		if at.site.machine.Name() != machine {
+			continue
+		}
+		for p := range at.site.machine.Copies() {
+			if p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING && p.Alloc() == at.alloc {
+				res := p.Resources()
+				held += d.of(&res)
+			}
+		}
+	}
+	return held
 }
 
 // tooLarge tells whether a request is more than any place has when it is empty.

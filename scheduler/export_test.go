@@ -13,7 +13,11 @@ import (
 // machine, as Explain does before it offers changes.
 func ProbeDiffers(s *Scheduler, c *cell.Cell, key cell.JobKey, index uint32) error {
 	s.open(c)
-	e := newExplanation(s, c, c.Job(key), index)
+	l, err := lineOf(c, key, index)
+	if err != nil {
+		return err
+	}
+	e := newExplanation(s, c, l, index)
 	e.examine()
 	r := e.want.request()
 	for i, at := range e.spots {

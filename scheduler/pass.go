@@ -73,6 +73,10 @@ func (p *pass) run() (more bool) {
 			return true
 		}
 		if l.gang() {
+			if n := len(p.out); n > 0 && n+len(l.rest()) > s.cfg.BatchCount {
+				// It goes into one op when it fits into one at all.
+				return true
+			}
 			p.placeGang(l)
 			continue
 		}

@@ -133,6 +133,19 @@ func TestExplainAddsUp(t *testing.T) {
 		for _, id := range pending(w.cell) {
 			checkWhy(rt, w, id)
 		}
+		for a := range w.copy.PendingAllocs() {
+			key := a.Set().Key()
+			if err := scheduler.ProbeDiffers(w.s, w.copy, key, a.Index()); err != nil {
+				rt.Fatal(err)
+			}
+			why, err := w.s.Explain(w.copy, key, a.Index())
+			if err != nil {
+				rt.Fatal(err)
+			}
+			if fits := addUp(rt, w, a.Name(), why); fits > 0 {
+				rt.Fatalf("%s waits although it fits %d machines", a.Name(), fits)
+			}
+		}
 		// Something more arrives and is promised, but not yet done.
 		w.do(submitJob("bob", "late", randomJob(rt)))
 		w.catchUp()
@@ -156,19 +169,7 @@ func checkWhy(rt *rapid.T, w *world, id cell.TaskID) {
 	if err != nil {
 		rt.Fatal(err)
 	}
-	sum, fits := 0, 0
-	for _, r := range why.Reasons {
-		sum += r.Machines
-		if r.Machines <= 0 || r.Detail == "" {
-			rt.Fatalf("%s: empty reason %+v", id, r)
-		}
-		if r.Test == "fits" {
-			fits = r.Machines
-		}
-	}
-	if sum != w.copy.NumMachines() || why.Machines != sum {
-		rt.Fatalf("%s: the reasons add up to %d of %d machines: %+v", id, sum, w.copy.NumMachines(), why.Reasons)
-	}
+	fits := addUp(rt, w, id.String(), why)
 	j := w.copy.Job(id.Job)
 	if fits > 0 && !j.Spec().GetGang() {
 		rt.Fatalf("%s waits although it fits %d machines: %s", id, fits, why.Summary)
@@ -202,6 +203,25 @@ func checkWhy(rt *rapid.T, w *world, id cell.TaskID) {
 	}
 }
 
+// addUp checks that the reasons count every machine once, and returns how many
+// fit.
+func addUp(rt *rapid.T, w *world, name string, why *scheduler.Why) (fits int) {
+	sum := 0
+	for _, r := range why.Reasons {
+		sum += r.Machines
+		if r.Machines <= 0 || r.Detail == "" {
+			rt.Fatalf("%s: empty reason %+v", name, r)
+		}
+		if r.Test == "fits" {
+			fits = r.Machines
+		}
+	}
+	if sum != w.copy.NumMachines() || why.Machines != sum {
+		rt.Fatalf("%s: the reasons add up to %d of %d machines: %+v", name, sum, w.copy.NumMachines(), why.Reasons)
+	}
+	return fits
+}
+
 // loadWorld makes another world of the same cell.
 func loadWorld(rt *rapid.T, w *world) *world {
 	load := func() *cell.Cell {
@@ -222,7 +242,7 @@ func loadWorld(rt *rapid.T, w *world) *world {
 // and checks at each step that one that remembers nothing decides the same.
 func TestMemoryChangesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		cfg := scheduler.Config{Seed: 7, Enough: rapid.IntRange(1, 4).Draw(rt, "enough"), BatchCount: 3}
+		cfg := scheduler.Config{Seed: 7, Enough: rapid.IntRange(1, 4).Draw(rt, "enough"), BatchCount: 6}
 		w := randomWorld(rt, t, cfg)
 		for step := range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			w.catchUp()

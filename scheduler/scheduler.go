@@ -89,9 +89,12 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 		return
 	}
 	s.open(c)
-	s.stirred = true
 	for i := range events {
 		e := &events[i]
+		if idle(e.Kind) {
+			continue
+		}
+		s.stirred = true
 		switch e.ObjectKind {
 		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
 			if t := s.sites.update(c, e.Machine); t != nil {
@@ -107,13 +110,23 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 	}
 }
 
+// idle tells whether events of that kind neither make anything wait nor make
+// room for it. They are by far the most.
+func idle(k borgpb.EventKind) bool {
+	switch k {
+	case borgpb.EventKind_EVENT_KIND_START,
+		borgpb.EventKind_EVENT_KIND_RESTART,
+		borgpb.EventKind_EVENT_KIND_REFUSE,
+		borgpb.EventKind_EVENT_KIND_WALL_STEP:
+		return true
+	}
+	return false
+}
+
 // observeTask takes in what happened to a task or an alloc.
 func (s *Scheduler) observeTask(e *cell.Event) {
 	switch e.Kind {
-	case borgpb.EventKind_EVENT_KIND_SUBMIT,
-		borgpb.EventKind_EVENT_KIND_START,
-		borgpb.EventKind_EVENT_KIND_RESTART,
-		borgpb.EventKind_EVENT_KIND_REFUSE:
+	case borgpb.EventKind_EVENT_KIND_SUBMIT:
 		return
 	case borgpb.EventKind_EVENT_KIND_SCHEDULE:
 		id := ID{e.UID, e.Task}

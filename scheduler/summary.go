@@ -10,12 +10,11 @@ import (
 
 // summary is the sentence for a task that waits: what stands in its way first.
 func (e *explanation) summary() string {
-	j := e.want.line.job
-	id := ID{j.UID(), e.index}
+	id := ID{e.want.line.uid, e.index}
 	if p := e.s.overlay.byID[id]; p != nil {
 		return fmt.Sprintf("it is being placed on machine %s", p.site.machine.Name())
 	}
-	if why := e.notEligible(j); why != "" {
+	if why := e.notEligible(); why != "" {
 		return "it waits: " + why
 	}
 	fit := e.counts[cell.FitOK]
@@ -23,12 +22,12 @@ func (e *explanation) summary() string {
 	case len(e.spots) == 0:
 		return "it waits: the cell has no machines; add one with `borgcfg machine add ADDR`"
 	case fit == 0:
-		return fmt.Sprintf("it waits: 0 of %s fit: %s", plural(len(e.spots), "machine"), e.refusedBy())
+		return fmt.Sprintf("it waits: 0 of %d machines fit: %s", len(e.spots), e.refusedBy())
 	case e.s.heldBack(e.c, id):
 		return fmt.Sprintf("it waits a little: the cell refused its placement %s in a row; %s would do now",
 			plural(e.s.refusals[id].count, "time"), plural(fit, "machine"))
 	case e.want.line.gang():
-		return fmt.Sprintf("it waits: its job is placed as a whole or not at all, and not all of it fits; for this task alone %s would do", plural(fit, "machine"))
+		return fmt.Sprintf("it waits: all of %s is placed or nothing, and not all of it fits; for this one alone %s would do", e.want.line.key, plural(fit, "machine"))
 	}
 	return fmt.Sprintf("it waits for the next pass; %s would do", plural(fit, "machine"))
 }
@@ -46,7 +45,14 @@ func (e *explanation) refusedBy() string {
 
 // notEligible says why the cell does not offer a pending task to schedulers;
 // empty: it does.
-func (e *explanation) notEligible(j *cell.Job) string {
+func (e *explanation) notEligible() string {
+	j := e.want.line.job
+	if j == nil {
+		if e.s.cfg.Name != "" {
+			return "allocs are for the default scheduler"
+		}
+		return ""
+	}
 	spec := j.Spec()
 	if name := spec.GetScheduler(); name != e.s.cfg.Name {
 		return fmt.Sprintf("it is for scheduler %q", name)

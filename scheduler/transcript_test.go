@@ -14,7 +14,7 @@ import (
 	"borg/scheduler"
 )
 
-// TestTranscripts plays the scenarios in testdata: under `play`, one command a
+// TestTranscripts plays the scenarios in testdata/transcripts: under `play`, one command a
 // line:
 //
 //	cell [enough=N] [batch=N] [name=S]    a new, empty cell and its scheduler
@@ -32,10 +32,11 @@ import (
 //	send                                  the oldest batch goes into the log
 //	lose                                  the oldest batch gets no answer
 //	settle                                pass and send until nothing is decided
+//	wait s=SECONDS                        cell time passes
 //	where USER/NAME                       tasks by machine
 //	why TASK
 func TestTranscripts(t *testing.T) {
-	datadriven.Walk(t, "testdata", func(t *testing.T, path string) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var tr transcript
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
 			return tr.run(t, d)
@@ -234,6 +235,10 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return tr.pass()
 	case "send", "lose":
 		return tr.answer(t, words[0] == "lose")
+	case "wait":
+		tr.timeNs += o.number("s", 0) * 1e9
+		tr.wallNs += o.number("s", 0) * 1e9
+		return refusalText(tr.do(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}}))
 	case "settle":
 		return fmt.Sprintf("%d placed\n", tr.settleAll(t))
 	case "where":

@@ -41,8 +41,8 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 }
 
 func readAllocSetSpec(data []byte, format uint32) (*borgpb.AllocSetSpec, *borgpb.Refusal) {
-	if len(data) > maxSpecBytes {
-		return nil, limit("spec", "%d bytes; at most %d", len(data), maxSpecBytes)
+	if len(data) > MaxSpecBytes {
+		return nil, limit("spec", "%d bytes; at most %d", len(data), MaxSpecBytes)
 	}
 	spec := new(borgpb.AllocSetSpec)
 	if r := decode(data, spec, format); r != nil {
@@ -72,7 +72,7 @@ func (s *AllocSet) newAlloc(index uint32) *Alloc {
 func (c *Cell) addAllocSet(s *AllocSet) {
 	c.sets[s.key] = s
 	c.setsByU[s.uid] = s
-	at, _ := slices.BinarySearchFunc(c.setList, s.key, func(o *AllocSet, k JobKey) int { return o.key.Compare(k) })
+	at, _ := slices.BinarySearchFunc(c.setList, s.key, compareSet)
 	c.setList = slices.Insert(c.setList, at, s)
 }
 

@@ -40,7 +40,6 @@ func (c *Cell) Apply(index, term uint64, data []byte) ([]*borgpb.Result, []Event
 		return nil, nil
 	}
 	results := c.applyEntry(data)
-	c.forgetRequests()
 	c.expireDead()
 	events := c.now.events
 	c.now = applying{}
@@ -52,12 +51,12 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	entry := new(borgpb.Entry)
 	var refusal *borgpb.Refusal
 	switch {
-	case len(data) > maxEntryBytes:
-		refusal = limit("", "an entry of %d bytes; at most %d", len(data), maxEntryBytes)
+	case len(data) > MaxEntryBytes:
+		refusal = limit("", "an entry of %d bytes; at most %d", len(data), MaxEntryBytes)
 	case proto.Unmarshal(data, entry) != nil || unknown(entry):
 		refusal = malformed("not an Entry of format %d", c.format)
-	case len(entry.Ops) > maxOpsInEntry:
-		refusal = limit("", "an entry of %d ops; at most %d", len(entry.Ops), maxOpsInEntry)
+	case len(entry.Ops) > MaxOpsInEntry:
+		refusal = limit("", "an entry of %d ops; at most %d", len(entry.Ops), MaxOpsInEntry)
 	}
 	if refusal != nil {
 		return []*borgpb.Result{{Index: c.index, Refusal: refusal}}
@@ -67,6 +66,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 		c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_WALL_STEP, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_CELL,
 			Reason: fmt.Sprintf("the wall clock is %d s from where it was expected", (entry.WallTimeNs-c.clock.wallNs)/second)})
 	}
+	c.forgetRequests()
 	results := make([]*borgpb.Result, len(entry.Ops))
 	for i, data := range entry.Ops {
 		results[i] = c.applyOp(data)
@@ -98,7 +98,7 @@ func (c *Cell) applyOp(data []byte) *borgpb.Result {
 	c.now.user, c.now.reason = op.Principal.GetUser(), op.Reason
 	switch {
 	case refusal != nil:
-		res.Refusal = refusal
+		res.Refusal = about(target(op), refusal)
 		if op.RequestId != "" && refusal.Kind != borgpb.RefusalKind_REFUSAL_KIND_INTERNAL {
 			c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_REFUSE, Name: refusal.Object, Reason: refusal.Message})
 		}
@@ -150,6 +150,36 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
+}
+
+// target names what an op is about, for a refusal that does not say.
+func target(op *borgpb.Op) string {
+	switch o := op.Op.(type) {
+	case *borgpb.Op_SubmitJob:
+		return keyWords(o.SubmitJob)
+	case *borgpb.Op_KillJob:
+		return keyWords(o.KillJob)
+	case *borgpb.Op_UpdateJob:
+		return keyWords(o.UpdateJob)
+	case *borgpb.Op_ResizeJob:
+		return keyWords(o.ResizeJob)
+	case *borgpb.Op_SubmitAllocSet:
+		return keyWords(o.SubmitAllocSet)
+	case *borgpb.Op_KillAllocSet:
+		return keyWords(o.KillAllocSet)
+	case *borgpb.Op_AddMachine:
+		return clip(o.AddMachine.Name, 64)
+	case *borgpb.Op_Assign, *borgpb.Op_Reports:
+		return ""
+	}
+	return "cell"
+}
+
+func keyWords(o interface {
+	GetUser() string
+	GetName() string
+}) string {
+	return clip(o.GetUser(), 64) + "/" + clip(o.GetName(), 64)
 }
 
 // checkDigest compares the elected master's digest with ours. The result is

@@ -1,10 +1,15 @@
 package cell
 
-import "borg/proto/borgpb"
+import (
+	"slices"
+
+	"borg/proto/borgpb"
+)
 
 // assignAll applies a batch of assignments, each checked against the state
 // that the ones before it left. An assignment is refused here.
 func (c *Cell) assignAll(o *borgpb.Assign, res *borgpb.Result) {
+	c.now.events = slices.Grow(c.now.events, len(o.Assignments))
 	for i, a := range o.Assignments {
 		var do func()
 		refusal := guarded(func() (r *borgpb.Refusal) {
@@ -84,10 +89,8 @@ func (c *Cell) checkTaskWaits(j *Job, a *borgpb.Assignment) *borgpb.Refusal {
 		return stale(t.ID().String(), "its last attempt is %d, not %d", t.attempt, a.LastAttempt)
 	case a.Version != 0 && (a.Version < j.latest().Version || a.Version > j.version):
 		return stale(t.ID().String(), "the job's version is %d, not %d", j.version, a.Version)
-	case !c.eligible(j):
-		return badState(t.ID().String(), "a job that it starts after has not finished")
-	case j.roomToRun() == 0:
-		return badState(t.ID().String(), "as many tasks run as max_running allows")
+	case !c.eligible(j) || j.roomToRun() == 0:
+		return badState(t.ID().String(), "%s", c.HeldBack(j))
 	case len(a.Ports) != len(j.Need(a.Index).Task.Ports):
 		return about(t.ID().String(), invalid("ports", "%d ports for %d names", len(a.Ports), len(j.Need(a.Index).Task.Ports)))
 	}
@@ -127,8 +130,11 @@ func (c *Cell) findPlace(p *Placement, a *borgpb.Assignment) *borgpb.Refusal {
 		if p.Alloc = c.AllocByName(a.Alloc); p.Alloc == nil {
 			return notFound(p.name(), "there is no alloc %q", clip(a.Alloc, 160))
 		}
-		if p.Machine = p.Alloc.machine; p.Machine == nil || (a.Machine != "" && a.Machine != p.Machine.name) {
-			return stale(p.name(), "the alloc %s is not on %q", a.Alloc, clip(a.Machine, 64))
+		if p.Machine = p.Alloc.machine; p.Machine == nil {
+			return stale(p.name(), "the alloc %s is %v", a.Alloc, p.Alloc.state)
+		}
+		if a.Machine != "" && a.Machine != p.Machine.name {
+			return stale(p.name(), "the alloc %s is on %s, not on %q", a.Alloc, p.Machine.name, clip(a.Machine, 64))
 		}
 	} else if p.Machine = c.machines[a.Machine]; p.Machine == nil {
 		return notFound(p.name(), "there is no machine %q", clip(a.Machine, 64))

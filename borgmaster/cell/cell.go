@@ -62,6 +62,7 @@ func New(cellID string, epoch uint64) *Cell {
 		machines:  make(map[string]*Machine),
 	}
 	c.requests.byID = make(map[string]*request)
+	c.requests.most = maxRequests
 	c.links.children = make(map[JobKey][]*Job)
 	c.links.followers = make(map[JobKey]int)
 	c.head.cell = c

@@ -122,6 +122,9 @@ func (c *Cell) checkSpecs(j *Job, uses map[*Spec]uint32, down uint32) error {
 	}
 	u := j.update
 	if u == nil {
+		if down != 0 {
+			return fmt.Errorf("there is no update and %d tasks are down for one", down)
+		}
 		return nil
 	}
 	if u.job != j || (u.Rolling() && (u.down != down || u.toVersion != j.latest().Version || j.deathSeq != 0)) {
@@ -173,6 +176,9 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 		}
 		if p.spec != nil {
 			uses[p.spec]++
+		}
+		if p.state == attemptUnreachable && p.stop == nil && (p != t.past || p.attempt != t.attempt || t.state != statePending) {
+			return fmt.Errorf("copy %v is unreachable without an order to stop, and its task does not wait for it", p.ID())
 		}
 	}
 	if ended > maxEndedCopiesOfTask {
@@ -227,7 +233,7 @@ func (c *Cell) checkMachineState(m *Machine) error {
 			(p.spec == nil) != (p.stop != nil) {
 			return fmt.Errorf("copy %v (%d) has no right to be so", p.ID(), p.state)
 		}
-		if t := p.row(); t == nil != p.orphan {
+		if t := p.row(); t == nil != p.orphan || (p.orphan && p.stop == nil) {
 			return fmt.Errorf("copy %v: row %v, orphan %v", p.ID(), t, p.orphan)
 		} else if t != nil && t.cur != p && !slices.Contains(slices.Collect(t.Past()), p) {
 			return fmt.Errorf("copy %v is not in its row", p.ID())

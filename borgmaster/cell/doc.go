@@ -25,6 +25,54 @@
 // Applies. What a reader gets (specs, slices) is shared and must not be
 // changed.
 //
-// Two clocks (design: cell time and wall time) arrive with each entry; time
-// never comes from anywhere else.
+// Two clocks (cell time and wall time) arrive with each entry; time never comes
+// from anywhere else.
+//
+// # Where to read
+//
+// states.go is the paper's diagram: every change of state of a job, task, alloc
+// set or alloc is one of its edges. apply.go takes an entry apart and says which
+// check belongs to which op. Then by noun:
+//
+//	submit.go    a job becomes pending, is resized, is killed
+//	assign.go    an assignment is refused, or becomes a new attempt (task.go)
+//	place.go     the test of feasibility; victim.go: whom it may preempt
+//	report.go    what a borglet says of a copy
+//	machines.go  machines come, change and go; lost.go: they are drained, lost
+//	             and return
+//	allocset.go  alloc sets and their allocs
+//	update.go    a rolling update
+//	room.go      what holds a place, and what is promised to whom
+//	grave.go     how long the dead are remembered; request.go: and requests
+//	clock.go     the two clocks
+//	limits.go    all limits; validate.go: all ranges; format.go: what is known
+//	record.go    what is written down, load.go reads it; book.go: the digest
+//	check.go     every invariant
+//
+// # Rows and copies
+//
+// A Task is a row of its job: what should be, by index. A Copy is one attempt of
+// it on one machine: what is. A row has at most one current copy. Others of its
+// copies are told to stop, or sit on a machine that is down, or have ended and
+// are remembered. A live copy holds its resources and ports until its borglet
+// says that it has ended, whatever has become of its task, even if its job was
+// replaced (then it is an orphan, known to its machine alone).
+//
+// A copy without an order to stop is current, or it is on a machine that is down
+// and its task waits: then it becomes current again when the machine returns.
+// Once there is an order (killed, replaced, cut off, evicted) it never does.
+//
+// # Victims
+//
+// A placement may count on the room of copies that it names as victims. They are
+// told to stop, and it starts after the last of them has ended. Until then both
+// hold their room, but they never run together, so only the larger of both sums
+// counts (room.discount). A victim is promised to one placement only. Who
+// preempts a copy that is still waiting for victims of its own inherits them.
+//
+// # Adding an op
+//
+// op.proto; sinceFormat in format.go; a check in the file of its noun that
+// returns the commit; the switch in apply.go; what must hold of it in check.go; a
+// transcript in testdata; the generator in generate_test.go.
 package cell

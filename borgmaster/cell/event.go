@@ -28,16 +28,15 @@ type Event struct {
 	Exit     *Exit
 	// Who asked for it; empty for the cell's own doing.
 	User string
-	// Of REFUSE: what was asked for, as it was named.
+	// Of REFUSE, which has no ObjectKind: what it was about, as it was named.
 	Name string
 }
 
 // Object is the name that people know: "alice/web", "alice/web/3", "m12".
 func (e *Event) Object() string {
-	if e.Name != "" {
-		return e.Name
-	}
 	switch e.ObjectKind {
+	case borgpb.ObjectKind_OBJECT_KIND_UNSPECIFIED:
+		return e.Name
 	case borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
 		return TaskID{e.Key, e.Task}.String()
 	case borgpb.ObjectKind_OBJECT_KIND_MACHINE:

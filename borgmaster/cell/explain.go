@@ -27,7 +27,8 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 			text = fmt.Sprintf("it must be placed in a running alloc of %s", key)
 		}
 	case FitDomainLimit:
-		text = fmt.Sprintf("%s, its rack or its power domain has as many of its tasks as the job allows", m.name)
+		d, n, _ := fullDomain(p, &a, o, v)
+		text = fmt.Sprintf("%v has %d of them already, at most %d are allowed", d, n, a.limits[d.kind])
 	default:
 		kind = borgpb.RefusalKind_REFUSAL_KIND_NO_FIT
 		free := c.free(p, o, v)

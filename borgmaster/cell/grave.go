@@ -88,7 +88,8 @@ func (c *Cell) bury(key JobKey) {
 		c.graveyard.tasks -= len(j.rows)
 		delete(c.jobs, key)
 		delete(c.jobsByUID, j.uid)
-		c.jobList = slices.DeleteFunc(c.jobList, func(o *Job) bool { return o == j })
+		at, _ := slices.BinarySearchFunc(c.jobList, key, compareJob)
+		c.jobList = slices.Delete(c.jobList, at, at+1)
 		j.gone = true
 		c.dirty(j)
 		for _, s := range j.specs {
@@ -110,7 +111,8 @@ func (c *Cell) bury(key JobKey) {
 		c.graveyard.tasks -= len(s.allocs)
 		delete(c.sets, key)
 		delete(c.setsByU, s.uid)
-		c.setList = slices.DeleteFunc(c.setList, func(o *AllocSet) bool { return o == s })
+		at, _ := slices.BinarySearchFunc(c.setList, key, compareSet)
+		c.setList = slices.Delete(c.setList, at, at+1)
 		s.gone = true
 		c.dirty(s)
 		for _, a := range s.allocs {
@@ -120,6 +122,9 @@ func (c *Cell) bury(key JobKey) {
 		}
 	}
 }
+
+func compareJob(j *Job, k JobKey) int      { return j.key.Compare(k) }
+func compareSet(s *AllocSet, k JobKey) int { return s.key.Compare(k) }
 
 // links is who names whom.
 type links struct {

@@ -177,15 +177,38 @@ func (j *Job) roomToRun() uint32 {
 	}
 }
 
+// HeldBack says why no task of the job is offered to schedulers now although
+// some wait; empty: they are offered.
+func (c *Cell) HeldBack(j *Job) string {
+	if o := c.unfinished(j); o != "" {
+		k, _ := ParseJobKey(o)
+		switch dep := c.jobs[k]; {
+		case dep == nil:
+			return "starts after " + o + ", which is not there any more"
+		case dep.deathSeq != 0:
+			return "starts after " + o + ", which is dead and has not finished; submit that again"
+		default:
+			return "starts after " + o + ", which has not finished"
+		}
+	}
+	if j.pending > 0 && j.roomToRun() == 0 {
+		return "as many of its tasks run as max_running allows"
+	}
+	return ""
+}
+
 // eligible tells whether everything that the job starts after has finished.
-func (c *Cell) eligible(j *Job) bool {
+func (c *Cell) eligible(j *Job) bool { return c.unfinished(j) == "" }
+
+// unfinished names the first job that j starts after and that has not finished.
+func (c *Cell) unfinished(j *Job) string {
 	for _, name := range j.latest().Proto.StartAfter {
 		k, _ := ParseJobKey(name)
 		if o := c.jobs[k]; o == nil || o.deathSeq == 0 || int(o.finished) != len(o.rows) {
-			return false
+			return name
 		}
 	}
-	return true
+	return ""
 }
 
 // dropUnused forgets a spec version that nothing runs any more.

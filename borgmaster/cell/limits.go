@@ -5,8 +5,12 @@ import "borg/proto/borgpb"
 // The one page of limits. What passes one is refused with INVALID (a value out
 // of its range) or LIMIT (too many of something).
 const (
-	maxEntryBytes = 1 << 20
-	maxOpsInEntry = 10_000
+	// MaxEntryBytes is the size of a log entry. Who fills entries must keep to it
+	// and to MaxOpsInEntry: an entry beyond is refused whole.
+	MaxEntryBytes = 1 << 20
+	MaxOpsInEntry = 10_000
+	// MaxSpecBytes is the size of a job's or an alloc set's spec.
+	MaxSpecBytes = 256 << 10
 
 	maxTasksPerJob     = 100_000
 	maxAllocsPerSet    = 100_000
@@ -18,28 +22,27 @@ const (
 	// Ended copies of one task that are remembered.
 	maxEndedCopiesOfTask = 3
 
-	maxSpecBytes       = 256 << 10
 	maxLabels          = 64
 	maxLabelKeyBytes   = 63
 	maxLabelValueBytes = 255
 	maxAnnotationBytes = 64 << 10
 	maxExtensionBytes  = 64 << 10
 	maxOverrides       = 1_000
-	// Environment variables over all runs of overrides together.
-	maxOverriddenEnv = 200_000
-	maxConstraints   = 32
-	maxTolerations   = 32
-	maxTaints        = 32
-	maxPorts         = 16
-	maxPackages      = 64
-	maxMounts        = 64
-	maxSecrets       = 32
-	maxStartAfter    = 32
-	maxDevices       = 16
-	maxGangTasks     = 10_000
-	maxFailures      = 1_000_000
-	maxVictims       = 256
-	maxPathBytes     = 4_096
+	// Arguments and environment variables that merging the overrides touches.
+	maxMergeWork   = 1_000_000
+	maxConstraints = 32
+	maxTolerations = 32
+	maxTaints      = 32
+	maxPorts       = 16
+	maxPackages    = 64
+	maxMounts      = 64
+	maxSecrets     = 32
+	maxStartAfter  = 32
+	maxDevices     = 16
+	maxGangTasks   = 10_000
+	maxFailures    = 1_000_000
+	maxVictims     = 256
+	maxPathBytes   = 4_096
 
 	maxPriority      = 450
 	maxCPUMilli      = 1_000_000_000
@@ -56,7 +59,7 @@ const (
 	maxCommandBytes    = 1_024
 	maxReasonBytes     = 1_024
 	maxAddrBytes       = 255
-	maxReportTextBytes = 256
+	maxReportTextBytes = 1_024
 
 	// Dead jobs and alloc sets.
 	maxDeadObjects  = 10_000

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"iter"
-	"slices"
 
 	"borg/proto/borgpb"
 )
@@ -465,82 +464,5 @@ func (l *loader) request(seq uint64, d *decoder) error {
 	}
 	q.byID[r.id] = r
 	q.queue = append(q.queue, r)
-	return nil
-}
-
-// finish derives what is not written down.
-func (l *loader) finish() error {
-	c := l.c
-	for _, j := range l.jobs {
-		if len(j.specs) == 0 {
-			return fmt.Errorf("job %v has no spec", j.key)
-		}
-		j.settled = j.state()
-		c.limitDomains(j)
-		if j.deathSeq == 0 {
-			c.links.add(j)
-		} else {
-			c.graveyard.queue = append(c.graveyard.queue, grave{job: j, seq: j.deathSeq, ns: j.deathNs})
-		}
-		if j.update.Rolling() {
-			for _, t := range j.rows {
-				if t.flags&taskUpdating != 0 {
-					j.update.down++
-				}
-			}
-		}
-	}
-	c.jobList = slices.SortedFunc(slices.Values(l.jobs), func(a, b *Job) int { return a.key.Compare(b.key) })
-	for _, s := range c.setList {
-		if s.deathSeq != 0 {
-			c.graveyard.queue = append(c.graveyard.queue, grave{set: s, seq: s.deathSeq, ns: s.deathNs})
-		}
-	}
-	slices.SortFunc(c.graveyard.queue, func(a, b grave) int {
-		if a.seq < b.seq {
-			return -1
-		}
-		return 1
-	})
-	for _, g := range c.graveyard.queue {
-		c.graveyard.objects++
-		c.graveyard.tasks += g.tasks()
-	}
-	return l.await()
-}
-
-// await makes the claims again, now that all copies are there.
-func (l *loader) await() error {
-	for _, w := range l.waits {
-		m, r, res := (*Machine)(nil), (*room)(nil), (*Resources)(nil)
-		if w.copy != nil {
-			m, r, res = w.copy.machine, w.copy.room(), w.copy.res
-		} else {
-			if m = w.alloc.machine; m == nil {
-				m = w.alloc.lostOn
-			}
-			res = w.alloc.set.res()
-		}
-		if m == nil || m.gone {
-			return errors.New("who waits for victims has no place")
-		}
-		if r == nil {
-			r = &m.room
-		}
-		var victims []*Copy
-		for _, id := range w.victims {
-			v := m.find(id)
-			if v == nil || v.stop == nil || v.stop.promised != nil || slices.Contains(victims, v) {
-				return fmt.Errorf("the victim %v is not there", id)
-			}
-			victims = append(victims, v)
-		}
-		claim := await(r, res, victims)
-		if w.copy != nil {
-			w.copy.wait = claim
-		} else {
-			w.alloc.wait = claim
-		}
-	}
 	return nil
 }

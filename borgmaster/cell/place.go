@@ -55,6 +55,15 @@ type domain struct {
 	name string
 }
 
+// String names a domain for people: "rack r2", "machine m3".
+func (d domain) String() string {
+	kind := [NumDomainKinds]string{"machine", "rack", "power domain"}[d.kind]
+	if d.own && d.kind != DomainMachine {
+		return "machine " + d.name + " (which names no " + kind + ")"
+	}
+	return kind + " " + d.name
+}
+
 func (m *Machine) domain(kind DomainKind) domain { return m.domains[kind] }
 
 // SameDomain tells whether two machines share a failure domain of that kind.
@@ -165,23 +174,33 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	if f := fitAlloc(p); f != FitOK {
 		return f
 	}
-	for kind, limit := range a.limits {
-		if limit == 0 {
-			continue
-		}
-		n := a.counts[m.domains[kind]] + v.inDomain(p, m, DomainKind(kind))
-		if o != nil {
-			n += o.InDomain[kind]
-		}
-		if n >= limit {
-			return FitDomainLimit
-		}
+	if _, _, full := fullDomain(p, &a, o, v); full {
+		return FitDomainLimit
 	}
 	free := c.free(p, o, v)
 	if f := a.need.Resources.shortOf(&free); f != FitOK {
 		return f
 	}
 	return fitPorts(p, o, v)
+}
+
+// fullDomain finds the first failure domain of the machine that has as many
+// running tasks of the asker as the spec allows.
+func fullDomain(p *Placement, a *asker, o *Overlay, v *victims) (d domain, n uint32, full bool) {
+	m := p.Machine
+	for kind, limit := range a.limits {
+		if limit == 0 {
+			continue
+		}
+		n = a.counts[m.domains[kind]] + v.inDomain(p, m, DomainKind(kind))
+		if o != nil {
+			n += o.InDomain[kind]
+		}
+		if n >= limit {
+			return m.domains[kind], n, true
+		}
+	}
+	return domain{}, 0, false
 }
 
 // fitAlloc: tasks of a job that names an alloc set run in its allocs, all

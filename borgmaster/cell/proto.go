@@ -21,8 +21,8 @@ func (c *Cell) JobProto(j *Job) *borgpb.Job {
 	if j.update.Rolling() {
 		st.UpdateUid = j.update.uid.String()
 	}
-	if st.Reason == "" && j.pending > 0 && !c.eligible(j) {
-		st.Reason = "waits for a job that it starts after"
+	if st.Reason == "" && j.pending > 0 {
+		st.Reason = c.HeldBack(j)
 	}
 	return &borgpb.Job{Meta: j.meta(j.version), Spec: spec, Status: st}
 }
@@ -52,35 +52,45 @@ func (c *Cell) TaskProto(j *Job, index uint32, attempts bool) *borgpb.Task {
 			st.ChangedWallNs, st.Reason = j.changedWallNs, j.reason
 		}
 	}
-	need, version := j.Need(index), j.latest().Version
+	spec := j.latest()
 	shown := t.cur
 	if shown == nil && t.past != nil && t.past.attempt == t.attempt {
 		shown = t.past
 	}
+	version := spec.Version
 	if shown != nil {
-		st.Machine, st.Ports, st.Restarts = shown.machine.name, shown.Ports(), shown.restarts
-		st.AttemptState, st.LastExit, st.StartedWallNs = shown.State(), shown.Exit(), shown.startedWallNs
-		if shown.alloc != nil {
-			st.Alloc = shown.alloc.Name()
+		st.LastExit = shown.Exit()
+		if t.state != statePending {
+			version = shown.version
+			shown.describe(st)
 		}
-		if shown.state.live() {
-			st.Pid = shown.pid
+		if t.cur != nil {
+			spec = t.cur.spec
 		}
-		version = shown.version
-		if shown.spec != nil {
-			need = shown.spec.Need(index)
-		}
-		if st.Reason == "" {
-			st.Reason = shown.Reason()
-		}
-		st.Reservation = &borgpb.Reservation{Resources: shown.res.Proto()}
 	}
 	if attempts {
 		for p := range t.Past() {
 			st.Attempts = append(st.Attempts, p.Proto())
 		}
 	}
-	return &borgpb.Task{Meta: j.meta(version), Index: index, Spec: need.Task, Status: st}
+	return &borgpb.Task{Meta: j.meta(version), Index: index, Spec: spec.Need(index).Task, Status: st}
+}
+
+// describe fills in what is known of the copy that a task has or had last. A
+// pending task has no place, so nothing is said of the one that it had.
+func (p *Copy) describe(st *borgpb.TaskStatus) {
+	st.Machine, st.Ports, st.Restarts = p.machine.name, p.Ports(), p.restarts
+	st.AttemptState, st.StartedWallNs = p.State(), p.startedWallNs
+	if p.alloc != nil {
+		st.Alloc = p.alloc.Name()
+	}
+	if p.state.live() {
+		st.Pid = p.pid
+	}
+	if st.Reason == "" {
+		st.Reason = p.Reason()
+	}
+	st.Reservation = &borgpb.Reservation{Resources: p.res.Proto()}
 }
 
 // Proto shows a copy as an attempt.

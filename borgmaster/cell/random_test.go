@@ -239,7 +239,7 @@ func (w *walk) forget(e Event) {
 }
 
 // fits holds S6: at the index of an assignment its machine is not over in the
-// view in which it was placed.
+// view in which it was placed, once the victims that are promised have gone.
 func (w *walk) fits(e Event) {
 	m, j := w.c.Machine(e.Machine), w.c.JobByUID(e.UID)
 	if m == nil || j == nil || e.Kind != borgpb.EventKind_EVENT_KIND_SCHEDULE {
@@ -249,7 +249,13 @@ func (w *walk) fits(e Event) {
 	if p == nil || m.version != 1 {
 		return
 	}
-	held, room := p.room().held(isProd(p.priority)), p.room()
+	room := p.room()
+	held := room.limits
+	for _, o := range m.copies {
+		if o.stop != nil && o.stop.promised != nil && o.room() == room {
+			held = held.Sub(*o.res)
+		}
+	}
 	if !held.Fits(room.capacity) {
 		w.t.Fatalf("%s was placed on %s, which is over: %+v of %+v", e.Object(), e.Machine, held, room.capacity)
 	}

@@ -1,6 +1,10 @@
 package cell
 
-import "borg/proto/borgpb"
+import (
+	"slices"
+
+	"borg/proto/borgpb"
+)
 
 // ReportEffect is what applying a report would do now.
 type ReportEffect uint8
@@ -49,7 +53,9 @@ func (c *Cell) effect(m *Machine, r *borgpb.TaskReport) (ReportEffect, *Copy) {
 		// All that matters of a copy told to stop is its end; one that stops
 		// without having been told is heard of again when it has.
 		return ReportKnown, p
-	case r.Restarts < p.restarts:
+	case r.Restarts < p.restarts && state != attemptBackoff:
+		// Said before what is known. (A start that could not even begin is no
+		// restart after all: the count goes back while the borglet waits.)
 		return ReportStale, p
 	case p.says(r):
 		return ReportKnown, p
@@ -113,6 +119,7 @@ func (c *Cell) reportAll(o *borgpb.Reports, res *borgpb.Result) {
 	for _, mr := range o.Machines {
 		total += len(mr.Tasks)
 	}
+	c.now.events = slices.Grow(c.now.events, total)
 	n := 0
 	for _, mr := range o.Machines {
 		m := c.machines[mr.Machine]
@@ -169,7 +176,7 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	was := p.state
 	newPid := r.Pid != p.pid
 	restarted := r.Restarts > p.restarts
-	p.restarts = max(p.restarts, r.Restarts)
+	p.restarts = r.Restarts
 	p.startedWallNs, p.shimLost = r.StartedWallNs, r.ShimLost
 	if r.Pid != 0 || attemptState(r.State).live() {
 		p.pid = r.Pid

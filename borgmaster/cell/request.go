@@ -29,6 +29,8 @@ type requests struct {
 	queue           []*request
 	nextSeq         uint64
 	forgottenWallNs int64
+	// maxRequests, but for tests.
+	most int
 }
 
 // checkRequest answers a retry from memory, or refuses what cannot be told.
@@ -90,6 +92,9 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 	q.byID[r.id] = r
 	q.queue = append(q.queue, r)
 	c.dirty(r)
+	if len(q.queue) > q.most {
+		c.forgetRequests()
+	}
 }
 
 // forgetRequests drops what is older than the memory.
@@ -97,10 +102,10 @@ func (c *Cell) forgetRequests() {
 	q := &c.requests
 	for len(q.queue) > 0 {
 		r := q.queue[0]
-		if len(q.queue) <= maxRequests && max(r.doneWallNs, r.madeWallNs)+requestMemoryNs >= c.clock.wallNs {
-			return
-		}
 		if max(r.doneWallNs, r.madeWallNs)+requestMemoryNs >= c.clock.wallNs {
+			if len(q.queue) <= q.most {
+				return
+			}
 			// Forgotten early, so the clock alone would not tell it from a new one.
 			q.forgottenWallNs = max(q.forgottenWallNs, r.madeWallNs)
 		}

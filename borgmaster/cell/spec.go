@@ -52,8 +52,8 @@ func (s *Spec) Need(index uint32) *Need {
 
 // readSpec decodes and checks a job spec. The bytes are kept.
 func readSpec(key JobKey, data []byte, format uint32) (*Spec, *borgpb.Refusal) {
-	if len(data) > maxSpecBytes {
-		return nil, limit("spec", "%d bytes; at most %d", len(data), maxSpecBytes)
+	if len(data) > MaxSpecBytes {
+		return nil, limit("spec", "%d bytes; at most %d", len(data), MaxSpecBytes)
 	}
 	p := new(borgpb.JobSpec)
 	if r := decode(data, p, format); r != nil {
@@ -76,19 +76,16 @@ func readSpec(key JobKey, data []byte, format uint32) (*Spec, *borgpb.Refusal) {
 // overrides of each run.
 func (s *Spec) cutNeeds() *borgpb.Refusal {
 	cuts := []uint32{0}
-	env := 0
 	for _, o := range s.Proto.Overrides {
 		cuts = append(cuts, o.First)
 		if o.Last < 1<<32-1 {
 			cuts = append(cuts, o.Last+1)
 		}
-		env += len(o.Spec.Env)
 	}
 	slices.Sort(cuts)
 	cuts = slices.Compact(cuts)
-	if env > 0 && len(cuts)*(len(s.Proto.Task.Env)+env) > maxOverriddenEnv {
-		return limit("spec.overrides", "too many environment variables over %d runs of indices; at most %d in all",
-			len(cuts), maxOverriddenEnv)
+	if r := s.checkMergeWork(cuts); r != nil {
+		return r
 	}
 	for i, first := range cuts {
 		last := uint32(1<<32 - 1)
@@ -107,6 +104,23 @@ func (s *Spec) cutNeeds() *borgpb.Refusal {
 		need := &Need{First: first, Last: last, Task: task, Resources: FromProto(task.Resources)}
 		need.Resources.Ports = int64(len(task.Ports))
 		s.needs = append(s.needs, need)
+	}
+	return nil
+}
+
+// checkMergeWork bounds what merging and checking the runs costs: a small spec
+// could otherwise hold up every replica for seconds.
+func (s *Spec) checkMergeWork(cuts []uint32) *borgpb.Refusal {
+	base := s.Proto.Task
+	work := len(cuts) * (1 + len(base.Env) + len(base.Args))
+	for _, o := range s.Proto.Overrides {
+		first, _ := slices.BinarySearch(cuts, o.First)
+		runs, _ := slices.BinarySearch(cuts[first:], o.Last)
+		work += (runs + 1) * (16 + len(base.Env) + len(o.Spec.Env) + len(o.Spec.Args))
+	}
+	if work > maxMergeWork {
+		return limit("spec.overrides", "%d runs of indices with %d arguments and variables each are too much to merge; use fewer or smaller overrides",
+			len(cuts), len(base.Env)+len(base.Args))
 	}
 	return nil
 }

@@ -116,7 +116,7 @@ func (c *Cell) stateOfKey(key JobKey) state {
 func (c *Cell) addJob(j *Job) {
 	c.jobs[j.key] = j
 	c.jobsByUID[j.uid] = j
-	at, _ := slices.BinarySearchFunc(c.jobList, j.key, func(o *Job, k JobKey) int { return o.key.Compare(k) })
+	at, _ := slices.BinarySearchFunc(c.jobList, j.key, compareJob)
 	c.jobList = slices.Insert(c.jobList, at, j)
 	c.links.add(j)
 }

@@ -64,6 +64,10 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		}
 		c.touch(j, edgeUpdate)
 		if int(spec.Proto.Tasks) != len(j.rows) {
+			if res.UpdateUid == "" {
+				// The same spec undoes a resize.
+				j.version++
+			}
 			c.resize(j, spec.Proto.Tasks)
 		}
 		res.Uid, res.Version = j.uid.String(), j.version

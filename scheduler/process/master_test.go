@@ -42,6 +42,8 @@ type master struct {
 	// before is called ahead of each Assign that is applied; it may change the
 	// cell, or refuse the call.
 	before func() error
+	// after is called when an Assign was applied; its error is the answer.
+	after func() error
 	// Of the assignments that were sent.
 	done, refused int
 }
@@ -186,6 +188,11 @@ func (m *master) Assign(_ context.Context, r *borgrpc.AssignRequest) (*borgrpc.A
 	}
 	m.done += n - refused
 	m.refused += refused
+	if m.after != nil {
+		if err := m.after(); err != nil {
+			return nil, err
+		}
+	}
 	return &borgrpc.AssignResponse{Result: result}, nil
 }
 

@@ -184,6 +184,35 @@ func TestStaleRefusals(t *testing.T) {
 	})
 }
 
+// TestUnknownOutcome loses the answers to batches that were done: nothing is
+// placed twice.
+func TestUnknownOutcome(t *testing.T) {
+	m := newMaster(t)
+	m.must(t, addMachine("m1", 1_000_000))
+	calls := 0
+	m.after = func() error {
+		if calls++; calls%2 == 1 {
+			return status.Error(codes.Unavailable, "it is not known whether the op was applied")
+		}
+		return nil
+	}
+	start(t, process.Config{Master: m.addr})
+	for i := range 6 {
+		job := fmt.Sprintf("job%d", i)
+		m.must(t, submitJob(job, 40, 100))
+		eventually(t, job+" runs", func() bool { return m.running(job) == 40 })
+	}
+	m.view(func(c *cell.Cell) {
+		for j := range c.Jobs() {
+			for i, task := range j.Tasks() {
+				if task.Attempt() != 1 {
+					t.Errorf("%s/%d was placed %d times", j.Key(), i, task.Attempt())
+				}
+			}
+		}
+	})
+}
+
 // TestExplain asks over the socket.
 func TestExplain(t *testing.T) {
 	m := newMaster(t)

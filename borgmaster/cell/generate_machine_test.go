@@ -1,0 +1,105 @@
+package cell
+
+import (
+	"fmt"
+
+	"borg/proto/borgpb"
+)
+
+// Ops about machines, alloc sets and clocks, for the random walk.
+
+func (g *generator) submitAllocSet() *borgpb.Op {
+	spec := &borgpb.AllocSetSpec{
+		Allocs: uint32(1 + g.r.IntN(4)), Priority: pick(g.r, []int32{50, 110, 200, 400}),
+		Resources: &borgpb.Resources{CpuMilli: 1000 + int64(g.r.IntN(3))*1000, MemBytes: 2 << 30, DiskBytes: 2 << 30, Ports: int64(g.r.IntN(5))},
+	}
+	if g.one(3) {
+		spec.MaxPerMachine = 1
+	}
+	name := pick(g.r, []string{"p", "q", "a"})
+	return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
+		User: "ann", Name: name, Labels: g.labels(), Spec: marshal(g.t, spec)}}}
+}
+
+func (g *generator) killAllocSet() *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{
+		User: "ann", Name: pick(g.r, []string{"p", "q", "z"}), ExpectVersion: g.version()}}}
+}
+
+func (g *generator) machineName() string {
+	if g.one(30) {
+		return "nowhere"
+	}
+	return fmt.Sprintf("m%d", g.r.IntN(10))
+}
+
+func (g *generator) machineOp() *borgpb.Op {
+	name := g.machineName()
+	m := g.c.Machine(name)
+	r := g.r
+	switch n := r.IntN(100); {
+	case m == nil || n < 10:
+		return g.addMachine(name)
+	case n < 13:
+		return &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: name, Force: g.one(3)}}}
+	case n < 30:
+		o := &borgpb.SetMachine{Name: name, ExpectVersion: g.version(), SetAttributes: map[string]string{"rack": fmt.Sprint(r.IntN(3))}}
+		if g.one(3) {
+			o.Capacity = &borgpb.Resources{CpuMilli: int64(r.IntN(9)) * 1000, MemBytes: 8 << 30, DiskBytes: 20 << 30}
+		}
+		if g.one(5) {
+			o.PortFirst, o.PortLast = 20000, 20000+uint32(r.IntN(50))
+		}
+		if g.one(5) {
+			o.RemoveAttributes = []string{"rack"}
+		}
+		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
+	case (m.down && n < 80) || n < 35:
+		return &borgpb.Op{Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: name}}}
+	case n < 55:
+		term := g.term
+		if g.one(4) {
+			term--
+		}
+		return &borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: name, Term: term, Reason: "no answer"}}}
+	case !m.draining && n < 85:
+		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: name, Addr: name + ":7102"}}}
+	default:
+		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: name, Drain: !m.draining != g.one(5)}}}
+	}
+}
+
+func (g *generator) addMachine(name string) *borgpb.Op {
+	r := g.r
+	s := &borgpb.MachineSpec{
+		Addr:     name + ":7101",
+		Capacity: &borgpb.Resources{CpuMilli: int64(2+r.IntN(8)) * 1000, MemBytes: 8 << 30, DiskBytes: 20 << 30, Devices: map[string]int64{"gpu": int64(r.IntN(4))}},
+		Attributes: map[string]string{
+			"arch": pick(r, []string{"x86", "arm"}), "kernel": fmt.Sprint(4 + r.IntN(4)), "rack": fmt.Sprint(r.IntN(3)),
+		},
+		PortFirst: 20000, PortLast: 20000 + uint32(4+r.IntN(40)),
+	}
+	if g.one(6) {
+		s.Taints = []*borgpb.Taint{{Key: "dedicated", Value: "x"}}
+	}
+	if g.one(20) {
+		s.PortLast = 70000
+	}
+	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: name, Labels: g.labels(), Spec: s}}}
+}
+
+func (g *generator) clockOp() *borgpb.Op {
+	switch g.r.IntN(4) {
+	case 0:
+		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(g.r.IntN(3))}}}
+	case 1:
+		i, d, ok := g.c.LastDigest()
+		o := &borgpb.LogDigest{Index: i, Digest: d[:]}
+		if !ok || g.one(4) {
+			o.Digest = nil
+		}
+		return &borgpb.Op{Op: &borgpb.Op_Digest{Digest: o}}
+	default:
+		return &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{ConfirmWall: g.one(2)}}}
+	}
+}

@@ -1,0 +1,82 @@
+package cell
+
+import (
+	"bytes"
+	"compress/gzip"
+	"encoding/binary"
+	"flag"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"strings"
+	"testing"
+
+	"borg/proto/borgpb"
+)
+
+const goldenLog, goldenDigest = "testdata/format1.log.gz", "testdata/format1.digest"
+
+// TestGoldenLog applies a recorded log of format 1 and wants the digest that
+// it led to when it was recorded, and on the way the digests that were logged.
+// No build may ever change what an old log means. It was recorded, and is with
+// -rewrite as long as nothing depends on format 1, from a random walk.
+func TestGoldenLog(t *testing.T) {
+	if f := flag.Lookup("rewrite"); f != nil && f.Value.String() == "true" {
+		recordGolden(t)
+	}
+	file, err := os.Open(goldenLog)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	z, err := gzip.NewReader(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	data, err := io.ReadAll(z)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := New("golden", 1)
+	for len(data) > 0 {
+		n := binary.BigEndian.Uint32(data)
+		c.Apply(c.Index()+1, 1+c.Index()/1000, data[4:4+n])
+		data = data[4+n:]
+	}
+	want, err := os.ReadFile(goldenDigest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := goldenWords(c); got != strings.TrimSpace(string(want)) {
+		t.Errorf("the log leads to %s, want %s", got, want)
+	}
+}
+
+func goldenWords(c *Cell) string {
+	at, d, _ := c.LastDigest()
+	return fmt.Sprintf("%d %x %d %x", c.Index(), c.Digest(), at, d)
+}
+
+func recordGolden(t *testing.T) {
+	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 42))}
+	g.c = New("golden", 1)
+	var log bytes.Buffer
+	z := gzip.NewWriter(&log)
+	for range 2_500 {
+		g.cellNs += second / 5
+		g.wallNs += second / 5
+		g.term = 1 + g.c.Index()/1000
+		data := marshal(t, &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{g.next()}})
+		z.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data))))
+		z.Write(data)
+		g.c.Apply(g.c.Index()+1, g.term, data)
+	}
+	z.Close()
+	if err := os.WriteFile(goldenLog, log.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(goldenDigest, []byte(goldenWords(g.c)+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}

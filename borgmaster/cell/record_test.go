@@ -1,0 +1,378 @@
+package cell
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"unsafe"
+
+	"borg/proto/borgpb"
+)
+
+// richCell is a cell with a bit of everything: where a random walk led.
+func richCell(t testing.TB, ops int) *Cell {
+	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(3, 42))}
+	for range ops {
+		g.cellNs += second / 10
+		g.wallNs += second / 10
+		e := &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{g.next()}}
+		g.c.Apply(g.c.Index()+1, 1, marshal(t, e))
+	}
+	return g.c
+}
+
+// derivedFields are those that follow from others, by type: they are computed
+// anew by Load and verified by Check. Every other field of a record must be in
+// its encoding.
+var derivedFields = map[string][]string{
+	"Cell": {"jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
+		"records", "diverged", "liveTasks", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"requests.byID", "requests.queue", "requests.most"},
+	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "copies", "allocs", "ports", "domains"},
+	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},
+	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
+	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
+		"settled", "touched", "lastEdge", "gone"},
+	"Spec":    {"Proto", "uses", "gone", "allocSet", "needs"},
+	"Task":    {"job", "past", "cur.stop"},
+	"Copy":    {"next"},
+	"Update":  {"down", "cursor"},
+	"request": {"gone"},
+}
+
+// TestEveryFieldCounts changes each field of each kind of record, one at a
+// time, and wants the record, and so the digest, to change.
+func TestEveryFieldCounts(t *testing.T) {
+	c := richCell(t, 3000)
+	seen := make(map[string]int)
+	for _, r := range slices.Collect(c.objects()) {
+		if !r.exists() {
+			continue
+		}
+		name, v := reflect.TypeOf(r).Elem().Name(), reflect.ValueOf(r).Elem()
+		if h, ok := r.(*headMark); ok {
+			name, v = "Cell", reflect.ValueOf(h.cell).Elem()
+		}
+		if seen[name]++; seen[name] > 20 {
+			continue
+		}
+		changeFields(t, r, name, "", v)
+	}
+	for name := range derivedFields {
+		if seen[name] == 0 {
+			t.Errorf("the cell holds no %s", name)
+		}
+	}
+}
+
+// changeFields walks the fields of a struct.
+func changeFields(t *testing.T, r record, kind, prefix string, v reflect.Value) {
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		path := prefix + f.Name
+		if f.Name == "mark" || slices.Contains(derivedFields[kind], path) {
+			continue
+		}
+		fv := reflect.NewAt(f.Type, unsafe.Pointer(v.Field(i).UnsafeAddr())).Elem()
+		if f.Type.Kind() == reflect.Struct {
+			changeFields(t, r, kind, path+".", fv)
+			continue
+		}
+		before := encoded(r)
+		old := reflect.New(f.Type).Elem()
+		old.Set(fv)
+		if !change1(r, fv) {
+			t.Fatalf("%s.%s: the test does not know how to change a %v", kind, path, f.Type)
+		}
+		if after := encoded(r); bytes.Equal(before, after) {
+			t.Errorf("%s.%s: changed from %v, and the record is the same", kind, path, old)
+		}
+		fv.Set(old)
+		if !bytes.Equal(before, encoded(r)) {
+			t.Fatalf("%s.%s: not restored", kind, path)
+		}
+	}
+}
+
+// encoded is what the digest sees of a record.
+func encoded(r record) []byte {
+	h := recordHash(r.appendKey(nil), r.appendValue(nil))
+	if !r.exists() {
+		return nil
+	}
+	return h[:]
+}
+
+// change1 gives a field another value.
+func change1(r record, v reflect.Value) bool {
+	switch v.Kind() {
+	case reflect.Bool:
+		v.SetBool(!v.Bool())
+	case reflect.Int32, reflect.Int64:
+		v.SetInt(v.Int() + 1)
+	case reflect.Uint8, reflect.Uint16, reflect.Uint32, reflect.Uint64:
+		v.SetUint(v.Uint() ^ 1)
+	case reflect.String:
+		v.SetString(v.String() + "x")
+	case reflect.Map:
+		m := reflect.MakeMap(v.Type())
+		m.SetMapIndex(reflect.ValueOf("new"), reflect.ValueOf("x"))
+		v.Set(m)
+	case reflect.Slice:
+		v.Set(reflect.Append(slicesClone(v), reflect.New(v.Type().Elem()).Elem()))
+	case reflect.Pointer:
+		return changePointer(r, v)
+	default:
+		return false
+	}
+	return true
+}
+
+func slicesClone(v reflect.Value) reflect.Value {
+	return reflect.AppendSlice(reflect.MakeSlice(v.Type(), 0, v.Len()+1), v)
+}
+
+// changePointer points a field at something else of its type.
+func changePointer(r record, v reflect.Value) bool {
+	switch v.Interface().(type) {
+	case *Machine:
+		v.Set(reflect.ValueOf(&Machine{name: "elsewhere"}))
+	case *Alloc:
+		v.Set(reflect.ValueOf(&Alloc{set: &AllocSet{uid: UID{9, 9, 9}}, index: 77}))
+	case *Job:
+		v.Set(reflect.ValueOf(&Job{uid: UID{9, 9, 9}, rows: []*Task{{}}}))
+	case *Spec:
+		if v.IsNil() {
+			v.Set(reflect.ValueOf(&Spec{}))
+		} else {
+			v.SetZero()
+		}
+	case *Resources:
+		// What a bound copy holds follows from its spec.
+		if p, ok := r.(*Copy); ok && p.spec != nil {
+			p.spec = nil
+		}
+		v.Set(reflect.ValueOf(&Resources{CPUMilli: 12345}))
+	case *Exit:
+		v.Set(reflect.ValueOf(&Exit{Code: 99}))
+	case *stopping:
+		v.Set(reflect.ValueOf(&stopping{index: 12345}))
+	case *waiting:
+		v.Set(reflect.ValueOf(&waiting{victims: []*Copy{{job: &Job{}}}}))
+	case *Copy:
+		if v.IsNil() {
+			v.Set(reflect.ValueOf(&Copy{machine: &Machine{}, res: &Resources{}}))
+		} else {
+			v.SetZero()
+		}
+	default:
+		return false
+	}
+	return true
+}
+
+// TestNestedFieldsCount does the same for what records point at.
+func TestNestedFieldsCount(t *testing.T) {
+	j := &Job{uid: UID{1, 2, 3}, key: JobKey{"u", "j"}}
+	p := &Copy{
+		job: j, machine: &Machine{name: "m"}, state: attemptStopping, res: &Resources{Devices: []Device{{"gpu", 1}}},
+		exit: &Exit{}, stop: &stopping{},
+	}
+	victim := &Copy{job: &Job{uid: UID{4, 5, 6}}, machine: p.machine, res: p.res, stop: &stopping{}}
+	p.wait = &waiting{victims: []*Copy{victim}}
+	skip := []string{"promised", "room", "res", "discount"}
+	for name, target := range map[string]any{
+		"res": p.res, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
+	} {
+		v := reflect.ValueOf(target).Elem()
+		for i := range v.NumField() {
+			f := v.Type().Field(i)
+			if slices.Contains(skip, f.Name) {
+				continue
+			}
+			fv := reflect.NewAt(f.Type, unsafe.Pointer(v.Field(i).UnsafeAddr())).Elem()
+			old := reflect.New(f.Type).Elem()
+			old.Set(fv)
+			before := encoded(p)
+			switch f.Name {
+			case "victims":
+				p.wait.victims = append([]*Copy{victim}, victim)
+			case "Devices":
+				p.res.Devices = []Device{{"gpu", 2}}
+			default:
+				if !change1(p, fv) {
+					t.Fatalf("%s.%s: the test does not know how to change a %v", name, f.Name, f.Type)
+				}
+			}
+			if bytes.Equal(before, encoded(p)) {
+				t.Errorf("%s.%s: changed, and the record is the same", name, f.Name)
+			}
+			fv.Set(old)
+		}
+	}
+}
+
+// TestAllocPlaceCounts wants all places of an alloc told apart; it is on one
+// machine, lost on one, or nowhere.
+func TestAllocPlaceCounts(t *testing.T) {
+	m1, m2 := &Machine{name: "m1"}, &Machine{name: "m2"}
+	seen := make(map[string]string)
+	for what, a := range map[string]*Alloc{
+		"nowhere": {}, "on m1": {machine: m1}, "on m2": {machine: m2}, "lost on m1": {lostOn: m1}, "lost on m2": {lostOn: m2},
+	} {
+		a.set, a.attempt = &AllocSet{}, 1
+		e := string(encoded(a))
+		if other, ok := seen[e]; ok {
+			t.Errorf("an alloc %s is written as one %s", what, other)
+		}
+		seen[e] = what
+	}
+}
+
+// TestLoadRefuses damages what was written down, in every way that a byte can
+// be wrong, and wants an error or a cell that is sound, never a panic.
+// BORG_DAMAGE (600) times, from seed BORG_DAMAGE_SEED (1).
+func TestLoadRefuses(t *testing.T) {
+	c := richCell(t, 800)
+	type kv struct{ k, v []byte }
+	var records []kv
+	for k, v := range c.Records() {
+		records = append(records, kv{bytes.Clone(k), bytes.Clone(v)})
+	}
+	load := func(list []kv) (*Cell, error) {
+		return Load(func(yield func(k, v []byte) bool) {
+			for _, r := range list {
+				if !yield(r.k, r.v) {
+					return
+				}
+			}
+		})
+	}
+	if n, err := load(records); err != nil || n.Digest() != c.Digest() {
+		t.Fatalf("undamaged: %v", err)
+	}
+	r := newRand(uint64(envInt(t, "BORG_DAMAGE_SEED", 1)))
+	refused := 0
+	for n := range envInt(t, "BORG_DAMAGE", 600) {
+		list := slices.Clone(records)
+		i := r.IntN(len(list))
+		what := ""
+		switch n % 5 {
+		case 0:
+			list = slices.Delete(list, i, i+1)
+			what = "left out"
+		case 1:
+			list[i].v = list[i].v[:r.IntN(len(list[i].v))]
+			what = "cut short"
+		case 2:
+			list[i].v = append(bytes.Clone(list[i].v), 0)
+			what = "with a byte more"
+		case 3:
+			list = slices.Insert(list, i, list[i])
+			what = "twice"
+		default:
+			v := bytes.Clone(list[i].v)
+			v[r.IntN(len(v))] ^= 1 << r.IntN(8)
+			list[i].v = v
+			what = "with a bit changed"
+		}
+		n, err := load(list)
+		if err != nil {
+			refused++
+			continue
+		}
+		if what == "cut short" || what == "with a byte more" || what == "twice" {
+			t.Errorf("record %x %s was taken", records[i].k, what)
+		}
+		if n.Digest() == c.Digest() {
+			t.Errorf("record %x %s: the digest is the same", records[i].k, what)
+		}
+		liveOn(t, n, r)
+	}
+	t.Logf("%d refused, the others have other digests", refused)
+}
+
+// liveOn applies random ops to a cell that was loaded from damaged records: as
+// it was taken, it must be sound.
+func liveOn(t *testing.T, c *Cell, r *rand.Rand) {
+	g := generator{testLog: &testLog{t: t, c: c, term: c.Term(), cellNs: c.TimeNs(), wallNs: c.WallNs()}, r: r}
+	for range 40 {
+		g.cellNs += second
+		g.wallNs += second
+		e := &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{g.next()}}
+		c.Apply(c.Index()+1, g.term, marshal(t, e))
+	}
+	if err := c.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestGuard turns a panic in a check into a refusal that is the same
+// everywhere.
+func TestGuard(t *testing.T) {
+	r := guarded(func() *borgpb.Refusal { panic("oh") })
+	if r.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_INTERNAL {
+		t.Errorf("got %v", r)
+	}
+}
+
+// TestDiverged wants a cell to notice that the elected master has another
+// digest for an index that it remembers.
+func TestDiverged(t *testing.T) {
+	l := newTestLog(t)
+	for l.c.Index() < 2*digestEvery {
+		l.c.Apply(l.c.Index()+1, 1, nil)
+	}
+	d, ok := l.c.DigestAt(digestEvery)
+	if !ok {
+		t.Fatalf("no digest at %d", digestEvery)
+	}
+	logDigest := func(d Digest) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_Digest{Digest: &borgpb.LogDigest{Index: digestEvery, Digest: d[:]}}}
+	}
+	l.do(logDigest(d))
+	if err := l.c.Diverged(); err != nil {
+		t.Fatal(err)
+	}
+	d[3] ^= 1
+	l.do(logDigest(d))
+	if l.c.Diverged() == nil {
+		t.Error("another digest was not noticed")
+	}
+}
+
+// TestFlush wants Flush to write just what changed, and nothing twice.
+func TestFlush(t *testing.T) {
+	l := newTestLog(t)
+	l.do(addMachine("m1", 1000, 1<<30))
+	l.do(submitJob(t, "web", service(1000, 200, 1, 1)))
+	keys := func() (out []string) {
+		n := l.c.Dirty()
+		l.c.Flush(func(k, v []byte) { out = append(out, fmt.Sprintf("%x", k[:1])) })
+		if n != len(out) {
+			t.Errorf("Dirty is %d, Flush wrote %d", n, len(out))
+		}
+		slices.Sort(out)
+		return out
+	}
+	// Head, machine, job and spec: a task that was never placed has no record.
+	if got, want := keys(), []string{"10", "20", "40", "41"}; !slices.Equal(got, want) {
+		t.Errorf("first flush %v, want %v", got, want)
+	}
+	if got := keys(); len(got) != 0 {
+		t.Errorf("second flush %v", got)
+	}
+	l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{
+		{Uid: l.c.Job(JobKey{"u", "web"}).UID().String(), Index: 7, Machine: "m1"},
+	}}}})
+	if got, want := keys(), []string{"10", "40", "42"}; !slices.Equal(got, want) {
+		t.Errorf("flush after an assignment %v, want %v", got, want)
+	}
+	l.do(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "u", Name: "web"}}})
+	if got, want := keys(), []string{"10", "40", "42", "43"}; !slices.Equal(got, want) {
+		t.Errorf("flush after kill %v, want %v", got, want)
+	}
+}

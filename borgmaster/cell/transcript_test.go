@@ -1,0 +1,451 @@
+package cell
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+
+	"borg/proto/borgpb"
+)
+
+// TestTranscripts runs the scenarios in testdata. After each command the cell
+// is checked, and written down and read again. Rewrite with
+// go test ./borgmaster/cell -run TestTranscripts -rewrite, and read the diff.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		s := &script{testLog: newTestLog(t)}
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			s.testLog.t = t
+			out := s.run(d)
+			if err := s.c.Check(); err != nil {
+				d.Fatalf(t, "%v", err)
+			}
+			s.c = reload(t, s.c)
+			return out
+		})
+	})
+}
+
+// script runs the commands of one transcript.
+type script struct {
+	*testLog
+	d *datadriven.TestData
+}
+
+// arg returns the first value of an argument, or otherwise.
+func (s *script) arg(key, otherwise string) string {
+	for _, a := range s.d.CmdArgs {
+		if a.Key == key && len(a.Vals) > 0 {
+			return a.Vals[0]
+		}
+	}
+	return otherwise
+}
+
+func (s *script) list(key string) []string {
+	for _, a := range s.d.CmdArgs {
+		if a.Key == key {
+			return a.Vals
+		}
+	}
+	return nil
+}
+
+func (s *script) has(key string) bool {
+	for _, a := range s.d.CmdArgs {
+		if a.Key == key {
+			return true
+		}
+	}
+	return false
+}
+
+// num reads a number with an optional K, M, G (powers of 1024) or s (seconds).
+func (s *script) num(key string, otherwise int64) int64 {
+	v := s.arg(key, "")
+	if v == "" {
+		return otherwise
+	}
+	unit := int64(1)
+	if i := strings.IndexByte("KMGs", v[len(v)-1]); i >= 0 {
+		unit, v = []int64{1 << 10, 1 << 20, 1 << 30, second}[i], v[:len(v)-1]
+	}
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil {
+		s.d.Fatalf(s.t, "%s: %v", key, err)
+	}
+	return n * unit
+}
+
+// first is the argument that is a bare word: what the command is about.
+func (s *script) first(n int) string { return s.d.CmdArgs[n].Key }
+
+func (s *script) key() (user, name string) {
+	user, name, _ = strings.Cut(s.first(0), "/")
+	return user, name
+}
+
+func (s *script) run(d *datadriven.TestData) string {
+	s.d = d
+	switch d.Cmd {
+	case "show":
+		return s.show()
+	case "fit":
+		return s.fit()
+	case "time":
+		s.cellNs += s.num("cell", 0)
+		s.wallNs += s.num("wall", s.num("cell", 0))
+		s.term += uint64(s.num("term", 0))
+		return ""
+	}
+	op := s.op()
+	op.RequestId, op.RequestWallNs = s.arg("id", ""), s.wallNs-s.num("age", 0)
+	if op.RequestId == "" {
+		op.RequestWallNs = 0
+	}
+	results, events := s.apply(op)
+	return s.tell(results[0], events)
+}
+
+// tell writes down what an op did.
+func (s *script) tell(r *borgpb.Result, events []Event) string {
+	var b strings.Builder
+	refusal := func(prefix string, f *borgpb.Refusal) {
+		fmt.Fprintf(&b, "%srefused %s %s", prefix, strings.TrimPrefix(f.Kind.String(), "REFUSAL_KIND_"), f.Object)
+		if f.Field != "" {
+			fmt.Fprintf(&b, " [%s]", f.Field)
+		}
+		fmt.Fprintf(&b, ": %s\n", f.Message)
+	}
+	if r.Refusal != nil {
+		refusal("", r.Refusal)
+	} else {
+		b.WriteString("ok")
+		if r.Uid != "" {
+			fmt.Fprintf(&b, " uid %s version %d", r.Uid, r.Version)
+		}
+		if r.UpdateUid != "" {
+			fmt.Fprintf(&b, " update %s", r.UpdateUid)
+		}
+		if r.Repeated {
+			b.WriteString(" (repeated)")
+		}
+		b.WriteString("\n")
+	}
+	for _, item := range r.Items {
+		if item.Kind != 0 {
+			refusal("  ", item)
+		}
+	}
+	for _, e := range events {
+		fmt.Fprintf(&b, "  %s %s", strings.TrimPrefix(e.Kind.String(), "EVENT_KIND_"), e.Object())
+		if e.Attempt != 0 {
+			fmt.Fprintf(&b, ".%d", e.Attempt)
+		}
+		if e.Machine != "" && e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_MACHINE {
+			fmt.Fprintf(&b, " on %s", e.Machine)
+		}
+		if e.From != 0 || e.To != 0 {
+			fmt.Fprintf(&b, " %v>%v", word(e.From), word(e.To))
+		}
+		if e.Cause != 0 {
+			fmt.Fprintf(&b, " cause %s", strings.TrimPrefix(e.Cause.String(), "STOP_CAUSE_"))
+		}
+		if e.Exit != nil {
+			fmt.Fprintf(&b, " exit %d", e.Exit.Code)
+		}
+		if e.Reason != "" {
+			fmt.Fprintf(&b, " (%s)", e.Reason)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func word(s borgpb.State) string { return strings.ToLower(strings.TrimPrefix(s.String(), "STATE_")) }
+
+// op makes the op of a command.
+func (s *script) op() *borgpb.Op {
+	switch s.d.Cmd {
+	case "machine":
+		return s.machine()
+	case "set":
+		return s.setMachine()
+	case "remove":
+		return &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: s.first(0), Force: s.has("force")}}}
+	case "up":
+		return &borgpb.Op{Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: s.first(0)}}}
+	case "down":
+		return &borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{
+			Name: s.first(0), Term: uint64(s.num("term", int64(s.term))), Reason: "no answer"}}}
+	case "drain", "undrain":
+		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: s.first(0), Drain: s.d.Cmd == "drain"}}}
+	case "submit":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Spec: marshal(s.t, s.jobSpec())}}}
+	case "update":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{
+			User: user, Name: name, ExpectVersion: uint64(s.num("expect", 0)), Spec: marshal(s.t, s.jobSpec())}}}
+	case "kill":
+		user, name := s.key()
+		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{
+			User: user, Name: name, ExpectVersion: uint64(s.num("expect", 0))}}}
+	case "resize":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(s.num("tasks", 0))}}}
+	case "allocset":
+		user, name := s.key()
+		spec := &borgpb.AllocSetSpec{Allocs: uint32(s.num("allocs", 1)), Priority: int32(s.num("priority", 200)), Resources: s.resources()}
+		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: marshal(s.t, spec)}}}
+	case "kill-allocset":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
+	case "assign":
+		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}}}
+	case "report":
+		return s.report()
+	case "settime":
+		return &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{ConfirmWall: s.has("confirm")}}}
+	case "raise":
+		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(s.num("format", 0))}}}
+	}
+	s.d.Fatalf(s.t, "unknown command %s", s.d.Cmd)
+	return nil
+}
+
+func (s *script) resources() *borgpb.Resources {
+	return &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
+}
+
+func (s *script) attributes() map[string]string {
+	m := make(map[string]string)
+	for _, kv := range s.list("attr") {
+		k, v, _ := strings.Cut(kv, ":")
+		m[k] = v
+	}
+	return m
+}
+
+func (s *script) machine() *borgpb.Op {
+	m := &borgpb.MachineSpec{
+		Addr: s.first(0) + ":7101", Capacity: &borgpb.Resources{CpuMilli: s.num("cpu", 4000), MemBytes: s.num("mem", 4<<30)},
+		Attributes: s.attributes(), PortFirst: 20000, PortLast: uint32(s.num("last-port", 20009)),
+	}
+	for _, t := range s.list("taint") {
+		m.Taints = append(m.Taints, &borgpb.Taint{Key: t})
+	}
+	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: s.first(0), Spec: m}}}
+}
+
+func (s *script) setMachine() *borgpb.Op {
+	o := &borgpb.SetMachine{Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove")}
+	if s.has("cpu") {
+		o.Capacity = &borgpb.Resources{CpuMilli: s.num("cpu", 0), MemBytes: s.num("mem", 4<<30)}
+	}
+	return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
+}
+
+func (s *script) jobSpec() *borgpb.JobSpec {
+	spec := &borgpb.JobSpec{
+		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.num("tasks", 1)), Priority: int32(s.num("priority", 200)),
+		Task: &borgpb.TaskSpec{
+			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0),
+		},
+		MaxFailures: uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
+		StartAfter: s.list("after"), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
+		MaxRunning: uint32(s.num("max-running", 0)),
+		Update:     &borgpb.UpdatePolicy{BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0))},
+	}
+	if s.has("batch") {
+		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
+	}
+	if s.has("die-if-lost") {
+		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
+	}
+	for _, kv := range s.list("where") {
+		k, v, _ := strings.Cut(kv, ":")
+		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{Key: k, Relation: borgpb.Relation_RELATION_EQUAL, Value: v})
+	}
+	return spec
+}
+
+// copyID reads "<user>/<name>/<index>.<attempt>".
+func (s *script) copyID(name string) CopyID {
+	task, attempt, _ := strings.Cut(name, ".")
+	id, err := ParseTaskID(task)
+	if err != nil {
+		s.d.Fatalf(s.t, "%v", err)
+	}
+	n, _ := strconv.ParseUint(attempt, 10, 64)
+	if set := s.c.AllocSet(id.Job); set != nil {
+		return CopyID{set.uid, id.Index, n}
+	}
+	if uid := s.arg("uid", ""); uid != "" {
+		u, _ := ParseUID(uid)
+		return CopyID{u, id.Index, n}
+	}
+	j := s.c.Job(id.Job)
+	if j == nil {
+		s.d.Fatalf(s.t, "no job %v", id.Job)
+	}
+	return CopyID{j.uid, id.Index, n}
+}
+
+func (s *script) assignment() *borgpb.Assignment {
+	id := s.copyID(s.first(0))
+	a := &borgpb.Assignment{Uid: id.Job.String(), Index: id.Index, Machine: s.arg("on", ""), Alloc: s.arg("in", "")}
+	if j := s.c.JobByUID(id.Job); j != nil && j.Task(id.Index) != nil {
+		a.LastAttempt = j.Task(id.Index).attempt
+	} else if set := s.c.AllocSetByUID(id.Job); set != nil {
+		a.LastAttempt = set.allocs[id.Index].attempt
+	}
+	a.LastAttempt = uint64(s.num("last", int64(a.LastAttempt)))
+	a.Version = uint64(s.num("version", 0))
+	for _, p := range s.list("ports") {
+		n, _ := strconv.Atoi(p)
+		a.Ports = append(a.Ports, uint32(n))
+	}
+	for _, v := range s.list("victims") {
+		id := s.copyID(v)
+		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
+	}
+	return a
+}
+
+func (s *script) report() *borgpb.Op {
+	id := s.copyID(s.first(1))
+	st := borgpb.AttemptState_value["ATTEMPT_STATE_"+strings.ToUpper(s.first(2))]
+	r := &borgpb.TaskReport{
+		JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt, State: st,
+		Restarts: uint32(s.num("restarts", 0)), Pid: s.num("pid", 0), Text: s.arg("text", ""),
+	}
+	if s.has("code") {
+		r.Exit = &borgpb.Exit{Code: int32(s.num("code", 0))}
+	}
+	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{
+		{Machine: s.first(0), Tasks: []*borgpb.TaskReport{r}},
+	}}}}
+}
+
+// fit asks where a task would fit.
+func (s *script) fit() string {
+	id := s.copyID(s.first(0))
+	var b strings.Builder
+	for m := range s.c.Machines() {
+		p := &Placement{Job: s.c.JobByUID(id.Job), Set: s.c.AllocSetByUID(id.Job), Index: id.Index, Machine: m, AnyPorts: true}
+		fmt.Fprintf(&b, "%s: %v", m.name, s.c.Fit(p, nil))
+		if r := s.c.CheckPlace(p, nil); r != nil {
+			fmt.Fprintf(&b, " (%s)", r.Message)
+		}
+		b.WriteString("\n")
+	}
+	return b.String()
+}
+
+func (s *script) show() string {
+	var b strings.Builder
+	switch s.first(0) {
+	case "job":
+		j := s.c.JobProto(s.c.jobs[mustKey(s.first(1))])
+		st := j.Status
+		fmt.Fprintf(&b, "%s version %d: pending %d running %d (started %d) dead %d (finished %d) stopping %d", word(st.State),
+			j.Meta.Version, st.Pending, st.Running, st.Started, st.Dead, st.Finished, st.Stopping)
+		if st.Reason != "" {
+			fmt.Fprintf(&b, " (%s)", st.Reason)
+		}
+		b.WriteString("\n")
+	case "tasks":
+		j := s.c.jobs[mustKey(s.first(1))]
+		for i := range j.Tasks() {
+			s.showTask(&b, j, i)
+		}
+	case "machine":
+		m := s.c.Machine(s.first(1))
+		fmt.Fprintf(&b, "%s: held cpu %d mem %d ports %d of cpu %d mem %d ports %d\n", m.name,
+			m.Held(true).CPUMilli, m.Held(true).MemBytes, m.Held(true).Ports, m.Capacity().CPUMilli, m.Capacity().MemBytes, m.Capacity().Ports)
+		for p := range m.Copies() {
+			fmt.Fprintf(&b, "  %v.%d %s", p.TaskID(), p.attempt, attemptWord(p.State()))
+			if p.alloc != nil {
+				fmt.Fprintf(&b, " in %s", p.alloc.Name())
+			}
+			if p.stop != nil {
+				fmt.Fprintf(&b, " cause %s grace %ds", strings.TrimPrefix(p.Cause().String(), "STOP_CAUSE_"), p.GraceNs()/second)
+			}
+			for _, id := range p.After() {
+				fmt.Fprintf(&b, " after %v", id)
+			}
+			b.WriteString("\n")
+		}
+	case "update":
+		u := s.c.UpdateProto(s.c.jobs[mustKey(s.first(1))])
+		st := u.Status
+		fmt.Fprintf(&b, "%s version %d to %d: in place %d restarted %d rescheduled %d skipped %d remaining %d",
+			strings.ToLower(strings.TrimPrefix(st.State.String(), "UPDATE_STATE_")), u.Spec.FromVersion, u.Spec.ToVersion,
+			st.InPlace, st.Restarted, st.Rescheduled, st.Skipped, st.Remaining)
+		if st.Reason != "" {
+			fmt.Fprintf(&b, " (%s)", st.Reason)
+		}
+		b.WriteString("\n")
+	case "pending":
+		for j, i := range s.c.Pending() {
+			fmt.Fprintf(&b, "%v\n", TaskID{j.key, i})
+		}
+		for a := range s.c.PendingAllocs() {
+			fmt.Fprintf(&b, "%s\n", a.Name())
+		}
+	case "allocs":
+		set := s.c.sets[mustKey(s.first(1))]
+		for a := range set.Allocs() {
+			p := s.c.AllocProto(a)
+			fmt.Fprintf(&b, "%s %s on %q used cpu %d tasks %v\n", a.Name(), word(p.Status.State), p.Status.Machine, p.Status.Used.CpuMilli, p.Status.Tasks)
+		}
+	case "time":
+		fmt.Fprintf(&b, "cell %ds wall %ds suspect %v\n", s.c.TimeNs()/second, s.c.WallNs()/second-1_700_000_000, s.c.WallSuspect())
+	}
+	return b.String()
+}
+
+func (s *script) showTask(b *strings.Builder, j *Job, i uint32) {
+	t := s.c.TaskProto(j, i, true)
+	st := t.Status
+	fmt.Fprintf(b, "%d %s attempt %d", i, word(st.State), st.Attempt)
+	if st.Machine != "" {
+		fmt.Fprintf(b, " %s on %s version %d", attemptWord(st.AttemptState), st.Machine, t.Meta.Version)
+	}
+	if st.Restarts > 0 {
+		fmt.Fprintf(b, " restarts %d", st.Restarts)
+	}
+	if st.Failures > 0 {
+		fmt.Fprintf(b, " failures %d", st.Failures)
+	}
+	if st.Reason != "" {
+		fmt.Fprintf(b, " (%s)", st.Reason)
+	}
+	b.WriteString("\n")
+	for _, a := range st.Attempts {
+		fmt.Fprintf(b, "  attempt %d %s on %s", a.Attempt, attemptWord(a.State), a.Machine)
+		if a.Cause != 0 {
+			fmt.Fprintf(b, " cause %s", strings.TrimPrefix(a.Cause.String(), "STOP_CAUSE_"))
+		}
+		if a.Exit != nil {
+			fmt.Fprintf(b, " exit %d", a.Exit.Code)
+		}
+		b.WriteString("\n")
+	}
+}
+
+func attemptWord(s borgpb.AttemptState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "ATTEMPT_STATE_"))
+}
+
+func mustKey(s string) JobKey {
+	k, err := ParseJobKey(s)
+	if err != nil {
+		panic(err)
+	}
+	return k
+}
