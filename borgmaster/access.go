@@ -22,6 +22,7 @@ var access = []struct {
 }{
 	{"/borgrpc.MasterService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_TASK, borgpb.Role_ROLE_MASTER, borgpb.Role_ROLE_SCHEDULER}},
 	{"/borgrpc.MemberService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_MASTER}},
+	{"/borgrpc.CheckpointService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_MASTER}},
 	{"/borgrpc.SchedulingService/", []borgpb.Role{borgpb.Role_ROLE_SCHEDULER}},
 	{"/borgrpc.ReplicaService/", []borgpb.Role{borgpb.Role_ROLE_MASTER}},
 	{"/borgrpc.RaftService/", []borgpb.Role{borgpb.Role_ROLE_MASTER}},

@@ -45,12 +45,25 @@ func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, 
 	}
 	op := proto.CloneOf(asked)
 	op.Principal = caller
+	if r := tooLarge(op); r != nil {
+		return &borgpb.Result{Refusal: r}, nil
+	}
 	return onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.cfg.Log.Propose(ctx, op) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: op})
 			return resp.GetResult(), err
 		})
+}
+
+// maxOpBytes is what fits into a log entry of 1 MiB, with room for its head.
+const maxOpBytes = 1<<20 - 1<<10
+
+func tooLarge(op *borgpb.Op) *borgpb.Refusal {
+	if n := proto.Size(op); n > maxOpBytes {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_LIMIT, "", "the op has %d bytes; %d fit into the log", n, maxOpBytes)
+	}
+	return nil
 }
 
 // GetCell says how this replica sees the cell; it works with nobody elected.
@@ -65,6 +78,15 @@ func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.
 	}
 	m.cfg.Log.View(func(c *cell.Cell) { describeCell(resp, c) })
 	return resp, nil
+}
+
+// grpcError is the function of that name, save that whatever goes wrong in a replica that
+// stops is worth another try on another one.
+func (m *Master) grpcError(err error) error {
+	if err = grpcError(err); status.Code(err) == codes.Internal && m.isStopping() {
+		return status.Error(codes.Unavailable, "this replica is stopping")
+	}
+	return err
 }
 
 // grpcError puts what can go wrong below the API into codes: Unavailable means

@@ -2,6 +2,7 @@ package borgmaster_test
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -94,6 +95,17 @@ func TestDoorsAreForRoles(t *testing.T) {
 	_, err = borgrpc.NewReplicaServiceClient(tc.conn(1, user("root"))).Report(t.Context(), &borgrpc.ReportRequest{})
 	if status.Code(err) != codes.PermissionDenied {
 		t.Errorf("a user calls Report: %v, want PermissionDenied", err)
+	}
+	save, err := borgrpc.NewCheckpointServiceClient(tc.conn(1, user("bob"))).SaveCheckpoint(t.Context(), &borgrpc.SaveCheckpointRequest{})
+	if err == nil {
+		_, err = save.Recv()
+	}
+	if status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "not an operator") {
+		t.Errorf("bob asks for a checkpoint: %v, want PermissionDenied", err)
+	}
+	_, err = borgrpc.NewMemberServiceClient(tc.conn(1, user("bob"))).RemoveMember(t.Context(), &borgrpc.RemoveMemberRequest{Id: 1})
+	if status.Code(err) != codes.PermissionDenied {
+		t.Errorf("bob removes a member: %v, want PermissionDenied", err)
 	}
 	_, err = borgrpc.NewMasterServiceClient(tc.conn(1, &borgpb.Principal{})).GetCell(t.Context(), &borgrpc.GetCellRequest{})
 	if status.Code(err) != codes.Unauthenticated {
@@ -194,6 +206,26 @@ func TestReads(t *testing.T) {
 		if status.Code(err) != codes.NotFound {
 			t.Errorf("something that is not there: %v, want NotFound", err)
 		}
+	}
+}
+
+func TestListsThatAreTooLong(t *testing.T) {
+	tc := newCell(t, 1, nil)
+	big := make([]byte, 60<<10)
+	for i := range big {
+		big[i] = 'x'
+	}
+	for i := range 130 {
+		op := submit(t, "alice", fmt.Sprint("j", i), 1)
+		op.GetSubmitJob().Annotations = map[string]string{"note": string(big)}
+		tc.must(tc.client(1, "alice"), op)
+	}
+	_, err := tc.client(1, "alice").ListJobs(t.Context(), &borgrpc.ListJobsRequest{})
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "narrow it") {
+		t.Errorf("a list of 7.6 MiB: %v, want an error that says what to do", err)
+	}
+	if _, err := tc.client(1, "alice").ListJobs(t.Context(), &borgrpc.ListJobsRequest{User: "bob"}); err != nil {
+		t.Errorf("the list narrowed: %v", err)
 	}
 }
 

@@ -26,11 +26,12 @@ const testCellID = "testcell"
 
 // testCell is masters over a log in memory, with real doors between them.
 type testCell struct {
-	t       *testing.T
-	group   *memlog.Group
-	masters []*borgmaster.Master
-	addrs   []string
-	ops     int
+	t     *testing.T
+	group *memlog.Group
+	addrs []string
+	// stop ends one master, by replica less one.
+	stop []func()
+	ops  int
 }
 
 // clock lets time pass speed times as quickly as outside.
@@ -61,9 +62,6 @@ func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	var servers []*grpc.Server
 	for i, l := range listeners {
 		log := tc.group.Replica(uint64(i + 1))
 		config := borgmaster.Config{
@@ -79,17 +77,18 @@ func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)
 		}
 		s := door.NewServer(borgmaster.Guard()...)
 		m.RegisterServices(s)
-		tc.masters, servers = append(tc.masters, m), append(servers, s)
+		ctx, cancel := context.WithCancel(context.Background())
+		var running sync.WaitGroup
 		running.Go(func() { s.Serve(l) })
 		running.Go(func() { m.Run(ctx) })
-	}
-	t.Cleanup(func() {
-		cancel()
-		for _, s := range servers {
+		stop := sync.OnceFunc(func() {
+			cancel()
 			s.Stop()
-		}
-		running.Wait()
-	})
+			running.Wait()
+		})
+		tc.stop = append(tc.stop, stop)
+		t.Cleanup(stop)
+	}
 	tc.group.Elect(1)
 	return tc
 }
@@ -198,7 +197,12 @@ func (tc *testCell) place(owner, name, machine string) {
 
 func (tc *testCell) tasks(owner, name string) []*borgpb.Task {
 	tc.t.Helper()
-	resp, err := tc.client(1, owner).ListTasks(tc.t.Context(), &borgrpc.ListTasksRequest{User: owner, Name: name, Attempts: true})
+	return tc.tasksAt(1, owner, name)
+}
+
+func (tc *testCell) tasksAt(replica int, owner, name string) []*borgpb.Task {
+	tc.t.Helper()
+	resp, err := tc.client(replica, owner).ListTasks(tc.t.Context(), &borgrpc.ListTasksRequest{User: owner, Name: name, Attempts: true})
 	if err != nil {
 		tc.t.Fatal(err)
 	}

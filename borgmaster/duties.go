@@ -30,9 +30,7 @@ const (
 	retryNs = 2e9
 	// Pause between two changes of what is said of a machine.
 	setPauseNs = 10e9
-	// The cell's clocks are moved on when no entry did for so long: while
-	// something waits for cell time, and when nothing does.
-	timeBusyNs = 1e9
+	// The cell's clocks are moved on when no entry did for so long.
 	timeIdleNs = 10e9
 	// Of all machines, at most this part (per cent) and at least one a minute
 	// are called down.
@@ -77,11 +75,9 @@ type (
 		Machine string
 		OK      bool
 	}
-	// ticked: time passed. Applied is the log's applied index; Waiting says that
-	// something waits for cell time.
+	// ticked: time passed. Applied is the log's applied index.
 	ticked struct {
 		Applied uint64
-		Waiting bool
 		Members []uint64
 	}
 )
@@ -181,9 +177,8 @@ func (d *duties) Step(now int64, event dutyEvent) []dutyEffect {
 	case proposed:
 		if m := d.machines[e.Machine]; m != nil {
 			m.proposing = false
-			if !e.OK {
-				m.tryAgainNs = now + retryNs
-			}
+			// Done or not: what the cell made of it is seen by then.
+			m.tryAgainNs = now + retryNs
 		}
 	case ticked:
 		return d.tick(now, e)
@@ -347,11 +342,7 @@ func (d *duties) tick(now int64, e ticked) []dutyEffect {
 	if e.Applied != d.applied {
 		d.applied, d.appliedAtNs = e.Applied, now
 	}
-	pause := int64(timeIdleNs)
-	if e.Waiting {
-		pause = timeBusyNs
-	}
-	if now-d.appliedAtNs >= pause {
+	if now-d.appliedAtNs >= timeIdleNs {
 		d.appliedAtNs = now
 		effects = append(effects, propose{Op: &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}}})
 	}

@@ -136,7 +136,7 @@ func parseDuty(t *testing.T, td *datadriven.TestData) dutyEvent {
 	case "tick":
 		td.ScanArgs(t, "members", &text)
 		td.MaybeScanArgs(t, "applied", &n)
-		return ticked{Applied: n, Members: ids(t, text), Waiting: td.HasArg("waiting")}
+		return ticked{Applied: n, Members: ids(t, text)}
 	}
 	t.Fatalf("unknown command %q", td.Cmd)
 	return nil

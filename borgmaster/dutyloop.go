@@ -142,11 +142,16 @@ func (d *dutyLoop) step(event dutyEvent) {
 		return
 	}
 	ctx, term := d.ctx, d.term
+	before := d.core.liveVersion
 	// Started under mu, so that none starts once Run waits for them.
 	for _, e := range d.core.Step(d.m.cfg.MonotonicNs(), event) {
 		d.running.Go(func() { d.act(ctx, term, e) })
 	}
+	live, version := d.core.live, d.core.liveVersion
 	d.mu.Unlock()
+	if version != before {
+		d.m.cfg.Logger.Info("replicas that share the machines", "live", live, "term", term)
+	}
 }
 
 // hear takes in a shard's report and says who shares the machines.
@@ -186,7 +191,7 @@ func (d *dutyLoop) act(ctx context.Context, term uint64, effect dutyEffect) {
 func (d *dutyLoop) propose(ctx context.Context, e propose) bool {
 	ctx, cancel := context.WithTimeout(ctx, dutyTimeout)
 	defer cancel()
-	e.Op.Principal = self
+	e.Op.Principal = ownOp
 	result, err := d.m.cfg.Log.Propose(ctx, e.Op)
 	if err == nil && result.GetRefusal() != nil {
 		err = refusalError(result.Refusal)

@@ -62,15 +62,18 @@ func onElected[R any](ctx context.Context, m *Master, repeatable bool, local fun
 			tried = false
 		}
 		if tried {
-			if !mayRetry(err, repeatable) {
-				return none, grpcError(err)
+			if !mayRetry(err, repeatable) && !m.isStopping() {
+				return none, m.grpcError(err)
 			}
-			why = fmt.Sprintf("replica %d, the elected one as far as replica %d knows, says: %s", state.Elected, state.Replica, status.Convert(grpcError(err)).Message())
+			why = fmt.Sprintf("replica %d, the elected one as far as replica %d knows, says: %s", state.Elected, state.Replica, door.Reason(m.grpcError(err)))
 		}
 		pause := time.NewTimer(electionRetry)
 		select {
 		case <-changed:
 		case <-pause.C:
+		case <-m.stopping:
+			pause.Stop()
+			return none, status.Error(codes.Unavailable, "this replica is stopping")
 		case <-wait.Done():
 			pause.Stop()
 			if ctx.Err() != nil {
@@ -79,6 +82,15 @@ func onElected[R any](ctx context.Context, m *Master, repeatable bool, local fun
 			return none, status.Errorf(codes.Unavailable, "waited %v for an elected master: %s", electionWait, why)
 		}
 		pause.Stop()
+	}
+}
+
+func (m *Master) isStopping() bool {
+	select {
+	case <-m.stopping:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -156,5 +168,5 @@ func (m *Master) readIndex(ctx context.Context) error {
 	if wait.Err() != nil {
 		return status.Errorf(codes.Unavailable, "waited %v and nobody is elected; a stale read is still possible", electionWait)
 	}
-	return grpcError(err)
+	return m.grpcError(err)
 }

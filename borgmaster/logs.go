@@ -11,6 +11,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // Logs passes on what a copy of a task wrote, from the borglet that has it.
@@ -22,10 +23,11 @@ func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_
 	if err != nil {
 		return err
 	}
-	conn, err := a.m.conns.to(from.addr)
+	conn, err := a.m.conns.dial(from.addr)
 	if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
+	defer conn.Close()
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	// A log that is followed must not hold up a replica that stops. Ends with
@@ -51,7 +53,7 @@ func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_
 	}
 	if status.Code(err) == codes.Unavailable {
 		return status.Errorf(codes.FailedPrecondition, "machine %s at %s, which has the log of %s, does not answer: %s",
-			from.machine, from.addr, from.task, status.Convert(err).Message())
+			from.machine, from.addr, from.task, door.Reason(err))
 	}
 	return err
 }

@@ -32,10 +32,10 @@ func (a *masterAPI) AddMachine(ctx context.Context, req *borgrpc.AddMachineReque
 	if r := permit(door.Caller(ctx), m.cfg.Operators, op); r != nil {
 		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
 	}
-	is, err := m.describe(ctx, req.GetAddr(), describeTimeout)
+	is, err := m.introduce(ctx, req.GetAddr())
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "no borglet answers at %s: %s; is it running there, and can this master reach it?",
-			req.GetAddr(), status.Convert(err).Message())
+			req.GetAddr(), door.Reason(err))
 	}
 	if add.Name == "" {
 		add.Name = is.GetName()
@@ -67,21 +67,28 @@ func (m *Master) belongsElsewhere(name, addr, cellID string) *borgpb.Refusal {
 		"the borglet at %s obeys another cell, %s; this one is %s", addr, cellID, m.cellID)
 }
 
-// describe asks a borglet what machine it is.
-func (m *Master) describe(ctx context.Context, addr string, timeout time.Duration) (*borgrpc.DescribeResponse, error) {
-	conn, err := m.conns.to(addr)
+// introduce asks a borglet that is not in the cell yet what machine it is.
+func (m *Master) introduce(ctx context.Context, addr string) (*borgrpc.DescribeResponse, error) {
+	conn, err := m.conns.dial(addr)
 	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
+		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer conn.Close()
+	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
 	return borgrpc.NewBorgletServiceClient(conn).Describe(ctx, &borgrpc.DescribeRequest{})
 }
 
 // probe tries a machine once and says what came of it.
 func (m *Master) probe(ctx context.Context, addr string) *borgrpc.ProbeResponse {
-	if _, err := m.describe(ctx, addr, probeTimeout); err != nil {
-		return &borgrpc.ProbeResponse{Error: status.Convert(err).Message()}
+	conn, err := m.conns.to(addr)
+	if err != nil {
+		return &borgrpc.ProbeResponse{Error: err.Error()}
+	}
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	if _, err := borgrpc.NewBorgletServiceClient(conn).Describe(ctx, &borgrpc.DescribeRequest{}); err != nil {
+		return &borgrpc.ProbeResponse{Error: door.Reason(err)}
 	}
 	return &borgrpc.ProbeResponse{Reached: true}
 }

@@ -157,8 +157,8 @@ func TestUnknownCopiesAreListedAndLeftAlone(t *testing.T) {
 
 func TestMachineDownAndBack(t *testing.T) {
 	t.Parallel()
-	// Eight times as fast as outside: down takes a detection window of 16 s.
-	tc := newCell(t, 3, func(_ int, c *borgmaster.Config) { c.MonotonicNs = clock(4) })
+	// Six times as fast as outside: down takes a detection window of 16 s.
+	tc := newCell(t, 3, func(_ int, c *borgmaster.Config) { c.MonotonicNs = clock(6) })
 	b := startBorglet(t, "m1")
 	tc.addMachine(b)
 	tc.must(tc.client(1, "alice"), submit(t, "alice", "web", 1))
@@ -185,35 +185,74 @@ func TestMachineDownAndBack(t *testing.T) {
 
 func TestDeathOfAFollowerMovesNoTask(t *testing.T) {
 	t.Parallel()
-	stopped := make(chan struct{})
-	_ = stopped
-	tc := newCell(t, 3, nil)
-	var machines []*fakeBorglet
-	for _, name := range []string{"m1", "m2", "m3", "m4", "m5", "m6"} {
-		b := startBorglet(t, name)
-		tc.addMachine(b)
-		machines = append(machines, b)
+	tc := newCell(t, 3, func(_ int, c *borgmaster.Config) { c.MonotonicNs = clock(2) })
+	machines := map[string]*fakeBorglet{}
+	for _, name := range []string{"m1", "m2", "m3", "m4", "m5", "m6", "m7", "m8"} {
+		machines[name] = startBorglet(t, name)
+		tc.addMachine(machines[name])
+		tc.must(tc.client(1, "alice"), submit(t, "alice", "on-"+name, 1))
+		tc.place("alice", "on-"+name, name)
 	}
-	until(t, "each machine is polled", func() bool {
-		for _, b := range machines {
+	// polled returns the machines that a replica has polled since the last call.
+	polled := func(replica uint64) (names []string) {
+		for name, b := range machines {
+			b.change(func() {
+				if b.pollers[replica] > 0 {
+					names = append(names, name)
+				}
+				clear(b.pollers)
+			})
+		}
+		return names
+	}
+	live := func() (n int) {
+		resp, err := borgrpc.NewMemberServiceClient(tc.conn(1, user("root"))).ListMembers(t.Context(), &borgrpc.ListMembersRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range resp.Members {
+			if m.Live {
+				n++
+			}
+		}
+		return n
+	}
+	until(t, "all run", func() bool {
+		n := 0
+		for name := range machines {
+			if tc.tasks("alice", "on-"+name)[0].Status.Pid != 0 {
+				n++
+			}
+		}
+		return n == len(machines) && live() == 3
+	})
+	var orphans []string
+	polled(3)
+	until(t, "replica 3 polls its share", func() bool { orphans = polled(3); return len(orphans) > 0 })
+	tc.stop[2]()
+	until(t, "the master sees that it is gone", func() bool { return live() == 2 })
+	polled(3)
+	until(t, "its machines are polled by others", func() bool {
+		for _, name := range orphans {
+			b := machines[name]
 			b.mu.Lock()
-			n := len(b.pollers)
+			others := b.pollers[1] + b.pollers[2]
 			b.mu.Unlock()
-			if n == 0 {
+			if others == 0 {
 				return false
 			}
 		}
 		return true
 	})
-	polledBy := map[uint64]int{}
-	for _, b := range machines {
-		b.change(func() {
-			for replica := range b.pollers {
-				polledBy[replica]++
-			}
-		})
+	for name, b := range machines {
+		task := tc.tasks("alice", "on-"+name)[0].Status
+		if b.starts != 1 || task.Attempt != 1 || task.State != borgpb.State_STATE_RUNNING {
+			t.Errorf("the task on %s: %d starts, %v, want the one copy running", name, b.starts, task)
+		}
 	}
-	if len(polledBy) < 2 {
-		t.Errorf("machines are polled by %v, want them shared", polledBy)
+	for _, e := range readEvents(t, tc.client(1, "root"), &borgrpc.EventsRequest{}) {
+		if e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_DOWN || e.Kind == borgpb.EventKind_EVENT_KIND_EVICT {
+			t.Errorf("the death of a follower caused %v", e)
+		}
 	}
 }

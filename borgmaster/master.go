@@ -42,6 +42,8 @@ type Config struct {
 	Scheduler SchedulerProcess
 	Log       Log
 	Members   Members
+	// Nil: no checkpoints are handed out.
+	Checkpoints Checkpoints
 	// Nil: the membership cannot be changed.
 	MemberChanges MemberChanges
 	// Users who may change machines, members and what belongs to others.
@@ -81,8 +83,11 @@ type Master struct {
 	duty   *dutyLoop
 	// Fires with each applied entry, and with each change of the log's state.
 	applied, stateChanged pulse
-	// Scheduler processes that follow this master.
-	followers atomic.Int64
+	// Scheduler processes that follow this master, and those with the ones that
+	// are still being sent the cell.
+	followers, loading atomic.Int64
+	// Holds a token while a checkpoint is sent.
+	saving chan struct{}
 	// Closed when Run ends, so that long streams end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -97,7 +102,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(self), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(self, cfg.MonotonicNs), saving: make(chan struct{}, 1), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.duty = newDutyLoop(m)
 	m.shard = linkshard.New(linkshard.Config{
@@ -116,6 +121,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterMemberServiceServer(s, &memberAPI{m: m})
 	borgrpc.RegisterSchedulingServiceServer(s, &schedulingAPI{m: m})
 	borgrpc.RegisterReplicaServiceServer(s, &replicaAPI{m: m})
+	borgrpc.RegisterCheckpointServiceServer(s, &checkpointAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams
@@ -146,6 +152,7 @@ type ear Master
 
 // Applied notes which machines are concerned, and keeps the events.
 func (e *ear) Applied(_ CommittedEntry, _ []*borgpb.Result, events []cell.Event) {
+	var concerned []string
 	for i := range events {
 		ev := &events[i]
 		if ev.Machine == "" {
@@ -155,8 +162,11 @@ func (e *ear) Applied(_ CommittedEntry, _ []*borgpb.Result, events []cell.Event)
 			e.duty.machineChanged(ev.Machine)
 		}
 		if concernsBorglet(ev.Kind) {
-			e.shard.Changed(ev.Machine)
+			concerned = append(concerned, ev.Machine)
 		}
+	}
+	if len(concerned) > 0 {
+		e.shard.Changed(concerned...)
 	}
 	e.events.add(events)
 	e.applied.Fire()

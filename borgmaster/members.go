@@ -3,7 +3,6 @@ package borgmaster
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -88,9 +87,8 @@ func (a *memberAPI) RemoveMember(ctx context.Context, req *borgrpc.RemoveMemberR
 
 // change makes an operator's change of the members on the elected master.
 func (a *memberAPI) change(ctx context.Context, local func(context.Context, MemberChanges) error, remote func(context.Context, borgrpc.MemberServiceClient) error) error {
-	caller := door.Caller(ctx)
-	if !slices.Contains(a.m.cfg.Operators, caller.GetUser()) {
-		return status.Errorf(codes.PermissionDenied, "user %q is not an operator of this cell; operators: %s", caller.GetUser(), strings.Join(a.m.cfg.Operators, ", "))
+	if err := a.m.forOperators(door.Caller(ctx)); err != nil {
+		return err
 	}
 	if a.m.cfg.MemberChanges == nil {
 		return status.Error(codes.Unimplemented, "the members of this cell cannot be changed")

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -18,7 +19,20 @@ const (
 	// Tasks in one answer: when the asker does not say, and at most.
 	tasksPerPage    = 1_000
 	maxTasksPerPage = 10_000
+	// A page ends early once it has so many bytes.
+	maxPageBytes = 4 << 20
+	// A list that has no pages may have so many bytes: the wire takes 8 MiB.
+	maxAnswerBytes = 7 << 20
 )
+
+// whole returns a list unless it is too long for the wire.
+func whole[R proto.Message](resp R, what string) (R, error) {
+	if n := proto.Size(resp); n > maxAnswerBytes {
+		var none R
+		return none, status.Errorf(codes.FailedPrecondition, "the list of %s has %d MiB, more than one answer may have; narrow it by a name or a selector", what, n>>20)
+	}
+	return resp, nil
+}
 
 // fresh waits until this replica may answer a read of that mode.
 func (m *Master) fresh(ctx context.Context, mode borgrpc.ReadMode) error {
@@ -68,7 +82,7 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 			}
 		}
 	})
-	return resp, nil
+	return whole(resp, "jobs")
 }
 
 func (a *masterAPI) ListTasks(ctx context.Context, req *borgrpc.ListTasksRequest) (*borgrpc.ListTasksResponse, error) {
@@ -93,6 +107,7 @@ type taskQuery struct {
 	after    cell.TaskID
 	hasAfter bool
 	limit    int
+	bytes    int
 	resp     *borgrpc.ListTasksResponse
 }
 
@@ -149,12 +164,14 @@ func (q *taskQuery) job(c *cell.Cell, j *cell.Job) bool {
 		if q.hasAfter && j.Key() == q.after.Job && index <= q.after.Index || !q.wants(t, index) {
 			continue
 		}
-		if len(q.resp.Tasks) == q.limit {
-			last := q.resp.Tasks[q.limit-1]
+		if n := len(q.resp.Tasks); n == q.limit || q.bytes > maxPageBytes {
+			last := q.resp.Tasks[n-1]
 			q.resp.NextAfter = cell.TaskID{Job: cell.JobKey{User: last.Meta.User, Name: last.Meta.Name}, Index: last.Index}.String()
 			return false
 		}
-		q.resp.Tasks = append(q.resp.Tasks, c.TaskProto(j, index, q.req.GetAttempts()))
+		task := c.TaskProto(j, index, q.req.GetAttempts())
+		q.bytes += proto.Size(task)
+		q.resp.Tasks = append(q.resp.Tasks, task)
 	}
 	return true
 }
@@ -208,7 +225,7 @@ func (a *masterAPI) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsReque
 	if err != nil {
 		return nil, err
 	}
-	return resp, nil
+	return whole(resp, "allocs")
 }
 
 // ListMachines is answered by the elected master, which alone knows of copies
@@ -226,7 +243,7 @@ func (a *masterAPI) ListMachines(ctx context.Context, req *borgrpc.ListMachinesR
 	}
 	return onElected(ctx, a.m, true,
 		func(ctx context.Context) (*borgrpc.ListMachinesResponse, error) {
-			if err := a.m.cfg.Log.ReadIndex(ctx); err != nil {
+			if err := a.m.readIndex(ctx); err != nil {
 				return nil, err
 			}
 			return list(ctx)
@@ -252,7 +269,7 @@ func (m *Master) listMachines(name string, pick selector) (*borgrpc.ListMachines
 	for _, machine := range resp.Machines {
 		machine.Status.UnknownTasks = m.unknownOn(machine.Meta.Name)
 	}
-	return resp, nil
+	return whole(resp, "machines")
 }
 
 // labelsOf is what a selector sees of a machine: its attributes and labels.

@@ -12,8 +12,12 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// self is how a master names itself to others and in the log.
-var self = &borgpb.Principal{User: "borgmaster", Role: borgpb.Role_ROLE_MASTER}
+// How a master names itself to others; and in the log, where an op without a
+// user is the cell's own doing.
+var (
+	self  = &borgpb.Principal{User: "borgmaster", Role: borgpb.Role_ROLE_MASTER}
+	ownOp = &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER}
+)
 
 // replicaAPI serves ReplicaService.
 type replicaAPI struct {
@@ -48,10 +52,10 @@ func (m *Master) report(ctx context.Context, req *borgrpc.ReportRequest) (*borgr
 	resp.SchedulerConnected = m.schedulerConnected()
 	if len(req.GetReports().GetMachines()) > 0 {
 		resp.Result, err = m.cfg.Log.Propose(ctx, &borgpb.Op{
-			Principal: self, Op: &borgpb.Op_Reports{Reports: req.Reports},
+			Principal: ownOp, Op: &borgpb.Op_Reports{Reports: req.Reports},
 		})
 		if err != nil {
-			return nil, grpcError(err)
+			return nil, m.grpcError(err)
 		}
 	}
 	return resp, nil

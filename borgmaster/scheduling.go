@@ -18,6 +18,8 @@ const (
 	followChunkBytes = 512 << 10
 	// Entries taken from the log at once.
 	followEntries = 256
+	// Schedulers that follow one master at most.
+	maxFollowers = 16
 )
 
 // schedulingAPI serves SchedulingService; it answers only while this replica
@@ -36,6 +38,10 @@ func (a *schedulingAPI) Follow(req *borgrpc.FollowRequest, stream borgrpc.Schedu
 	state := m.cfg.Log.State()
 	if !state.Ready {
 		return notElected(state)
+	}
+	defer m.loading.Add(-1)
+	if m.loading.Add(1) > maxFollowers {
+		return status.Errorf(codes.ResourceExhausted, "%d schedulers follow this master already", maxFollowers)
 	}
 	after, err := sendRecords(m.cfg.Log, stream)
 	if err != nil {
@@ -121,12 +127,13 @@ func (a *schedulingAPI) Assign(ctx context.Context, req *borgrpc.AssignRequest) 
 	if state := m.cfg.Log.State(); !state.Ready {
 		return nil, notElected(state)
 	}
-	result, err := m.cfg.Log.Propose(ctx, &borgpb.Op{
-		Principal: door.Caller(ctx),
-		Op:        &borgpb.Op_Assign{Assign: req.GetAssign()},
-	})
+	op := &borgpb.Op{Principal: &borgpb.Principal{Role: door.Caller(ctx).GetRole()}, Op: &borgpb.Op_Assign{Assign: req.GetAssign()}}
+	if r := tooLarge(op); r != nil {
+		return &borgrpc.AssignResponse{Result: &borgpb.Result{Refusal: r}}, nil
+	}
+	result, err := m.cfg.Log.Propose(ctx, op)
 	if err != nil {
-		return nil, grpcError(err)
+		return nil, m.grpcError(err)
 	}
 	return &borgrpc.AssignResponse{Result: result}, nil
 }

@@ -12,6 +12,7 @@ import (
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // explainTimeout bounds how long the scheduler may take to catch up and
@@ -29,7 +30,7 @@ func (a *masterAPI) Why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.
 }
 
 func (m *Master) why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.WhyResponse, error) {
-	if err := m.cfg.Log.ReadIndex(ctx); err != nil {
+	if err := m.readIndex(ctx); err != nil {
 		return nil, err
 	}
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
@@ -55,7 +56,7 @@ func (m *Master) why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.Why
 	}
 	explained, err := m.explain(ctx, req, own.Index)
 	if err != nil {
-		own.Summary += fmt.Sprintf("; the scheduler does not answer (%s), so nothing is placed at the moment", status.Convert(err).Message())
+		own.Summary += fmt.Sprintf("; the scheduler does not answer (%s), so nothing is placed at the moment", door.Reason(err))
 		return own, nil
 	}
 	if explained.GetTask() == nil {

@@ -159,12 +159,13 @@ func (d *differ) message(path string, a, b protoreflect.Message) {
 			d.message(at, a.Get(fd).Message(), b.Get(fd).Message())
 		case !a.Get(fd).Equal(b.Get(fd)) || inA != inB:
 			old, new := "", ""
-			// A number or a text that is zero is a value like others, when the
-			// other side has one.
-			if inA || fd.Kind() != protoreflect.MessageKind && !fd.HasPresence() {
+			// A number that is zero is a value like others, when the other side
+			// has one.
+			number := fd.Kind() != protoreflect.MessageKind && fd.Kind() != protoreflect.StringKind
+			if inA || number {
 				old = valueText(a.Get(fd), fd)
 			}
-			if inB || fd.Kind() != protoreflect.MessageKind && !fd.HasPresence() {
+			if inB || number {
 				new = valueText(b.Get(fd), fd)
 			}
 			d.add(at, old, new)
@@ -261,6 +262,9 @@ func elementText(v protoreflect.Value, fd protoreflect.FieldDescriptor) string {
 func messageText(m protoreflect.Message) string {
 	if c, ok := m.Interface().(*borgpb.Constraint); ok {
 		return strconv.Quote(constraintText(c))
+	}
+	if o, ok := m.Interface().(*borgpb.TaskOverride); ok {
+		return fmt.Sprintf("for tasks %d to %d %s", o.First, o.Last, messageText(o.Spec.ProtoReflect()))
 	}
 	if !m.IsValid() || proto.Size(m.Interface()) == 0 {
 		return "nothing"

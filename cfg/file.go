@@ -36,6 +36,8 @@ type File struct {
 	Params []Param
 	// Files that it was made of, the main one first.
 	Sources []string
+	// What the author should know although nothing is wrong.
+	Warnings Faults
 }
 
 // ObjectKind is the kind of thing that a file declares.
@@ -144,8 +146,9 @@ func assemble(s *sources, path string, nodes []*node, p *params, opts Options) (
 	}
 	var faults Faults
 	names := make(map[string]*Object)
+	values := 0
 	for _, n := range nodes {
-		d := &decoder{sources: s, origins: make(map[string]Origin)}
+		d := &decoder{sources: s, values: &values, origins: make(map[string]Origin)}
 		o := d.object(n, opts.User)
 		if len(d.faults) == 0 {
 			d.complete(o)
@@ -156,6 +159,7 @@ func assemble(s *sources, path string, nodes []*node, p *params, opts Options) (
 		}
 		names[o.Key()] = o
 		faults = append(faults, d.faults...)
+		f.Warnings = append(f.Warnings, d.warnings...)
 		f.Objects = append(f.Objects, o)
 	}
 	if len(faults) > 0 {

@@ -115,42 +115,54 @@ func heapBytes() uint64 {
 	return sample[0].Value.Uint64()
 }
 
-// multiply is the name under which bounded multiplication is called. No file
-// can write it.
-const multiply = "*"
+// Names under which the bounded operations are called. No file can write them.
+const (
+	multiply = "*"
+	add      = "+"
+	extend   = "+="
+)
 
-// guardSyntax makes every multiplication of a file go through multiplyBounded:
-// "x" * 10**9 is one step of the interpreter, and by the time it has ended the
-// machine is out of memory. x * y becomes multiply(x, y) * 1.
+// guardSyntax makes every multiplication and addition of a file go through
+// functions that look at the size of what would come out: "x" * 10**9 is one
+// step of the interpreter, and by the time it has ended the machine is out of
+// memory. x * y becomes multiply(x, y) * 1.
 func guardSyntax(file *syntax.File) {
 	syntax.Walk(file, func(n syntax.Node) bool {
 		switch n := n.(type) {
 		case *syntax.BinaryExpr:
-			if n.Op == syntax.STAR {
-				n.X = bounded(n.X, n.Y, n.OpPos)
+			switch n.Op {
+			case syntax.STAR:
+				n.X = bounded(multiply, n.X, n.Y, n.OpPos)
 				n.Y = one(n.X)
+			case syntax.PLUS:
+				n.X = bounded(add, n.X, n.Y, n.OpPos)
+				n.Op, n.Y = syntax.STAR, one(n.X)
 			}
 		case *syntax.AssignStmt:
-			if n.Op != syntax.STAR_EQ {
+			// Only names: of anything else the left side would be computed
+			// twice. What that lets through, the watch over the heap stops.
+			id, ok := n.LHS.(*syntax.Ident)
+			if !ok {
 				break
 			}
-			// Anything but a name is computed twice by this; job files have no
-			// effects that could tell.
-			if id, ok := n.LHS.(*syntax.Ident); ok {
-				n.Op = syntax.EQ
-				n.RHS = bounded(&syntax.Ident{NamePos: id.NamePos, Name: id.Name}, n.RHS, n.OpPos)
+			old := &syntax.Ident{NamePos: id.NamePos, Name: id.Name}
+			switch n.Op {
+			case syntax.STAR_EQ:
+				n.Op, n.RHS = syntax.EQ, bounded(multiply, old, n.RHS, n.OpPos)
+			case syntax.PLUS_EQ:
+				n.RHS = bounded(extend, old, n.RHS, n.OpPos)
 			}
 		}
 		return true
 	})
 }
 
-func bounded(x, y syntax.Expr, op syntax.Position) syntax.Expr {
+func bounded(name string, x, y syntax.Expr, op syntax.Position) syntax.Expr {
 	start, _ := x.Span()
 	_, end := y.Span()
 	end.Col--
 	return &syntax.CallExpr{
-		Fn:     &syntax.Ident{NamePos: start, Name: multiply},
+		Fn:     &syntax.Ident{NamePos: start, Name: name},
 		Lparen: op, Args: []syntax.Expr{x, y}, Rparen: end,
 	}
 }
@@ -190,6 +202,30 @@ func checkProduct(times starlark.Int, of starlark.Value) error {
 	count, ok := times.Int64()
 	if times.Sign() > 0 && (!ok || count > int64(maxRepeat/n)) {
 		return fmt.Errorf("%s times %d elements are too many; a list or text may have %d", times, n, maxRepeat)
+	}
+	return nil
+}
+
+// addBounded refuses sums of lists and texts that are too large to make.
+func addBounded(_ *starlark.Thread, _ *starlark.Builtin, args starlark.Tuple, _ []starlark.Tuple) (starlark.Value, error) {
+	if err := checkSum(args[0], args[1]); err != nil {
+		return nil, err
+	}
+	return starlark.Binary(syntax.PLUS, args[0], args[1])
+}
+
+// extendBounded is for x += y, which changes a list in place: it looks at both
+// and gives back y.
+func extendBounded(_ *starlark.Thread, _ *starlark.Builtin, args starlark.Tuple, _ []starlark.Tuple) (starlark.Value, error) {
+	if err := checkSum(args[0], args[1]); err != nil {
+		return nil, err
+	}
+	return args[1], nil
+}
+
+func checkSum(x, y starlark.Value) error {
+	if a, b := starlark.Len(x), starlark.Len(y); a > 0 && b > 0 && a+b > maxRepeat {
+		return fmt.Errorf("%d and %d elements are too many; a list or text may have %d", a, b, maxRepeat)
 	}
 	return nil
 }

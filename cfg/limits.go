@@ -50,9 +50,11 @@ const (
 	maxStartAfter      = 32
 	maxDevices         = 16
 	maxOverrides       = 1_000
-	maxPathBytes       = 4096
-	maxPortCount       = 1 << 16
-	maxDeviceCount     = 1 << 20
+	// Environment variables over all runs of overrides together.
+	maxOverriddenEnv = 200_000
+	maxPathBytes     = 4096
+	maxPortCount     = 1 << 16
+	maxDeviceCount   = 1 << 20
 	// Of a grace and of what health checks wait for.
 	maxSpanNs = int64(24 * time.Hour)
 	// Of any other time.

@@ -38,7 +38,7 @@ func (e *evaluator) nameFault(res resolve.Error) *Fault {
 		f.Hint = ""
 		var names []string
 		for n := range e.predeclared() {
-			if n != multiply {
+			if n != multiply && n != add && n != extend {
 				names = append(names, n)
 			}
 		}
@@ -58,7 +58,7 @@ func (e *evaluator) nameFault(res resolve.Error) *Fault {
 // plainMessage takes the interpreter's own words out of a message.
 func plainMessage(msg string) string {
 	msg = strings.TrimPrefix(msg, "Starlark computation cancelled: ")
-	msg = strings.TrimPrefix(msg, "multiplication: ")
+	msg = strings.TrimPrefix(strings.TrimPrefix(msg, "multiplication: "), "addition: ")
 	if i := strings.Index(msg, " (did you mean"); i >= 0 && strings.HasPrefix(msg, "undefined: ") {
 		msg = msg[:i]
 	}

@@ -16,7 +16,6 @@ type constructor struct {
 	// Declares an object of the file: it has a name, an owner, labels and
 	// annotations as well.
 	object bool
-	doc    string
 }
 
 func describe(m interface {
@@ -28,18 +27,18 @@ func describe(m interface {
 // constructors are all there are, in the order of the manual.
 func constructors() []*constructor {
 	return []*constructor{
-		{"job", describe(&borgpb.JobSpec{}), true, "a number of like tasks"},
-		{"alloc_set", describe(&borgpb.AllocSetSpec{}), true, "places held on machines"},
-		{"task", describe(&borgpb.TaskSpec{}), false, "what one task runs and needs"},
-		{"resources", describe(&borgpb.Resources{}), false, "amounts of cpu, memory, disk"},
-		{"constraint", describe(&borgpb.Constraint{}), false, "a condition on machines"},
-		{"health", describe(&borgpb.HealthCheck{}), false, "how to see that a task works"},
-		{"update", describe(&borgpb.UpdatePolicy{}), false, "bounds of a rolling update"},
-		{"package", describe(&borgpb.Package{}), false, "a file tree put into the task"},
-		{"mount", describe(&borgpb.Mount{}), false, "a directory of the machine"},
-		{"toleration", describe(&borgpb.Toleration{}), false, "a taint that the task bears"},
-		{"override", describe(&borgpb.TaskOverride{}), false, "what is different in some tasks"},
-		{"cron", describe(&borgpb.CronSpec{}), false, "when a cron job runs"},
+		{"job", describe(&borgpb.JobSpec{}), true},
+		{"alloc_set", describe(&borgpb.AllocSetSpec{}), true},
+		{"task", describe(&borgpb.TaskSpec{}), false},
+		{"resources", describe(&borgpb.Resources{}), false},
+		{"constraint", describe(&borgpb.Constraint{}), false},
+		{"health", describe(&borgpb.HealthCheck{}), false},
+		{"update", describe(&borgpb.UpdatePolicy{}), false},
+		{"package", describe(&borgpb.Package{}), false},
+		{"mount", describe(&borgpb.Mount{}), false},
+		{"toleration", describe(&borgpb.Toleration{}), false},
+		{"override", describe(&borgpb.TaskOverride{}), false},
+		{"cron", describe(&borgpb.CronSpec{}), false},
 	}
 }
 

@@ -33,11 +33,16 @@ type source struct {
 // openSources opens the directory that files may come from and returns the
 // main file in it. An empty root is the directory of the main file.
 func openSources(main, root string) (*sources, *source, error) {
-	dir := root
+	dir, at := root, main
 	if dir == "" {
-		dir = filepath.Dir(main)
+		// The main file may be a link to one that lies elsewhere; then the files
+		// beside that one are meant.
+		if real, err := filepath.EvalSymlinks(main); err == nil {
+			at = real
+		}
+		dir = filepath.Dir(at)
 	}
-	rel, err := filepath.Rel(dir, main)
+	rel, err := filepath.Rel(dir, at)
 	if err != nil || !filepath.IsLocal(rel) {
 		return nil, nil, fmt.Errorf("%s does not lie in %s", main, dir)
 	}
@@ -51,7 +56,7 @@ func openSources(main, root string) (*sources, *source, error) {
 	s := &sources{root: r, dir: dir, files: make(map[string]*source)}
 	src, err := s.read(filepath.ToSlash(rel))
 	if err != nil {
-		_ = r.Close()
+		defer s.close()
 		return nil, nil, s.readFault(Position{File: main}, main, err)
 	}
 	src.name = main

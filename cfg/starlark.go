@@ -180,6 +180,8 @@ func (e *evaluator) predeclared() starlark.StringDict {
 		"param":  starlark.NewBuiltin("param", e.param),
 		"range":  starlark.NewBuiltin("range", rangeBounded),
 		multiply: starlark.NewBuiltin("multiplication", multiplyBounded),
+		add:      starlark.NewBuiltin("addition", addBounded),
+		extend:   starlark.NewBuiltin("addition", extendBounded),
 	}
 	for _, c := range constructors() {
 		out[c.name] = starlark.NewBuiltin(c.name, func(t *starlark.Thread, _ *starlark.Builtin, args starlark.Tuple, kwargs []starlark.Tuple) (starlark.Value, error) {

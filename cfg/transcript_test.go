@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/cockroachdb/datadriven"
 )
@@ -65,6 +66,9 @@ func evalText(t *testing.T, d *datadriven.TestData, file string) string {
 	if err != nil {
 		return printed.String() + err.Error() + "\n"
 	}
+	for _, w := range f.Warnings {
+		fmt.Fprintf(&printed, "warning: %s\n", w)
+	}
 	if d.HasArg("explain") {
 		var path string
 		d.ScanArgs(t, "explain", &path)
@@ -92,13 +96,26 @@ func evalText(t *testing.T, d *datadriven.TestData, file string) string {
 	return printed.String() + out.String() + "\n"
 }
 
+// escaped is JSON that YAML can take: without bare control characters.
+func escaped(b []byte) []byte {
+	var out []byte
+	for _, r := range string(b) {
+		if r >= 0x7f && r <= 0x9f {
+			out = fmt.Appendf(out, "\\u%04x", r)
+		} else {
+			out = utf8.AppendRune(out, r)
+		}
+	}
+	return out
+}
+
 // reread evaluates what was printed and expects the same specs, bit for bit,
 // and the same from YAML.
 func reread(t *testing.T, f *File, b []byte) {
 	t.Helper()
 	for _, name := range []string{"again.json", "again.yaml"} {
 		path := filepath.Join(t.TempDir(), name)
-		if err := os.WriteFile(path, b, 0o644); err != nil {
+		if err := os.WriteFile(path, escaped(b), 0o644); err != nil {
 			t.Fatal(err)
 		}
 		again, err := Evaluate(path, Options{User: "nobody"})

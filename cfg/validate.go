@@ -19,9 +19,14 @@ var (
 	sha256Hex = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
-// faultAtPath reports what is wrong with a value of the object, at the place
-// it came from or, when it came from nowhere, at the nearest thing around it.
+// faultAtPath reports what is wrong with a value of the object.
 func (d *decoder) faultAtPath(o *Object, where, hint, format string, args ...any) {
+	d.faults = append(d.faults, d.faultOf(o, where, hint, fmt.Sprintf(format, args...)))
+}
+
+// faultOf is a fault at the place that a value came from or, when it came from
+// nowhere, at the nearest thing around it.
+func (d *decoder) faultOf(o *Object, where, hint, what string) *Fault {
 	at := d.origins[""]
 	for p := where; ; {
 		if origin, ok := d.origins[p]; ok && origin.Pos.Line > 0 {
@@ -34,11 +39,10 @@ func (d *decoder) faultAtPath(o *Object, where, hint, format string, args ...any
 		}
 		p = p[:i]
 	}
-	what := fmt.Sprintf(format, args...)
 	if o.Name != "" {
 		what = fmt.Sprintf("%s %s: %s", o.Kind, o.Name, what)
 	}
-	d.fault(at.Pos, at.width, hint, "%s", what)
+	return &Fault{Pos: at.Pos, Width: at.width, Source: d.sources.line(at.Pos), What: what, Hint: hint}
 }
 
 // check is one object under validation.
@@ -49,6 +53,13 @@ type check struct {
 
 func (c check) bad(where, hint, format string, args ...any) {
 	c.d.faultAtPath(c.o, where, hint, format, args...)
+}
+
+// notYet warns that a value is kept and that nothing acts on it so far.
+func (c check) notYet(where string) {
+	if _, given := c.d.origins[where]; given {
+		c.d.warnings = append(c.d.warnings, c.d.faultOf(c.o, where, "", lastName(where)+" is recorded, but cells do not act on it yet"))
+	}
 }
 
 // validate checks what no single value can tell. It mirrors the cell's own
@@ -185,6 +196,7 @@ func (c check) job(j *borgpb.JobSpec) {
 		}
 	}
 	c.kindOf(j)
+	c.notYet("batch_queue")
 	if j.Task == nil {
 		c.bad("task", `write task = task(args = ["/bin/program"], resources = resources(cpu = 0.1, mem = "64MiB"))`, "it has no task")
 		return
@@ -217,6 +229,17 @@ func (c check) overrides(j *borgpb.JobSpec) {
 	if len(j.Overrides) > maxOverrides {
 		c.bad("overrides", "", "%d overrides; a job may have %d", len(j.Overrides), maxOverrides)
 		return
+	}
+	// Where what is different begins or ends; every run of tasks in between has
+	// an environment of its own.
+	cuts, env := map[uint32]bool{0: true}, 0
+	for _, ov := range j.Overrides {
+		cuts[ov.First], cuts[ov.Last+1] = true, true
+		env += len(ov.Spec.GetEnv())
+	}
+	if n := len(cuts) * (len(j.Task.Env) + env); env > 0 && n > maxOverriddenEnv {
+		c.bad("overrides", "set them by {{task.index}}, or in the program",
+			"up to %d environment variables over %d runs of tasks; there may be %d in all", n, len(cuts), maxOverriddenEnv)
 	}
 	for i, ov := range j.Overrides {
 		where := fmt.Sprintf("overrides[%d]", i)
@@ -268,6 +291,9 @@ func (c check) texts(where string, t *borgpb.TaskSpec, ports []string, inAlloc b
 
 // parts checks the parts of a task spec that overrides may have too.
 func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
+	for _, name := range []string{"health", "packages", "secrets", "app_class", "exclusive_cores", "no_estimation"} {
+		c.notYet(join(where, name))
+	}
 	for _, n := range []struct {
 		name       string
 		have, most int

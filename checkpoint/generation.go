@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"sync"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
 	"github.com/cockroachdb/pebble/v2/sstable/block"
@@ -38,6 +39,9 @@ type generation struct {
 func openGeneration(cfg *Config, name string, readOnly bool) (*generation, error) {
 	dir := cfg.FS.PathJoin(cfg.dbDir(), name)
 	db, err := pebble.Open(dir, pebbleOptions(cfg, readOnly))
+	if errors.Is(err, syscall.EAGAIN) {
+		return nil, fmt.Errorf("open database %s: another process has it open: a replica already runs in %s", dir, cfg.Dir)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", dir, err)
 	}

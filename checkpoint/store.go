@@ -291,13 +291,19 @@ func (s *Store) sweep() error {
 func (s *Store) Close() error {
 	s.mu.Lock()
 	gen, in := s.gen, s.incoming
+	broken := s.broken != nil
 	s.incoming = nil
 	s.mu.Unlock()
 	var err error
-	if in != nil {
+	if in != nil && in.gen != nil {
 		err = in.gen.unref()
 	}
-	return errors.Join(err, gen.unref(), s.marker.Close())
+	closed := gen.unref()
+	if broken {
+		// It closes with the error that was already reported.
+		closed = nil
+	}
+	return errors.Join(err, closed, s.marker.Close())
 }
 
 // Header says what the records stand for. It must not be changed.
@@ -321,7 +327,11 @@ func (s *Store) guard(what string, write func(gen *generation) error) (err error
 	}
 	defer func() {
 		if p := recover(); p != nil {
-			gen.abandon()
+			// A batch that could not be synced says so through the logger, when no
+			// lock is held any more; of anything else the database may hold some.
+			if _, ok := p.(diskFailure); !ok {
+				gen.abandon()
+			}
 			err = fmt.Errorf("%v", p)
 		}
 		if err != nil {

@@ -129,6 +129,7 @@ func (c *Client) Timeout() time.Duration { return c.config.Timeout }
 // try calls f on one replica after another until one gives an answer, be it an
 // error of its own, or the time is up.
 func (c *Client) try(ctx context.Context, what string, f func(context.Context, borgrpc.MasterServiceClient) error) error {
+	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
 	c.mu.Lock()
@@ -159,7 +160,7 @@ func (c *Client) try(ctx context.Context, what string, f func(context.Context, b
 			pause = min(2*pause, maxPause)
 		}
 		if ctx.Err() != nil {
-			return c.gaveUp(ctx, what, failed)
+			return c.gaveUp(ctx, what, began, failed)
 		}
 	}
 }

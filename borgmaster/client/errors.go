@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"borg/proto/borgpb"
@@ -97,8 +98,8 @@ type UnreachableError struct {
 	After time.Duration
 	// Last error of each replica.
 	Replicas map[string]error
-	// At least one replica answered that nobody is elected, or that it cannot
-	// serve now; otherwise none was reached at all.
+	// At least one replica was reached, and could not serve: nobody is elected,
+	// or it is too busy.
 	Answered bool
 	// A try may have been done although no answer came.
 	Unknown bool
@@ -107,9 +108,9 @@ type UnreachableError struct {
 func (e *UnreachableError) Error() string {
 	var b strings.Builder
 	if e.Answered {
-		fmt.Fprintf(&b, "%s: no master could serve it within %v", e.What, e.After.Round(time.Millisecond))
+		fmt.Fprintf(&b, "%s: no master could serve it within %v", e.What, e.After.Round(10*time.Millisecond))
 	} else {
-		fmt.Fprintf(&b, "%s: none of the cell's masters could be reached within %v", e.What, e.After.Round(time.Millisecond))
+		fmt.Fprintf(&b, "%s: none of the cell's masters could be reached within %v", e.What, e.After.Round(10*time.Millisecond))
 	}
 	addrs := make([]string, 0, len(e.Replicas))
 	for a := range e.Replicas {
@@ -141,16 +142,35 @@ func plain(err error) string {
 	return msg
 }
 
+// BrokenStreamError says that an answer ended in the middle.
+type BrokenStreamError struct {
+	What string
+	Err  error
+}
+
+func (e *BrokenStreamError) Error() string {
+	return fmt.Sprintf("%s: the answer broke off: %s", e.What, plain(e.Err))
+}
+
+func (e *BrokenStreamError) Unwrap() error { return e.Err }
+
 // gaveUp is the error after the last try.
-func (c *Client) gaveUp(ctx context.Context, what string, failed map[string]error) error {
+func (c *Client) gaveUp(ctx context.Context, what string, began time.Time, failed map[string]error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, context.Canceled) {
 		return fmt.Errorf("%s: %w", what, cause)
 	}
-	e := &UnreachableError{What: what, After: c.config.Timeout, Replicas: failed}
-	for _, err := range failed {
+	e := &UnreachableError{What: what, After: time.Since(began), Replicas: failed}
+	for _, r := range c.replicas {
+		err := failed[r.addr]
+		if err == nil {
+			continue
+		}
 		s, _ := status.FromError(err)
+		quiet := s.Code() == codes.DeadlineExceeded || s.Code() == codes.Canceled
 		dialled := !strings.Contains(s.Message(), "connection error")
-		e.Answered = e.Answered || (dialled && s.Code() != codes.DeadlineExceeded && s.Code() != codes.Canceled)
+		// A master that waits for somebody to be elected holds the connection
+		// and says nothing.
+		e.Answered = e.Answered || (dialled && !quiet) || (quiet && r.conn.GetState() == connectivity.Ready)
 		e.Unknown = e.Unknown || dialled
 	}
 	return e

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -30,6 +32,37 @@ func call[Req, Resp any](ctx context.Context, c *Client, what string, req *Req,
 // sees it.
 func (c *Client) GetCell(ctx context.Context) (*borgrpc.GetCellResponse, error) {
 	return call(ctx, c, "ask for the cell", &borgrpc.GetCellRequest{}, borgrpc.MasterServiceClient.GetCell)
+}
+
+// View is how one replica sees the cell, or why it did not say.
+type View struct {
+	Addr string
+	Cell *borgrpc.GetCellResponse
+	Err  error
+}
+
+// surveyTimeout bounds how long each replica may take to say how it sees the
+// cell.
+const surveyTimeout = 2 * time.Second
+
+// Survey asks every replica how it sees the cell, all at once. The answers come
+// in the order of Config.Masters.
+func (c *Client) Survey(ctx context.Context) []View {
+	ctx, cancel := context.WithTimeout(ctx, min(surveyTimeout, c.config.Timeout))
+	defer cancel()
+	views := make([]View, len(c.replicas))
+	var asking sync.WaitGroup
+	for i, r := range c.replicas {
+		asking.Go(func() {
+			cell, err := r.master.GetCell(ctx, &borgrpc.GetCellRequest{})
+			views[i] = View{Addr: r.addr, Cell: cell, Err: err}
+			if err != nil {
+				views[i].Err = errors.New(plain(err))
+			}
+		})
+	}
+	asking.Wait()
+	return views
 }
 
 // GetJob returns a job and its update; a *NotFoundError when there is none.
@@ -127,6 +160,9 @@ func (c *Client) Events(ctx context.Context, req *borgrpc.EventsRequest, f func(
 		if err != nil || !req.Follow || ctx.Err() != nil {
 			return err
 		}
+		// The replica ended the stream by itself, as one that is told to stop
+		// does.
+		wait(ctx, maxPause/4)
 	}
 }
 
@@ -147,11 +183,13 @@ func (c *Client) Logs(ctx context.Context, req *borgrpc.LogsRequest, f func(*bor
 		for n := 0; ; n++ {
 			resp, err := s.Recv()
 			if err != nil {
-				err = endOf(err)
-				if n > 0 && err != nil {
-					return &stopError{answer(what, err)}
+				if err = endOf(err); n == 0 || err == nil || ctx.Err() != nil {
+					return err
 				}
-				return err
+				if again(ctx, err) {
+					return &stopError{&BrokenStreamError{What: what, Err: err}}
+				}
+				return &stopError{answer(what, err)}
 			}
 			alive()
 			if err := f(resp); err != nil {
@@ -186,6 +224,7 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 	for {
 		// The silence before the first answer counts, not that of a quiet
 		// stream that was accepted once.
+		began := time.Now()
 		quiet, cancel := context.WithTimeout(ctx, c.config.Timeout)
 		for n := 0; quiet.Err() == nil; n++ {
 			r := c.replicas[(i+n)%len(c.replicas)]
@@ -208,6 +247,7 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 			c.config.Log.Debug("a stream broke", "replica", r.addr, "attempt", n+1, "err", err)
 			if came {
 				i, pause = i+n+1, minPause
+				wait(quiet, pause)
 				break
 			}
 			if (n+1)%len(c.replicas) == 0 {
@@ -218,7 +258,7 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 		expired := quiet.Err() != nil
 		cancel()
 		if expired {
-			return c.gaveUp(ctx, what, failed)
+			return c.gaveUp(ctx, what, began, failed)
 		}
 	}
 }

@@ -1,6 +1,10 @@
 package linkshard
 
 import (
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -42,14 +46,14 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 	for _, t := range known.Tasks {
 		id, ok := idOf(t)
 		if !ok {
-			cmp.Unknown = append(cmp.Unknown, t)
+			cmp.unknown(t)
 			continue
 		}
 		seen[id] = true
 		p := m.Copy(id)
 		switch {
-		case p == nil && !terminal(t.State) && !ahead, p == nil && !remembers(c, id) && !ahead:
-			cmp.Unknown = append(cmp.Unknown, t)
+		case p == nil && !ahead && (!terminal(t.State) || !remembers(c, id)):
+			cmp.unknown(t)
 		case p != nil && differs(p, t):
 			cmp.tell(now, id, t, told, known.told)
 		}
@@ -73,6 +77,15 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 	return cmp
 }
 
+// maxUnknown bounds the unknown copies that are listed of one machine.
+const maxUnknown = 64
+
+func (cmp *Comparison) unknown(t *borgpb.TaskReport) {
+	if len(cmp.Unknown) < maxUnknown {
+		cmp.Unknown = append(cmp.Unknown, clipped(t))
+	}
+}
+
 // tell reports a difference unless the same was reported a moment ago.
 func (cmp *Comparison) tell(now int64, id cell.CopyID, t *borgpb.TaskReport, before, after map[cell.CopyID]telling) {
 	say := telling{state: t.State, restarts: t.Restarts, pid: t.Pid}
@@ -80,11 +93,27 @@ func (cmp *Comparison) tell(now int64, id cell.CopyID, t *borgpb.TaskReport, bef
 		say.untilNs, say.times = old.untilNs, old.times
 	}
 	if now >= say.untilNs || say.times == 0 {
-		cmp.Reports = append(cmp.Reports, t)
+		cmp.Reports = append(cmp.Reports, clipped(t))
 		say.untilNs = now + min(tellAgainNs<<min(say.times, 10), tellAgainMaxNs)
 		say.times++
 	}
 	after[id] = say
+}
+
+// maxTextBytes bounds the words that a borglet has on a copy.
+const maxTextBytes = 1024
+
+// clipped is a report whose words are not too many for the log.
+func clipped(t *borgpb.TaskReport) *borgpb.TaskReport {
+	if len(t.Text) <= maxTextBytes && len(t.GetExit().GetError()) <= maxTextBytes {
+		return t
+	}
+	t = proto.CloneOf(t)
+	t.Text = strings.ToValidUTF8(t.Text[:min(len(t.Text), maxTextBytes)], "")
+	if t.Exit != nil {
+		t.Exit.Error = strings.ToValidUTF8(t.Exit.Error[:min(len(t.Exit.Error), maxTextBytes)], "")
+	}
+	return t
 }
 
 // gone reports copies that were ordered to stop and that the borglet does not

@@ -14,10 +14,14 @@ const (
 	// Task reports that wait for the elected master at most. More are not lost:
 	// the next poll of their machine finds them again.
 	maxWaitingReports = 50_000
-	// Of these, so many go into one message: well below a log entry's 1 MiB.
+	// Of these, so many go into one message, which becomes one op in the log.
 	maxReportsPerMessage = 2_000
-	// Contacts and lists of unknown copies in one message.
+	// And no more once they have so many bytes: the last one may pass it, and
+	// the op must stay below 1 MiB.
+	maxReportBytes = 512 << 10
+	// Contacts in one message, and unknown copies.
 	maxContactsPerMessage = 5_000
+	maxUnknownPerMessage  = 5_000
 )
 
 // outbox holds what the elected master is to be told. It is owned by the
@@ -78,16 +82,20 @@ func (o *outbox) retell() {
 
 // take moves as much as one message may hold into req.
 func (o *outbox) take(req *borgrpc.ReportRequest) {
-	n := 0
+	n, bytes := 0, 0
 	for _, machine := range slices.Sorted(maps.Keys(o.reports)) {
 		tasks := o.reports[machine]
-		if n > 0 && n+len(tasks) > maxReportsPerMessage {
+		if n > 0 && n+len(tasks) > maxReportsPerMessage || bytes >= maxReportBytes {
 			break
 		}
 		if req.Reports == nil {
 			req.Reports = &borgpb.Reports{}
 		}
-		part := tasks[:min(len(tasks), maxReportsPerMessage)]
+		part := tasks[:0]
+		for len(part) < min(len(tasks), maxReportsPerMessage) && bytes < maxReportBytes {
+			bytes += proto.Size(tasks[len(part)])
+			part = tasks[:len(part)+1]
+		}
 		req.Reports.Machines = append(req.Reports.Machines, &borgpb.MachineReport{Machine: machine, Tasks: part})
 		n += len(part)
 		if o.reports[machine] = tasks[len(part):]; len(o.reports[machine]) == 0 {
@@ -102,8 +110,9 @@ func (o *outbox) take(req *borgrpc.ReportRequest) {
 		req.Contacts = append(req.Contacts, o.contacts[machine])
 		delete(o.contacts, machine)
 	}
+	n = 0
 	for _, machine := range slices.Sorted(maps.Keys(o.unknownNews)) {
-		if len(req.Unknown) == maxContactsPerMessage {
+		if n += 1 + len(o.unknown[machine]); n > maxUnknownPerMessage {
 			break
 		}
 		req.Unknown = append(req.Unknown, &borgpb.MachineReport{Machine: machine, Tasks: o.unknown[machine]})

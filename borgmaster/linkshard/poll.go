@@ -9,6 +9,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // poll asks one machine once. known is this poll's alone until it returns.
@@ -27,17 +28,19 @@ func (l *loop) poll(name string, known *Known) answer {
 	resp, err := l.ask(addr, req)
 	switch {
 	case err != nil && missed(err):
-		a.event.Reached, a.event.Err = false, status.Convert(err).Message()
+		reason := door.Reason(err)
+		a.event.Reached, a.event.Err = false, reason[:min(len(reason), maxTextBytes)]
 	case err != nil:
 		// It answered, if only to say no: a machine that is there.
-		*known = Known{}
-		a.event.Err = status.Convert(err).Message()
-		l.cfg.Logger.Warn("borglet refused a poll", "machine", name, "err", err)
+		a.event.Err = door.Reason(err)
+		l.warn("borglet refuses polls", name, known, a.event.Err)
 	case resp.Fenced:
-		*known = Known{}
 		a.event.Busy = true
 		a.event.Err = fenced(resp.Highest, req.Fence)
-		l.cfg.Logger.Debug("poll came too late for a borglet", "machine", name, "err", a.event.Err)
+		// A replica that is behind catches up; nothing mends the rest by itself.
+		if h := resp.Highest; h.GetCellId() != req.Fence.CellId || h.GetEpoch() > req.Fence.Epoch || h.GetTerm() > l.cfg.Log.State().Term {
+			l.warn("borglet obeys another master", name, known, a.event.Err)
+		}
 	default:
 		known.Take(resp)
 		l.cfg.Log.View(func(c *cell.Cell) {
@@ -53,6 +56,16 @@ func (l *loop) poll(name string, known *Known) answer {
 		}
 	}
 	return a
+}
+
+// warn forgets what the borglet said, and tells an operator once in a while.
+func (l *loop) warn(message, machine string, known *Known, why string) {
+	now := l.cfg.NowNs()
+	if known.warnedNs == 0 || now-known.warnedNs > warnAgainNs {
+		known.warnedNs = now
+		l.cfg.Logger.Warn(message, "machine", machine, "err", why)
+	}
+	*known = Known{warnedNs: known.warnedNs}
 }
 
 func (l *loop) ask(addr string, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {

@@ -1,6 +1,8 @@
 package linkshard
 
 import (
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -16,6 +18,8 @@ type Known struct {
 	// What it says its machine is, and the last such word that the cell has
 	// followed.
 	Word, Followed *borgpb.MachineSpec
+	// When an operator was last told of trouble with it.
+	warnedNs int64
 	// What was reported of each copy and is not yet in the cell.
 	told map[cell.CopyID]telling
 }
@@ -47,6 +51,10 @@ func FenceOf(c *cell.Cell) *borgrpc.Fence {
 	return &borgrpc.Fence{CellId: c.ID(), Epoch: c.Epoch(), Term: c.Term(), Index: c.Index()}
 }
 
+// maxPollSpecBytes bounds the specs in one poll. A copy whose spec does not fit
+// is left out, which stops nothing, and comes with the next poll.
+const maxPollSpecBytes = 2 << 20
+
 // Build makes the poll for a machine from the cell. Specs that the borglet has
 // reported to hold are not repeated.
 func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known *Known) *borgrpc.PollRequest {
@@ -64,6 +72,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 			req.Forget = append(req.Forget, copyID(id))
 		}
 	}
+	specBytes := 0
 	for p := range m.Copies() {
 		switch p.State() {
 		case borgpb.AttemptState_ATTEMPT_STATE_STOPPING:
@@ -73,8 +82,13 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 		case borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE:
 			// Neither wanted nor unwanted until the machine is up again.
 		default:
-			if p.Current() {
-				req.Desired = append(req.Desired, desired(p, cellName, held))
+			if !p.Current() {
+				continue
+			}
+			d := desired(p, cellName, held)
+			specBytes += proto.Size(d.Spec)
+			if d.Spec == nil || specBytes <= maxPollSpecBytes {
+				req.Desired = append(req.Desired, d)
 			}
 		}
 	}

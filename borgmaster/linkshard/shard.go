@@ -20,8 +20,11 @@ const (
 	// Without a report that was taken for so long, the elected master is out of
 	// contact and missed polls do not count.
 	masterContactNs = 3e9
-	// After a failed report the next one waits so long.
-	reportPauseNs = 100e6
+	// After a failed report, and until it is decided who shares the machines, the
+	// next one waits so long.
+	reportPauseNs = 50e6
+	// Trouble with a borglet that does not pass is logged so often.
+	warnAgainNs = 60e9
 	// A replica whose cell is further behind what is committed does not poll.
 	maxBehind = 10_000
 )
@@ -149,13 +152,14 @@ type loop struct {
 	answers    chan answer
 	deliveries chan delivery
 	polls      sync.WaitGroup
-	sending    bool
-	sentNs     int64
+	// A report is under way.
+	sending bool
+	// No report before mayNs; one even if there is nothing to say at mustNs.
+	mayNs, mustNs int64
 	// Last report that was taken; 0: none by the present master.
-	takenNs  int64
-	failedNs int64
-	state    State
-	logOK    bool
+	takenNs int64
+	state   State
+	logOK   bool
 }
 
 // Run polls and reports until ctx ends.
@@ -192,6 +196,13 @@ func (l *loop) pause() time.Duration {
 	now := l.cfg.NowNs()
 	next := now + heartbeatNs/4
 	if due, ok := l.core.Next(); ok {
+		next = min(next, due)
+	}
+	if !l.sending && l.state.Elected != 0 {
+		due := max(l.mustNs, l.mayNs)
+		if !l.outbox.empty() {
+			due = l.mayNs
+		}
 		next = min(next, due)
 	}
 	return time.Duration(max(next-now, 0))
@@ -258,7 +269,7 @@ func (l *loop) takeNotes() {
 func (l *loop) checkState() {
 	state := l.cfg.Log.State()
 	if state.Elected != l.state.Elected || state.Term != l.state.Term {
-		l.takenNs, l.failedNs, l.sentNs = 0, 0, 0
+		l.takenNs, l.mayNs, l.mustNs = 0, 0, 0
 		l.step(MasterContact{OK: false})
 		l.outbox.retell()
 	}
@@ -296,15 +307,12 @@ func (l *loop) takeAnswer(a answer) {
 // gathers meanwhile goes with the next.
 func (l *loop) send() {
 	now := l.cfg.NowNs()
-	if l.sending || l.state.Elected == 0 || now-l.failedNs < reportPauseNs && l.failedNs != 0 {
-		return
-	}
-	if l.outbox.empty() && l.sentNs != 0 && now-l.sentNs < heartbeatNs {
+	if l.sending || l.state.Elected == 0 || now < l.mayNs || (l.outbox.empty() && now < l.mustNs) {
 		return
 	}
 	req := &borgrpc.ReportRequest{Replica: l.state.Replica, Term: l.state.Term, CellId: l.cfg.CellID}
 	l.outbox.take(req)
-	l.sending, l.sentNs = true, now
+	l.sending, l.mustNs = true, now+heartbeatNs
 	l.polls.Go(func() {
 		ctx, cancel := context.WithTimeout(l.ctx, reportTimeout)
 		defer cancel()
@@ -317,12 +325,11 @@ func (l *loop) takeDelivery(d delivery) {
 	l.sending = false
 	now := l.cfg.NowNs()
 	if d.err != nil {
-		l.failedNs = now
+		l.mayNs, l.mustNs = now+reportPauseNs, now+reportPauseNs
 		l.outbox.putBack(d.req)
 		l.cfg.Logger.Debug("report to the elected master failed", "err", d.err)
 		return
 	}
-	l.failedNs = 0
 	if d.resp.GetTerm() != l.cfg.Log.State().Term {
 		return
 	}
@@ -330,7 +337,9 @@ func (l *loop) takeDelivery(d delivery) {
 		l.step(MasterContact{OK: true})
 	}
 	l.takenNs = now
-	if d.resp.LiveVersion > 0 {
+	if d.resp.LiveVersion == 0 {
+		l.mustNs = now + reportPauseNs
+	} else {
 		before := l.core.Share()
 		l.step(LiveSet{Term: d.resp.Term, Version: d.resp.LiveVersion, Live: d.resp.Live})
 		if share := l.core.Share(); share != before {

@@ -2,6 +2,7 @@ package replica
 
 import (
 	"context"
+	"errors"
 
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -12,6 +13,9 @@ type appendItem struct {
 	append   *Append
 	received *receivedSnapshot
 }
+
+// errStopping ends what waits for another goroutine of a replica that stops.
+var errStopping = errors.New("the replica stops")
 
 // runAppend is the append goroutine: it makes durable what raft wants durable.
 // All that is queued when it comes back from the disk shares the next sync.
@@ -26,8 +30,8 @@ func (r *Replica) runAppend(ctx context.Context) error {
 		for len(items) > 0 {
 			n := 1
 			if items[0].append.Snapshot != nil {
-				if err := r.install(ctx, items[0]); err != nil {
-					return err
+				if err := r.install(ctx, items[0]); errors.Is(err, errStopping) {
+					return nil
 				}
 			}
 			for n < len(items) && items[n].append.Snapshot == nil {
@@ -80,6 +84,6 @@ func (r *Replica) install(ctx context.Context, it appendItem) error {
 	case <-done:
 		return nil
 	case <-ctx.Done():
-		return ctx.Err()
+		return errStopping
 	}
 }

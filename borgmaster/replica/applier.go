@@ -112,7 +112,6 @@ func (r *Replica) applyEntry(e Committed) error {
 	if e.Members != nil {
 		r.members = *e.Members
 	}
-	r.answerReads(ce.Index)
 	b := r.ownBatch(ce)
 	change := r.changes[e.Change]
 	delete(r.changes, e.Change)
@@ -122,8 +121,12 @@ func (r *Replica) applyEntry(e Committed) error {
 	for _, l := range r.listeners {
 		l.Applied(ce, results, events)
 	}
-	// Whoever asked hears of it after the listeners: what he reads next is in
-	// their state too.
+	// Whoever asked or waits hears of it after the listeners: what he looks at
+	// next may be theirs.
+	r.mu.Lock()
+	r.told = ce.Index
+	r.answerReads()
+	r.mu.Unlock()
 	if b != nil {
 		if err := b.answer(results); err != nil {
 			return r.fatal("results do not belong to the ops that were proposed", fmt.Errorf("index %d: %w", ce.Index, err))
@@ -197,13 +200,16 @@ func (r *Replica) installNow(in *installation) error {
 	r.members = membershipOf(h)
 	r.recent.reset()
 	r.base = termBase{term: h.GetTerm(), cellNs: c.TimeNs()}
-	r.answerReads(h.GetIndex())
 	r.mu.Unlock()
 	r.tellTransport()
 	r.log.Info("checkpoint installed", "index", h.GetIndex(), "term", h.GetTerm())
 	for _, l := range r.listeners {
 		l.Restored(h.GetIndex())
 	}
+	r.mu.Lock()
+	r.told = h.GetIndex()
+	r.answerReads()
+	r.mu.Unlock()
 	close(in.received.decided)
 	close(in.done)
 	return nil

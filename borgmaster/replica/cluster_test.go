@@ -40,7 +40,7 @@ func newNetwork() *network {
 func (n *network) reach(from, to uint64) *Replica {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.cut[from] || n.cut[to] {
+	if n.cut[from] || n.cut[to] || n.replicas[from] == nil {
 		return nil
 	}
 	return n.replicas[to]
@@ -100,6 +100,8 @@ type testCell struct {
 	fs      map[uint64]*vfs.MemFS
 	running map[uint64]*runner
 	tune    func(*Config)
+	// Told of each replica before it runs; may be nil.
+	opened func(*Replica)
 }
 
 type runner struct {
@@ -110,6 +112,12 @@ type runner struct {
 
 func newTestCell(t testing.TB, n int, tune func(*Config)) *testCell {
 	tc := &testCell{t: t, net: newNetwork(), fs: make(map[uint64]*vfs.MemFS), running: make(map[uint64]*runner), tune: tune}
+	tc.begin(n)
+	return tc
+}
+
+func (tc *testCell) begin(n int) {
+	tc.t.Helper()
 	for id := uint64(1); id <= uint64(n); id++ {
 		tc.members = append(tc.members, &borgpb.Member{Id: id, Addr: fmt.Sprintf("replica-%d:7000", id)})
 	}
@@ -117,12 +125,11 @@ func newTestCell(t testing.TB, n int, tune func(*Config)) *testCell {
 		tc.init(m.GetId(), false)
 		tc.start(m.GetId())
 	}
-	t.Cleanup(func() {
+	tc.t.Cleanup(func() {
 		for id := range tc.running {
 			tc.stop(id)
 		}
 	})
-	return tc
 }
 
 func (tc *testCell) init(id uint64, join bool) {
@@ -160,6 +167,9 @@ func (tc *testCell) start(id uint64) *runner {
 	if err != nil {
 		tc.t.Fatalf("open %d: %v", id, err)
 	}
+	if tc.opened != nil {
+		tc.opened(r)
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	x := &runner{Replica: r, cancel: cancel, ended: make(chan error, 1)}
 	tc.running[id] = x
@@ -173,29 +183,33 @@ func (tc *testCell) start(id uint64) *runner {
 // stop stops a replica in order.
 func (tc *testCell) stop(id uint64) {
 	tc.t.Helper()
-	tc.end(id)
 	x := tc.running[id]
-	delete(tc.running, id)
+	x.cancel()
 	if err := <-x.ended; err != nil {
 		tc.t.Errorf("replica %d ended: %v", id, err)
 	}
+	tc.forget(id)
 }
 
-func (tc *testCell) end(id uint64) {
+// forget takes a replica that has ended out of the cell's network.
+func (tc *testCell) forget(id uint64) {
 	tc.net.mu.Lock()
 	delete(tc.net.replicas, id)
 	tc.net.mu.Unlock()
-	tc.running[id].cancel()
+	delete(tc.running, id)
 }
 
 // crash stops a replica as a machine without power does: what was not synced
 // is gone.
 func (tc *testCell) crash(id uint64) {
 	tc.t.Helper()
+	// First nobody hears of it any more: what it makes durable after the power
+	// is gone, it must not tell.
+	x := tc.running[id]
+	tc.forget(id)
 	clone := tc.fs[id].CrashClone(vfs.CrashCloneCfg{})
-	tc.end(id)
-	<-tc.running[id].ended
-	delete(tc.running, id)
+	x.cancel()
+	<-x.ended
 	tc.fs[id] = clone
 }
 
@@ -263,32 +277,35 @@ func (tc *testCell) snapshotRunning() []*Replica {
 }
 
 // settle waits until all replicas that run have applied the same, and checks
-// that it is the same.
+// that their cells are the same. What the elected replica does by itself may go
+// on meanwhile.
 func (tc *testCell) settle() {
 	tc.t.Helper()
+	digests := make(map[uint64]cell.Digest)
 	tc.wait("all replicas apply the same", func() bool {
 		var index uint64
-		for _, r := range tc.running {
+		for id, r := range tc.running {
 			s := r.State()
+			r.cellMu.Lock()
+			at, d := r.cell.Index(), r.cell.Digest()
+			r.cellMu.Unlock()
 			if index == 0 {
-				index = s.Applied
+				index = at
 			}
-			if s.Applied != index || s.Commit != index {
+			if at != index || s.Commit > index {
 				return false
 			}
+			digests[id] = d
 		}
 		return true
 	})
 	var want cell.Digest
-	for id, r := range tc.running {
-		r.cellMu.Lock()
-		got := r.cell.Digest()
-		r.cellMu.Unlock()
+	for id := range tc.running {
 		if want == (cell.Digest{}) {
-			want = got
+			want = digests[id]
 		}
-		if got != want {
-			tc.t.Errorf("replica %d has digest %x, another %x", id, got, want)
+		if digests[id] != want {
+			tc.t.Errorf("replica %d has digest %x, another %x", id, digests[id], want)
 		}
 	}
 }

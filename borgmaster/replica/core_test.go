@@ -179,8 +179,12 @@ func word(is bool, w string) string {
 
 // settle does all there is to do until there is nothing.
 func (p *play) settle() {
+	rounds := 0
 	for busy := true; busy; {
 		busy = false
+		if rounds++; rounds > 1000 {
+			p.t.Fatalf("this never settles:\n%.2000s", p.out.String())
+		}
 		for _, id := range slices.Sorted(maps.Keys(p.cores)) {
 			a := p.cores[id]
 			for len(a.appends) > 0 && !a.stalled {
@@ -208,8 +212,11 @@ func (p *play) deliver(m *raftpb.Message) {
 		p.step(m.GetTo(), Receive{Message: proto.CloneOf(m)})
 		return
 	}
+	// What is sent is a picture of now, which may be newer than raft's wish.
+	m = proto.CloneOf(m)
+	m.Snapshot = p.picture(p.cores[m.GetFrom()])
 	p.printf("%d: a checkpoint of index %d goes to %d", m.GetFrom(), m.GetSnapshot().GetMetadata().GetIndex(), m.GetTo())
-	p.step(m.GetTo(), Receive{Message: proto.CloneOf(m)})
+	p.step(m.GetTo(), Receive{Message: m})
 	p.step(m.GetFrom(), SnapshotSent{Member: m.GetTo()})
 }
 
@@ -267,19 +274,25 @@ func entries(es []*raftpb.Entry) string {
 
 // compact drops a core's log up to what it has applied.
 func (p *play) compact(a *actor) {
-	m := a.Members()
+	snap := p.picture(a)
+	meta := snap.GetMetadata()
+	if _, err := a.disk.CreateSnapshot(meta.GetIndex(), meta.GetConfState(), snap.GetData()); err != nil {
+		p.t.Fatal(err)
+	}
+	if err := a.disk.Compact(meta.GetIndex()); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// picture is what a checkpoint of a core's applied state would stand for.
+func (p *play) picture(a *actor) *raftpb.Snapshot {
 	h := &borgpb.CheckpointHeader{Index: a.applied, Term: a.appliedTerm}
-	m.fill(h)
+	a.Members().fill(h)
 	snap, err := checkpoint.HeaderSnapshot(h)
 	if err != nil {
 		p.t.Fatal(err)
 	}
-	if _, err := a.disk.CreateSnapshot(h.GetIndex(), snap.GetMetadata().GetConfState(), snap.GetData()); err != nil {
-		p.t.Fatal(err)
-	}
-	if err := a.disk.Compact(h.GetIndex()); err != nil {
-		p.t.Fatal(err)
-	}
+	return snap
 }
 
 func (p *play) status() {

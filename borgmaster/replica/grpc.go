@@ -25,47 +25,49 @@ type grpcTransport struct {
 	identity *borgpb.ReplicaIdentity
 
 	mu sync.Mutex
-	// By id; without this replica. Guarded by mu, as is all that follows.
-	peers   map[uint64]*peer
+	// By id; without this replica. Guarded by mu.
+	peers map[uint64]*peer
+	// Guarded by mu.
 	members Membership
-	// Set while Run runs; new peers are started with it.
-	ctx context.Context
-	wg  sync.WaitGroup
+	// changed holds a token when there may be a peer that does not run yet.
+	changed chan struct{}
 	// done is closed when Run ends, so that streams from others end too.
 	done chan struct{}
 }
 
 func newGRPCTransport(in Inbound, id *borgpb.ReplicaIdentity, log *slog.Logger) *grpcTransport {
-	return &grpcTransport{in: in, log: log, identity: id, peers: make(map[uint64]*peer), done: make(chan struct{})}
+	return &grpcTransport{
+		in: in, log: log, identity: id,
+		peers: make(map[uint64]*peer), changed: make(chan struct{}, 1), done: make(chan struct{}),
+	}
 }
 
 func (t *grpcTransport) register(s *grpc.Server) {
 	borgrpc.RegisterRaftServiceServer(s, raftServer{t: t})
 }
 
-// Run implements Transport.
+// Run implements Transport. It owns the peers' goroutines.
 func (t *grpcTransport) Run(ctx context.Context) error {
-	t.mu.Lock()
-	t.ctx = ctx
-	for _, p := range t.peers {
-		t.start(p)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer close(t.done)
+	for {
+		t.mu.Lock()
+		for _, p := range t.peers {
+			if p.cancel != nil {
+				continue
+			}
+			var mine context.Context
+			mine, p.cancel = context.WithCancel(ctx)
+			wg.Go(func() { p.run(mine) })
+		}
+		t.mu.Unlock()
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.changed:
+		}
 	}
-	t.mu.Unlock()
-	<-ctx.Done()
-	close(t.done)
-	t.mu.Lock()
-	// No peer is started after this.
-	t.ctx = nil
-	t.mu.Unlock()
-	t.wg.Wait()
-	return nil
-}
-
-// start runs a peer. t.mu is held and t.ctx set.
-func (t *grpcTransport) start(p *peer) {
-	ctx, cancel := context.WithCancel(t.ctx)
-	p.cancel = cancel
-	t.wg.Go(func() { p.run(ctx) })
 }
 
 // SetMembers implements Transport.
@@ -75,7 +77,9 @@ func (t *grpcTransport) SetMembers(m Membership) {
 	t.members = m
 	for id, p := range t.peers {
 		if x := m.Member(id); x == nil || x.GetAddr() != p.addr {
-			p.cancel()
+			if p.cancel != nil {
+				p.cancel()
+			}
 			delete(t.peers, id)
 		}
 	}
@@ -84,11 +88,11 @@ func (t *grpcTransport) SetMembers(m Membership) {
 		if id == t.identity.GetReplica() || t.peers[id] != nil {
 			continue
 		}
-		p := &peer{t: t, id: id, addr: x.GetAddr(), queue: newMailbox[*raftpb.Message](), cancel: func() {}}
-		t.peers[id] = p
-		if t.ctx != nil {
-			t.start(p)
-		}
+		t.peers[id] = &peer{t: t, id: id, addr: x.GetAddr(), queue: newMailbox[*raftpb.Message]()}
+	}
+	select {
+	case t.changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -120,14 +124,27 @@ const (
 	refusedIncarnation = "the cell knows this replica with another directory"
 )
 
+// caller is the first message of a stream.
+type caller interface {
+	GetCellId() string
+	GetEpoch() uint64
+	GetFrom() uint64
+	GetTo() uint64
+	GetIncarnation() uint64
+}
+
 // admit checks who opens a stream. Whoever is not known yet may be a new
 // member of whom this replica has not heard.
-func (t *grpcTransport) admit(cellID string, from, to, incarnation uint64) error {
+func (t *grpcTransport) admit(c caller) error {
+	from, to, cellID := c.GetFrom(), c.GetTo(), c.GetCellId()
 	if cellID != t.identity.GetCellId() {
 		return status.Errorf(codes.InvalidArgument, "replica %d of cell id %s speaks to replica %d of cell %s (id %s): an address is wrong", from, cellID, t.identity.GetReplica(), t.identity.GetCellName(), t.identity.GetCellId())
 	}
 	if to != t.identity.GetReplica() {
 		return status.Errorf(codes.InvalidArgument, "replica %d speaks to replica %d and has reached %d: an address is wrong", from, to, t.identity.GetReplica())
+	}
+	if c.GetEpoch() != t.identity.GetEpoch() {
+		return status.Errorf(codes.InvalidArgument, "replica %d is of epoch %d of the cell and replica %d of epoch %d: one of them is from before a restore", from, c.GetEpoch(), t.identity.GetReplica(), t.identity.GetEpoch())
 	}
 	t.mu.Lock()
 	members := t.members
@@ -135,10 +152,10 @@ func (t *grpcTransport) admit(cellID string, from, to, incarnation uint64) error
 	if members.removed(from) {
 		return status.Error(codes.FailedPrecondition, refusedRemoved)
 	}
-	if m := members.Member(from); m.GetIncarnation() != 0 && m.GetIncarnation() != incarnation {
+	if m := members.Member(from); m.GetIncarnation() != 0 && m.GetIncarnation() != c.GetIncarnation() {
 		return status.Error(codes.FailedPrecondition, refusedIncarnation)
 	}
-	t.in.Seen(from, incarnation)
+	t.in.Seen(from, c.GetIncarnation())
 	return nil
 }
 
@@ -155,7 +172,7 @@ func (s raftServer) Send(stream grpc.ClientStreamingServer[borgrpc.SendRequest, 
 	if err != nil {
 		return err
 	}
-	if err := s.t.admit(first.GetCellId(), first.GetFrom(), first.GetTo(), first.GetIncarnation()); err != nil {
+	if err := s.t.admit(first); err != nil {
 		return err
 	}
 	// The receiving goroutine ends when this handler returns, because that ends
@@ -198,7 +215,7 @@ func (s raftServer) SendSnapshot(stream grpc.ClientStreamingServer[borgrpc.SendS
 	if err != nil {
 		return err
 	}
-	if err := s.t.admit(first.GetCellId(), first.GetFrom(), first.GetTo(), first.GetIncarnation()); err != nil {
+	if err := s.t.admit(first); err != nil {
 		return err
 	}
 	m := new(raftpb.Message)

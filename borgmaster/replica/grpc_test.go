@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -144,6 +145,8 @@ func TestWire(t *testing.T) {
 		wc.wait("all have all", func() bool { return all(r) })
 	}
 
+	checkCheckpoint(t, leader)
+
 	// A new replica is sent a checkpoint over the wire.
 	l := wc.listen("127.0.0.1:0")
 	me := &borgpb.Member{Id: 4, Addr: l.Addr().String()}
@@ -176,6 +179,31 @@ func TestWire(t *testing.T) {
 	wc.running[gone].ended <- nil
 	if err := wc.elected().AddLearner(context.Background(), wc.members[gone-1]); err == nil {
 		t.Error("a removed number was taken in again")
+	}
+}
+
+// checkCheckpoint takes a checkpoint of a replica at work and loads the cell
+// from it.
+func checkCheckpoint(t *testing.T, r *wireReplica) {
+	t.Helper()
+	var file bytes.Buffer
+	index, err := r.Checkpoint(context.Background(), &file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cr, err := checkpoint.NewReader(&file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := cell.Load(cr.Records())
+	if err := errors.Join(err, cr.Err()); err != nil {
+		t.Fatal(err)
+	}
+	if d := c.Digest(); c.Index() != index || cr.Header().GetIndex() != index || !bytes.Equal(d[:], cr.Header().GetDigest()) {
+		t.Errorf("the checkpoint of index %d has a cell of %d with digest %x; its header is %v", index, c.Index(), d, cr.Header())
+	}
+	if err := c.Check(); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -2,9 +2,11 @@ package replica
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 
@@ -53,8 +55,25 @@ func (r *Replica) changeMember(ctx context.Context, id uint64, typ raftpb.ConfCh
 	return r.change(ctx, Change{Type: typ, Member: m})
 }
 
-// change proposes a change of members and waits until it is applied here.
+// change has a change of members done, after the one that may be under way.
 func (r *Replica) change(ctx context.Context, ev Change) error {
+	retry := time.NewTicker(r.cfg.Tick)
+	defer retry.Stop()
+	for {
+		err := r.tryChange(ctx, ev)
+		if !errors.Is(err, errChanging) {
+			return err
+		}
+		select {
+		case <-retry.C:
+		case <-ctx.Done():
+			return fmt.Errorf("%w (%w)", err, ctx.Err())
+		}
+	}
+}
+
+// tryChange proposes a change of members and waits until it is applied here.
+func (r *Replica) tryChange(ctx context.Context, ev Change) error {
 	done := make(chan error, 1)
 	r.inbox.put(input{event: ev, change: done})
 	select {
@@ -74,7 +93,7 @@ func (r *Replica) stepChange(ctx context.Context, in input) {
 	ev.ID = r.lastChange
 	out := r.core.Step(ev)
 	if err := out.Proposed[0].Err; err != nil {
-		if err == errNotLeading {
+		if errors.Is(err, errNotLeading) {
 			err = borgmaster.ErrNotElected
 		}
 		in.change <- err

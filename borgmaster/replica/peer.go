@@ -39,10 +39,12 @@ const (
 // peer is the way to one other replica. Its goroutine, which its transport
 // waits for, sends what is queued.
 type peer struct {
-	t      *grpcTransport
-	id     uint64
-	addr   string
-	queue  *mailbox[*raftpb.Message]
+	t     *grpcTransport
+	id    uint64
+	addr  string
+	queue *mailbox[*raftpb.Message]
+	// Ends its goroutine; nil: it does not run yet. Guarded by the transport's
+	// mu.
 	cancel context.CancelFunc
 }
 

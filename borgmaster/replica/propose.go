@@ -2,7 +2,6 @@ package replica
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"google.golang.org/protobuf/proto"
@@ -15,8 +14,10 @@ import (
 const (
 	maxEntryBytes = 1 << 20
 	maxEntryOps   = 4096
-	// maxOpBytes leaves room for the entry's own fields.
-	maxOpBytes     = maxEntryBytes - 64
+	// maxOpsBytes leaves room for the entry's own fields, maxOpBytes for those
+	// around each op.
+	maxOpsBytes    = maxEntryBytes - 64
+	maxOpBytes     = maxOpsBytes - opOverhead
 	maxQueuedOps   = 65_536
 	maxQueuedBytes = 64 << 20
 	opOverhead     = 8
@@ -106,10 +107,9 @@ func (r *Replica) enqueue(op *borgpb.Op) (*proposal, error) {
 func (r *Replica) proposeQueued(ctx context.Context) {
 	for {
 		b, data := r.nextBatch()
-		if b == nil {
+		if b == nil || !r.proposeBatch(ctx, b, data) {
 			return
 		}
-		r.proposeBatch(ctx, b, data)
 	}
 }
 
@@ -131,7 +131,7 @@ func (r *Replica) nextBatch() (*batch, []byte) {
 	b := &batch{term: s.Term}
 	bytes, n := 0, 0
 	for _, p := range r.queue.items {
-		if len(b.proposals) == maxEntryOps || bytes+len(p.op)+opOverhead > maxEntryBytes {
+		if len(b.proposals) == maxEntryOps || bytes+len(p.op)+opOverhead > maxOpsBytes {
 			break
 		}
 		n++
@@ -158,22 +158,21 @@ func (r *Replica) nextBatch() (*batch, []byte) {
 }
 
 // proposeBatch gives an entry to raft. What raft does not take was certainly
-// not appended.
-func (r *Replica) proposeBatch(ctx context.Context, b *batch, data []byte) {
+// not appended: it waits on, until raft takes entries again (it is handing
+// over, or too much is not yet committed) or another replica is elected.
+func (r *Replica) proposeBatch(ctx context.Context, b *batch, data []byte) (taken bool) {
 	out := r.core.Step(Propose{Data: data})
-	if err := out.Proposed[0].Err; err != nil {
+	if out.Proposed[0].Err != nil {
 		r.mu.Lock()
 		r.pending = r.pending[:len(r.pending)-1]
+		r.queue.items = append(b.proposals, r.queue.items...)
 		for _, p := range b.proposals {
-			if errors.Is(err, errNotLeading) {
-				p.done <- answer{err: borgmaster.ErrNotElected}
-			} else {
-				p.done <- answer{err: borgmaster.ErrOverloaded}
-			}
+			r.queue.bytes += len(p.op)
 		}
 		r.mu.Unlock()
 	}
 	r.handOut(ctx, out, nil)
+	return out.Proposed[0].Err == nil
 }
 
 // ownBatch is the batch that an applied entry was made of, if this replica

@@ -135,6 +135,10 @@ func (r *Replica) stateChanged(s CoreState) {
 		r.failPending(borgmaster.ErrUnknownOutcome)
 		r.failQueued(borgmaster.ErrNotElected)
 		r.failChanges(borgmaster.ErrUnknownOutcome)
+		if r.lost != nil {
+			close(r.lost)
+			r.lost = nil
+		}
 	}
 	r.mu.Unlock()
 	if s.Leading && (!wasLeading || s.Term != was.Term) {

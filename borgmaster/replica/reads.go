@@ -77,7 +77,7 @@ func (r *Replica) readDone(done ReadDone) {
 	b.index, r.asked = done.Index, nil
 	r.mu.Lock()
 	r.waiting = append(r.waiting, b)
-	r.answerReads(r.applied.Load())
+	r.answerReads()
 	more := len(r.reads) > 0
 	r.mu.Unlock()
 	if more {
@@ -85,10 +85,10 @@ func (r *Replica) readDone(done ReadDone) {
 	}
 }
 
-// answerReads lets those go whose index is applied. r.mu is held.
-func (r *Replica) answerReads(applied uint64) {
+// answerReads lets those go whose index is applied and told. r.mu is held.
+func (r *Replica) answerReads() {
 	r.waiting = slices.DeleteFunc(r.waiting, func(b *readBatch) bool {
-		if b.index > applied {
+		if b.index > r.told {
 			return false
 		}
 		for _, rd := range b.readers {

@@ -123,14 +123,16 @@ type Replica struct {
 
 	mu sync.Mutex
 	// Guarded by mu, as is all that follows.
-	state     borgmaster.LogState
-	members   Membership
-	leading   bool
-	stopped   bool
-	queue     proposalQueue
-	pending   []*batch
-	reads     []*reader
-	waiting   []*readBatch
+	state   borgmaster.LogState
+	members Membership
+	leading bool
+	stopped bool
+	queue   proposalQueue
+	pending []*batch
+	reads   []*reader
+	waiting []*readBatch
+	// Index up to which the listeners have heard.
+	told      uint64
 	changes   map[uint64]chan error
 	base      termBase
 	recent    recentEntries
@@ -138,6 +140,8 @@ type Replica struct {
 	receiving bool
 	seen      map[uint64]uint64
 	refused   error
+	// Closed when this replica is no longer elected; nil: nobody waits for it.
+	lost chan struct{}
 
 	applied atomic.Uint64
 	commit  atomic.Uint64
@@ -231,7 +235,8 @@ func Open(cfg Config) (*Replica, error) {
 	return r, nil
 }
 
-func (r *Replica) open() error {
+func (r *Replica) open() (err error) {
+	defer r.catchRaft(&err)
 	c, err := r.loadCell()
 	if err != nil {
 		return err
@@ -257,7 +262,7 @@ func (r *Replica) open() error {
 	}
 	r.members = membershipOf(h)
 	r.applied.Store(h.GetIndex())
-	r.base = termBase{}
+	r.told = h.GetIndex()
 	r.setState(r.core.State())
 	newTransport := r.cfg.Transport
 	if newTransport == nil {
@@ -319,7 +324,18 @@ func (r *Replica) Close() error { return r.store.Close() }
 // from that of the others, its removal. It brings the records on disk up to
 // date when it ends in order.
 func (r *Replica) Run(ctx context.Context) error {
-	g, gctx := errgroup.WithContext(ctx)
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	g, gctx := errgroup.WithContext(work)
+	g.Go(func() error {
+		defer stop()
+		select {
+		case <-ctx.Done():
+			r.handOver(gctx)
+		case <-gctx.Done():
+		}
+		return nil
+	})
 	g.Go(func() error { return r.runRaft(gctx) })
 	g.Go(func() error { return r.runAppend(gctx) })
 	g.Go(func() error { return r.runApply(gctx) })
@@ -328,10 +344,31 @@ func (r *Replica) Run(ctx context.Context) error {
 	r.stop()
 	// Whoever sends or receives a checkpoint holds on to the database.
 	r.senders.Wait()
-	if err == nil || errors.Is(err, context.Canceled) {
+	if err == nil {
 		err = r.flush()
 	}
 	return errors.Join(err, r.store.Close())
+}
+
+// handOver makes another replica the elected one, if this one is, so that the
+// cell need not first miss it. It gives up after an election timeout.
+func (r *Replica) handOver(ctx context.Context) {
+	r.mu.Lock()
+	if !r.leading {
+		r.mu.Unlock()
+		return
+	}
+	lost := make(chan struct{})
+	r.lost = lost
+	r.mu.Unlock()
+	r.inbox.put(input{event: Transfer{}})
+	timer := time.NewTimer(time.Duration(r.cfg.ElectionTicks) * r.cfg.Tick)
+	defer timer.Stop()
+	select {
+	case <-lost:
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 }
 
 // stop answers everybody who still waits.

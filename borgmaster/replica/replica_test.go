@@ -5,9 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/cockroachdb/pebble/v2/vfs"
+	"github.com/cockroachdb/pebble/v2/vfs/errorfs"
 
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
@@ -16,8 +21,9 @@ import (
 
 func machineOp(id string) *borgpb.Op {
 	return &borgpb.Op{
-		RequestId: id,
-		Principal: &borgpb.Principal{User: "test", Role: borgpb.Role_ROLE_MASTER},
+		RequestId:     id,
+		RequestWallNs: time.Now().UnixNano(),
+		Principal:     &borgpb.Principal{User: "test", Role: borgpb.Role_ROLE_MASTER},
 		Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{
 			Name: id,
 			Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:1", Capacity: &borgpb.Resources{CpuMilli: 1000, MemBytes: 1 << 30}},
@@ -114,10 +120,10 @@ func TestElectedReplicaIsLost(t *testing.T) {
 	tc.elected()
 	l := tc.load("a", 4)
 	for range 3 {
-		l.more(200)
+		l.more(50)
 		lost := tc.elected().identity.GetReplica()
 		tc.stop(lost)
-		l.more(200)
+		l.more(50)
 		tc.start(lost)
 	}
 	l.finish()
@@ -243,5 +249,219 @@ func TestProposeWithoutMajority(t *testing.T) {
 	}
 	if _, err := leader.Propose(context.Background(), machineOp("m")); !errors.Is(err, borgmaster.ErrUnknownOutcome) {
 		t.Errorf("without a majority: %v, want ErrUnknownOutcome", err)
+	}
+}
+
+// TestHandOver stops the elected replica in order: it does not end before
+// another stands for election. Without that the others would wait for a very
+// long time.
+func TestHandOver(t *testing.T) {
+	tc := newTestCell(t, 3, func(c *Config) { c.ElectionTicks = 4000 })
+	tc.running[2].inbox.put(input{event: Campaign{}})
+	leader := tc.elected()
+	l := tc.load("a", 2)
+	l.more(50)
+	term := leader.State().Term
+	tc.stop(leader.identity.GetReplica())
+	if got := leader.State().Term; got <= term {
+		t.Errorf("it ended in term %d, in which it was elected", got)
+	}
+	l.more(50)
+	tc.start(leader.identity.GetReplica())
+	l.finish()
+}
+
+// slowDisk holds up syncs while it is stuck.
+type slowDisk struct {
+	mu    sync.Mutex
+	stuck bool
+	free  *sync.Cond
+}
+
+func newSlowDisk() *slowDisk {
+	d := &slowDisk{}
+	d.free = sync.NewCond(&d.mu)
+	return d
+}
+
+func (d *slowDisk) set(stuck bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.stuck = stuck
+	d.free.Broadcast()
+}
+
+func (d *slowDisk) MaybeError(op errorfs.Op) error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	for d.stuck && (op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) {
+		d.free.Wait()
+	}
+	return nil
+}
+
+func (d *slowDisk) String() string { return "slow disk" }
+
+// TestDiskHangs has the disk of the elected replica hang: it hands over, and
+// the cell goes on.
+func TestDiskHangs(t *testing.T) {
+	disks := make(map[vfs.FS]*slowDisk)
+	tc := newTestCell(t, 3, func(c *Config) {
+		d := newSlowDisk()
+		c.Store.FS = errorfs.Wrap(c.Store.FS, d)
+		disks[c.Store.FS] = d
+	})
+	leader := tc.elected()
+	l := tc.load("a", 4)
+	l.more(50)
+	disk := disks[leader.cfg.Store.FS]
+	disk.set(true)
+	tc.wait("another is elected", func() bool {
+		for id, r := range tc.running {
+			if s := r.State(); s.Ready && s.Elected == id && r != leader {
+				return true
+			}
+		}
+		return false
+	})
+	l.more(50)
+	disk.set(false)
+	l.finish()
+}
+
+// TestDiskFails has a write fail on the elected replica: it ends, and says so;
+// the others go on.
+func TestDiskFails(t *testing.T) {
+	var fail atomic.Pointer[vfs.FS]
+	tc := newTestCell(t, 3, func(c *Config) {
+		var fs vfs.FS
+		fs = errorfs.Wrap(c.Store.FS, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			if p := fail.Load(); p != nil && *p == fs && op.Kind == errorfs.OpFileSyncData {
+				return errorfs.ErrInjected
+			}
+			return nil
+		}))
+		c.Store.FS = fs
+	})
+	leader := tc.elected()
+	l := tc.load("a", 2)
+	l.more(20)
+	fail.Store(&leader.cfg.Store.FS)
+	err := <-leader.ended
+	if err == nil || !strings.Contains(err.Error(), "the log cannot be written") {
+		t.Errorf("the replica ended with %v, want to hear of its disk", err)
+	}
+	tc.forget(leader.identity.GetReplica())
+	l.more(20)
+	l.finish()
+}
+
+// saboteur changes its replica's cell behind everybody's back.
+type saboteur struct {
+	r    *Replica
+	done bool
+}
+
+func (s *saboteur) StateChanged(borgmaster.LogState) {}
+func (s *saboteur) Restored(uint64)                  {}
+
+func (s *saboteur) Applied(e borgmaster.CommittedEntry, _ []*borgpb.Result, _ []cell.Event) {
+	if s.done || e.Index < 10 {
+		return
+	}
+	s.done = true
+	twin := cell.New("test-0001", 1)
+	for i := uint64(2); i <= e.Index; i++ {
+		twin.Apply(i, e.Term, nil)
+	}
+	s.r.cellMu.Lock()
+	s.r.cell = twin
+	s.r.cellMu.Unlock()
+}
+
+// TestDigestDiffers has a follower with another cell: it stops when the elected
+// replica logs its digest.
+func TestDigestDiffers(t *testing.T) {
+	tc := &testCell{t: t, net: newNetwork(), fs: make(map[uint64]*vfs.MemFS), running: make(map[uint64]*runner)}
+	tc.opened = func(r *Replica) {
+		if r.identity.GetReplica() == 3 {
+			r.Subscribe(&saboteur{r: r})
+		}
+	}
+	// Replica 3, which is started last, is never elected: its own digest would
+	// stop the others.
+	started := 0
+	tc.tune = func(c *Config) {
+		if started++; started == 3 {
+			c.ElectionTicks = 100_000
+		}
+	}
+	tc.begin(3)
+	tc.elected()
+	l := tc.load("a", 8)
+	err := <-tc.running[3].ended
+	if err == nil || !strings.Contains(err.Error(), "differs") {
+		t.Errorf("the replica ended with %v, want to hear that its cell differs", err)
+	}
+	tc.forget(3)
+	l.finish()
+}
+
+// follower follows the log as a scheduler's copy of the cell does.
+type follower struct {
+	t *testing.T
+	r *Replica
+	// What the apply goroutine told. Read when the replica has ended.
+	copy   *cell.Cell
+	states []borgmaster.LogState
+}
+
+func (f *follower) StateChanged(s borgmaster.LogState) { f.states = append(f.states, s) }
+
+func (f *follower) Restored(index uint64) {
+	f.t.Errorf("a checkpoint of index %d came to a replica that needs none", index)
+}
+
+func (f *follower) Applied(e borgmaster.CommittedEntry, results []*borgpb.Result, _ []cell.Event) {
+	if got, ok := f.r.Entries(e.Index-1, 10); !ok || len(got) == 0 || got[0].Index != e.Index {
+		f.t.Errorf("entry %d was told and is not among the entries held", e.Index)
+	}
+	mine, _ := f.copy.Apply(e.Index, e.Term, e.Data)
+	if len(mine) != len(results) {
+		f.t.Errorf("entry %d has %d results and %d on a copy", e.Index, len(results), len(mine))
+	}
+}
+
+// TestListener shows that whoever applies what a listener hears has the same
+// cell.
+func TestListener(t *testing.T) {
+	tc := &testCell{t: t, net: newNetwork(), fs: make(map[uint64]*vfs.MemFS), running: make(map[uint64]*runner)}
+	followers := make(map[uint64]*follower)
+	tc.opened = func(r *Replica) {
+		f := &follower{t: t, r: r, copy: cell.New("test-0001", 1)}
+		followers[r.identity.GetReplica()] = f
+		r.Subscribe(f)
+	}
+	tc.begin(3)
+	leader := tc.elected()
+	l := tc.load("a", 4)
+	l.more(100)
+	l.finish()
+	if got, ok := leader.Entries(1, 5); !ok || len(got) != 5 || got[0].Index != 2 || got[4].Index != 6 {
+		t.Errorf("Entries(1, 5) = %v, %t", got, ok)
+	}
+	if got, ok := leader.Entries(leader.State().Applied, 5); !ok || len(got) != 0 {
+		t.Errorf("Entries at the end = %v, %t", got, ok)
+	}
+	for id, r := range tc.running {
+		tc.stop(id)
+		f := followers[id]
+		if got, want := f.copy.Digest(), r.cell.Digest(); got != want || f.copy.Index() != r.cell.Index() {
+			t.Errorf("a copy of replica %d has digest %x at %d, the replica %x at %d", id, got, f.copy.Index(), want, r.cell.Index())
+		}
+		ready := slices.ContainsFunc(f.states, func(s borgmaster.LogState) bool { return s.Ready })
+		if r == leader && !ready {
+			t.Errorf("the elected replica never told that it was ready: %+v", f.states)
+		}
 	}
 }

@@ -53,7 +53,7 @@ type Cell struct {
 // directory held is thrown away first. Nothing runs yet.
 func OpenCell(ctx context.Context, l layout, fresh bool, log *slog.Logger) (*Cell, error) {
 	c := &Cell{layout: l, log: log, user: userName()}
-	for _, dir := range []string{l.dir, l.runDir} {
+	for _, dir := range []string{l.dir, l.RunDir} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("make a directory for the cell: %w", err)
 		}
@@ -77,19 +77,16 @@ func OpenCell(ctx context.Context, l layout, fresh bool, log *slog.Logger) (*Cel
 	return c, nil
 }
 
-// sweepEarlier removes what an earlier run of the cell in the directory, which
-// may have had another name, left running.
+// sweepEarlier removes what an earlier run left running. We hold the locks of
+// its directory or of its run-time directory, so it is not there any more.
 func (c *Cell) sweepEarlier(ctx context.Context, fresh bool) error {
-	old, err := readLayout(c.dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+	for _, old := range c.earlier() {
+		if err := old.sweep(ctx); err != nil {
+			return fmt.Errorf("sweep what an earlier run left in %s: %w", old.dir, err)
+		}
 	}
-	if err != nil {
+	if err := os.WriteFile(c.placeFile(), []byte(c.dir+"\n"), 0o644); err != nil {
 		return err
-	}
-	old.binDir, old.runDir = c.binDir, c.runDir
-	if err := old.sweep(ctx); err != nil {
-		return fmt.Errorf("sweep what an earlier run left in %s: %w", c.dir, err)
 	}
 	if !fresh {
 		return nil
@@ -342,16 +339,21 @@ func (c *Cell) ready(ctx context.Context) error {
 	if up < c.Machines {
 		return fmt.Errorf("%d of %d machines are up", up, c.Machines)
 	}
-	i, err := c.Elected(ctx)
-	if err != nil {
+	if _, err := c.Elected(ctx); err != nil {
 		return err
 	}
-	state, err := c.Ask(ctx, i)
-	if err != nil {
-		return err
-	}
-	if !state.SchedulerConnected {
-		return fmt.Errorf("the scheduler of master %d does not follow yet", i)
+	// Followers hear of the scheduler a moment later, and users may ask any.
+	for i := 1; i <= c.Masters; i++ {
+		if c.PID(c.masterName(i)) == 0 {
+			continue
+		}
+		state, err := c.Ask(ctx, i)
+		if err != nil {
+			return err
+		}
+		if !state.SchedulerConnected {
+			return fmt.Errorf("master %d sees no scheduler that follows", i)
+		}
 	}
 	return nil
 }

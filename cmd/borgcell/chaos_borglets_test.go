@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -14,7 +13,6 @@ import (
 
 	"borg/borgmaster/client"
 	"borg/proto/borgpb"
-	"borg/proto/borgrpc"
 )
 
 // waiter is a batch task that ends with a code of its own once a file is
@@ -39,8 +37,14 @@ func TestBorgletIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	waiting := c.run(t, "waiter", waiter(dir, exitCode))
-	machine := c.machineName(1)
-	if err := c.Kill(machine); err != nil {
+	holds, err := c.Held(shortly(t), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := len(before) + len(waiting); len(holds.pids) != want {
+		t.Fatalf("the borglet holds %d copies, want %d", len(holds.pids), want)
+	}
+	if err := c.Kill(c.machineName(1)); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "go"), nil, 0o644); err != nil {
@@ -58,13 +62,14 @@ func TestBorgletIsKilled(t *testing.T) {
 	if err := c.StartBorglet(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.adopted(shortly(t), before); err != nil {
+	took, err := c.Adopted(shortly(t), 1, holds, len(waiting), began)
+	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d tasks adopted %v after the start", len(before), time.Since(began).Round(time.Millisecond))
+	t.Logf("%d tasks adopted %v after the start", len(before), took.Round(time.Millisecond))
 	c.stillSame(t, before, "web")
 
-	_, err := c.jobIs(shortly(t), "waiter", "the end of the task is known", func(j *borgpb.Job) bool { return j.Status.GetDead() == 1 })
+	_, err = c.jobIs(shortly(t), "waiter", "the end of the task is known", func(j *borgpb.Job) bool { return j.Status.GetDead() == 1 })
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,25 +83,6 @@ func TestBorgletIsKilled(t *testing.T) {
 	}
 }
 
-// adopted waits until the borglets can tell of every task: only one that has
-// adopted a copy can open its log.
-func (c *Cell) adopted(ctx context.Context, tasks snapshot) error {
-	for name := range tasks {
-		parts := strings.Split(name, "/")
-		index, err := strconv.ParseUint(parts[2], 10, 32)
-		if err != nil {
-			return fmt.Errorf("task name %s: %w", name, err)
-		}
-		err = until(ctx, name+" is adopted", func(ctx context.Context) error {
-			return c.client.Logs(ctx, &borgrpc.LogsRequest{User: c.user, Name: parts[1], Index: uint32(index)}, func(*borgrpc.LogsResponse) error { return nil })
-		})
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // runInBackground starts `borgcell run` as a process of its own and waits until
 // it says that the cell is up.
 func runInBackground(t *testing.T, l layout) (cmd *exec.Cmd, logPath string) {
@@ -107,7 +93,7 @@ func runInBackground(t *testing.T, l layout) (cmd *exec.Cmd, logPath string) {
 		t.Fatal(err)
 	}
 	defer log.Close()
-	cmd = exec.Command(l.bin("borgcell"), "run", "--cell", l.Name, "--dir", l.dir, "--run-dir", l.runDir,
+	cmd = exec.Command(l.bin("borgcell"), "run", "--cell", l.Name, "--dir", l.dir, "--run-dir", l.RunDir,
 		"--masters", fmt.Sprint(l.Masters), "--machines", fmt.Sprint(l.Machines), "--port-base", fmt.Sprint(l.PortBase),
 		"--task-port-base", fmt.Sprint(l.TaskPortBase), "--capacity", l.Capacity)
 	cmd.Stdout, cmd.Stderr = log, log

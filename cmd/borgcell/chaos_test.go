@@ -79,7 +79,7 @@ var cellsMade atomic.Int32
 func chaosLayout(t *testing.T, masters, machines int) layout {
 	t.Helper()
 	// Not t.TempDir: its paths are too long for sockets.
-	dir, err := os.MkdirTemp("", "bc")
+	dir, err := os.MkdirTemp("", "borgcell-")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,7 +94,7 @@ func chaosLayout(t *testing.T, masters, machines int) layout {
 	l := layout{
 		Name: fmt.Sprintf("t%d-%d", os.Getpid(), n), Masters: masters, Machines: machines,
 		TaskPortBase: 30000, Capacity: "cpu=4,mem=8GiB,disk=20GiB", Runtime: "auto",
-		dir: filepath.Join(dir, "cell"), runDir: filepath.Join(dir, "run"), binDir: programsDir(t),
+		dir: filepath.Join(dir, "cell"), RunDir: filepath.Join(dir, "run"), binDir: programsDir(t),
 	}
 	for l.PortBase = 10000 + os.Getpid()%100*100; l.PortBase < 30000; l.PortBase += 200 {
 		if (&Cell{layout: l}).checkPorts() == nil {

@@ -59,7 +59,7 @@ func demoCommand() *ucli.Command {
 		Usage: "start a cell, run jobs, kill parts of it, check that all is well, leave nothing",
 		Description: "Exits with 0 only if everything that it printed was true. " +
 			"Without --dir it works in a temporary directory, which it removes unless something failed.",
-		Flags: append(cellFlags("demo", "", 7400, 26000),
+		Flags: append(cellFlags("demo", "", 7400, 26000, "error"),
 			&ucli.StringFlag{Name: "examples", Usage: "`DIRECTORY` of the job files (default: examples, here or beside --bin)"},
 			&ucli.BoolFlag{Name: "thin", Usage: "one machine: only start, up, status, down, clean"},
 			&ucli.BoolFlag{Name: "keep", Usage: "leave the cell running at the end, until Ctrl-C"}),
@@ -101,7 +101,7 @@ func runDemo(ctx *ucli.Context) error {
 		d.cell.welcome(d.out, time.Since(d.began))
 		<-stop.running.Done()
 	}
-	err = errors.Join(err, d.clean(stop.stopping, err != nil))
+	err = errors.Join(err, d.clean(stop.stopping, err != nil || ctx.Bool("keep")))
 	// Logs of a failure are kept, if there are any.
 	if temporary && (err == nil || d.cell == nil) {
 		err = errors.Join(err, os.RemoveAll(l.dir))
@@ -182,15 +182,16 @@ func (d *demo) one(ctx context.Context, s step) error {
 }
 
 // clean stops the cell and checks that nothing of it is left. It is a step like
-// the others, also after a failure.
-func (d *demo) clean(ctx context.Context, failed bool) error {
+// the others, also after a failure. mayRun: tasks may run, which are stopped
+// first.
+func (d *demo) clean(ctx context.Context, mayRun bool) error {
 	if d.cell == nil {
 		return nil
 	}
 	return d.one(ctx, step{"no process, cgroup, mount or network device is left", 2 * time.Minute, func(ctx context.Context) (string, error) {
-		if failed {
-			// Tasks that do not stop in order are killed; the first failure is
-			// the one to look at.
+		if mayRun {
+			// Tasks that do not stop in order are killed; if something failed
+			// before, that is what to look at.
 			downCtx, cancel := context.WithTimeout(ctx, stopGrace)
 			defer cancel()
 			_ = d.cell.DownAll(downCtx)

@@ -14,7 +14,7 @@ import (
 // The short form of the demo, with the programs as they are.
 func TestThinDemo(t *testing.T) {
 	l := chaosLayout(t, 3, 1)
-	code, stdout, stderr := try(t, "demo", "--thin", "--cell", l.Name, "--masters", "3", "--dir", l.dir, "--run-dir", l.runDir, "--bin", l.binDir,
+	code, stdout, stderr := try(t, "demo", "--thin", "--cell", l.Name, "--masters", "3", "--dir", l.dir, "--run-dir", l.RunDir, "--bin", l.binDir,
 		"--port-base", fmt.Sprint(l.PortBase), "--task-port-base", fmt.Sprint(l.TaskPortBase), "--examples", "../../examples")
 	if code != 0 || !strings.Contains(stdout, "all of it was true") || strings.Contains(stdout, "FAILED") {
 		t.Errorf("demo --thin: exit %d\n%s%s", code, stdout, stderr)

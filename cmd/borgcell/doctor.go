@@ -170,7 +170,7 @@ func clock(f facts) finding {
 func ports(f facts) finding {
 	if len(f.portsTaken) > 0 && f.ownRuns {
 		// Those of a killed run are swept before the next one listens.
-		return finding{what: "ports", seen: "in use by processes of the cell in " + f.dir}
+		return finding{what: "ports", seen: "in use by this cell's own processes"}
 	}
 	if len(f.portsTaken) > 0 {
 		return finding{level: broken, what: "ports", seen: "in use by another program: " + strings.Join(f.portsTaken, ", "),
@@ -228,7 +228,7 @@ func doctorCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "doctor",
 		Usage: "look whether a cell can run here, and say how to mend what is amiss",
-		Flags: cellFlags("local", ".borg", 7000, 20000),
+		Flags: cellFlags("local", ".borg", 7000, 20000, "warn"),
 		Action: func(ctx *ucli.Context) error {
 			l, err := layoutFrom(ctx)
 			if err != nil {

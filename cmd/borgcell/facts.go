@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -49,7 +48,8 @@ type facts struct {
 	now                    time.Time
 	portBase               int
 	portsTaken, portsFree  []string
-	// The cell in dir runs, or was killed and left its processes.
+	// The cell in dir, or the last one of its name, runs, or was killed and left
+	// its processes.
 	ownRuns bool
 }
 
@@ -58,7 +58,7 @@ func gather(ctx context.Context, l layout) facts {
 	f := facts{
 		os: runtime.GOOS, arch: runtime.GOARCH, kernel: kernelRelease(), goVersion: runtime.Version(),
 		cpus: runtime.NumCPU(), root: os.Geteuid() == 0,
-		binDir: l.binDir, dir: l.dir, runDir: l.runDir, portBase: l.PortBase, now: time.Now(),
+		binDir: l.binDir, dir: l.dir, runDir: l.RunDir, portBase: l.PortBase, now: time.Now(),
 	}
 	f.lookAtPrograms(l)
 	f.lookAtCgroups()
@@ -70,7 +70,7 @@ func gather(ctx context.Context, l layout) facts {
 	}
 	f.memBytes, f.memFreeBytes = memorySizes()
 	f.diskFreeBytes, f.dirErr = writableDisk(l.dir)
-	_, f.runDirErr = writableDisk(l.runDir)
+	_, f.runDirErr = writableDisk(l.RunDir)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
 		f.fileLimit = limit.Max
@@ -217,8 +217,12 @@ func (f *facts) lookAtPorts(ctx context.Context, l layout) {
 		}
 		listener.Close()
 	}
-	if r, err := readRecord(l.recordPath()); err == nil {
-		f.ownRuns = slices.ContainsFunc(r.Processes, func(p recordedProcess) bool { return p.alive() })
+	for _, earlier := range l.earlier() {
+		if len(f.portsTaken) == 0 || f.ownRuns {
+			break
+		}
+		found, err := earlier.marks().find()
+		f.ownRuns = err == nil && len(found) > 0
 	}
 	f.portsFree = []string{
 		fmt.Sprintf("%d-%d", l.PortBase+1, l.PortBase+l.Masters),

@@ -15,7 +15,7 @@ import (
 const runDirName = "borgcell"
 
 // cellFlags are the flags that say which cell, with the defaults of a command.
-func cellFlags(name, dir string, portBase, taskPortBase int) []ucli.Flag {
+func cellFlags(name, dir string, portBase, taskPortBase int, logLevel string) []ucli.Flag {
 	return []ucli.Flag{
 		&ucli.StringFlag{Name: "cell", Value: name, Usage: "`NAME` of the cell; the machines are called NAME-m1, NAME-m2, ..."},
 		&ucli.StringFlag{Name: "dir", Value: dir, Usage: "`DIRECTORY` that holds everything of the cell"},
@@ -27,7 +27,7 @@ func cellFlags(name, dir string, portBase, taskPortBase int) []ucli.Flag {
 		&ucli.StringFlag{Name: "capacity", Usage: "what each machine offers, cpu=500m,mem=2GiB,disk=10GiB (default: an equal `SHARE` of this machine)"},
 		&ucli.StringFlag{Name: "runtime", Value: "auto", Usage: "container, process (no isolation, no limits), or auto: containers `WHERE` they can be had"},
 		&ucli.StringFlag{Name: "bin", Usage: "`DIRECTORY` of borgmaster, borglet and borgcfg (default: where borgcell is)"},
-		&ucli.StringFlag{Name: "log-level", Value: "warn", Usage: "debug, info, warn or error: of borgcell itself"},
+		&ucli.StringFlag{Name: "log-level", Value: logLevel, Usage: "debug, info, warn or error: of borgcell itself"},
 		&ucli.StringFlag{Name: "log-format", Value: "text", Usage: "text or json"},
 	}
 }
@@ -42,7 +42,7 @@ func layoutFrom(ctx *ucli.Context) (layout, error) {
 		Name: ctx.String("cell"), Masters: ctx.Int("masters"), Machines: ctx.Int("machines"),
 		PortBase: ctx.Int("port-base"), TaskPortBase: ctx.Int("task-port-base"),
 		Capacity: ctx.String("capacity"), Runtime: ctx.String("runtime"),
-		dir: ctx.String("dir"), runDir: ctx.String("run-dir"), binDir: ctx.String("bin"),
+		dir: ctx.String("dir"), RunDir: ctx.String("run-dir"), binDir: ctx.String("bin"),
 	}
 	if err := l.validate(); err != nil {
 		return l, err
@@ -54,7 +54,7 @@ func layoutFrom(ctx *ucli.Context) (layout, error) {
 		}
 		l.binDir = filepath.Dir(self)
 	}
-	for _, dir := range []*string{&l.dir, &l.runDir, &l.binDir} {
+	for _, dir := range []*string{&l.dir, &l.RunDir, &l.binDir} {
 		if *dir == "" {
 			continue
 		}
@@ -69,8 +69,8 @@ func layoutFrom(ctx *ucli.Context) (layout, error) {
 
 // place fills in the run-time directory once the name of the cell is settled.
 func (l layout) place() layout {
-	if l.runDir == "" {
-		l.runDir = cli.RunDir(runDirName, l.Name)
+	if l.RunDir == "" {
+		l.RunDir = cli.RunDir(runDirName, l.Name)
 	}
 	return l
 }

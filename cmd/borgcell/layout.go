@@ -10,6 +10,7 @@ import (
 	"regexp"
 	"runtime"
 	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -49,10 +50,10 @@ type layout struct {
 	Capacity string `json:"capacity,omitempty"`
 	// As `borglet --runtime` takes it.
 	Runtime string `json:"runtime"`
-
-	// Absolute. Everything that survives the run lies in dir, the rest in
-	// runDir, the programs in binDir.
-	dir, runDir, binDir string
+	// Directories, absolute: RunDir holds what must not survive a boot, dir all
+	// else, binDir the programs.
+	RunDir      string `json:"run_dir"`
+	dir, binDir string
 }
 
 func (l layout) validate() error {
@@ -82,6 +83,16 @@ func (l layout) masterName(i int) string { return fmt.Sprintf("master-%d", i) }
 // machine lie side by side.
 func (l layout) machineName(k int) string { return fmt.Sprintf("%s-m%d", l.Name, k) }
 
+// machineNumber is the k of a machine's name, or 0.
+func (l layout) machineNumber(name string) int {
+	for k := 1; k <= l.Machines; k++ {
+		if l.machineName(k) == name {
+			return k
+		}
+	}
+	return 0
+}
+
 func (l layout) masterAddr(i int) string {
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.PortBase+i))
 }
@@ -102,7 +113,7 @@ func (l layout) layoutFile() string    { return filepath.Join(l.dir, "borgcell.j
 func (l layout) bin(p string) string   { return filepath.Join(l.binDir, p) }
 func (l layout) rack(k int) string     { return fmt.Sprintf("r%d", (k-1)%racks+1) }
 func (l layout) cgroup(k int) string   { return "/borg/" + l.machineName(k) }
-func (l layout) runOf(n string) string { return filepath.Join(l.runDir, n) }
+func (l layout) runOf(n string) string { return filepath.Join(l.RunDir, n) }
 
 func (l layout) masterAddrs() []string {
 	var addrs []string
@@ -128,7 +139,7 @@ func (l layout) envMark() string { return "BORGCELL_DIR=" + l.dir }
 // marks are the signs of the cell's processes. Machines that an earlier run
 // had more of count too.
 func (l layout) marks() marks {
-	m := marks{env: l.envMark(), outputDirs: []string{filepath.Join(l.dir, "borglets"), l.runDir}}
+	m := marks{env: l.envMark(), outputDirs: []string{filepath.Join(l.dir, "borglets"), l.RunDir}}
 	for k := 1; k <= maxMachines; k++ {
 		m.cgroups = append(m.cgroups, l.cgroup(k))
 	}
@@ -153,6 +164,36 @@ func readLayout(dir string) (layout, error) {
 	l := layout{dir: dir}
 	err := readJSON(l.layoutFile(), &l)
 	return l, err
+}
+
+// placeFile is the file, in the run-time directory, that names the cell's
+// directory: the next cell of the same name is kept elsewhere, perhaps.
+func (l layout) placeFile() string { return filepath.Join(l.RunDir, "dir") }
+
+// earlier are the cells whose processes may be in the way of this one: that in
+// the same directory, and that which had the same run-time directory last.
+func (l layout) earlier() []layout {
+	dirs := []string{l.dir}
+	if b, err := os.ReadFile(l.placeFile()); err == nil {
+		if dir := strings.TrimSpace(string(b)); dir != l.dir && filepath.IsAbs(dir) {
+			dirs = append(dirs, dir)
+		}
+	}
+	var found []layout
+	for _, dir := range dirs {
+		old, err := readLayout(dir)
+		if errors.Is(err, fs.ErrNotExist) && dir != l.dir {
+			// Somebody removed the directory under it; its processes and cgroups
+			// still bear their marks.
+			old = layout{Name: l.Name, Machines: maxMachines, RunDir: l.RunDir, dir: dir}
+			err = nil
+		}
+		if err == nil {
+			old.binDir = l.binDir
+			found = append(found, old)
+		}
+	}
+	return found
 }
 
 // settle joins what is asked for with how the cell in the directory was made.

@@ -11,7 +11,7 @@ import (
 )
 
 func goodLayout() layout {
-	return layout{Name: "local", Masters: 5, Machines: 3, PortBase: 7000, TaskPortBase: 20000, Runtime: "auto", dir: "/d", runDir: "/r", binDir: "/b"}
+	return layout{Name: "local", Masters: 5, Machines: 3, PortBase: 7000, TaskPortBase: 20000, Runtime: "auto", dir: "/d", RunDir: "/r", binDir: "/b"}
 }
 
 func TestLayoutValidates(t *testing.T) {

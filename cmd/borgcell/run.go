@@ -23,7 +23,7 @@ func runCommand() *ucli.Command {
 		Usage: "run a cell until Ctrl-C, then stop its tasks and leave nothing behind",
 		Description: "The cell's data stay in --dir; the next run there is the same cell. " +
 			"A second Ctrl-C kills the tasks instead of waiting for them.",
-		Flags: append(cellFlags("local", ".borg", 7000, 20000),
+		Flags: append(cellFlags("local", ".borg", 7000, 20000, "warn"),
 			&ucli.BoolFlag{Name: "fresh", Usage: "throw away the cell that is in --dir and make a new one"}),
 		Action: runCell,
 	}
@@ -89,30 +89,41 @@ func (c *Cell) finish(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
+// welcome says where everything is and what to type next.
 func (c *Cell) welcome(out io.Writer, took time.Duration) {
-	cellFile := c.cellFile()
-	if wd, err := os.Getwd(); err == nil {
-		if rel, err := filepath.Rel(wd, cellFile); err == nil && filepath.IsLocal(rel) {
-			cellFile = rel
-		}
-	}
-	borgcfg := c.bin("borgcfg")
+	cellFile := shortPath(c.cellFile())
+	borgcfg := shortPath(c.bin("borgcfg"))
 	if cellFile != filepath.Join(".borg", "cell.yaml") {
 		borgcfg += " --cell " + cellFile
 	}
-	fmt.Fprintf(out, `cell %s is up after %.1f s
-  masters   %s to %s
-  machines  %s to %s (%s to %s)
-  cell file %s
-  logs      %s
-  data      %s
-try, in another terminal:
-  %[12]s status
-  %[12]s up examples/hello.borg
-  %[12]s machine list
-Ctrl-C stops all tasks and processes.
-`, c.Name, took.Seconds(), c.masterAddr(1), c.masterAddr(c.Masters), c.machineName(1), c.machineName(c.Machines),
-		c.borgletAddr(1), c.borgletAddr(c.Machines), cellFile, c.logDir(), c.dir, borgcfg)
+	hello := filepath.Join(shortPath(findExamples(c.binDir)), helloFile)
+	fmt.Fprintf(out, "cell %s is up after %.1f s\n", c.Name, took.Seconds())
+	for _, line := range [][2]string{
+		{"masters", c.masterAddr(1) + " to " + c.masterAddr(c.Masters)},
+		{"machines", fmt.Sprintf("%s to %s, %s to %s", c.machineName(1), c.machineName(c.Machines), c.borgletAddr(1), c.borgletAddr(c.Machines))},
+		{"cell file", cellFile},
+		{"logs", shortPath(c.logDir())},
+		{"data", shortPath(c.dir)},
+	} {
+		fmt.Fprintf(out, "  %-9s %s\n", line[0], line[1])
+	}
+	fmt.Fprintln(out, "try, in another terminal:")
+	for _, args := range []string{"status", "up " + hello + " --set bin=" + c.binDir, "status hello", "machine list"} {
+		fmt.Fprintf(out, "  %s %s\n", borgcfg, args)
+	}
+	fmt.Fprintln(out, "Ctrl-C stops all tasks and processes.")
+}
+
+// shortPath is a path as one would type it here.
+func shortPath(path string) string {
+	wd, err := os.Getwd()
+	if err != nil {
+		return path
+	}
+	if rel, err := filepath.Rel(wd, path); err == nil && filepath.IsLocal(rel) {
+		return rel
+	}
+	return path
 }
 
 // signalled is what the user's signals have ended: the first ends running, the

@@ -113,10 +113,10 @@ func (c *Cell) Stop(ctx context.Context) error {
 // clearRunDir removes the run-time directory, and the one for all cells of the
 // machine when this was the last.
 func (c *Cell) clearRunDir() error {
-	if err := os.RemoveAll(c.runDir); err != nil {
+	if err := os.RemoveAll(c.RunDir); err != nil {
 		return fmt.Errorf("remove run-time directory: %w", err)
 	}
-	if parent := filepath.Dir(c.runDir); filepath.Base(parent) == runDirName {
+	if parent := filepath.Dir(c.RunDir); filepath.Base(parent) == runDirName {
 		_ = os.Remove(parent)
 	}
 	return nil

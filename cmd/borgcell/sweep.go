@@ -112,7 +112,7 @@ func (l layout) sweepBorglet(ctx context.Context, k int) error {
 }
 
 func (l layout) removeMounts() error {
-	points, err := mountsWithin([]string{l.dir, l.runDir})
+	points, err := mountsWithin([]string{l.dir, l.RunDir})
 	if err != nil {
 		return fmt.Errorf("look for mounts: %w", err)
 	}
@@ -197,7 +197,7 @@ func (l layout) leftovers() ([]string, error) {
 	for _, c := range cgroups {
 		left = append(left, "cgroup "+c)
 	}
-	mounts, err := mountsWithin([]string{l.dir, l.runDir})
+	mounts, err := mountsWithin([]string{l.dir, l.RunDir})
 	if err != nil {
 		return nil, fmt.Errorf("look for mounts: %w", err)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,7 +22,7 @@ func testLayout(t *testing.T) layout {
 	}
 	return layout{
 		Name: "sweeptest", Masters: 3, Machines: 2, PortBase: 17000, TaskPortBase: 20000, Runtime: "process",
-		dir: dir, runDir: filepath.Join(dir, "run"), binDir: filepath.Join(dir, "bin"),
+		dir: dir, RunDir: filepath.Join(dir, "run"), binDir: filepath.Join(dir, "bin"),
 	}
 }
 
@@ -86,7 +87,7 @@ func TestSweepEndsWhatIsOurs(t *testing.T) {
 			t.Fatal(err)
 		}
 		if len(left) < 3 {
-			return strings.Join(left, "\n")
+			return fmt.Sprintf("only %q", left)
 		}
 		return ""
 	})
@@ -181,5 +182,42 @@ func TestUntilKeepsTheLastAnswer(t *testing.T) {
 	})
 	if err == nil || !strings.Contains(err.Error(), "all is well") || !strings.Contains(err.Error(), os.ErrPermission.Error()) {
 		t.Errorf("until at its end: %v, want what it waited for and what it saw", err)
+	}
+}
+
+// A killed run is found by the run-time directory that it shared with the next
+// one, wherever its own directory was, and even when that was removed.
+func TestSweepFindsARunElsewhere(t *testing.T) {
+	for _, removed := range []bool{false, true} {
+		killed, next := testLayout(t), testLayout(t)
+		next.RunDir = killed.RunDir
+		fakeBorglet(t, next)
+		if err := os.MkdirAll(killed.RunDir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := (&Cell{layout: killed}).sweepEarlier(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if err := writeJSON(killed.layoutFile(), killed); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command("sleep", "1000")
+		cmd.Env = append(os.Environ(), killed.envMark())
+		left := background(t, cmd)
+		if removed {
+			// The run-time directory is in it only for this test.
+			if err := os.Remove(killed.layoutFile()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := (&Cell{layout: next}).sweepEarlier(t.Context(), false); err != nil {
+			t.Fatal(err)
+		}
+		if left.alive() {
+			t.Errorf("directory removed %v: the process of the killed run goes on", removed)
+		}
+		if place, err := os.ReadFile(next.placeFile()); err != nil || strings.TrimSpace(string(place)) != next.dir {
+			t.Errorf("the run-time directory names %q, %v, want %s", place, err, next.dir)
+		}
 	}
 }

@@ -13,12 +13,12 @@ import (
 
 // allocList lists the alloc sets, or one and its allocs.
 func allocList(s *session) error {
+	if len(s.args) == 1 {
+		return s.allocsOf(s.args[0])
+	}
 	m, err := s.master()
 	if err != nil {
 		return err
-	}
-	if len(s.args) == 1 {
-		return s.allocsOf(m, s.args[0])
 	}
 	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{})
 	if err != nil {
@@ -48,8 +48,12 @@ func allocList(s *session) error {
 	return t.write(s.out, "")
 }
 
-func (s *session) allocsOf(m *client.Client, arg string) error {
+func (s *session) allocsOf(arg string) error {
 	n, err := s.job(arg)
+	if err != nil {
+		return err
+	}
+	m, err := s.master()
 	if err != nil {
 		return err
 	}

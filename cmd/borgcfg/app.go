@@ -37,9 +37,9 @@ func newApp(con *console) *ucli.App {
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "cell", Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration"},
 			&ucli.StringFlag{Name: "user", Usage: "`USER` to act as (default: $BORG_USER, then the name in the user's configuration, then the login name)"},
-			&ucli.DurationFlag{Name: "timeout", Usage: "give up after `DURATION` (default: 30s for a call, as long as it takes for --wait)"},
-			&ucli.BoolFlag{Name: "quiet", Aliases: []string{"q"}, Usage: "no progress and no hints"},
-			&ucli.BoolFlag{Name: "verbose", Aliases: []string{"v"}, Usage: "tell of each try to reach a master"},
+			&ucli.DurationFlag{DefaultText: "30s for a call, as long as it takes for --wait", Name: "timeout", Usage: "give up after `DURATION`"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "quiet", Aliases: []string{"q"}, Usage: "no progress and no hints"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "verbose", Aliases: []string{"v"}, Usage: "tell of each try to reach a master"},
 			&ucli.StringFlag{Name: "color", Value: "auto", Usage: "auto, always or never; $NO_COLOR means never"},
 		},
 		Commands: commands(con),
@@ -57,7 +57,7 @@ func outputFlag() ucli.Flag {
 }
 
 func waitFlag(usage string) ucli.Flag {
-	return &ucli.BoolFlag{Name: "wait", Usage: usage}
+	return &ucli.BoolFlag{DisableDefaultText: true, Name: "wait", Usage: usage}
 }
 
 func fileFlags() []ucli.Flag {
@@ -111,28 +111,28 @@ func commands(con *console) []*ucli.Command {
 			&ucli.StringFlag{Name: "explain", Usage: "tell where the value at `PATH` comes from, such as task.resources.mem"})...),
 		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, fileFlags()...),
 		command(con, "up", "make it so: create what is missing, update what differs", "FILE...", 1, -1, upFiles, with(fileFlags(),
-			&ucli.BoolFlag{Name: "dry-run", Usage: "say what would be done, and do nothing"},
-			&ucli.BoolFlag{Name: "again", Usage: "run jobs again that have finished"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "dry-run", Usage: "say what would be done, and do nothing"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run jobs again that have finished"},
 			waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		command(con, "update", "give running jobs the specs of a file, task after task", "FILE", 1, 1, updateFile, with(fileFlags(),
 			waitFlag("watch it roll until it is done (default on a terminal)"))...),
 		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, waitFlag("wait until it has that many")),
 		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), waitFlag("wait until the last process is gone"))...),
 		command(con, "status", "tell how the cell is, or a job", "[JOB]", 0, 1, status, outputFlag(),
-			&ucli.BoolFlag{Name: "all", Aliases: []string{"a"}, Usage: "every dead job too"}),
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "all", Aliases: []string{"a"}, Usage: "every dead job too"}),
 		command(con, "tasks", "list tasks", "[JOB]", 0, 1, tasks, outputFlag(),
-			&ucli.BoolFlag{Name: "attempts", Usage: "earlier copies of each task too"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "attempts", Usage: "earlier copies of each task too"},
 			&ucli.StringFlag{Name: "machine", Usage: "only tasks on this `MACHINE`"}),
 		machineCommands(con),
 		group("alloc", "places held on machines", command(con, "list", "list alloc sets, or the allocs of one", "[ALLOCSET]", 0, 1, allocList, outputFlag())),
 		command(con, "logs", "print what a task wrote", "TASK", 1, 1, logs,
-			&ucli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on as it writes"},
-			&ucli.BoolFlag{Name: "stderr", Usage: "its standard error instead of its standard output"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "follow", Aliases: []string{"f"}, Usage: "go on as it writes"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "stderr", Usage: "its standard error instead of its standard output"},
 			&ucli.Uint64Flag{Name: "attempt", Usage: "of an earlier copy of the task, by `NUMBER`"},
 			&ucli.StringFlag{Name: "tail", Usage: "only the last `BYTES`, such as 4096 or 64KiB"}),
 		command(con, "why", "say why a task waits, or where it runs", "TASK", 1, 1, why, outputFlag()),
 		command(con, "events", "tell what happened", "", 0, 0, events, outputFlag(),
-			&ucli.BoolFlag{Name: "follow", Aliases: []string{"f"}, Usage: "go on as things happen"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "follow", Aliases: []string{"f"}, Usage: "go on as things happen"},
 			&ucli.StringFlag{Name: "job", Usage: "only of this `JOB` and its tasks"},
 			&ucli.StringFlag{Name: "machine", Usage: "only of this `MACHINE`"},
 			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50, or all with -o json)"}),
@@ -150,7 +150,7 @@ func machineCommands(con *console) *ucli.Command {
 			&ucli.StringSliceFlag{Name: "label", Usage: "`KEY=VALUE`; may be repeated"},
 			&ucli.StringSliceFlag{Name: "attribute", Usage: "`KEY=VALUE` for constraints; may be repeated"}),
 		command(con, "remove", "take a machine out of the cell", "MACHINE", 1, 1, machineRemove,
-			&ucli.BoolFlag{Name: "force", Usage: "even if it still holds tasks"}),
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "force", Usage: "even if it still holds tasks"}),
 		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet),
 		command(con, "drain", "place nothing more on a machine and move its tasks away", "MACHINE", 1, 1, machineDrain, waitFlag("wait until it is empty")),
 		command(con, "undrain", "place tasks on a machine again", "MACHINE", 1, 1, machineUndrain),

@@ -29,7 +29,13 @@ func down(s *session) error {
 	}
 	var victims []victim
 	for _, n := range names {
-		v, err := s.find(n)
+		v, err := s.find(n.jobName)
+		// What a file declares may never have been made, or be long forgotten.
+		var e *cli.Error
+		if n.fromFile && errors.As(err, &e) && e.Code == cli.NotFound {
+			fmt.Fprintf(s.stdout, "%s: not there\n", s.short(n.user, n.name))
+			continue
+		}
 		if err != nil {
 			return err
 		}
@@ -64,15 +70,21 @@ func boolRank(b bool) int {
 	return 0
 }
 
-func (s *session) downNames() ([]jobName, error) {
-	var names []jobName
+// named is an object that the command line names, or a file on it.
+type named struct {
+	jobName
+	fromFile bool
+}
+
+func (s *session) downNames() ([]named, error) {
+	var names []named
 	for _, arg := range s.args {
 		if !isFile(arg) {
 			n, err := s.job(arg)
 			if err != nil {
 				return nil, err
 			}
-			names = append(names, n)
+			names = append(names, named{n, false})
 			continue
 		}
 		f, err := s.evaluate(arg)
@@ -80,7 +92,7 @@ func (s *session) downNames() ([]jobName, error) {
 			return nil, err
 		}
 		for _, o := range f.Objects {
-			names = append(names, jobName{o.User, o.Name})
+			names = append(names, named{jobName{o.User, o.Name}, true})
 		}
 	}
 	return names, nil

@@ -12,10 +12,6 @@ import (
 const eventsShown = 50
 
 func events(s *session) error {
-	m, err := s.master()
-	if err != nil {
-		return err
-	}
 	req := &borgrpc.EventsRequest{Machine: s.flag.String("machine"), Follow: s.flag.Bool("follow"), Last: uint32(s.flag.Uint64("last"))}
 	if job := s.flag.String("job"); job != "" {
 		n, err := s.job(job)
@@ -23,6 +19,10 @@ func events(s *session) error {
 			return err
 		}
 		req.Job = n.String()
+	}
+	m, err := s.master()
+	if err != nil {
+		return err
 	}
 	if !s.flag.IsSet("last") && !s.out.machine() {
 		req.Last = eventsShown

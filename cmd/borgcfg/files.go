@@ -20,10 +20,16 @@ func (s *session) evaluate(path string) (*cfg.File, error) {
 	if err != nil {
 		return nil, err
 	}
-	return cfg.Evaluate(path, cfg.Options{
+	f, err := cfg.Evaluate(path, cfg.Options{
 		Params: params, User: who, Root: s.flag.String("root"),
 		Print: func(pos cfg.Position, text string) { s.progress("%s: %s", pos, text) },
 	})
+	if err == nil {
+		for _, w := range f.Warnings {
+			s.progress("warning: %s", w)
+		}
+	}
+	return f, err
 }
 
 // declared is an object of a job file with its file.
@@ -49,7 +55,7 @@ func (s *session) evaluateAll(paths []string) ([]declared, error) {
 			out = append(out, declared{o, f})
 		}
 	}
-	return out, nil
+	return inOrder(out)
 }
 
 // evalFile prints what a file says, as a file of the same language-neutral

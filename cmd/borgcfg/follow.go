@@ -43,11 +43,19 @@ func (s *session) poll(what, again string, f func() (done bool, err error)) erro
 // done: a service runs, a batch job has finished.
 func (s *session) follow(job jobName, again string) error {
 	var last string
+	var rolled *borgpb.Update
 	name := s.short(job.user, job.name)
 	return s.poll(name, again, func() (bool, error) {
 		resp, err := s.client.GetJob(s.ctx, &borgrpc.GetJobRequest{User: job.user, Name: job.name})
 		if err != nil {
 			return false, err
+		}
+		// The last step of an update may end it between two looks.
+		if rolling := resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING; rolling {
+			rolled = resp.Update
+		} else if rolled != nil && rolled.GetMeta().GetUid() == resp.Update.GetMeta().GetUid() {
+			s.progress("%s: %s: %s", name, updateLine(resp.Update), word(resp.Update.Status.State))
+			rolled = nil
 		}
 		line := progressLine(resp)
 		if line != last {

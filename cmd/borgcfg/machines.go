@@ -96,10 +96,6 @@ func attributesText(m map[string]string) string {
 }
 
 func machineAdd(s *session) error {
-	m, err := s.master()
-	if err != nil {
-		return err
-	}
 	labels, err := pairs("--label", s.flag.StringSlice("label"))
 	if err != nil {
 		return err
@@ -111,6 +107,10 @@ func machineAdd(s *session) error {
 	addr := s.args[0]
 	if !strings.Contains(addr, ":") {
 		return cli.Errorf(cli.Usage, "%q is not an address", addr).Hint("write HOST:PORT of its borglet, such as %s:7101", addr)
+	}
+	m, err := s.master()
+	if err != nil {
+		return err
 	}
 	resp, err := m.AddMachine(s.ctx, &borgrpc.AddMachineRequest{Addr: addr, Name: s.flag.String("name"), Labels: labels, Attributes: attributes})
 	if err != nil {

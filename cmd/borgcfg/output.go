@@ -5,10 +5,8 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"strings"
 
 	ucli "github.com/urfave/cli/v2"
-	"go.yaml.in/yaml/v3"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -110,38 +108,6 @@ func (o output) raw(b []byte) error {
 	out.WriteByte('\n')
 	_, err := o.w.Write(out.Bytes())
 	return err
-}
-
-// yamlOf turns JSON into block YAML, names in the same order.
-func yamlOf(b []byte) ([]byte, error) {
-	var n yaml.Node
-	if err := yaml.Unmarshal(b, &n); err != nil {
-		return nil, fmt.Errorf("print as YAML: %w", err)
-	}
-	var block func(*yaml.Node)
-	block = func(n *yaml.Node) {
-		if len(n.Content) > 0 {
-			n.Style = 0
-		}
-		if n.Kind == yaml.ScalarNode && n.ShortTag() == "!!str" {
-			n.Style = 0
-			n.Tag = "!!str"
-			if strings.Contains(n.Value, "\n") {
-				n.Style = yaml.LiteralStyle
-			}
-		}
-		for _, c := range n.Content {
-			block(c)
-		}
-	}
-	block(&n)
-	var out bytes.Buffer
-	enc := yaml.NewEncoder(&out)
-	enc.SetIndent(2)
-	if err := enc.Encode(&n); err != nil {
-		return nil, fmt.Errorf("print as YAML: %w", err)
-	}
-	return out.Bytes(), nil
 }
 
 // names prints one name a line.

@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
@@ -20,6 +21,7 @@ func TestMain(m *testing.M) {
 //	machine NAME CPU  start a machine with so many cores; $NAME is its address
 //	elect N           make master N the elected one; 0: nobody
 //	exits CODE CMD    run borgcfg and expect this exit code
+//	until CMD         run borgcfg until it prints something
 //	unchanged CMD     run borgcfg and expect that it writes nothing to the log
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -31,7 +33,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "exits": exitsCommand, "unchanged": unchangedCommand,
+			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand,
 		},
 	})
 }
@@ -89,4 +91,14 @@ func unchangedCommand(ts *testscript.TestScript, neg bool, args []string) {
 	if after := c.mutated(); after != before {
 		ts.Fatalf("borgcfg %s made %d mutations", strings.Join(args, " "), after-before)
 	}
+}
+
+func untilCommand(ts *testscript.TestScript, neg bool, args []string) {
+	for range 200 {
+		if err := ts.Exec("borgcfg", args...); err == nil && ts.ReadFile("stdout") != "" {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+	ts.Fatalf("borgcfg %s prints nothing", strings.Join(args, " "))
 }

@@ -66,11 +66,11 @@ func (s *session) master() (*client.Client, error) {
 	if s.client != nil {
 		return s.client, nil
 	}
-	place, err := s.lookup().Find()
+	who, err := s.user()
 	if err != nil {
 		return nil, err
 	}
-	who, err := s.user()
+	place, err := s.lookup().Find()
 	if err != nil {
 		return nil, err
 	}
@@ -157,6 +157,7 @@ func (s *session) explain(err error) error {
 		invalid     *client.InvalidError
 		state       *client.StateError
 		unreachable *client.UnreachableError
+		broken      *client.BrokenStreamError
 		otherCell   *client.OtherCellError
 		noCell      *client.NoCellError
 		unknownCell *client.UnknownCellError
@@ -175,6 +176,8 @@ func (s *session) explain(err error) error {
 	case errors.As(err, &unreachable):
 		e.Code = cli.Unreachable
 		e.Next = s.unreachableHint(unreachable)
+	case errors.As(err, &broken):
+		e.Code, e.Next = cli.Unreachable, "a master or the machine went away; run the command again"
 	case errors.As(err, &otherCell):
 		e.Code, e.Next = cli.Conflict, "the file that names the cell is of another time; is this the cell that you mean? borgcfg config view"
 	case errors.As(err, &noCell):

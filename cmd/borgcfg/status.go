@@ -12,6 +12,7 @@ import (
 
 	"borg/borgmaster/client"
 	"borg/cfg"
+	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -20,21 +21,51 @@ import (
 const deadShown = 10
 
 func status(s *session) error {
+	if len(s.args) == 1 {
+		return s.statusJob(s.args[0])
+	}
 	m, err := s.master()
 	if err != nil {
 		return err
 	}
-	if len(s.args) == 1 {
-		return s.statusJob(m, s.args[0])
+	c, err := s.cell(m)
+	if err != nil {
+		return err
 	}
+	req := &borgrpc.ListJobsRequest{Dead: true}
+	var unelected error
+	if c.Elected == 0 {
+		// A fresh answer would have to wait for an election.
+		req.Mode = borgrpc.ReadMode_READ_MODE_STALE
+		unelected = cli.Errorf(cli.Unreachable, "no master is elected; this is what one of them last knew").
+			Hint("tasks go on running, and nothing can be changed until one is; the masters: borgcfg status -o wide")
+	}
+	resp, err := m.ListJobs(s.ctx, req)
+	if err != nil {
+		return err
+	}
+	if err := s.printStatus(m, c, resp); err != nil {
+		return err
+	}
+	return unelected
+}
+
+// cell asks one master how the cell is, and all of them when that one knows of
+// nobody elected: it may be the one that is cut off.
+func (s *session) cell(m *client.Client) (*borgrpc.GetCellResponse, error) {
 	c, err := m.GetCell(s.ctx)
-	if err != nil {
-		return err
+	if err != nil || c.Elected != 0 {
+		return c, err
 	}
-	resp, err := m.ListJobs(s.ctx, &borgrpc.ListJobsRequest{Dead: true})
-	if err != nil {
-		return err
+	for _, v := range m.Survey(s.ctx) {
+		if v.Cell.GetElected() != 0 && v.Cell.GetTerm() >= c.Term {
+			c = v.Cell
+		}
 	}
+	return c, nil
+}
+
+func (s *session) printStatus(m *client.Client, c *borgrpc.GetCellResponse, resp *borgrpc.ListJobsResponse) error {
 	switch {
 	case s.out.machine():
 		return s.out.parts(part{"cell", []proto.Message{c}, false}, part{"jobs", messages(resp.Jobs), true})
@@ -48,12 +79,39 @@ func status(s *session) error {
 	for _, line := range cellLines(c, s.now()) {
 		fmt.Fprintln(s.stdout, line)
 	}
+	if s.out.wide() {
+		if err := s.masterTable(m.Survey(s.ctx)); err != nil {
+			return err
+		}
+	}
 	if len(resp.Jobs) == 0 {
 		s.progress("no jobs yet; try: borgcfg up FILE")
 		return nil
 	}
 	fmt.Fprintln(s.stdout)
 	return s.jobTable(resp.Jobs)
+}
+
+// masterTable prints how each master sees the cell.
+func (s *session) masterTable(views []client.View) error {
+	var t table
+	t.head("MASTER", "ADDRESS", "ROLE", "TERM", "APPLIED", "COMMITTED", "BUILD")
+	for _, v := range views {
+		if v.Err != nil {
+			t.add("", v.Addr, cell{v.Err.Error(), bad}, "", "", "", "")
+			continue
+		}
+		role := cell{"follows " + fmt.Sprint(v.Cell.Elected), plainStyle}
+		switch {
+		case v.Cell.Elected == v.Cell.Replica:
+			role = cell{"elected", good}
+		case v.Cell.Elected == 0:
+			role = cell{"knows of nobody elected", waiting}
+		}
+		t.add(v.Cell.Replica, v.Addr, role, v.Cell.Term, v.Cell.AppliedIndex, v.Cell.CommitIndex, v.Cell.Build)
+	}
+	fmt.Fprintln(s.stdout)
+	return t.write(s.out, "")
 }
 
 // cellLines says how the cell is.
@@ -129,8 +187,12 @@ func numTasks(j *borgpb.Job) uint32 {
 	return j.GetSpec().GetTasks()
 }
 
-func (s *session) statusJob(m *client.Client, arg string) error {
+func (s *session) statusJob(arg string) error {
 	n, err := s.job(arg)
+	if err != nil {
+		return err
+	}
+	m, err := s.master()
 	if err != nil {
 		return err
 	}
@@ -192,7 +254,7 @@ func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) st
 	case backoff > 0:
 		return fmt.Sprintf("Failing: %s of %s end and are started again (%s).", plural(backoff, "task"), name, example)
 	case st.GetPending() > 0:
-		return fmt.Sprintf("Waiting: %d of %s of %s have no machine; why: borgcfg why %s/%d", st.GetPending(), plural(n, "task"), name, name, firstPending(tasks))
+		return fmt.Sprintf("Waiting for a machine: %d of %s of %s; why: borgcfg why %s/%d", st.GetPending(), plural(n, "task"), name, name, firstPending(tasks))
 	case st.GetDead() > st.GetFinished():
 		return fmt.Sprintf("Failing: %s of %s are dead.", plural(st.GetDead()-st.GetFinished(), "task"), name)
 	case j.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_BATCH:

@@ -12,10 +12,6 @@ import (
 )
 
 func tasks(s *session) error {
-	m, err := s.master()
-	if err != nil {
-		return err
-	}
 	req := &borgrpc.ListTasksRequest{Attempts: s.flag.Bool("attempts"), Machine: s.flag.String("machine")}
 	if len(s.args) == 1 {
 		n, err := s.job(s.args[0])
@@ -23,6 +19,10 @@ func tasks(s *session) error {
 			return err
 		}
 		req.User, req.Name = n.user, n.name
+	}
+	m, err := s.master()
+	if err != nil {
+		return err
 	}
 	resp, err := m.ListAllTasks(s.ctx, req, 0)
 	var missing *client.NotFoundError

@@ -53,7 +53,7 @@ func (s *session) plan(objects []declared) ([]*step, error) {
 		}
 		steps = append(steps, st)
 	}
-	return steps, nil
+	return steps, s.checkLinks(steps)
 }
 
 func (s *session) planJob(m *client.Client, st *step) error {

@@ -2,9 +2,11 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"time"
 
@@ -12,6 +14,7 @@ import (
 
 	"borg/checkpoint"
 	"borg/cli"
+	"borg/proto/borgrpc"
 )
 
 func checkpointCommand() *ucli.Command {
@@ -19,7 +22,9 @@ func checkpointCommand() *ucli.Command {
 		Name:  "checkpoint",
 		Usage: "write and read checkpoint files",
 		Subcommands: []*ucli.Command{
-			{Name: "save", Usage: "write a checkpoint from the directory of a replica that does not run", ArgsUsage: "DIRECTORY FILE", Action: saveCheckpoint},
+			{Name: "save", Usage: "write a checkpoint: from the directory of a replica that does not run, or from one that does", ArgsUsage: "DIRECTORY FILE | --from HOST:PORT FILE",
+				Flags:  []ucli.Flag{&ucli.StringFlag{Name: "from", Usage: "`ADDRESS` of a replica that runs"}},
+				Action: saveCheckpoint},
 			{Name: "inspect", Usage: "say what is in a checkpoint file", ArgsUsage: "FILE", Action: inspectCheckpoint},
 			{Name: "verify", Usage: "say whether a checkpoint file is whole", ArgsUsage: "FILE", Action: verifyCheckpoint},
 		},
@@ -27,10 +32,14 @@ func checkpointCommand() *ucli.Command {
 }
 
 func saveCheckpoint(ctx *ucli.Context) (err error) {
-	if ctx.NArg() != 2 {
-		return cli.Errorf(cli.Usage, "want the directory of a replica and a file to write").Hint("borgmaster checkpoint save DIRECTORY FILE")
+	source, path, save := ctx.String("from"), ctx.Args().First(), saveFromReplica
+	if source == "" {
+		source, path, save = ctx.Args().First(), ctx.Args().Get(1), saveFromDirectory
 	}
-	dir, path := ctx.Args().Get(0), ctx.Args().Get(1)
+	if path == "" || ctx.NArg() > 2 || (ctx.NArg() == 2) == ctx.IsSet("from") {
+		return cli.Errorf(cli.Usage, "want the directory or the address of a replica, and a file to write").
+			Hint("borgmaster checkpoint save DIRECTORY FILE\nborgmaster checkpoint save --from HOST:PORT FILE")
+	}
 	// Finished files only: it is written beside and renamed.
 	partial := path + ".partial"
 	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
@@ -43,7 +52,7 @@ func saveCheckpoint(ctx *ucli.Context) (err error) {
 		}
 	}()
 	w := bufio.NewWriterSize(f, 1<<20)
-	header, err := checkpoint.Save(ctx.Context, dir, w)
+	what, err := save(ctx.Context, source, w)
 	if err == nil {
 		err = w.Flush()
 	}
@@ -54,10 +63,51 @@ func saveCheckpoint(ctx *ucli.Context) (err error) {
 		err = os.Rename(partial, path)
 	}
 	if err != nil {
-		return cli.Errorf(cli.Failed, "save a checkpoint of %s: %w", dir, err)
+		var e *cli.Error
+		if errors.As(err, &e) {
+			return e
+		}
+		return cli.Errorf(cli.Failed, "save a checkpoint of %s: %w", source, err)
 	}
-	fmt.Fprintf(ctx.App.Writer, "%s: cell %s at index %d\n", path, header.GetCellName(), header.GetIndex())
+	fmt.Fprintf(ctx.App.Writer, "%s: %s\n", path, what)
 	return nil
+}
+
+func saveFromDirectory(ctx context.Context, dir string, w io.Writer) (what string, err error) {
+	header, err := checkpoint.Save(ctx, dir, w)
+	return fmt.Sprintf("cell %s at index %d", header.GetCellName(), header.GetIndex()), err
+}
+
+// saveFromReplica takes down what a running replica sends. Only its last
+// message says that this is all.
+func saveFromReplica(ctx context.Context, addr string, w io.Writer) (what string, err error) {
+	conn, err := dialMaster(addr)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	doing := "save a checkpoint from " + addr
+	stream, err := borgrpc.NewCheckpointServiceClient(conn).SaveCheckpoint(ctx, &borgrpc.SaveCheckpointRequest{})
+	if err != nil {
+		return "", masterError(doing, err)
+	}
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return "", fmt.Errorf("the replica at %s ended before the checkpoint was whole", addr)
+		}
+		if err != nil {
+			return "", masterError(doing, err)
+		}
+		if _, err := w.Write(resp.GetChunk()); err != nil {
+			return "", err
+		}
+		if resp.GetIndex() > 0 {
+			return fmt.Sprintf("the cell at index %d", resp.GetIndex()), nil
+		}
+	}
 }
 
 func inspectCheckpoint(ctx *ucli.Context) error {

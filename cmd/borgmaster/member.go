@@ -3,9 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/user"
 	"strconv"
-	"strings"
 	"text/tabwriter"
 	"time"
 
@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/borgmaster/client"
 	"borg/cfg"
 	"borg/cli"
 	"borg/proto/borgpb"
@@ -25,19 +26,19 @@ import (
 const callTimeout = 10 * time.Second
 
 func memberCommand() *ucli.Command {
-	master := []ucli.Flag{&ucli.StringFlag{Name: "master", Value: "127.0.0.1:7001", Usage: "`ADDRESSES` (host:port,...) of replicas of the cell"}}
+	which := []ucli.Flag{&ucli.StringFlag{Name: "cell", Aliases: []string{"master"}, Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration (default: as borgcfg finds it)"}}
 	return &ucli.Command{
 		Name:  "member",
 		Usage: "see and change which replicas a running cell has",
 		Subcommands: []*ucli.Command{
-			{Name: "list", Usage: "say which replicas the cell has", Flags: master, Action: listMembers},
-			{Name: "add", Usage: "take a replica in; it votes once it has caught up", ArgsUsage: "NUMBER HOST:PORT", Flags: master, Action: addMember},
-			{Name: "promote", Usage: "give a replica that has caught up its vote", ArgsUsage: "NUMBER", Flags: master,
+			{Name: "list", Usage: "say which replicas the cell has", Flags: which, Action: listMembers},
+			{Name: "add", Usage: "take a replica in; it votes once it has caught up", ArgsUsage: "NUMBER HOST:PORT", Flags: which, Action: addMember},
+			{Name: "promote", Usage: "give a replica that has caught up its vote", ArgsUsage: "NUMBER", Flags: which,
 				Action: changeMember("promote", func(ctx context.Context, c borgrpc.MemberServiceClient, id uint64) error {
 					_, err := c.PromoteMember(ctx, &borgrpc.PromoteMemberRequest{Id: id})
 					return err
 				})},
-			{Name: "remove", Usage: "take a replica out, for good: its number is not used again", ArgsUsage: "NUMBER", Flags: master,
+			{Name: "remove", Usage: "take a replica out, for good: its number is not used again", ArgsUsage: "NUMBER", Flags: which,
 				Action: changeMember("remove", func(ctx context.Context, c borgrpc.MemberServiceClient, id uint64) error {
 					_, err := c.RemoveMember(ctx, &borgrpc.RemoveMemberRequest{Id: id})
 					return err
@@ -108,8 +109,11 @@ func memberNumber(ctx *ucli.Context, args int, usage string) (uint64, error) {
 
 // withMembers makes a call on the first master that answers.
 func withMembers(ctx *ucli.Context, what string, call func(context.Context, borgrpc.MemberServiceClient) error) error {
-	var err error
-	for addr := range strings.SplitSeq(ctx.String("master"), ",") {
+	place, err := client.Lookup{Flag: ctx.String("cell"), Env: os.Getenv("BORG_CELL")}.Find()
+	if err != nil {
+		return cli.Errorf(cli.Invalid, "%s: %w", what, err).Hint("say which cell: --cell HOST:PORT of any of its replicas")
+	}
+	for _, addr := range place.Masters {
 		var conn *grpc.ClientConn
 		if conn, err = dialMaster(addr); err != nil {
 			return err
@@ -157,5 +161,5 @@ func masterError(what string, err error) error {
 	case codes.InvalidArgument:
 		code = cli.Usage
 	}
-	return cli.Errorf(code, "%s: %s", what, status.Convert(err).Message())
+	return cli.Errorf(code, "%s: %s", what, door.Reason(err))
 }

@@ -28,8 +28,7 @@ import (
 	"borg/proto/door"
 )
 
-// drainTimeout is how long a replica that stops waits for calls under way. The
-// other replicas' streams do not end by themselves, so it is always spent.
+// drainTimeout is how long a replica that stops waits for calls under way.
 const drainTimeout = 250 * time.Millisecond
 
 func serveCommand() *ucli.Command {
@@ -136,7 +135,7 @@ func (s *server) open() error {
 	config := borgmaster.Config{
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
-		Log:             s.replica, Members: s.replica, MemberChanges: s.replica,
+		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica,
 		Operators: s.operators(), PollPeriod: s.flags.Duration("poll-period"), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
@@ -152,14 +151,17 @@ func (s *server) open() error {
 	return nil
 }
 
-// run works until ctx ends or the replica cannot go on. It stops from the
-// outside inwards: the master and its streams, the door, the log.
+// run works until ctx ends or the replica cannot go on. It stops in this order:
+// the master and its streams; the log, which hands over to another replica
+// first and needs the door for that; the door.
 func (s *server) run(ctx context.Context) error {
 	logCtx, stopLog := context.WithCancel(context.WithoutCancel(ctx))
 	defer stopLog()
 	g, gctx := errgroup.WithContext(ctx)
-	// The log; it outlives the others, so that they can finish.
-	g.Go(func() error { return s.replica.Run(logCtx) })
+	g.Go(func() error {
+		defer s.stopServing()
+		return s.replica.Run(logCtx)
+	})
 	g.Go(func() error {
 		if err := s.grpc.Serve(s.listener); err != nil {
 			return fmt.Errorf("serve on %s: %w", s.listener.Addr(), err)
@@ -173,7 +175,6 @@ func (s *server) run(ctx context.Context) error {
 		defer stopLog()
 		err := s.master.Run(gctx)
 		s.logger.Info("stopping")
-		s.stopServing()
 		return err
 	})
 	err := g.Wait()

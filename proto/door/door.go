@@ -15,9 +15,11 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
 
 	"borg/proto/borgpb"
 )
@@ -25,6 +27,9 @@ import (
 // maxMessageBytes bounds one message on the wire. Longer things are streamed
 // in chunks.
 const maxMessageBytes = 8 << 20
+
+// maxCallsPerConn bounds the calls that one connection has under way.
+const maxCallsPerConn = 4096
 
 const (
 	userKey = "borg-user"
@@ -51,6 +56,7 @@ func NewServer(opts ...grpc.ServerOption) *grpc.Server {
 	base := []grpc.ServerOption{
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),
+		grpc.MaxConcurrentStreams(maxCallsPerConn),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
 	}
@@ -110,4 +116,24 @@ func Caller(ctx context.Context) *borgpb.Principal {
 		User: first(userKey),
 		Role: borgpb.Role(borgpb.Role_value[first(roleKey)]),
 	}
+}
+
+// Reason is why a call failed, in words for people: without the wrapping that
+// says only by which library it was made.
+func Reason(err error) string {
+	if err == nil {
+		return ""
+	}
+	s, ok := status.FromError(err)
+	if !ok {
+		return err.Error()
+	}
+	text := s.Message()
+	if _, dial, ok := strings.Cut(text, "transport: Error while dialing: "); ok {
+		return strings.TrimSuffix(dial, `"`)
+	}
+	if s.Code() == codes.DeadlineExceeded {
+		return "no answer in time"
+	}
+	return text
 }

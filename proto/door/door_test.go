@@ -104,6 +104,21 @@ func TestListenOnAnOldSocket(t *testing.T) {
 	}
 }
 
+func TestReason(t *testing.T) {
+	l, err := door.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	_, err = dial(t, l.Addr().String(), &borgpb.Principal{}).Describe(t.Context(), &borgrpc.DescribeRequest{})
+	if got, want := door.Reason(err), "dial tcp "+l.Addr().String()+": connect: connection refused"; got != want {
+		t.Errorf("Reason(%v) = %q, want %q", err, got, want)
+	}
+	if got := door.Reason(status.Error(codes.NotFound, "no such job")); got != "no such job" {
+		t.Errorf("Reason of an answer = %q, want its message", got)
+	}
+}
+
 func TestMessagesAreBounded(t *testing.T) {
 	c := dial(t, serve(t, "127.0.0.1:0"), &borgpb.Principal{User: "a", Role: borgpb.Role_ROLE_USER})
 	_, err := c.Poll(t.Context(), &borgrpc.PollRequest{KnownHash: make([]byte, 9<<20)})

@@ -1,0 +1,259 @@
+package client
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+func killOp() *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "web"}}}
+}
+
+// A mutation that gets no answer is tried elsewhere, as the same request.
+func TestMutateKeepsItsRequestID(t *testing.T) {
+	busy, good := startMaster(t), startMaster(t)
+	busy.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		return nil, status.Error(codes.Unavailable, "nobody is elected")
+	}
+	c := newClient(t, Config{Masters: []string{busy.addr, deadAddr(t), good.addr}, User: "alice"})
+	c.current = 0
+	result, err := c.Mutate(t.Context(), killOp())
+	if err != nil || result.Index != 7 {
+		t.Fatalf("Mutate = %v, %v", result, err)
+	}
+	if len(busy.ops) != 1 || len(good.ops) != 1 || busy.ops[0].RequestId != good.ops[0].RequestId || len(good.ops[0].RequestId) != 26 {
+		t.Errorf("the masters saw %v and %v, want one request twice", busy.ops, good.ops)
+	}
+	if good.ops[0].RequestWallNs == 0 || good.callers[0] != "alice" {
+		t.Errorf("op %v of caller %v lacks its time or its user", good.ops[0], good.callers)
+	}
+	// The one that answered is asked first from now on.
+	if _, err := c.Mutate(t.Context(), killOp()); err != nil {
+		t.Fatal(err)
+	}
+	if len(busy.ops) != 1 || len(good.ops) != 2 || good.ops[0].RequestId == good.ops[1].RequestId {
+		t.Errorf("second mutation: %d and %d calls, ids %v", len(busy.ops), len(good.ops), good.ops)
+	}
+}
+
+// A single replica that has nobody elected for a while is asked again.
+func TestMutateWaitsForAnElection(t *testing.T) {
+	m := startMaster(t)
+	left := 4
+	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		if left--; left > 0 {
+			return nil, status.Error(codes.Unavailable, "nobody is elected")
+		}
+		return &borgpb.Result{Index: 9}, nil
+	}
+	c := newClient(t, Config{Masters: []string{m.addr}})
+	result, err := c.Mutate(t.Context(), killOp())
+	if err != nil || result.Index != 9 || len(m.ops) != 4 {
+		t.Fatalf("Mutate = %v, %v after %d tries", result, err, len(m.ops))
+	}
+}
+
+func TestRefusal(t *testing.T) {
+	m := startMaster(t)
+	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		return &borgpb.Result{Index: 3, Refusal: &borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_CONFLICT, Object: "alice/web", Message: "version is 4, not 3", Field: "expect_version"}}, nil
+	}
+	c := newClient(t, Config{Masters: []string{m.addr}})
+	result, err := c.Mutate(t.Context(), killOp())
+	var refused *RefusedError
+	if !errors.As(err, &refused) || refused.Word() != "conflict" || result.Index != 3 {
+		t.Fatalf("Mutate = %v, %v", result, err)
+	}
+	if want := "alice/web: version is 4, not 3 (expect_version)"; err.Error() != want {
+		t.Errorf("error %q, want %q", err, want)
+	}
+	if len(m.ops) != 1 {
+		t.Errorf("a refusal was tried %d times", len(m.ops))
+	}
+}
+
+func TestAnswersHaveTypes(t *testing.T) {
+	m := startMaster(t)
+	c := newClient(t, Config{Masters: []string{m.addr}})
+	for _, tc := range []struct {
+		code codes.Code
+		as   any
+	}{
+		{codes.NotFound, new(*NotFoundError)}, {codes.PermissionDenied, new(*NotAllowedError)}, {codes.Unauthenticated, new(*NotAllowedError)},
+		{codes.InvalidArgument, new(*InvalidError)}, {codes.FailedPrecondition, new(*StateError)},
+		{codes.Internal, new(*AnswerError)}, {codes.Aborted, new(*AnswerError)}, {codes.AlreadyExists, new(*AnswerError)},
+	} {
+		m.err = status.Error(tc.code, "so it is")
+		_, err := c.GetJob(t.Context(), &borgrpc.GetJobRequest{User: "alice", Name: "web"})
+		if !errors.As(err, tc.as) || !strings.Contains(err.Error(), "so it is") {
+			t.Errorf("%v: error %T %v, want %T", tc.code, err, err, tc.as)
+		}
+	}
+}
+
+func TestUnreachable(t *testing.T) {
+	dead := deadAddr(t)
+	c := newClient(t, Config{Masters: []string{dead}, Timeout: 200 * time.Millisecond})
+	_, err := c.GetCell(t.Context())
+	var away *UnreachableError
+	if !errors.As(err, &away) || away.Answered || !strings.Contains(err.Error(), dead+": connect: connection refused") {
+		t.Fatalf("GetCell: %v", err)
+	}
+	m := startMaster(t)
+	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		return nil, status.Error(codes.Unavailable, "nobody is elected")
+	}
+	c = newClient(t, Config{Masters: []string{m.addr, dead}, Timeout: 200 * time.Millisecond})
+	_, err = c.Mutate(t.Context(), killOp())
+	if !errors.As(err, &away) || !away.Answered || !away.Unknown {
+		t.Fatalf("Mutate: %#v", err)
+	}
+}
+
+func TestCancelledCall(t *testing.T) {
+	c := newClient(t, Config{Masters: []string{deadAddr(t)}})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := c.GetCell(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("GetCell: %v, want that it was cancelled", err)
+	}
+}
+
+// Masters of another cell are found out before anything is changed.
+func TestOtherCell(t *testing.T) {
+	m := startMaster(t)
+	c := newClient(t, Config{Masters: []string{m.addr}, CellID: "id-2"})
+	_, err := c.Mutate(t.Context(), killOp())
+	var other *OtherCellError
+	if !errors.As(err, &other) || other.Got != "id-1" || len(m.ops) != 0 {
+		t.Fatalf("Mutate: %v after %d ops", err, len(m.ops))
+	}
+	c = newClient(t, Config{Masters: []string{m.addr}, CellID: "id-1"})
+	if _, err := c.Mutate(t.Context(), killOp()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestSurvey(t *testing.T) {
+	one, dead, two := startMaster(t), deadAddr(t), startMaster(t)
+	two.err = status.Error(codes.Internal, "broken")
+	c := newClient(t, Config{Masters: []string{one.addr, dead, two.addr}})
+	views := c.Survey(t.Context())
+	if len(views) != 3 || views[0].Cell.GetCellName() != "cell" || views[0].Err != nil {
+		t.Fatalf("Survey = %v", views)
+	}
+	if views[1].Addr != dead || views[1].Err == nil || !strings.Contains(views[1].Err.Error(), "connection refused") {
+		t.Errorf("nobody there: %v", views[1])
+	}
+	if views[2].Err == nil || views[2].Err.Error() != "broken" {
+		t.Errorf("broken: %v", views[2])
+	}
+}
+
+func TestListAllTasks(t *testing.T) {
+	m := startMaster(t)
+	c := newClient(t, Config{Masters: []string{m.addr}})
+	for max, want := range map[int]int{0: 5, 3: 4} {
+		resp, err := c.ListAllTasks(t.Context(), &borgrpc.ListTasksRequest{}, max)
+		if err != nil || len(resp.Tasks) != want {
+			t.Fatalf("ListAllTasks(max %d) = %v, %v; want %d tasks", max, resp, err, want)
+		}
+		for i, task := range resp.Tasks {
+			if task.Index != uint32(i) {
+				t.Errorf("task %d is at place %d", task.Index, i)
+			}
+		}
+	}
+}
+
+// When the replica that tells of events goes away, another continues: each
+// event once, in order.
+func TestEventsGoOn(t *testing.T) {
+	event := func(index uint64, n uint32) *borgpb.Event { return &borgpb.Event{Index: index, N: n} }
+	first, second := startMaster(t), startMaster(t)
+	first.events = func(_ *borgrpc.EventsRequest, send func(*borgrpc.EventsResponse) error) error {
+		_ = send(&borgrpc.EventsResponse{Events: []*borgpb.Event{event(5, 0), event(6, 0)}})
+		_ = send(&borgrpc.EventsResponse{Events: []*borgpb.Event{event(6, 1)}})
+		return status.Error(codes.Unavailable, "told to stop")
+	}
+	var asked *borgrpc.EventsRequest
+	second.events = func(req *borgrpc.EventsRequest, send func(*borgrpc.EventsResponse) error) error {
+		asked = req
+		_ = send(&borgrpc.EventsResponse{Events: []*borgpb.Event{event(6, 0), event(6, 1), event(6, 2)}})
+		return send(&borgrpc.EventsResponse{Events: []*borgpb.Event{event(7, 0)}})
+	}
+	c := newClient(t, Config{Masters: []string{first.addr, second.addr}})
+	c.current = 0
+	enough := errors.New("enough")
+	var got [][2]uint64
+	err := c.Events(t.Context(), &borgrpc.EventsRequest{Follow: true, Last: 10}, func(resp *borgrpc.EventsResponse) error {
+		for _, e := range resp.Events {
+			got = append(got, [2]uint64{e.Index, uint64(e.N)})
+			if e.Index == 7 {
+				return enough
+			}
+		}
+		return nil
+	})
+	want := [][2]uint64{{5, 0}, {6, 0}, {6, 1}, {6, 2}, {7, 0}}
+	if !errors.Is(err, enough) || !slices.Equal(got, want) {
+		t.Fatalf("Events gave %v, %v; want %v", got, err, want)
+	}
+	if asked.FromIndex != 6 || asked.Last != 0 {
+		t.Errorf("the second replica was asked for %v", asked)
+	}
+}
+
+// A log that broke off is not begun again: its bytes would come twice. One that
+// did not begin is asked for elsewhere.
+func TestLogsBreakOff(t *testing.T) {
+	busy, m := startMaster(t), startMaster(t)
+	busy.err = status.Error(codes.Unavailable, "nobody is elected")
+	c := newClient(t, Config{Masters: []string{busy.addr, m.addr}})
+	c.current = 0
+	var got []byte
+	err := c.Logs(t.Context(), &borgrpc.LogsRequest{User: "alice", Name: "web"}, func(resp *borgrpc.LogsResponse) error {
+		got = append(got, resp.Data...)
+		return nil
+	})
+	var broken *BrokenStreamError
+	if !errors.As(err, &broken) || string(got) != "one " {
+		t.Fatalf("Logs gave %q, %v", got, err)
+	}
+	if want := "read the log of alice/web/0: the answer broke off: told to stop"; err.Error() != want {
+		t.Errorf("error %q, want %q", err, want)
+	}
+}
+
+func TestRequestIDs(t *testing.T) {
+	now := time.UnixMilli(1_700_000_000_000)
+	seen := make(map[string]bool)
+	last := ""
+	for i := range 1000 {
+		id, wallNs := NewRequestID(now.Add(time.Duration(i) * time.Millisecond))
+		if len(id) != 26 || strings.Trim(id, alphabet) != "" || seen[id] {
+			t.Fatalf("id %q is not new or not well formed", id)
+		}
+		if wallNs != now.UnixNano()+int64(i)*1e6 {
+			t.Fatalf("wall time %d", wallNs)
+		}
+		if id <= last {
+			t.Fatalf("%q does not sort after %q, which is older", id, last)
+		}
+		seen[id], last = true, id
+	}
+	// The time is in the first ten characters, as in a ULID.
+	if id, _ := NewRequestID(now); !strings.HasPrefix(id, "01hf7yat00") {
+		t.Errorf("id %q of %v does not begin with its time", id, now)
+	}
+}

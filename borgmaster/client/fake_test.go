@@ -1,0 +1,131 @@
+package client
+
+import (
+	"context"
+	"net"
+	"sync"
+	"testing"
+
+	"go.uber.org/goleak"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeMaster answers as it is told to.
+type fakeMaster struct {
+	borgrpc.UnimplementedMasterServiceServer
+	addr string
+
+	mu      sync.Mutex // guards what follows
+	mutate  func(*borgpb.Op) (*borgpb.Result, error)
+	events  func(*borgrpc.EventsRequest, func(*borgrpc.EventsResponse) error) error
+	cellID  string
+	ops     []*borgpb.Op
+	callers []string
+	err     error
+}
+
+func startMaster(t *testing.T) *fakeMaster {
+	t.Helper()
+	l, err := door.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &fakeMaster{addr: l.Addr().String(), cellID: "id-1"}
+	s := door.NewServer()
+	borgrpc.RegisterMasterServiceServer(s, m)
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Serve(l) })
+	t.Cleanup(func() { s.Stop(); running.Wait() })
+	return m
+}
+
+func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*borgrpc.MutateResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.ops = append(m.ops, req.Op)
+	m.callers = append(m.callers, door.Caller(ctx).GetUser())
+	if m.mutate == nil {
+		return &borgrpc.MutateResponse{Result: &borgpb.Result{Index: 7}}, nil
+	}
+	r, err := m.mutate(req.Op)
+	if err != nil {
+		return nil, err
+	}
+	return &borgrpc.MutateResponse{Result: r}, nil
+}
+
+func (m *fakeMaster) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.GetCellResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return &borgrpc.GetCellResponse{CellName: "cell", CellId: m.cellID}, m.err
+}
+
+func (m *fakeMaster) GetJob(context.Context, *borgrpc.GetJobRequest) (*borgrpc.GetJobResponse, error) {
+	return nil, m.err
+}
+
+// ListTasks gives out five tasks, two on a page.
+func (m *fakeMaster) ListTasks(_ context.Context, req *borgrpc.ListTasksRequest) (*borgrpc.ListTasksResponse, error) {
+	resp := &borgrpc.ListTasksResponse{}
+	first := uint32(0)
+	if req.After != "" {
+		first = uint32(req.After[0]-'0') + 1
+	}
+	for i := first; i < 5 && len(resp.Tasks) < 2; i++ {
+		resp.Tasks = append(resp.Tasks, &borgpb.Task{Index: i})
+		if len(resp.Tasks) == 2 && i < 4 {
+			resp.NextAfter = string(rune('0' + i))
+		}
+	}
+	return resp, nil
+}
+
+func (m *fakeMaster) Events(req *borgrpc.EventsRequest, stream grpc.ServerStreamingServer[borgrpc.EventsResponse]) error {
+	m.mu.Lock()
+	f := m.events
+	m.mu.Unlock()
+	if f == nil {
+		return status.Error(codes.Unavailable, "no events here")
+	}
+	return f(req, stream.Send)
+}
+
+// Logs sends one piece and then goes away.
+func (m *fakeMaster) Logs(_ *borgrpc.LogsRequest, stream grpc.ServerStreamingServer[borgrpc.LogsResponse]) error {
+	if m.err != nil {
+		return m.err
+	}
+	if err := stream.Send(&borgrpc.LogsResponse{Data: []byte("one ")}); err != nil {
+		return err
+	}
+	return status.Error(codes.Unavailable, "told to stop")
+}
+
+func newClient(t *testing.T, config Config) *Client {
+	t.Helper()
+	c, err := New(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// deadAddr is an address at which nobody listens.
+func deadAddr(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}

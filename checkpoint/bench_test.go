@@ -1,0 +1,68 @@
+package checkpoint
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"testing"
+
+	"go.etcd.io/raft/v3/raftpb"
+)
+
+// benchRecords are as many and as large as those of a cell of some size.
+func benchRecords() []record { return manyRecords(100_000, 300) }
+
+func BenchmarkWrite(b *testing.B) {
+	records := benchRecords()
+	for b.Loop() {
+		w, err := NewWriter(io.Discard, testHeader())
+		if err != nil {
+			b.Fatal(err)
+		}
+		for _, r := range records {
+			if err := w.Add([]byte(r.key), []byte(r.value)); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(records)*b.N)/b.Elapsed().Seconds(), "checkpoint.write.records_per_s")
+}
+
+func BenchmarkRead(b *testing.B) {
+	records := benchRecords()
+	file := encode(b, testHeader(), records)
+	for b.Loop() {
+		if err := Verify(bytes.NewReader(file)); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(len(records)*b.N)/b.Elapsed().Seconds(), "checkpoint.read.records_per_s")
+}
+
+// BenchmarkAppend appends small entries to the log, one sync each, on the real
+// disk.
+func BenchmarkAppend(b *testing.B) {
+	dir := b.TempDir()
+	if err := Create(Config{Dir: dir}, testIdentity(), startHeader()); err != nil {
+		b.Fatal(err)
+	}
+	s, err := Open(Config{Dir: dir}, testIdentity())
+	if err != nil {
+		b.Fatal(err)
+	}
+	index := s.Header().GetIndex()
+	data := fmt.Sprintf("%0200d", 0)
+	for b.Loop() {
+		index++
+		if err := s.Append([][]*raftpb.Entry{{entry(index, 1, data)}}, nil, true); err != nil {
+			b.Fatal(err)
+		}
+	}
+	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "checkpoint.append.synced_per_s")
+	if err := s.Close(); err != nil {
+		b.Fatal(err)
+	}
+}
