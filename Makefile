@@ -41,7 +41,7 @@ race: build ## every test under the race detector
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
-bench: build ## measure: make bench [BENCH=cell|scheduler|checkpoint|all]; merges bin/bench.json
+bench: build ## measure: make bench [BENCH=cell|scheduler|checkpoint|linkshard|all]; merges bin/bench.json
 	$(GO) run ./bench -out $(BIN)/bench.json $(BENCH)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)

@@ -31,6 +31,7 @@ var areas = map[string][]string{
 	"cell":       {"./borgmaster/cell", "./borgmaster/replica"},
 	"scheduler":  {"./scheduler"},
 	"checkpoint": {"./checkpoint"},
+	"linkshard":  {"./borgmaster/linkshard"},
 }
 
 // Figure is one measured number.

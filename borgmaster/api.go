@@ -99,7 +99,7 @@ func grpcError(err error) error {
 		return err
 	}
 	switch {
-	case errors.Is(err, ErrNotElected), errors.Is(err, ErrUnknownOutcome):
+	case errors.Is(err, ErrNotElected), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrStopped):
 		return status.Error(codes.Unavailable, err.Error())
 	case errors.Is(err, ErrOverloaded):
 		return status.Error(codes.ResourceExhausted, err.Error())

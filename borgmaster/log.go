@@ -20,6 +20,9 @@ var ErrUnknownOutcome = errors.New("it is not known whether the op was applied; 
 // ErrOverloaded is returned by Log.Propose when too much is queued.
 var ErrOverloaded = errors.New("too many mutations are waiting")
 
+// ErrStopped is returned by calls to a log that no longer runs.
+var ErrStopped = errors.New("this replica has stopped")
+
 // Log is the replicated log and the cell that it feeds, as the master sees
 // them. borgmaster/replica is the raft one, the Fauxmaster has one in memory.
 type Log interface {

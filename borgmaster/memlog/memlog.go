@@ -132,6 +132,9 @@ func (l *Log) apply(term uint64, data []byte) []*borgpb.Result {
 	l.mu.Lock()
 	entry := borgmaster.CommittedEntry{Index: l.cell.Index() + 1, Term: term, Data: data}
 	results, events := l.cell.Apply(entry.Index, term, data)
+	// Nothing is written down here; without this the list of changed records
+	// would grow for ever.
+	l.cell.Flush(nil)
 	l.held = append(l.held, entry)
 	if len(l.held) > 2*maxHeld {
 		l.held = slices.Clone(l.held[len(l.held)-maxHeld:])

@@ -128,7 +128,8 @@ func (c *testCell) mutated() int {
 }
 
 // pretendBorglet runs nothing: a task whose program is /bin/true has finished
-// at once, /bin/false has failed, anything else runs until it is told to stop.
+// at once, /bin/false has failed, /bin/missing is tried again and again, anything
+// else runs until it is told to stop.
 type pretendBorglet struct {
 	borgrpc.UnimplementedBorgletServiceServer
 	name, addr string
@@ -201,6 +202,9 @@ func (b *pretendBorglet) started(d *borgrpc.Desired) *borgpb.TaskReport {
 	case "/bin/true":
 		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_FINISHED)
 		r.Exit = &borgpb.Exit{EndedWallNs: time.Now().UnixNano()}
+	case "/bin/missing":
+		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF)
+		r.Exit = &borgpb.Exit{Code: 127, EndedWallNs: time.Now().UnixNano()}
 	case "/bin/false":
 		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)
 		r.Exit = &borgpb.Exit{Code: 1, EndedWallNs: time.Now().UnixNano()}

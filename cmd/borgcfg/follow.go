@@ -45,6 +45,8 @@ func (s *session) follow(job jobName, again string) error {
 	var last string
 	var rolled *borgpb.Update
 	name := s.short(job.user, job.name)
+	told := make(map[string]bool)
+	looks := 0
 	return s.poll(name, again, func() (bool, error) {
 		resp, err := s.client.GetJob(s.ctx, &borgrpc.GetJobRequest{User: job.user, Name: job.name})
 		if err != nil {
@@ -62,8 +64,33 @@ func (s *session) follow(job jobName, again string) error {
 			s.progress("%s: %s", name, line)
 			last = line
 		}
-		return settled(resp)
+		done, err := settled(resp)
+		if looks++; !done && err == nil && looks%troubleEvery == 0 {
+			s.tellTrouble(job, told)
+		}
+		return done, err
 	})
+}
+
+// troubleEvery is after how many looks at a job its tasks are looked at too.
+const troubleEvery = 8
+
+// tellTrouble tells, once for each task, of tasks that end instead of running:
+// whoever waits for them would wait for ever.
+func (s *session) tellTrouble(job jobName, told map[string]bool) {
+	resp, err := s.client.ListTasks(s.ctx, &borgrpc.ListTasksRequest{User: job.user, Name: job.name})
+	if err != nil {
+		return // The next look at the job tells.
+	}
+	for _, t := range resp.Tasks {
+		st := t.GetStatus()
+		name := fmt.Sprintf("%s/%d", s.short(job.user, job.name), t.GetIndex())
+		if st.GetAttemptState() != borgpb.AttemptState_ATTEMPT_STATE_BACKOFF || told[name] {
+			continue
+		}
+		told[name] = true
+		s.progress("%s ended (%s) and is started again; see: borgcfg logs --stderr %s", name, orWord(exitText(st.GetLastExit()), "no exit known"), name)
+	}
 }
 
 // progressLine is where a job stands, in a line that changes only when

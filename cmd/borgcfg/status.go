@@ -252,7 +252,7 @@ func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) st
 	case resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING:
 		return fmt.Sprintf("Updating: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
 	case backoff > 0:
-		return fmt.Sprintf("Failing: %s of %s end and are started again (%s).", plural(backoff, "task"), name, example)
+		return fmt.Sprintf("Failing: of the %s of %s, %d ended and wait to be started again (%s).", plural(n, "task"), name, backoff, example)
 	case st.GetPending() > 0:
 		return fmt.Sprintf("Waiting for a machine: %d of %s of %s; why: borgcfg why %s/%d", st.GetPending(), plural(n, "task"), name, name, firstPending(tasks))
 	case st.GetDead() > st.GetFinished():

@@ -172,10 +172,10 @@ func upFiles(s *session) error {
 			return err
 		}
 	}
-	misfit := s.misfits(steps)
-	if s.flag.Bool("wait") && misfit == nil {
+	misfits, misfit := s.misfits(steps)
+	if s.flag.Bool("wait") {
 		for _, st := range steps {
-			if st.Kind == cfg.KindJob {
+			if st.Kind == cfg.KindJob && !misfits[st.Key()] {
 				if err := s.follow(jobName{st.User, st.Name}, "borgcfg up --wait "+strings.Join(s.args, " ")); err != nil {
 					return err
 				}
@@ -219,10 +219,11 @@ func (s *session) apply(st *step) error {
 
 // misfits says which of the jobs no machine of the cell could ever hold. They
 // are accepted all the same: a machine may come.
-func (s *session) misfits(steps []*step) error {
+func (s *session) misfits(steps []*step) (map[string]bool, error) {
 	var machines []*borgpb.Machine
-	var misfits []string
+	var lines []string
 	var first string
+	misfits := make(map[string]bool)
 	for _, st := range steps {
 		if st.Kind != cfg.KindJob || st.action == nothing || st.Job.AllocSet != "" {
 			continue
@@ -230,21 +231,22 @@ func (s *session) misfits(steps []*step) error {
 		if machines == nil {
 			resp, err := s.client.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{})
 			if err != nil || len(resp.Machines) == 0 {
-				return nil // The job is accepted; that is what counts.
+				return nil, nil // The job is accepted; that is what counts.
 			}
 			machines = resp.Machines
 		}
 		if why := tooLarge(st.Job.Task, machines); why != "" {
-			misfits = append(misfits, fmt.Sprintf("%s is accepted, but no machine of the cell can hold it: %s", st.Key(), why))
+			misfits[st.Key()] = true
+			lines = append(lines, fmt.Sprintf("%s is accepted, but no machine of the cell can hold it: %s", st.Key(), why))
 			if first == "" {
 				first = s.short(st.User, st.Name)
 			}
 		}
 	}
-	if misfits == nil {
-		return nil
+	if lines == nil {
+		return nil, nil
 	}
-	return &cli.Error{Code: cli.CannotFit, What: strings.Join(misfits, "\n"), Next: fmt.Sprintf("it waits for a machine that can; see: borgcfg why %s/0", first)}
+	return misfits, &cli.Error{Code: cli.CannotFit, What: strings.Join(lines, "\n"), Next: fmt.Sprintf("it waits for a machine that can; see: borgcfg why %s/0", first)}
 }
 
 // updateFile gives the jobs of a file, which must be there, their new specs.

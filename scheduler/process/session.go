@@ -206,6 +206,9 @@ func (s *session) apply(entries []*borgrpc.CommittedEntry) error {
 		}
 		_, events := s.copy.Apply(e.GetIndex(), e.GetTerm(), e.GetData())
 		s.search.Observe(s.copy, events)
+		// Nobody writes the records of this copy down; without this the list of
+		// the changed ones would grow for ever.
+		s.copy.Flush(nil)
 		if err := s.copy.Diverged(); err != nil {
 			return fmt.Errorf("the copy differs from the master's cell and must be loaded anew: %w", err)
 		}
