@@ -45,7 +45,7 @@ func ReadIdentity(fs vfs.FS, dir string) (*borgpb.ReplicaIdentity, error) {
 		return nil, fmt.Errorf("%s: %w (no %s); run `borgmaster init` for it", dir, ErrNotInitialised, identityFile)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
+		return nil, fmt.Errorf("read whose directory %s is: %w", dir, err)
 	}
 	defer f.Close()
 	data, err := io.ReadAll(io.LimitReader(f, maxIdentityBytes))

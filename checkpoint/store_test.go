@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -72,9 +74,19 @@ func TestInstallIsAtomic(t *testing.T) {
 	file := encode(t, h, []record{{"new", "1"}})
 	for k, writes := 0, 1; k < writes; k++ {
 		mem := vfs.NewCrashableMem()
+		// The database writes from goroutines of its own too.
+		var mu sync.Mutex
 		n := -1
 		var clone *vfs.MemFS
+		count := func(from int) (was int) {
+			mu.Lock()
+			defer mu.Unlock()
+			was, n = n, from
+			return was
+		}
 		fs := errorfs.Wrap(mem, errorfs.InjectorFunc(func(op errorfs.Op) error {
+			mu.Lock()
+			defer mu.Unlock()
 			if n >= 0 && op.Kind.ReadOrWrite() == errorfs.OpIsWrite {
 				if n == k {
 					clone = mem.CrashClone(vfs.CrashCloneCfg{})
@@ -87,7 +99,7 @@ func TestInstallIsAtomic(t *testing.T) {
 		if err := s.Append([][]*raftpb.Entry{{entry(2, 1, "old")}}, hardState(3, 1, 2), true); err != nil {
 			t.Fatal(err)
 		}
-		n = 0
+		count(0)
 		in, err := s.Receive(bytes.NewReader(file))
 		if err != nil {
 			t.Fatal(err)
@@ -95,8 +107,7 @@ func TestInstallIsAtomic(t *testing.T) {
 		if err := s.Install(in, hardState(7, 0, 500)); err != nil {
 			t.Fatal(err)
 		}
-		writes = n
-		n = -1
+		writes = count(-1)
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -196,20 +207,20 @@ func TestDatabaseIsMissing(t *testing.T) {
 // TestWriteFails has the disk refuse a write: the store says so, now and ever
 // after.
 func TestWriteFails(t *testing.T) {
-	fail := false
+	var fail atomic.Bool
 	fs := errorfs.Wrap(vfs.NewCrashableMem(), errorfs.InjectorFunc(func(op errorfs.Op) error {
-		if fail && (op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) {
+		if fail.Load() && (op.Kind == errorfs.OpFileWrite || op.Kind == errorfs.OpFileSync || op.Kind == errorfs.OpFileSyncData) {
 			return errorfs.ErrInjected
 		}
 		return nil
 	}))
 	s := newStore(t, fs)
-	fail = true
+	fail.Store(true)
 	err := s.Append([][]*raftpb.Entry{{entry(2, 1, "x")}}, hardState(1, 1, 1), true)
 	if err == nil {
 		t.Fatal("a write that failed was reported durable")
 	}
-	fail = false
+	fail.Store(false)
 	if again := s.Append([][]*raftpb.Entry{{entry(2, 1, "x")}}, hardState(1, 1, 1), true); again == nil {
 		t.Error("after a failed sync another append was accepted")
 	}

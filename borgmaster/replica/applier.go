@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
-	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
@@ -112,7 +111,7 @@ func (r *Replica) applyEntry(e Committed) error {
 	if e.Members != nil {
 		r.members = *e.Members
 	}
-	b := r.ownBatch(ce)
+	mine, isMine := r.batches.Mine(ce.Term, ce.Data)
 	change := r.changes[e.Change]
 	delete(r.changes, e.Change)
 	elected := r.state.Ready
@@ -127,8 +126,8 @@ func (r *Replica) applyEntry(e Committed) error {
 	r.told = ce.Index
 	r.answerReads()
 	r.mu.Unlock()
-	if b != nil {
-		if err := b.answer(results); err != nil {
+	if isMine {
+		if err := answerAll(mine, results); err != nil {
 			return r.fatal("results do not belong to the ops that were proposed", fmt.Errorf("index %d: %w", ce.Index, err))
 		}
 	}
@@ -218,18 +217,14 @@ func (r *Replica) installNow(in *installation) error {
 // flush writes changed records with the index that they stand for, and then
 // drops what of the log is no longer needed. It belongs to the apply goroutine.
 func (r *Replica) flush() error {
-	if r.store.Header().GetIndex() == r.cell.Index() || r.applied.Load() <= firstIndex {
+	if !NeedsFlush(r.store, r.cell) {
 		return nil
 	}
-	f := r.store.NewFlush()
-	h := proto.CloneOf(r.store.Header())
 	r.mu.Lock()
-	r.members.fill(h)
+	m := r.members
 	r.mu.Unlock()
-
 	r.cellMu.Lock()
-	r.cell.Flush(f.Put)
-	r.headerOf(r.cell, h)
+	f, h := PrepareFlush(r.store, r.cell, m)
 	r.cellMu.Unlock()
 
 	if err := f.Commit(h); err != nil {
@@ -239,16 +234,6 @@ func (r *Replica) flush() error {
 		return r.fatal("the log cannot be compacted", err)
 	}
 	return nil
-}
-
-// headerOf says what the cell is now.
-func (r *Replica) headerOf(c *cell.Cell, h *borgpb.CheckpointHeader) {
-	d := c.Digest()
-	h.Digest = d[:]
-	h.Index, h.Term = c.Index(), c.Term()
-	h.CellFormat = c.Format()
-	h.Epoch = c.Epoch()
-	h.CellTimeNs, h.WallTimeNs = c.TimeNs(), c.WallNs()
 }
 
 // flushNow has everything applied so far flushed.
@@ -261,6 +246,6 @@ func (r *Replica) flushNow(ctx context.Context) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-r.done:
-		return ErrStopped
+		return borgmaster.ErrStopped
 	}
 }

@@ -254,7 +254,10 @@ func (n *network) isCut(id uint64) bool {
 func (tc *testCell) submit(ctx context.Context, id string) error {
 	for {
 		for _, r := range tc.snapshotRunning() {
-			_, err := r.Propose(ctx, machineOp(id))
+			res, err := r.Propose(ctx, machineOp(id))
+			if err == nil && res.GetRefusal() != nil {
+				return fmt.Errorf("refused: %v", res.GetRefusal())
+			}
 			if err == nil {
 				return nil
 			}

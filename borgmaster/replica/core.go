@@ -143,6 +143,8 @@ type Effects struct {
 	Proposed []Proposed
 	// Reads are answered.
 	Reads []ReadDone
+	// NoHeir: a Transfer found nobody to hand over to.
+	NoHeir bool
 	// State after the step; Changed when another than before.
 	State   CoreState
 	Changed bool

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -146,16 +147,26 @@ func (t *grpcTransport) admit(c caller) error {
 	if c.GetEpoch() != t.identity.GetEpoch() {
 		return status.Errorf(codes.InvalidArgument, "replica %d is of epoch %d of the cell and replica %d of epoch %d: one of them is from before a restore", from, c.GetEpoch(), t.identity.GetReplica(), t.identity.GetEpoch())
 	}
+	if err := t.refuse(from, c.GetIncarnation()); err != nil {
+		return err
+	}
+	t.in.Seen(from, c.GetIncarnation())
+	return nil
+}
+
+// refuse tells a replica that it is not let in any more. It is asked again with
+// each request: a replica may be removed while its stream is open, and hears of
+// it in no other way.
+func (t *grpcTransport) refuse(from, incarnation uint64) error {
 	t.mu.Lock()
 	members := t.members
 	t.mu.Unlock()
 	if members.removed(from) {
 		return status.Error(codes.FailedPrecondition, refusedRemoved)
 	}
-	if m := members.Member(from); m.GetIncarnation() != 0 && m.GetIncarnation() != c.GetIncarnation() {
+	if m := members.Member(from); m.GetIncarnation() != 0 && m.GetIncarnation() != incarnation {
 		return status.Error(codes.FailedPrecondition, refusedIncarnation)
 	}
-	t.in.Seen(from, c.GetIncarnation())
 	return nil
 }
 
@@ -183,13 +194,16 @@ func (s raftServer) Send(stream grpc.ClientStreamingServer[borgrpc.SendRequest, 
 	case err := <-ended:
 		return err
 	case <-s.t.done:
-		return status.Error(codes.Unavailable, ErrStopped.Error())
+		return status.Error(codes.Unavailable, borgmaster.ErrStopped.Error())
 	}
 }
 
 func (s raftServer) receive(stream grpc.ClientStreamingServer[borgrpc.SendRequest, borgrpc.SendResponse], req *borgrpc.SendRequest) error {
-	from := req.GetFrom()
+	from, incarnation := req.GetFrom(), req.GetIncarnation()
 	for {
+		if err := s.t.refuse(from, incarnation); err != nil {
+			return err
+		}
 		for _, data := range req.GetMessages() {
 			m := new(raftpb.Message)
 			if err := proto.Unmarshal(data, m); err != nil {

@@ -108,6 +108,20 @@ func (wc *wireCell) wait(what string, ok func() bool) {
 	}
 }
 
+// ended waits for a replica to end by itself.
+func (wc *wireCell) ended(w *wireReplica) (err error) {
+	wc.t.Helper()
+	wc.wait("the replica ends", func() bool {
+		select {
+		case err = <-w.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	return err
+}
+
 func (wc *wireCell) elected() *wireReplica {
 	wc.t.Helper()
 	var found *wireReplica
@@ -126,9 +140,10 @@ func TestWire(t *testing.T) {
 	wc := newWireCell(t, 3)
 	leader := wc.elected()
 	for i := range 300 {
-		if _, err := leader.Propose(context.Background(), machineOp(fmt.Sprintf("m-%d", i))); err != nil {
-			t.Fatal(err)
-		}
+		wc.wait("an op is done", func() bool {
+			_, err := wc.elected().Propose(context.Background(), machineOp(fmt.Sprintf("m-%d", i)))
+			return err == nil
+		})
 	}
 	all := func(r *wireReplica) bool {
 		n := 0
@@ -150,6 +165,7 @@ func TestWire(t *testing.T) {
 	// A new replica is sent a checkpoint over the wire.
 	l := wc.listen("127.0.0.1:0")
 	me := &borgpb.Member{Id: 4, Addr: l.Addr().String()}
+	leader = wc.elected()
 	if err := leader.AddLearner(context.Background(), me); err != nil {
 		t.Fatal(err)
 	}
@@ -164,6 +180,7 @@ func TestWire(t *testing.T) {
 	}
 
 	// One that is removed is told so and stops.
+	leader = wc.elected()
 	var gone uint64
 	for id, r := range wc.running {
 		if r != leader && id != 4 {
@@ -173,7 +190,7 @@ func TestWire(t *testing.T) {
 	if err := wc.elected().RemoveMember(context.Background(), gone); err != nil {
 		t.Fatal(err)
 	}
-	if err := <-wc.running[gone].ended; !errors.Is(err, ErrRemoved) {
+	if err := wc.ended(wc.running[gone]); !errors.Is(err, ErrRemoved) {
 		t.Errorf("the removed replica ended with %v", err)
 	}
 	wc.running[gone].ended <- nil
@@ -236,7 +253,7 @@ func TestLostDisk(t *testing.T) {
 	// Raft itself may be the first to notice, by a heartbeat that speaks of
 	// entries that are gone.
 	var raft raftPanic
-	if err := <-w.ended; !errors.Is(err, ErrIncarnation) && !errors.As(err, &raft) {
+	if err := wc.ended(w); !errors.Is(err, ErrIncarnation) && !errors.As(err, &raft) {
 		t.Errorf("a replica that lost its disk ended with %v, want ErrIncarnation", err)
 	}
 	w.ended <- nil

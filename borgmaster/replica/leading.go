@@ -51,22 +51,33 @@ func (c *Core) askAgain() {
 }
 
 // transfer hands over to a voter, by default to the one that has most of the
-// log among those heard of lately.
+// log among those heard of within an election timeout. There is no heir when
+// too few are left to elect one.
 func (c *Core) transfer(to uint64) {
 	if !c.readState().Leading {
 		return
 	}
 	if to == 0 {
 		var best uint64
+		there := 1
 		c.rn.WithProgress(func(id uint64, typ raft.ProgressType, pr tracker.Progress) {
-			if id != c.cfg.ID && typ == raft.ProgressTypePeer && c.active(id) && (to == 0 || pr.Match > best) {
+			if id == c.cfg.ID || typ != raft.ProgressTypePeer || !c.heardWithin(id, uint64(c.cfg.ElectionTicks)) {
+				return
+			}
+			there++
+			if to == 0 || pr.Match > best {
 				to, best = id, pr.Match
 			}
 		})
+		if there < len(c.members.Voters)/2+1 {
+			to = 0
+		}
 	}
-	if to != 0 && to != c.cfg.ID {
-		c.rn.TransferLeader(to)
+	if to == 0 || to == c.cfg.ID {
+		c.out.NoHeir = true
+		return
 	}
+	c.rn.TransferLeader(to)
 }
 
 // promote gives a learner that has caught up its vote.
@@ -136,9 +147,11 @@ func (c *Core) survives(next Membership) error {
 
 // active tells whether a replica was heard of lately. Raft's own mark is taken
 // back at every check of the quorum, and says nothing just after one.
-func (c *Core) active(id uint64) bool {
+func (c *Core) active(id uint64) bool { return c.heardWithin(id, 2*uint64(c.cfg.ElectionTicks)) }
+
+func (c *Core) heardWithin(id, ticks uint64) bool {
 	at, ok := c.heard[id]
-	return ok && c.ticks-at < 2*uint64(c.cfg.ElectionTicks)
+	return ok && c.ticks-at < ticks
 }
 
 // readContext names a read among those of all replicas and all their lives.

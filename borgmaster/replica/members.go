@@ -82,7 +82,7 @@ func (r *Replica) tryChange(ctx context.Context, ev Change) error {
 	case <-ctx.Done():
 		return fmt.Errorf("%w (%w)", borgmaster.ErrUnknownOutcome, ctx.Err())
 	case <-r.done:
-		return ErrStopped
+		return borgmaster.ErrStopped
 	}
 }
 

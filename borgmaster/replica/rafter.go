@@ -110,6 +110,11 @@ func (r *Replica) handOut(ctx context.Context, out Effects, rs *receivedSnapshot
 	if out.Changed {
 		r.stateChanged(out.State)
 	}
+	if out.NoHeir {
+		r.mu.Lock()
+		r.endHandOver()
+		r.mu.Unlock()
+	}
 	for _, done := range out.Reads {
 		r.readDone(done)
 	}
@@ -135,10 +140,7 @@ func (r *Replica) stateChanged(s CoreState) {
 		r.failPending(borgmaster.ErrUnknownOutcome)
 		r.failQueued(borgmaster.ErrNotElected)
 		r.failChanges(borgmaster.ErrUnknownOutcome)
-		if r.lost != nil {
-			close(r.lost)
-			r.lost = nil
-		}
+		r.endHandOver()
 	}
 	r.mu.Unlock()
 	if s.Leading && (!wasLeading || s.Term != was.Term) {
@@ -298,7 +300,7 @@ func (r *Replica) DeliverSnapshot(ctx context.Context, m *raftpb.Message, file i
 		case <-rs.decided:
 		default:
 			// Nobody is there to install it any more.
-			return errors.Join(ErrStopped, r.store.Discard(in))
+			return errors.Join(borgmaster.ErrStopped, r.store.Discard(in))
 		}
 	}
 	if !rs.wanted {

@@ -29,7 +29,7 @@ func (r *Replica) ReadIndex(ctx context.Context) error {
 	r.mu.Lock()
 	if r.stopped {
 		r.mu.Unlock()
-		return ErrStopped
+		return borgmaster.ErrStopped
 	}
 	if len(r.reads) >= maxReads {
 		r.mu.Unlock()
@@ -47,7 +47,7 @@ func (r *Replica) ReadIndex(ctx context.Context) error {
 		r.mu.Unlock()
 		return ctx.Err()
 	case <-r.done:
-		return ErrStopped
+		return borgmaster.ErrStopped
 	}
 }
 

@@ -79,9 +79,6 @@ func (c *Config) setDefaults() {
 	}
 }
 
-// ErrStopped is returned by calls to a replica that no longer runs.
-var ErrStopped = errors.New("this replica has stopped")
-
 // ErrRemoved is returned by Run of a replica that was removed from its cell.
 var ErrRemoved = errors.New("this replica was removed from the cell; to have it back, give it a new number with `borgmaster init --join`")
 
@@ -127,8 +124,7 @@ type Replica struct {
 	members Membership
 	leading bool
 	stopped bool
-	queue   proposalQueue
-	pending []*batch
+	batches Batches[*proposal]
 	reads   []*reader
 	waiting []*readBatch
 	// Index up to which the listeners have heard.
@@ -140,7 +136,8 @@ type Replica struct {
 	receiving bool
 	seen      map[uint64]uint64
 	refused   error
-	// Closed when this replica is no longer elected; nil: nobody waits for it.
+	// Closed when this replica is no longer elected, or found no heir; nil:
+	// nobody waits for it.
 	lost chan struct{}
 
 	applied atomic.Uint64
@@ -277,28 +274,9 @@ func (r *Replica) open() (err error) {
 
 // loadCell makes the cell of the records on disk.
 func (r *Replica) loadCell() (*cell.Cell, error) {
-	p, err := r.store.Picture()
+	c, err := LoadCell(r.store)
 	if err != nil {
-		return nil, err
-	}
-	defer p.Close()
-	h := p.Header()
-	if h.GetIndex() <= firstIndex {
-		// Nothing was ever flushed: the cell is as it began.
-		return cell.New(r.identity.GetCellId(), h.GetEpoch()), nil
-	}
-	c, err := cell.Load(p.Records())
-	if err2 := p.Err(); err2 != nil {
-		err = err2
-	}
-	if err != nil {
-		return nil, fmt.Errorf("load the cell at index %d from %s: %w", h.GetIndex(), r.cfg.Store.Dir, err)
-	}
-	if c.Index() != h.GetIndex() || c.ID() != h.GetCellId() {
-		return nil, fmt.Errorf("the records in %s are of cell %s at index %d and should be of %s at %d", r.cfg.Store.Dir, c.ID(), c.Index(), h.GetCellId(), h.GetIndex())
-	}
-	if d := c.Digest(); len(h.GetDigest()) > 0 && string(d[:]) != string(h.GetDigest()) {
-		return nil, fmt.Errorf("the records in %s at index %d have the digest %x and should have %x: the disk did not keep them; remove this replica from the cell and join with a new number", r.cfg.Store.Dir, h.GetIndex(), d, h.GetDigest())
+		return nil, fmt.Errorf("%s: %w", r.cfg.Store.Dir, err)
 	}
 	return c, nil
 }
@@ -350,8 +328,12 @@ func (r *Replica) Run(ctx context.Context) error {
 	return errors.Join(err, r.store.Close())
 }
 
+// handOverTimeout bounds how long an elected replica that stops looks for
+// another.
+const handOverTimeout = 2 * time.Second
+
 // handOver makes another replica the elected one, if this one is, so that the
-// cell need not first miss it. It gives up after an election timeout.
+// cell need not first miss it.
 func (r *Replica) handOver(ctx context.Context) {
 	r.mu.Lock()
 	if !r.leading {
@@ -361,13 +343,30 @@ func (r *Replica) handOver(ctx context.Context) {
 	lost := make(chan struct{})
 	r.lost = lost
 	r.mu.Unlock()
-	r.inbox.put(input{event: Transfer{}})
-	timer := time.NewTimer(time.Duration(r.cfg.ElectionTicks) * r.cfg.Tick)
+	timer := time.NewTimer(handOverTimeout)
 	defer timer.Stop()
-	select {
-	case <-lost:
-	case <-timer.C:
-	case <-ctx.Done():
+	// The chosen one may be stopping as well: choose again.
+	again := time.NewTicker(time.Duration(r.cfg.ElectionTicks) * r.cfg.Tick / 2)
+	defer again.Stop()
+	for {
+		r.inbox.put(input{event: Transfer{}})
+		select {
+		case <-lost:
+			return
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		case <-again.C:
+		}
+	}
+}
+
+// endHandOver lets a replica that stops go on with it. r.mu is held.
+func (r *Replica) endHandOver() {
+	if r.lost != nil {
+		close(r.lost)
+		r.lost = nil
 	}
 }
 
@@ -376,8 +375,8 @@ func (r *Replica) stop() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.stopped = true
-	r.failProposals(ErrStopped)
-	r.failChanges(ErrStopped)
+	r.failProposals(borgmaster.ErrStopped)
+	r.failChanges(borgmaster.ErrStopped)
 	close(r.done)
 }
 

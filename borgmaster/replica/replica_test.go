@@ -33,15 +33,14 @@ func machineOp(id string) *borgpb.Op {
 
 func TestElectProposeApply(t *testing.T) {
 	tc := newTestCell(t, 5, nil)
-	leader := tc.elected()
+	tc.elected()
 	var wg sync.WaitGroup
 	for w := range 10 {
 		wg.Go(func() {
 			for i := range 100 {
 				id := fmt.Sprintf("m-%d-%d", w, i)
-				res, err := leader.Propose(context.Background(), machineOp(id))
-				if err != nil || res.GetRefusal() != nil {
-					t.Errorf("propose %s: %v, %v", id, res.GetRefusal(), err)
+				if err := tc.submit(context.Background(), id); err != nil {
+					t.Errorf("submit %s: %v", id, err)
 				}
 			}
 		})
@@ -210,7 +209,7 @@ func TestReadIndex(t *testing.T) {
 	leader := tc.elected()
 	for i := range 50 {
 		id := fmt.Sprintf("m-%d", i)
-		if _, err := leader.Propose(context.Background(), machineOp(id)); err != nil {
+		if err := tc.submit(context.Background(), id); err != nil {
 			t.Fatal(err)
 		}
 		for n, r := range tc.running {
@@ -256,7 +255,7 @@ func TestProposeWithoutMajority(t *testing.T) {
 // another stands for election. Without that the others would wait for a very
 // long time.
 func TestHandOver(t *testing.T) {
-	tc := newTestCell(t, 3, func(c *Config) { c.ElectionTicks = 4000 })
+	tc := newTestCell(t, 3, func(c *Config) { c.ElectionTicks = 400 })
 	tc.running[2].inbox.put(input{event: Campaign{}})
 	leader := tc.elected()
 	l := tc.load("a", 2)
@@ -315,6 +314,8 @@ func TestDiskHangs(t *testing.T) {
 	l := tc.load("a", 4)
 	l.more(50)
 	disk := disks[leader.cfg.Store.FS]
+	// Whatever happens, it must be able to end.
+	defer disk.set(false)
 	disk.set(true)
 	tc.wait("another is elected", func() bool {
 		for id, r := range tc.running {
@@ -327,6 +328,20 @@ func TestDiskHangs(t *testing.T) {
 	l.more(50)
 	disk.set(false)
 	l.finish()
+}
+
+// ended waits for a replica to end by itself.
+func (tc *testCell) ended(r *runner) (err error) {
+	tc.t.Helper()
+	tc.wait("the replica ends", func() bool {
+		select {
+		case err = <-r.ended:
+			return true
+		default:
+			return false
+		}
+	})
+	return err
 }
 
 // TestDiskFails has a write fail on the elected replica: it ends, and says so;
@@ -347,7 +362,7 @@ func TestDiskFails(t *testing.T) {
 	l := tc.load("a", 2)
 	l.more(20)
 	fail.Store(&leader.cfg.Store.FS)
-	err := <-leader.ended
+	err := tc.ended(leader)
 	if err == nil || !strings.Contains(err.Error(), "the log cannot be written") {
 		t.Errorf("the replica ended with %v, want to hear of its disk", err)
 	}
@@ -399,7 +414,7 @@ func TestDigestDiffers(t *testing.T) {
 	tc.begin(3)
 	tc.elected()
 	l := tc.load("a", 8)
-	err := <-tc.running[3].ended
+	err := tc.ended(tc.running[3])
 	if err == nil || !strings.Contains(err.Error(), "differs") {
 		t.Errorf("the replica ended with %v, want to hear that its cell differs", err)
 	}

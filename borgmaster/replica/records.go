@@ -1,0 +1,61 @@
+package replica
+
+import (
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/checkpoint"
+	"borg/proto/borgpb"
+)
+
+// LoadCell makes the cell of the records in a store.
+func LoadCell(store *checkpoint.Store) (*cell.Cell, error) {
+	p, err := store.Picture()
+	if err != nil {
+		return nil, err
+	}
+	defer p.Close()
+	h := p.Header()
+	if h.GetIndex() <= firstIndex {
+		// Nothing was ever flushed: the cell is as it began.
+		return cell.New(store.Identity().GetCellId(), h.GetEpoch()), nil
+	}
+	c, err := cell.Load(p.Records())
+	if err2 := p.Err(); err2 != nil {
+		err = err2
+	}
+	if err != nil {
+		return nil, fmt.Errorf("load the cell at index %d: %w", h.GetIndex(), err)
+	}
+	if c.Index() != h.GetIndex() || c.ID() != h.GetCellId() {
+		return nil, fmt.Errorf("the records are of cell %s at index %d and should be of %s at %d", c.ID(), c.Index(), h.GetCellId(), h.GetIndex())
+	}
+	if d := c.Digest(); len(h.GetDigest()) > 0 && string(d[:]) != string(h.GetDigest()) {
+		return nil, fmt.Errorf("the records at index %d have the digest %x and should have %x: the disk did not keep them; remove this replica from the cell and join with a new number", h.GetIndex(), d, h.GetDigest())
+	}
+	return c, nil
+}
+
+// NeedsFlush tells whether the records on disk stand for less than the cell.
+func NeedsFlush(store *checkpoint.Store, c *cell.Cell) bool {
+	return c.Index() > firstIndex && store.Header().GetIndex() != c.Index()
+}
+
+// PrepareFlush takes the changed records out of the cell. They are on their way
+// to the disk once the flush is committed with the header, in one batch, so
+// that the records always stand for the index that they say.
+func PrepareFlush(store *checkpoint.Store, c *cell.Cell, m Membership) (*checkpoint.Flush, *borgpb.CheckpointHeader) {
+	f := store.NewFlush()
+	h := proto.CloneOf(store.Header())
+	m.fill(h)
+	c.Flush(f.Put)
+	d := c.Digest()
+	h.Digest = d[:]
+	h.Index, h.Term = c.Index(), c.Term()
+	h.CellFormat = c.Format()
+	h.Epoch = c.Epoch()
+	h.CellTimeNs, h.WallTimeNs = c.TimeNs(), c.WallNs()
+	return f, h
+}
