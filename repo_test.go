@@ -39,8 +39,10 @@ var imports = map[string]struct {
 	"checkpoint": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"borgmaster", "borgmaster/cell", "checkpoint", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"borgmaster/cell", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster": {[]string{"borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
+	// What the elected master does on its own.
+	"borgmaster/duty": {[]string{"borgmaster/linkshard", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Which machines a replica polls, and what it makes of the answers.
 	"borgmaster/linkshard": {[]string{"borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 	// The Log in memory: tests now, the Fauxmaster later.
@@ -49,6 +51,10 @@ var imports = map[string]struct {
 
 	"borglet":           {[]string{"proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
+
+	// The whole cell on one thread: every core, and what lies between them.
+	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "proto/borgpb", "proto/borgrpc"},
+		[]string{"google.golang.org/grpc", "net"}},
 
 	"cfg": {[]string{"proto/borgpb"}, nil},
 	// What all command lines share: flags, exit codes, errors, logger.

@@ -76,7 +76,7 @@ type Agent struct {
 	cfg         Config
 	core        *Core
 	store       *Store
-	fence       Fence
+	master      Master
 	usage       *usage
 	incarnation string
 	start       time.Time
@@ -122,7 +122,7 @@ func New(cfg Config) (*Agent, error) {
 		cfg:         cfg,
 		core:        NewCore(CoreConfig{Backoff: cfg.Backoff, Boot: cfg.Boot, HoldNs: holdNs}),
 		store:       store,
-		fence:       fence,
+		master:      Master{Fence: fence, Dir: cfg.Dir},
 		usage:       newUsage(),
 		incarnation: hex.EncodeToString(id[:]),
 		start:       time.Now(),
@@ -393,34 +393,15 @@ func (a *Agent) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.Po
 
 // poll checks the fence, obeys, and answers. Only the loop calls it.
 func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
-	idle := true
-	for _, t := range a.core.copies {
-		idle = idle && t.phase == ended
+	resp, effects, err := a.master.Poll(a.core, a.now(), req, func(f Fence) error { return f.Save(a.cfg.Dir) })
+	a.apply(effects)
+	if err != nil {
+		return nil, err
 	}
-	next, v := a.fence.judge(req.GetFence(), req.GetMachine(), idle)
-	resp := &borgrpc.PollResponse{Incarnation: a.incarnation, Spec: a.cfg.Spec}
-	switch v {
-	case otherCell, otherMachine:
-		return nil, &refusal{verdict: v, fence: a.fence, dir: a.cfg.Dir, cellID: req.GetFence().GetCellId(), machine: req.GetMachine()}
-	case stale:
-		resp.Fenced, resp.Highest = true, a.fence.wire()
-		return resp, nil
+	resp.Incarnation, resp.Spec = a.incarnation, a.cfg.Spec
+	if !resp.Fenced {
+		resp.Usage = a.usage.take()
 	}
-	if next != a.fence {
-		if err := next.Save(a.cfg.Dir); err != nil {
-			return nil, err
-		}
-		a.fence = next
-	}
-	a.apply(a.core.Step(a.now(), Polled{Desired: req.GetDesired(), Stops: req.GetStops(), Forget: req.GetForget()}))
-	state := a.core.State()
-	resp.Highest, resp.Hash = a.fence.wire(), state.Hash
-	if string(req.GetKnownHash()) == string(state.Hash) {
-		resp.Unchanged = true
-	} else {
-		resp.Tasks, resp.Versions = state.Tasks, state.Versions
-	}
-	resp.Usage = a.usage.take()
 	return resp, nil
 }
 

@@ -3,6 +3,8 @@ package borgmaster
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -42,6 +44,11 @@ func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, 
 		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
 		r.Field = "request_id"
 		return &borgpb.Result{Refusal: r}, nil
+	}
+	if set := asked.GetSetMachine(); set != nil {
+		if r := factsOf(set.GetName(), slices.Collect(maps.Keys(set.GetSetAttributes())), set.GetRemoveAttributes()); r != nil {
+			return &borgpb.Result{Refusal: r}, nil
+		}
 	}
 	op := proto.CloneOf(asked)
 	op.Principal = caller

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/duty"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -34,7 +35,7 @@ type dutyLoop struct {
 
 	mu sync.Mutex
 	// Guarded by mu.
-	core *duties
+	core *duty.Core
 	// The term that the core is at work for; 0: not elected. Guarded by mu.
 	term uint64
 	// Machines that changed in the cell. Guarded by mu.
@@ -46,7 +47,7 @@ type dutyLoop struct {
 func newDutyLoop(m *Master) *dutyLoop {
 	return &dutyLoop{
 		m: m, wake: make(chan struct{}, 1), actions: make(chan struct{}, maxDutyActions),
-		core: newDuties(), changed: map[string]bool{},
+		core: duty.New(), changed: map[string]bool{},
 	}
 }
 
@@ -84,7 +85,7 @@ func (d *dutyLoop) Run(ctx context.Context) {
 		case <-d.wake:
 		case <-ticker.C:
 			state := d.m.cfg.Log.State()
-			d.step(ticked{Applied: state.Applied, Members: d.m.memberIDs()})
+			d.step(duty.Ticked{Applied: state.Applied, Members: d.m.memberIDs()})
 		}
 	}
 }
@@ -104,7 +105,7 @@ func (d *dutyLoop) follow() {
 		return
 	}
 	if begun != state.Term {
-		begin := elected{Term: state.Term, Self: state.Replica, Members: d.m.memberIDs()}
+		begin := duty.Elected{Term: state.Term, Self: state.Replica, Members: d.m.memberIDs()}
 		d.m.cfg.Log.View(func(c *cell.Cell) {
 			for machine := range c.Machines() {
 				begin.Machines = append(begin.Machines, seen(machine))
@@ -115,13 +116,13 @@ func (d *dutyLoop) follow() {
 		d.term = state.Term
 		d.mu.Unlock()
 	}
-	var events []dutyEvent
+	var events []duty.Event
 	d.m.cfg.Log.View(func(c *cell.Cell) {
 		for name := range changed {
 			if machine := c.Machine(name); machine != nil {
 				events = append(events, seen(machine))
 			} else {
-				events = append(events, machineGone{name})
+				events = append(events, duty.MachineGone{Name: name})
 			}
 		}
 	})
@@ -130,24 +131,24 @@ func (d *dutyLoop) follow() {
 	}
 }
 
-func seen(machine *cell.Machine) machineSeen {
-	return machineSeen{Name: machine.Name(), Addr: machine.Addr(), Up: machine.Up()}
+func seen(machine *cell.Machine) duty.MachineSeen {
+	return duty.MachineSeen{Name: machine.Name(), Addr: machine.Addr(), Up: machine.Up()}
 }
 
 // step drives the core while elected, and carries out what it decides.
-func (d *dutyLoop) step(event dutyEvent) {
+func (d *dutyLoop) step(event duty.Event) {
 	d.mu.Lock()
 	if d.term == 0 || d.ctx == nil {
 		d.mu.Unlock()
 		return
 	}
 	ctx, term := d.ctx, d.term
-	before := d.core.liveVersion
+	_, before := d.core.Live()
 	// Started under mu, so that none starts once Run waits for them.
 	for _, e := range d.core.Step(d.m.cfg.MonotonicNs(), event) {
 		d.running.Go(func() { d.act(ctx, term, e) })
 	}
-	live, version := d.core.live, d.core.liveVersion
+	live, version := d.core.Live()
 	d.mu.Unlock()
 	if version != before {
 		d.m.cfg.Logger.Info("replicas that share the machines", "live", live, "term", term)
@@ -162,14 +163,14 @@ func (d *dutyLoop) hear(req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, er
 	if !ready {
 		return nil, status.Error(codes.Unavailable, "this replica has only just been elected; try again")
 	}
-	d.step(reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown()})
+	d.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown()})
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	return &borgrpc.ReportResponse{Term: d.core.term, Live: slices.Clone(d.core.live), LiveVersion: d.core.liveVersion}, nil
+	return d.core.Answer(), nil
 }
 
 // act carries out one effect.
-func (d *dutyLoop) act(ctx context.Context, term uint64, effect dutyEffect) {
+func (d *dutyLoop) act(ctx context.Context, term uint64, effect duty.Effect) {
 	select {
 	case d.actions <- struct{}{}:
 		defer func() { <-d.actions }()
@@ -177,18 +178,18 @@ func (d *dutyLoop) act(ctx context.Context, term uint64, effect dutyEffect) {
 		return
 	}
 	switch e := effect.(type) {
-	case probe:
+	case duty.Probe:
 		resp, ok := d.m.probeFrom(ctx, e.Replica, e.Machine, e.Addr, term)
-		d.step(probed{Machine: e.Machine, Replica: e.Replica, NoAnswer: !ok, Reached: resp.GetReached(), Err: resp.GetError()})
-	case propose:
+		d.step(duty.Probed{Machine: e.Machine, Replica: e.Replica, NoAnswer: !ok, Reached: resp.GetReached(), Err: resp.GetError()})
+	case duty.Propose:
 		ok := d.propose(ctx, e)
 		if e.Machine != "" {
-			d.step(proposed{Machine: e.Machine, OK: ok})
+			d.step(duty.Proposed{Machine: e.Machine, OK: ok})
 		}
 	}
 }
 
-func (d *dutyLoop) propose(ctx context.Context, e propose) bool {
+func (d *dutyLoop) propose(ctx context.Context, e duty.Propose) bool {
 	ctx, cancel := context.WithTimeout(ctx, dutyTimeout)
 	defer cancel()
 	e.Op.Principal = ownOp
@@ -218,7 +219,7 @@ func (m *Master) unknownOn(machine string) []*borgpb.TaskReport {
 	if m.duty.term == 0 {
 		return nil
 	}
-	return m.duty.core.unknown[machine]
+	return m.duty.core.Unknown(machine)
 }
 
 func (m *Master) memberIDs() []uint64 {
@@ -238,5 +239,6 @@ func (d *dutyLoop) live() []uint64 {
 	if d.term == 0 {
 		return nil
 	}
-	return slices.Clone(d.core.live)
+	live, _ := d.core.Live()
+	return slices.Clone(live)
 }

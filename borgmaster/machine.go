@@ -3,12 +3,14 @@ package borgmaster
 import (
 	"context"
 	"maps"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/borgmaster/linkshard"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -30,6 +32,9 @@ func (a *masterAPI) AddMachine(ctx context.Context, req *borgrpc.AddMachineReque
 	op.Op = &borgpb.Op_AddMachine{AddMachine: add}
 	// Before the borglet is asked: strangers make no master dial.
 	if r := permit(door.Caller(ctx), m.cfg.Operators, op); r != nil {
+		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
+	}
+	if r := factsOf(req.GetName(), slices.Collect(maps.Keys(req.GetAttributes()))); r != nil {
 		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
 	}
 	is, err := m.introduce(ctx, req.GetAddr())
@@ -57,6 +62,19 @@ func (a *masterAPI) AddMachine(ctx context.Context, req *borgrpc.AddMachineReque
 		return nil, err
 	}
 	return &borgrpc.AddMachineResponse{Result: result, Name: add.Name}, nil
+}
+
+// factsOf refuses attributes on which only the machine's borglet has a say: its
+// next poll would undo what is asked for.
+func factsOf(machine string, keys ...[]string) *borgpb.Refusal {
+	asked := slices.Sorted(slices.Values(slices.Concat(keys...)))
+	for _, key := range asked {
+		if linkshard.IsFact(key) {
+			return refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, machine,
+				"the borglet of each machine says what its %s is, and would undo this at its next poll; choose another name for the attribute", key)
+		}
+	}
+	return nil
 }
 
 func (m *Master) belongsElsewhere(name, addr, cellID string) *borgpb.Refusal {

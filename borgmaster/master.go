@@ -152,34 +152,16 @@ type ear Master
 
 // Applied notes which machines are concerned, and keeps the events.
 func (e *ear) Applied(_ CommittedEntry, _ []*borgpb.Result, events []cell.Event) {
-	var concerned []string
 	for i := range events {
-		ev := &events[i]
-		if ev.Machine == "" {
-			continue
-		}
-		if ev.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {
+		if ev := &events[i]; ev.Machine != "" && ev.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {
 			e.duty.machineChanged(ev.Machine)
 		}
-		if concernsBorglet(ev.Kind) {
-			concerned = append(concerned, ev.Machine)
-		}
 	}
-	if len(concerned) > 0 {
+	if concerned := linkshard.Concerned(events); len(concerned) > 0 {
 		e.shard.Changed(concerned...)
 	}
 	e.events.add(events)
 	e.applied.Fire()
-}
-
-// concernsBorglet leaves out what the borglet itself has just said.
-func concernsBorglet(kind borgpb.EventKind) bool {
-	switch kind {
-	case borgpb.EventKind_EVENT_KIND_START, borgpb.EventKind_EVENT_KIND_RESTART, borgpb.EventKind_EVENT_KIND_STOPPED,
-		borgpb.EventKind_EVENT_KIND_FINISH, borgpb.EventKind_EVENT_KIND_FAIL:
-		return false
-	}
-	return true
 }
 
 // StateChanged wakes whoever waits for an election.

@@ -37,10 +37,14 @@ func (m *Master) why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.Why
 	var own *borgrpc.WhyResponse
 	var err error
 	m.cfg.Log.View(func(c *cell.Cell) {
-		j := c.Job(key)
+		j, set := c.Job(key), c.AllocSet(key)
 		switch {
+		case j == nil && set == nil:
+			err = status.Errorf(codes.NotFound, "there is no job or alloc set %s", key)
+		case j == nil && set.Alloc(req.GetIndex()) == nil:
+			err = status.Errorf(codes.NotFound, "alloc set %s has %d allocs; there is no alloc %d", key, set.NumAllocs(), req.GetIndex())
 		case j == nil:
-			err = noJob(key)
+			own = whyAllocByCell(c, set.Alloc(req.GetIndex()))
 		case j.Task(req.GetIndex()) == nil:
 			err = status.Errorf(codes.NotFound, "job %s has %d tasks; there is no task %d", key, j.NumTasks(), req.GetIndex())
 		default:
@@ -104,6 +108,20 @@ func whyByCell(c *cell.Cell, j *cell.Job, index uint32) *borgrpc.WhyResponse {
 			return why
 		}
 		why.Reasons = fitCounts(c, j, index)
+		why.Summary = "it waits for a scheduler"
+	}
+	return why
+}
+
+// whyAllocByCell says where an alloc is, or that it waits.
+func whyAllocByCell(c *cell.Cell, a *cell.Alloc) *borgrpc.WhyResponse {
+	why := &borgrpc.WhyResponse{Index: c.Index(), Machines: uint32(c.NumMachines())}
+	switch m := a.Machine(); {
+	case m != nil:
+		why.Summary = "it has a place on machine " + m.Name()
+	case a.State() == borgpb.State_STATE_DEAD:
+		why.Summary = "it is dead"
+	default:
 		why.Summary = "it waits for a scheduler"
 	}
 	return why

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"path"
 	"regexp"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -353,6 +354,9 @@ func (c check) ports(where string, ports []string) {
 	}
 }
 
+// noMounts are the top-level names in which no machine mounts anything.
+var noMounts = []string{"proc", "sys", "dev", ".borg"}
+
 func (c check) paths(where string, t *borgpb.TaskSpec) {
 	absolute := func(where, what, p string) {
 		if len(p) > maxPathBytes {
@@ -375,6 +379,9 @@ func (c check) paths(where string, t *borgpb.TaskSpec) {
 		absolute(join(at, "path"), "path", m.Path)
 		if m.Path == "/" {
 			c.bad(join(at, "path"), "a whole root is rootfs = \"/dir\"", "a mount cannot hide the root of the task")
+		}
+		if top, _, _ := strings.Cut(strings.TrimPrefix(m.Path, "/"), "/"); slices.Contains(noMounts, top) {
+			c.bad(join(at, "path"), "choose another path, such as "+quote("/opt/"+path.Base(m.Path)), "nothing can be mounted in /%s", top)
 		}
 	}
 	for i, p := range t.Packages {

@@ -43,25 +43,27 @@ func Verify(r io.Reader) error {
 
 // Save writes a checkpoint file from the directory of a replica that does not
 // run. It stands for the last flushed position, which a replica that was
-// stopped in order has brought up to the last applied one.
-func Save(ctx context.Context, dir string, w io.Writer) (*borgpb.CheckpointHeader, error) {
+// stopped in order has brought up to the last applied one. Later is how many
+// entries the log holds beyond it, of a replica that was killed.
+func Save(ctx context.Context, dir string, w io.Writer) (header *borgpb.CheckpointHeader, later uint64, err error) {
 	return save(ctx, Config{Dir: dir}, w)
 }
 
-func save(ctx context.Context, cfg Config, w io.Writer) (_ *borgpb.CheckpointHeader, err error) {
+func save(ctx context.Context, cfg Config, w io.Writer) (_ *borgpb.CheckpointHeader, later uint64, err error) {
 	cfg.setDefaults()
 	id, err := ReadIdentity(cfg.FS, cfg.Dir)
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	s, err := open(cfg, id, true)
 	if err != nil {
-		return nil, fmt.Errorf("%w; a replica that is running must be asked itself, or stopped first", err)
+		return nil, 0, fmt.Errorf("%w; a replica that is running must be asked itself, or stopped first", err)
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
 	p, err := s.Picture()
 	if err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	return p.Header(), errors.Join(p.WriteTo(ctx, w), p.Close())
+	last, err := s.LastIndex()
+	return p.Header(), last - p.Header().GetIndex(), errors.Join(err, p.WriteTo(ctx, w), p.Close())
 }

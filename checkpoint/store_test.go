@@ -246,8 +246,8 @@ func TestSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	var b bytes.Buffer
-	if _, err := save(context.Background(), Config{Dir: testDir, FS: fs}, &b); err != nil {
-		t.Fatal(err)
+	if _, later, err := save(context.Background(), Config{Dir: testDir, FS: fs}, &b); err != nil || later != 0 {
+		t.Fatalf("save: %d entries later, %v", later, err)
 	}
 	got, records, err := decode(b.Bytes())
 	if err != nil || got.GetEpoch() != 4 || !slices.Equal(records, []record{{"k", "v"}}) {

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"regexp"
 	"strings"
 
 	ucli "github.com/urfave/cli/v2"
@@ -101,7 +102,7 @@ func report(program string, err error, stderr io.Writer) int {
 // library would print the whole help, or exit with 3.
 func refuseUnknown(app *ucli.App) {
 	usage := func(_ *ucli.Context, err error, _ bool) error {
-		return (&Error{Code: Usage, What: err.Error()}).Hint("see: %s --help", app.Name)
+		return (&Error{Code: Usage, What: usageText(err)}).Hint("see: %s --help", app.Name)
 	}
 	app.OnUsageError = usage
 	var walk func(path string, cmds []*ucli.Command)
@@ -109,10 +110,25 @@ func refuseUnknown(app *ucli.App) {
 		for _, c := range cmds {
 			c.HideHelpCommand = true
 			c.OnUsageError = func(_ *ucli.Context, err error, _ bool) error {
-				return (&Error{Code: Usage, What: err.Error()}).Hint("see: %s %s --help", path, c.Name)
+				return (&Error{Code: Usage, What: usageText(err)}).Hint("see: %s %s --help", path, c.Name)
 			}
 			walk(path+" "+c.Name, c.Subcommands)
 		}
 	}
 	walk(app.Name, app.Commands)
+}
+
+// wrongValue is how the library says that a flag's value cannot be read.
+var wrongValue = regexp.MustCompile(`^invalid value ("(?:[^"\\]|\\.)*") for flag -(\S+): (.*)$`)
+
+func usageText(err error) string {
+	m := wrongValue.FindStringSubmatch(err.Error())
+	if m == nil {
+		return err.Error()
+	}
+	text := fmt.Sprintf("%s cannot be %s", dashes(m[2]), m[1])
+	if m[3] != "parse error" {
+		text += ": " + m[3]
+	}
+	return text
 }

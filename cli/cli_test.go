@@ -32,7 +32,7 @@ func testApp(t *testing.T, got *string) *ucli.App {
 		Flags: []ucli.Flag{&ucli.StringFlag{Name: "cell"}},
 		Commands: []*ucli.Command{
 			{Name: "up", Action: show, Flags: []ucli.Flag{
-				&ucli.BoolFlag{Name: "dry-run"}, &ucli.StringFlag{Name: "set"}, &ucli.StringFlag{Name: "n", Aliases: []string{"number"}},
+				&ucli.BoolFlag{Name: "dry-run"}, &ucli.StringFlag{Name: "set"}, &ucli.StringFlag{Name: "n", Aliases: []string{"number"}}, &ucli.IntFlag{Name: "times"},
 			}},
 			{Name: "machine", Subcommands: []*ucli.Command{{Name: "add", Action: show, Flags: []ucli.Flag{&ucli.StringFlag{Name: "set"}}}}},
 		},
@@ -56,6 +56,8 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 		{"up a -5", "borgtest: unknown flag -5 for \"borgtest up\"\n  an argument that begins with a dash goes after --; flags: borgtest up --help\n", Usage},
 		{"up a --set", "borgtest: flag --set needs a value\n  see: borgtest up --help\n", Usage},
 		{"machine ad x", "borgtest: unknown command \"ad\" for \"borgtest machine\"\n  did you mean \"borgtest machine add\"?\n", Usage},
+		{"up a --help --dryrun", "borgtest: unknown flag --dryrun for \"borgtest up\"\n  did you mean --dry-run?\n", Usage},
+		{"up a --times x", "borgtest: --times cannot be \"x\"\n  see: borgtest up --help\n", Usage},
 		{"fly", "borgtest: unknown command \"fly\" for \"borgtest\"\n  commands: up, machine\n", Usage},
 	}
 	for _, tt := range tests {
@@ -70,6 +72,25 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 				t.Errorf("Run(%q) = %q, code %d, want %q, code %d", tt.args, got, code, tt.want, tt.code)
 			}
 		})
+	}
+}
+
+// TestHelp: whoever asks for help gets it, whatever else is on the line.
+func TestHelp(t *testing.T) {
+	for args, want := range map[string]string{
+		"help":              "borgtest [global options] command",
+		"help up":           "borgtest up [command options]",
+		"up --help extra":   "borgtest up [command options]",
+		"up -h --dry-run x": "borgtest up [command options]",
+		"help machine add":  "borgtest machine add [command options]",
+		"machine --help":    "borgtest machine [command options]",
+	} {
+		var got string
+		var stdout, stderr bytes.Buffer
+		code := Run(context.Background(), testApp(t, &got), append([]string{"borgtest"}, strings.Fields(args)...), &stdout, &stderr)
+		if code != OK || got != "" || stderr.Len() > 0 || !strings.Contains(stdout.String(), want) {
+			t.Errorf("Run(%q): code %d, ran %q, %s%s, want help with %q", args, code, got, &stdout, &stderr, want)
+		}
 	}
 }
 
@@ -104,7 +125,11 @@ func TestConfigFile(t *testing.T) {
 		{"command line over file", "dir: /x\nlisten: h:2\n", []string{"--dir", "/y"}, "/y h:2 ", OK},
 		{"empty file", "", nil, "/d l:1 ", OK},
 		{"unknown name", "dir: /x\nlistn: h:2\n", nil, "borgtest: FILE:2:8: unknown name \"listn\"\n  did you mean \"listen\"?\n", Invalid},
-		{"wrong shape", "dir: {a: b}\n", nil, "borgtest: FILE:1:6: \"dir\" wants a plain value or a list of them\n", Invalid},
+		{"wrong shape", "dir: {a: b}\n", nil, "borgtest: FILE:1:6: \"dir\" wants a plain value\n", Invalid},
+		{"wrong shape in a list", "attr: [a=b, {c: d}]\n", nil, "borgtest: FILE:1:7: \"attr\" wants a plain value or a list of them\n", Invalid},
+		{"list for one value", "dir: [/x, /y]\n", nil, "borgtest: FILE:1:6: \"dir\" wants a plain value\n", Invalid},
+		{"nothing for a value", "dir: ~\n", nil, "borgtest: FILE:1:6: \"dir\" wants a plain value\n", Invalid},
+		{"two documents", "dir: /x\n---\ndir: /y\n", nil, "borgtest: read configuration FILE: it holds more than one document\n  take out the line ---\n", Invalid},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

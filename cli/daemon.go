@@ -65,8 +65,12 @@ func ApplyConfig(ctx *ucli.Context) error {
 		return Errorf(Invalid, "read configuration: %w", err)
 	}
 	var values map[string]yaml.Node
-	if err := yaml.NewDecoder(bytes.NewReader(data)).Decode(&values); err != nil && err != io.EOF {
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	if err := decoder.Decode(&values); err != nil && err != io.EOF {
 		return Errorf(Invalid, "read configuration %s: %w", path, err)
+	}
+	if err := decoder.Decode(new(yaml.Node)); err != io.EOF {
+		return Errorf(Invalid, "read configuration %s: it holds more than one document", path).Hint("take out the line ---")
 	}
 	names := make([]string, 0, len(values))
 	for name := range values {
@@ -83,7 +87,8 @@ func ApplyConfig(ctx *ucli.Context) error {
 
 func applyValue(ctx *ucli.Context, path, name string, node yaml.Node) error {
 	at := fmt.Sprintf("%s:%d:%d", path, node.Line, node.Column)
-	if findFlag(ctx.Command.Flags, name) == nil || name == "config" {
+	flag := findFlag(ctx.Command.Flags, name)
+	if flag == nil || name == "config" {
 		var known []string
 		for _, f := range ctx.Command.Flags {
 			known = append(known, f.Names()[0])
@@ -98,13 +103,16 @@ func applyValue(ctx *ucli.Context, path, name string, node yaml.Node) error {
 	if ctx.IsSet(name) {
 		return nil
 	}
-	items := []*yaml.Node{&node}
-	if node.Kind == yaml.SequenceNode {
-		items = node.Content
+	items, wants := []*yaml.Node{&node}, "a plain value"
+	if many, ok := flag.(ucli.DocGenerationSliceFlag); ok && many.IsSliceFlag() {
+		wants += " or a list of them"
+		if node.Kind == yaml.SequenceNode {
+			items = node.Content
+		}
 	}
 	for _, item := range items {
-		if item.Kind != yaml.ScalarNode {
-			return Errorf(Invalid, "%s: %q wants a plain value or a list of them", at, name)
+		if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+			return Errorf(Invalid, "%s: %q wants %s", at, name, wants)
 		}
 		if err := ctx.Set(name, item.Value); err != nil {
 			return Errorf(Invalid, "%s: %q: %w", at, name, err)

@@ -19,12 +19,14 @@ type level struct {
 // permute moves flags before arguments, each to the innermost command that
 // knows it. The library takes a flag after an argument as an argument, so that
 // `up job.borg --dry-run` would run for real. Whatever still looks like a flag
-// is refused; `--` ends the flags.
+// is refused; `--` ends the flags. `help COMMAND` is `COMMAND --help`, and whoever
+// asks for help gets that and nothing else.
 func permute(app *ucli.App, args []string) ([]string, error) {
 	levels := []*level{{name: args[0], flags: app.Flags}}
 	commands := app.Commands
 	path := app.Name
 	var positional []string
+	help := false
 	rest := args[1:]
 	for len(rest) > 0 {
 		token := rest[0]
@@ -33,6 +35,8 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 		case token == "--":
 			positional = append(positional, rest...)
 			rest = nil
+		case isHelp(token), token == "help" && len(commands) > 0 && len(positional) == 0 && findCommand(commands, token) == nil:
+			help = true
 		case len(token) > 1 && token[0] == '-':
 			used, err := takeFlag(levels, path, token, rest)
 			if err != nil {
@@ -51,6 +55,10 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 			positional = append(positional, token)
 		}
 	}
+	if help {
+		levels[len(levels)-1].tokens = []string{"--help"}
+		positional = nil
+	}
 	var out []string
 	for _, l := range levels {
 		out = append(out, l.name)
@@ -66,11 +74,6 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 // knows it, and returns how many of rest it used.
 func takeFlag(levels []*level, path, token string, rest []string) (used int, err error) {
 	name, _, hasValue := strings.Cut(strings.TrimLeft(token, "-"), "=")
-	last := levels[len(levels)-1]
-	if name == "help" || name == "h" {
-		last.tokens = append(last.tokens, "--help")
-		return 0, nil
-	}
 	for i := len(levels) - 1; i >= 0; i-- {
 		f := findFlag(levels[i].flags, name)
 		if f == nil && (i > 0 || (name != "version" && name != "v")) {
@@ -97,6 +100,10 @@ func takeFlag(levels []*level, path, token string, rest []string) (used int, err
 		return 0, e.Hint("did you mean %s?", dashes(near))
 	}
 	return 0, e.Hint("an argument that begins with a dash goes after --; flags: %s --help", path)
+}
+
+func isHelp(token string) bool {
+	return token == "--help" || token == "-help" || token == "-h" || token == "--h"
 }
 
 func dashes(name string) string {

@@ -23,7 +23,7 @@ func (r *Runtime) check(l *borglet.Launch) error {
 			return fmt.Errorf("rootfs %s: there is no such directory on machine %s", l.Rootfs, r.cfg.Name)
 		}
 	}
-	for _, m := range l.Mounts {
+	for i, m := range l.Mounts {
 		if !own {
 			if filepath.Clean(m.Source) == filepath.Clean(m.Path) {
 				continue
@@ -31,6 +31,9 @@ func (r *Runtime) check(l *borglet.Launch) error {
 			return fmt.Errorf("mount of %s at %s: this machine runs tasks as plain processes, without a file system of their own; add the constraint runtime=container to the job", m.Source, m.Path)
 		}
 		if err := r.checkMount(m); err != nil {
+			return err
+		}
+		if err := checkMountPoint(l, i); err != nil {
 			return err
 		}
 	}

@@ -21,10 +21,6 @@ type bind struct {
 	writable bool
 }
 
-// ownTop are the top-level names that a container gets from us, whatever its
-// root file system has there.
-var ownTop = []string{"proc", "dev", "sys", "tmp", "run", "task", "alloc", ".borg"}
-
 // buildRootfs makes a copy's root file system: a directory of its own with
 // mount points and links, and the binds that fill it. Nothing is ever made in
 // the directories that it is made of.
@@ -46,7 +42,7 @@ func buildRootfs(root string, l *borglet.Launch) ([]bind, error) {
 	if l.Rootfs != "" {
 		return mirror(root, l.Rootfs, nil)
 	}
-	binds, err := mirror(root, "/", []string{"usr", "bin", "sbin", "lib", "lib32", "lib64", "libx32"})
+	binds, err := mirror(root, "/", baseTop)
 	if err != nil {
 		return nil, err
 	}
@@ -90,13 +86,6 @@ func mirror(root, from string, only []string) ([]bind, error) {
 		}
 	}
 	return binds, nil
-}
-
-// etcShared are the names in /etc that programs of the machine need and that
-// say nothing of it that is secret.
-var etcShared = []string{
-	"alternatives", "ca-certificates", "gai.conf", "ld.so.cache", "ld.so.conf", "ld.so.conf.d",
-	"locale.alias", "localtime", "mime.types", "pki", "protocols", "services", "ssl", "terminfo", "timezone",
 }
 
 // buildEtc makes a minimal /etc.

@@ -2,8 +2,9 @@ package cell
 
 import "borg/proto/borgpb"
 
-// The one page of limits. What passes one is refused with INVALID (a value out
-// of its range) or LIMIT (too many of something).
+// The one page of limits; docs/limits.md is the same for people. What passes one
+// is refused with INVALID (a value out of its range) or LIMIT (too many of
+// something).
 const (
 	// MaxEntryBytes is the size of a log entry. Who fills entries must keep to it
 	// and to MaxOpsInEntry: an entry beyond is refused whole.

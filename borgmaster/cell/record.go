@@ -23,7 +23,8 @@ import (
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
-// on as its appendValue says (see encoder).
+// on as its appendValue says (see encoder); docs/format-cell-records.md says it
+// in words.
 const (
 	kindHead     = 0x10
 	kindMachine  = 0x20

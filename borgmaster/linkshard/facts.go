@@ -9,9 +9,12 @@ import (
 	"borg/proto/borgpb"
 )
 
-// facts are the attributes that only the machine can know. What an operator
-// sets for them does not last.
+// facts are the attributes that only the machine can know. What anybody else
+// says of them would not last until the next poll.
 var facts = []string{"arch", "os", "kernel", "hostname", "runtime", "cgroup"}
+
+// IsFact tells whether only the machine's borglet has a say on an attribute.
+func IsFact(key string) bool { return slices.Contains(facts, key) }
 
 // Change returns what the cell should be told of a machine, or nil: present is
 // what the cell has, word what the borglet says, before what it last said (nil:
@@ -32,7 +35,7 @@ func Change(name string, present, before, word *borgpb.MachineSpec) *borgpb.SetM
 	}
 	for key, value := range word.Attributes {
 		old, had := before.GetAttributes()[key]
-		follow := slices.Contains(facts, key) || (before != nil && (!had || old != value))
+		follow := IsFact(key) || (before != nil && (!had || old != value))
 		if have, ok := present.GetAttributes()[key]; follow && (!ok || have != value) {
 			set.SetAttributes[key], changed = value, true
 		}

@@ -12,40 +12,66 @@ import (
 	"borg/proto/door"
 )
 
-// poll asks one machine once. known is this poll's alone until it returns.
-func (l *loop) poll(name string, known *Known) answer {
-	var req *borgrpc.PollRequest
-	var addr string
-	l.cfg.Log.View(func(c *cell.Cell) {
-		if m := c.Machine(name); m != nil {
-			addr, req = m.Addr(), Build(c, m, l.cfg.CellName, l.cfg.Core.Replica, known)
-		}
-	})
-	a := answer{event: Answered{Machine: name, Reached: true}}
+// poll asks one machine once.
+func (l *loop) poll(p Poll) Answer {
+	addr, req := l.station.Ask(p)
 	if req == nil {
-		return a
+		return l.station.Weigh(p, nil, Outcome{})
 	}
 	resp, err := l.ask(addr, req)
+	o := Outcome{Response: resp}
+	if err != nil {
+		o = Outcome{Missed: missed(err), Err: door.Reason(err)}
+	}
+	return l.station.Weigh(p, req, o)
+}
+
+func (l *loop) ask(addr string, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+	ctx, cancel := context.WithTimeout(l.ctx, PollTimeout)
+	defer cancel()
+	borglet, err := l.cfg.Borglets.Borglet(addr)
+	if err != nil {
+		return nil, status.Error(codes.Unavailable, err.Error())
+	}
+	return borglet.Poll(ctx, req)
+}
+
+// Ask makes the request of a poll; nil when the machine is no longer in the
+// cell. It may be called from any goroutine, once for each poll.
+func (s *Station) Ask(p Poll) (addr string, req *borgrpc.PollRequest) {
+	s.cfg.Log.View(func(c *cell.Cell) {
+		if m := c.Machine(p.Machine); m != nil {
+			addr, req = m.Addr(), Build(c, m, s.cfg.CellName, s.cfg.Core.Replica, p.known)
+		}
+	})
+	return addr, req
+}
+
+// Weigh makes of the outcome of a poll what the station is to take. It may be
+// called from any goroutine, once for each poll, after Ask.
+func (s *Station) Weigh(p Poll, req *borgrpc.PollRequest, o Outcome) Answer {
+	a := Answer{event: Answered{Machine: p.Machine, Reached: true}}
+	resp := o.Response
 	switch {
-	case err != nil && missed(err):
-		reason := door.Reason(err)
-		a.event.Reached, a.event.Err = false, reason[:min(len(reason), maxTextBytes)]
-	case err != nil:
+	case req == nil:
+	case o.Missed:
+		a.event.Reached, a.event.Err = false, o.Err[:min(len(o.Err), maxTextBytes)]
+	case resp == nil:
 		// It answered, if only to say no: a machine that is there.
-		a.event.Err = door.Reason(err)
-		l.warn("borglet refuses polls", name, known, a.event.Err)
+		a.event.Err = o.Err
+		s.warn("borglet refuses polls", p, a.event.Err)
 	case resp.Fenced:
 		a.event.Busy = true
 		a.event.Err = fenced(resp.Highest, req.Fence)
 		// A replica that is behind catches up; nothing mends the rest by itself.
-		if h := resp.Highest; h.GetCellId() != req.Fence.CellId || h.GetEpoch() > req.Fence.Epoch || h.GetTerm() > l.cfg.Log.State().Term {
-			l.warn("borglet obeys another master", name, known, a.event.Err)
+		if h := resp.Highest; h.GetCellId() != req.Fence.CellId || h.GetEpoch() > req.Fence.Epoch || h.GetTerm() > s.cfg.Log.State().Term {
+			s.warn("borglet obeys another master", p, a.event.Err)
 		}
 	default:
-		known.Take(resp)
-		l.cfg.Log.View(func(c *cell.Cell) {
-			if m := c.Machine(name); m != nil {
-				a.compared = Compare(l.cfg.NowNs(), c, m, req, resp, known)
+		p.known.Take(resp)
+		s.cfg.Log.View(func(c *cell.Cell) {
+			if m := c.Machine(p.Machine); m != nil {
+				a.compared = Compare(s.cfg.NowNs(), c, m, req, resp, p.known)
 			}
 		})
 	}
@@ -59,23 +85,14 @@ func (l *loop) poll(name string, known *Known) answer {
 }
 
 // warn forgets what the borglet said, and tells an operator once in a while.
-func (l *loop) warn(message, machine string, known *Known, why string) {
-	now := l.cfg.NowNs()
+func (s *Station) warn(message string, p Poll, why string) {
+	now := s.cfg.NowNs()
+	known := p.known
 	if known.warnedNs == 0 || now-known.warnedNs > warnAgainNs {
 		known.warnedNs = now
-		l.cfg.Logger.Warn(message, "machine", machine, "err", why)
+		s.cfg.Logger.Warn(message, "machine", p.Machine, "err", why)
 	}
 	*known = Known{warnedNs: known.warnedNs}
-}
-
-func (l *loop) ask(addr string, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, pollTimeout)
-	defer cancel()
-	borglet, err := l.cfg.Borglets.Borglet(addr)
-	if err != nil {
-		return nil, status.Error(codes.Unavailable, err.Error())
-	}
-	return borglet.Poll(ctx, req)
 }
 
 // missed tells a borglet that is not there from one that says no.

@@ -204,7 +204,7 @@ func (l layout) settle(asked func(flag string) bool) (layout, error) {
 		return l, nil
 	}
 	if err != nil {
-		return l, fmt.Errorf("the cell in %s: %w", l.dir, err)
+		return l, cli.Errorf(cli.Invalid, "the cell in %s: %w", l.dir, err).Hint("choose another --dir, or start over with --fresh")
 	}
 	fixed := func(flag string, now, was any) error {
 		if !asked(flag) || now == was {

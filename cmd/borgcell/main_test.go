@@ -32,7 +32,7 @@ func TestCommandLinesAreChecked(t *testing.T) {
 		{"rum", cli.Usage, `did you mean "borgcell run"`},
 		{"run --machine 3", cli.Usage, "did you mean --machines"},
 		{"run --masters 2", cli.Usage, "want 1, 3, 5, 7 or 9"},
-		{"run --masters many", cli.Usage, "flag -masters"},
+		{"run --masters many", cli.Usage, "--masters cannot be \"many\""},
 		{"run --machines=-1", cli.Usage, "--machines"},
 		{"run extra", cli.Usage, "takes no arguments"},
 		{"run --cell a/b", cli.Usage, "want a name"},

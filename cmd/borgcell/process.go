@@ -45,6 +45,8 @@ type process struct {
 	mu sync.Mutex
 	// What is wanted. Guarded by mu.
 	want, closed bool
+	// A start was asked for while nothing ran, and not tried yet. Guarded by mu.
+	asked bool
 	// The process that runs; nil when none does. Guarded by mu.
 	current *instance
 	// The run that was last seen to serve. Guarded by mu.
@@ -90,8 +92,11 @@ func (p *process) run() {
 		if in != nil && p.wanted() {
 			p.log.Warn("process ended and will be started again", "end", in.end, "backoff", backoff)
 		}
-		p.pause(backoff)
-		backoff = min(2*backoff, backoffMax)
+		if p.pause(backoff) {
+			backoff = min(2*backoff, backoffMax)
+		} else {
+			backoff = backoffFirst
+		}
 	}
 }
 
@@ -102,6 +107,7 @@ func (p *process) launch() (*instance, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.starts++
+	p.asked = false
 	p.startErr = err
 	p.current = in
 	p.tell()
@@ -168,19 +174,23 @@ func (p *process) wait(condition func() bool) bool {
 	return !p.closed
 }
 
-// pause waits for the backoff, or until a start is asked for anew.
-func (p *process) pause(backoff time.Duration) {
+// pause waits for the backoff, or until something else is wanted; it reports
+// whether the backoff is over. A start that was asked for since the end of the
+// process, even before we came here, is not held up.
+func (p *process) pause(backoff time.Duration) (over bool) {
 	timer := time.NewTimer(backoff)
 	defer timer.Stop()
 	p.mu.Lock()
-	wanted, news := p.want, p.news
+	wanted, asked, news := p.want, p.asked, p.news
 	p.mu.Unlock()
-	if !wanted {
-		return
+	if !wanted || asked {
+		return false
 	}
 	select {
 	case <-timer.C:
+		return true
 	case <-news:
+		return false
 	}
 }
 
@@ -205,6 +215,7 @@ func (p *process) start(ctx context.Context) error {
 		return fmt.Errorf("start %s: the supervisor is closed", p.spec.Name)
 	}
 	p.want = true
+	p.asked = p.current == nil
 	tries := p.starts
 	p.tell()
 	for p.current == nil && p.starts == tries {

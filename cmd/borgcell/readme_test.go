@@ -12,13 +12,15 @@ import (
 var (
 	numbers = regexp.MustCompile(`[0-9]+(\.[0-9]+)?`)
 	spaces  = regexp.MustCompile(` +`)
+	// As containers, or as plain processes.
+	runtimes = regexp.MustCompile(`\(tasks are [^)]*\)`)
 )
 
 // same makes lines of two runs alike: figures, the name of the user, and how
 // tasks are kept differ from machine to machine.
 func same(line, userName string) string {
-	line = strings.NewReplacer(userName+"/", "USER/", "root/", "USER/",
-		"(tasks are containers)", "(tasks)", "(tasks are plain processes)", "(tasks)").Replace(line)
+	line = runtimes.ReplaceAllString(line, "(tasks)")
+	line = strings.NewReplacer(userName+"/", "USER/", "root/", "USER/").Replace(line)
 	return strings.TrimSpace(spaces.ReplaceAllString(numbers.ReplaceAllString(line, "N"), " "))
 }
 

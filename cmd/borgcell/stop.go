@@ -9,13 +9,16 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
 const (
 	// Bound on stopping all tasks in order, beyond their own grace.
-	downWait = 20 * time.Second
+	downWait    = 20 * time.Second
+	killsAtOnce = 32
 	// Bound on the sweep at the end.
 	sweepAllWait = time.Minute
 )
@@ -46,12 +49,21 @@ func (c *Cell) killJobs(ctx context.Context) (maxGraceNs int64, err error) {
 		return 0, err
 	}
 	const command = "borgcell: stop"
+	// Kills under way at once share entries of the log.
+	kills, killCtx := errgroup.WithContext(ctx)
+	kills.SetLimit(killsAtOnce)
 	for _, j := range jobs.Jobs {
 		maxGraceNs = max(maxGraceNs, j.Spec.GetTask().GetGraceNs())
-		op := &borgpb.Op{Command: command, Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: j.Meta.User, Name: j.Meta.Name}}}
-		if _, err := c.client.Mutate(ctx, op); err != nil {
-			return 0, fmt.Errorf("kill job %s/%s: %w", j.Meta.User, j.Meta.Name, err)
-		}
+		kills.Go(func() error {
+			op := &borgpb.Op{Command: command, Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: j.Meta.User, Name: j.Meta.Name}}}
+			if _, err := c.client.Mutate(killCtx, op); err != nil {
+				return fmt.Errorf("kill job %s/%s: %w", j.Meta.User, j.Meta.Name, err)
+			}
+			return nil
+		})
+	}
+	if err := kills.Wait(); err != nil {
+		return 0, err
 	}
 	sets, err := c.client.ListAllocs(ctx, &borgrpc.ListAllocsRequest{})
 	if err != nil {

@@ -92,6 +92,20 @@ func TestHeldProcessStaysDeadUntilStarted(t *testing.T) {
 	}
 }
 
+// A start that is asked for just after a kill, before the owner has seen the
+// end, does not wait for the backoff.
+func TestStartAfterKillIsNotHeldUp(t *testing.T) {
+	p := newProcess(processSpec{Name: "a"}, slog.New(slog.DiscardHandler), func() {})
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.start(ctx); !errors.Is(err, context.Canceled) {
+		t.Fatalf("start without an owner: %v", err)
+	}
+	if p.pause(time.Hour) {
+		t.Error("the backoff was waited for")
+	}
+}
+
 func TestStopKillsWhatIgnoresSIGTERM(t *testing.T) {
 	s, dir := testSupervisor(t)
 	obeys := shell(s, dir, "obeys", "exec sleep 1000")

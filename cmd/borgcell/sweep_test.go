@@ -6,7 +6,9 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -122,6 +124,64 @@ func fakeBorglet(t *testing.T, l layout) {
 	script := "#!/bin/sh\necho \"$@\" >>" + filepath.Join(l.binDir, "calls") + "\n"
 	if err := os.WriteFile(l.bin("borglet"), []byte(script), 0o755); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// The check at the end of a run sees a cgroup in any one hierarchy and a mount,
+// and the sweep removes both.
+func TestLeftoversAreSeen(t *testing.T) {
+	l := testLayout(t)
+	// Cgroups of all tests on this machine lie side by side.
+	l.Name = fmt.Sprintf("left-%d", os.Getpid())
+	fakeBorglet(t, l)
+	if left, err := l.leftovers(); err != nil || len(left) > 0 {
+		t.Fatalf("left before anything was: %v, %v", left, err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("making cgroups and mounts needs root")
+	}
+	var planted []string
+	roots, err := cgroupRoots()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, root := range roots {
+		if _, err := os.Stat(filepath.Join(root, "cgroup.procs")); err != nil {
+			continue
+		}
+		dir := filepath.Join(root, l.cgroup(2), "1-2-0.0.1")
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			t.Logf("no cgroup in %s: %v", root, err)
+			continue
+		}
+		planted = append(planted, "cgroup "+dir, "cgroup "+filepath.Dir(dir))
+	}
+	point := filepath.Join(l.RunDir, "a mount")
+	if err := os.MkdirAll(point, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("none", point, "tmpfs", 0, ""); err != nil {
+		t.Logf("no mount: %v", err)
+	} else {
+		planted = append(planted, "mount "+point)
+	}
+	if len(planted) == 0 {
+		t.Skip("neither cgroups nor mounts can be made here")
+	}
+	left, err := l.leftovers()
+	if err != nil {
+		t.Error(err)
+	}
+	for _, p := range planted {
+		if !slices.Contains(left, p) {
+			t.Errorf("not seen: %s; seen: %q", p, left)
+		}
+	}
+	if err := l.sweep(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if left, err := l.leftovers(); err != nil || len(left) > 0 {
+		t.Errorf("left after the sweep: %v, %v", left, err)
 	}
 }
 

@@ -130,7 +130,7 @@ func commands(con *console) []*ucli.Command {
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "stderr", Usage: "its standard error instead of its standard output"},
 			&ucli.Uint64Flag{Name: "attempt", Usage: "of an earlier copy of the task, by `NUMBER`"},
 			&ucli.StringFlag{Name: "tail", Usage: "only the last `BYTES`, such as 4096 or 64KiB"}),
-		command(con, "why", "say why a task waits, or where it runs", "TASK", 1, 1, why, outputFlag()),
+		command(con, "why", "say why a task or an alloc waits, or where it runs", "TASK|ALLOC", 1, 1, why, outputFlag()),
 		command(con, "events", "tell what happened", "", 0, 0, events, outputFlag(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "follow", Aliases: []string{"f"}, Usage: "go on as things happen"},
 			&ucli.StringFlag{Name: "job", Usage: "only of this `JOB` and its tasks"},

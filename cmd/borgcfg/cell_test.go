@@ -128,8 +128,8 @@ func (c *testCell) mutated() int {
 }
 
 // pretendBorglet runs nothing: a task whose program is /bin/true has finished
-// at once, /bin/false has failed, /bin/missing is tried again and again, anything
-// else runs until it is told to stop.
+// at once, /bin/false has failed, /bin/missing and /bin/absent are tried again
+// and again, anything else runs until it is told to stop.
 type pretendBorglet struct {
 	borgrpc.UnimplementedBorgletServiceServer
 	name, addr string
@@ -205,6 +205,10 @@ func (b *pretendBorglet) started(d *borgrpc.Desired) *borgpb.TaskReport {
 	case "/bin/missing":
 		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF)
 		r.Exit = &borgpb.Exit{Code: 127, EndedWallNs: time.Now().UnixNano()}
+	case "/bin/absent":
+		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF)
+		r.Exit = &borgpb.Exit{Code: 127, EndedWallNs: time.Now().UnixNano(), Error: `start "/bin/absent": no such file or directory`}
+		r.Text = r.Exit.Error + "; starts again 10s after that"
 	case "/bin/false":
 		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)
 		r.Exit = &borgpb.Exit{Code: 1, EndedWallNs: time.Now().UnixNano()}

@@ -28,7 +28,12 @@ func down(s *session) error {
 		return err
 	}
 	var victims []victim
+	seen := make(map[jobName]bool)
 	for _, n := range names {
+		if seen[n.jobName] {
+			continue
+		}
+		seen[n.jobName] = true
 		v, err := s.find(n.jobName)
 		// What a file declares may never have been made, or be long forgotten.
 		var e *cli.Error
@@ -123,6 +128,20 @@ func (s *session) find(n jobName) (victim, error) {
 	return victim{}, s.noSuchJob(n)
 }
 
+// noSuchTask is an error about a task that a master does not know, or of which
+// it does not know that copy.
+func (s *session) noSuchTask(n jobName, missing *client.NotFoundError) error {
+	v, err := s.find(n)
+	if err != nil {
+		return err
+	}
+	e := &cli.Error{Code: cli.NotFound, What: missing.Error(), Err: missing}
+	if v.set != nil {
+		return e.Hint("see what there is: borgcfg alloc list %s", s.short(n.user, n.name))
+	}
+	return e.Hint("see what there is: borgcfg tasks %s --attempts", s.short(n.user, n.name))
+}
+
 // noSuchJob is an error that offers a name like the one that is not there.
 func (s *session) noSuchJob(n jobName) error {
 	e := cli.Errorf(cli.NotFound, "there is no job %s", n)
@@ -136,6 +155,11 @@ func (s *session) noSuchJob(n jobName) error {
 		all = append(all, key)
 		if j.GetMeta().GetName() == n.name {
 			own = append(own, key)
+		}
+	}
+	if _, err := strconv.ParseUint(n.name, 10, 32); err == nil {
+		if me, err := s.user(); err == nil && slices.Contains(all, me+"/"+n.user) {
+			return e.Hint("%s is one task of job %s; this command takes the job", n, n.user)
 		}
 	}
 	if len(own) > 0 {

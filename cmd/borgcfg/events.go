@@ -30,14 +30,20 @@ func events(s *session) error {
 	if s.out.machine() && !req.Follow {
 		return s.eventList(req)
 	}
-	return m.Events(s.ctx, req, func(resp *borgrpc.EventsResponse) error {
+	any := false
+	err = m.Events(s.ctx, req, func(resp *borgrpc.EventsResponse) error {
 		for _, e := range resp.Events {
+			any = true
 			if err := s.printEvent(e); err != nil {
 				return err
 			}
 		}
 		return nil
 	})
+	if err == nil && !any {
+		s.progress("no events of that; a master keeps the newest of all events, what is older is forgotten")
+	}
+	return err
 }
 
 // eventList prints all events as one list.

@@ -7,9 +7,9 @@ import (
 	"borg/proto/borgpb"
 )
 
-// tooLarge says why no machine could hold the task even if it were empty, or
-// "". It is a courtesy to the user and no promise: the scheduler decides.
-func tooLarge(t *borgpb.TaskSpec, machines []*borgpb.Machine) string {
+// tooLarge says why no machine could hold t, which is a task or an alloc, even
+// if it were empty, or "". It is a courtesy to the user and no promise: the scheduler decides.
+func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) string {
 	need := t.GetResources()
 	var best borgpb.Resources
 	matching := 0
@@ -30,11 +30,11 @@ func tooLarge(t *borgpb.TaskSpec, machines []*borgpb.Machine) string {
 	case matching == 0:
 		return fmt.Sprintf("none of the %d satisfies its constraints", len(machines))
 	case need.GetCpuMilli() > best.CpuMilli:
-		return fmt.Sprintf("a task asks for %s cpu, and the largest machine has %s", cpuText(need.GetCpuMilli()), cpuText(best.CpuMilli))
+		return fmt.Sprintf("%s asks for %s cpu, and the largest machine has %s", what, cpuText(need.GetCpuMilli()), cpuText(best.CpuMilli))
 	case need.GetMemBytes() > best.MemBytes:
-		return fmt.Sprintf("a task asks for %s of memory, and the largest machine has %s", bytesText(need.GetMemBytes()), bytesText(best.MemBytes))
+		return fmt.Sprintf("%s asks for %s of memory, and the largest machine has %s", what, bytesText(need.GetMemBytes()), bytesText(best.MemBytes))
 	case need.GetDiskBytes() > best.DiskBytes:
-		return fmt.Sprintf("a task asks for %s of disk, and the largest machine has %s", bytesText(need.GetDiskBytes()), bytesText(best.DiskBytes))
+		return fmt.Sprintf("%s asks for %s of disk, and the largest machine has %s", what, bytesText(need.GetDiskBytes()), bytesText(best.DiskBytes))
 	}
 	return "none has enough of everything that it asks for"
 }

@@ -89,6 +89,11 @@ func (s *session) tellTrouble(job jobName, told map[string]bool) {
 			continue
 		}
 		told[name] = true
+		if e := st.GetLastExit(); e.GetError() != "" {
+			// It wrote nothing that could be looked at.
+			s.progress("%s does not start, and is tried again: %s", name, e.Error)
+			continue
+		}
 		s.progress("%s ended (%s) and is started again; see: borgcfg logs --stderr %s", name, orWord(exitText(st.GetLastExit()), "no exit known"), name)
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -38,6 +39,10 @@ func machineList(s *session) error {
 			names = append(names, m.GetMeta().GetName())
 		}
 		return s.out.names(names)
+	}
+	if len(resp.Machines) == 0 && req.Selector != "" {
+		s.progress("no machine has the labels or attributes %s", req.Selector)
+		return nil
 	}
 	if len(resp.Machines) == 0 {
 		s.progress("no machines; add one: borgcfg machine add HOST:PORT")
@@ -102,6 +107,9 @@ func machineAdd(s *session) error {
 	}
 	attributes, err := pairs("--attribute", s.flag.StringSlice("attribute"))
 	if err != nil {
+		return err
+	}
+	if err := constrainable(slices.Collect(maps.Keys(attributes))); err != nil {
 		return err
 	}
 	addr := s.args[0]
@@ -169,7 +177,20 @@ func machineSet(s *session) error {
 			return cli.Errorf(cli.Usage, "%q is neither KEY=VALUE nor KEY-", arg).Hint("rack=r7 sets an attribute, rack- removes it")
 		}
 	}
+	if err := constrainable(slices.Collect(maps.Keys(set.SetAttributes))); err != nil {
+		return err
+	}
 	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed")
+}
+
+// constrainable refuses attributes that no constraint in a job file could name.
+func constrainable(keys []string) error {
+	for _, key := range slices.Sorted(slices.Values(keys)) {
+		if strings.ContainsAny(key, " \t=<>!,") {
+			return cli.Errorf(cli.Usage, "attribute %q: no constraint could name it", key).Hint("leave out spaces, commas, and the signs = < > !")
+		}
+	}
+	return nil
 }
 
 func machineDrain(s *session) error {
@@ -188,7 +209,11 @@ func machineDrain(s *session) error {
 			s.progress("%s: empty", s.args[0])
 			return true, nil
 		}
-		if line := plural(st.GetTasks(), "task") + " and " + plural(st.GetAllocs(), "alloc") + " to go"; line != last {
+		line := plural(st.GetTasks(), "task") + " to go"
+		if st.GetAllocs() > 0 {
+			line = plural(st.GetTasks(), "task") + " and " + plural(st.GetAllocs(), "alloc") + " to go"
+		}
+		if line != last {
 			s.progress("%s: %s", s.args[0], line)
 			last = line
 		}

@@ -45,7 +45,11 @@ func (s *session) task(arg string) (jobName, uint32, error) {
 	}
 	index, err := strconv.ParseUint(arg[at+1:], 10, 32)
 	if err != nil {
-		return jobName{}, 0, cli.Errorf(cli.Usage, "%q is not a task: %q is not a number", arg, arg[at+1:]).Hint("name one of its tasks by number: %s/0", strings.TrimSuffix(arg, "/"))
+		of := arg
+		if _, err := strconv.Atoi(arg[at+1:]); err == nil || arg[at+1:] == "" {
+			of = arg[:at]
+		}
+		return jobName{}, 0, cli.Errorf(cli.Usage, "%q is not a task: %q is not the number of one", arg, arg[at+1:]).Hint("name one of its tasks by number: %s/0", of)
 	}
 	job, err := s.job(arg[:at])
 	return job, uint32(index), err

@@ -51,14 +51,15 @@ func status(s *session) error {
 }
 
 // cell asks one master how the cell is, and all of them when that one knows of
-// nobody elected: it may be the one that is cut off.
+// nobody elected, since it may be the one that is cut off, or of no scheduler,
+// since the others learn of that a little later than the elected one.
 func (s *session) cell(m *client.Client) (*borgrpc.GetCellResponse, error) {
 	c, err := m.GetCell(s.ctx)
-	if err != nil || c.Elected != 0 {
+	if err != nil || c.Elected != 0 && (c.SchedulerConnected || c.Elected == c.Replica) {
 		return c, err
 	}
 	for _, v := range m.Survey(s.ctx) {
-		if v.Cell.GetElected() != 0 && v.Cell.GetTerm() >= c.Term {
+		if v.Cell.GetElected() != 0 && v.Cell.GetTerm() >= c.Term && (c.Elected == 0 || v.Cell.Elected == v.Cell.Replica) {
 			c = v.Cell
 		}
 	}
@@ -227,42 +228,6 @@ func present(u *borgpb.Update) []proto.Message {
 		return nil
 	}
 	return []proto.Message{u}
-}
-
-// verdict is one sentence: is the job as it should be, and if not, why not.
-func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) string {
-	j := resp.Job
-	st, n := j.GetStatus(), numTasks(j)
-	name := s.short(j.GetMeta().GetUser(), j.GetMeta().GetName())
-	backoff, example := 0, ""
-	for _, t := range tasks {
-		if t.GetStatus().GetAttemptState() == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF {
-			if backoff++; example == "" {
-				example = fmt.Sprintf("%s/%d: %s", name, t.GetIndex(), exitText(t.GetStatus().GetLastExit()))
-			}
-		}
-	}
-	switch {
-	case st.GetState() == borgpb.State_STATE_DEAD && st.GetFinished() == n:
-		return fmt.Sprintf("Finished: all %s of %s ended well.", plural(n, "task"), name)
-	case st.GetState() == borgpb.State_STATE_DEAD && st.GetStopping() > 0:
-		return fmt.Sprintf("Stopping: %s is dead (%s), %s still to stop.", name, orWord(st.GetReason(), "no reason known"), copies(st.GetStopping()))
-	case st.GetState() == borgpb.State_STATE_DEAD:
-		return fmt.Sprintf("Dead: %s is dead (%s), %d of %s ended well.", name, orWord(st.GetReason(), "no reason known"), st.GetFinished(), plural(n, "task"))
-	case resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING:
-		return fmt.Sprintf("Updating: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
-	case backoff > 0:
-		return fmt.Sprintf("Failing: of the %s of %s, %d ended and wait to be started again (%s).", plural(n, "task"), name, backoff, example)
-	case st.GetPending() > 0:
-		return fmt.Sprintf("Waiting for a machine: %d of %s of %s; why: borgcfg why %s/%d", st.GetPending(), plural(n, "task"), name, name, firstPending(tasks))
-	case st.GetDead() > st.GetFinished():
-		return fmt.Sprintf("Failing: %s of %s are dead.", plural(st.GetDead()-st.GetFinished(), "task"), name)
-	case j.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_BATCH:
-		return fmt.Sprintf("Running: %s, %d of %s finished.", name, st.GetFinished(), plural(n, "task"))
-	case st.GetStarted() < n:
-		return fmt.Sprintf("Starting: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
-	}
-	return fmt.Sprintf("Healthy: all %s of %s run.", plural(n, "task"), name)
 }
 
 func firstPending(tasks []*borgpb.Task) uint32 {

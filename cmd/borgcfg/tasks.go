@@ -29,6 +29,9 @@ func tasks(s *session) error {
 	if errors.As(err, &missing) && req.Name != "" && req.Machine == "" {
 		return s.noSuchJob(jobName{req.User, req.Name})
 	}
+	if errors.As(err, &missing) && req.Name == "" {
+		return s.noSuchMachine(req.Machine)
+	}
 	if err != nil {
 		return err
 	}
@@ -62,7 +65,7 @@ func (s *session) taskTable(tasks []*borgpb.Task, attempts bool) error {
 		st := task.GetStatus()
 		row := []any{s.short(task.GetMeta().GetUser(), task.GetMeta().GetName()) + "/" + strconv.Itoa(int(task.GetIndex())),
 			stateCell(st.GetState()), attemptCell(st.GetAttemptState()), number(st.GetAttempt()), st.GetRestarts(), st.GetMachine(),
-			portsText(task), number(uint64(max(st.GetPid(), 0))), ago(s.now(), st.GetChangedWallNs()), exitText(st.GetLastExit()), st.GetReason()}
+			portsText(task), number(uint64(max(st.GetPid(), 0))), ago(s.now(), st.GetChangedWallNs()), endText(st.GetLastExit(), st.GetReason()), taskReason(st)}
 		if s.out.wide() {
 			row = append(row, st.GetAlloc(), st.GetFailures(), task.GetMeta().GetVersion())
 		}
@@ -71,8 +74,11 @@ func (s *session) taskTable(tasks []*borgpb.Task, attempts bool) error {
 			continue
 		}
 		for _, a := range st.GetAttempts() {
+			if isLastOf(st, a) {
+				continue // The row of the task tells of it.
+			}
 			row := []any{cell{"  earlier copy", dim}, "", attemptCell(a.GetState()), number(a.GetAttempt()), a.GetRestarts(), a.GetMachine(),
-				"", "", ago(s.now(), a.GetEndedWallNs()), exitText(a.GetExit()), attemptReason(a)}
+				"", "", ago(s.now(), a.GetEndedWallNs()), endText(a.GetExit(), a.GetReason()), attemptReason(a)}
 			if s.out.wide() {
 				row = append(row, a.GetAlloc(), "", "")
 			}
@@ -80,6 +86,30 @@ func (s *session) taskTable(tasks []*borgpb.Task, attempts bool) error {
 		}
 	}
 	return t.write(s.out, "")
+}
+
+// isLastOf tells whether a is the copy with which the task itself ended.
+func isLastOf(st *borgpb.TaskStatus, a *borgpb.Attempt) bool {
+	return st.GetState() == borgpb.State_STATE_DEAD && a.GetAttempt() == st.GetAttempt()
+}
+
+// taskReason is why a task is as it is; that of a dead one may be told by its
+// last copy only.
+func taskReason(st *borgpb.TaskStatus) string {
+	for _, a := range st.GetAttempts() {
+		if st.GetReason() == "" && isLastOf(st, a) {
+			return attemptReason(a)
+		}
+	}
+	return st.GetReason()
+}
+
+// endText is exitText without what the reason beside it tells at length.
+func endText(e *borgpb.Exit, reason string) string {
+	if e.GetError() != "" && strings.Contains(reason, e.GetError()) {
+		return "did not start"
+	}
+	return exitText(e)
 }
 
 func attemptReason(a *borgpb.Attempt) string {

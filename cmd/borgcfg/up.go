@@ -165,7 +165,8 @@ func upFiles(s *session) error {
 	if s.flag.Bool("dry-run") {
 		s.show(steps)
 		s.progress("nothing was done (--dry-run)")
-		return nil
+		_, misfit := s.misfits(steps)
+		return misfit
 	}
 	for _, st := range steps {
 		if err := s.apply(st); err != nil {
@@ -223,9 +224,14 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 	var machines []*borgpb.Machine
 	var lines []string
 	var first string
+	accepted := "is accepted"
+	if s.flag.Bool("dry-run") {
+		accepted = "would be accepted"
+	}
 	misfits := make(map[string]bool)
 	for _, st := range steps {
-		if st.Kind != cfg.KindJob || st.action == nothing || st.Job.AllocSet != "" {
+		what := st.asks()
+		if st.action == nothing || what == nil {
 			continue
 		}
 		if machines == nil {
@@ -235,9 +241,9 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 			}
 			machines = resp.Machines
 		}
-		if why := tooLarge(st.Job.Task, machines); why != "" {
+		if why := tooLarge(what, st.one(), machines); why != "" {
 			misfits[st.Key()] = true
-			lines = append(lines, fmt.Sprintf("%s is accepted, but no machine of the cell can hold it: %s", st.Key(), why))
+			lines = append(lines, fmt.Sprintf("%s %s, but no machine of the cell can hold it: %s", st.Key(), accepted, why))
 			if first == "" {
 				first = s.short(st.User, st.Name)
 			}
@@ -246,7 +252,30 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 	if lines == nil {
 		return nil, nil
 	}
-	return misfits, &cli.Error{Code: cli.CannotFit, What: strings.Join(lines, "\n"), Next: fmt.Sprintf("it waits for a machine that can; see: borgcfg why %s/0", first)}
+	next := fmt.Sprintf("it waits for a machine that can; see: borgcfg why %s/0", first)
+	if s.flag.Bool("dry-run") {
+		next = "what the machines have: borgcfg machine list"
+	}
+	return misfits, &cli.Error{Code: cli.CannotFit, What: strings.Join(lines, "\n"), Next: next}
+}
+
+// asks is what a machine must have for a task or alloc; nil: an alloc must.
+func (st *step) asks() *borgpb.TaskSpec {
+	if a := st.AllocSet; st.Kind == cfg.KindAllocSet {
+		return &borgpb.TaskSpec{Resources: a.Resources, Constraints: a.Constraints}
+	}
+	if st.Job.AllocSet != "" {
+		return nil
+	}
+	return st.Job.Task
+}
+
+// one is what the machines are asked to hold.
+func (st *step) one() string {
+	if st.Kind == cfg.KindAllocSet {
+		return "an alloc"
+	}
+	return "a task"
 }
 
 // updateFile gives the jobs of a file, which must be there, their new specs.
@@ -274,21 +303,22 @@ func updateFile(s *session) error {
 			return err
 		}
 	}
+	misfits, misfit := s.misfits(steps)
 	wait := s.flag.Bool("wait")
 	if !s.flag.IsSet("wait") {
 		wait = s.terminal && s.errTerminal
 	}
 	if !wait {
-		return nil
+		return misfit
 	}
 	for _, st := range steps {
-		if st.Kind == cfg.KindJob {
+		if st.Kind == cfg.KindJob && !misfits[st.Key()] {
 			if err := s.follow(jobName{st.User, st.Name}, "borgcfg update --wait "+strings.Join(s.args, " ")); err != nil {
 				return err
 			}
 		}
 	}
-	return nil
+	return misfit
 }
 
 // isFile tells a job file from the name of a job.

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 
+	"borg/borgmaster/client"
 	"borg/proto/borgrpc"
 )
 
@@ -21,6 +23,10 @@ func why(s *session) error {
 		return err
 	}
 	resp, err := m.Why(s.ctx, &borgrpc.WhyRequest{User: job.user, Name: job.name, Index: index})
+	var missing *client.NotFoundError
+	if errors.As(err, &missing) {
+		return s.noSuchTask(job, missing)
+	}
 	if err != nil {
 		return err
 	}

@@ -181,6 +181,7 @@ func TestRefusals(t *testing.T) {
 		"which no task may see":                {Args: sh, Mounts: []*borgpb.Mount{{Source: m.dir, Path: "/data"}}},
 		"--writable-mounts":                    {Args: sh, Mounts: []*borgpb.Mount{{Source: "/usr", Path: "/data", Writable: true}}},
 		"nothing may be mounted in /proc":      {Args: sh, Mounts: []*borgpb.Mount{{Source: "/usr", Path: "/proc/x"}}},
+		"it has no missing/here to mount on":   {Args: sh, Mounts: []*borgpb.Mount{{Source: "/usr/share", Path: "/usr/missing/here"}}},
 		"no such directory on machine":         {Args: sh, Rootfs: "/no/such"},
 		"working directory /no/such":           {Args: sh, Cwd: "/no/such"},
 		"{{port.http}}":                        {Args: []string{"true", "{{port.http}}"}},

@@ -3,9 +3,11 @@ package main
 import (
 	"fmt"
 	"math"
+	"net"
 	"strconv"
 	"strings"
 
+	"borg/cli"
 	"borg/proto/borgpb"
 )
 
@@ -93,6 +95,20 @@ func parseBytes(text string) (int64, error) {
 		return int64(n * float64(unit.bytes)), nil
 	}
 	return 0, fmt.Errorf("%q: want bytes such as 512MiB or 4GiB", text)
+}
+
+// checkAddr says whether an address has a port; its host may be left out only
+// by what one listens on.
+func checkAddr(flag, addr string) error {
+	host, port, err := net.SplitHostPort(addr)
+	n, notNumber := strconv.ParseUint(port, 10, 16)
+	switch {
+	case err != nil || notNumber != nil:
+		return cli.Errorf(cli.Usage, "%s %q: want an address HOST:PORT", flag, addr)
+	case flag != "--listen" && (host == "" || n == 0):
+		return cli.Errorf(cli.Usage, "%s %q: want the HOST:PORT that others reach", flag, addr)
+	}
+	return nil
 }
 
 func parseAttrs(list []string) (map[string]string, error) {

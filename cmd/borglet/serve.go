@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 
 	"borg/borglet"
 	"borg/borglet/container"
+	"borg/cfg"
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -77,7 +79,18 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 		name: ctx.String("name"), listen: ctx.String("listen"), advertise: ctx.String("advertise"),
 		runtime: ctx.String("runtime"), backoff: borglet.DefaultBackoff(),
 	}
+	switch s.runtime {
+	case "auto", "container", "process":
+	default:
+		return nil, cli.Errorf(cli.Usage, "--runtime %q: want auto, container or process", s.runtime)
+	}
 	var err error
+	if err = checkAddr("--listen", s.listen); err == nil && s.advertise != "" {
+		err = checkAddr("--advertise", s.advertise)
+	}
+	if err != nil {
+		return nil, err
+	}
 	if s.dir, err = filepath.Abs(ctx.String("dir")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--dir: %w", err)
 	}
@@ -88,6 +101,10 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 		if s.name, err = hostname(); err != nil {
 			return nil, err
 		}
+	}
+	if label := cfg.DNSLabel(s.name); label != s.name {
+		return nil, cli.Errorf(cli.Usage, "the machine's name %q cannot be part of a DNS name", s.name).
+			Hint("lower-case letters, digits and dashes, at most 63; for example: --name %s", cmp.Or(label, "m1"))
 	}
 	if s.capacity, err = parseCapacity(ctx.String("capacity")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--capacity: %w", err)
@@ -134,11 +151,19 @@ func (s *serve) run(ctx context.Context) error {
 			return cli.Errorf(cli.Failed, "make directory: %w", err).Hint("choose others with --dir and --run-dir, or start the borglet as root")
 		}
 	}
-	unlock, err := lockDir(ctx, s.dir)
+	unlock, err := lockDir(ctx, "--dir", s.dir)
 	if err != nil {
 		return err
 	}
 	defer unlock()
+	// Its marks and its containers are told by this directory.
+	if s.runDir != s.dir {
+		unlockRun, err := lockDir(ctx, "--run-dir", s.runDir)
+		if err != nil {
+			return err
+		}
+		defer unlockRun()
+	}
 	listener, err := listen(ctx, s.listen)
 	if err != nil {
 		return cli.Errorf(cli.Failed, "listen on %s: %w", s.listen, err).Hint("choose another address with --listen")
@@ -257,12 +282,12 @@ const (
 	lockEvery    = 50 * time.Millisecond
 )
 
-// lockDir makes sure that one borglet alone uses a directory.
-func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
+// lockDir makes sure that one borglet alone uses a directory, which a flag names.
+func lockDir(ctx context.Context, flag, dir string) (unlock func(), err error) {
 	path := filepath.Join(dir, "borglet.lock")
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, cli.Errorf(cli.Failed, "lock directory: %w", err).Hint("choose another with --dir, or start the borglet as root")
+		return nil, cli.Errorf(cli.Failed, "lock directory: %w", err).Hint("choose another with %s, or start the borglet as root", flag)
 	}
 	ctx, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
@@ -281,7 +306,7 @@ func lockDir(ctx context.Context, dir string) (unlock func(), err error) {
 		case <-ticker.C:
 		case <-ctx.Done():
 			f.Close()
-			return nil, cli.Errorf(cli.Failed, "directory %s is in use by another borglet", dir).Hint("stop that one, or choose another directory with --dir")
+			return nil, cli.Errorf(cli.Failed, "directory %s is in use by another borglet", dir).Hint("stop that one, or choose another directory with %s", flag)
 		}
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -146,31 +147,63 @@ func TestVictims(t *testing.T) {
 // TestCommandLine: wrong words are refused with what to type instead.
 func TestCommandLine(t *testing.T) {
 	dir := t.TempDir()
+	inUse := filepath.Join(dir, "used")
+	if err := os.Mkdir(inUse, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	unlock, err := lockDir(t.Context(), "--dir", inUse)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(unlock)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		taken.Close()
+		if _, err := os.Stat(filepath.Join(dir, "new")); !os.IsNotExist(err) {
+			t.Errorf("a wrong flag left a directory behind: %v", err)
+		}
+	})
 	for _, c := range []struct {
 		args string
 		code int
 		want string
 	}{
 		{"serve extra", cli.Usage, "takes no arguments"},
-		{"serve --runtime vm --dir " + dir + " --run-dir " + dir + " --listen 127.0.0.1:0", cli.Failed, "auto, container or process"},
+		{"serve --runtime vm --dir " + dir + "/new", cli.Usage, "auto, container or process"},
+		{"serve --listen here --dir " + dir + "/new", cli.Usage, "--listen \"here\": want an address HOST:PORT"},
+		{"serve --listen 127.0.0.1:99999 --dir " + dir + "/new", cli.Usage, "--listen \"127.0.0.1:99999\""},
+		{"serve --advertise :7101 --dir " + dir + "/new", cli.Usage, "that others reach"},
+		{"serve --log-level loud --dir " + dir + "/new", cli.Usage, "debug, info, warn or error"},
+		{"serve --config " + dir + "/none.yaml", cli.Invalid, "none.yaml"},
+		{"serve --listen " + taken.Addr().String() + " --dir " + dir + "/a --run-dir " + dir + "/b", cli.Failed, "address already in use"},
+		{"serve --dir " + dir + "/c --run-dir " + inUse, cli.Failed, "choose another directory with --run-dir"},
+		{"serve --dir " + inUse + " --run-dir " + dir + "/d", cli.Failed, "choose another directory with --dir"},
+		{"serve --dir /proc/none", cli.Failed, "choose others with --dir and --run-dir"},
 		{"serve --capacity cpu=none", cli.Usage, "want cores"},
 		{"serve --capacity mem=4XiB", cli.Usage, "want bytes"},
 		{"serve --capacity gpu=1", cli.Usage, "cpu, mem or disk"},
 		{"serve --task-ports 5-4", cli.Usage, "FIRST-LAST"},
 		{"serve --attr rack", cli.Usage, "KEY=VALUE"},
 		{"serve --backoff 0s", cli.Usage, "more than zero"},
-		{"serve --name Not_A_Name --runtime process --dir " + dir + " --run-dir " + dir + " --listen 127.0.0.1:0", cli.Failed, "DNS label"},
+		{"serve --name Not_A_Name --dir " + dir + "/new", cli.Usage, "--name not-a-name"},
 		{"serve --writable-mounts data", cli.Usage, "absolute"},
 		{"sweep --dir " + dir + "/none", cli.NotFound, "no borglet directory"},
 		{"sweep more", cli.Usage, "takes no arguments"},
 		{"shim", cli.Usage, "one directory"},
 		{"swep", cli.Usage, "swep"},
 	} {
-		var stdout, stderr bytes.Buffer
-		code := cli.Run(t.Context(), app(), append([]string{"borglet"}, strings.Fields(c.args)...), &stdout, &stderr)
-		if code != c.code || !strings.Contains(stderr.String(), c.want) {
-			t.Errorf("borglet %s: exit code %d, said %q, want %d and %q", c.args, code, &stderr, c.code, c.want)
-		}
+		t.Run(c.args, func(t *testing.T) {
+			// What is in use is tried for some seconds.
+			t.Parallel()
+			var stdout, stderr bytes.Buffer
+			code := cli.Run(t.Context(), app(), append([]string{"borglet"}, strings.Fields(c.args)...), &stdout, &stderr)
+			if code != c.code || !strings.Contains(stderr.String(), c.want) {
+				t.Errorf("borglet %s: exit code %d, said %q, want %d and %q", c.args, code, &stderr, c.code, c.want)
+			}
+		})
 	}
 }
 

@@ -41,7 +41,7 @@ func sweepCommand() *ucli.Command {
 			if _, err := os.Stat(dir); os.IsNotExist(err) {
 				return cli.Errorf(cli.NotFound, "no borglet directory %s", dir).Hint("say where it is with --dir")
 			}
-			unlock, err := lockDir(ctx.Context, dir)
+			unlock, err := lockDir(ctx.Context, "--dir", dir)
 			if err != nil {
 				return err
 			}

@@ -52,7 +52,7 @@ func saveCheckpoint(ctx *ucli.Context) (err error) {
 		}
 	}()
 	w := bufio.NewWriterSize(f, 1<<20)
-	what, err := save(ctx.Context, source, w)
+	what, warning, err := save(ctx.Context, source, w)
 	if err == nil {
 		err = w.Flush()
 	}
@@ -70,20 +70,36 @@ func saveCheckpoint(ctx *ucli.Context) (err error) {
 		return cli.Errorf(cli.Failed, "save a checkpoint of %s: %w", source, err)
 	}
 	fmt.Fprintf(ctx.App.Writer, "%s: %s\n", path, what)
+	if warning != "" {
+		fmt.Fprintf(ctx.App.ErrWriter, "borgmaster: %s\n", warning)
+	}
 	return nil
 }
 
-func saveFromDirectory(ctx context.Context, dir string, w io.Writer) (what string, err error) {
-	header, err := checkpoint.Save(ctx, dir, w)
-	return fmt.Sprintf("cell %s at index %d", header.GetCellName(), header.GetIndex()), err
+// saveFromDirectory says so when the replica was killed: what it did last is in
+// its log alone, and only the replica itself can tell what of that holds.
+func saveFromDirectory(ctx context.Context, dir string, w io.Writer) (what, warning string, err error) {
+	header, later, err := checkpoint.Save(ctx, dir, w)
+	if err != nil {
+		return "", "", err
+	}
+	const next = "start the replica, stop it with SIGTERM, and save again"
+	// Only a replica that has flushed nothing since init has no digest.
+	if len(header.GetDigest()) == 0 {
+		return "", "", cli.Errorf(cli.Failed, "%s holds no records of the cell yet, only %d entries of its log", dir, later).Hint(next)
+	}
+	if later > 0 {
+		warning = fmt.Sprintf("the replica was killed: the last %d entries of its log are not in the checkpoint\n  to have them: %s", later, next)
+	}
+	return fmt.Sprintf("cell %s at index %d", header.GetCellName(), header.GetIndex()), warning, nil
 }
 
 // saveFromReplica takes down what a running replica sends. Only its last
 // message says that this is all.
-func saveFromReplica(ctx context.Context, addr string, w io.Writer) (what string, err error) {
+func saveFromReplica(ctx context.Context, addr string, w io.Writer) (what, warning string, err error) {
 	conn, err := dialMaster(addr)
 	if err != nil {
-		return "", err
+		return "", "", err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithCancel(ctx)
@@ -91,21 +107,21 @@ func saveFromReplica(ctx context.Context, addr string, w io.Writer) (what string
 	doing := "save a checkpoint from " + addr
 	stream, err := borgrpc.NewCheckpointServiceClient(conn).SaveCheckpoint(ctx, &borgrpc.SaveCheckpointRequest{})
 	if err != nil {
-		return "", masterError(doing, err)
+		return "", "", masterError(doing, err)
 	}
 	for {
 		resp, err := stream.Recv()
 		if errors.Is(err, io.EOF) {
-			return "", fmt.Errorf("the replica at %s ended before the checkpoint was whole", addr)
+			return "", "", fmt.Errorf("the replica at %s ended before the checkpoint was whole", addr)
 		}
 		if err != nil {
-			return "", masterError(doing, err)
+			return "", "", masterError(doing, err)
 		}
 		if _, err := w.Write(resp.GetChunk()); err != nil {
-			return "", err
+			return "", "", err
 		}
 		if resp.GetIndex() > 0 {
-			return fmt.Sprintf("the cell at index %d", resp.GetIndex()), nil
+			return fmt.Sprintf("the cell at index %d", resp.GetIndex()), "", nil
 		}
 	}
 }

@@ -71,6 +71,14 @@ func serve(ctx *ucli.Context) error {
 	if s.base, err = cli.NewLogger(ctx); err != nil {
 		return err
 	}
+	if period := ctx.Duration("poll-period"); period <= 0 {
+		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
+	}
+	for _, flag := range []string{"listen", "pprof"} {
+		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
+			return cli.Errorf(cli.Usage, "--%s %q: want an address HOST:PORT", flag, ctx.String(flag))
+		}
+	}
 	if err := s.identify(); err != nil {
 		return err
 	}
@@ -130,7 +138,11 @@ func (s *server) open() error {
 	s.replica, err = replica.Open(replica.Config{Store: checkpoint.Config{Dir: s.dir}, Logger: s.base})
 	if err != nil {
 		s.listener.Close()
-		return cli.Errorf(cli.Failed, "open replica %d: %w", s.identity.Replica, err)
+		code := cli.Failed
+		if isOtherDirectory(err) {
+			code = cli.Invalid
+		}
+		return cli.Errorf(code, "open replica %d: %w", s.identity.Replica, err)
 	}
 	config := borgmaster.Config{
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
@@ -149,6 +161,14 @@ func (s *server) open() error {
 	s.replica.RegisterServices(s.grpc)
 	s.master.RegisterServices(s.grpc)
 	return nil
+}
+
+// isOtherDirectory tells a directory that is not what its replica.json, or this
+// build, takes it for from one that cannot be read.
+func isOtherDirectory(err error) bool {
+	var wrong *checkpoint.WrongDirectoryError
+	var newer *checkpoint.NewerFormatError
+	return errors.As(err, &wrong) || errors.As(err, &newer)
 }
 
 // run works until ctx ends or the replica cannot go on. It stops in this order:

@@ -23,10 +23,13 @@ const (
 
 // AllocSet is to allocs what a job is to tasks (paper §2.4).
 type AllocSet struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Meta          *Meta                  `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	Spec          *AllocSetSpec          `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
-	Status        *AllocSetStatus        `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// user, name and uid; version is always 1, as a set is not updated.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// As committed.
+	Spec *AllocSetSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Derived by the cell from the allocs.
+	Status        *AllocSetStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -82,20 +85,29 @@ func (x *AllocSet) GetStatus() *AllocSetStatus {
 	return nil
 }
 
+// AllocSetSpec is what the owner asked for. It never changes.
 type AllocSetSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of allocs, 1 to 100,000. Indices run from 0.
-	Allocs   uint32 `protobuf:"varint,1,opt,name=allocs,proto3" json:"allocs,omitempty"`
-	Priority int32  `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
+	Allocs uint32 `protobuf:"varint,1,opt,name=allocs,proto3" json:"allocs,omitempty"`
+	// 0 to 450; bands as in JobSpec.
+	Priority int32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
 	// What each alloc holds on its machine, whether used or not.
-	Resources     *Resources    `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
-	Constraints   []*Constraint `protobuf:"bytes,4,rep,name=constraints,proto3" json:"constraints,omitempty"`
-	MaxPerMachine uint32        `protobuf:"varint,5,opt,name=max_per_machine,json=maxPerMachine,proto3" json:"max_per_machine,omitempty"`
-	MaxPerRack    uint32        `protobuf:"varint,6,opt,name=max_per_rack,json=maxPerRack,proto3" json:"max_per_rack,omitempty"`
-	MaxPerPower   uint32        `protobuf:"varint,7,opt,name=max_per_power,json=maxPerPower,proto3" json:"max_per_power,omitempty"`
-	Tolerations   []*Toleration `protobuf:"bytes,8,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
-	Preempt       Preempt       `protobuf:"varint,9,opt,name=preempt,proto3,enum=borg.Preempt" json:"preempt,omitempty"`
-	Gang          bool          `protobuf:"varint,10,opt,name=gang,proto3" json:"gang,omitempty"`
+	Resources *Resources `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	// On the machines; at most 32.
+	Constraints []*Constraint `protobuf:"bytes,4,rep,name=constraints,proto3" json:"constraints,omitempty"`
+	// At most so many allocs of the set on one machine; zero: no limit.
+	MaxPerMachine uint32 `protobuf:"varint,5,opt,name=max_per_machine,json=maxPerMachine,proto3" json:"max_per_machine,omitempty"`
+	// The same for machines with equal attribute "rack".
+	MaxPerRack uint32 `protobuf:"varint,6,opt,name=max_per_rack,json=maxPerRack,proto3" json:"max_per_rack,omitempty"`
+	// The same for machines with equal attribute "power".
+	MaxPerPower uint32 `protobuf:"varint,7,opt,name=max_per_power,json=maxPerPower,proto3" json:"max_per_power,omitempty"`
+	// Taints that do not keep the allocs away; at most 32.
+	Tolerations []*Toleration `protobuf:"bytes,8,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
+	// Whether the allocs may take the place of others.
+	Preempt Preempt `protobuf:"varint,9,opt,name=preempt,proto3,enum=borg.Preempt" json:"preempt,omitempty"`
+	// All allocs are placed together or none; at most 10,000 then.
+	Gang          bool `protobuf:"varint,10,opt,name=gang,proto3" json:"gang,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -200,17 +212,25 @@ func (x *AllocSetSpec) GetGang() bool {
 	return false
 }
 
+// AllocSetStatus sums up the allocs of a set.
 type AllocSetStatus struct {
-	state           protoimpl.MessageState `protogen:"open.v1"`
-	State           State                  `protobuf:"varint,1,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
-	Reason          string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	Pending         uint32                 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
-	Running         uint32                 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
-	Dead            uint32                 `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
-	SubmittedWallNs int64                  `protobuf:"varint,6,opt,name=submitted_wall_ns,json=submittedWallNs,proto3" json:"submitted_wall_ns,omitempty"`
-	ChangedWallNs   int64                  `protobuf:"varint,7,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Running while any alloc is, otherwise pending while any is.
+	State State `protobuf:"varint,1,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
+	// Why it was killed, in the words of who asked; otherwise empty.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Number of allocs that wait for a machine.
+	Pending uint32 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
+	// Number of allocs that have one.
+	Running uint32 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
+	// Number of allocs that were killed.
+	Dead uint32 `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
+	// When it was accepted. Nanoseconds since 1970.
+	SubmittedWallNs int64 `protobuf:"varint,6,opt,name=submitted_wall_ns,json=submittedWallNs,proto3" json:"submitted_wall_ns,omitempty"`
+	// When it was accepted or killed last. Nanoseconds since 1970.
+	ChangedWallNs int64 `protobuf:"varint,7,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AllocSetStatus) Reset() {
@@ -297,8 +317,10 @@ func (x *AllocSetStatus) GetChangedWallNs() int64 {
 type Alloc struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// user, name and uid of the alloc set.
-	Meta          *Meta        `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	Index         uint32       `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// From 0, below the set's number of allocs.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Where it is and what is in it.
 	Status        *AllocStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -355,17 +377,22 @@ func (x *Alloc) GetStatus() *AllocStatus {
 	return nil
 }
 
+// AllocStatus is what the cell knows of one alloc.
 type AllocStatus struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	State   State                  `protobuf:"varint,1,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
-	Reason  string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	Machine string                 `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Running means that it has a machine.
+	State State `protobuf:"varint,1,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
+	// Why it is in this state; empty: nothing to add.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Name of its machine; empty unless running.
+	Machine string `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
 	// What the tasks inside it ask for together.
 	Used *Resources `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
 	// Tasks inside it, "<user>/<job>/<index>".
-	Tasks         []string `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	ChangedWallNs int64    `protobuf:"varint,6,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
-	// Counted by the log from 1 with each placement.
+	Tasks []string `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// Wall time of the last change of state. Nanoseconds since 1970.
+	ChangedWallNs int64 `protobuf:"varint,6,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
+	// Counted by the log from 1 with each placement; zero: never placed.
 	Attempt       uint64 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

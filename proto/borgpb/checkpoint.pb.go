@@ -24,25 +24,32 @@ const (
 // CheckpointHeader opens a checkpoint: what it is a picture of.
 type CheckpointHeader struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Format of the cell's records and ops, and of the file itself.
+	// Format of the cell's records and ops, from 1.
 	CellFormat uint32 `protobuf:"varint,1,opt,name=cell_format,json=cellFormat,proto3" json:"cell_format,omitempty"`
+	// Format of the file itself, from 1; see docs/format-checkpoint.md.
 	FileFormat uint32 `protobuf:"varint,2,opt,name=file_format,json=fileFormat,proto3" json:"file_format,omitempty"`
-	CellName   string `protobuf:"bytes,3,opt,name=cell_name,json=cellName,proto3" json:"cell_name,omitempty"`
+	// DNS label, given to `borgmaster init`.
+	CellName string `protobuf:"bytes,3,opt,name=cell_name,json=cellName,proto3" json:"cell_name,omitempty"`
 	// Random, made by `borgmaster init`; tells two cells of one name apart.
 	CellId string `protobuf:"bytes,4,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	// Raised by a restore.
+	// Epoch of the cell: 1 when it was made, more after a restore.
 	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Log position that the records stand for.
-	Index      uint64 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
-	Term       uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
-	CellTimeNs int64  `protobuf:"varint,8,opt,name=cell_time_ns,json=cellTimeNs,proto3" json:"cell_time_ns,omitempty"`
-	WallTimeNs int64  `protobuf:"varint,9,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
+	Index uint64 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
+	// Raft term of the entry at index.
+	Term uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
+	// Cell time at index. Nanoseconds.
+	CellTimeNs int64 `protobuf:"varint,8,opt,name=cell_time_ns,json=cellTimeNs,proto3" json:"cell_time_ns,omitempty"`
+	// The cell's wall clock at index. Nanoseconds since 1970.
+	WallTimeNs int64 `protobuf:"varint,9,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
 	// 16 bytes: the cell's digest at index.
 	Digest []byte `protobuf:"bytes,10,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Raft membership at index.
-	Voters   []uint64  `protobuf:"varint,11,rep,packed,name=voters,proto3" json:"voters,omitempty"`
-	Learners []uint64  `protobuf:"varint,12,rep,packed,name=learners,proto3" json:"learners,omitempty"`
-	Members  []*Member `protobuf:"bytes,13,rep,name=members,proto3" json:"members,omitempty"`
+	// Ids of the members that vote at index.
+	Voters []uint64 `protobuf:"varint,11,rep,packed,name=voters,proto3" json:"voters,omitempty"`
+	// Ids of the members that follow the log and do not vote.
+	Learners []uint64 `protobuf:"varint,12,rep,packed,name=learners,proto3" json:"learners,omitempty"`
+	// Addresses of both, by id.
+	Members []*Member `protobuf:"bytes,13,rep,name=members,proto3" json:"members,omitempty"`
 	// Ids of members that were removed. Never used again.
 	Removed       []uint64 `protobuf:"varint,14,rep,packed,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -246,12 +253,17 @@ func (x *Member) GetIncarnation() uint64 {
 // ReplicaIdentity is the file replica.json in a replica's directory. It tells
 // whose directory it is before anything else in it is opened.
 type ReplicaIdentity struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	DiskFormat uint32                 `protobuf:"varint,1,opt,name=disk_format,json=diskFormat,proto3" json:"disk_format,omitempty"`
-	CellName   string                 `protobuf:"bytes,2,opt,name=cell_name,json=cellName,proto3" json:"cell_name,omitempty"`
-	CellId     string                 `protobuf:"bytes,3,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	Epoch      uint64                 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Replica    uint64                 `protobuf:"varint,5,opt,name=replica,proto3" json:"replica,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Format of the directory, from 1; see docs/format-replica-dir.md.
+	DiskFormat uint32 `protobuf:"varint,1,opt,name=disk_format,json=diskFormat,proto3" json:"disk_format,omitempty"`
+	// DNS label of the cell it belongs to.
+	CellName string `protobuf:"bytes,2,opt,name=cell_name,json=cellName,proto3" json:"cell_name,omitempty"`
+	// As in CheckpointHeader.
+	CellId string `protobuf:"bytes,3,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	// Epoch of the cell when the directory was made.
+	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Id of the member whose directory it is, from 1.
+	Replica uint64 `protobuf:"varint,5,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Members when the replica was initialised.
 	Members []*Member `protobuf:"bytes,6,rep,name=members,proto3" json:"members,omitempty"`
 	// Joins an existing cell as a learner; holds nothing of its own yet.

@@ -21,17 +21,19 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// JobKind is what the end of a task means.
 type JobKind int32
 
 const (
+	// Refused by the cell.
 	JobKind_JOB_KIND_UNSPECIFIED JobKind = 0
 	// Never ends by itself: a task that exits is restarted on its machine.
 	JobKind_JOB_KIND_SERVICE JobKind = 1
 	// Runs to completion: a task that exits with 0 is finished.
 	JobKind_JOB_KIND_BATCH JobKind = 2
-	// One task per matching machine.
+	// One task per matching machine. Reserved: the cell refuses it.
 	JobKind_JOB_KIND_DAEMON JobKind = 3
-	// Submits a batch job at given times.
+	// Submits a batch job at given times. Reserved: the cell refuses it.
 	JobKind_JOB_KIND_CRON JobKind = 4
 )
 
@@ -80,12 +82,16 @@ func (JobKind) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{0}
 }
 
+// Preempt is whether work may take the place of other work.
 type Preempt int32
 
 const (
+	// As PREEMPT_LOWER.
 	Preempt_PREEMPT_UNSPECIFIED Preempt = 0
-	// May take the place of lower bands (the default).
+	// May take the place of lower priorities (the default). Work of the
+	// production band never takes that of the same band (paper §2.5).
 	Preempt_PREEMPT_LOWER Preempt = 1
+	// Waits until there is room.
 	Preempt_PREEMPT_NEVER Preempt = 2
 )
 
@@ -130,9 +136,11 @@ func (Preempt) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{1}
 }
 
+// OnLost is what becomes of a running task when its machine goes down.
 type OnLost int32
 
 const (
+	// As ON_LOST_RESCHEDULE.
 	OnLost_ON_LOST_UNSPECIFIED OnLost = 0
 	// Pending again, to be placed elsewhere (the default).
 	OnLost_ON_LOST_RESCHEDULE OnLost = 1
@@ -181,13 +189,18 @@ func (OnLost) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{2}
 }
 
+// CronOverlap is what a time means that comes while a run is under way.
 type CronOverlap int32
 
 const (
+	// As CRON_OVERLAP_SKIP.
 	CronOverlap_CRON_OVERLAP_UNSPECIFIED CronOverlap = 0
-	CronOverlap_CRON_OVERLAP_SKIP        CronOverlap = 1
-	CronOverlap_CRON_OVERLAP_ALLOW       CronOverlap = 2
-	CronOverlap_CRON_OVERLAP_REPLACE     CronOverlap = 3
+	// No new run.
+	CronOverlap_CRON_OVERLAP_SKIP CronOverlap = 1
+	// A new run beside the old one.
+	CronOverlap_CRON_OVERLAP_ALLOW CronOverlap = 2
+	// The old run is killed for the new one.
+	CronOverlap_CRON_OVERLAP_REPLACE CronOverlap = 3
 )
 
 // Enum value maps for CronOverlap.
@@ -238,9 +251,12 @@ func (CronOverlap) EnumDescriptor() ([]byte, []int) {
 type AppClass int32
 
 const (
-	AppClass_APP_CLASS_UNSPECIFIED       AppClass = 0
+	// Not said.
+	AppClass_APP_CLASS_UNSPECIFIED AppClass = 0
+	// Serves requests that somebody waits for.
 	AppClass_APP_CLASS_LATENCY_SENSITIVE AppClass = 1
-	AppClass_APP_CLASS_BATCH             AppClass = 2
+	// Everything else.
+	AppClass_APP_CLASS_BATCH AppClass = 2
 )
 
 // Enum value maps for AppClass.
@@ -284,13 +300,16 @@ func (AppClass) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
 }
 
+// Slack is whether a limit may be passed while there is room.
 type Slack int32
 
 const (
 	// CPU: on; memory: off (paper §6.2).
 	Slack_SLACK_UNSPECIFIED Slack = 0
-	Slack_SLACK_ON          Slack = 1
-	Slack_SLACK_OFF         Slack = 2
+	// A weight, not a bound.
+	Slack_SLACK_ON Slack = 1
+	// A hard limit.
+	Slack_SLACK_OFF Slack = 2
 )
 
 // Enum value maps for Slack.
@@ -338,11 +357,15 @@ func (Slack) EnumDescriptor() ([]byte, []int) {
 type AttemptState int32
 
 const (
+	// There is no attempt.
 	AttemptState_ATTEMPT_STATE_UNSPECIFIED AttemptState = 0
 	// Assigned; the borglet has not said anything of it yet.
 	AttemptState_ATTEMPT_STATE_ASSIGNED AttemptState = 1
+	// Its borglet is about to start its process, or waits for the copies whose
+	// place it takes.
 	AttemptState_ATTEMPT_STATE_STARTING AttemptState = 2
-	AttemptState_ATTEMPT_STATE_RUNNING  AttemptState = 3
+	// Its process runs.
+	AttemptState_ATTEMPT_STATE_RUNNING AttemptState = 3
 	// Its process ended and will be started again on the same machine.
 	AttemptState_ATTEMPT_STATE_BACKOFF AttemptState = 4
 	// Told to stop, not yet gone. It still holds its resources.
@@ -421,16 +444,21 @@ func (AttemptState) EnumDescriptor() ([]byte, []int) {
 type StopCause int32
 
 const (
+	// No order to stop.
 	StopCause_STOP_CAUSE_UNSPECIFIED StopCause = 0
-	StopCause_STOP_CAUSE_KILL        StopCause = 1
-	StopCause_STOP_CAUSE_PREEMPTION  StopCause = 2
-	StopCause_STOP_CAUSE_UPDATE      StopCause = 3
-	StopCause_STOP_CAUSE_DRAIN       StopCause = 4
+	// Its job or alloc set was killed, or its task declared lost.
+	StopCause_STOP_CAUSE_KILL StopCause = 1
+	// It makes room for work of a higher priority.
+	StopCause_STOP_CAUSE_PREEMPTION StopCause = 2
+	// A rolling update restarts or moves it.
+	StopCause_STOP_CAUSE_UPDATE StopCause = 3
+	// Its machine is draining.
+	StopCause_STOP_CAUSE_DRAIN StopCause = 4
 	// Its machine had been down and its replacement was committed meanwhile.
 	StopCause_STOP_CAUSE_DUPLICATE StopCause = 5
 	// The job became smaller.
 	StopCause_STOP_CAUSE_RESIZE StopCause = 6
-	// Machine out of resources.
+	// Machine out of resources. Reserved: the cell never gives it so far.
 	StopCause_STOP_CAUSE_OVERCOMMIT StopCause = 7
 )
 
@@ -487,10 +515,13 @@ func (StopCause) EnumDescriptor() ([]byte, []int) {
 
 // Job is a number of like tasks that run in one cell (paper §2.3).
 type Job struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Meta          *Meta                  `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	Spec          *JobSpec               `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
-	Status        *JobStatus             `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// user, name and uid; version counts updates and resizes.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// Of the newest version. Its number of tasks is the present one.
+	Spec *JobSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Derived by the cell from the tasks.
+	Status        *JobStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -549,7 +580,8 @@ func (x *Job) GetStatus() *JobStatus {
 // JobSpec is what the owner asked for. It never changes; an update replaces it.
 type JobSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Kind  JobKind                `protobuf:"varint,1,opt,name=kind,proto3,enum=borg.JobKind" json:"kind,omitempty"`
+	// Service or batch. An update cannot change it.
+	Kind JobKind `protobuf:"varint,1,opt,name=kind,proto3,enum=borg.JobKind" json:"kind,omitempty"`
 	// Number of tasks, 1 to 100,000. Task indices run from 0.
 	Tasks uint32 `protobuf:"varint,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	// 0 to 450. Bands: free <= 99, batch 100-115, mid 116-119, production
@@ -557,34 +589,44 @@ type JobSpec struct {
 	Priority int32 `protobuf:"varint,3,opt,name=priority,proto3" json:"priority,omitempty"`
 	// What every task is, unless an override says otherwise.
 	Task *TaskSpec `protobuf:"bytes,4,opt,name=task,proto3" json:"task,omitempty"`
-	// Per-index differences, applied in order.
+	// Per-index differences, applied in order; at most 1,000.
 	Overrides []*TaskOverride `protobuf:"bytes,5,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	// Alloc set "<user>/<name>" in whose instances the tasks run; empty: on
 	// machines.
 	AllocSet string `protobuf:"bytes,6,opt,name=alloc_set,json=allocSet,proto3" json:"alloc_set,omitempty"`
-	// Batch: how many times one task may fail before it is dead.
+	// Batch: how many times one task may fail and be tried again; the next
+	// failure is its end. At most 1,000,000.
 	MaxFailures uint32 `protobuf:"varint,7,opt,name=max_failures,json=maxFailures,proto3" json:"max_failures,omitempty"`
-	// At most so many tasks of the job on one machine, rack, power domain; zero:
-	// no limit. A machine without the attribute is a domain of its own.
+	// At most so many tasks of the job on one machine; zero: no limit.
 	MaxPerMachine uint32 `protobuf:"varint,8,opt,name=max_per_machine,json=maxPerMachine,proto3" json:"max_per_machine,omitempty"`
-	MaxPerRack    uint32 `protobuf:"varint,9,opt,name=max_per_rack,json=maxPerRack,proto3" json:"max_per_rack,omitempty"`
-	MaxPerPower   uint32 `protobuf:"varint,10,opt,name=max_per_power,json=maxPerPower,proto3" json:"max_per_power,omitempty"`
+	// The same for machines with equal attribute "rack"; a machine without it
+	// is a rack of its own.
+	MaxPerRack uint32 `protobuf:"varint,9,opt,name=max_per_rack,json=maxPerRack,proto3" json:"max_per_rack,omitempty"`
+	// The same for machines with equal attribute "power"; a machine without it
+	// is a power domain of its own.
+	MaxPerPower uint32 `protobuf:"varint,10,opt,name=max_per_power,json=maxPerPower,proto3" json:"max_per_power,omitempty"`
 	// At most so many tasks running at once; zero: no limit.
 	MaxRunning uint32 `protobuf:"varint,11,opt,name=max_running,json=maxRunning,proto3" json:"max_running,omitempty"`
-	// All tasks are placed together or none.
+	// All tasks are placed together or none; at most 10,000 then.
 	Gang bool `protobuf:"varint,12,opt,name=gang,proto3" json:"gang,omitempty"`
-	// Jobs "<user>/<name>" that must have finished before this one starts.
+	// Jobs "<user>/<name>" whose tasks must all have finished before this one
+	// starts; at most 32.
 	StartAfter []string `protobuf:"bytes,13,rep,name=start_after,json=startAfter,proto3" json:"start_after,omitempty"`
-	// Job "<user>/<name>" whose end ends this one.
-	Parent  string        `protobuf:"bytes,14,opt,name=parent,proto3" json:"parent,omitempty"`
-	Preempt Preempt       `protobuf:"varint,15,opt,name=preempt,proto3,enum=borg.Preempt" json:"preempt,omitempty"`
-	Update  *UpdatePolicy `protobuf:"bytes,16,opt,name=update,proto3" json:"update,omitempty"`
-	Cron    *CronSpec     `protobuf:"bytes,17,opt,name=cron,proto3" json:"cron,omitempty"`
+	// Job "<user>/<name>" whose end ends this one; empty: none.
+	Parent string `protobuf:"bytes,14,opt,name=parent,proto3" json:"parent,omitempty"`
+	// Whether the tasks may take the place of others.
+	Preempt Preempt `protobuf:"varint,15,opt,name=preempt,proto3,enum=borg.Preempt" json:"preempt,omitempty"`
+	// How an update to this spec rolls; absent: one task after another.
+	Update *UpdatePolicy `protobuf:"bytes,16,opt,name=update,proto3" json:"update,omitempty"`
+	// Only for JOB_KIND_CRON. Reserved: the cell refuses it.
+	Cron *CronSpec `protobuf:"bytes,17,opt,name=cron,proto3" json:"cron,omitempty"`
 	// What becomes of a task whose machine is lost.
 	OnLost OnLost `protobuf:"varint,18,opt,name=on_lost,json=onLost,proto3,enum=borg.OnLost" json:"on_lost,omitempty"`
 	// Held for automation such as autoscalers; the cell keeps it unchanged.
+	// Keys and values together at most 64 KiB.
 	Extensions map[string][]byte `protobuf:"bytes,19,rep,name=extensions,proto3" json:"extensions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Held back until the whole job's request fits (paper trace: queue, enable).
+	// Held back until the whole job's request fits (paper trace: queue,
+	// enable). Kept; nothing acts on it yet.
 	BatchQueue bool `protobuf:"varint,20,opt,name=batch_queue,json=batchQueue,proto3" json:"batch_queue,omitempty"`
 	// Name of the scheduler that places it; empty: the default one.
 	Scheduler     string `protobuf:"bytes,21,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
@@ -772,7 +814,8 @@ func (x *JobSpec) GetScheduler() string {
 // UpdatePolicy bounds a rolling update.
 type UpdatePolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// How many tasks may be down for the update at once; zero: 1.
+	// How many tasks may be down for the update at once; zero: 1. At most
+	// 100,000.
 	BatchSize uint32 `protobuf:"varint,1,opt,name=batch_size,json=batchSize,proto3" json:"batch_size,omitempty"`
 	// How many task restarts and moves the update may cause in all; zero: no
 	// limit. Changes past it are skipped, not queued (paper §2.3).
@@ -825,12 +868,14 @@ func (x *UpdatePolicy) GetMaxDisruptions() uint32 {
 	return 0
 }
 
+// CronSpec says when a cron job runs. Reserved: the cell refuses it.
 type CronSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Five fields: minute, hour, day of month, month, day of week.
 	Schedule string `protobuf:"bytes,1,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	// IANA name; empty: UTC.
-	TimeZone      string      `protobuf:"bytes,2,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
+	TimeZone string `protobuf:"bytes,2,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
+	// What happens while the run before is still under way.
 	Overlap       CronOverlap `protobuf:"varint,3,opt,name=overlap,proto3,enum=borg.CronOverlap" json:"overlap,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -894,33 +939,48 @@ type TaskSpec struct {
 	Resources *Resources `protobuf:"bytes,1,opt,name=resources,proto3" json:"resources,omitempty"`
 	// argv; the first is a path in the task's file system. Late-bound names such
 	// as {{task.index}} and {{port.http}} are replaced at start.
-	Args []string          `protobuf:"bytes,2,rep,name=args,proto3" json:"args,omitempty"`
-	Env  map[string]string `protobuf:"bytes,3,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Absolute path in the task's file system; empty: the task's own directory.
+	Args []string `protobuf:"bytes,2,rep,name=args,proto3" json:"args,omitempty"`
+	// Environment, by name; values may have late-bound names. PORT and BORG_
+	// names are overwritten by the borglet's own.
+	Env map[string]string `protobuf:"bytes,3,rep,name=env,proto3" json:"env,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Absolute path in the task's file system, at most 4,096 bytes; empty: the
+	// task's own directory.
 	Cwd string `protobuf:"bytes,4,opt,name=cwd,proto3" json:"cwd,omitempty"`
-	// Ports, by name; each is granted at placement and given as environment
-	// PORT_<NAME> (and PORT for the first).
-	Ports       []string      `protobuf:"bytes,5,rep,name=ports,proto3" json:"ports,omitempty"`
+	// Ports, by name (DNS labels, at most 16); each is granted at placement and
+	// given as environment PORT_<NAME> (and PORT for the first).
+	Ports []string `protobuf:"bytes,5,rep,name=ports,proto3" json:"ports,omitempty"`
+	// On the machine's attributes; at most 32.
 	Constraints []*Constraint `protobuf:"bytes,6,rep,name=constraints,proto3" json:"constraints,omitempty"`
-	Packages    []*Package    `protobuf:"bytes,7,rep,name=packages,proto3" json:"packages,omitempty"`
+	// File trees put into the task's file system; at most 64. Kept; borglets do
+	// not deliver them yet.
+	Packages []*Package `protobuf:"bytes,7,rep,name=packages,proto3" json:"packages,omitempty"`
 	// A directory on the machine used as root file system; empty: the machine's
 	// own /usr, read-only.
 	Rootfs string `protobuf:"bytes,8,opt,name=rootfs,proto3" json:"rootfs,omitempty"`
-	// Directories of the machine made visible in the task.
+	// Directories of the machine made visible in the task; at most 64.
 	Mounts []*Mount `protobuf:"bytes,9,rep,name=mounts,proto3" json:"mounts,omitempty"`
-	// Time between SIGTERM and SIGKILL. Nanoseconds; zero: 30 s.
-	GraceNs     int64         `protobuf:"varint,10,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
-	Health      *HealthCheck  `protobuf:"bytes,11,opt,name=health,proto3" json:"health,omitempty"`
-	AppClass    AppClass      `protobuf:"varint,12,opt,name=app_class,json=appClass,proto3,enum=borg.AppClass" json:"app_class,omitempty"`
+	// Time between SIGTERM and SIGKILL. Nanoseconds, at most 24 h; zero: 30 s.
+	GraceNs int64 `protobuf:"varint,10,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
+	// How to see that the task works; absent: that it runs is enough. Kept;
+	// borglets make no checks yet.
+	Health *HealthCheck `protobuf:"bytes,11,opt,name=health,proto3" json:"health,omitempty"`
+	// Kept; borglets do not act on it yet.
+	AppClass AppClass `protobuf:"varint,12,opt,name=app_class,json=appClass,proto3,enum=borg.AppClass" json:"app_class,omitempty"`
+	// Taints that do not keep the task away; at most 32.
 	Tolerations []*Toleration `protobuf:"bytes,13,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
-	// Names of the owner's secrets delivered to the task.
+	// Names of the owner's secrets delivered to the task; at most 32. Kept;
+	// nothing delivers them yet.
 	Secrets []string `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
-	// Whether the task may use more than its limit while nobody else needs it.
+	// Whether the task may use more processor time than its limit while nobody
+	// else needs it.
 	CpuSlack Slack `protobuf:"varint,15,opt,name=cpu_slack,json=cpuSlack,proto3,enum=borg.Slack" json:"cpu_slack,omitempty"`
+	// The same for memory: a soft limit instead of an out-of-memory kill.
 	MemSlack Slack `protobuf:"varint,16,opt,name=mem_slack,json=memSlack,proto3,enum=borg.Slack" json:"mem_slack,omitempty"`
-	// Whole physical cores kept free of other latency-sensitive tasks.
+	// Whole physical cores kept free of other latency-sensitive tasks. Kept;
+	// borglets do not act on it yet.
 	ExclusiveCores bool `protobuf:"varint,17,opt,name=exclusive_cores,json=exclusiveCores,proto3" json:"exclusive_cores,omitempty"`
-	// Reservation stays at the limit (paper §2.5, a capability).
+	// Reservation stays at the limit (paper §2.5, a capability). Kept; every
+	// reservation does so far.
 	NoEstimation  bool `protobuf:"varint,18,opt,name=no_estimation,json=noEstimation,proto3" json:"no_estimation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1085,10 +1145,15 @@ func (x *TaskSpec) GetNoEstimation() bool {
 // TaskOverride changes the tasks with first <= index <= last. Only fields that
 // are set in spec replace the job's; maps are merged key by key.
 type TaskOverride struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	First         uint32                 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Last          uint32                 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
-	Spec          *TaskSpec              `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Lowest index that is changed.
+	First uint32 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// Highest index that is changed, inclusive; it may lie beyond the job's
+	// tasks.
+	Last uint32 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	// What is different. A field with its zero value changes nothing; env is
+	// merged, other lists and messages are replaced whole.
+	Spec          *TaskSpec `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1147,7 +1212,8 @@ func (x *TaskOverride) GetSpec() *TaskSpec {
 // Package is an immutable file tree put into the task's file system.
 type Package struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// For people; not empty.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// "sha256:<hex>".
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Absolute path where it appears in the task.
@@ -1207,13 +1273,15 @@ func (x *Package) GetPath() string {
 	return ""
 }
 
+// Mount makes a directory of the machine visible in a task.
 type Mount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absolute path on the machine.
 	Source string `protobuf:"bytes,1,opt,name=source,proto3" json:"source,omitempty"`
 	// Absolute path in the task.
-	Path          string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
-	Writable      bool   `protobuf:"varint,3,opt,name=writable,proto3" json:"writable,omitempty"`
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// False: read-only. A borglet allows true only below its --writable-mounts.
+	Writable      bool `protobuf:"varint,3,opt,name=writable,proto3" json:"writable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1269,6 +1337,7 @@ func (x *Mount) GetWritable() bool {
 	return false
 }
 
+// HealthCheck is one test, made again and again, by HTTP or by a command.
 type HealthCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Path on the first port, such as "/healthz"; empty: no HTTP check.
@@ -1277,12 +1346,14 @@ type HealthCheck struct {
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
 	// Command run in the task instead of HTTP.
 	Command []string `protobuf:"bytes,3,rep,name=command,proto3" json:"command,omitempty"`
-	// Nanoseconds; zero: 10 s and 5 s.
-	PeriodNs  int64 `protobuf:"varint,4,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
+	// Time between two checks. Nanoseconds, at most 24 h; zero: 10 s.
+	PeriodNs int64 `protobuf:"varint,4,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
+	// Time after which a check has failed. Nanoseconds, at most 24 h; zero: 5
+	// s.
 	TimeoutNs int64 `protobuf:"varint,5,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
 	// Failures in a row before the task is restarted; zero: 3.
 	Failures uint32 `protobuf:"varint,6,opt,name=failures,proto3" json:"failures,omitempty"`
-	// No check counts for so long after a start. Nanoseconds.
+	// No check counts for so long after a start. Nanoseconds, at most 24 h.
 	StartGraceNs  int64 `protobuf:"varint,7,opt,name=start_grace_ns,json=startGraceNs,proto3" json:"start_grace_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1367,21 +1438,27 @@ func (x *HealthCheck) GetStartGraceNs() int64 {
 	return 0
 }
 
+// JobStatus sums up the tasks of a job.
 type JobStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	State State                  `protobuf:"varint,1,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
+	// Running while any task is, otherwise pending while any is.
+	State State `protobuf:"varint,1,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
 	// Why it is in this state, for people and for open sets of causes.
 	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Number of tasks in each state.
+	// Number of tasks that wait for a machine.
 	Pending uint32 `protobuf:"varint,3,opt,name=pending,proto3" json:"pending,omitempty"`
+	// Number of tasks that have one.
 	Running uint32 `protobuf:"varint,4,opt,name=running,proto3" json:"running,omitempty"`
-	Dead    uint32 `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
-	// Dead tasks that ended well.
+	// Number of tasks that will not run again.
+	Dead uint32 `protobuf:"varint,5,opt,name=dead,proto3" json:"dead,omitempty"`
+	// Of the dead: those that ended well.
 	Finished uint32 `protobuf:"varint,6,opt,name=finished,proto3" json:"finished,omitempty"`
-	// Wall times, nanoseconds since 1970.
+	// When it was accepted. Nanoseconds since 1970.
 	SubmittedWallNs int64 `protobuf:"varint,7,opt,name=submitted_wall_ns,json=submittedWallNs,proto3" json:"submitted_wall_ns,omitempty"`
-	ChangedWallNs   int64 `protobuf:"varint,8,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
-	// uid of the update that is rolling, if any.
+	// When the job was last submitted, updated, resized or came into another
+	// state. Nanoseconds since 1970.
+	ChangedWallNs int64 `protobuf:"varint,8,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
+	// uid of the update that is rolling; empty: none is.
 	UpdateUid string `protobuf:"bytes,9,opt,name=update_uid,json=updateUid,proto3" json:"update_uid,omitempty"`
 	// Copies of the job's tasks that were told to stop and have not yet stopped.
 	Stopping uint32 `protobuf:"varint,10,opt,name=stopping,proto3" json:"stopping,omitempty"`
@@ -1504,9 +1581,13 @@ type Task struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// user, name of the job, uid of the job; version is the spec version that
 	// the current attempt runs.
-	Meta          *Meta       `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	Index         uint32      `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Spec          *TaskSpec   `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// From 0, below the job's number of tasks.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// The job's task spec with the overrides for this index, of the version
+	// that the current attempt runs.
+	Spec *TaskSpec `protobuf:"bytes,3,opt,name=spec,proto3" json:"spec,omitempty"`
+	// What the cell knows of it.
 	Status        *TaskStatus `protobuf:"bytes,4,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1570,16 +1651,20 @@ func (x *Task) GetStatus() *TaskStatus {
 	return nil
 }
 
+// TaskStatus is the state of a task and of the copy that it has or had last.
 type TaskStatus struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	State  State                  `protobuf:"varint,1,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
-	Reason string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Running means that it has a machine; see attempt_state.
+	State State `protobuf:"varint,1,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
+	// Why it is in this state, or what its borglet said last.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Number of the current attempt, or of the last one when pending or dead;
 	// zero: never placed. Counted by the log from 1.
 	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	// Machine and, when it runs in one, alloc "<user>/<name>/<index>".
+	// Name of its machine; of a dead task, the last one. Empty while pending.
 	Machine string `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
-	Alloc   string `protobuf:"bytes,5,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	// Alloc "<user>/<name>/<index>" that it runs in; empty: the machine itself.
+	Alloc string `protobuf:"bytes,5,opt,name=alloc,proto3" json:"alloc,omitempty"`
 	// Granted port numbers, in the order of the spec's names.
 	Ports []uint32 `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	// Of the current attempt: times its borglet started it again.
@@ -1588,9 +1673,9 @@ type TaskStatus struct {
 	Failures uint32 `protobuf:"varint,8,opt,name=failures,proto3" json:"failures,omitempty"`
 	// What the borglet last said of the current attempt.
 	AttemptState AttemptState `protobuf:"varint,9,opt,name=attempt_state,json=attemptState,proto3,enum=borg.AttemptState" json:"attempt_state,omitempty"`
-	// Process id on the machine, of the current attempt.
+	// Process id on the machine, of the current attempt; zero: no process.
 	Pid int64 `protobuf:"varint,10,opt,name=pid,proto3" json:"pid,omitempty"`
-	// How the last process of the task ended.
+	// How the last process of the task ended; absent: none has.
 	LastExit *Exit `protobuf:"bytes,11,opt,name=last_exit,json=lastExit,proto3" json:"last_exit,omitempty"`
 	// Wall time of the last change of state. Nanoseconds since 1970.
 	ChangedWallNs int64 `protobuf:"varint,12,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
@@ -1598,7 +1683,8 @@ type TaskStatus struct {
 	Reservation *Reservation `protobuf:"bytes,13,opt,name=reservation,proto3" json:"reservation,omitempty"`
 	// Earlier attempts that are still known, newest first.
 	Attempts []*Attempt `protobuf:"bytes,14,rep,name=attempts,proto3" json:"attempts,omitempty"`
-	// When the current attempt's process started. Nanoseconds since 1970.
+	// When the current attempt's process started. Nanoseconds since 1970; zero:
+	// it has not.
 	StartedWallNs int64 `protobuf:"varint,15,opt,name=started_wall_ns,json=startedWallNs,proto3" json:"started_wall_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1743,28 +1829,44 @@ func (x *TaskStatus) GetStartedWallNs() int64 {
 // stopping (and still holds its place), that may still run on an unreachable
 // machine, or that is dead and still remembered.
 type Attempt struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	User    string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Job     string                 `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
-	JobUid  string                 `protobuf:"bytes,3,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
-	Index   uint32                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
-	Attempt uint64                 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Machine string                 `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"`
-	Alloc   string                 `protobuf:"bytes,7,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	State   AttemptState           `protobuf:"varint,8,opt,name=state,proto3,enum=borg.AttemptState" json:"state,omitempty"`
-	Cause   StopCause              `protobuf:"varint,9,opt,name=cause,proto3,enum=borg.StopCause" json:"cause,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	// uid of the job, which may be gone by now.
+	JobUid string `protobuf:"bytes,3,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of the task.
+	Index uint32 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	// Counted by the log from 1 for each task.
+	Attempt uint64 `protobuf:"varint,5,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Name of the machine that it is or was on.
+	Machine string `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Alloc "<user>/<name>/<index>" whose room it holds; empty: the machine's
+	// own.
+	Alloc string `protobuf:"bytes,7,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	// What its borglet last said, or what the log decided since.
+	State AttemptState `protobuf:"varint,8,opt,name=state,proto3,enum=borg.AttemptState" json:"state,omitempty"`
+	// Why it was told to stop; unspecified: it was not.
+	Cause StopCause `protobuf:"varint,9,opt,name=cause,proto3,enum=borg.StopCause" json:"cause,omitempty"`
 	// Who or what it makes room for, or other words on the cause.
-	Reason   string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
-	Exit     *Exit  `protobuf:"bytes,11,opt,name=exit,proto3" json:"exit,omitempty"`
+	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How its last process ended; absent: none has, or it is not known.
+	Exit *Exit `protobuf:"bytes,11,opt,name=exit,proto3" json:"exit,omitempty"`
+	// Times its borglet started it again.
 	Restarts uint32 `protobuf:"varint,12,opt,name=restarts,proto3" json:"restarts,omitempty"`
-	// Log index of the decision to stop it.
+	// Log index of the decision to stop it; zero: none.
 	StopIndex uint64 `protobuf:"varint,13,opt,name=stop_index,json=stopIndex,proto3" json:"stop_index,omitempty"`
-	// Bound on the grace between SIGTERM and SIGKILL. Nanoseconds.
-	GraceNs     int64 `protobuf:"varint,14,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
+	// Bound on the time between SIGTERM and SIGKILL. Nanoseconds; zero: kill at
+	// once.
+	GraceNs int64 `protobuf:"varint,14,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
+	// When the log heard of its end. Nanoseconds since 1970; zero: it has not
+	// ended.
 	EndedWallNs int64 `protobuf:"varint,15,opt,name=ended_wall_ns,json=endedWallNs,proto3" json:"ended_wall_ns,omitempty"`
 	// What it holds until it has stopped.
-	Resources     *Resources `protobuf:"bytes,16,opt,name=resources,proto3" json:"resources,omitempty"`
-	Ports         []uint32   `protobuf:"varint,17,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	Resources *Resources `protobuf:"bytes,16,opt,name=resources,proto3" json:"resources,omitempty"`
+	// Granted port numbers, in the order of the spec's names.
+	Ports         []uint32 `protobuf:"varint,17,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1920,8 +2022,9 @@ func (x *Attempt) GetPorts() []uint32 {
 
 // Reservation is the master's estimate of what a task will use (paper §5.5).
 type Reservation struct {
-	state     protoimpl.MessageState `protogen:"open.v1"`
-	Resources *Resources             `protobuf:"bytes,1,opt,name=resources,proto3" json:"resources,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The estimate. Always the limit so far.
+	Resources *Resources `protobuf:"bytes,1,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Cell time from which a new elected master resumes the decay.
 	SetCellNs     int64 `protobuf:"varint,2,opt,name=set_cell_ns,json=setCellNs,proto3" json:"set_cell_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields

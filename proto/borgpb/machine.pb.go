@@ -25,8 +25,10 @@ const (
 type MachineState int32
 
 const (
+	// Not said; no machine of a cell has it.
 	MachineState_MACHINE_STATE_UNSPECIFIED MachineState = 0
-	MachineState_MACHINE_STATE_UP          MachineState = 1
+	// It is taken to answer. So is a machine that has just been added.
+	MachineState_MACHINE_STATE_UP MachineState = 1
 	// Two replicas failed to reach it.
 	MachineState_MACHINE_STATE_DOWN MachineState = 2
 )
@@ -74,10 +76,13 @@ func (MachineState) EnumDescriptor() ([]byte, []int) {
 
 // Machine is one computer of the cell.
 type Machine struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Meta          *Meta                  `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	Spec          *MachineSpec           `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
-	Status        *MachineStatus         `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// name and uid; no user. version counts the changes of spec.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// What its borglet and operators say of it.
+	Spec *MachineSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	// What the cell knows of it.
+	Status        *MachineStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -133,17 +138,21 @@ func (x *Machine) GetStatus() *MachineStatus {
 	return nil
 }
 
+// MachineSpec is what is said of a machine.
 type MachineSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// host:port of its borglet.
+	// host:port of its borglet, at most 255 bytes.
 	Addr string `protobuf:"bytes,1,opt,name=addr,proto3" json:"addr,omitempty"`
 	// What tasks may use in all.
 	Capacity *Resources `protobuf:"bytes,2,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	// For constraints: arch, os, kernel, rack, power, runtime, ...
+	// For constraints: arch, os, kernel, rack, power, runtime, ... At most 64;
+	// keys and values at most 63 and 255 bytes.
 	Attributes map[string]string `protobuf:"bytes,3,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Ports that may be granted to tasks, first to last inclusive.
-	PortFirst     uint32   `protobuf:"varint,4,opt,name=port_first,json=portFirst,proto3" json:"port_first,omitempty"`
-	PortLast      uint32   `protobuf:"varint,5,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	// First of the ports that may be granted to tasks; zero: none may.
+	PortFirst uint32 `protobuf:"varint,4,opt,name=port_first,json=portFirst,proto3" json:"port_first,omitempty"`
+	// The last of them, inclusive, at most 65,535.
+	PortLast uint32 `protobuf:"varint,5,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	// At most 32. Set when the machine is added; not changed afterwards.
 	Taints        []*Taint `protobuf:"bytes,6,rep,name=taints,proto3" json:"taints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -224,9 +233,11 @@ func (x *MachineSpec) GetTaints() []*Taint {
 // Taint keeps tasks without a matching toleration away.
 type Taint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Value string                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// Tasks already there leave too.
+	// Not empty, at most 63 bytes.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// At most 255 bytes; may be empty.
+	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	// Tasks already there are to leave too. Kept; nothing acts on it yet.
 	Evict         bool `protobuf:"varint,3,opt,name=evict,proto3" json:"evict,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -283,20 +294,29 @@ func (x *Taint) GetEvict() bool {
 	return false
 }
 
+// MachineStatus is the state of a machine and what it holds.
 type MachineStatus struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	State  MachineState           `protobuf:"varint,1,opt,name=state,proto3,enum=borg.MachineState" json:"state,omitempty"`
-	Reason string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in the log.
+	State MachineState `protobuf:"varint,1,opt,name=state,proto3,enum=borg.MachineState" json:"state,omitempty"`
+	// Why it is down; empty while up.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
 	// Takes no new tasks; those on it are evicted.
 	Draining bool `protobuf:"varint,3,opt,name=draining,proto3" json:"draining,omitempty"`
-	// Sums over what is placed on it, stopping copies included.
-	Limits        *Resources `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
-	Reserved      *Resources `protobuf:"bytes,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
-	Tasks         uint32     `protobuf:"varint,6,opt,name=tasks,proto3" json:"tasks,omitempty"`
-	Allocs        uint32     `protobuf:"varint,7,opt,name=allocs,proto3" json:"allocs,omitempty"`
-	ChangedWallNs int64      `protobuf:"varint,8,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
-	// Copies that run there and that the cell knows nothing of; left alone until
-	// an operator decides. Filled in by the elected master, not in the log.
+	// Sum of what is placed on it, by limits, stopping copies included.
+	Limits *Resources `protobuf:"bytes,4,opt,name=limits,proto3" json:"limits,omitempty"`
+	// The same by reservations.
+	Reserved *Resources `protobuf:"bytes,5,opt,name=reserved,proto3" json:"reserved,omitempty"`
+	// Number of copies of tasks that hold a place on it, in allocs too.
+	Tasks uint32 `protobuf:"varint,6,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// Number of allocs on it.
+	Allocs uint32 `protobuf:"varint,7,opt,name=allocs,proto3" json:"allocs,omitempty"`
+	// Wall time of the last change of spec, state or draining. Nanoseconds
+	// since 1970.
+	ChangedWallNs int64 `protobuf:"varint,8,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
+	// Copies that run there and that the cell knows nothing of, at most 64;
+	// left alone until an operator decides. Filled in by the elected master,
+	// not in the log.
 	UnknownTasks  []*TaskReport `protobuf:"bytes,9,rep,name=unknown_tasks,json=unknownTasks,proto3" json:"unknown_tasks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -397,21 +417,28 @@ func (x *MachineStatus) GetUnknownTasks() []*TaskReport {
 
 // TaskReport is what a borglet says of one copy of a task.
 type TaskReport struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	JobUid  string                 `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
-	Index   uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Attempt uint64                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid of the job.
+	JobUid string `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of the task.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy of the task, as numbered by the log.
+	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	// STARTING, RUNNING, BACKOFF, STOPPING, FINISHED, FAILED, STOPPED or LOST.
 	// An int32 of AttemptState, kept open so that an old master can read a new
 	// borglet.
 	State int32 `protobuf:"varint,4,opt,name=state,proto3" json:"state,omitempty"`
 	// Times this borglet started it again.
 	Restarts uint32 `protobuf:"varint,5,opt,name=restarts,proto3" json:"restarts,omitempty"`
-	Pid      int64  `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
-	Exit     *Exit  `protobuf:"bytes,7,opt,name=exit,proto3" json:"exit,omitempty"`
-	// When the present process started. Nanoseconds since 1970.
+	// Process id on the machine; zero: no process.
+	Pid int64 `protobuf:"varint,6,opt,name=pid,proto3" json:"pid,omitempty"`
+	// How the last process ended; absent: none has.
+	Exit *Exit `protobuf:"bytes,7,opt,name=exit,proto3" json:"exit,omitempty"`
+	// When the present process started, or the last one of a copy that has
+	// ended. Nanoseconds since 1970; zero: none has, or it waits for a restart.
 	StartedWallNs int64 `protobuf:"varint,8,opt,name=started_wall_ns,json=startedWallNs,proto3" json:"started_wall_ns,omitempty"`
-	// For people: what it is waiting for, what went wrong.
+	// For people: what it is waiting for, what went wrong. What is beyond 1,024
+	// bytes is cut off.
 	Text string `protobuf:"bytes,9,opt,name=text,proto3" json:"text,omitempty"`
 	// Its shim died; its exit code may stay unknown.
 	ShimLost      bool `protobuf:"varint,10,opt,name=shim_lost,json=shimLost,proto3" json:"shim_lost,omitempty"`

@@ -25,12 +25,18 @@ const (
 type Role int32
 
 const (
+	// A caller that does not say who it is; refused.
 	Role_ROLE_UNSPECIFIED Role = 0
-	Role_ROLE_USER        Role = 1
-	Role_ROLE_MASTER      Role = 2
-	Role_ROLE_SCHEDULER   Role = 3
-	Role_ROLE_BORGLET     Role = 4
-	Role_ROLE_TASK        Role = 5
+	// A person, or a program in a person's name.
+	Role_ROLE_USER Role = 1
+	// A replica, to other replicas and to borglets.
+	Role_ROLE_MASTER Role = 2
+	// A scheduler process.
+	Role_ROLE_SCHEDULER Role = 3
+	// A borglet. It calls nobody so far.
+	Role_ROLE_BORGLET Role = 4
+	// A task of the cell.
+	Role_ROLE_TASK Role = 5
 )
 
 // Enum value maps for Role.
@@ -84,10 +90,14 @@ func (Role) EnumDescriptor() ([]byte, []int) {
 type State int32
 
 const (
+	// No state: of an object that is not there (yet).
 	State_STATE_UNSPECIFIED State = 0
-	State_STATE_PENDING     State = 1
-	State_STATE_RUNNING     State = 2
-	State_STATE_DEAD        State = 3
+	// Accepted; waits for a machine.
+	State_STATE_PENDING State = 1
+	// Has a machine. Its process may not have started yet.
+	State_STATE_RUNNING State = 2
+	// Finished, failed, killed or lost for good.
+	State_STATE_DEAD State = 3
 )
 
 // Enum value maps for State.
@@ -138,15 +148,24 @@ func (State) EnumDescriptor() ([]byte, []int) {
 type Relation int32
 
 const (
-	Relation_RELATION_UNSPECIFIED        Relation = 0
-	Relation_RELATION_EQUAL              Relation = 1
-	Relation_RELATION_NOT_EQUAL          Relation = 2
-	Relation_RELATION_LESS_THAN          Relation = 3
-	Relation_RELATION_GREATER_THAN       Relation = 4
-	Relation_RELATION_LESS_THAN_EQUAL    Relation = 5
+	// Refused by the cell.
+	Relation_RELATION_UNSPECIFIED Relation = 0
+	// The machine has the attribute, with exactly this value.
+	Relation_RELATION_EQUAL Relation = 1
+	// It has another value, or lacks the attribute.
+	Relation_RELATION_NOT_EQUAL Relation = 2
+	// It has the attribute, and a lower number.
+	Relation_RELATION_LESS_THAN Relation = 3
+	// It has the attribute, and a higher number.
+	Relation_RELATION_GREATER_THAN Relation = 4
+	// It has the attribute, and this number or a lower one.
+	Relation_RELATION_LESS_THAN_EQUAL Relation = 5
+	// It has the attribute, and this number or a higher one.
 	Relation_RELATION_GREATER_THAN_EQUAL Relation = 6
-	Relation_RELATION_PRESENT            Relation = 7
-	Relation_RELATION_NOT_PRESENT        Relation = 8
+	// It has the attribute, with whatever value.
+	Relation_RELATION_PRESENT Relation = 7
+	// It lacks the attribute.
+	Relation_RELATION_NOT_PRESENT Relation = 8
 )
 
 // Enum value maps for Relation.
@@ -218,9 +237,9 @@ type Meta struct {
 	// Counts the changes of the spec, from 1. A mutation that names an older
 	// version is refused as a conflict.
 	Version uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// For selectors. Keys and values at most 63 and 255 bytes.
+	// For selectors. At most 64; keys and values at most 63 and 255 bytes.
 	Labels map[string]string `protobuf:"bytes,5,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Not read by the cell.
+	// Not read by the cell. Keys and values together at most 64 KiB.
 	Annotations   map[string]string `protobuf:"bytes,6,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -302,8 +321,9 @@ func (x *Meta) GetAnnotations() map[string]string {
 type Principal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// DNS label. The owner of what this principal creates.
-	User          string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Role          Role   `protobuf:"varint,2,opt,name=role,proto3,enum=borg.Role" json:"role,omitempty"`
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// What kind of caller it is; decides which calls it may make.
+	Role          Role `protobuf:"varint,2,opt,name=role,proto3,enum=borg.Role" json:"role,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,15 +376,19 @@ func (x *Principal) GetRole() Role {
 // there are no slots (paper §5.4). Zero means "none asked for".
 type Resources struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Thousandths of a core.
-	CpuMilli  int64 `protobuf:"varint,1,opt,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
-	MemBytes  int64 `protobuf:"varint,2,opt,name=mem_bytes,json=memBytes,proto3" json:"mem_bytes,omitempty"`
+	// Thousandths of a core, at most 1,000,000,000.
+	CpuMilli int64 `protobuf:"varint,1,opt,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
+	// Memory. Bytes, at most 1 PiB.
+	MemBytes int64 `protobuf:"varint,2,opt,name=mem_bytes,json=memBytes,proto3" json:"mem_bytes,omitempty"`
+	// Disk space. Bytes, at most 1 PiB.
 	DiskBytes int64 `protobuf:"varint,3,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
-	// Bytes per second of disk reads and writes together.
+	// Disk reads and writes together. Bytes per second, at most 1 PiB/s.
 	DiskBytesPerS int64 `protobuf:"varint,4,opt,name=disk_bytes_per_s,json=diskBytesPerS,proto3" json:"disk_bytes_per_s,omitempty"`
-	// Count of TCP ports. In a task's request this follows from the named ports.
+	// Count of TCP ports, at most 65,536. In a task's request it follows from
+	// the named ports, on a machine from its port range.
 	Ports int64 `protobuf:"varint,5,opt,name=ports,proto3" json:"ports,omitempty"`
-	// Counts of named devices, such as "gpu".
+	// Counts of named devices, such as "gpu". At most 16 kinds, 1,048,576 of
+	// each.
 	Devices       map[string]int64 `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -445,10 +469,12 @@ func (x *Resources) GetDevices() map[string]int64 {
 // Constraint on a machine attribute. NOT_EQUAL matches a machine that lacks
 // the attribute.
 type Constraint struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Key      string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Relation Relation               `protobuf:"varint,2,opt,name=relation,proto3,enum=borg.Relation" json:"relation,omitempty"`
-	// Not read by PRESENT and NOT_PRESENT.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the attribute, 1 to 63 bytes.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// How the machine's value must stand to value.
+	Relation Relation `protobuf:"varint,2,opt,name=relation,proto3,enum=borg.Relation" json:"relation,omitempty"`
+	// At most 255 bytes. Not read by PRESENT and NOT_PRESENT.
 	Value string `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
 	// A hard constraint must hold; a soft one only raises the score of machines
 	// where it does.
@@ -515,14 +541,15 @@ func (x *Constraint) GetSoft() bool {
 	return false
 }
 
-// Toleration lets a task be placed on, or stay on, machines with a taint.
+// Toleration lets work be placed on machines with a taint.
 type Toleration struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Key   string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	// Empty: any value.
+	// Key of the taint, 1 to 63 bytes.
+	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Value of the taint, at most 255 bytes; empty: any.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How long the task may stay after an evicting taint appears. Nanoseconds of
-	// cell time; zero: leave at once.
+	// How long the task may stay after an evicting taint appears. Nanoseconds
+	// of cell time; zero: leave at once. Kept; nothing acts on it yet.
 	ForgivenessNs int64 `protobuf:"varint,3,opt,name=forgiveness_ns,json=forgivenessNs,proto3" json:"forgiveness_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

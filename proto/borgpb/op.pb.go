@@ -25,12 +25,15 @@ const (
 type RefusalKind int32
 
 const (
+	// Not refused.
 	RefusalKind_REFUSAL_KIND_UNSPECIFIED RefusalKind = 0
 	// Bytes that are not an op, or have fields that this format does not know.
 	RefusalKind_REFUSAL_KIND_MALFORMED RefusalKind = 1
 	// A value out of its range.
-	RefusalKind_REFUSAL_KIND_INVALID        RefusalKind = 2
-	RefusalKind_REFUSAL_KIND_NOT_FOUND      RefusalKind = 3
+	RefusalKind_REFUSAL_KIND_INVALID RefusalKind = 2
+	// An object that the op names is not there.
+	RefusalKind_REFUSAL_KIND_NOT_FOUND RefusalKind = 3
+	// The name is taken.
 	RefusalKind_REFUSAL_KIND_ALREADY_EXISTS RefusalKind = 4
 	// expect_version is not the present one.
 	RefusalKind_REFUSAL_KIND_CONFLICT RefusalKind = 5
@@ -40,7 +43,10 @@ const (
 	RefusalKind_REFUSAL_KIND_NO_FIT RefusalKind = 7
 	// The place violates a constraint, a limit per domain, or is not up.
 	RefusalKind_REFUSAL_KIND_CONSTRAINT RefusalKind = 8
-	RefusalKind_REFUSAL_KIND_QUOTA      RefusalKind = 9
+	// The owner's quota would be passed. Reserved: the cell holds no quotas so
+	// far.
+	RefusalKind_REFUSAL_KIND_QUOTA RefusalKind = 9
+	// Who asked may not; the op did not reach the log.
 	RefusalKind_REFUSAL_KIND_PERMISSION RefusalKind = 10
 	// A request id older than the cell's memory.
 	RefusalKind_REFUSAL_KIND_TOO_OLD RefusalKind = 11
@@ -121,37 +127,64 @@ func (RefusalKind) EnumDescriptor() ([]byte, []int) {
 type EventKind int32
 
 const (
-	EventKind_EVENT_KIND_UNSPECIFIED    EventKind = 0
-	EventKind_EVENT_KIND_SUBMIT         EventKind = 1
-	EventKind_EVENT_KIND_SCHEDULE       EventKind = 2
-	EventKind_EVENT_KIND_EVICT          EventKind = 3
-	EventKind_EVENT_KIND_FAIL           EventKind = 4
-	EventKind_EVENT_KIND_FINISH         EventKind = 5
-	EventKind_EVENT_KIND_KILL           EventKind = 6
-	EventKind_EVENT_KIND_LOST           EventKind = 7
+	// Not said; no event has it.
+	EventKind_EVENT_KIND_UNSPECIFIED EventKind = 0
+	// A job or alloc set was accepted and is pending.
+	EventKind_EVENT_KIND_SUBMIT EventKind = 1
+	// A task or alloc was given a machine; of a job: its first one.
+	EventKind_EVENT_KIND_SCHEDULE EventKind = 2
+	// A running task or alloc lost its place and is pending again; of a job: the
+	// last one that ran.
+	EventKind_EVENT_KIND_EVICT EventKind = 3
+	// A task ended otherwise than well: it is pending again, or dead when its
+	// failures are spent. A job follows its tasks.
+	EventKind_EVENT_KIND_FAIL EventKind = 4
+	// A task of a batch job ended with 0; of a job: all of them have.
+	EventKind_EVENT_KIND_FINISH EventKind = 5
+	// A job, alloc set, task or alloc was killed: by its owner, by the end of its
+	// parent, or by a resize.
+	EventKind_EVENT_KIND_KILL EventKind = 6
+	// A task died with its machine, as its job wanted (ON_LOST_DEAD). A job
+	// follows its tasks.
+	EventKind_EVENT_KIND_LOST EventKind = 7
+	// A job was updated of which no task runs.
 	EventKind_EVENT_KIND_UPDATE_PENDING EventKind = 8
+	// A running job was updated; a running task was changed in place, or
+	// stopped to take the new spec.
 	EventKind_EVENT_KIND_UPDATE_RUNNING EventKind = 9
-	// A borglet started it; started it again; told of another change.
-	EventKind_EVENT_KIND_START   EventKind = 10
+	// A borglet started the process of a copy.
+	EventKind_EVENT_KIND_START EventKind = 10
+	// A borglet counts one restart more.
 	EventKind_EVENT_KIND_RESTART EventKind = 11
 	// A copy that was told to stop has stopped.
 	EventKind_EVENT_KIND_STOPPED EventKind = 12
 	// A task found running on a machine that came back.
-	EventKind_EVENT_KIND_RETURN          EventKind = 13
-	EventKind_EVENT_KIND_MACHINE_ADD     EventKind = 20
-	EventKind_EVENT_KIND_MACHINE_REMOVE  EventKind = 21
-	EventKind_EVENT_KIND_MACHINE_SET     EventKind = 22
-	EventKind_EVENT_KIND_MACHINE_UP      EventKind = 23
-	EventKind_EVENT_KIND_MACHINE_DOWN    EventKind = 24
-	EventKind_EVENT_KIND_MACHINE_DRAIN   EventKind = 25
+	EventKind_EVENT_KIND_RETURN EventKind = 13
+	// A machine joined the cell.
+	EventKind_EVENT_KIND_MACHINE_ADD EventKind = 20
+	// A machine left it.
+	EventKind_EVENT_KIND_MACHINE_REMOVE EventKind = 21
+	// Something else is said of a machine.
+	EventKind_EVENT_KIND_MACHINE_SET EventKind = 22
+	// A machine that was down answers again.
+	EventKind_EVENT_KIND_MACHINE_UP EventKind = 23
+	// A machine cannot be reached.
+	EventKind_EVENT_KIND_MACHINE_DOWN EventKind = 24
+	// A machine is being emptied.
+	EventKind_EVENT_KIND_MACHINE_DRAIN EventKind = 25
+	// A machine takes tasks again.
 	EventKind_EVENT_KIND_MACHINE_UNDRAIN EventKind = 26
-	EventKind_EVENT_KIND_UPDATE_START    EventKind = 30
-	EventKind_EVENT_KIND_UPDATE_DONE     EventKind = 31
-	EventKind_EVENT_KIND_RESIZE          EventKind = 32
-	EventKind_EVENT_KIND_FORMAT          EventKind = 40
+	// An update began to roll.
+	EventKind_EVENT_KIND_UPDATE_START EventKind = 30
+	// An update ended; its reason tells when it was cut short.
+	EventKind_EVENT_KIND_UPDATE_DONE EventKind = 31
+	// A job has another number of tasks.
+	EventKind_EVENT_KIND_RESIZE EventKind = 32
+	// The cell's format was raised.
+	EventKind_EVENT_KIND_FORMAT EventKind = 40
 	// The wall clock stepped and the cell does not follow it.
 	EventKind_EVENT_KIND_WALL_STEP EventKind = 41
-	// An op was refused.
+	// A user's op was refused.
 	EventKind_EVENT_KIND_REFUSE EventKind = 42
 )
 
@@ -244,17 +277,26 @@ func (EventKind) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_op_proto_rawDescGZIP(), []int{1}
 }
 
+// ObjectKind is what an event is about.
 type ObjectKind int32
 
 const (
+	// Not known: of a refused op.
 	ObjectKind_OBJECT_KIND_UNSPECIFIED ObjectKind = 0
-	ObjectKind_OBJECT_KIND_JOB         ObjectKind = 1
-	ObjectKind_OBJECT_KIND_TASK        ObjectKind = 2
-	ObjectKind_OBJECT_KIND_ALLOC_SET   ObjectKind = 3
-	ObjectKind_OBJECT_KIND_ALLOC       ObjectKind = 4
-	ObjectKind_OBJECT_KIND_MACHINE     ObjectKind = 5
-	ObjectKind_OBJECT_KIND_UPDATE      ObjectKind = 6
-	ObjectKind_OBJECT_KIND_CELL        ObjectKind = 7
+	// A job, "alice/web".
+	ObjectKind_OBJECT_KIND_JOB ObjectKind = 1
+	// A task, "alice/web/3".
+	ObjectKind_OBJECT_KIND_TASK ObjectKind = 2
+	// An alloc set, "alice/pool".
+	ObjectKind_OBJECT_KIND_ALLOC_SET ObjectKind = 3
+	// An alloc, "alice/pool/3".
+	ObjectKind_OBJECT_KIND_ALLOC ObjectKind = 4
+	// A machine, "m12".
+	ObjectKind_OBJECT_KIND_MACHINE ObjectKind = 5
+	// An update, named by its job.
+	ObjectKind_OBJECT_KIND_UPDATE ObjectKind = 6
+	// The cell as a whole, "cell".
+	ObjectKind_OBJECT_KIND_CELL ObjectKind = 7
 )
 
 // Enum value maps for ObjectKind.
@@ -316,9 +358,11 @@ type Entry struct {
 	// time since its election. Nanoseconds. Never goes back: a smaller stamp
 	// counts as the cell's present one.
 	CellTimeNs int64 `protobuf:"varint,1,opt,name=cell_time_ns,json=cellTimeNs,proto3" json:"cell_time_ns,omitempty"`
-	// The elected master's wall clock. Nanoseconds since 1970.
+	// The elected master's wall clock. Nanoseconds since 1970. The cell follows
+	// it unless it steps by more than 60 s.
 	WallTimeNs int64 `protobuf:"varint,2,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
-	// Each is an Op. Kept apart so that one that cannot be read spoils no other.
+	// Each is an Op; at most 10,000. Kept apart so that one that cannot be read
+	// spoils no other.
 	Ops           [][]byte `protobuf:"bytes,3,rep,name=ops,proto3" json:"ops,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -382,16 +426,21 @@ type Op struct {
 	// Made by the client, the same for every retry; empty for the cell's own ops
 	// (assign, reports, time, machine up and down, digest). At most 64 bytes.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// The client's wall clock when it made the request id. Ids older than the
-	// cell's memory (15 minutes or 1,000,000 ids) are refused as too old.
-	RequestWallNs int64      `protobuf:"varint,2,opt,name=request_wall_ns,json=requestWallNs,proto3" json:"request_wall_ns,omitempty"`
-	Principal     *Principal `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
+	// The client's wall clock when it made the request id. Nanoseconds since
+	// 1970. Ids older than the cell's memory (15 minutes or 1,000,000 ids) are
+	// refused as too old.
+	RequestWallNs int64 `protobuf:"varint,2,opt,name=request_wall_ns,json=requestWallNs,proto3" json:"request_wall_ns,omitempty"`
+	// Who asked. Set by the master; no user means the cell itself.
+	Principal *Principal `protobuf:"bytes,3,opt,name=principal,proto3" json:"principal,omitempty"`
 	// The command line it came from, for the audit. At most 1,024 bytes.
 	Command string `protobuf:"bytes,4,opt,name=command,proto3" json:"command,omitempty"`
-	// SHA-256 of the job file it came from, hex.
+	// SHA-256 of the job file it came from, hex; empty: from none. At most 64
+	// bytes.
 	ConfigHash string `protobuf:"bytes,5,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`
-	// Why, in the words of who asked.
+	// Why, in the words of who asked. At most 1,024 bytes.
 	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Exactly one is set.
+	//
 	// Types that are valid to be assigned to Op:
 	//
 	//	*Op_AddMachine
@@ -653,70 +702,87 @@ type isOp_Op interface {
 }
 
 type Op_AddMachine struct {
+	// A machine joins the cell.
 	AddMachine *AddMachine `protobuf:"bytes,10,opt,name=add_machine,json=addMachine,proto3,oneof"`
 }
 
 type Op_RemoveMachine struct {
+	// A machine leaves it.
 	RemoveMachine *RemoveMachine `protobuf:"bytes,11,opt,name=remove_machine,json=removeMachine,proto3,oneof"`
 }
 
 type Op_SetMachine struct {
+	// Something else is said of a machine.
 	SetMachine *SetMachine `protobuf:"bytes,12,opt,name=set_machine,json=setMachine,proto3,oneof"`
 }
 
 type Op_MachineUp struct {
+	// A machine that was down answers again.
 	MachineUp *MachineUp `protobuf:"bytes,13,opt,name=machine_up,json=machineUp,proto3,oneof"`
 }
 
 type Op_MachineDown struct {
+	// A machine cannot be reached.
 	MachineDown *MachineDown `protobuf:"bytes,14,opt,name=machine_down,json=machineDown,proto3,oneof"`
 }
 
 type Op_DrainMachine struct {
+	// A machine is emptied, or takes tasks again.
 	DrainMachine *DrainMachine `protobuf:"bytes,15,opt,name=drain_machine,json=drainMachine,proto3,oneof"`
 }
 
 type Op_SubmitJob struct {
+	// A job is wanted.
 	SubmitJob *SubmitJob `protobuf:"bytes,20,opt,name=submit_job,json=submitJob,proto3,oneof"`
 }
 
 type Op_KillJob struct {
+	// A job is wanted no more.
 	KillJob *KillJob `protobuf:"bytes,21,opt,name=kill_job,json=killJob,proto3,oneof"`
 }
 
 type Op_UpdateJob struct {
+	// A job is to have another spec.
 	UpdateJob *UpdateJob `protobuf:"bytes,22,opt,name=update_job,json=updateJob,proto3,oneof"`
 }
 
 type Op_ResizeJob struct {
+	// A job is to have another number of tasks.
 	ResizeJob *ResizeJob `protobuf:"bytes,23,opt,name=resize_job,json=resizeJob,proto3,oneof"`
 }
 
 type Op_SubmitAllocSet struct {
+	// An alloc set is wanted.
 	SubmitAllocSet *SubmitAllocSet `protobuf:"bytes,30,opt,name=submit_alloc_set,json=submitAllocSet,proto3,oneof"`
 }
 
 type Op_KillAllocSet struct {
+	// An alloc set is wanted no more.
 	KillAllocSet *KillAllocSet `protobuf:"bytes,31,opt,name=kill_alloc_set,json=killAllocSet,proto3,oneof"`
 }
 
 type Op_Assign struct {
+	// A scheduler found places.
 	Assign *Assign `protobuf:"bytes,40,opt,name=assign,proto3,oneof"`
 }
 
 type Op_Reports struct {
+	// Borglets said something new.
 	Reports *Reports `protobuf:"bytes,41,opt,name=reports,proto3,oneof"`
 }
 
 type Op_Time struct {
+	// Time passes, or an operator vouches for the clock.
 	Time *SetTime `protobuf:"bytes,50,opt,name=time,proto3,oneof"`
 }
 
 type Op_RaiseFormat struct {
+	// An operator lets a newer format begin.
 	RaiseFormat *RaiseFormat `protobuf:"bytes,51,opt,name=raise_format,json=raiseFormat,proto3,oneof"`
 }
 
 type Op_Digest struct {
+	// The elected master says what its cell looks like.
 	Digest *LogDigest `protobuf:"bytes,52,opt,name=digest,proto3,oneof"`
 }
 
@@ -754,12 +820,17 @@ func (*Op_RaiseFormat) isOp_Op() {}
 
 func (*Op_Digest) isOp_Op() {}
 
+// AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Labels        map[string]string      `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Annotations   map[string]string      `protobuf:"bytes,3,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Spec          *MachineSpec           `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DNS label, new in the cell. A cell has at most 200,000 machines.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in Meta.
+	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As in Meta.
+	Annotations map[string]string `protobuf:"bytes,3,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As its borglet describes it, with what an operator added.
+	Spec          *MachineSpec `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -825,9 +896,11 @@ func (x *AddMachine) GetSpec() *MachineSpec {
 // RemoveMachine takes a machine out of the cell. Tasks on it are evicted; one
 // that still holds copies is refused unless it is down or force is set.
 type RemoveMachine struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Force         bool                   `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Although it is up and holds copies of tasks.
+	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -879,16 +952,22 @@ func (x *RemoveMachine) GetForce() bool {
 // SetMachine changes what is said of a machine. Absent parts stay.
 type SetMachine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Name of the machine.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Zero: whatever it is.
-	ExpectVersion    uint64            `protobuf:"varint,2,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
-	SetAttributes    map[string]string `protobuf:"bytes,3,rep,name=set_attributes,json=setAttributes,proto3" json:"set_attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	RemoveAttributes []string          `protobuf:"bytes,4,rep,name=remove_attributes,json=removeAttributes,proto3" json:"remove_attributes,omitempty"`
-	// Empty: as it is.
-	Addr          string     `protobuf:"bytes,5,opt,name=addr,proto3" json:"addr,omitempty"`
-	Capacity      *Resources `protobuf:"bytes,6,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	PortFirst     uint32     `protobuf:"varint,7,opt,name=port_first,json=portFirst,proto3" json:"port_first,omitempty"`
-	PortLast      uint32     `protobuf:"varint,8,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	ExpectVersion uint64 `protobuf:"varint,2,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
+	// Added to the attributes, or put in the place of those with these keys.
+	SetAttributes map[string]string `protobuf:"bytes,3,rep,name=set_attributes,json=setAttributes,proto3" json:"set_attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Keys of attributes to take away, before others are set.
+	RemoveAttributes []string `protobuf:"bytes,4,rep,name=remove_attributes,json=removeAttributes,proto3" json:"remove_attributes,omitempty"`
+	// host:port of its borglet, at most 255 bytes; empty: as it is.
+	Addr string `protobuf:"bytes,5,opt,name=addr,proto3" json:"addr,omitempty"`
+	// What tasks may use in all; absent: as it is.
+	Capacity *Resources `protobuf:"bytes,6,opt,name=capacity,proto3" json:"capacity,omitempty"`
+	// First of the ports that may be granted; both zero: as they are.
+	PortFirst uint32 `protobuf:"varint,7,opt,name=port_first,json=portFirst,proto3" json:"port_first,omitempty"`
+	// The last of them, inclusive, at most 65,535.
+	PortLast      uint32 `protobuf:"varint,8,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -979,9 +1058,12 @@ func (x *SetMachine) GetPortLast() uint32 {
 	return 0
 }
 
+// MachineUp says that a machine answers again. Its copies are taken back or
+// stopped.
 type MachineUp struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Name          string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1027,9 +1109,11 @@ func (x *MachineUp) GetName() string {
 // of a master that is no longer elected is worth nothing.
 type MachineDown struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Term  uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
-	// Who failed to reach it, for people.
+	// Name of the machine.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Raft term in which the verdict was reached.
+	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	// Who failed to reach it, for people. At most 1,024 bytes.
 	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1086,10 +1170,13 @@ func (x *MachineDown) GetReason() string {
 	return ""
 }
 
+// DrainMachine empties a machine. Refused when nothing would change.
 type DrainMachine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// False: takes tasks again.
+	// Name of the machine.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// True: its tasks are evicted and none are placed. False: takes tasks
+	// again.
 	Drain         bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1139,13 +1226,19 @@ func (x *DrainMachine) GetDrain() bool {
 	return false
 }
 
+// SubmitJob makes a job, in the place of a dead job or alloc set of that name
+// if there is one.
 type SubmitJob struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	User        string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name        string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Labels      map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Annotations map[string]string      `protobuf:"bytes,4,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// A JobSpec. Kept as these very bytes.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// DNS label, free among the owner's jobs and alloc sets.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// As in Meta.
+	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As in Meta.
+	Annotations map[string]string `protobuf:"bytes,4,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// A JobSpec, at most 256 KiB. Kept as these very bytes.
 	Spec          []byte `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1216,11 +1309,14 @@ func (x *SubmitJob) GetSpec() []byte {
 	return nil
 }
 
+// KillJob ends all tasks of a job. It stays known, dead, for a day.
 type KillJob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Zero: whatever it is.
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Version that the job must have; zero: whatever it is.
 	ExpectVersion uint64 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1281,13 +1377,19 @@ func (x *KillJob) GetExpectVersion() uint64 {
 // number of tasks is a resize.
 type UpdateJob struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Zero: whatever it is.
-	ExpectVersion uint64            `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
-	Labels        map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Annotations   map[string]string `protobuf:"bytes,5,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Spec          []byte            `protobuf:"bytes,6,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Version that the job must have; zero: whatever it is.
+	ExpectVersion uint64 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
+	// Put in the place of all labels.
+	Labels map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// Put in the place of all annotations.
+	Annotations map[string]string `protobuf:"bytes,5,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// A JobSpec of the same kind, at most 256 KiB. Equal to the present bytes:
+	// no task is updated.
+	Spec          []byte `protobuf:"bytes,6,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1364,12 +1466,18 @@ func (x *UpdateJob) GetSpec() []byte {
 	return nil
 }
 
+// ResizeJob changes the number of tasks: new ones pend, those with the highest
+// indices end.
 type ResizeJob struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	ExpectVersion uint64                 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
-	Tasks         uint32                 `protobuf:"varint,4,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Version that the job must have; zero: whatever it is.
+	ExpectVersion uint64 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
+	// New number of tasks, 1 to 100,000.
+	Tasks         uint32 `protobuf:"varint,4,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1432,13 +1540,19 @@ func (x *ResizeJob) GetTasks() uint32 {
 	return 0
 }
 
+// SubmitAllocSet makes an alloc set, in the place of a dead job or alloc set of
+// that name if there is one.
 type SubmitAllocSet struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	User        string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name        string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Labels      map[string]string      `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	Annotations map[string]string      `protobuf:"bytes,4,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// An AllocSetSpec.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// DNS label, free among the owner's jobs and alloc sets.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// As in Meta.
+	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As in Meta.
+	Annotations map[string]string `protobuf:"bytes,4,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// An AllocSetSpec, at most 256 KiB. Kept as these very bytes.
 	Spec          []byte `protobuf:"bytes,5,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1511,10 +1625,13 @@ func (x *SubmitAllocSet) GetSpec() []byte {
 
 // KillAllocSet ends the allocs; tasks in them are evicted and pend.
 type KillAllocSet struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	ExpectVersion uint64                 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the alloc set.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Version that the set must have, which is 1; zero: whatever it is.
+	ExpectVersion uint64 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1574,13 +1691,16 @@ func (x *KillAllocSet) GetExpectVersion() uint64 {
 // against the present state on its own; refused ones come back to the
 // scheduler in the results.
 type Assign struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Assignments []*Assignment          `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
-	// The scheduler's copy, for the record: log index, number of assignments in
-	// flight, hash of its configuration, its build.
-	CopyIndex     uint64 `protobuf:"varint,2,opt,name=copy_index,json=copyIndex,proto3" json:"copy_index,omitempty"`
-	InFlight      uint32 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
-	ConfigHash    uint64 `protobuf:"varint,4,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Applied one after the other, each to what those before it left.
+	Assignments []*Assignment `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
+	// For the record, as what follows: log index of the scheduler's copy.
+	CopyIndex uint64 `protobuf:"varint,2,opt,name=copy_index,json=copyIndex,proto3" json:"copy_index,omitempty"`
+	// Assignments that the scheduler had proposed and not yet seen applied.
+	InFlight uint32 `protobuf:"varint,3,opt,name=in_flight,json=inFlight,proto3" json:"in_flight,omitempty"`
+	// Hash of the scheduler's configuration.
+	ConfigHash uint64 `protobuf:"varint,4,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`
+	// Build of the scheduler.
 	Build         string `protobuf:"bytes,5,opt,name=build,proto3" json:"build,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1651,21 +1771,27 @@ func (x *Assign) GetBuild() string {
 	return ""
 }
 
+// Assignment gives a pending task or alloc a place.
 type Assignment struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// uid of the job, or of the alloc set.
-	Uid   string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Index of the task or alloc.
 	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	// Attempt that the task had when the scheduler saw it pending; a task that
-	// was placed since is refused as stale.
+	// Attempt that it had when the scheduler saw it pending, zero if it was
+	// never placed; one that was placed since is refused as stale.
 	LastAttempt uint64 `protobuf:"varint,3,opt,name=last_attempt,json=lastAttempt,proto3" json:"last_attempt,omitempty"`
-	// Where: a machine, or an alloc "<user>/<name>/<index>".
+	// Name of the machine. May be empty when alloc is set.
 	Machine string `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
-	Alloc   string `protobuf:"bytes,5,opt,name=alloc,proto3" json:"alloc,omitempty"`
-	// One per named port of the task.
-	Ports   []uint32  `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// Alloc "<user>/<name>/<index>" for a task of a job that runs in an alloc
+	// set; otherwise empty.
+	Alloc string `protobuf:"bytes,5,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	// Port numbers, one per named port of the task, in the spec's order.
+	Ports []uint32 `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// Copies to be stopped for it, or stopping already, whose room it counts
+	// on; at most 256. What they wait for themselves need not be named.
 	Victims []*Victim `protobuf:"bytes,7,rep,name=victims,proto3" json:"victims,omitempty"`
-	// Spec version that the scheduler saw.
+	// Spec version that the scheduler saw; zero: not compared.
 	Version       uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1757,12 +1883,15 @@ func (x *Assignment) GetVersion() uint64 {
 	return 0
 }
 
-// Victim is a copy of a task that is stopped to make room.
+// Victim is a copy of a task, or an alloc, that gives way.
 type Victim struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobUid        string                 `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Attempt       uint64                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid of the job, or of the alloc set.
+	JobUid string `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of the task or alloc.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy of the task, or placement of the alloc.
+	Attempt       uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1820,8 +1949,10 @@ func (x *Victim) GetAttempt() uint64 {
 
 // Reports is a batch of what borglets said, differences only.
 type Reports struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Machines      []*MachineReport       `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many as fit into the entry. Items of the result are in the
+	// order of machines, then tasks.
+	Machines      []*MachineReport `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1863,10 +1994,13 @@ func (x *Reports) GetMachines() []*MachineReport {
 	return nil
 }
 
+// MachineReport is what one borglet said.
 type MachineReport struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Machine       string                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
-	Tasks         []*TaskReport          `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Each is refused or done on its own.
+	Tasks         []*TaskReport `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1964,8 +2098,9 @@ func (x *SetTime) GetConfirmWall() bool {
 
 // RaiseFormat allows what began in a later format.
 type RaiseFormat struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Format        uint32                 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Must be above the cell's format and at most the latest of the build.
+	Format        uint32 `protobuf:"varint,1,opt,name=format,proto3" json:"format,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2011,7 +2146,8 @@ func (x *RaiseFormat) GetFormat() uint32 {
 // that remembers another one for that index stops.
 type LogDigest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Index uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Log index at which the digest was taken; below this entry's.
+	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	// 16 bytes.
 	Digest        []byte `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2062,14 +2198,17 @@ func (x *LogDigest) GetDigest() []byte {
 	return nil
 }
 
+// Refusal says why an op, or one item of a batch, was not done.
 type Refusal struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Kind  RefusalKind            `protobuf:"varint,1,opt,name=kind,proto3,enum=borg.RefusalKind" json:"kind,omitempty"`
-	// The object it is about: "alice/web", "alice/web/3", "m12".
+	// Unspecified in an item: it was done.
+	Kind RefusalKind `protobuf:"varint,1,opt,name=kind,proto3,enum=borg.RefusalKind" json:"kind,omitempty"`
+	// The object it is about: "alice/web", "alice/web/3", "m12"; empty: none.
 	Object string `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
 	// What is wrong, with figures. Lower case, no full stop.
 	Message string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
-	// The field it is about, such as "spec.task.resources.mem_bytes".
+	// The field it is about, such as "spec.task.resources.mem_bytes"; empty:
+	// none. Of an assignment without room: the test that failed.
 	Field         string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2140,13 +2279,14 @@ type Result struct {
 	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	// Absent: done.
 	Refusal *Refusal `protobuf:"bytes,2,opt,name=refusal,proto3" json:"refusal,omitempty"`
-	// Of the object made or changed.
-	Uid     string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Of the object made or changed; empty: none.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Version of that object afterwards; zero: none.
 	Version uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
 	// One per assignment or reported task, in order; an entry without a kind was
 	// done. Empty when all were.
 	Items []*Refusal `protobuf:"bytes,5,rep,name=items,proto3" json:"items,omitempty"`
-	// Of the update, when one was started.
+	// Of the update, when one was started; empty: none.
 	UpdateUid string `protobuf:"bytes,6,opt,name=update_uid,json=updateUid,proto3" json:"update_uid,omitempty"`
 	// Answered from memory: a retry of a request that was done before.
 	Repeated      bool `protobuf:"varint,7,opt,name=repeated,proto3" json:"repeated,omitempty"`
@@ -2236,22 +2376,34 @@ func (x *Result) GetRepeated() bool {
 // Event is one thing that happened, as told to people.
 type Event struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Index uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	// Place among the events of the same index.
-	N          uint32     `protobuf:"varint,2,opt,name=n,proto3" json:"n,omitempty"`
-	WallNs     int64      `protobuf:"varint,3,opt,name=wall_ns,json=wallNs,proto3" json:"wall_ns,omitempty"`
-	Kind       EventKind  `protobuf:"varint,4,opt,name=kind,proto3,enum=borg.EventKind" json:"kind,omitempty"`
+	// Log index of the entry that brought it about.
+	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Place among the events of the same index, from 0.
+	N uint32 `protobuf:"varint,2,opt,name=n,proto3" json:"n,omitempty"`
+	// Wall time stamped on that entry. Nanoseconds since 1970.
+	WallNs int64 `protobuf:"varint,3,opt,name=wall_ns,json=wallNs,proto3" json:"wall_ns,omitempty"`
+	// What happened.
+	Kind EventKind `protobuf:"varint,4,opt,name=kind,proto3,enum=borg.EventKind" json:"kind,omitempty"`
+	// To what kind of object.
 	ObjectKind ObjectKind `protobuf:"varint,5,opt,name=object_kind,json=objectKind,proto3,enum=borg.ObjectKind" json:"object_kind,omitempty"`
 	// "alice/web", "alice/web/3", "m12".
-	Object  string    `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
-	Uid     string    `protobuf:"bytes,7,opt,name=uid,proto3" json:"uid,omitempty"`
-	Attempt uint64    `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Machine string    `protobuf:"bytes,9,opt,name=machine,proto3" json:"machine,omitempty"`
-	From    State     `protobuf:"varint,10,opt,name=from,proto3,enum=borg.State" json:"from,omitempty"`
-	To      State     `protobuf:"varint,11,opt,name=to,proto3,enum=borg.State" json:"to,omitempty"`
-	Cause   StopCause `protobuf:"varint,12,opt,name=cause,proto3,enum=borg.StopCause" json:"cause,omitempty"`
-	Reason  string    `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
-	Exit    *Exit     `protobuf:"bytes,14,opt,name=exit,proto3" json:"exit,omitempty"`
+	Object string `protobuf:"bytes,6,opt,name=object,proto3" json:"object,omitempty"`
+	// Of the job, alloc set, update or machine; empty: none.
+	Uid string `protobuf:"bytes,7,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Of the task's copy or the alloc's placement; zero: none.
+	Attempt uint64 `protobuf:"varint,8,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Name of the machine concerned; empty: none.
+	Machine string `protobuf:"bytes,9,opt,name=machine,proto3" json:"machine,omitempty"`
+	// State before; unspecified where the event changes none.
+	From State `protobuf:"varint,10,opt,name=from,proto3,enum=borg.State" json:"from,omitempty"`
+	// State after; unspecified where the event changes none.
+	To State `protobuf:"varint,11,opt,name=to,proto3,enum=borg.State" json:"to,omitempty"`
+	// Why a copy is or was stopped; otherwise unspecified.
+	Cause StopCause `protobuf:"varint,12,opt,name=cause,proto3,enum=borg.StopCause" json:"cause,omitempty"`
+	// For people; may be empty.
+	Reason string `protobuf:"bytes,13,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How a process ended; absent: none has.
+	Exit *Exit `protobuf:"bytes,14,opt,name=exit,proto3" json:"exit,omitempty"`
 	// Who asked for it; empty for the cell's own doing.
 	User          string `protobuf:"bytes,15,opt,name=user,proto3" json:"user,omitempty"`
 	unknownFields protoimpl.UnknownFields

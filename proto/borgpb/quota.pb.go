@@ -25,6 +25,7 @@ const (
 type Band int32
 
 const (
+	// Not said.
 	Band_BAND_UNSPECIFIED Band = 0
 	// Priority 0 to 99.
 	Band_BAND_FREE Band = 1
@@ -86,12 +87,15 @@ func (Band) EnumDescriptor() ([]byte, []int) {
 }
 
 // Quota caps what a user's jobs of one band may ask for at one time (paper
-// §2.5). It is a part of admission, not of scheduling.
+// §2.5). It is a part of admission, not of scheduling. Reserved: the cell holds
+// no quotas so far.
 type Quota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// user is the holder; name is the band.
-	Meta          *Meta        `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	Spec          *QuotaSpec   `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// What the cell's owners granted.
+	Spec *QuotaSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	// What is used of it.
 	Status        *QuotaStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -148,10 +152,13 @@ func (x *Quota) GetStatus() *QuotaStatus {
 	return nil
 }
 
+// QuotaSpec is one grant.
 type QuotaSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Band  Band                   `protobuf:"varint,1,opt,name=band,proto3,enum=borg.Band" json:"band,omitempty"`
-	Limit *Resources             `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	// Jobs of which band it is for.
+	Band Band `protobuf:"varint,1,opt,name=band,proto3,enum=borg.Band" json:"band,omitempty"`
+	// Sum of what they may ask for at one time.
+	Limit *Resources `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
 	// After this no new work is admitted by it; running work stays.
 	// Nanoseconds since 1970; zero: never.
 	ExpiresWallNs int64 `protobuf:"varint,3,opt,name=expires_wall_ns,json=expiresWallNs,proto3" json:"expires_wall_ns,omitempty"`
@@ -210,6 +217,7 @@ func (x *QuotaSpec) GetExpiresWallNs() int64 {
 	return 0
 }
 
+// QuotaStatus is what is taken of a grant.
 type QuotaStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Sum of the requests admitted against it.
@@ -255,11 +263,13 @@ func (x *QuotaStatus) GetUsed() *Resources {
 	return nil
 }
 
-// User is a principal with capabilities.
+// User is a principal with capabilities. Reserved: the cell holds no users so
+// far.
 type User struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// name is the user.
-	Meta          *Meta     `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// What the user may do.
 	Spec          *UserSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -309,6 +319,7 @@ func (x *User) GetSpec() *UserSpec {
 	return nil
 }
 
+// UserSpec is what a user may do beyond what everybody may.
 type UserSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Such as "admin", "kernel-features", "no-estimation".

@@ -21,12 +21,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// UpdateState is whether an update is under way.
 type UpdateState int32
 
 const (
+	// Not said; no update has it.
 	UpdateState_UPDATE_STATE_UNSPECIFIED UpdateState = 0
-	UpdateState_UPDATE_STATE_ROLLING     UpdateState = 1
-	UpdateState_UPDATE_STATE_DONE        UpdateState = 2
+	// Tasks remain, or are not running again yet.
+	UpdateState_UPDATE_STATE_ROLLING UpdateState = 1
+	// Every task was dealt with and runs again.
+	UpdateState_UPDATE_STATE_DONE UpdateState = 2
 	// A newer update took its place, or the job was killed.
 	UpdateState_UPDATE_STATE_REPLACED UpdateState = 3
 )
@@ -78,8 +82,10 @@ func (UpdateState) EnumDescriptor() ([]byte, []int) {
 type Update struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// user and name of the job; uid of the update itself.
-	Meta          *Meta         `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	Spec          *UpdateSpec   `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// What it changes, and how fast.
+	Spec *UpdateSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	// How far it has come.
 	Status        *UpdateStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -136,14 +142,16 @@ func (x *Update) GetStatus() *UpdateStatus {
 	return nil
 }
 
+// UpdateSpec is taken from the new job spec when the update starts.
 type UpdateSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Job versions it leads from and to.
+	// Job version that it leads from.
 	FromVersion uint64 `protobuf:"varint,1,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
-	ToVersion   uint64 `protobuf:"varint,2,opt,name=to_version,json=toVersion,proto3" json:"to_version,omitempty"`
-	// How many tasks may be down for it at once.
+	// Job version that it leads to.
+	ToVersion uint64 `protobuf:"varint,2,opt,name=to_version,json=toVersion,proto3" json:"to_version,omitempty"`
+	// How many tasks may be down for it at once, from 1.
 	BatchSize uint32 `protobuf:"varint,3,opt,name=batch_size,json=batchSize,proto3" json:"batch_size,omitempty"`
-	// Zero: no limit.
+	// How many restarts and moves it may cause; zero: no limit.
 	MaxDisruptions uint32 `protobuf:"varint,4,opt,name=max_disruptions,json=maxDisruptions,proto3" json:"max_disruptions,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -207,19 +215,27 @@ func (x *UpdateSpec) GetMaxDisruptions() uint32 {
 	return 0
 }
 
+// UpdateStatus counts tasks by what the update did to them.
 type UpdateStatus struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	State  UpdateState            `protobuf:"varint,1,opt,name=state,proto3,enum=borg.UpdateState" json:"state,omitempty"`
-	Reason string                 `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
-	// Tasks changed without a restart, restarted, rescheduled because they no
-	// longer fitted, skipped because of max_disruptions, and still to do.
-	InPlace       uint32 `protobuf:"varint,3,opt,name=in_place,json=inPlace,proto3" json:"in_place,omitempty"`
-	Restarted     uint32 `protobuf:"varint,4,opt,name=restarted,proto3" json:"restarted,omitempty"`
-	Rescheduled   uint32 `protobuf:"varint,5,opt,name=rescheduled,proto3" json:"rescheduled,omitempty"`
-	Skipped       uint32 `protobuf:"varint,6,opt,name=skipped,proto3" json:"skipped,omitempty"`
-	Remaining     uint32 `protobuf:"varint,7,opt,name=remaining,proto3" json:"remaining,omitempty"`
-	StartedWallNs int64  `protobuf:"varint,8,opt,name=started_wall_ns,json=startedWallNs,proto3" json:"started_wall_ns,omitempty"`
-	EndedWallNs   int64  `protobuf:"varint,9,opt,name=ended_wall_ns,json=endedWallNs,proto3" json:"ended_wall_ns,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether it is under way.
+	State UpdateState `protobuf:"varint,1,opt,name=state,proto3,enum=borg.UpdateState" json:"state,omitempty"`
+	// Why it ended before it was done; otherwise empty.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Times a running task was changed without a restart.
+	InPlace uint32 `protobuf:"varint,3,opt,name=in_place,json=inPlace,proto3" json:"in_place,omitempty"`
+	// Times one was restarted.
+	Restarted uint32 `protobuf:"varint,4,opt,name=restarted,proto3" json:"restarted,omitempty"`
+	// Times one was moved because it no longer suited its place.
+	Rescheduled uint32 `protobuf:"varint,5,opt,name=rescheduled,proto3" json:"rescheduled,omitempty"`
+	// Tasks left as they are because of max_disruptions.
+	Skipped uint32 `protobuf:"varint,6,opt,name=skipped,proto3" json:"skipped,omitempty"`
+	// Tasks still to do, those that are down for it included.
+	Remaining uint32 `protobuf:"varint,7,opt,name=remaining,proto3" json:"remaining,omitempty"`
+	// Nanoseconds since 1970.
+	StartedWallNs int64 `protobuf:"varint,8,opt,name=started_wall_ns,json=startedWallNs,proto3" json:"started_wall_ns,omitempty"`
+	// Nanoseconds since 1970; zero: it is rolling.
+	EndedWallNs   int64 `protobuf:"varint,9,opt,name=ended_wall_ns,json=endedWallNs,proto3" json:"ended_wall_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -319,10 +335,14 @@ func (x *UpdateStatus) GetEndedWallNs() int64 {
 
 // DisruptionBudget bounds how often and how many tasks of the jobs that it
 // selects are disturbed by updates, drains and maintenance (paper §4).
+// Reserved: the cell holds no budgets so far.
 type DisruptionBudget struct {
-	state         protoimpl.MessageState  `protogen:"open.v1"`
-	Meta          *Meta                   `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	Spec          *DisruptionBudgetSpec   `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner, name and uid.
+	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
+	// What is allowed.
+	Spec *DisruptionBudgetSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	// What is used of it.
 	Status        *DisruptionBudgetStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -379,15 +399,17 @@ func (x *DisruptionBudget) GetStatus() *DisruptionBudgetStatus {
 	return nil
 }
 
+// DisruptionBudgetSpec is what is allowed.
 type DisruptionBudgetSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// AND-only selector, "key=value,key!=value,key".
 	Selector string `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
 	// At most so many tasks of a job down at once.
 	MaxDown uint32 `protobuf:"varint,2,opt,name=max_down,json=maxDown,proto3" json:"max_down,omitempty"`
-	// At most so many disruptions of one task in a window of cell time.
-	MaxPerTask    uint32 `protobuf:"varint,3,opt,name=max_per_task,json=maxPerTask,proto3" json:"max_per_task,omitempty"`
-	WindowNs      int64  `protobuf:"varint,4,opt,name=window_ns,json=windowNs,proto3" json:"window_ns,omitempty"`
+	// At most so many disruptions of one task in a window.
+	MaxPerTask uint32 `protobuf:"varint,3,opt,name=max_per_task,json=maxPerTask,proto3" json:"max_per_task,omitempty"`
+	// Length of the window. Nanoseconds of cell time.
+	WindowNs      int64 `protobuf:"varint,4,opt,name=window_ns,json=windowNs,proto3" json:"window_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -450,9 +472,11 @@ func (x *DisruptionBudgetSpec) GetWindowNs() int64 {
 	return 0
 }
 
+// DisruptionBudgetStatus is what is used of a budget.
 type DisruptionBudgetStatus struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Down          uint32                 `protobuf:"varint,1,opt,name=down,proto3" json:"down,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Tasks down now for causes that the budget bounds.
+	Down          uint32 `protobuf:"varint,1,opt,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -22,6 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// DescribeRequest asks for nothing in particular.
 type DescribeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -58,13 +59,16 @@ func (*DescribeRequest) Descriptor() ([]byte, []int) {
 	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{0}
 }
 
+// DescribeResponse is a borglet's word on its machine.
 type DescribeResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name that the borglet was given (by default the host name).
-	Name string              `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// The machine as its borglet finds it.
 	Spec *borgpb.MachineSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Cell it obeys; empty: none yet.
-	CellId        string `protobuf:"bytes,3,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	CellId string `protobuf:"bytes,3,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	// Build of the borglet.
 	Build         string `protobuf:"bytes,4,opt,name=build,proto3" json:"build,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -132,11 +136,15 @@ func (x *DescribeResponse) GetBuild() string {
 // synced before it obeys, and ignores lower ones: (epoch, term, index)
 // lexically, of the same cell id.
 type Fence struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	CellId        string                 `protobuf:"bytes,1,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	Epoch         uint64                 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
-	Index         uint64                 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Random id of the cell, made by `borgmaster init`.
+	CellId string `protobuf:"bytes,1,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	// Epoch of the cell: 1 when it was made, more after a restore.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Raft term of the last entry that the asker has applied.
+	Term uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	// Log index of that entry.
+	Index         uint64 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -199,20 +207,25 @@ func (x *Fence) GetIndex() uint64 {
 	return 0
 }
 
+// PollRequest is what one replica wants of a machine.
 type PollRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Fence   *Fence                 `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
-	Machine string                 `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
-	// What should run here. One that is absent is left alone.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Where in the log these orders come from.
+	Fence *Fence `protobuf:"bytes,1,opt,name=fence,proto3" json:"fence,omitempty"`
+	// Name under which the cell knows the machine. A borglet that holds tasks
+	// refuses another one than before.
+	Machine string `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
+	// What should run here, at most 2 MiB of specs at once. One that is absent
+	// is left alone.
 	Desired []*Desired `protobuf:"bytes,3,rep,name=desired,proto3" json:"desired,omitempty"`
 	// What should stop; sent until reported dead.
 	Stops []*Stop `protobuf:"bytes,4,rep,name=stops,proto3" json:"stops,omitempty"`
 	// Dead copies that the log knows of: no longer reported, their directories
 	// may go.
 	Forget []*CopyID `protobuf:"bytes,5,rep,name=forget,proto3" json:"forget,omitempty"`
-	// Hash of the state that the asker already has.
+	// Hash of the state that the asker already has; empty: none.
 	KnownHash []byte `protobuf:"bytes,6,opt,name=known_hash,json=knownHash,proto3" json:"known_hash,omitempty"`
-	// Replica that asks.
+	// Id of the replica that asks.
 	Replica       uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -297,11 +310,15 @@ func (x *PollRequest) GetReplica() uint64 {
 	return 0
 }
 
+// CopyID names one copy of a task.
 type CopyID struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	JobUid        string                 `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
-	Index         uint32                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	Attempt       uint64                 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid of the job.
+	JobUid string `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of the task.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Counted by the log from 1 for each task.
+	Attempt       uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -357,25 +374,33 @@ func (x *CopyID) GetAttempt() uint64 {
 	return 0
 }
 
+// Desired is a copy that should run.
 type Desired struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	Copy     *CopyID                `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
-	User     string                 `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
-	Job      string                 `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
-	Kind     borgpb.JobKind         `protobuf:"varint,4,opt,name=kind,proto3,enum=borg.JobKind" json:"kind,omitempty"`
-	Priority int32                  `protobuf:"varint,5,opt,name=priority,proto3" json:"priority,omitempty"`
-	Ports    []uint32               `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which copy.
+	Copy *CopyID `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
+	// Owner of the job.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Job string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
+	// Whether its end is an end (batch) or the cause of a restart (service).
+	Kind borgpb.JobKind `protobuf:"varint,4,opt,name=kind,proto3,enum=borg.JobKind" json:"kind,omitempty"`
+	// 0 to 450; when the machine runs out of memory, lower bands go first.
+	Priority int32 `protobuf:"varint,5,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Granted port numbers, in the order of the spec's names.
+	Ports []uint32 `protobuf:"varint,6,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	// Alloc it runs in, "<user>/<name>/<index>"; empty: the machine itself.
-	Alloc          string            `protobuf:"bytes,7,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	Alloc string `protobuf:"bytes,7,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	// Limits of all that runs in the alloc together; absent without an alloc.
 	AllocResources *borgpb.Resources `protobuf:"bytes,8,opt,name=alloc_resources,json=allocResources,proto3" json:"alloc_resources,omitempty"`
 	// Spec version; a higher one for a copy that runs changes its limits in
 	// place.
 	Version uint64 `protobuf:"varint,9,opt,name=version,proto3" json:"version,omitempty"`
 	// Absent when the borglet has already reported this copy at this version.
 	Spec *borgpb.TaskSpec `protobuf:"bytes,10,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Name of the cell, for the task's environment and name.
+	// Name of the cell, for the task's environment.
 	Cell string `protobuf:"bytes,11,opt,name=cell,proto3" json:"cell,omitempty"`
-	// Copies that must be gone before this one starts (preemption victims).
+	// Copies that must be gone before this one starts (victims of preemption).
 	After         []*CopyID `protobuf:"bytes,12,rep,name=after,proto3" json:"after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -495,10 +520,13 @@ func (x *Desired) GetAfter() []*CopyID {
 	return nil
 }
 
+// Stop is an order to stop a copy.
 type Stop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Copy  *CopyID                `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
-	Cause borgpb.StopCause       `protobuf:"varint,2,opt,name=cause,proto3,enum=borg.StopCause" json:"cause,omitempty"`
+	// Which copy.
+	Copy *CopyID `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
+	// Why, as written in the log.
+	Cause borgpb.StopCause `protobuf:"varint,2,opt,name=cause,proto3,enum=borg.StopCause" json:"cause,omitempty"`
 	// Log index of the decision.
 	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	// Bound on the time between SIGTERM and SIGKILL. Nanoseconds; zero: kill now.
@@ -565,23 +593,27 @@ func (x *Stop) GetGraceNs() int64 {
 	return 0
 }
 
+// PollResponse is what a borglet has, after it has taken the orders in.
 type PollResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The asker's fence was lower than one obeyed before; nothing was done.
-	Fenced  bool   `protobuf:"varint,1,opt,name=fenced,proto3" json:"fenced,omitempty"`
+	Fenced bool `protobuf:"varint,1,opt,name=fenced,proto3" json:"fenced,omitempty"`
+	// The fence that the borglet obeys now.
 	Highest *Fence `protobuf:"bytes,2,opt,name=highest,proto3" json:"highest,omitempty"`
-	// Hash of the state below (usage not in it).
+	// SHA-256 of the state below, in the borglet's own encoding (usage not in
+	// it).
 	Hash []byte `protobuf:"bytes,3,opt,name=hash,proto3" json:"hash,omitempty"`
 	// The state is the one with known_hash and is not repeated.
-	Unchanged bool                 `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
-	Tasks     []*borgpb.TaskReport `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	// Versions of the specs it holds, in the order of tasks.
+	Unchanged bool `protobuf:"varint,4,opt,name=unchanged,proto3" json:"unchanged,omitempty"`
+	// Every copy that is not forgotten, ordered by copy; empty when unchanged.
+	Tasks []*borgpb.TaskReport `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// Spec versions it holds, in the order of tasks; zero: no spec.
 	Versions []uint64 `protobuf:"varint,6,rep,packed,name=versions,proto3" json:"versions,omitempty"`
-	// Usage travels beside the state.
+	// Usage travels beside the state. Masters do not act on it so far.
 	Usage []*Usage `protobuf:"bytes,7,rep,name=usage,proto3" json:"usage,omitempty"`
 	// What the machine is now; masters log a change of it.
 	Spec *borgpb.MachineSpec `protobuf:"bytes,8,opt,name=spec,proto3" json:"spec,omitempty"`
-	// Identifies this start of this borglet process.
+	// Identifies this start of the borglet's process.
 	Incarnation   string `protobuf:"bytes,9,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -682,13 +714,19 @@ func (x *PollResponse) GetIncarnation() string {
 
 // Usage of one copy since the last poll.
 type Usage struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Copy          *CopyID                `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
-	CpuMilliMean  int64                  `protobuf:"varint,2,opt,name=cpu_milli_mean,json=cpuMilliMean,proto3" json:"cpu_milli_mean,omitempty"`
-	CpuMilliPeak  int64                  `protobuf:"varint,3,opt,name=cpu_milli_peak,json=cpuMilliPeak,proto3" json:"cpu_milli_peak,omitempty"`
-	MemBytesMean  int64                  `protobuf:"varint,4,opt,name=mem_bytes_mean,json=memBytesMean,proto3" json:"mem_bytes_mean,omitempty"`
-	MemBytesPeak  int64                  `protobuf:"varint,5,opt,name=mem_bytes_peak,json=memBytesPeak,proto3" json:"mem_bytes_peak,omitempty"`
-	DiskBytes     int64                  `protobuf:"varint,6,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which copy.
+	Copy *CopyID `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
+	// Mean use of the processor. Thousandths of a core.
+	CpuMilliMean int64 `protobuf:"varint,2,opt,name=cpu_milli_mean,json=cpuMilliMean,proto3" json:"cpu_milli_mean,omitempty"`
+	// Highest use in one sample, taken once a second. Thousandths of a core.
+	CpuMilliPeak int64 `protobuf:"varint,3,opt,name=cpu_milli_peak,json=cpuMilliPeak,proto3" json:"cpu_milli_peak,omitempty"`
+	// Mean of the samples. Bytes.
+	MemBytesMean int64 `protobuf:"varint,4,opt,name=mem_bytes_mean,json=memBytesMean,proto3" json:"mem_bytes_mean,omitempty"`
+	// Highest sample. Bytes.
+	MemBytesPeak int64 `protobuf:"varint,5,opt,name=mem_bytes_peak,json=memBytesPeak,proto3" json:"mem_bytes_peak,omitempty"`
+	// What its directory holds, added up once a minute. Bytes.
+	DiskBytes     int64 `protobuf:"varint,6,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -765,12 +803,18 @@ func (x *Usage) GetDiskBytes() int64 {
 	return 0
 }
 
+// ReadLogRequest asks for what a copy wrote.
 type ReadLogRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Copy          *CopyID                `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
-	Stream        LogStream              `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
-	Follow        bool                   `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
-	TailBytes     int64                  `protobuf:"varint,4,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which copy.
+	Copy *CopyID `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
+	// Unspecified: both, standard output first.
+	Stream LogStream `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
+	// Go on until the copy has ended.
+	Follow bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Start so many bytes before the end of each stream; zero: from the start
+	// of what is kept.
+	TailBytes     int64 `protobuf:"varint,4,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -833,10 +877,13 @@ func (x *ReadLogRequest) GetTailBytes() int64 {
 	return 0
 }
 
+// ReadLogResponse is a piece of one stream.
 type ReadLogResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	Stream        LogStream              `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 64 KiB, as the task wrote it.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// Which stream it is from; never unspecified.
+	Stream        LogStream `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

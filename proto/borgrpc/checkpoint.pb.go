@@ -21,6 +21,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// SaveCheckpointRequest asks for what the replica has applied now.
 type SaveCheckpointRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -57,9 +58,10 @@ func (*SaveCheckpointRequest) Descriptor() ([]byte, []int) {
 	return file_borgrpc_checkpoint_proto_rawDescGZIP(), []int{0}
 }
 
+// SaveCheckpointResponse is a piece of the file, or its end.
 type SaveCheckpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Bytes of the file, in order.
+	// Bytes of the file, in order, at most 256 KiB.
 	Chunk []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	// Log index that the file stands for; with the last message, which alone says
 	// that the file is whole.

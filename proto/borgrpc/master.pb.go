@@ -71,12 +71,16 @@ func (ReadMode) EnumDescriptor() ([]byte, []int) {
 	return file_borgrpc_master_proto_rawDescGZIP(), []int{0}
 }
 
+// LogStream is one of the two streams that a task writes.
 type LogStream int32
 
 const (
+	// Both, where it is asked for.
 	LogStream_LOG_STREAM_UNSPECIFIED LogStream = 0
-	LogStream_LOG_STREAM_STDOUT      LogStream = 1
-	LogStream_LOG_STREAM_STDERR      LogStream = 2
+	// Standard output.
+	LogStream_LOG_STREAM_STDOUT LogStream = 1
+	// Standard error.
+	LogStream_LOG_STREAM_STDERR LogStream = 2
 )
 
 // Enum value maps for LogStream.
@@ -120,10 +124,11 @@ func (LogStream) EnumDescriptor() ([]byte, []int) {
 	return file_borgrpc_master_proto_rawDescGZIP(), []int{1}
 }
 
+// MutateRequest is an op that somebody asks for.
 type MutateRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// principal is set by the master from the connection; what is given here is
-	// not believed.
+	// Needs a request id. principal is set by the master from the connection;
+	// what is given here is not believed.
 	Op            *borgpb.Op `protobuf:"bytes,1,opt,name=op,proto3" json:"op,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -166,9 +171,11 @@ func (x *MutateRequest) GetOp() *borgpb.Op {
 	return nil
 }
 
+// MutateResponse is the answer of the cell.
 type MutateResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Result        *borgpb.Result         `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A refusal is a result too, not an error of the call.
+	Result        *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -210,6 +217,7 @@ func (x *MutateResponse) GetResult() *borgpb.Result {
 	return nil
 }
 
+// GetCellRequest asks for the view of the replica that is asked.
 type GetCellRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -246,36 +254,56 @@ func (*GetCellRequest) Descriptor() ([]byte, []int) {
 	return file_borgrpc_master_proto_rawDescGZIP(), []int{2}
 }
 
+// GetCellResponse is how one replica sees the cell; it may be behind.
 type GetCellResponse struct {
-	state    protoimpl.MessageState `protogen:"open.v1"`
-	CellName string                 `protobuf:"bytes,1,opt,name=cell_name,json=cellName,proto3" json:"cell_name,omitempty"`
-	CellId   string                 `protobuf:"bytes,2,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	Epoch    uint64                 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Format   uint32                 `protobuf:"varint,4,opt,name=format,proto3" json:"format,omitempty"`
-	// Replica that answers, and its view.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DNS label, given to `borgmaster init`.
+	CellName string `protobuf:"bytes,1,opt,name=cell_name,json=cellName,proto3" json:"cell_name,omitempty"`
+	// Random, made by `borgmaster init`; tells two cells of one name apart.
+	CellId string `protobuf:"bytes,2,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	// Epoch of the cell: 1 when it was made, more after a restore.
+	Epoch uint64 `protobuf:"varint,3,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Format of the cell's records and ops, from 1.
+	Format uint32 `protobuf:"varint,4,opt,name=format,proto3" json:"format,omitempty"`
+	// Id of the replica that answers.
 	Replica uint64 `protobuf:"varint,5,opt,name=replica,proto3" json:"replica,omitempty"`
-	// Zero: nobody is elected as far as it knows.
-	Elected      uint64           `protobuf:"varint,6,opt,name=elected,proto3" json:"elected,omitempty"`
-	Term         uint64           `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
-	AppliedIndex uint64           `protobuf:"varint,8,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
-	CommitIndex  uint64           `protobuf:"varint,9,opt,name=commit_index,json=commitIndex,proto3" json:"commit_index,omitempty"`
-	Members      []*borgpb.Member `protobuf:"bytes,10,rep,name=members,proto3" json:"members,omitempty"`
-	Learners     []uint64         `protobuf:"varint,11,rep,packed,name=learners,proto3" json:"learners,omitempty"`
-	Jobs         uint32           `protobuf:"varint,12,opt,name=jobs,proto3" json:"jobs,omitempty"`
-	TasksPending uint32           `protobuf:"varint,13,opt,name=tasks_pending,json=tasksPending,proto3" json:"tasks_pending,omitempty"`
-	TasksRunning uint32           `protobuf:"varint,14,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
-	TasksDead    uint32           `protobuf:"varint,15,opt,name=tasks_dead,json=tasksDead,proto3" json:"tasks_dead,omitempty"`
-	MachinesUp   uint32           `protobuf:"varint,16,opt,name=machines_up,json=machinesUp,proto3" json:"machines_up,omitempty"`
-	MachinesDown uint32           `protobuf:"varint,17,opt,name=machines_down,json=machinesDown,proto3" json:"machines_down,omitempty"`
-	CellTimeNs   int64            `protobuf:"varint,18,opt,name=cell_time_ns,json=cellTimeNs,proto3" json:"cell_time_ns,omitempty"`
-	WallTimeNs   int64            `protobuf:"varint,19,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
+	// Id of the elected replica; zero: nobody is, as far as it knows.
+	Elected uint64 `protobuf:"varint,6,opt,name=elected,proto3" json:"elected,omitempty"`
+	// Raft term of the replica.
+	Term uint64 `protobuf:"varint,7,opt,name=term,proto3" json:"term,omitempty"`
+	// Log index up to which it has applied.
+	AppliedIndex uint64 `protobuf:"varint,8,opt,name=applied_index,json=appliedIndex,proto3" json:"applied_index,omitempty"`
+	// Log index up to which it knows the log to be committed.
+	CommitIndex uint64 `protobuf:"varint,9,opt,name=commit_index,json=commitIndex,proto3" json:"commit_index,omitempty"`
+	// All replicas of the cell, by id.
+	Members []*borgpb.Member `protobuf:"bytes,10,rep,name=members,proto3" json:"members,omitempty"`
+	// Ids of those that do not vote yet.
+	Learners []uint64 `protobuf:"varint,11,rep,packed,name=learners,proto3" json:"learners,omitempty"`
+	// Number of jobs that are not dead.
+	Jobs uint32 `protobuf:"varint,12,opt,name=jobs,proto3" json:"jobs,omitempty"`
+	// Number of tasks that wait for a machine.
+	TasksPending uint32 `protobuf:"varint,13,opt,name=tasks_pending,json=tasksPending,proto3" json:"tasks_pending,omitempty"`
+	// Number of tasks that have one.
+	TasksRunning uint32 `protobuf:"varint,14,opt,name=tasks_running,json=tasksRunning,proto3" json:"tasks_running,omitempty"`
+	// Number of dead tasks that are still remembered.
+	TasksDead uint32 `protobuf:"varint,15,opt,name=tasks_dead,json=tasksDead,proto3" json:"tasks_dead,omitempty"`
+	// Number of machines that are up, draining ones included.
+	MachinesUp uint32 `protobuf:"varint,16,opt,name=machines_up,json=machinesUp,proto3" json:"machines_up,omitempty"`
+	// Number of machines that are down.
+	MachinesDown uint32 `protobuf:"varint,17,opt,name=machines_down,json=machinesDown,proto3" json:"machines_down,omitempty"`
+	// Cell time. Nanoseconds.
+	CellTimeNs int64 `protobuf:"varint,18,opt,name=cell_time_ns,json=cellTimeNs,proto3" json:"cell_time_ns,omitempty"`
+	// The cell's wall clock. Nanoseconds since 1970.
+	WallTimeNs int64 `protobuf:"varint,19,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
 	// The wall clock has stepped and waits for an operator's word.
 	WallSuspect bool `protobuf:"varint,20,opt,name=wall_suspect,json=wallSuspect,proto3" json:"wall_suspect,omitempty"`
 	// The elected master's scheduler process is connected and follows.
 	SchedulerConnected bool `protobuf:"varint,21,opt,name=scheduler_connected,json=schedulerConnected,proto3" json:"scheduler_connected,omitempty"`
-	// Hex digest at digest_index.
-	Digest        string `protobuf:"bytes,22,opt,name=digest,proto3" json:"digest,omitempty"`
-	DigestIndex   uint64 `protobuf:"varint,23,opt,name=digest_index,json=digestIndex,proto3" json:"digest_index,omitempty"`
+	// The cell's digest at digest_index, 32 hex digits; empty: none yet.
+	Digest string `protobuf:"bytes,22,opt,name=digest,proto3" json:"digest,omitempty"`
+	// The last multiple of 1,024 that was applied here; zero: none.
+	DigestIndex uint64 `protobuf:"varint,23,opt,name=digest_index,json=digestIndex,proto3" json:"digest_index,omitempty"`
+	// Build of the replica.
 	Build         string `protobuf:"bytes,24,opt,name=build,proto3" json:"build,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -479,11 +507,15 @@ func (x *GetCellResponse) GetBuild() string {
 	return ""
 }
 
+// GetJobRequest names a job.
 type GetJobRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Mode          ReadMode               `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// How fresh the answer must be.
+	Mode          ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -539,12 +571,15 @@ func (x *GetJobRequest) GetMode() ReadMode {
 	return ReadMode_READ_MODE_UNSPECIFIED
 }
 
+// GetJobResponse is a job at one log index.
 type GetJobResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Job   *borgpb.Job            `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
-	// The update that is rolling, or the last one.
-	Update        *borgpb.Update `protobuf:"bytes,2,opt,name=update,proto3" json:"update,omitempty"`
-	Index         uint64         `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Never absent: a job that is not there is an error.
+	Job *borgpb.Job `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// The update that is rolling, or the last one; absent: none ever was.
+	Update *borgpb.Update `protobuf:"bytes,2,opt,name=update,proto3" json:"update,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -600,13 +635,15 @@ func (x *GetJobResponse) GetIndex() uint64 {
 	return 0
 }
 
+// ListJobsRequest says which jobs; all that is given must hold.
 type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: all users.
+	// Owner; empty: all.
 	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// AND-only selector over labels: "a=b,c!=d,e in (x,y),f".
-	Selector string   `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
-	Mode     ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
+	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
+	// How fresh the answer must be.
+	Mode ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
 	// Dead jobs too.
 	Dead          bool `protobuf:"varint,4,opt,name=dead,proto3" json:"dead,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -671,10 +708,14 @@ func (x *ListJobsRequest) GetDead() bool {
 	return false
 }
 
+// ListJobsResponse is those jobs at one log index. At most 7 MiB; what is
+// longer is an error.
 type ListJobsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Jobs          []*borgpb.Job          `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordered by user and name.
+	Jobs []*borgpb.Job `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -723,21 +764,27 @@ func (x *ListJobsResponse) GetIndex() uint64 {
 	return 0
 }
 
+// ListTasksRequest says which tasks; all that is given must hold.
 type ListTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Both empty: all tasks that have been placed or are dead; see also machine.
+	// Owner. Empty, and name too: all tasks that have been placed or are dead;
+	// see also machine.
 	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job; empty: all of the owner's.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Only this index, when has_index.
-	Index    uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
-	HasIndex bool   `protobuf:"varint,4,opt,name=has_index,json=hasIndex,proto3" json:"has_index,omitempty"`
+	// Only tasks of this index, when has_index.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// index is given.
+	HasIndex bool `protobuf:"varint,4,opt,name=has_index,json=hasIndex,proto3" json:"has_index,omitempty"`
 	// Earlier attempts too.
 	Attempts bool `protobuf:"varint,5,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// Only tasks on this machine.
-	Machine string   `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"`
-	Mode    ReadMode `protobuf:"varint,7,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
-	// Page: tasks after this one ("user/job/index"); at most limit (zero: 1,000).
-	After         string `protobuf:"bytes,8,opt,name=after,proto3" json:"after,omitempty"`
+	// Only tasks on this machine; empty: on any or none.
+	Machine string `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"`
+	// How fresh the answer must be.
+	Mode ReadMode `protobuf:"varint,7,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
+	// Only tasks behind this one ("user/job/index"); empty: from the first.
+	After string `protobuf:"bytes,8,opt,name=after,proto3" json:"after,omitempty"`
+	// At most so many tasks; zero: 1,000. More than 10,000 counts as that.
 	Limit         uint32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -836,10 +883,13 @@ func (x *ListTasksRequest) GetLimit() uint32 {
 	return 0
 }
 
+// ListTasksResponse is one page, closed early once it has 4 MiB.
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Tasks []*borgpb.Task         `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
-	Index uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Ordered by user, job and index.
+	Tasks []*borgpb.Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// Log index that this page stands for.
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// Not empty: there are more; ask again with after set to this.
 	NextAfter     string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -897,11 +947,14 @@ func (x *ListTasksResponse) GetNextAfter() string {
 	return ""
 }
 
+// ListAllocsRequest says which alloc sets.
 type ListAllocsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: all alloc sets, without their allocs.
-	User          string   `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name          string   `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Owner; empty: all.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the set. Empty: all sets, without their allocs.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// How fresh the answer must be.
 	Mode          ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -958,11 +1011,15 @@ func (x *ListAllocsRequest) GetMode() ReadMode {
 	return ReadMode_READ_MODE_UNSPECIFIED
 }
 
+// ListAllocsResponse is at most 7 MiB; what is longer is an error.
 type ListAllocsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	AllocSets     []*borgpb.AllocSet     `protobuf:"bytes,1,rep,name=alloc_sets,json=allocSets,proto3" json:"alloc_sets,omitempty"`
-	Allocs        []*borgpb.Alloc        `protobuf:"bytes,2,rep,name=allocs,proto3" json:"allocs,omitempty"`
-	Index         uint64                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordered by user and name.
+	AllocSets []*borgpb.AllocSet `protobuf:"bytes,1,rep,name=alloc_sets,json=allocSets,proto3" json:"alloc_sets,omitempty"`
+	// Those of the named set, by index; otherwise empty.
+	Allocs []*borgpb.Alloc `protobuf:"bytes,2,rep,name=allocs,proto3" json:"allocs,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1018,11 +1075,14 @@ func (x *ListAllocsResponse) GetIndex() uint64 {
 	return 0
 }
 
+// ListMachinesRequest says which machines; all that is given must hold.
 type ListMachinesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Empty: all.
-	Name          string   `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	Selector      string   `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
+	// Name of the machine; empty: all.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in ListJobsRequest, over attributes and labels.
+	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
+	// How fresh the answer must be. A stale one may lack unknown_tasks.
 	Mode          ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1079,10 +1139,13 @@ func (x *ListMachinesRequest) GetMode() ReadMode {
 	return ReadMode_READ_MODE_UNSPECIFIED
 }
 
+// ListMachinesResponse is at most 7 MiB; what is longer is an error.
 type ListMachinesResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Machines      []*borgpb.Machine      `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
-	Index         uint64                 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Ordered by name.
+	Machines []*borgpb.Machine `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1131,17 +1194,21 @@ func (x *ListMachinesResponse) GetIndex() uint64 {
 	return 0
 }
 
+// AddMachineRequest says where the borglet of a new machine listens.
 type AddMachineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// host:port of the borglet.
 	Addr string `protobuf:"bytes,1,opt,name=addr,proto3" json:"addr,omitempty"`
 	// Empty: the name that the borglet gives.
-	Name   string            `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// As in borg.Meta.
 	Labels map[string]string `protobuf:"bytes,3,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Added to what the borglet says of itself.
-	Attributes    map[string]string `protobuf:"bytes,4,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	RequestId     string            `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	RequestWallNs int64             `protobuf:"varint,6,opt,name=request_wall_ns,json=requestWallNs,proto3" json:"request_wall_ns,omitempty"`
+	Attributes map[string]string `protobuf:"bytes,4,rep,name=attributes,proto3" json:"attributes,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As in borg.Op.
+	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
+	// As in borg.Op. Nanoseconds since 1970.
+	RequestWallNs int64 `protobuf:"varint,6,opt,name=request_wall_ns,json=requestWallNs,proto3" json:"request_wall_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1218,10 +1285,13 @@ func (x *AddMachineRequest) GetRequestWallNs() int64 {
 	return 0
 }
 
+// AddMachineResponse is the answer of the cell.
 type AddMachineResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Result        *borgpb.Result         `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the AddMachine op; may hold a refusal.
+	Result *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	// Name under which the cell knows the machine.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1270,11 +1340,15 @@ func (x *AddMachineResponse) GetName() string {
 	return ""
 }
 
+// WhyRequest names a task.
 type WhyRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	User          string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Index         uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task.
+	Index         uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1330,17 +1404,20 @@ func (x *WhyRequest) GetIndex() uint32 {
 	return 0
 }
 
+// WhyResponse says why something waits, or where it is.
 type WhyResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Task  *borgpb.Task           `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// As it is now; absent in what a scheduler says of an alloc.
+	Task *borgpb.Task `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
 	// One sentence: what stands in the way, or that it runs and where.
 	Summary string `protobuf:"bytes,2,opt,name=summary,proto3" json:"summary,omitempty"`
 	// Machines of the cell; the counts of the reasons add up to it.
-	Machines uint32       `protobuf:"varint,3,opt,name=machines,proto3" json:"machines,omitempty"`
-	Reasons  []*WhyReason `protobuf:"bytes,4,rep,name=reasons,proto3" json:"reasons,omitempty"`
-	// Smallest single changes that would place it.
+	Machines uint32 `protobuf:"varint,3,opt,name=machines,proto3" json:"machines,omitempty"`
+	// Only for what waits.
+	Reasons []*WhyReason `protobuf:"bytes,4,rep,name=reasons,proto3" json:"reasons,omitempty"`
+	// Smallest single changes of the request that would place it, each tried.
 	Changes []*WhyChange `protobuf:"bytes,5,rep,name=changes,proto3" json:"changes,omitempty"`
-	// Log index of the scheduler's copy that was asked.
+	// Log index of the copy of the cell that was asked.
 	Index         uint64 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1424,7 +1501,8 @@ type WhyReason struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Short stable word: "down", "draining", "constraint", "taint", "ports",
 	// "cpu", "memory", "disk", "devices", "domain_limit", "alloc", "fits".
-	Test     string `protobuf:"bytes,1,opt,name=test,proto3" json:"test,omitempty"`
+	Test string `protobuf:"bytes,1,opt,name=test,proto3" json:"test,omitempty"`
+	// Number of machines that failed this test first.
 	Machines uint32 `protobuf:"varint,2,opt,name=machines,proto3" json:"machines,omitempty"`
 	// "arch=arm", "needs 4.0 cpu, best machine m3 has 2.5 free".
 	Detail string `protobuf:"bytes,3,opt,name=detail,proto3" json:"detail,omitempty"`
@@ -1492,11 +1570,12 @@ func (x *WhyReason) GetNearest() string {
 	return ""
 }
 
+// WhyChange is a smaller request that would find a place.
 type WhyChange struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// "memory 14.0 GiB -> 12.5 GiB".
 	Change string `protobuf:"bytes,1,opt,name=change,proto3" json:"change,omitempty"`
-	// How many machines it would then fit.
+	// Number of machines that it would then fit.
 	Machines      uint32 `protobuf:"varint,2,opt,name=machines,proto3" json:"machines,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1546,14 +1625,17 @@ func (x *WhyChange) GetMachines() uint32 {
 	return 0
 }
 
+// EventsRequest says which events; all that is given must hold.
 type EventsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// From this log index on; zero: as far back as is kept.
 	FromIndex uint64 `protobuf:"varint,1,opt,name=from_index,json=fromIndex,proto3" json:"from_index,omitempty"`
-	// Only about this job "<user>/<name>" and its tasks, or this machine.
-	Job     string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	// Only about this job "<user>/<name>" and its tasks; empty: any.
+	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	// Only about this machine, by name; empty: any.
 	Machine string `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
-	Follow  bool   `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
+	// Go on with events as they happen.
+	Follow bool `protobuf:"varint,4,opt,name=follow,proto3" json:"follow,omitempty"`
 	// At most so many of the newest before following; zero: all.
 	Last          uint32 `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1625,10 +1707,13 @@ func (x *EventsRequest) GetLast() uint32 {
 	return 0
 }
 
+// EventsResponse is a run of events, at most 500.
 type EventsResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Events []*borgpb.Event        `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
-	// Events before this index are no longer kept.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they happened.
+	Events []*borgpb.Event `protobuf:"bytes,1,rep,name=events,proto3" json:"events,omitempty"`
+	// Events before this log index are no longer kept: a replica keeps the last
+	// 100,000 since its start.
 	OldestIndex   uint64 `protobuf:"varint,2,opt,name=oldest_index,json=oldestIndex,proto3" json:"oldest_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1678,15 +1763,21 @@ func (x *EventsResponse) GetOldestIndex() uint64 {
 	return 0
 }
 
+// LogsRequest names a copy of a task and a part of what it wrote.
 type LogsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Index uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	// Zero: the current attempt, or the last one.
-	Attempt uint64    `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
-	Stream  LogStream `protobuf:"varint,5,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
-	Follow  bool      `protobuf:"varint,6,opt,name=follow,proto3" json:"follow,omitempty"`
+	Attempt uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Unspecified: both, standard output first.
+	Stream LogStream `protobuf:"varint,5,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
+	// Go on until the copy has ended.
+	Follow bool `protobuf:"varint,6,opt,name=follow,proto3" json:"follow,omitempty"`
 	// Start so many bytes before the end; zero: from the start.
 	TailBytes     int64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1772,10 +1863,13 @@ func (x *LogsRequest) GetTailBytes() int64 {
 	return 0
 }
 
+// LogsResponse is a piece of one stream.
 type LogsResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Data          []byte                 `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
-	Stream        LogStream              `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 64 KiB, as the task wrote it.
+	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
+	// Which stream it is from; never unspecified.
+	Stream        LogStream `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1824,10 +1918,13 @@ func (x *LogsResponse) GetStream() LogStream {
 	return LogStream_LOG_STREAM_UNSPECIFIED
 }
 
+// FollowRequest says who follows, for the log.
 type FollowRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Scheduler     string                 `protobuf:"bytes,1,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
-	Build         string                 `protobuf:"bytes,2,opt,name=build,proto3" json:"build,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the scheduler; empty: the default one.
+	Scheduler string `protobuf:"bytes,1,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
+	// Build of the scheduler.
+	Build         string `protobuf:"bytes,2,opt,name=build,proto3" json:"build,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1878,13 +1975,18 @@ func (x *FollowRequest) GetBuild() string {
 
 // FollowResponse: first records until records_end, then entries.
 type FollowResponse struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Records    []*Record              `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
-	RecordsEnd bool                   `protobuf:"varint,2,opt,name=records_end,json=recordsEnd,proto3" json:"records_end,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order of their keys.
+	Records []*Record `protobuf:"bytes,1,rep,name=records,proto3" json:"records,omitempty"`
+	// No records are left; entries follow.
+	RecordsEnd bool `protobuf:"varint,2,opt,name=records_end,json=recordsEnd,proto3" json:"records_end,omitempty"`
 	// Log index that the records stand for; with records_end.
-	Index         uint64            `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
-	CellId        string            `protobuf:"bytes,4,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	Epoch         uint64            `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Random id of the cell; with records_end.
+	CellId string `protobuf:"bytes,4,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	// Epoch of the cell, see borg.CheckpointHeader; with records_end.
+	Epoch uint64 `protobuf:"varint,5,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// In log order, the first behind index.
 	Entries       []*CommittedEntry `protobuf:"bytes,6,rep,name=entries,proto3" json:"entries,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1964,9 +2066,11 @@ func (x *FollowResponse) GetEntries() []*CommittedEntry {
 
 // Record is one object of the cell in its own fixed field encoding.
 type Record struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Key           []byte                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
-	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// See docs/format-cell-records.md, as for the value.
+	Key []byte `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	// Begins with the layout of the record.
+	Value         []byte `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2015,11 +2119,15 @@ func (x *Record) GetValue() []byte {
 	return nil
 }
 
+// CommittedEntry is one applied entry of the log.
 type CommittedEntry struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Index         uint64                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
-	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
-	Data          []byte                 `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its log index.
+	Index uint64 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Raft term in which it was made.
+	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	// A marshaled borg.Entry; empty: raft's own.
+	Data          []byte `protobuf:"bytes,3,opt,name=data,proto3" json:"data,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2075,9 +2183,11 @@ func (x *CommittedEntry) GetData() []byte {
 	return nil
 }
 
+// AssignRequest is a batch of places that a scheduler found.
 type AssignRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Assign        *borgpb.Assign         `protobuf:"bytes,1,opt,name=assign,proto3" json:"assign,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most what one log entry holds, 1 MiB.
+	Assign        *borgpb.Assign `protobuf:"bytes,1,opt,name=assign,proto3" json:"assign,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2119,9 +2229,11 @@ func (x *AssignRequest) GetAssign() *borgpb.Assign {
 	return nil
 }
 
+// AssignResponse is the answer of the cell.
 type AssignResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Result        *borgpb.Result         `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its items answer the assignments, in order.
+	Result        *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2163,11 +2275,15 @@ func (x *AssignResponse) GetResult() *borgpb.Result {
 	return nil
 }
 
+// ExplainRequest names a task, or an alloc.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	User  string                 `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
-	Name  string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Index uint32                 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Owner.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job or alloc set.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task or alloc.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	// Wait until the copy has come to this log index.
 	MinIndex      uint64 `protobuf:"varint,4,opt,name=min_index,json=minIndex,proto3" json:"min_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2232,9 +2348,11 @@ func (x *ExplainRequest) GetMinIndex() uint64 {
 	return 0
 }
 
+// ExplainResponse is passed on to who asked the master.
 type ExplainResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Why           *WhyResponse           `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Never absent.
+	Why           *WhyResponse `protobuf:"bytes,1,opt,name=why,proto3" json:"why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2276,18 +2394,24 @@ func (x *ExplainResponse) GetWhy() *WhyResponse {
 	return nil
 }
 
+// ReportRequest is what a link shard found since its last report. Empty ones
+// keep the contact.
 type ReportRequest struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Replica uint64                 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
-	Term    uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
-	Reports *borgpb.Reports        `protobuf:"bytes,3,opt,name=reports,proto3" json:"reports,omitempty"`
-	// Machines of this shard and how the last polls went.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Id of the replica whose shard it is.
+	Replica uint64 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	// Raft term of that replica.
+	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	// At most 2,000 tasks; absent: nothing new.
+	Reports *borgpb.Reports `protobuf:"bytes,3,opt,name=reports,proto3" json:"reports,omitempty"`
+	// Machines of this shard and how the last polls went; at most 5,000.
 	Contacts []*Contact `protobuf:"bytes,4,rep,name=contacts,proto3" json:"contacts,omitempty"`
 	// Copies that the cell knows nothing of, by machine; a machine without tasks
 	// has none any more. Sent when the list of a machine changes, and all of them
 	// with the first report to a newly elected master.
-	Unknown       []*borgpb.MachineReport `protobuf:"bytes,5,rep,name=unknown,proto3" json:"unknown,omitempty"`
-	CellId        string                  `protobuf:"bytes,6,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	Unknown []*borgpb.MachineReport `protobuf:"bytes,5,rep,name=unknown,proto3" json:"unknown,omitempty"`
+	// Random id of the cell; one of another cell is refused.
+	CellId        string `protobuf:"bytes,6,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2367,14 +2491,18 @@ func (x *ReportRequest) GetCellId() string {
 // Contact is how a shard gets on with a machine; sent when it changes, with every
 // miss, and while the cell has a machine as down that is reached.
 type Contact struct {
-	state   protoimpl.MessageState `protogen:"open.v1"`
-	Machine string                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
-	Reached bool                   `protobuf:"varint,2,opt,name=reached,proto3" json:"reached,omitempty"`
-	// Polls missed in a row.
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// The last poll was answered.
+	Reached bool `protobuf:"varint,2,opt,name=reached,proto3" json:"reached,omitempty"`
+	// Polls missed in a row; zero when reached.
 	Missed uint32 `protobuf:"varint,3,opt,name=missed,proto3" json:"missed,omitempty"`
-	Error  string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
-	// What the cell should be told of the machine: its borglet says other things
-	// of it than before, or than the cell has where only the machine can know.
+	// Why the last poll failed, for people; empty when reached.
+	Error string `protobuf:"bytes,4,opt,name=error,proto3" json:"error,omitempty"`
+	// What the cell should be told of the machine: its borglet says other
+	// things of it than before, or than the cell has where only the machine can
+	// know. Absent: nothing.
 	Set           *borgpb.SetMachine `protobuf:"bytes,5,opt,name=set,proto3" json:"set,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2445,17 +2573,20 @@ func (x *Contact) GetSet() *borgpb.SetMachine {
 	return nil
 }
 
+// ReportResponse is the elected master's answer.
 type ReportResponse struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Result *borgpb.Result         `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the reports; absent when there were none.
+	Result *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
 	// Term of the elected master that answers.
 	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	// Replicas that share the machines among themselves; empty: not decided yet
 	// in this term, each keeps the share that it has.
 	Live []uint64 `protobuf:"varint,3,rep,packed,name=live,proto3" json:"live,omitempty"`
 	// Counts the changes of live within the term, from 1.
-	LiveVersion        uint64 `protobuf:"varint,4,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
-	SchedulerConnected bool   `protobuf:"varint,5,opt,name=scheduler_connected,json=schedulerConnected,proto3" json:"scheduler_connected,omitempty"`
+	LiveVersion uint64 `protobuf:"varint,4,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
+	// A scheduler process follows the elected master.
+	SchedulerConnected bool `protobuf:"varint,5,opt,name=scheduler_connected,json=schedulerConnected,proto3" json:"scheduler_connected,omitempty"`
 	unknownFields      protoimpl.UnknownFields
 	sizeCache          protoimpl.SizeCache
 }
@@ -2525,11 +2656,15 @@ func (x *ReportResponse) GetSchedulerConnected() bool {
 	return false
 }
 
+// ProbeRequest names a machine to try.
 type ProbeRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Machine       string                 `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
-	Addr          string                 `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`
-	Term          uint64                 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine, for people.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// host:port of its borglet.
+	Addr string `protobuf:"bytes,2,opt,name=addr,proto3" json:"addr,omitempty"`
+	// Raft term of the elected master that asks.
+	Term          uint64 `protobuf:"varint,3,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2585,10 +2720,13 @@ func (x *ProbeRequest) GetTerm() uint64 {
 	return 0
 }
 
+// ProbeResponse is a second opinion.
 type ProbeResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Reached       bool                   `protobuf:"varint,1,opt,name=reached,proto3" json:"reached,omitempty"`
-	Error         string                 `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The borglet answered in time.
+	Reached bool `protobuf:"varint,1,opt,name=reached,proto3" json:"reached,omitempty"`
+	// Why it did not, for people.
+	Error         string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }

@@ -44,10 +44,15 @@ type MasterServiceClient interface {
 	Mutate(ctx context.Context, in *MutateRequest, opts ...grpc.CallOption) (*MutateResponse, error)
 	// GetCell says who is elected and how the cell is.
 	GetCell(ctx context.Context, in *GetCellRequest, opts ...grpc.CallOption) (*GetCellResponse, error)
+	// GetJob tells of one job and its update.
 	GetJob(ctx context.Context, in *GetJobRequest, opts ...grpc.CallOption) (*GetJobResponse, error)
+	// ListJobs tells of all jobs that are asked for, by key.
 	ListJobs(ctx context.Context, in *ListJobsRequest, opts ...grpc.CallOption) (*ListJobsResponse, error)
+	// ListTasks tells of tasks in pages, by job and index.
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksResponse, error)
+	// ListAllocs tells of alloc sets, or of one set and its allocs.
 	ListAllocs(ctx context.Context, in *ListAllocsRequest, opts ...grpc.CallOption) (*ListAllocsResponse, error)
+	// ListMachines tells of machines, by name.
 	ListMachines(ctx context.Context, in *ListMachinesRequest, opts ...grpc.CallOption) (*ListMachinesResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
 	// into the cell.
@@ -208,10 +213,15 @@ type MasterServiceServer interface {
 	Mutate(context.Context, *MutateRequest) (*MutateResponse, error)
 	// GetCell says who is elected and how the cell is.
 	GetCell(context.Context, *GetCellRequest) (*GetCellResponse, error)
+	// GetJob tells of one job and its update.
 	GetJob(context.Context, *GetJobRequest) (*GetJobResponse, error)
+	// ListJobs tells of all jobs that are asked for, by key.
 	ListJobs(context.Context, *ListJobsRequest) (*ListJobsResponse, error)
+	// ListTasks tells of tasks in pages, by job and index.
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksResponse, error)
+	// ListAllocs tells of alloc sets, or of one set and its allocs.
 	ListAllocs(context.Context, *ListAllocsRequest) (*ListAllocsResponse, error)
+	// ListMachines tells of machines, by name.
 	ListMachines(context.Context, *ListMachinesRequest) (*ListMachinesResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
 	// into the cell.
@@ -693,6 +703,7 @@ const (
 //
 // SchedulerService is served by a scheduler process for its master.
 type SchedulerServiceClient interface {
+	// Explain says why a task or alloc waits, by the scheduler's own tests.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
 }
 
@@ -720,6 +731,7 @@ func (c *schedulerServiceClient) Explain(ctx context.Context, in *ExplainRequest
 //
 // SchedulerService is served by a scheduler process for its master.
 type SchedulerServiceServer interface {
+	// Explain says why a task or alloc waits, by the scheduler's own tests.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
 	mustEmbedUnimplementedSchedulerServiceServer()
 }

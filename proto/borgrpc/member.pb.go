@@ -22,6 +22,7 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// ListMembersRequest asks for all of them.
 type ListMembersRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -58,10 +59,13 @@ func (*ListMembersRequest) Descriptor() ([]byte, []int) {
 	return file_borgrpc_member_proto_rawDescGZIP(), []int{0}
 }
 
+// ListMembersResponse is the membership of one term.
 type ListMembersResponse struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Members       []*MemberStatus        `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
-	Term          uint64                 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By id.
+	Members []*MemberStatus `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
+	// Raft term of the elected master that answers.
+	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -112,10 +116,12 @@ func (x *ListMembersResponse) GetTerm() uint64 {
 
 // MemberStatus is one replica as the elected master sees it.
 type MemberStatus struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Member *borgpb.Member         `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id, address and incarnation.
+	Member *borgpb.Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
 	// Does not vote.
 	Learner bool `protobuf:"varint,2,opt,name=learner,proto3" json:"learner,omitempty"`
+	// It is the elected master.
 	Elected bool `protobuf:"varint,3,opt,name=elected,proto3" json:"elected,omitempty"`
 	// Its link shard is in contact with the elected master.
 	Live          bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
@@ -181,9 +187,12 @@ func (x *MemberStatus) GetLive() bool {
 	return false
 }
 
+// AddMemberRequest names a replica that is new to the cell.
 type AddMemberRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Member        *borgpb.Member         `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An id from 1 that was never used, and an address. Its incarnation is
+	// logged when it is first seen.
+	Member        *borgpb.Member `protobuf:"bytes,1,opt,name=member,proto3" json:"member,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -225,6 +234,7 @@ func (x *AddMemberRequest) GetMember() *borgpb.Member {
 	return nil
 }
 
+// AddMemberResponse says that the change is committed.
 type AddMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -261,9 +271,11 @@ func (*AddMemberResponse) Descriptor() ([]byte, []int) {
 	return file_borgrpc_member_proto_rawDescGZIP(), []int{4}
 }
 
+// PromoteMemberRequest names a learner.
 type PromoteMemberRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -305,6 +317,7 @@ func (x *PromoteMemberRequest) GetId() uint64 {
 	return 0
 }
 
+// PromoteMemberResponse says that the change is committed.
 type PromoteMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -341,9 +354,11 @@ func (*PromoteMemberResponse) Descriptor() ([]byte, []int) {
 	return file_borgrpc_member_proto_rawDescGZIP(), []int{6}
 }
 
+// RemoveMemberRequest names a member, voter or learner.
 type RemoveMemberRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Id            uint64                 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id.
+	Id            uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -385,6 +400,7 @@ func (x *RemoveMemberRequest) GetId() uint64 {
 	return 0
 }
 
+// RemoveMemberResponse says that the change is committed.
 type RemoveMemberResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

@@ -32,12 +32,14 @@ const (
 // MemberService changes which replicas a cell has. Calls to a follower are
 // forwarded to the elected master. For operators.
 type MemberServiceClient interface {
+	// ListMembers says who the replicas are, as the elected master sees them.
 	ListMembers(ctx context.Context, in *ListMembersRequest, opts ...grpc.CallOption) (*ListMembersResponse, error)
 	// AddMember takes a new replica in as a learner: it is sent the log but does
 	// not vote.
 	AddMember(ctx context.Context, in *AddMemberRequest, opts ...grpc.CallOption) (*AddMemberResponse, error)
 	// PromoteMember gives a learner that has caught up its vote.
 	PromoteMember(ctx context.Context, in *PromoteMemberRequest, opts ...grpc.CallOption) (*PromoteMemberResponse, error)
+	// RemoveMember takes a replica out for good; its id is never used again.
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
 }
 
@@ -96,12 +98,14 @@ func (c *memberServiceClient) RemoveMember(ctx context.Context, in *RemoveMember
 // MemberService changes which replicas a cell has. Calls to a follower are
 // forwarded to the elected master. For operators.
 type MemberServiceServer interface {
+	// ListMembers says who the replicas are, as the elected master sees them.
 	ListMembers(context.Context, *ListMembersRequest) (*ListMembersResponse, error)
 	// AddMember takes a new replica in as a learner: it is sent the log but does
 	// not vote.
 	AddMember(context.Context, *AddMemberRequest) (*AddMemberResponse, error)
 	// PromoteMember gives a learner that has caught up its vote.
 	PromoteMember(context.Context, *PromoteMemberRequest) (*PromoteMemberResponse, error)
+	// RemoveMember takes a replica out for good; its id is never used again.
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
 	mustEmbedUnimplementedMemberServiceServer()
 }

@@ -21,17 +21,21 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// SendRequest is what one replica has for another at a moment.
 type SendRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First message of a stream only.
+	// Random id of the cell. First message of a stream only, as all fields but
+	// messages.
 	CellId string `protobuf:"bytes,1,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	Epoch  uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	From   uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
-	// Each is a marshaled raftpb.Message.
+	// Epoch of the cell (see borg.CheckpointHeader); must be the receiver's.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Id of the sender.
+	From uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Each is a marshaled raftpb.Message, never a snapshot.
 	Messages [][]byte `protobuf:"bytes,4,rep,name=messages,proto3" json:"messages,omitempty"`
-	// First message of a stream only: whom it is meant for, and the sender's
-	// incarnation (see borg.Member).
-	To            uint64 `protobuf:"varint,5,opt,name=to,proto3" json:"to,omitempty"`
+	// Id of whom it is meant for.
+	To uint64 `protobuf:"varint,5,opt,name=to,proto3" json:"to,omitempty"`
+	// The sender's (see borg.Member).
 	Incarnation   uint64 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -109,6 +113,7 @@ func (x *SendRequest) GetIncarnation() uint64 {
 	return 0
 }
 
+// SendResponse ends a stream; nothing is answered on it.
 type SendResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -145,18 +150,24 @@ func (*SendResponse) Descriptor() ([]byte, []int) {
 	return file_borgrpc_raft_proto_rawDescGZIP(), []int{1}
 }
 
+// SendSnapshotRequest is a piece of a checkpoint file. What says whose it is
+// comes with the first one.
 type SendSnapshotRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First message of a stream only.
+	// Random id of the cell. First message of a stream only, as all fields but
+	// chunk.
 	CellId string `protobuf:"bytes,1,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
-	Epoch  uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	From   uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
+	// Epoch of the cell (see borg.CheckpointHeader); must be the receiver's.
+	Epoch uint64 `protobuf:"varint,2,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Id of the sender.
+	From uint64 `protobuf:"varint,3,opt,name=from,proto3" json:"from,omitempty"`
 	// The marshaled raftpb.Message of type MsgSnap, without data.
 	Message []byte `protobuf:"bytes,4,opt,name=message,proto3" json:"message,omitempty"`
 	// Bytes of the checkpoint file, in order.
 	Chunk []byte `protobuf:"bytes,5,opt,name=chunk,proto3" json:"chunk,omitempty"`
-	// First message of a stream only.
-	To            uint64 `protobuf:"varint,6,opt,name=to,proto3" json:"to,omitempty"`
+	// Id of whom it is meant for.
+	To uint64 `protobuf:"varint,6,opt,name=to,proto3" json:"to,omitempty"`
+	// The sender's (see borg.Member).
 	Incarnation   uint64 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -241,6 +252,8 @@ func (x *SendSnapshotRequest) GetIncarnation() uint64 {
 	return 0
 }
 
+// SendSnapshotResponse says that the file was installed, or that it came whole
+// and was not needed any more.
 type SendSnapshotResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields

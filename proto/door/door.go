@@ -132,8 +132,13 @@ func Reason(err error) string {
 	if _, dial, ok := strings.Cut(text, "transport: Error while dialing: "); ok {
 		return strings.TrimSuffix(dial, `"`)
 	}
-	if s.Code() == codes.DeadlineExceeded {
+	// A connection that the library closed by itself was taken and then never
+	// greeted, as by a process that hangs.
+	if s.Code() == codes.DeadlineExceeded || strings.HasSuffix(strings.TrimSuffix(text, `"`), "use of closed network connection") {
 		return "no answer in time"
+	}
+	if _, reason, ok := strings.Cut(text, `connection error: desc = "`); ok {
+		return strings.TrimSuffix(reason, `"`)
 	}
 	return text
 }

@@ -114,6 +114,14 @@ func TestReason(t *testing.T) {
 	if got, want := door.Reason(err), "dial tcp "+l.Addr().String()+": connect: connection refused"; got != want {
 		t.Errorf("Reason(%v) = %q, want %q", err, got, want)
 	}
+	hangs := status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: read tcp 127.0.0.1:1->127.0.0.1:2: use of closed network connection"`)
+	if got := door.Reason(hangs); got != "no answer in time" {
+		t.Errorf("Reason of a peer that hangs = %q", got)
+	}
+	broken := status.Error(codes.Unavailable, `connection error: desc = "error reading server preface: EOF"`)
+	if got := door.Reason(broken); got != "error reading server preface: EOF" {
+		t.Errorf("Reason of a peer that speaks something else = %q", got)
+	}
 	if got := door.Reason(status.Error(codes.NotFound, "no such job")); got != "no such job" {
 		t.Errorf("Reason of an answer = %q, want its message", got)
 	}

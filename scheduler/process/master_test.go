@@ -89,6 +89,13 @@ func (m *master) cut() {
 	m.wake()
 }
 
+// followed is how often a scheduler began to follow.
+func (m *master) followed() int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.follows
+}
+
 // do applies an op.
 func (m *master) do(op *borgpb.Op) *borgpb.Result {
 	m.mu.Lock()

@@ -109,6 +109,7 @@ func TestReconnects(t *testing.T) {
 	m.must(t, addMachine("m1", 1_000_000))
 	for i := range 10 {
 		job := fmt.Sprintf("job%d", i)
+		followed := m.followed()
 		m.must(t, submitJob(job, 50, 100))
 		m.cut()
 		if i == 5 {
@@ -117,6 +118,9 @@ func TestReconnects(t *testing.T) {
 			m.listen(t, addr)
 		}
 		eventually(t, job+" runs", func() bool { return m.running(job) == 50 })
+		// It may have been placed just before the cut; the next one must meet a
+		// connection.
+		eventually(t, "the master is followed again", func() bool { return m.followed() > followed })
 	}
 	m.view(func(c *cell.Cell) {
 		if m.follows < 10 {

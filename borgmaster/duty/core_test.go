@@ -1,4 +1,4 @@
-package borgmaster
+package duty
 
 import (
 	"fmt"
@@ -19,7 +19,7 @@ import (
 // an event at a time, its output what the shell is to do.
 func TestDuties(t *testing.T) {
 	datadriven.Walk(t, "testdata/duties", func(t *testing.T, path string) {
-		d := newDuties()
+		d := New()
 		now := int64(0)
 		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
 			var at string
@@ -49,7 +49,7 @@ func TestDuties(t *testing.T) {
 }
 
 // heartbeats lets replicas report once a second until a time.
-func heartbeats(t *testing.T, td *datadriven.TestData, d *duties, now *int64) string {
+func heartbeats(t *testing.T, td *datadriven.TestData, d *Core, now *int64) string {
 	t.Helper()
 	var until int64
 	var replicas string
@@ -58,7 +58,7 @@ func heartbeats(t *testing.T, td *datadriven.TestData, d *duties, now *int64) st
 	var b strings.Builder
 	for ; *now <= until*1e9; *now += 1e9 {
 		for _, id := range ids(t, replicas) {
-			for _, e := range d.Step(*now, reported{Replica: id}) {
+			for _, e := range d.Step(*now, Reported{Replica: id}) {
 				b.WriteString(showEffect(e))
 			}
 		}
@@ -80,24 +80,24 @@ func ids(t *testing.T, text string) []uint64 {
 	return all
 }
 
-func parseDuty(t *testing.T, td *datadriven.TestData) dutyEvent {
+func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 	t.Helper()
 	var text string
 	var replica, n uint64
 	td.MaybeScanArgs(t, "replica", &replica)
 	switch td.Cmd {
 	case "elected":
-		e := elected{Self: 1}
+		e := Elected{Self: 1}
 		td.ScanArgs(t, "term", &e.Term)
 		td.ScanArgs(t, "members", &text)
 		e.Members = ids(t, text)
 		for name := range strings.FieldsSeq(td.Input) {
 			name, down := strings.CutSuffix(name, "(down)")
-			e.Machines = append(e.Machines, machineSeen{Name: name, Addr: name + ":7101", Up: !down})
+			e.Machines = append(e.Machines, MachineSeen{Name: name, Addr: name + ":7101", Up: !down})
 		}
 		return e
 	case "report":
-		e := reported{Replica: replica}
+		e := Reported{Replica: replica}
 		for line := range strings.Lines(td.Input) {
 			f := strings.Fields(line)
 			switch f[1] {
@@ -120,33 +120,33 @@ func parseDuty(t *testing.T, td *datadriven.TestData) dutyEvent {
 		}
 		return e
 	case "probed":
-		e := probed{Replica: replica, Reached: td.HasArg("reached"), NoAnswer: td.HasArg("no-answer"), Err: "timed out"}
+		e := Probed{Replica: replica, Reached: td.HasArg("reached"), NoAnswer: td.HasArg("no-answer"), Err: "timed out"}
 		td.ScanArgs(t, "machine", &e.Machine)
 		return e
 	case "proposed":
-		e := proposed{OK: !td.HasArg("refused")}
+		e := Proposed{OK: !td.HasArg("refused")}
 		td.ScanArgs(t, "machine", &e.Machine)
 		return e
 	case "down", "up":
 		td.ScanArgs(t, "machine", &text)
-		return machineSeen{Name: text, Addr: text + ":7101", Up: td.Cmd == "up"}
+		return MachineSeen{Name: text, Addr: text + ":7101", Up: td.Cmd == "up"}
 	case "gone":
 		td.ScanArgs(t, "machine", &text)
-		return machineGone{text}
+		return MachineGone{text}
 	case "tick":
 		td.ScanArgs(t, "members", &text)
 		td.MaybeScanArgs(t, "applied", &n)
-		return ticked{Applied: n, Members: ids(t, text)}
+		return Ticked{Applied: n, Members: ids(t, text)}
 	}
 	t.Fatalf("unknown command %q", td.Cmd)
 	return nil
 }
 
-func showEffect(e dutyEffect) string {
+func showEffect(e Effect) string {
 	switch e := e.(type) {
-	case probe:
+	case Probe:
 		return fmt.Sprintf("probe %s at %s by replica %d\n", e.Machine, e.Addr, e.Replica)
-	case propose:
+	case Propose:
 		switch op := e.Op.Op.(type) {
 		case *borgpb.Op_MachineDown:
 			return fmt.Sprintf("down %s term %d: %s\n", e.Machine, op.MachineDown.Term, op.MachineDown.Reason)
@@ -161,7 +161,7 @@ func showEffect(e dutyEffect) string {
 	return fmt.Sprintf("%#v\n", e)
 }
 
-func showDuties(d *duties) string {
+func showDuties(d *Core) string {
 	var s strings.Builder
 	s.WriteString(fmt.Sprintf("live %v version %d\n", d.live, d.liveVersion))
 	if len(d.missing) > 0 {
@@ -173,7 +173,7 @@ func showDuties(d *duties) string {
 	return s.String()
 }
 
-func showOwners(d *duties, machines []string) string {
+func showOwners(d *Core, machines []string) string {
 	var b strings.Builder
 	for _, name := range machines {
 		fmt.Fprintf(&b, "%s: %v\n", name, linkshard.Ranked(name, d.live))

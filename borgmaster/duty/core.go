@@ -1,4 +1,6 @@
-package borgmaster
+// Package duty is the pure core of what the elected master does on its own.
+// Its shell is borgmaster's duty loop; the simulator drives it as it is.
+package duty
 
 import (
 	"fmt"
@@ -37,32 +39,32 @@ const (
 	downsPerMinutePercent = 10
 )
 
-// dutyEvent is something that the duties hear.
-type dutyEvent interface{ dutyEvent() }
+// Event is something that the duties hear.
+type Event interface{ event() }
 
 type (
-	// elected: this replica became the elected master.
-	elected struct {
+	// Elected: this replica became the elected master.
+	Elected struct {
 		Term     uint64
 		Self     uint64
 		Members  []uint64
-		Machines []machineSeen
+		Machines []MachineSeen
 	}
-	// machineSeen: the cell has the machine so.
-	machineSeen struct {
+	// MachineSeen: the cell has the machine so.
+	MachineSeen struct {
 		Name, Addr string
 		Up         bool
 	}
-	// machineGone: the cell has it no more.
-	machineGone struct{ Name string }
-	// reported: a replica's link shard spoke.
-	reported struct {
+	// MachineGone: the cell has it no more.
+	MachineGone struct{ Name string }
+	// Reported: a replica's link shard spoke.
+	Reported struct {
 		Replica  uint64
 		Contacts []*borgrpc.Contact
 		Unknown  []*borgpb.MachineReport
 	}
-	// probed: a second replica tried a machine.
-	probed struct {
+	// Probed: a second replica tried a machine.
+	Probed struct {
 		Machine string
 		Replica uint64
 		// The replica itself did not answer: nothing was learnt.
@@ -70,53 +72,53 @@ type (
 		Reached  bool
 		Err      string
 	}
-	// proposed: how the proposal of an op about a machine ended.
-	proposed struct {
+	// Proposed: how the proposal of an op about a machine ended.
+	Proposed struct {
 		Machine string
 		OK      bool
 	}
-	// ticked: time passed. Applied is the log's applied index.
-	ticked struct {
+	// Ticked: time passed. Applied is the log's applied index.
+	Ticked struct {
 		Applied uint64
 		Members []uint64
 	}
 )
 
-func (elected) dutyEvent()     {}
-func (machineSeen) dutyEvent() {}
-func (machineGone) dutyEvent() {}
-func (reported) dutyEvent()    {}
-func (probed) dutyEvent()      {}
-func (proposed) dutyEvent()    {}
-func (ticked) dutyEvent()      {}
+func (Elected) event()     {}
+func (MachineSeen) event() {}
+func (MachineGone) event() {}
+func (Reported) event()    {}
+func (Probed) event()      {}
+func (Proposed) event()    {}
+func (Ticked) event()      {}
 
-// dutyEffect is something that the shell must do.
-type dutyEffect interface{ dutyEffect() }
+// Effect is something that the shell must do.
+type Effect interface{ effect() }
 
 type (
-	// probe: let a replica try the machine once; answer with probed.
-	probe struct {
+	// Probe: let a replica try the machine once; answer with Probed.
+	Probe struct {
 		Machine, Addr string
 		Replica       uint64
 	}
-	// propose an op; when Machine is set, answer with proposed.
-	propose struct {
+	// Propose an op; when Machine is set, answer with Proposed.
+	Propose struct {
 		Machine string
 		Op      *borgpb.Op
 	}
 )
 
-func (probe) dutyEffect()   {}
-func (propose) dutyEffect() {}
+func (Probe) effect()   {}
+func (Propose) effect() {}
 
-// duties is the pure core of what the elected master does on its own: it
+// Core is the pure middle of what the elected master does on its own: it
 // decides which replicas share the machines, which machines are down and up
 // again, follows what borglets say of their machines, and moves the clocks.
 //
 // A machine is down only when a live replica missed five polls of it while in
 // contact with this master, and a second replica failed to reach it too. What
 // the cell does with that is the cell's.
-type duties struct {
+type Core struct {
 	term, self uint64
 	electedNs  int64
 	members    []uint64
@@ -156,38 +158,51 @@ type watched struct {
 	setAgainNs         int64
 }
 
-func newDuties() *duties { return &duties{} }
+// New returns a core that waits to hear that it is elected.
+func New() *Core { return &Core{} }
+
+// Live returns the replicas that share the machines, in order, and how often
+// that was decided in this term; 0: not yet.
+func (d *Core) Live() (live []uint64, version uint64) { return d.live, d.liveVersion }
+
+// Answer is what a replica that reported is told: who shares the machines.
+func (d *Core) Answer() *borgrpc.ReportResponse {
+	return &borgrpc.ReportResponse{Term: d.term, Live: slices.Clone(d.live), LiveVersion: d.liveVersion}
+}
+
+// Unknown returns the copies on a machine that the cell knows nothing of.
+func (d *Core) Unknown(machine string) []*borgpb.TaskReport { return d.unknown[machine] }
 
 // Step takes in one event. Effects come in an order that depends on the
 // events alone.
-func (d *duties) Step(now int64, event dutyEvent) []dutyEffect {
+func (d *Core) Step(now int64, event Event) []Effect {
 	switch e := event.(type) {
-	case elected:
+	case Elected:
 		d.begin(now, e)
-	case machineSeen:
+	case MachineSeen:
 		d.see(e)
-	case machineGone:
+	case MachineGone:
 		delete(d.machines, e.Name)
 		delete(d.missing, e.Name)
 		delete(d.unknown, e.Name)
-	case reported:
+	case Reported:
 		return d.hear(now, e)
-	case probed:
+	case Probed:
 		return d.judge(now, e)
-	case proposed:
+	case Proposed:
 		if m := d.machines[e.Machine]; m != nil {
 			m.proposing = false
 			// Done or not: what the cell made of it is seen by then.
 			m.tryAgainNs = now + retryNs
 		}
-	case ticked:
+	case Ticked:
 		return d.tick(now, e)
 	}
 	return nil
 }
 
-func (d *duties) begin(now int64, e elected) {
-	*d = duties{
+func (d *Core) begin(now int64, e Elected) {
+	*d = Core{
 		term: e.Term, self: e.Self, electedNs: now, members: slices.Clone(e.Members),
 		replicas: map[uint64]*heardReplica{}, machines: map[string]*watched{},
 		missing: map[string]*watched{}, unknown: map[string][]*borgpb.TaskReport{},
@@ -198,7 +213,7 @@ func (d *duties) begin(now int64, e elected) {
 	}
 }
 
-func (d *duties) see(e machineSeen) {
+func (d *Core) see(e MachineSeen) {
 	m := d.machines[e.Name]
 	if m == nil {
 		m = &watched{name: e.Name}
@@ -207,7 +222,7 @@ func (d *duties) see(e machineSeen) {
 	m.addr, m.up = e.Addr, e.Up
 }
 
-func (d *duties) hear(now int64, e reported) []dutyEffect {
+func (d *Core) hear(now int64, e Reported) []Effect {
 	if !slices.Contains(d.members, e.Replica) {
 		return nil
 	}
@@ -225,7 +240,7 @@ func (d *duties) hear(now int64, e reported) []dutyEffect {
 			d.unknown[u.Machine] = u.Tasks
 		}
 	}
-	var effects []dutyEffect
+	var effects []Effect
 	for _, c := range e.Contacts {
 		m := d.machines[c.Machine]
 		// A share that has moved: only the present owner's word counts.
@@ -237,8 +252,8 @@ func (d *duties) hear(now int64, e reported) []dutyEffect {
 	return effects
 }
 
-func (d *duties) contact(now int64, m *watched, replica uint64, c *borgrpc.Contact) []dutyEffect {
-	var effects []dutyEffect
+func (d *Core) contact(now int64, m *watched, replica uint64, c *borgrpc.Contact) []Effect {
+	var effects []Effect
 	if !c.Reached {
 		m.missed, m.missedBy, m.err = c.Missed, replica, c.Error
 		d.missing[m.name] = m
@@ -247,26 +262,26 @@ func (d *duties) contact(now int64, m *watched, replica uint64, c *borgrpc.Conta
 	d.forgive(m)
 	if !m.up && !m.proposing && now >= m.tryAgainNs {
 		m.proposing = true
-		effects = append(effects, propose{Machine: m.name, Op: &borgpb.Op{
+		effects = append(effects, Propose{Machine: m.name, Op: &borgpb.Op{
 			Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: m.name}},
 		}})
 	}
 	if c.Set != nil && c.Set.Name == m.name && now >= m.setAgainNs {
 		m.setAgainNs = now + setPauseNs
-		effects = append(effects, propose{Op: &borgpb.Op{
+		effects = append(effects, Propose{Op: &borgpb.Op{
 			Reason: "its borglet says so", Op: &borgpb.Op_SetMachine{SetMachine: c.Set},
 		}})
 	}
 	return effects
 }
 
-func (d *duties) forgive(m *watched) {
+func (d *Core) forgive(m *watched) {
 	m.missed, m.missedBy, m.err, m.contradicted = 0, 0, "", 0
 	delete(d.missing, m.name)
 }
 
 // consider asks a second replica when the first one's misses are enough.
-func (d *duties) consider(now int64, m *watched) []dutyEffect {
+func (d *Core) consider(now int64, m *watched) []Effect {
 	if !m.up || m.missed < missesForDown || m.probing || m.proposing || now < m.tryAgainNs || now < d.electedNs+detectionNs {
 		return nil
 	}
@@ -285,11 +300,11 @@ func (d *duties) consider(now int64, m *watched) []dutyEffect {
 		second = d.self
 	}
 	m.probing = true
-	return []dutyEffect{probe{Machine: m.name, Addr: m.addr, Replica: second}}
+	return []Effect{Probe{Machine: m.name, Addr: m.addr, Replica: second}}
 }
 
 // judge acts on a second replica's try.
-func (d *duties) judge(now int64, e probed) []dutyEffect {
+func (d *Core) judge(now int64, e Probed) []Effect {
 	m := d.machines[e.Machine]
 	if m == nil || !m.probing {
 		return nil
@@ -316,13 +331,13 @@ func (d *duties) judge(now int64, e probed) []dutyEffect {
 	}
 	m.proposing = true
 	reason := fmt.Sprintf("replica %d missed %d polls (%s); replica %d could not reach it either (%s)", m.missedBy, m.missed, m.err, e.Replica, e.Err)
-	return []dutyEffect{propose{Machine: m.name, Op: &borgpb.Op{
+	return []Effect{Propose{Machine: m.name, Op: &borgpb.Op{
 		Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: m.name, Term: d.term, Reason: reason}},
 	}}}
 }
 
 // cutOff takes its share from a replica that others see more than.
-func (d *duties) cutOff(now int64, replica uint64) {
+func (d *Core) cutOff(now int64, replica uint64) {
 	r := d.replicas[replica]
 	if r == nil || now < r.cutOffUntilNs {
 		return
@@ -332,10 +347,10 @@ func (d *duties) cutOff(now int64, replica uint64) {
 	d.decideLive(now)
 }
 
-func (d *duties) tick(now int64, e ticked) []dutyEffect {
+func (d *Core) tick(now int64, e Ticked) []Effect {
 	d.members = slices.Clone(e.Members)
 	d.decideLive(now)
-	var effects []dutyEffect
+	var effects []Effect
 	for _, name := range slices.Sorted(maps.Keys(d.missing)) {
 		effects = append(effects, d.consider(now, d.missing[name])...)
 	}
@@ -344,13 +359,13 @@ func (d *duties) tick(now int64, e ticked) []dutyEffect {
 	}
 	if now-d.appliedAtNs >= timeIdleNs {
 		d.appliedAtNs = now
-		effects = append(effects, propose{Op: &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}}})
+		effects = append(effects, Propose{Op: &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}}})
 	}
 	return effects
 }
 
 // heardLately returns the members that have reported lately, in order.
-func (d *duties) heardLately(now int64) []uint64 {
+func (d *Core) heardLately(now int64) []uint64 {
 	var heard []uint64
 	for _, id := range slices.Sorted(maps.Keys(d.replicas)) {
 		if slices.Contains(d.members, id) && now-d.replicas[id].heardNs < replicaSilentNs {
@@ -362,7 +377,7 @@ func (d *duties) heardLately(now int64) []uint64 {
 
 // decideLive works out who shares the machines. A machine whose owner changes
 // begins anew: what the old owner missed says nothing of the new one.
-func (d *duties) decideLive(now int64) {
+func (d *Core) decideLive(now int64) {
 	heard := d.heardLately(now)
 	if d.liveVersion == 0 && len(heard) < len(d.members) && now < d.electedNs+settleNs {
 		return

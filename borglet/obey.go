@@ -1,0 +1,47 @@
+package borglet
+
+import "borg/proto/borgrpc"
+
+// Master is the side of a borglet that masters speak to: whom it obeys, and
+// what it makes of a poll. It decides and does nothing itself; what it wants
+// kept goes through save.
+type Master struct {
+	// Fence as it was last kept.
+	Fence Fence
+	// Dir is the borglet's directory, for what people are told.
+	Dir string
+}
+
+// Poll judges a poll and, if it is to be obeyed, gives it to the core. save
+// keeps a new fence and returns when it is safe: nothing is obeyed before.
+// The effects are to be done whatever becomes of the answer.
+func (m *Master) Poll(core *Core, now Now, req *borgrpc.PollRequest, save func(Fence) error) (*borgrpc.PollResponse, []Effect, error) {
+	idle := true
+	for _, t := range core.copies {
+		idle = idle && t.phase == ended
+	}
+	next, v := m.Fence.judge(req.GetFence(), req.GetMachine(), idle)
+	resp := &borgrpc.PollResponse{}
+	switch v {
+	case otherCell, otherMachine:
+		return nil, nil, &refusal{verdict: v, fence: m.Fence, dir: m.Dir, cellID: req.GetFence().GetCellId(), machine: req.GetMachine()}
+	case stale:
+		resp.Fenced, resp.Highest = true, m.Fence.wire()
+		return resp, nil, nil
+	}
+	if next != m.Fence {
+		if err := save(next); err != nil {
+			return nil, nil, err
+		}
+		m.Fence = next
+	}
+	effects := core.Step(now, Polled{Desired: req.GetDesired(), Stops: req.GetStops(), Forget: req.GetForget()})
+	state := core.State()
+	resp.Highest, resp.Hash = m.Fence.wire(), state.Hash
+	if string(req.GetKnownHash()) == string(state.Hash) {
+		resp.Unchanged = true
+	} else {
+		resp.Tasks, resp.Versions = state.Tasks, state.Versions
+	}
+	return resp, effects, nil
+}

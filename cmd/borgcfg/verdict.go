@@ -1,0 +1,100 @@
+package main
+
+import (
+	"fmt"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// verdict is one sentence: is the job as it should be, and if not, why not.
+func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) string {
+	j := resp.Job
+	st, n := j.GetStatus(), numTasks(j)
+	name := s.short(j.GetMeta().GetUser(), j.GetMeta().GetName())
+	backoff, example := inBackoff(name, tasks)
+	switch {
+	case st.GetState() == borgpb.State_STATE_DEAD:
+		return deadVerdict(j, name, tasks)
+	case resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING:
+		return fmt.Sprintf("Updating: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
+	case backoff > 0:
+		return fmt.Sprintf("Failing: %d of %s of %s ended and %s to be started again (%s).", backoff, plural(n, "task"), name, verb(backoff, "waits", "wait"), example)
+	case st.GetPending() > 0:
+		return fmt.Sprintf("Waiting for a machine: %d of %s of %s; why: borgcfg why %s/%d", st.GetPending(), plural(n, "task"), name, name, firstPending(tasks))
+	case st.GetDead() > st.GetFinished():
+		dead := st.GetDead() - st.GetFinished()
+		return fmt.Sprintf("Failing: %d of %s of %s %s dead; see: borgcfg tasks %s --attempts", dead, plural(n, "task"), name, verb(dead, "is", "are"), name)
+	case j.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_BATCH:
+		return fmt.Sprintf("Running: %s, %d of %s finished.", name, st.GetFinished(), plural(n, "task"))
+	case st.GetStarted() < n:
+		return fmt.Sprintf("Starting: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
+	}
+	return fmt.Sprintf("Healthy: %s of %s %s.", every(n), name, verb(n, "runs", "run"))
+}
+
+// inBackoff counts the tasks that ended and wait to be started again, and tells
+// of the first one how.
+func inBackoff(name string, tasks []*borgpb.Task) (n uint32, example string) {
+	for _, t := range tasks {
+		st := t.GetStatus()
+		if st.GetAttemptState() != borgpb.AttemptState_ATTEMPT_STATE_BACKOFF {
+			continue
+		}
+		if n++; n == 1 {
+			example = fmt.Sprintf("%s/%d: %s", name, t.GetIndex(), exitText(st.GetLastExit()))
+		}
+	}
+	return n, example
+}
+
+// deadVerdict says how a job came to its end: all went well, some task failed
+// for good, or somebody ended it.
+func deadVerdict(j *borgpb.Job, name string, tasks []*borgpb.Task) string {
+	st, n := j.GetStatus(), numTasks(j)
+	if st.GetFinished() == n {
+		return fmt.Sprintf("Finished: %s of %s ended well.", every(n), name)
+	}
+	failed := uint32(0)
+	for _, t := range tasks {
+		switch t.GetStatus().GetAttemptState() {
+		case borgpb.AttemptState_ATTEMPT_STATE_FAILED, borgpb.AttemptState_ATTEMPT_STATE_LOST:
+			failed++
+		}
+	}
+	var text string
+	switch {
+	case st.GetReason() != "":
+		text = fmt.Sprintf("%s is dead: %s", name, st.GetReason())
+	case failed > 0:
+		text = fmt.Sprintf("%d of %s of %s failed for good", failed, plural(n, "task"), name)
+	default:
+		text = name + " was taken down"
+	}
+	if j.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_BATCH {
+		text += fmt.Sprintf(", %d of %s ended well", st.GetFinished(), plural(n, "task"))
+	}
+	if st.GetStopping() > 0 {
+		return fmt.Sprintf("Stopping: %s; %s still to stop.", text, copies(st.GetStopping()))
+	}
+	if failed > 0 {
+		return fmt.Sprintf("Dead: %s; see: borgcfg tasks %s --attempts", text, name)
+	}
+	return fmt.Sprintf("Dead: %s.", text)
+}
+
+// every is "the task" or "all 3 tasks".
+func every(n uint32) string {
+	if n == 1 {
+		return "the task"
+	}
+	return "all " + plural(n, "task")
+}
+
+// verb is the form of a verb that goes with so many.
+func verb(n uint32, one, many string) string {
+	if n == 1 {
+		return one
+	}
+	return many
+}

@@ -1,0 +1,197 @@
+package borg_test
+
+import (
+	"errors"
+	"go/ast"
+	"go/constant"
+	"go/parser"
+	"go/token"
+	"go/types"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+const limitsPage = "docs/limits.md"
+
+var (
+	// A line of the page that names the package of the tables after it.
+	limitsOf = regexp.MustCompile("^`([a-z/]+)`[ ,:]")
+	// | limit | figure | ... | `constant` |
+	limitRow = regexp.MustCompile("^\\| .* \\| ([0-9][^|]*) \\|(?: [^|]* \\|)? `([A-Za-z]+)` \\|$")
+)
+
+// TestLimitsPage holds every figure on the page of limits to the constant that
+// it names, and wants all of the cell's limits to be there.
+func TestLimitsPage(t *testing.T) {
+	page, err := os.ReadFile(limitsPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	listed := make(map[string][]string)
+	dir := ""
+	var known map[string]int64
+	for line := range strings.Lines(string(page)) {
+		line = strings.TrimSpace(line)
+		if m := limitsOf.FindStringSubmatch(line); m != nil {
+			dir, known = m[1], constantsOf(t, m[1])
+		}
+		m := limitRow.FindStringSubmatch(line)
+		switch {
+		case m == nil && strings.HasPrefix(line, "| ") && !strings.HasPrefix(line, "| limit |"):
+			t.Errorf("%s: not a row of limits: %s", limitsPage, line)
+		case m != nil:
+			figure, name := m[1], m[2]
+			listed[dir] = append(listed[dir], name)
+			got, ok := figureOf(figure)
+			want, there := known[name]
+			if !ok || !there || got != want {
+				t.Errorf("%s says %s = %s; in %s it is %d (known: %v)", limitsPage, name, figure, dir, want, there)
+			}
+		}
+	}
+	for _, name := range constantsIn(t, "borgmaster/cell/limits.go") {
+		if name != "second" && !slices.Contains(listed["borgmaster/cell"], name) {
+			t.Errorf("%s does not list %s of borgmaster/cell", limitsPage, name)
+		}
+	}
+	if len(listed) < 10 {
+		t.Errorf("%s was read as having limits of %v only", limitsPage, slices.Sorted(maps.Keys(listed)))
+	}
+}
+
+// linkTo is a link from a page to a file of the tree.
+var linkTo = regexp.MustCompile(`\]\(([^):#]+)(?:#[^)]*)?\)`)
+
+// TestDocsIndex wants every page in the index, and every link of a page to
+// lead somewhere.
+func TestDocsIndex(t *testing.T) {
+	pages, err := filepath.Glob("docs/*.md")
+	if err != nil || len(pages) < 10 {
+		t.Fatalf("found the pages %v (%v)", pages, err)
+	}
+	index, err := os.ReadFile("docs/README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, page := range pages {
+		name := filepath.Base(page)
+		if name != "README.md" && strings.Count(string(index), "]("+name+")") != 1 {
+			t.Errorf("docs/README.md must list %s once", name)
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, link := range linkTo.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join("docs", link[1])); err != nil {
+				t.Errorf("%s links to %s: %v", page, link[1], err)
+			}
+		}
+	}
+}
+
+// figureUnits are the units on the page; times are in nanoseconds.
+var figureUnits = map[string]int64{
+	"": 1, "bytes": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "PiB": 1 << 50, "PiB/s": 1 << 50, "milli-cores": 1,
+	"ns": 1, "ms": 1e6, "s": 1e9, "min": 60e9, "h": 3600e9, "days": 24 * 3600e9,
+}
+
+// figureOf reads "100,000", "64 KiB", "15 min", "2^61 ns".
+func figureOf(text string) (n int64, ok bool) {
+	number, unit, _ := strings.Cut(text, " ")
+	scale, ok := figureUnits[unit]
+	if power, isPower := strings.CutPrefix(number, "2^"); isPower {
+		bits, err := strconv.Atoi(power)
+		return scale << bits, ok && err == nil
+	}
+	n, err := strconv.ParseInt(strings.ReplaceAll(number, ",", ""), 10, 64)
+	return n * scale, ok && err == nil
+}
+
+// constantsIn names the constants of one file.
+func constantsIn(t *testing.T, path string) []string {
+	t.Helper()
+	f, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, d := range f.Decls {
+		if g, ok := d.(*ast.GenDecl); ok && g.Tok == token.CONST {
+			for _, s := range g.Specs {
+				for _, id := range s.(*ast.ValueSpec).Names {
+					names = append(names, id.Name)
+				}
+			}
+		}
+	}
+	return names
+}
+
+// constantsOf computes the whole-number constants of a package. Nothing but
+// time is imported for that: what other packages say no limit depends on.
+func constantsOf(t *testing.T, dir string) map[string]int64 {
+	t.Helper()
+	paths, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("%s names %q, where there is no code (%v)", limitsPage, dir, err)
+	}
+	fset := token.NewFileSet()
+	var files []*ast.File
+	for _, path := range paths {
+		if strings.HasSuffix(path, "_test.go") {
+			continue
+		}
+		f, err := parser.ParseFile(fset, path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			t.Fatal(err)
+		}
+		files = append(files, f)
+	}
+	conf := types.Config{Importer: onlyTime{}, FakeImportC: true, IgnoreFuncBodies: true, Error: func(error) {}}
+	// What is not imported makes errors that do not matter here.
+	pkg, _ := conf.Check(dir, fset, files, nil)
+	all := make(map[string]int64)
+	for _, name := range pkg.Scope().Names() {
+		c, ok := pkg.Scope().Lookup(name).(*types.Const)
+		if !ok {
+			continue
+		}
+		if n, exact := constant.Int64Val(constant.ToInt(c.Val())); exact {
+			all[name] = n
+		}
+	}
+	return all
+}
+
+// onlyTime imports package time, of which it knows the durations.
+type onlyTime struct{}
+
+func (onlyTime) Import(path string) (*types.Package, error) {
+	if path != "time" {
+		return nil, errors.New("not needed")
+	}
+	const durations = `package time
+type Duration int64
+const (
+	Nanosecond Duration = 1
+	Microsecond = 1000 * Nanosecond
+	Millisecond = 1000 * Microsecond
+	Second = 1000 * Millisecond
+	Minute = 60 * Second
+	Hour = 60 * Minute
+)`
+	fset := token.NewFileSet()
+	f, err := parser.ParseFile(fset, "time.go", durations, 0)
+	if err != nil {
+		return nil, err
+	}
+	var conf types.Config
+	return conf.Check("time", fset, []*ast.File{f}, nil)
+}
