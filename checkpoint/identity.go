@@ -35,6 +35,14 @@ func (e *WrongDirectoryError) Error() string {
 	return fmt.Sprintf("directory %s belongs to %s %s, not to %s; give the right --dir, or an empty one to `borgmaster init`", e.Dir, e.What, e.Found, e.Want)
 }
 
+// LostDatabaseError says that a directory has an owner and no database: what the
+// replica had promised to the others is lost.
+type LostDatabaseError struct{ Dir string }
+
+func (e *LostDatabaseError) Error() string {
+	return fmt.Sprintf("%s holds no database although %s names its owner: what this replica had promised to the others is lost; remove it from the cell and join with a new number", e.Dir, identityFile)
+}
+
 // ReadIdentity reads whose directory dir is, before anything else in it is
 // opened. A nil fs is the real disk.
 func ReadIdentity(fs vfs.FS, dir string) (*borgpb.ReplicaIdentity, error) {

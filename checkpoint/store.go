@@ -206,12 +206,15 @@ func Open(cfg Config, id *borgpb.ReplicaIdentity) (*Store, error) {
 
 func open(cfg Config, id *borgpb.ReplicaIdentity, readOnly bool) (*Store, error) {
 	marker, name, err := atomicfs.LocateMarker(cfg.FS, cfg.dbDir(), markerName)
+	if isNotExist(err) {
+		return nil, &LostDatabaseError{Dir: cfg.Dir}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("find the database in %s: %w", cfg.dbDir(), err)
 	}
 	s := &Store{cfg: cfg, identity: id, marker: marker}
 	if name == "" {
-		return nil, closeWith(marker, fmt.Errorf("%s holds no database although %s names its owner: what this replica had promised to the others is lost; remove it from the cell and join with a new number", cfg.Dir, identityFile))
+		return nil, closeWith(marker, &LostDatabaseError{Dir: cfg.Dir})
 	}
 	if s.newest, err = parseGeneration(name); err != nil {
 		return nil, closeWith(marker, fmt.Errorf("the marker in %s: %w", cfg.dbDir(), err))

@@ -168,7 +168,8 @@ func (s *server) open() error {
 func isOtherDirectory(err error) bool {
 	var wrong *checkpoint.WrongDirectoryError
 	var newer *checkpoint.NewerFormatError
-	return errors.As(err, &wrong) || errors.As(err, &newer)
+	var lost *checkpoint.LostDatabaseError
+	return errors.As(err, &wrong) || errors.As(err, &newer) || errors.As(err, &lost)
 }
 
 // run works until ctx ends or the replica cannot go on. It stops in this order:
