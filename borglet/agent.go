@@ -293,11 +293,18 @@ func (a *Agent) do(e Effect) {
 	var err error
 	switch e := e.(type) {
 	case Save:
-		if err := a.store.Save(e.Record); err != nil {
+		failed.Op, failed.Run = OpSave, e.Record.Run
+		err = a.store.Save(e.Record)
+		switch {
+		case e.Record.Ended == 0 && err != nil:
 			// The next save holds all that this one did.
 			a.cfg.Log.Error("a record cannot be saved", "task", a.taskName(e.Record), "attempt", e.Record.ID.Attempt, "err", err)
+			return
+		case e.Record.Ended == 0:
+			return
+		case err == nil:
+			a.results <- Saved{ID: e.Record.ID}
 		}
-		return
 	case Start:
 		failed.Op, failed.Run = OpStart, e.Record.Run
 		if err = a.begin(e.Record); err == nil {

@@ -77,6 +77,12 @@ type task struct {
 	// will be. updateNote says why they are not.
 	updateNs   int64
 	updateNote string
+	// kept: it has ended, and its record on the disk says so. saveNs is when
+	// writing it is tried again.
+	kept   bool
+	saveNs int64
+	// told is what was last reported of it, which stands until kept.
+	told *borgpb.TaskReport
 	// destroyNs is when the remains of an ended copy are tried again.
 	destroyNs int64
 	// note is said to people beside Text: what is wrong at the moment.
@@ -104,6 +110,10 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		if t := c.copies[ev.ID]; t != nil && t.Run == ev.Run && t.updateNs == 0 {
 			t.updateNote = ""
 		}
+	case Saved:
+		if t := c.copies[ev.ID]; t != nil && t.phase == ended {
+			t.kept, t.saveNs, t.told = true, 0, nil
+		}
 	case Tick:
 	default:
 		panic(fmt.Sprintf("borglet: unknown event %T", ev))
@@ -128,6 +138,7 @@ func (c *Core) NextNs() (ns int64, ok bool) {
 		least(t.dueNs)
 		least(t.updateNs)
 		least(t.destroyNs)
+		least(t.saveNs)
 	}
 	return ns, ok
 }
@@ -315,6 +326,10 @@ func (c *Core) fire() {
 	}
 	for _, id := range c.ids {
 		t := c.copies[id]
+		if t.saveNs != 0 && now >= t.saveNs {
+			t.saveNs = 0
+			c.emit(Save{t.Record})
+		}
 		if t.destroyNs != 0 && now >= t.destroyNs {
 			t.destroyNs = 0
 			c.emit(Destroy{t.ID, t.Run})

@@ -21,6 +21,8 @@ import (
 //	observe ID run=N KIND ...     what the runtime saw
 //	fail ID run=N op=OP text=T    an effect that could not be done
 //	updated ID run=N              limits that were changed
+//	disk slow|fast                whether an end is kept only when saved says so
+//	saved ID                      the record of an ended copy is on the disk
 //	wait D                        time passes; timers fire as they are due
 //	state                         what would be reported
 //
@@ -36,6 +38,7 @@ type coreWorld struct {
 	t    *testing.T
 	core *Core
 	now  time.Duration
+	slow bool
 }
 
 // epoch is the wall time at which transcripts begin.
@@ -71,10 +74,15 @@ func (w *coreWorld) run(t *testing.T, d *datadriven.TestData) string {
 	case "observe":
 		return w.step(w.observed(bare[0], words, bare[1:]))
 	case "fail":
-		op := map[string]Op{"start": OpStart, "terminate": OpTerminate, "kill": OpKill, "update": OpUpdate, "destroy": OpDestroy, "remove": OpRemove}[words["op"]]
+		op := map[string]Op{"start": OpStart, "terminate": OpTerminate, "kill": OpKill, "update": OpUpdate, "destroy": OpDestroy, "remove": OpRemove, "save": OpSave}[words["op"]]
 		return w.step(Failed{ID: w.id(bare[0]), Run: uint32(w.number(words["run"])), Op: op, Text: words["text"]})
 	case "updated":
 		return w.step(Updated{ID: w.id(bare[0]), Run: uint32(w.number(words["run"]))})
+	case "disk":
+		w.slow = bare[0] == "slow"
+		return ""
+	case "saved":
+		return w.step(Saved{w.id(bare[0])})
 	case "wait":
 		return w.wait(w.duration(bare[0]))
 	case "state":
@@ -108,6 +116,9 @@ func (w *coreWorld) step(ev Event) string {
 		switch e := e.(type) {
 		case Save:
 			fmt.Fprintf(&out, "save %s\n", recordText(e.Record))
+			if e.Record.Ended != 0 && !w.slow {
+				defer w.core.Step(w.moment(), Saved{e.Record.ID})
+			}
 		case Start:
 			fmt.Fprintf(&out, "start %s\n", recordText(e.Record))
 		case Terminate:

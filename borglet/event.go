@@ -86,6 +86,8 @@ const (
 	OpUpdate
 	OpDestroy
 	OpRemove
+	// OpSave is of the record of a copy that has ended.
+	OpSave
 )
 
 // Updated: the limits of a run are as its record says.
@@ -93,6 +95,11 @@ type Updated struct {
 	ID  ID
 	Run uint32
 }
+
+// Saved: the record of a copy that has ended is on the disk. Until then it is
+// not reported as ended: once its end is in the log, a borglet that had lost it
+// would start the copy again, and nobody would know of it.
+type Saved struct{ ID ID }
 
 // Tick only says that time has passed.
 type Tick struct{}
@@ -102,6 +109,7 @@ func (Polled) event()    {}
 func (Observed) event()  {}
 func (Failed) event()    {}
 func (Updated) event()   {}
+func (Saved) event()     {}
 func (Tick) event()      {}
 
 // Effect is what a Core wants done. Effects of one copy are done in the order
@@ -109,7 +117,8 @@ func (Tick) event()      {}
 type Effect interface{ Copy() ID }
 
 type (
-	// Save writes the record, synced.
+	// Save writes the record, synced. It is answered with Saved, or with Failed,
+	// when the record is of a copy that has ended.
 	Save struct{ Record Record }
 	// Start writes the record, synced, and then begins its run.
 	Start struct{ Record Record }

@@ -26,7 +26,7 @@ func (c *Core) recover(ev Recovered) {
 		c.add(t)
 		switch {
 		case t.Ended != 0:
-			t.phase = ended
+			t.phase, t.kept = ended, true
 			c.emit(Destroy{t.ID, t.Run})
 		case t.Run == 0:
 			t.phase = waiting
@@ -180,6 +180,10 @@ func (c *Core) fail(f Failed) {
 		if t.phase == running {
 			t.updateNs = c.now.MonoNs + retryNs
 			t.updateNote = bounded("limits not yet changed: " + f.Text)
+		}
+	case OpSave:
+		if t.phase == ended && !t.kept {
+			t.saveNs = c.now.MonoNs + retryNs
 		}
 	case OpDestroy:
 		if t.phase == ended {

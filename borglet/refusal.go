@@ -41,6 +41,8 @@ func (o Op) String() string {
 		return "destroy"
 	case OpRemove:
 		return "remove"
+	case OpSave:
+		return "save"
 	default:
 		return fmt.Sprintf("op %d", uint8(o))
 	}

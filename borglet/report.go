@@ -48,7 +48,27 @@ func (c *Core) Running() []ID {
 	return ids
 }
 
+// report is what is said of a copy. That it has ended is said once its record
+// says so too; until then, what was said last.
 func (t *task) report() *borgpb.TaskReport {
+	if t.phase == ended && !t.kept {
+		if t.told == nil {
+			t.told = t.reportAs(borgpb.AttemptState_ATTEMPT_STATE_STARTING)
+			if t.Stop != nil || t.Run == 0 {
+				t.told.State = int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPING)
+			}
+			t.told.Exit, t.told.Text = nil, ""
+		}
+		return t.told
+	}
+	r := t.reportAs(t.state())
+	if t.phase != ended {
+		t.told = r
+	}
+	return r
+}
+
+func (t *task) reportAs(state borgpb.AttemptState) *borgpb.TaskReport {
 	var text []string
 	for _, s := range []string{t.Text, t.note, t.updateNote} {
 		if s != "" {
@@ -59,7 +79,7 @@ func (t *task) report() *borgpb.TaskReport {
 		JobUid:        t.ID.JobUID,
 		Index:         t.ID.Index,
 		Attempt:       t.ID.Attempt,
-		State:         int32(t.state()),
+		State:         int32(state),
 		Restarts:      t.Restarts,
 		Pid:           t.pid,
 		Exit:          t.Exit,
