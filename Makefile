@@ -5,9 +5,12 @@ BIN      := bin
 PROGRAMS := borgmaster borglet borgcfg fauxmaster borgcell
 BENCH    ?= all
 FUZZTIME ?= 20s
+SEED     ?= 1
+SEEDS    ?= 1
+DURATION ?= 10s
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo cell test check lint race proto bench fuzz clean
+.PHONY: help build demo cell test check lint race chaos proto bench fuzz sim clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -38,6 +41,9 @@ check: lint test ## what every commit passes: lint and test
 race: build ## every test under the race detector
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race ./...
 
+chaos: build ## the acceptance tests in full size: real processes, killed again and again (10 minutes)
+	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full $(GO) test ./cmd/borgcell ./cmd/borglet -v -p 1 -count=1 -timeout 30m
+
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
@@ -50,6 +56,11 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 			echo "== ./$$dir $$f"; $(GO) test ./$$dir -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) || exit 1; \
 		done; \
 	done
+
+sim: ## whole cells with faults, from seeds: make sim [SEED=1] [SEEDS=1] [DURATION=10s] [TRACE=1]
+	@mkdir -p $(BIN)
+	@$(GO) build -buildvcs=auto -o $(BIN)/ ./cmd/fauxmaster
+	@$(BIN)/fauxmaster simulate --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace)
 
 clean: ## bin/ and the state of borgcell
 	rm -rf $(BIN) .borg

@@ -1,5 +1,6 @@
 // Fauxmaster opens checkpoints of a cell anywhere: it says what was in them,
-// and checks that nothing is missing (paper §3.1).
+// and checks that nothing is missing (paper §3.1). It also runs whole cells that
+// never were, with faults, from a seed.
 package main
 
 import (
@@ -27,7 +28,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Name:     "fauxmaster",
 		Usage:    "open checkpoints of a cell, away from the cell",
 		Version:  cli.Build(),
-		Commands: []*ucli.Command{showCommand()},
+		Commands: []*ucli.Command{showCommand(), simulateCommand()},
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)
 }

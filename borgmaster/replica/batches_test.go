@@ -1,0 +1,102 @@
+package replica
+
+import (
+	"slices"
+	"testing"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+)
+
+func opsOf(t *testing.T, data []byte) (ops []string) {
+	t.Helper()
+	entry := new(borgpb.Entry)
+	if err := proto.Unmarshal(data, entry); err != nil {
+		t.Fatal(err)
+	}
+	for _, op := range entry.Ops {
+		ops = append(ops, string(op))
+	}
+	return ops
+}
+
+// TestBatches follows ops into entries and the entries' results back to those
+// who wait.
+func TestBatches(t *testing.T) {
+	ready := Moment{State: CoreState{Term: 4, Leading: true, Settled: true}, BaseTerm: 4, BaseCellNs: 100, SinceElectedNs: 7, WallNs: 9}
+	nobodyGone := func(string) bool { return false }
+	var b Batches[string]
+	for _, op := range []string{"a", "b", "c"} {
+		if !b.Put([]byte(op), "asks "+op) {
+			t.Fatalf("no room for %s", op)
+		}
+	}
+	for name, change := range map[string]func(*Moment){
+		"not settled":               func(m *Moment) { m.State.Settled = false },
+		"nothing of the term is in": func(m *Moment) { m.BaseTerm = 3 },
+		"an append is under way":    func(m *Moment) { m.Appending = 1 },
+	} {
+		m := ready
+		change(&m)
+		if data := b.Next(m, nobodyGone); data != nil {
+			t.Errorf("%s: an entry of %d bytes, want none", name, len(data))
+		}
+	}
+
+	data := b.Next(ready, func(who string) bool { return who == "asks b" })
+	if got, want := opsOf(t, data), []string{"a", "c"}; !slices.Equal(got, want) {
+		t.Errorf("ops %v, want %v", got, want)
+	}
+	entry := new(borgpb.Entry)
+	if err := proto.Unmarshal(data, entry); err != nil || entry.CellTimeNs != 107 || entry.WallTimeNs != 9 {
+		t.Errorf("stamps %d and %d (%v), want 107 and 9", entry.CellTimeNs, entry.WallTimeNs, err)
+	}
+
+	// Raft did not take it: it comes again, before what came meanwhile.
+	b.Put([]byte("d"), "asks d")
+	b.Back()
+	data = b.Next(ready, nobodyGone)
+	if got, want := opsOf(t, data), []string{"a", "c", "d"}; !slices.Equal(got, want) {
+		t.Errorf("ops after Back %v, want %v", got, want)
+	}
+
+	for name, e := range map[string]struct {
+		term uint64
+		data []byte
+	}{"raft's own entry": {4, nil}, "an entry of another leader": {3, data}} {
+		if who, ok := b.Mine(e.term, e.data); ok {
+			t.Errorf("%s is taken for ours: %v", name, who)
+		}
+	}
+	if who, ok := b.Mine(4, data); !ok || !slices.Equal(who, []string{"asks a", "asks c", "asks d"}) {
+		t.Errorf("Mine = %v, %v", who, ok)
+	}
+
+	b.Put([]byte("e"), "asks e")
+	b.Next(ready, nobodyGone)
+	b.Put([]byte("f"), "asks f")
+	if pending, queued := b.TakePending(), b.TakeQueued(); !slices.Equal(pending, []string{"asks e"}) || !slices.Equal(queued, []string{"asks f"}) {
+		t.Errorf("pending %v, queued %v", pending, queued)
+	}
+}
+
+// TestBatchesAreBounded fills the queue and splits what is large.
+func TestBatchesAreBounded(t *testing.T) {
+	ready := Moment{State: CoreState{Term: 1, Leading: true, Settled: true}, BaseTerm: 1}
+	var b Batches[int]
+	op := make([]byte, 400<<10)
+	n := 0
+	for b.Put(op, n) {
+		n++
+	}
+	if want := maxQueuedBytes / len(op); n != want {
+		t.Errorf("%d ops were taken, want %d", n, want)
+	}
+	if got := len(opsOf(t, b.Next(ready, func(int) bool { return false }))); got != 2 {
+		t.Errorf("%d ops of 400 KiB in an entry, want 2", got)
+	}
+	if !b.Put(op, n) {
+		t.Error("no room for an op after an entry was made")
+	}
+}

@@ -1,0 +1,199 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster"
+	"borg/proto/borgpb"
+)
+
+// client is a user who has one mutation under way at a time and repeats it,
+// under the same request id, until it is answered.
+type client struct {
+	w    *World
+	i    int
+	made int
+	// The mutation under way; nil: none.
+	op *borgpb.Op
+	// Counts tries, so that the answer to an earlier one is told apart; any
+	// answer ends the mutation.
+	tries int
+	first []*borgpb.Op
+}
+
+const clientTimeoutNs = 2 * second
+
+func newClient(w *World, i int) *client {
+	c := &client{w: w, i: i}
+	for j := i; j < len(w.machines); j += w.cfg.Clients {
+		m := w.machines[j]
+		c.first = append(c.first, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.name, Spec: m.spec()}}})
+	}
+	return c
+}
+
+func (c *client) start() {
+	c.w.after(between(c.w.workRand, 0, 300*millisecond), c.next)
+	c.w.after(between(c.w.workRand, 0, second), c.look)
+}
+
+// look reads the cell at any replica, now and then: what was acknowledged
+// before the read must show in it.
+func (c *client) look() {
+	r, acked := c.w.replicas[c.w.workRand.IntN(replicas)], c.w.truth.ackedIndex
+	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
+		r.arrive(func() {
+			r.read(func() { c.w.truth.read(r, acked) })
+		})
+	})
+	c.w.after(between(c.w.workRand, 50*millisecond, 500*millisecond), c.look)
+}
+
+// next begins another mutation, unless the time for them is over.
+func (c *client) next() {
+	if c.w.healed && len(c.first) == 0 {
+		return
+	}
+	op := c.draw()
+	c.made++
+	op.RequestId = fmt.Sprintf("c%02d-%05d", c.i, c.made)
+	op.RequestWallNs = clock{}.wallNs(c.w.now)
+	op.Principal = &borgpb.Principal{User: c.user(), Role: borgpb.Role_ROLE_USER}
+	c.op, c.tries = op, 0
+	c.w.say("client %d asks %s %s", c.i, op.RequestId, opName(op))
+	c.try()
+}
+
+func (c *client) user() string { return fmt.Sprintf("u%d", c.i%3) }
+
+func (c *client) try() {
+	op, r := c.op, c.w.replicas[c.w.workRand.IntN(replicas)]
+	c.tries++
+	try := c.tries
+	again := func(ns int64) {
+		c.w.after(ns, func() {
+			if c.op == op && c.tries == try {
+				c.w.mark("client tries again")
+				c.try()
+			}
+		})
+	}
+	again(clientTimeoutNs)
+	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
+		r.arrive(func() {
+			r.master.mutate(op, false, func(res *borgpb.Result, err error) {
+				c.w.send(replicaEnd(r.id), clientEnd(c.i), func() {
+					if c.op != op {
+						return
+					}
+					if err != nil {
+						if errors.Is(err, borgmaster.ErrUnknownOutcome) {
+							c.w.mark("unknown outcome told to a client")
+						}
+						again(between(c.w.workRand, 20*millisecond, 100*millisecond))
+						return
+					}
+					c.answered(res)
+				})
+			})
+		})
+	})
+}
+
+func (c *client) answered(res *borgpb.Result) {
+	c.w.say("client %d: %s is done at index %d: %s", c.i, c.op.RequestId, res.GetIndex(), res.GetRefusal().GetMessage())
+	if res.GetRepeated() {
+		c.w.mark("retry answered from memory")
+	}
+	c.w.truth.answered(c.op, res)
+	c.op = nil
+	c.w.after(between(c.w.workRand, 5*millisecond, c.w.swarm.thinkNs), c.next)
+}
+
+func opName(op *borgpb.Op) string {
+	switch o := op.Op.(type) {
+	case *borgpb.Op_SubmitJob:
+		return "submit " + o.SubmitJob.User + "/" + o.SubmitJob.Name
+	case *borgpb.Op_KillJob:
+		return "kill " + o.KillJob.User + "/" + o.KillJob.Name
+	case *borgpb.Op_UpdateJob:
+		return "update " + o.UpdateJob.User + "/" + o.UpdateJob.Name
+	case *borgpb.Op_ResizeJob:
+		return fmt.Sprintf("resize %s/%s to %d", o.ResizeJob.User, o.ResizeJob.Name, o.ResizeJob.Tasks)
+	case *borgpb.Op_DrainMachine:
+		return fmt.Sprintf("drain %s %v", o.DrainMachine.Name, o.DrainMachine.Drain)
+	case *borgpb.Op_AddMachine:
+		return "add " + o.AddMachine.Name
+	}
+	return "something"
+}
+
+// draw makes up a mutation.
+func (c *client) draw() *borgpb.Op {
+	if len(c.first) > 0 {
+		op := c.first[0]
+		c.first = c.first[1:]
+		return op
+	}
+	r := c.w.workRand
+	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
+	switch n := r.IntN(100); {
+	case n < 45:
+		return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Spec: c.drawSpec()}}}
+	case n < 65:
+		return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}}
+	case n < 80:
+		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(1 + r.IntN(6))}}}
+	case n < 97:
+		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: c.drawSpec()}}}
+	default:
+		m := c.w.machines[r.IntN(min(2, len(c.w.machines)))]
+		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: m.name, Drain: r.IntN(2) == 0}}}
+	}
+}
+
+func (c *client) drawSpec() []byte {
+	r := c.w.workRand
+	spec := &borgpb.JobSpec{
+		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(1 + r.IntN(5)),
+		Priority: []int32{50, 110, 200, 200, 400}[r.IntN(5)],
+		Task: &borgpb.TaskSpec{
+			Resources: &borgpb.Resources{CpuMilli: 100 + int64(r.IntN(8))*100, MemBytes: 64 << 20, DiskBytes: 1 << 20},
+			Args:      []string{"/bin/task", "0", "0"},
+			GraceNs:   between(r, 100*millisecond, 2*second),
+		},
+		Update: &borgpb.UpdatePolicy{BatchSize: uint32(1 + r.IntN(3))},
+	}
+	switch n := r.IntN(100); {
+	case n < 35:
+		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
+		spec.MaxFailures = uint32(r.IntN(3))
+		code := "0"
+		if r.IntN(4) == 0 {
+			code = "1"
+		}
+		spec.Task.Args = []string{"/bin/task", fmt.Sprint(50 + r.IntN(4000)), code}
+	case n < 45:
+		spec.Task.Args = []string{"/bin/task", fmt.Sprint(50 + r.IntN(2000)), "3"}
+	}
+	if r.IntN(3) == 0 {
+		spec.Task.Ports = []string{"http"}
+	}
+	if r.IntN(4) == 0 {
+		spec.MaxPerMachine = 1
+	}
+	if r.IntN(8) == 0 {
+		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
+	}
+	if r.IntN(8) == 0 {
+		spec.Gang = true
+	}
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
+	if err != nil {
+		panic(err)
+	}
+	return data
+}

@@ -1,0 +1,323 @@
+package sim
+
+import (
+	"errors"
+	"log/slog"
+
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/borgmaster/duty"
+	"borg/borgmaster/linkshard"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const dutyTickNs = 200 * millisecond
+
+var errTimeout = errors.New("no answer in time")
+
+// masterSide is what a replica does besides the log: its link shard always, the
+// duties and the scheduler while it is elected, and the door for clients.
+type masterSide struct {
+	r       *replicaNode
+	station *linkshard.Station
+	// Due time of the next look at the station that is already under way.
+	lookAtNs int64
+	duties   *duty.Core
+	// Term that the duties are at work for; 0: not elected.
+	dutyTerm  uint64
+	scheduler *schedulerProcess
+}
+
+func newMasterSide(r *replicaNode) *masterSide {
+	m := &masterSide{r: r, duties: duty.New()}
+	m.station = linkshard.NewStation(linkshard.Config{
+		Core:     linkshard.CoreConfig{Replica: r.id},
+		CellName: cellName, CellID: cellID, Log: logView{r}, NowNs: r.monoNs, Logger: slog.New(slog.DiscardHandler),
+	})
+	m.station.TakeNotes(linkshard.Notes{Reload: true, NewState: true})
+	r.after(0, m.carryOut)
+	m.dutyTick()
+	return m
+}
+
+// logView is the replica's log as its link shard sees it.
+type logView struct{ r *replicaNode }
+
+func (v logView) View(f func(c *cell.Cell)) { f(v.r.cell) }
+
+func (v logView) State() linkshard.State {
+	s := v.r.core.State()
+	return linkshard.State{Replica: v.r.id, Elected: s.Elected, Term: s.Term, Applied: v.r.cell.Index(), Commit: s.Commit}
+}
+
+func (m *masterSide) ready() bool { return m.r.core.State().Settled }
+
+func (m *masterSide) stop() {
+	if m.scheduler != nil {
+		m.scheduler.stop()
+		m.scheduler = nil
+	}
+}
+
+func (m *masterSide) stateChanged() {
+	m.station.TakeNotes(linkshard.Notes{NewState: true})
+	m.follow()
+	m.carryOut()
+}
+
+// follow begins or ends what only the elected replica does.
+func (m *masterSide) follow() {
+	s := m.r.core.State()
+	if m.dutyTerm != 0 && (!s.Settled || s.Term != m.dutyTerm) {
+		m.dutyTerm = 0
+		m.stop()
+	}
+	if s.Settled && m.dutyTerm == 0 {
+		m.dutyTerm = s.Term
+		begin := duty.Elected{Term: s.Term, Self: m.r.id, Members: memberIDs()}
+		for x := range m.r.cell.Machines() {
+			begin.Machines = append(begin.Machines, seen(x))
+		}
+		m.step(begin)
+		m.scheduler = newSchedulerProcess(m)
+	}
+}
+
+func memberIDs() (ids []uint64) {
+	for id := uint64(1); id <= replicas; id++ {
+		ids = append(ids, id)
+	}
+	return ids
+}
+
+func seen(x *cell.Machine) duty.MachineSeen {
+	return duty.MachineSeen{Name: x.Name(), Addr: x.Addr(), Up: x.Up()}
+}
+
+func (m *masterSide) restored() {
+	m.station.TakeNotes(linkshard.Notes{Reload: true, NewState: true})
+	m.r.after(0, m.carryOut)
+}
+
+// applied hears of each entry.
+func (m *masterSide) applied(e borgmaster.CommittedEntry, events []cell.Event) {
+	for i := range events {
+		ev := &events[i]
+		if m.dutyTerm == 0 || ev.Machine == "" || ev.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_MACHINE {
+			continue
+		}
+		if x := m.r.cell.Machine(ev.Machine); x != nil {
+			m.step(seen(x))
+		} else {
+			m.step(duty.MachineGone{Name: ev.Machine})
+		}
+	}
+	if concerned := linkshard.Concerned(events); len(concerned) > 0 {
+		m.station.TakeNotes(linkshard.Notes{Changed: concerned})
+	}
+	m.r.after(0, m.carryOut)
+	if m.scheduler != nil {
+		m.scheduler.deliver(e)
+	}
+}
+
+func (m *masterSide) dutyTick() {
+	m.r.after(dutyTickNs, func() {
+		m.follow()
+		if m.dutyTerm != 0 {
+			m.step(duty.Ticked{Applied: m.r.cell.Index(), Members: memberIDs()})
+		}
+		m.dutyTick()
+	})
+}
+
+// step drives the duties and does what they say.
+func (m *masterSide) step(ev duty.Event) {
+	if m.dutyTerm == 0 {
+		return
+	}
+	term := m.dutyTerm
+	for _, e := range m.duties.Step(m.r.monoNs(), ev) {
+		switch e := e.(type) {
+		case duty.Probe:
+			m.probe(e, func(answer duty.Probed) {
+				if m.dutyTerm == term {
+					m.step(answer)
+				}
+			})
+		case duty.Propose:
+			e.Op.Principal = ownOp()
+			m.r.propose(e.Op, func(res *borgpb.Result, err error) {
+				if e.Machine != "" && m.dutyTerm == term {
+					m.step(duty.Proposed{Machine: e.Machine, OK: err == nil && res.GetRefusal() == nil})
+				}
+			})
+		}
+	}
+}
+
+func ownOp() *borgpb.Principal { return &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER} }
+
+// probe lets a replica try a machine once.
+func (m *masterSide) probe(e duty.Probe, done func(duty.Probed)) {
+	r, by := m.r, m.r.w.replicas[e.Replica-1]
+	life, ended := r.life, false
+	end := func(answer duty.Probed) {
+		if !ended {
+			ended = true
+			answer.Machine, answer.Replica = e.Machine, e.Replica
+			r.w.say("replica %d tried %s: %+v", e.Replica, e.Machine, answer)
+			done(answer)
+		}
+	}
+	r.after(2*second, func() { end(duty.Probed{NoAnswer: true, Err: errTimeout.Error()}) })
+	r.w.send(replicaEnd(r.id), replicaEnd(by.id), func() {
+		by.arrive(func() {
+			tried := false
+			answer := func(a duty.Probed) {
+				if !tried {
+					tried = true
+					r.w.send(replicaEnd(by.id), replicaEnd(r.id), func() { r.enter(life, func() { end(a) }) })
+				}
+			}
+			by.after(second, func() { answer(duty.Probed{Err: errTimeout.Error()}) })
+			x := r.w.machineNamed(e.Machine)
+			byLife := by.life
+			r.w.send(replicaEnd(by.id), machineEnd(x.i), func() {
+				if !x.up || !x.agent {
+					return
+				}
+				r.w.send(machineEnd(x.i), replicaEnd(by.id), func() {
+					by.enter(byLife, func() { answer(duty.Probed{Reached: true}) })
+				})
+			})
+		})
+	})
+}
+
+// carryOut does what the station wants, and looks at it again in time.
+func (m *masterSide) carryOut() {
+	o := m.station.Orders()
+	for _, p := range o.Polls {
+		m.poll(p)
+	}
+	if o.Report != nil {
+		m.report(o.Report)
+	}
+	next := m.station.NextNs()
+	if m.lookAtNs > m.r.monoNs() && m.lookAtNs <= next {
+		return
+	}
+	m.lookAtNs = next
+	m.r.after(max(next-m.r.monoNs(), 10*microsecond), func() {
+		if m.lookAtNs == next {
+			m.lookAtNs = 0
+			m.station.Tick()
+			m.carryOut()
+		}
+	})
+}
+
+func (m *masterSide) poll(p linkshard.Poll) {
+	r := m.r
+	_, req := m.station.Ask(p)
+	life, ended := r.life, false
+	end := func(o linkshard.Outcome) {
+		if ended {
+			return
+		}
+		ended = true
+		if o.Response.GetFenced() {
+			r.w.mark("stale fence refused")
+		}
+		m.station.TakeAnswer(m.station.Weigh(p, req, o))
+		m.carryOut()
+	}
+	if req == nil {
+		r.after(0, func() { end(linkshard.Outcome{}) })
+		return
+	}
+	x := r.w.machineNamed(p.Machine)
+	r.after(int64(linkshard.PollTimeout), func() { end(linkshard.Outcome{Missed: true, Err: errTimeout.Error()}) })
+	r.w.send(replicaEnd(r.id), machineEnd(x.i), func() {
+		x.poll(req, func(resp *borgrpc.PollResponse, err error) {
+			o := linkshard.Outcome{Response: resp}
+			if err != nil {
+				o = linkshard.Outcome{Err: err.Error()}
+			}
+			r.w.send(machineEnd(x.i), replicaEnd(r.id), func() { r.enter(life, func() { end(o) }) })
+		})
+	})
+}
+
+// report brings a report to the elected master, which may be this replica.
+func (m *masterSide) report(req *borgrpc.ReportRequest) {
+	r := m.r
+	life, ended := r.life, false
+	end := func(resp *borgrpc.ReportResponse, err error) {
+		if ended {
+			return
+		}
+		ended = true
+		if err != nil {
+			m.station.ReportFailed(req)
+		} else {
+			m.station.ReportTaken(resp)
+		}
+		m.carryOut()
+	}
+	elected := r.core.State().Elected
+	if elected == 0 {
+		r.after(0, func() { end(nil, borgmaster.ErrNotElected) })
+		return
+	}
+	to := r.w.replicas[elected-1]
+	r.after(int64(linkshard.ReportTimeout), func() { end(nil, errTimeout) })
+	r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
+		to.arrive(func() {
+			to.master.hear(req, func(resp *borgrpc.ReportResponse, err error) {
+				r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(resp, err) }) })
+			})
+		})
+	})
+}
+
+// hear is the elected master's side of a report.
+func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportResponse, error)) {
+	if !m.ready() || m.dutyTerm == 0 {
+		done(nil, borgmaster.ErrNotElected)
+		return
+	}
+	m.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown()})
+	resp := m.duties.Answer()
+	if len(req.GetReports().GetMachines()) == 0 {
+		done(resp, nil)
+		return
+	}
+	m.r.propose(&borgpb.Op{Principal: ownOp(), Op: &borgpb.Op_Reports{Reports: req.Reports}}, func(res *borgpb.Result, err error) {
+		resp.Result = res
+		done(resp, err)
+	})
+}
+
+// mutate is the door for clients: the elected replica proposes, another one
+// forwards once.
+func (m *masterSide) mutate(op *borgpb.Op, forwarded bool, done func(*borgpb.Result, error)) {
+	s := m.r.core.State()
+	switch {
+	case s.Settled:
+		m.r.propose(op, done)
+	case forwarded || s.Elected == 0 || s.Elected == m.r.id:
+		done(nil, borgmaster.ErrNotElected)
+	default:
+		r, to, life := m.r, m.r.w.replicas[s.Elected-1], m.r.life
+		r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
+			to.arrive(func() {
+				to.master.mutate(op, true, func(res *borgpb.Result, err error) {
+					r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { done(res, err) }) })
+				})
+			})
+		})
+	}
+}

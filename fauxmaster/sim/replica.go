@@ -1,0 +1,500 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/borgmaster/replica"
+	"borg/checkpoint"
+	"borg/proto/borgpb"
+)
+
+const (
+	cellName = "sim"
+	cellID   = "sim-0001"
+	tickNs   = 20 * millisecond
+)
+
+// replicaNode is one replica: a disk that stays, and a process that comes and
+// goes. It does what package replica's goroutines do around its Core.
+type replicaNode struct {
+	w     *World
+	id    uint64
+	disk  *disk
+	ident *borgpb.ReplicaIdentity
+	clock clock
+
+	// life counts the processes; what an earlier one had under way is dropped.
+	life   uint64
+	up     bool
+	paused bool
+	// What came while it was paused, in order.
+	held []func()
+
+	store *checkpoint.Store
+	core  *replica.Core
+	cell  *cell.Cell
+	// Was leading, in that term, since (its own clock).
+	leading     bool
+	term        uint64
+	electedNs   int64
+	baseTerm    uint64
+	baseCellNs  int64
+	batches     replica.Batches[*waiter]
+	appending   int
+	appendQueue []appendItem
+	appendBusy  bool
+	applyQueue  []*replica.Apply
+	applyBusy   bool
+
+	master *masterSide
+
+	// Reads that raft is asked for, and those that wait for an index.
+	lastRead uint64
+	asked    map[uint64]func()
+	waiting  []waitingRead
+}
+
+// waitingRead is answered when the cell has come to index.
+type waitingRead struct {
+	index uint64
+	done  func()
+}
+
+// appendItem is an append and the received checkpoint that it installs.
+type appendItem struct {
+	append   *replica.Append
+	received *checkpoint.Incoming
+}
+
+// waiter waits for what becomes of an op.
+type waiter struct {
+	done func(*borgpb.Result, error)
+}
+
+func newReplicaNode(w *World, id uint64) *replicaNode {
+	r := &replicaNode{w: w, id: id, disk: newDisk(), clock: w.swarm.drawClock(w.faultRand)}
+	r.ident = &borgpb.ReplicaIdentity{CellName: cellName, CellId: cellID, Epoch: 1, Replica: id, Incarnation: id}
+	for x := uint64(1); x <= replicas; x++ {
+		r.ident.Members = append(r.ident.Members, &borgpb.Member{Id: x, Addr: fmt.Sprintf("replica-%d:7000", x)})
+	}
+	if err := replica.Init(r.storeConfig(), r.ident); err != nil {
+		panic(err)
+	}
+	return r
+}
+
+func (r *replicaNode) storeConfig() checkpoint.Config {
+	return checkpoint.Config{
+		Dir: "/replica", FS: r.disk, CacheBytes: r.w.swarm.cacheBytes, TailEntries: r.w.swarm.tailEntries,
+		DisableAutomaticCompactions: true,
+	}
+}
+
+func (r *replicaNode) monoNs() int64 { return r.clock.monoNs(r.w.now) }
+
+// after does something a while later by the process's own clock, if it still
+// lives then; while it is paused it waits.
+func (r *replicaNode) after(ns int64, do func()) {
+	life := r.life
+	r.w.after(r.clock.trueNs(ns), func() { r.enter(life, do) })
+}
+
+// enter does something in the process of that life.
+func (r *replicaNode) enter(life uint64, do func()) {
+	switch {
+	case !r.up || r.life != life:
+	case r.paused:
+		if len(r.held) < 100_000 {
+			r.held = append(r.held, do)
+		}
+	default:
+		do()
+	}
+}
+
+// arrive is enter for what came over the network to whoever lives there now.
+func (r *replicaNode) arrive(do func()) { r.enter(r.life, do) }
+
+// start starts a process on the disk as it is.
+func (r *replicaNode) start() {
+	r.w.say("replica %d starts", r.id)
+	r.life++
+	life := r.life
+	store, err := checkpoint.Open(r.storeConfig(), r.ident)
+	if err != nil {
+		r.w.fail("replica %d cannot open its disk: %v", r.id, err)
+		return
+	}
+	c, err := replica.LoadCell(store)
+	if err != nil {
+		r.w.fail("replica %d cannot load its cell: %v", r.id, err)
+		return
+	}
+	core, err := replica.NewCore(replica.CoreConfig{
+		ID: r.id, Nonce: r.id<<32 | life, Storage: store, Header: store.Header(),
+		ElectionTicks: 10, HeartbeatTicks: 1, StallTicks: 25, Logger: raftLog{},
+	})
+	if err != nil {
+		r.w.fail("replica %d cannot start raft: %v", r.id, err)
+		return
+	}
+	r.store, r.cell, r.core = store, c, core
+	r.up, r.paused, r.held = true, false, nil
+	r.leading, r.term, r.electedNs, r.baseTerm, r.baseCellNs = false, 0, 0, 0, 0
+	r.batches, r.appending = replica.Batches[*waiter]{}, 0
+	r.appendQueue, r.appendBusy, r.applyQueue, r.applyBusy = nil, false, nil, false
+	r.asked, r.waiting = map[uint64]func(){}, nil
+	r.master = newMasterSide(r)
+	r.tick()
+	r.flushSoon()
+}
+
+// crash ends the process, and loses of what its disk had not synced what keep
+// does not say.
+func (r *replicaNode) crash(keep int) {
+	if !r.up {
+		return
+	}
+	if r.leading {
+		r.w.truth.leaderLost()
+	}
+	r.w.say("replica %d crashes, %s", r.id, []string{"only what is synced stays", "what is not synced is torn", "all that was written stays"}[keep])
+	var underWay *brokenAppend
+	if r.appendBusy && r.appendQueue[0].append.Snapshot == nil && chance(r.w.diskRand, 500) {
+		a := r.appendQueue[0].append
+		underWay = &brokenAppend{a.Entries, a.Hard}
+		r.w.mark("crash during an append")
+	}
+	r.up = false
+	r.master.stop()
+	after, err := r.disk.crash(r.store, underWay, keep, rand.New(rand.NewPCG(r.w.cfg.Seed, r.life<<8|r.id)))
+	if err != nil {
+		r.w.fail("replica %d: %v", r.id, err)
+		return
+	}
+	_ = r.store.Close()
+	r.disk = after
+}
+
+func (r *replicaNode) pause() {
+	if r.up && !r.paused {
+		r.w.say("replica %d is stopped", r.id)
+		r.paused = true
+	}
+}
+
+func (r *replicaNode) resume() {
+	if !r.up || !r.paused {
+		return
+	}
+	r.w.say("replica %d goes on", r.id)
+	r.paused = false
+	held, life := r.held, r.life
+	r.held = nil
+	for _, do := range held {
+		r.enter(life, do)
+	}
+}
+
+// tick lets ticks come. A ticker holds one tick at most for who is late.
+func (r *replicaNode) tick() {
+	life := r.life
+	missed := false
+	var next func()
+	next = func() {
+		if r.life != life || !r.up {
+			return
+		}
+		if r.paused {
+			if !missed {
+				missed = true
+				r.held = append(r.held, func() { missed = false; r.turn(replica.Tick{}) })
+			}
+		} else {
+			r.turn(replica.Tick{})
+		}
+		r.w.after(r.clock.trueNs(tickNs), next)
+	}
+	// Replicas do not start in step.
+	r.w.after(between(r.w.faultRand, 0, tickNs), next)
+}
+
+// turn is one turn of the raft goroutine.
+func (r *replicaNode) turn(events ...replica.Event) {
+	r.handOut(r.core.Step(events...), nil)
+	r.proposeQueued()
+}
+
+func (r *replicaNode) proposeQueued() {
+	for {
+		data := r.batches.Next(replica.Moment{
+			State: r.core.State(), Appending: r.appending, BaseTerm: r.baseTerm, BaseCellNs: r.baseCellNs,
+			SinceElectedNs: r.monoNs() - r.electedNs, WallNs: r.clock.wallNs(r.w.now),
+		}, func(*waiter) bool { return false })
+		if data == nil {
+			return
+		}
+		out := r.core.Step(replica.Propose{Data: data})
+		taken := out.Proposed[0].Err == nil
+		if !taken {
+			r.batches.Back()
+		}
+		r.handOut(out, nil)
+		if !taken {
+			return
+		}
+	}
+}
+
+func (r *replicaNode) handOut(out replica.Effects, in *checkpoint.Incoming) {
+	if out.Changed {
+		r.stateChanged(out.State)
+	}
+	for _, done := range out.Reads {
+		r.waiting = append(r.waiting, waitingRead{done.Index, r.asked[done.ID]})
+		delete(r.asked, done.ID)
+	}
+	r.answerReads()
+	for _, a := range out.Append {
+		item := appendItem{append: a}
+		if a.Snapshot != nil {
+			item.received = in
+		}
+		r.appending++
+		r.appendQueue = append(r.appendQueue, item)
+	}
+	r.appendSoon()
+	r.applyQueue = append(r.applyQueue, out.Apply...)
+	r.applySoon()
+	for _, m := range out.Send {
+		r.sendRaft(m)
+	}
+}
+
+func (r *replicaNode) stateChanged(s replica.CoreState) {
+	wasLeading, wasTerm := r.leading, r.term
+	r.leading, r.term = s.Leading, s.Term
+	if wasLeading && (!s.Leading || s.Term != wasTerm) {
+		r.w.say("replica %d is no longer elected in term %d", r.id, wasTerm)
+		r.w.truth.leaderLost()
+		fail(r.batches.TakePending(), borgmaster.ErrUnknownOutcome)
+		fail(r.batches.TakeQueued(), borgmaster.ErrNotElected)
+	}
+	if s.Leading && (!wasLeading || s.Term != wasTerm) {
+		r.electedNs = r.monoNs()
+		r.w.say("replica %d is elected in term %d", r.id, s.Term)
+		r.w.truth.elected(r.id, s.Term)
+	}
+	r.after(0, func() { r.master.stateChanged() })
+}
+
+func fail(waiters []*waiter, err error) {
+	for _, x := range waiters {
+		x.done(nil, err)
+	}
+}
+
+// propose queues an op; done hears what became of it, once.
+func (r *replicaNode) propose(op *borgpb.Op, done func(*borgpb.Result, error)) {
+	data, err := proto.Marshal(op)
+	if err != nil {
+		panic(err)
+	}
+	if !r.core.State().Leading {
+		done(nil, borgmaster.ErrNotElected)
+		return
+	}
+	if !r.batches.Put(data, &waiter{done}) {
+		done(nil, borgmaster.ErrOverloaded)
+		return
+	}
+	r.after(0, func() { r.turn() })
+}
+
+// read calls done when the cell here shows all that was committed when it was
+// called; perhaps never.
+func (r *replicaNode) read(done func()) {
+	r.lastRead++
+	r.asked[r.lastRead] = done
+	r.turn(replica.Read{ID: r.lastRead})
+}
+
+func (r *replicaNode) answerReads() {
+	for i := 0; i < len(r.waiting); {
+		if x := r.waiting[i]; x.index <= r.cell.Index() {
+			r.waiting = append(r.waiting[:i:i], r.waiting[i+1:]...)
+			x.done()
+			continue
+		}
+		i++
+	}
+}
+
+// appendSoon writes what is queued once the disk is free. All that is queued
+// when it comes to it shares one sync, as in the append goroutine.
+func (r *replicaNode) appendSoon() {
+	if r.appendBusy || len(r.appendQueue) == 0 {
+		return
+	}
+	r.appendBusy = true
+	n := 1
+	if r.appendQueue[0].append.Snapshot == nil {
+		for n < len(r.appendQueue) && r.appendQueue[n].append.Snapshot == nil {
+			n++
+		}
+	}
+	delay := between(r.w.diskRand, 100*microsecond, 2*millisecond)
+	if !r.w.healed && chance(r.w.diskRand, r.w.swarm.stallPermille) {
+		delay = between(r.w.diskRand, 20*millisecond, second)
+		r.w.mark("disk stall")
+	}
+	r.after(delay, func() { r.appendNow(n) })
+}
+
+func (r *replicaNode) appendNow(n int) {
+	items := r.appendQueue[:n]
+	if s := items[0].append.Snapshot; s != nil {
+		r.install(items[0])
+	}
+	var groups [][]*raftpb.Entry
+	var hard *raftpb.HardState
+	sync := false
+	for _, it := range items {
+		if len(it.append.Entries) > 0 {
+			groups = append(groups, it.append.Entries)
+		}
+		if it.append.Hard != nil {
+			hard = it.append.Hard
+		}
+		sync = sync || it.append.Sync
+	}
+	if len(groups) > 0 || hard != nil {
+		if err := r.store.Append(groups, hard, sync); err != nil {
+			r.w.fail("replica %d cannot write its log: %v", r.id, err)
+			return
+		}
+	}
+	r.appendQueue = r.appendQueue[n:]
+	r.appendBusy = false
+	r.appending -= n
+	events := make([]replica.Event, n)
+	for i, it := range items {
+		events[i] = replica.Appended{Append: it.append}
+	}
+	r.turn(events...)
+	r.appendSoon()
+}
+
+// applySoon applies what is queued, one after the other.
+func (r *replicaNode) applySoon() {
+	if r.applyBusy || len(r.applyQueue) == 0 {
+		return
+	}
+	r.applyBusy = true
+	r.after(between(r.w.diskRand, 10*microsecond, 300*microsecond), func() {
+		r.applyBusy = false
+		if len(r.applyQueue) == 0 {
+			return
+		}
+		a := r.applyQueue[0]
+		r.applyQueue = r.applyQueue[1:]
+		r.apply(a)
+		r.applySoon()
+	})
+}
+
+func (r *replicaNode) apply(a *replica.Apply) {
+	for _, e := range a.Entries {
+		r.applyEntry(e)
+	}
+	// As its own turn: apply may be called from within one.
+	r.after(0, func() { r.turn(replica.Applied{Apply: a}) })
+}
+
+func (r *replicaNode) applyEntry(e replica.Committed) {
+	ce := borgmaster.CommittedEntry{Index: e.Entry.GetIndex(), Term: e.Entry.GetTerm()}
+	if e.Entry.GetType() == raftpb.EntryNormal {
+		ce.Data = e.Entry.GetData()
+	}
+	results, events := r.cell.Apply(ce.Index, ce.Term, ce.Data)
+	if err := r.cell.Diverged(); err != nil {
+		r.w.fail("replica %d: %v", r.id, err)
+	}
+	r.w.truth.applied(r.id, ce, r.cell)
+	r.answerReads()
+	if ce.Term != r.baseTerm {
+		r.baseTerm, r.baseCellNs = ce.Term, r.cell.TimeNs()
+	}
+	mine, isMine := r.batches.Mine(ce.Term, ce.Data)
+	r.master.applied(ce, events)
+	if !isMine {
+		return
+	}
+	if len(mine) != len(results) {
+		r.w.fail("replica %d has %d results for %d ops at index %d", r.id, len(results), len(mine), ce.Index)
+		return
+	}
+	for i, x := range mine {
+		x.done(results[i], nil)
+	}
+}
+
+// flushSoon writes changed records behind, and drops what of the log is no
+// longer needed.
+func (r *replicaNode) flushSoon() {
+	r.after(r.w.swarm.flushNs, func() {
+		r.flush()
+		r.flushSoon()
+	})
+}
+
+func (r *replicaNode) flush() {
+	if !replica.NeedsFlush(r.store, r.cell) {
+		return
+	}
+	f, h := replica.PrepareFlush(r.store, r.cell, r.core.Members())
+	err := f.Commit(h)
+	if err == nil {
+		err = r.store.Compact(^uint64(0))
+	}
+	if err != nil {
+		r.w.fail("replica %d cannot write its records: %v", r.id, err)
+	}
+}
+
+func (r *replicaNode) sendRaft(m *raftpb.Message) {
+	to := r.w.replicas[m.GetTo()-1]
+	if m.GetType() == raftpb.MsgSnap {
+		r.sendSnapshot(to, m)
+		return
+	}
+	m = proto.CloneOf(m)
+	r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
+		to.arrive(func() {
+			r.w.say("raft %d>%d %v term %d index %d", m.GetFrom(), m.GetTo(), m.GetType(), m.GetTerm(), m.GetIndex())
+			to.turn(replica.Receive{Message: m})
+		})
+	})
+}
+
+// raftLog hears raft's last words only.
+type raftLog struct{}
+
+func (raftLog) Debug(...any)              {}
+func (raftLog) Debugf(string, ...any)     {}
+func (raftLog) Info(...any)               {}
+func (raftLog) Infof(string, ...any)      {}
+func (raftLog) Warning(...any)            {}
+func (raftLog) Warningf(string, ...any)   {}
+func (raftLog) Error(...any)              {}
+func (raftLog) Errorf(string, ...any)     {}
+func (raftLog) Fatal(v ...any)            { panic("raft: " + fmt.Sprint(v...)) }
+func (raftLog) Fatalf(f string, v ...any) { panic("raft: " + fmt.Sprintf(f, v...)) }
+func (raftLog) Panic(v ...any)            { panic("raft: " + fmt.Sprint(v...)) }
+func (raftLog) Panicf(f string, v ...any) { panic("raft: " + fmt.Sprintf(f, v...)) }

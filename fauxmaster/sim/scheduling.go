@@ -1,0 +1,139 @@
+package sim
+
+import (
+	"slices"
+
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/scheduler"
+)
+
+// Batches that may wait for the log's answer, as in the scheduler process.
+const batchesInFlight = 4
+
+// schedulerProcess is the process beside the elected replica: its own copy of
+// the cell, fed with the same entries, and the search over it.
+type schedulerProcess struct {
+	m        *masterSide
+	alive    bool
+	copy     *cell.Cell
+	search   *scheduler.Scheduler
+	entries  []borgmaster.CommittedEntry
+	waking   bool
+	inFlight int
+	resting  bool
+}
+
+func newSchedulerProcess(m *masterSide) *schedulerProcess {
+	p := &schedulerProcess{m: m, alive: true}
+	p.after(30*millisecond, p.load)
+	return p
+}
+
+func (p *schedulerProcess) stop() { p.alive = false }
+
+func (p *schedulerProcess) after(ns int64, do func()) {
+	p.m.r.after(ns, func() {
+		if p.alive {
+			do()
+		}
+	})
+}
+
+// load takes the cell as the elected replica has it.
+func (p *schedulerProcess) load() {
+	c, err := copyCell(p.m.r.cell)
+	if err != nil {
+		p.m.r.w.fail("the scheduler cannot load the cell: %v", err)
+		return
+	}
+	search, err := scheduler.New(scheduler.Config{Seed: p.m.r.w.cfg.Seed, Enough: 8})
+	if err != nil {
+		panic(err)
+	}
+	p.copy, p.search, p.entries = c, search, nil
+	p.wake()
+}
+
+// copyCell makes another cell of one's records.
+func copyCell(c *cell.Cell) (*cell.Cell, error) {
+	if c.Index() == 0 {
+		return cell.New(c.ID(), c.Epoch()), nil
+	}
+	return cell.Load(func(yield func(key, value []byte) bool) {
+		for k, v := range c.Records() {
+			if !yield(slices.Clone(k), slices.Clone(v)) {
+				return
+			}
+		}
+	})
+}
+
+func (p *schedulerProcess) deliver(e borgmaster.CommittedEntry) {
+	if p.copy == nil {
+		return
+	}
+	p.entries = append(p.entries, e)
+	p.wake()
+}
+
+func (p *schedulerProcess) wake() {
+	if p.waking {
+		return
+	}
+	p.waking = true
+	p.after(between(p.m.r.w.netRand, 100*microsecond, 5*millisecond), func() {
+		p.waking = false
+		p.takeIn()
+		p.pass()
+	})
+}
+
+func (p *schedulerProcess) takeIn() {
+	for _, e := range p.entries {
+		_, events := p.copy.Apply(e.Index, e.Term, e.Data)
+		p.search.Observe(p.copy, events)
+		p.copy.Flush(nil)
+	}
+	p.entries = nil
+}
+
+func (p *schedulerProcess) pass() {
+	if p.resting || p.inFlight >= batchesInFlight {
+		return
+	}
+	b := p.search.Pass(p.copy)
+	if b.More {
+		p.wake()
+	}
+	if len(b.Assign.GetAssignments()) == 0 {
+		return
+	}
+	p.inFlight++
+	w := p.m.r.w
+	w.say("scheduler of replica %d at index %d assigns %d", p.m.r.id, p.copy.Index(), len(b.Assign.Assignments))
+	op := &borgpb.Op{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER}, Op: &borgpb.Op_Assign{Assign: b.Assign}}
+	p.after(between(w.netRand, 50*microsecond, millisecond), func() {
+		p.m.r.propose(op, func(res *borgpb.Result, err error) {
+			p.after(between(w.netRand, 50*microsecond, millisecond), func() { p.settle(b.ID, res, err) })
+		})
+	})
+}
+
+func (p *schedulerProcess) settle(batch uint64, res *borgpb.Result, err error) {
+	p.inFlight--
+	if err != nil {
+		res = nil
+		p.resting = true
+		p.after(50*millisecond, func() { p.resting = false; p.wake() })
+	}
+	refused := p.search.Settle(p.copy, batch, res)
+	if refused.Count > 0 {
+		p.m.r.w.mark("assignment refused")
+		if refused.First.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_STALE {
+			p.m.r.w.mark("stale assignment refused")
+		}
+	}
+	p.wake()
+}

@@ -1,0 +1,112 @@
+package sim
+
+import (
+	"fmt"
+
+	"borg/borglet"
+	"borg/proto/borgpb"
+)
+
+// watch looks at everything now and then.
+func (w *World) watch() {
+	w.after(watchNs, func() {
+		current := map[[2]any]string{}
+		for _, m := range w.machines {
+			for _, id := range sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) {
+				if !m.kernel.procs[id].running {
+					continue
+				}
+				w.truth.live(m, id)
+				if p := w.truth.copyOf(m, id); p != nil && p.Current() {
+					task := [2]any{id.JobUID, id.Index}
+					if other, ok := current[task]; ok {
+						w.fail("S7: two current attempts of task %d of %s run, on %s and %s", id.Index, id.JobUID, other, m.name)
+					}
+					current[task] = m.name
+				} else if p != nil {
+					w.mark("old attempt still runs")
+				}
+			}
+		}
+		if w.healed && w.unsettled() == "" {
+			w.finish()
+			return
+		}
+		w.watch()
+	})
+}
+
+// leader is the elected replica, if it is ready.
+func (w *World) leader() *replicaNode {
+	for _, x := range w.replicas {
+		if x.up && !x.paused && x.core.State().Settled {
+			return x
+		}
+	}
+	return nil
+}
+
+// unsettled says what is not yet as it should be; empty: nothing.
+func (w *World) unsettled() string {
+	if w.leader() == nil {
+		return "nobody is elected"
+	}
+	for _, x := range w.replicas {
+		if i := x.cell.Index(); i != w.truth.index {
+			return fmt.Sprintf("replica %d is at index %d of %d", x.id, i, w.truth.index)
+		}
+	}
+	for _, c := range w.clients {
+		if c.op != nil || len(c.first) > 0 {
+			return fmt.Sprintf("client %d is not answered", c.i)
+		}
+	}
+	c := w.truth.cell
+	for j, index := range c.Pending() {
+		if !w.swarm.tight && c.HeldBack(j) == "" {
+			return fmt.Sprintf("task %v/%d pends", j.Key(), index)
+		}
+	}
+	for x := range c.Machines() {
+		m := w.machineNamed(x.Name())
+		if !x.Up() {
+			return "machine " + m.name + " is down"
+		}
+		for p := range x.Copies() {
+			id := borglet.ID{JobUID: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt()}
+			run := m.kernel.procs[id]
+			switch s := p.State(); {
+			case s == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF:
+			case s != borgpb.AttemptState_ATTEMPT_STATE_RUNNING:
+				return fmt.Sprintf("copy %s on %s is %v", id, m.name, s)
+			case run == nil || !run.running || run.pid != p.PID():
+				return fmt.Sprintf("copy %s is said to run on %s and does not", id, m.name)
+			}
+		}
+		for _, id := range sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) {
+			if p := w.truth.copyOf(m, id); p == nil || !p.Current() {
+				return fmt.Sprintf("copy %s runs on %s and should not", id, m.name)
+			}
+		}
+	}
+	return ""
+}
+
+// finish is the last look, when all has settled.
+func (w *World) finish() {
+	w.say("settled at index %d", w.truth.index)
+	for _, x := range w.replicas {
+		if x.cell.Digest() != w.truth.cell.Digest() {
+			w.fail("L2: replica %d ends with another cell", x.id)
+		}
+		if err := x.cell.Check(); err != nil {
+			w.fail("the cell of replica %d: %v", x.id, err)
+		}
+	}
+	for id := range w.truth.acked {
+		if w.truth.done[id].times != 1 {
+			w.fail("S4: %s was acknowledged and is not there", id)
+		}
+	}
+	w.over = true
+}

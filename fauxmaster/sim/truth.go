@@ -1,0 +1,243 @@
+package sim
+
+import (
+	"hash/fnv"
+
+	"borg/borglet"
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+
+	"google.golang.org/protobuf/proto"
+)
+
+const (
+	leaderWithinNs = 3 * second
+	settleWithinNs = 120 * second
+	watchNs        = 100 * millisecond
+	// The whole cell is checked after every so many entries.
+	checkEvery = 25
+)
+
+// truth is what was committed, as the first replica to apply it saw it: a sixth
+// cell that never fails, and what must hold.
+type truth struct {
+	w     *World
+	cell  *cell.Cell
+	index uint64
+	// By index.
+	entries map[uint64]committed
+	// Who was elected in each term.
+	leaders map[uint64]uint64
+	// Mutations that were done, by request id, and how often.
+	done  map[string]doneAt
+	acked map[string]bool
+	// The highest index that was acknowledged, and reads that were answered.
+	ackedIndex uint64
+	reads      int
+	// Machine to which each attempt was assigned.
+	assigned map[borglet.ID]string
+	// Batch attempts whose process has run.
+	ran     map[borglet.ID]bool
+	started int
+	// When the elected replica was last lost; 0: an answer has come since.
+	lostNs int64
+}
+
+type committed struct {
+	term   uint64
+	data   uint64
+	digest cell.Digest
+}
+
+type doneAt struct {
+	index uint64
+	times int
+}
+
+func newTruth(w *World) *truth {
+	return &truth{
+		w: w, cell: cell.New(cellID, 1), entries: map[uint64]committed{}, leaders: map[uint64]uint64{},
+		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{},
+	}
+}
+
+// elected: S1, one leader in a term.
+func (t *truth) elected(id, term uint64) {
+	if other, ok := t.leaders[term]; ok && other != id {
+		t.w.fail("S1: replicas %d and %d were both elected in term %d", other, id, term)
+	}
+	t.leaders[term] = id
+	t.w.result.Elections++
+}
+
+func (t *truth) leaderLost() {
+	if t.lostNs == 0 && !t.w.healed {
+		t.lostNs = t.w.now
+	}
+}
+
+func hashOf(data []byte) uint64 {
+	h := fnv.New64a()
+	h.Write(data)
+	return h.Sum64()
+}
+
+// applied: S2 and S3, all replicas apply the same and come to the same.
+func (t *truth) applied(id uint64, e borgmaster.CommittedEntry, c *cell.Cell) {
+	seen, ok := t.entries[e.Index]
+	if !ok {
+		t.first(e)
+		seen = t.entries[e.Index]
+	}
+	if seen.term != e.Term || seen.data != hashOf(e.Data) {
+		t.w.fail("S2: replica %d applies another entry at index %d, of term %d; term %d was applied before", id, e.Index, e.Term, seen.term)
+		return
+	}
+	if d := c.Digest(); d != seen.digest {
+		t.w.fail("S3: replica %d has digest %x at index %d, and should have %x", id, d, e.Index, seen.digest)
+	}
+}
+
+// loaded: a checkpoint stands for what was applied at its index.
+func (t *truth) loaded(id uint64, c *cell.Cell) {
+	if seen, ok := t.entries[c.Index()]; !ok || seen.digest != c.Digest() {
+		t.w.fail("S14: replica %d has a checkpoint of index %d with digest %x, and should have %x", id, c.Index(), c.Digest(), seen.digest)
+	}
+}
+
+// first takes in an entry that nobody has applied before.
+func (t *truth) first(e borgmaster.CommittedEntry) {
+	results, events := t.cell.Apply(e.Index, e.Term, e.Data)
+	t.cell.Flush(nil)
+	t.index = e.Index
+	t.entries[e.Index] = committed{e.Term, hashOf(e.Data), t.cell.Digest()}
+	t.w.say("entry %d of term %d is applied: %d ops, %d events", e.Index, e.Term, len(results), len(events))
+	t.countDone(e, results)
+	for i := range events {
+		t.event(&events[i])
+	}
+	if e.Index%checkEvery == 0 {
+		if err := t.cell.Check(); err != nil {
+			t.w.fail("the cell at index %d: %v", e.Index, err)
+		}
+	}
+	if chance(t.w.diskRand, 5) {
+		again, err := copyCell(t.cell)
+		if err != nil || again.Digest() != t.cell.Digest() {
+			t.w.fail("S14: the records of index %d load as another cell: %v", e.Index, err)
+		}
+		t.w.mark("records loaded again")
+	}
+}
+
+// countDone: S4, a mutation is done once.
+func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result) {
+	entry := new(borgpb.Entry)
+	if proto.Unmarshal(e.Data, entry) != nil {
+		t.w.fail("entry %d cannot be read", e.Index)
+	}
+	for i, data := range entry.Ops {
+		op := new(borgpb.Op)
+		if proto.Unmarshal(data, op) != nil || op.RequestId == "" || results[i].GetRefusal() != nil || results[i].GetRepeated() {
+			continue
+		}
+		d := t.done[op.RequestId]
+		d.times++
+		d.index = e.Index
+		t.done[op.RequestId] = d
+		if d.times > 1 {
+			t.w.fail("S4: %s is done a second time at index %d", op.RequestId, e.Index)
+		}
+	}
+}
+
+// answered: S4, what is acknowledged is done, and what is refused was not.
+func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
+	d := t.done[op.RequestId]
+	if res.GetRefusal() == nil {
+		if d.times != 1 || d.index != res.GetIndex() {
+			t.w.fail("S4: %s was acknowledged at index %d, and was done %d times, last at %d", op.RequestId, res.GetIndex(), d.times, d.index)
+		}
+		t.acked[op.RequestId] = true
+		t.ackedIndex = max(t.ackedIndex, res.GetIndex())
+	} else if d.times != 0 && d.index > res.GetIndex() {
+		// Refusals are not remembered: a try that was long under way may be
+		// done after another one was refused.
+		t.w.mark("done after it was refused")
+	} else if d.times != 0 {
+		t.w.fail("S4: %s was refused (%s), and was done at index %d", op.RequestId, res.GetRefusal().GetMessage(), d.index)
+	}
+	if t.lostNs != 0 {
+		t.w.result.FailoverNs = append(t.w.result.FailoverNs, t.w.now-t.lostNs)
+		t.lostNs = 0
+	}
+}
+
+// read: S5, a read shows what was acknowledged before it was asked for.
+func (t *truth) read(r *replicaNode, acked uint64) {
+	t.reads++
+	if i := r.cell.Index(); i < acked {
+		t.w.fail("S5: a read at replica %d shows index %d, and %d was acknowledged before it", r.id, i, acked)
+	}
+}
+
+func (t *truth) event(e *cell.Event) {
+	switch {
+	case e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE:
+		t.assigned[borglet.ID{JobUID: e.UID.String(), Index: e.Task, Attempt: e.Attempt}] = e.Machine
+	case e.Kind == borgpb.EventKind_EVENT_KIND_RETURN:
+		t.w.mark("copy taken back")
+	case e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_DOWN:
+		t.w.mark("machine declared down")
+	}
+	switch e.Cause {
+	case borgpb.StopCause_STOP_CAUSE_DUPLICATE:
+		t.w.mark("duplicate stopped")
+	case borgpb.StopCause_STOP_CAUSE_PREEMPTION:
+		t.w.mark("task preempted")
+	case borgpb.StopCause_STOP_CAUSE_DRAIN:
+		t.w.mark("task drained")
+	}
+}
+
+// copyOf is a copy as the cell has it on a machine; nil: it is over.
+func (t *truth) copyOf(m *machine, id borglet.ID) *cell.Copy {
+	x := t.cell.Machine(m.name)
+	uid, err := cell.ParseUID(id.JobUID)
+	if x == nil || err != nil {
+		return nil
+	}
+	return x.Copy(cell.CopyID{Job: uid, Index: id.Index, Attempt: id.Attempt})
+}
+
+// starts: S9, nothing starts that was not assigned; S8, what has ended does
+// not run again.
+func (t *truth) starts(m *machine, r borglet.Record) {
+	t.started++
+	if where, ok := t.assigned[r.ID]; !ok || where != m.name {
+		t.w.fail("S9: copy %s starts on %s, and was assigned to %q", r.ID, m.name, where)
+	}
+	if t.ran[r.ID] {
+		t.w.fail("S8: the process of batch copy %s has run, and starts again on %s", r.ID, m.name)
+	}
+	if r.Desired.GetKind() == borgpb.JobKind_JOB_KIND_BATCH {
+		t.ran[r.ID] = true
+	}
+	t.live(m, r.ID)
+}
+
+// live: S7 and S8, a process that runs is a copy that the log has on that
+// machine.
+func (t *truth) live(m *machine, id borglet.ID) {
+	if t.copyOf(m, id) == nil {
+		t.w.fail("S8: copy %s runs on %s, and its end is in the log", id, m.name)
+	}
+}
+
+// stops: S10, nothing is stopped without a cause in the log.
+func (t *truth) stops(m *machine, id borglet.ID) {
+	if p := t.copyOf(m, id); p != nil && p.Cause() == borgpb.StopCause_STOP_CAUSE_UNSPECIFIED {
+		t.w.fail("S10: copy %s on %s is stopped, and the log has no cause", id, m.name)
+	}
+}

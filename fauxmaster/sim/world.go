@@ -1,0 +1,307 @@
+package sim
+
+import (
+	"container/heap"
+	cryptorand "crypto/rand"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"math/rand/v2"
+	"runtime/debug"
+)
+
+// Times are virtual nanoseconds.
+const (
+	microsecond = int64(1e3)
+	millisecond = int64(1e6)
+	second      = int64(1e9)
+)
+
+// Config of one run. Zero fields take the defaults.
+type Config struct {
+	Seed uint64
+	// Length of the first phase; 10 s.
+	DurationNs int64
+	// Machines and clients; 12 and 8.
+	Machines, Clients int
+	// Trace gets a line for everything that happens; nil: nobody does.
+	Trace io.Writer
+}
+
+// Result is what a run came to.
+type Result struct {
+	Seed uint64
+	// Hash over everything that happened.
+	Hash   uint64
+	Events uint64
+	// Virtual length of both phases.
+	VirtualNs int64
+	// Acknowledged mutations, answered reads, attempts that started, elections won, entries of
+	// the log.
+	Acknowledged, Reads, Started, Elections int
+	Entries                                 uint64
+	// Times from the end of a leader to the next acknowledged mutation.
+	FailoverNs []int64
+	Marks      map[string]int
+	// Nil: everything held.
+	Violation error
+}
+
+// replicas of a cell.
+const replicas = 5
+
+// World is one run.
+type World struct {
+	cfg   Config
+	now   int64
+	seq   uint64
+	queue eventQueue
+	count uint64
+	hash  uint64
+	line  []byte
+
+	// One stream of chance for each purpose, so that a draw more in one does
+	// not shift the others.
+	netRand, diskRand, faultRand, workRand, kernelRand *rand.Rand
+
+	swarm    swarm
+	net      network
+	replicas []*replicaNode
+	machines []*machine
+	clients  []*client
+	truth    *truth
+	marks    map[string]int
+	// The second phase has begun; all has settled in it.
+	healed, over bool
+	failure      error
+	result       Result
+}
+
+type event struct {
+	at  int64
+	seq uint64
+	do  func()
+}
+
+type eventQueue []event
+
+func (q eventQueue) Len() int { return len(q) }
+func (q eventQueue) Less(i, j int) bool {
+	if q[i].at != q[j].at {
+		return q[i].at < q[j].at
+	}
+	return q[i].seq < q[j].seq
+}
+func (q eventQueue) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *eventQueue) Push(x any)   { *q = append(*q, x.(event)) }
+func (q *eventQueue) Pop() any {
+	last := len(*q) - 1
+	e := (*q)[last]
+	(*q)[last] = event{}
+	*q = (*q)[:last]
+	return e
+}
+
+func stream(seed uint64, purpose string) *rand.Rand {
+	h := fnv.New64a()
+	h.Write([]byte(purpose))
+	return rand.New(rand.NewPCG(seed, h.Sum64()))
+}
+
+// randomBytes is a reader of chance for whoever reads crypto/rand.
+type randomBytes struct{ r *rand.Rand }
+
+func (b randomBytes) Read(p []byte) (int, error) {
+	for i := range p {
+		p[i] = byte(b.r.Uint32())
+	}
+	return len(p), nil
+}
+
+// Run makes one run.
+func Run(cfg Config) (r Result) {
+	if cfg.DurationNs == 0 {
+		cfg.DurationNs = 10 * second
+	}
+	if cfg.Machines == 0 {
+		cfg.Machines = 12
+	}
+	if cfg.Clients == 0 {
+		cfg.Clients = 8
+	}
+	old := cryptorand.Reader
+	defer func() { cryptorand.Reader = old }()
+	cryptorand.Reader = randomBytes{stream(cfg.Seed, "crypto")}
+	w := &World{
+		cfg: cfg, now: second, marks: map[string]int{}, hash: 14695981039346656037,
+		netRand: stream(cfg.Seed, "net"), diskRand: stream(cfg.Seed, "disk"), faultRand: stream(cfg.Seed, "fault"),
+		workRand: stream(cfg.Seed, "work"), kernelRand: stream(cfg.Seed, "kernel"),
+	}
+	defer func() {
+		if p := recover(); p != nil {
+			w.fail("panic: %v\n%s", p, debug.Stack())
+			r = w.end()
+		}
+	}()
+	w.build()
+	w.run()
+	r = w.end()
+	w.close()
+	return r
+}
+
+func (w *World) build() {
+	w.swarm = drawSwarm(stream(w.cfg.Seed, "swarm"))
+	w.say("swarm %+v", w.swarm)
+	w.net.cut = map[[2]int]bool{}
+	w.truth = newTruth(w)
+	for id := uint64(1); id <= replicas; id++ {
+		w.replicas = append(w.replicas, newReplicaNode(w, id))
+	}
+	for i := range w.cfg.Machines {
+		w.machines = append(w.machines, newMachine(w, i))
+	}
+	for i := range w.cfg.Clients {
+		w.clients = append(w.clients, newClient(w, i))
+	}
+	for _, r := range w.replicas {
+		r.start()
+	}
+	for _, m := range w.machines {
+		m.start()
+	}
+	for _, c := range w.clients {
+		c.start()
+	}
+	w.scheduleFault()
+	w.watch()
+}
+
+// run handles events until the end of the second phase, or until something
+// does not hold.
+func (w *World) run() {
+	healAt := w.now + w.cfg.DurationNs
+	w.at(healAt, w.heal)
+	for len(w.queue) > 0 && w.failure == nil && !w.over {
+		e := heap.Pop(&w.queue).(event)
+		w.now = e.at
+		w.count++
+		e.do()
+	}
+}
+
+// at does something at a time.
+func (w *World) at(at int64, do func()) {
+	w.seq++
+	heap.Push(&w.queue, event{at: max(at, w.now), seq: w.seq, do: do})
+}
+
+// after does something a while from now.
+func (w *World) after(ns int64, do func()) { w.at(w.now+ns, do) }
+
+// say notes what happened, for the hash and for who reads the trace.
+func (w *World) say(format string, args ...any) {
+	w.line = fmt.Appendf(w.line[:0], "%.6f ", float64(w.now-second)/1e9)
+	w.line = fmt.Appendf(w.line, format, args...)
+	for _, b := range w.line {
+		w.hash = (w.hash ^ uint64(b)) * 1099511628211
+	}
+	if w.cfg.Trace != nil {
+		fmt.Fprintf(w.cfg.Trace, "%s\n", w.line)
+	}
+}
+
+// mark counts a rare state.
+func (w *World) mark(name string) { w.marks[name]++ }
+
+// fail notes the first thing that does not hold.
+func (w *World) fail(format string, args ...any) {
+	if w.failure == nil {
+		w.failure = fmt.Errorf("at %.6f s: %w", float64(w.now-second)/1e9, fmt.Errorf(format, args...))
+		w.say("VIOLATION %v", w.failure)
+	}
+}
+
+func (w *World) end() Result {
+	r := w.result
+	r.Seed, r.Hash, r.Events, r.VirtualNs = w.cfg.Seed, w.hash, w.count, w.now-second
+	r.Marks, r.Violation = w.marks, w.failure
+	if w.truth != nil {
+		r.Acknowledged, r.Reads, r.Started, r.Entries = len(w.truth.acked), w.truth.reads, w.truth.started, w.truth.index
+	}
+	return r
+}
+
+// close lets go of the databases.
+func (w *World) close() {
+	for _, r := range w.replicas {
+		if r.up {
+			_ = r.store.Close()
+		}
+	}
+}
+
+// chance is true so often in a thousand.
+func chance(r *rand.Rand, permille int) bool { return permille > 0 && r.IntN(1000) < permille }
+
+// between draws a time.
+func between(r *rand.Rand, low, high int64) int64 { return low + r.Int64N(high-low+1) }
+
+// clock is a node's own: its rate differs from true time, and its wall clock
+// may be off.
+type clock struct {
+	ratePPM   int64
+	wallOffNs int64
+}
+
+func (c clock) monoNs(now int64) int64 { return now + now/1e6*c.ratePPM }
+func (c clock) trueNs(ns int64) int64  { return ns - ns/1e6*c.ratePPM }
+func (c clock) wallNs(now int64) int64 { return 1_800_000_000*second + c.monoNs(now) + c.wallOffNs }
+
+// endpoints of the network.
+func replicaEnd(id uint64) int { return int(id) }
+func machineEnd(i int) int     { return 100 + i }
+func clientEnd(i int) int      { return 10_000 + i }
+
+// network is what lies between the nodes.
+type network struct {
+	// Directed.
+	cut map[[2]int]bool
+}
+
+// send carries something, perhaps late, perhaps twice, perhaps not at all.
+func (w *World) send(from, to int, deliver func()) {
+	if from == to {
+		w.after(10*microsecond, deliver)
+		return
+	}
+	s := &w.swarm
+	times := 1
+	if !w.healed {
+		if w.net.cut[[2]int{from, to}] || chance(w.netRand, s.lossPermille) {
+			return
+		}
+		if chance(w.netRand, s.dupPermille) {
+			times = 2
+		}
+	}
+	for range times {
+		delay := between(w.netRand, 100*microsecond, 600*microsecond)
+		if !w.healed {
+			if chance(w.netRand, s.latePermille) {
+				delay += between(w.netRand, 0, s.lateNs)
+			}
+		}
+		w.after(delay, func() {
+			// What is under way when a link is cut is lost with it.
+			if !w.net.cut[[2]int{from, to}] {
+				deliver()
+			}
+		})
+	}
+}
+
+// Command repeats a run with everything that happens printed.
+func (r Result) Command(durationNs int64) string {
+	return fmt.Sprintf("make sim SEED=%d DURATION=%ds TRACE=1", r.Seed, durationNs/second)
+}
