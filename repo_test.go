@@ -56,9 +56,11 @@ var imports = map[string]struct {
 	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "proto/borgpb", "proto/borgrpc"},
 		[]string{"google.golang.org/grpc", "net"}},
 
-	"cfg": {[]string{"proto/borgpb"}, nil},
+	"cfg": {[]string{"proto/borgpb", "spelling"}, nil},
 	// What all command lines share: flags, exit codes, errors, logger.
-	"cli": {nil, []string{"google.golang.org/grpc"}},
+	"cli": {[]string{"spelling"}, []string{"google.golang.org/grpc"}},
+	// "Did you mean": job files and command lines guess alike.
+	"spelling": {nil, nil},
 }
 
 // mayImportAll are programs; nobody imports them.

@@ -5,6 +5,8 @@ import (
 	"sort"
 	"strings"
 	"unicode/utf8"
+
+	"borg/spelling"
 )
 
 // Position is a place in a file. Lines and columns count from 1, columns in
@@ -134,36 +136,11 @@ func sortFaults(fs Faults) Faults {
 func nearest(name string, known []string) string {
 	best, bestDistance := "", max(1, len(name)/3)+1
 	for _, k := range known {
-		if d := distance(strings.ToLower(name), k); d < bestDistance && d < len(k) {
+		if d := spelling.Distance(strings.ToLower(name), k); d < bestDistance && d < len(k) {
 			best, bestDistance = k, d
 		}
 	}
 	return best
-}
-
-// distance is the number of letters to insert, drop, change or swap with their
-// neighbour to make b of a.
-func distance(a, b string) int {
-	var before, prev []int
-	cur := make([]int, len(b)+1)
-	for j := range cur {
-		cur[j] = j
-	}
-	for i := 1; i <= len(a); i++ {
-		before, prev, cur = prev, cur, make([]int, len(b)+1)
-		cur[0] = i
-		for j := 1; j <= len(b); j++ {
-			cost := 1
-			if a[i-1] == b[j-1] {
-				cost = 0
-			}
-			cur[j] = min(prev[j]+1, cur[j-1]+1, prev[j-1]+cost)
-			if i > 1 && j > 1 && a[i-1] == b[j-2] && a[i-2] == b[j-1] {
-				cur[j] = min(cur[j], before[j-2]+1)
-			}
-		}
-	}
-	return cur[len(b)]
 }
 
 // nearestSorted is nearest over names that come in no order.
