@@ -68,7 +68,7 @@ func roleName(r borgpb.Role) string {
 }
 
 // permit says whether caller may ask for op; nil means yes. Users have a say
-// over their own jobs and alloc sets; machines, clocks and formats are for
+// over their own jobs and alloc sets; machines and clocks are for
 // operators; what the cell does by itself is for nobody.
 func permit(caller *borgpb.Principal, operators []string, op *borgpb.Op) *borgpb.Refusal {
 	isOperator := slices.Contains(operators, caller.GetUser())
@@ -86,8 +86,7 @@ func permit(caller *borgpb.Principal, operators []string, op *borgpb.Op) *borgpb
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
-	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine,
-		*borgpb.Op_RaiseFormat, *borgpb.Op_Time:
+	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time:
 		if isOperator {
 			return nil
 		}

@@ -102,6 +102,9 @@ func (c *Cell) applyOp(data []byte) *borgpb.Result {
 		if op.RequestId != "" && refusal.Kind != borgpb.RefusalKind_REFUSAL_KIND_INTERNAL {
 			c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_REFUSE, Name: refusal.Object, Reason: refusal.Message})
 		}
+		if c.keepsRefusal(op, refusal) {
+			c.remember(op, res)
+		}
 	case do != nil:
 		do(res)
 		c.settleJobs()

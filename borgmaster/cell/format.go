@@ -1,14 +1,35 @@
 package cell
 
 import (
+	"fmt"
+
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"borg/proto/borgpb"
 )
 
-// buildFormat is the latest format that this build can apply.
-const buildFormat = 1
+// BuildFormat is the latest format that this build can apply.
+//
+// Format 2: refusals are remembered under their request ids.
+const BuildFormat = 2
+
+// BuildFormat is the latest format that this copy of the cell can apply.
+func (c *Cell) BuildFormat() uint32 { return c.build }
+
+// AsBuild makes the cell behave as a build that knows formats up to one only,
+// and fails when it is past that: simulated cells have replicas of mixed builds.
+func (c *Cell) AsBuild(format uint32) error {
+	c.build = format
+	if c.format > format {
+		return newerFormat(c.format, format)
+	}
+	return nil
+}
+
+func newerFormat(cell, build uint32) error {
+	return fmt.Errorf("the cell is of format %d, this build knows up to %d: use a newer build", cell, build)
+}
 
 // sinceFormat says in which format a field, an op or an enum value began, by
 // full name. What is not listed began in format 1. A build must refuse what

@@ -19,7 +19,7 @@ import (
 //	42 uid index                       task, unless it was never placed
 //	43 uid index attempt               copy that is not a task's current one
 //	44 uid                             update of a job, the last one
-//	50 seq                             request that was done
+//	50 seq                             request that was answered
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
@@ -302,6 +302,12 @@ func (r *request) appendValue(b []byte) []byte {
 	e.uid(r.uid)
 	e.uid(r.updateUID)
 	e.uint(r.version)
+	if f := r.refusal; f != nil {
+		e.uint(uint64(f.Kind))
+		e.str(f.Object)
+		e.str(f.Message)
+		e.str(f.Field)
+	}
 	return e.b
 }
 

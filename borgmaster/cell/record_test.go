@@ -29,7 +29,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "diverged", "liveTasks", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "build", "diverged", "liveTasks", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most"},
 	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "copies", "allocs", "ports", "domains"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},
@@ -158,6 +158,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&Resources{CPUMilli: 12345}))
 	case *Exit:
 		v.Set(reflect.ValueOf(&Exit{Code: 99}))
+	case *borgpb.Refusal:
+		v.Set(reflect.ValueOf(&borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_LIMIT, Message: "other"}))
 	case *stopping:
 		v.Set(reflect.ValueOf(&stopping{index: 12345}))
 	case *waiting:

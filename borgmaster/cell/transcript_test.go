@@ -122,6 +122,9 @@ func (s *script) tell(r *borgpb.Result, events []Event) string {
 	}
 	if r.Refusal != nil {
 		refusal("", r.Refusal)
+		if r.Repeated {
+			b.WriteString("  (repeated)\n")
+		}
 	} else {
 		b.WriteString("ok")
 		if r.Uid != "" {
