@@ -48,6 +48,7 @@ const (
 	killBorglet
 	killScheduler
 	stepWallClock
+	changeBuild
 	faultKinds
 )
 
@@ -212,6 +213,8 @@ func (w *World) happen(f *fault) string {
 		by := between(r, -90*second, 90*second)
 		one.clock.wallOffNs += by
 		return fmt.Sprintf("the wall clock of replica %d steps by %d ms", one.id, by/millisecond)
+	case changeBuild:
+		return w.changeBuildOf(f, one)
 	}
 	panic(fmt.Sprintf("there is no fault of kind %d", f.kind))
 }

@@ -29,6 +29,9 @@ type replicaNode struct {
 	disk  *disk
 	ident *borgpb.ReplicaIdentity
 	clock clock
+	// Latest format of the cell that its build knows; steppedBack: it knew more.
+	build       uint32
+	steppedBack bool
 
 	// life counts the processes; what an earlier one had under way is dropped.
 	life   uint64
@@ -136,6 +139,11 @@ func (r *replicaNode) start() {
 	c, err := replica.LoadCell(store)
 	if err != nil {
 		r.w.fail("replica %d cannot load its cell: %v", r.id, err)
+		return
+	}
+	if err := c.AsBuild(r.build); err != nil {
+		_ = store.Close()
+		r.tooOld(err)
 		return
 	}
 	core, err := replica.NewCore(replica.CoreConfig{
@@ -413,7 +421,9 @@ func (r *replicaNode) applySoon() {
 
 func (r *replicaNode) apply(a *replica.Apply) {
 	for _, e := range a.Entries {
-		r.applyEntry(e)
+		if r.applyEntry(e); !r.up {
+			return
+		}
 	}
 	// As its own turn: apply may be called from within one.
 	r.after(0, func() { r.turn(replica.Applied{Apply: a}) })
@@ -425,7 +435,10 @@ func (r *replicaNode) applyEntry(e replica.Committed) {
 		ce.Data = e.Entry.GetData()
 	}
 	results, events := r.cell.Apply(ce.Index, ce.Term, ce.Data)
-	if err := r.cell.Diverged(); err != nil {
+	if err := r.cell.Diverged(); err != nil && r.build < cell.BuildFormat {
+		r.tooOld(err)
+		return
+	} else if err != nil {
 		r.w.fail("replica %d: %v", r.id, err)
 	}
 	r.w.truth.applied(r.id, ce, r.cell)

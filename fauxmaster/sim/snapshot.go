@@ -96,6 +96,10 @@ func (r *replicaNode) install(it appendItem) {
 		r.w.fail("replica %d cannot load a received checkpoint: %v", r.id, err)
 		return
 	}
+	if err := c.AsBuild(r.build); err != nil {
+		r.tooOld(err)
+		return
+	}
 	r.cell = c
 	r.baseTerm, r.baseCellNs = c.Term(), c.TimeNs()
 	r.w.mark("checkpoint installed")

@@ -37,6 +37,8 @@ type truth struct {
 	reads      int
 	// Machine to which each attempt was assigned.
 	assigned map[borglet.ID]string
+	// Index from which on refusals are remembered, with format 2; 0: not yet.
+	keepsRefusals uint64
 	// Batch attempts whose process has run.
 	ran     map[borglet.ID]bool
 	started int
@@ -161,9 +163,9 @@ func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
 		}
 		t.acked[op.RequestId] = true
 		t.ackedIndex = max(t.ackedIndex, res.GetIndex())
-	} else if d.times != 0 && d.index > res.GetIndex() {
-		// Refusals are not remembered: a try that was long under way may be
-		// done after another one was refused.
+	} else if d.times != 0 && d.index > res.GetIndex() && (t.keepsRefusals == 0 || t.keepsRefusals > res.GetIndex()) {
+		// Format 1 does not remember refusals: a try that was long under way may
+		// be done after another one was refused.
 		t.w.mark("done after it was refused")
 	} else if d.times != 0 {
 		t.w.fail("S4: %s was refused (%s), and was done at index %d", op.RequestId, res.GetRefusal().GetMessage(), d.index)
@@ -186,6 +188,9 @@ func (t *truth) event(e *cell.Event) {
 	switch {
 	case e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE:
 		t.assigned[borglet.ID{JobUID: e.UID.String(), Index: e.Task, Attempt: e.Attempt}] = e.Machine
+	case e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT:
+		t.keepsRefusals = t.index
+		t.w.raised(t.cell.Format())
 	case e.Kind == borgpb.EventKind_EVENT_KIND_RETURN:
 		t.w.mark("copy taken back")
 	case e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_DOWN:

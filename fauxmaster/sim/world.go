@@ -172,6 +172,7 @@ func (w *World) build() {
 	for id := uint64(1); id <= replicas; id++ {
 		w.replicas = append(w.replicas, newReplicaNode(w, id))
 	}
+	w.drawBuilds(stream(w.cfg.Seed, "builds"))
 	for i := range w.cfg.Machines {
 		w.machines = append(w.machines, newMachine(w, i))
 	}
