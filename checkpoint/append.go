@@ -45,7 +45,7 @@ func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bo
 				return err
 			}
 		}
-		if err := b.Commit(&pebble.WriteOptions{Sync: sync}); err != nil {
+		if err := gen.commit(b, &pebble.WriteOptions{Sync: sync}); err != nil {
 			return err
 		}
 		s.mu.Lock()
@@ -91,7 +91,7 @@ func (s *Store) Compact(hold uint64) error {
 		if err := b.Set(keyStart, encodeStart(target, term), nil); err != nil {
 			return err
 		}
-		if err := b.Commit(pebble.NoSync); err != nil {
+		if err := gen.commit(b, pebble.NoSync); err != nil {
 			return err
 		}
 		s.mu.Lock()

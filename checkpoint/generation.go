@@ -18,6 +18,10 @@ import (
 // not the library's taste of the day, decides what older builds can read.
 const pebbleFormat = pebble.FormatValueSeparation
 
+// repeatableFlushBytes is well under the size of the first memtable, 256 KiB,
+// whose fill depends on chance.
+const repeatableFlushBytes = 64 << 10
+
 // generation is one pebble database directory. A replica has one at a time; a
 // received checkpoint is written into the next one, and the marker then moves.
 type generation struct {
@@ -25,6 +29,9 @@ type generation struct {
 	dir  string
 	fs   vfs.FS
 	db   *pebble.DB
+	// See Config.Repeatable. unflushedBytes belongs to who may write.
+	repeatable     bool
+	unflushedBytes int
 
 	mu sync.Mutex
 	// Open pictures, and the store itself while it is the current one. Guarded
@@ -45,7 +52,28 @@ func openGeneration(cfg *Config, name string, readOnly bool) (*generation, error
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", dir, err)
 	}
-	return &generation{name: name, dir: dir, fs: cfg.FS, db: db, refs: 1}, nil
+	g := &generation{name: name, dir: dir, fs: cfg.FS, db: db, refs: 1, repeatable: cfg.Repeatable && !readOnly}
+	if g.repeatable {
+		// What it found in its write-ahead log it would write out by and by.
+		if err := db.Flush(); err != nil {
+			return nil, errors.Join(fmt.Errorf("write out database %s: %w", dir, err), db.Close())
+		}
+	}
+	return g, nil
+}
+
+// commit writes a batch. A repeatable database would write its memory out at
+// the next of its own moments, so it is told to long before.
+func (g *generation) commit(b *pebble.Batch, opts *pebble.WriteOptions) error {
+	n := b.Len()
+	if err := b.Commit(opts); err != nil || !g.repeatable {
+		return err
+	}
+	if g.unflushedBytes += n; g.unflushedBytes < repeatableFlushBytes {
+		return nil
+	}
+	g.unflushedBytes = 0
+	return g.db.Flush()
 }
 
 // pebbleOptions are small: five replicas may share one machine, and what the
@@ -64,10 +92,15 @@ func pebbleOptions(cfg *Config, readOnly bool) *pebble.Options {
 		WALBytesPerSync:             512 << 10,
 		BytesPerSync:                512 << 10,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
-		DisableAutomaticCompactions: cfg.DisableAutomaticCompactions,
+		DisableAutomaticCompactions: cfg.Repeatable,
 		DisableTableStats:           true,
 		ReadOnly:                    readOnly,
 		Logger:                      pebbleLogger{cfg.Logger},
+	}
+	if cfg.Repeatable {
+		// A cleaner that keeps old files also keeps the database from using them
+		// again once a goroutine has come to them.
+		opts.Cleaner = pebble.ArchiveCleaner{}
 	}
 	for i := range opts.Levels {
 		opts.Levels[i].Compression = func() *block.CompressionProfile { return block.FastestCompression }

@@ -66,7 +66,7 @@ func (in *Incoming) write(cr *Reader) error {
 			return err
 		}
 		if b.Len() >= receiveBatchBytes {
-			if err := b.Commit(pebble.NoSync); err != nil {
+			if err := in.gen.commit(b, pebble.NoSync); err != nil {
 				return err
 			}
 			b = in.gen.db.NewBatch()
@@ -75,7 +75,7 @@ func (in *Incoming) write(cr *Reader) error {
 	if err := cr.Err(); err != nil {
 		return errors.Join(err, b.Close())
 	}
-	return b.Commit(pebble.NoSync)
+	return in.gen.commit(b, pebble.NoSync)
 }
 
 // Discard removes a received checkpoint that is not to be installed.
@@ -113,7 +113,7 @@ func (s *Store) Install(in *Incoming, hard *raftpb.HardState) error {
 			return err
 		}
 		// The sync covers the records too: they are in the same write-ahead log.
-		if err := b.Commit(pebble.Sync); err != nil {
+		if err := in.gen.commit(b, pebble.Sync); err != nil {
 			return err
 		}
 		// The directory's own entry in db/ is synced with the marker.

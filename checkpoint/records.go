@@ -64,7 +64,7 @@ func (f *Flush) Commit(header *borgpb.CheckpointHeader) error {
 		if err := f.batch.Set(keyHeader, data, nil); err != nil {
 			return err
 		}
-		if err := f.batch.Commit(pebble.NoSync); err != nil {
+		if err := gen.commit(f.batch, pebble.NoSync); err != nil {
 			return err
 		}
 		f.s.mu.Lock()

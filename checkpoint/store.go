@@ -32,9 +32,9 @@ type Config struct {
 	// for followers that are slow; zero: 20,000 and 64 MiB.
 	TailEntries int
 	TailBytes   int
-	// DisableAutomaticCompactions leaves the database's files alone, for runs
-	// that must repeat exactly.
-	DisableAutomaticCompactions bool
+	// Repeatable is for runs that must repeat exactly, whatever the machine's
+	// timing: the database does nothing but what a caller waits for.
+	Repeatable bool
 }
 
 func (c *Config) setDefaults() {
@@ -152,7 +152,7 @@ func createDatabase(cfg *Config, id *borgpb.ReplicaIdentity, header *borgpb.Chec
 	hard := &raftpb.HardState{Term: new(header.GetTerm()), Commit: new(header.GetIndex())}
 	b := gen.db.NewBatch()
 	if err = putStart(b, id, header, hard); err == nil {
-		err = b.Commit(pebble.Sync)
+		err = gen.commit(b, pebble.Sync)
 	}
 	if err2 := gen.unref(); err == nil {
 		err = err2

@@ -82,7 +82,9 @@ func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, 
 	if err := store.Append(groups, hard, true); err != nil {
 		return nil, fmt.Errorf("write what was not synced: %w", err)
 	}
-	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: r})
+	// How much chance it takes depends on the files that the database has not
+	// come to remove yet.
+	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(1, 1))})
 	if keep == keepAll {
 		return &disk{MemFS: all}, nil
 	}

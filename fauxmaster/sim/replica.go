@@ -97,7 +97,7 @@ func newReplicaNode(w *World, id uint64) *replicaNode {
 func (r *replicaNode) storeConfig() checkpoint.Config {
 	return checkpoint.Config{
 		Dir: "/replica", FS: r.disk, CacheBytes: r.w.swarm.cacheBytes, TailEntries: r.w.swarm.tailEntries,
-		DisableAutomaticCompactions: true,
+		Repeatable: true,
 	}
 }
 
@@ -155,6 +155,8 @@ func (r *replicaNode) start() {
 		return
 	}
 	r.store, r.cell, r.core = store, c, core
+	last, _ := store.LastIndex()
+	r.w.say("replica %d has its cell at index %d, its log up to %d, term %d, commit %d", r.id, c.Index(), last, store.HardState().GetTerm(), store.HardState().GetCommit())
 	r.up, r.paused, r.held = true, false, nil
 	r.leading, r.term, r.electedNs, r.baseTerm, r.baseCellNs = false, 0, 0, 0, 0
 	r.batches, r.appending = replica.Batches[*waiter]{}, 0
