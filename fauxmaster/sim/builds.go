@@ -33,7 +33,7 @@ func (w *World) changeBuildOf(f *fault, x *replicaNode) string {
 		x.build--
 		w.mark("replica stepped back to an older build")
 	}
-	w.crash(f, x)
+	w.crash(f, x, false)
 	return fmt.Sprintf("replica %d is restarted as a build that knows formats up to %d", x.id, x.build)
 }
 
@@ -58,7 +58,7 @@ func (r *replicaNode) tooOld(err error) {
 		r.w.fail("replica %d stops, and was never of another build: %v", r.id, err)
 	}
 	if r.up {
-		r.crash(keepSynced)
+		r.crash(keepSynced, false)
 	}
 	life := r.life
 	r.w.after(between(r.rand, 100*millisecond, 2*second), func() {
