@@ -53,12 +53,14 @@ var imports = map[string]struct {
 	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
 
 	// The whole cell on one thread: every core, and what lies between them.
-	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "proto/borgpb", "proto/borgrpc"},
+	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "history", "proto/borgpb", "proto/borgrpc"},
 		[]string{"google.golang.org/grpc", "net"}},
 
 	"cfg": {[]string{"proto/borgpb", "spelling"}, nil},
 	// What all command lines share: flags, exit codes, errors, logger.
 	"cli": {[]string{"spelling"}, []string{"google.golang.org/grpc"}},
+	// What clients were told, and whether it is linearizable; knows no cell on purpose.
+	"history": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "os", "net"}},
 	// "Did you mean": job files and command lines guess alike.
 	"spelling": {nil, nil},
 }

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/history"
 	"borg/proto/borgpb"
 )
 
@@ -23,6 +24,8 @@ type client struct {
 	// Counts tries, so that the answer to an earlier one is told apart; any
 	// answer ends the mutation.
 	tries int
+	// What is asked, for the history.
+	asked history.Record
 	first []*borgpb.Op
 }
 
@@ -52,10 +55,13 @@ func (c *client) start() {
 // look reads the cell at any replica, now and then: what was acknowledged
 // before the read must show in it.
 func (c *client) look() {
-	r, acked := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex
+	r, acked, shown := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c)
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
-			r.read(func() { c.w.truth.read(r, acked) })
+			r.read(func() {
+				c.w.truth.read(r, acked)
+				shown(r)
+			})
 		})
 	})
 	c.w.after(between(c.rand, 50*millisecond, 500*millisecond), c.look)
@@ -72,6 +78,7 @@ func (c *client) next() {
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
 	op.Principal = &borgpb.Principal{User: c.user(), Role: borgpb.Role_ROLE_USER}
 	c.op, c.tries = op, 0
+	c.asked, _ = history.Asked(c.i, c.w.now, op)
 	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
 	c.try()
 }
@@ -125,6 +132,7 @@ func (c *client) answered(res *borgpb.Result) {
 		c.w.mark("retry answered from memory")
 	}
 	c.w.truth.answered(c.op, res)
+	c.w.heard(c, res)
 	c.op = nil
 	c.w.after(between(c.rand, 5*millisecond, c.w.swarm.thinkNs), c.next)
 }
