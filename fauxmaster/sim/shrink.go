@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Faults is how many faults a seed draws.
-func Faults(cfg Config) (int, error) {
+// Size is how many faults and clients a run has, if none is left out.
+func Size(cfg Config) (faults, clients int, err error) {
 	cfg.fill()
 	w := &World{cfg: cfg, now: second, swarm: drawSwarm(stream(cfg.Seed, "swarm"))}
 	if err := shape(cfg.Aim, &w.swarm); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	w.planFaults()
-	return len(w.faults), nil
+	return len(w.faults), cfg.Clients, nil
 }
 
 // Others are the numbers from 0 to n-1 that are not in some: what is left when
@@ -67,12 +67,11 @@ type Shrunk struct {
 // shrinker looks for a smaller run.
 type shrinker struct {
 	Shrinking
-	ctx     context.Context
-	run     func(Config) Result
-	letter  string
-	until   time.Time
-	best    Shrunk
-	clients int
+	ctx    context.Context
+	run    func(Config) Result
+	letter string
+	until  time.Time
+	best   Shrunk
 }
 
 // Shrink leaves out of a run that shows a violation first faults, then clients,
@@ -92,7 +91,7 @@ func shrink(ctx context.Context, cfg Config, bounds Shrinking, run func(Config) 
 		s.Time = 3 * time.Minute
 	}
 	s.until = time.Now().Add(s.Time)
-	planned, err := Faults(cfg)
+	planned, _, err := Size(cfg)
 	if err != nil {
 		return Shrunk{}, err
 	}

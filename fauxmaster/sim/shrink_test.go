@@ -20,8 +20,7 @@ func TestShrink(t *testing.T) {
 		return r
 	}
 	cfg := Config{Seed: 6, DurationNs: 8 * second, Machines: 3}
-	cfg.fill()
-	planned, err := Faults(cfg)
+	planned, clients, err := Size(cfg)
 	if err != nil || planned < 6 {
 		t.Fatalf("%d faults in seed %d: %v", planned, cfg.Seed, err)
 	}
@@ -33,7 +32,7 @@ func TestShrink(t *testing.T) {
 	if kept := Others(planned, s.Config.Without); !slices.Equal(kept, []int{1, 3}) {
 		t.Errorf("faults %v are left, want 1 and 3", kept)
 	}
-	if kept := Others(cfg.Clients, s.Config.WithoutClients); !slices.Equal(kept, []int{2}) {
+	if kept := Others(clients, s.Config.WithoutClients); !slices.Equal(kept, []int{2}) {
 		t.Errorf("clients %v are left, want 2", kept)
 	}
 	if s.Config.DurationNs >= cfg.DurationNs || told != s.Runs {
