@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
@@ -18,44 +19,79 @@ import (
 // crashes.
 type disk struct {
 	*vfs.MemFS
+	mu sync.Mutex
+	// How much of each write-ahead log is synced. They only grow, so that this
+	// says as much as a copy of what is synced. Guarded by mu.
+	synced map[string]int64
 	// deaf: a sync is said to be done and is not. The database writes what need
 	// not be synced at a time of its own; a sync that is not done makes it write
 	// all of it, so that what a crash finds does not depend on the real clock.
 	deaf atomic.Bool
 }
 
-func newDisk() *disk { return &disk{MemFS: vfs.NewCrashableMem()} }
+// faulty: what is written to it is not kept.
+func (d *disk) faulty() bool { return false }
+
+func newDisk() *disk { return diskOf(vfs.NewCrashableMem()) }
+
+func diskOf(fs *vfs.MemFS) *disk { return &disk{MemFS: fs, synced: map[string]int64{}} }
 
 func (d *disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return d.wrap(d.MemFS.Create(name, c))
-}
-
-func (d *disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	return d.wrap(d.MemFS.OpenReadWrite(name, c, opts...))
-}
-
-func (d *disk) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return d.wrap(d.MemFS.ReuseForWrite(old, name, c))
-}
-
-func (d *disk) wrap(f vfs.File, err error) (vfs.File, error) {
+	f, err := d.MemFS.Create(name, c)
 	if err != nil {
 		return nil, err
 	}
-	return &diskFile{f, d}, nil
+	if !strings.HasSuffix(name, logSuffix) {
+		name = ""
+	}
+	return &diskFile{File: f, d: d, log: name}, nil
 }
+
+func (d *disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := d.MemFS.OpenReadWrite(name, c, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &diskFile{File: f, d: d}, nil
+}
+
+// ReuseForWrite gives a new file: in one that is written over, what is synced
+// would not be its start.
+func (d *disk) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := d.Remove(old); err != nil {
+		return nil, err
+	}
+	return d.Create(name, c)
+}
+
+const logSuffix = ".log"
 
 // diskFile is a file that may be deaf.
 type diskFile struct {
 	vfs.File
 	d *disk
+	// Path of a write-ahead log, and its length; empty: it is none.
+	log   string
+	bytes int64
+}
+
+func (f *diskFile) Write(p []byte) (int, error) {
+	n, err := f.File.Write(p)
+	f.bytes += int64(n)
+	return n, err
 }
 
 func (f *diskFile) Sync() error {
 	if f.d.deaf.Load() {
 		return nil
 	}
-	return f.File.Sync()
+	if f.log == "" {
+		return f.File.Sync()
+	}
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	f.d.synced[f.log] = f.bytes
+	return nil
 }
 
 func (f *diskFile) SyncData() error { return f.Sync() }
@@ -67,10 +103,23 @@ func (f *diskFile) SyncTo(int64) (bool, error) { return false, nil }
 // not synced nothing is there, or all, or the start of it up to any byte. An
 // append that was under way is lost with the rest, or there with the rest.
 func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, r *rand.Rand) (*disk, error) {
-	if keep == keepSynced {
-		return &disk{MemFS: d.CrashClone(vfs.CrashCloneCfg{})}, nil
+	if keep != keepSynced {
+		if err := d.writeAll(store, underWay); err != nil {
+			return nil, err
+		}
 	}
+	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: r})
+	if keep == keepAll {
+		return diskOf(all), nil
+	}
+	after := d.CrashClone(vfs.CrashCloneCfg{})
+	return diskOf(after), d.tear(after, all, "/replica/db", keep == keepTorn, r)
+}
+
+// writeAll has the database write what it has not written yet.
+func (d *disk) writeAll(store *checkpoint.Store, underWay *brokenAppend) error {
 	d.deaf.Store(true)
+	defer d.deaf.Store(false)
 	var groups [][]*raftpb.Entry
 	hard := store.HardState()
 	if underWay != nil {
@@ -80,14 +129,9 @@ func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, 
 		}
 	}
 	if err := store.Append(groups, hard, true); err != nil {
-		return nil, fmt.Errorf("write what was not synced: %w", err)
+		return fmt.Errorf("write what was not synced: %w", err)
 	}
-	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: r})
-	if keep == keepAll {
-		return &disk{MemFS: all}, nil
-	}
-	synced := d.CrashClone(vfs.CrashCloneCfg{})
-	return &disk{MemFS: synced}, tear(synced, all, "/replica/db", r)
+	return nil
 }
 
 // brokenAppend is an append that a crash interrupts.
@@ -103,43 +147,49 @@ const (
 	keepAll
 )
 
-// tear lengthens the write-ahead logs of a disk by a part of what another has.
-func tear(synced, all *vfs.MemFS, dir string, r *rand.Rand) error {
-	generations, err := synced.List(dir)
+// tear gives the write-ahead logs of a disk what was synced of them, and
+// perhaps a part of what was not.
+func (d *disk) tear(after, all *vfs.MemFS, dir string, more bool, r *rand.Rand) error {
+	generations, err := after.List(dir)
 	if err != nil {
 		return err
 	}
 	slices.Sort(generations)
 	for _, g := range generations {
-		names, err := synced.List(synced.PathJoin(dir, g))
+		names, err := after.List(after.PathJoin(dir, g))
 		if err != nil {
 			// A file, such as the marker.
 			continue
 		}
 		slices.Sort(names)
 		for _, name := range names {
-			if !strings.HasSuffix(name, ".log") {
-				continue
-			}
-			if err := tearFile(synced, all, synced.PathJoin(dir, g, name), r); err != nil {
-				return err
+			if strings.HasSuffix(name, logSuffix) {
+				if err := d.tearFile(after, all, after.PathJoin(dir, g, name), more, r); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
 }
 
-func tearFile(synced, all *vfs.MemFS, path string, r *rand.Rand) error {
-	short, err := readFile(synced, path)
-	if err != nil {
-		return err
-	}
+func (d *disk) tearFile(after, all *vfs.MemFS, path string, more bool, r *rand.Rand) error {
 	long, err := readFile(all, path)
-	if err != nil || len(long) <= len(short) {
+	if err != nil {
 		return nil
 	}
-	cut := len(short) + r.IntN(len(long)-len(short)+1)
-	f, err := synced.Create(path, vfs.WriteCategoryUnspecified)
+	d.mu.Lock()
+	cut := int(d.synced[path])
+	d.mu.Unlock()
+	if have, err := readFile(after, path); err == nil {
+		// Of before an earlier crash.
+		cut = max(cut, len(have))
+	}
+	cut = min(cut, len(long))
+	if more {
+		cut += r.IntN(len(long) - cut + 1)
+	}
+	f, err := after.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
@@ -152,14 +202,14 @@ func tearFile(synced, all *vfs.MemFS, path string, r *rand.Rand) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	d, err := synced.OpenDir(synced.PathDir(path))
+	dir, err := after.OpenDir(after.PathDir(path))
 	if err != nil {
 		return err
 	}
-	if err := d.Sync(); err != nil {
+	if err := dir.Sync(); err != nil {
 		return err
 	}
-	return d.Close()
+	return dir.Close()
 }
 
 func readFile(fs vfs.FS, path string) ([]byte, error) {

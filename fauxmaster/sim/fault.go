@@ -30,6 +30,8 @@ type swarm struct {
 	lostNs, cutNs int64
 	jobs          int
 	machineMilli  int64
+	// Replicas whose faults may last.
+	weak [2]uint64
 	// Not everything fits.
 	tight bool
 }
@@ -55,10 +57,12 @@ func drawSwarm(r *rand.Rand) swarm {
 	s := swarm{
 		everyNs: between(r, 300*millisecond, 2*second), keep: [][]int{{keepSynced}, {keepTorn}, {keepSynced, keepTorn, keepAll}}[r.IntN(3)],
 		tailEntries: []int{16, 64, 1000}[r.IntN(3)], cacheBytes: []int{1 << 10, 64 << 10, 1 << 20}[r.IntN(3)],
-		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 20*millisecond, 400*millisecond),
+		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 200*millisecond, 800*millisecond),
 		jobs: 2 + r.IntN(4), machineMilli: 8000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
 		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)],
 	}
+	p := r.Perm(replicas)
+	s.weak = [2]uint64{uint64(p[0]) + 1, uint64(p[1]) + 1}
 	for k := range s.weights {
 		if r.IntN(2) == 0 {
 			s.weights[k] = 1 + r.IntN(4)
@@ -109,6 +113,43 @@ type fault struct {
 	aimed bool
 }
 
+// Whatever a seed draws, the cell is to get work done: of every calmEveryNs the
+// end is calm, which is to say that a fault of a strong replica is over by then
+// and none begins. Two replicas are weak and get no such rest.
+const (
+	calmEveryNs = 5 * second
+	calmNs      = 2 * second
+)
+
+// calmAt is when it is calm next, or now.
+func calmAt(now int64) int64 {
+	n := (now - second) % calmEveryNs
+	if n >= calmEveryNs-calmNs {
+		return now
+	}
+	return now - n + calmEveryNs - calmNs
+}
+
+// unrest moves a time that is calm to the end of the calm.
+func unrest(at int64) int64 {
+	if calmAt(at) != at {
+		return at
+	}
+	return at + calmEveryNs - (at-second)%calmEveryNs
+}
+
+func (w *World) weak(x *replicaNode) bool { return slices.Contains(w.swarm.weak[:], x.id) }
+
+// lasts is how long a fault of some replicas may last.
+func (w *World) lasts(ns int64, of ...*replicaNode) int64 {
+	for _, x := range of {
+		if !w.weak(x) {
+			return min(ns, max(calmAt(w.now)-w.now, millisecond))
+		}
+	}
+	return ns
+}
+
 // electedEveryNs lies between two faults that are aimed at whoever is elected,
 // whatever else a seed has.
 const electedEveryNs = 4 * second
@@ -123,7 +164,7 @@ func (w *World) planFaults() {
 	}
 	if total > 0 {
 		for at := w.now; ; {
-			if at += between(r, w.swarm.everyNs/4, 2*w.swarm.everyNs); at >= end {
+			if at = unrest(at + between(r, w.swarm.everyNs/4, 2*w.swarm.everyNs)); at >= end {
 				break
 			}
 			n := r.IntN(total)
@@ -139,7 +180,7 @@ func (w *World) planFaults() {
 	r = stream(w.cfg.Seed, "faults of the elected")
 	for at := w.now + between(r, second, electedEveryNs); at < end; at += between(r, electedEveryNs/2, 3*electedEveryNs/2) {
 		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
-		w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: true})
+		w.faults = append(w.faults, &fault{atNs: unrest(at), kind: kind, aimed: true})
 	}
 	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.atNs, b.atNs) })
 	for i, f := range w.faults {
@@ -172,15 +213,16 @@ func (w *World) happen(f *fault) string {
 	}
 	switch f.kind {
 	case crashReplica:
-		return w.crash(f, one)
+		return w.crash(f, one, false)
 	case powerLoss:
 		w.mark("all replicas without power")
 		for _, x := range w.replicas {
-			w.crash(f, x)
+			w.crash(f, x, true)
 		}
 		return "all replicas are without power"
 	case pauseReplica:
 		ns := between(r, 50*millisecond, 4*second)
+		ns = w.lasts(ns, one)
 		one.pause()
 		w.after(ns, one.resume)
 		return fmt.Sprintf("replica %d is stopped for %d ms", one.id, ns/millisecond)
@@ -218,13 +260,14 @@ func (w *World) happen(f *fault) string {
 	panic(fmt.Sprintf("there is no fault of kind %d", f.kind))
 }
 
-func (w *World) crash(f *fault, x *replicaNode) string {
+func (w *World) crash(f *fault, x *replicaNode, powerless bool) string {
 	keep := w.swarm.keep[f.rand.IntN(len(w.swarm.keep))]
 	back := between(f.rand, 20*millisecond, 3*second)
+	back = w.lasts(back, x)
 	if !x.up {
 		return fmt.Sprintf("replica %d would crash, and is down", x.id)
 	}
-	x.crash(keep)
+	x.crash(keep, powerless)
 	life := x.life
 	w.after(back, func() {
 		if !x.up && x.life == life {
@@ -273,7 +316,7 @@ func (w *World) partition(f *fault) string {
 			}
 		}
 	}
-	ns := between(f.rand, 200*millisecond, w.swarm.cutNs)
+	ns := w.lasts(between(f.rand, 200*millisecond, w.swarm.cutNs), w.replicas...)
 	w.cutFor(links, ns)
 	var with []int
 	for id := uint64(1); id <= replicas; id++ {
@@ -301,7 +344,7 @@ func (w *World) cutOneWay(f *fault, x *replicaNode) string {
 		}
 	}
 	w.mark("cut one way")
-	ns := between(f.rand, 200*millisecond, w.swarm.cutNs)
+	ns := w.lasts(between(f.rand, 200*millisecond, w.swarm.cutNs), x)
 	w.cutFor(links, ns)
 	way := "is not heard by"
 	if in {
@@ -329,6 +372,7 @@ func (w *World) cutFor(links [][2]int, ns int64) {
 	for _, l := range links {
 		w.net.cut[l]++
 	}
+	w.failover.look()
 	w.after(ns, func() {
 		if w.healed {
 			return
@@ -336,6 +380,7 @@ func (w *World) cutFor(links [][2]int, ns int64) {
 		for _, l := range links {
 			w.net.cut[l]--
 		}
+		w.failover.look()
 	})
 }
 
@@ -344,6 +389,7 @@ func (w *World) heal() {
 	w.say("healed")
 	w.healed = true
 	clear(w.net.cut)
+	w.failover.look()
 	for _, x := range w.replicas {
 		x.resume()
 		if !x.up {

@@ -36,6 +36,10 @@ type replicaNode struct {
 	paused bool
 	// What came while it was paused, in order.
 	held []func()
+	// Its host has no power: whoever calls hears nothing.
+	powerless bool
+	// Calls to it that are not known to have ended.
+	calls []*call
 
 	store *checkpoint.Store
 	core  *replica.Core
@@ -76,6 +80,8 @@ type appendItem struct {
 // waiter waits for what becomes of an op.
 type waiter struct {
 	done func(*borgpb.Result, error)
+	// Nobody waits any more from then on; true time.
+	deadlineNs int64
 }
 
 func newReplicaNode(w *World, id uint64) *replicaNode {
@@ -147,7 +153,8 @@ func (r *replicaNode) start() {
 		return
 	}
 	r.store, r.cell, r.core = store, c, core
-	r.up, r.paused, r.held = true, false, nil
+	r.up, r.paused, r.held, r.powerless = true, false, nil, false
+	r.w.breakCalls(r)
 	r.leading, r.term, r.electedNs, r.baseTerm, r.baseCellNs = false, 0, 0, 0, 0
 	r.batches, r.appending = replica.Batches[*waiter]{}, 0
 	r.appendQueue, r.appendBusy, r.applyQueue, r.applyBusy = nil, false, nil, false
@@ -155,16 +162,14 @@ func (r *replicaNode) start() {
 	r.master = newMasterSide(r)
 	r.tick()
 	r.flushSoon()
+	r.w.failover.look()
 }
 
 // crash ends the process, and loses of what its disk had not synced what keep
 // does not say.
-func (r *replicaNode) crash(keep int) {
+func (r *replicaNode) crash(keep int, powerless bool) {
 	if !r.up {
 		return
-	}
-	if r.leading {
-		r.w.truth.leaderLost()
 	}
 	r.w.say("replica %d crashes, %s", r.id, []string{"only what is synced stays", "what is not synced is torn", "all that was written stays"}[keep])
 	var underWay *brokenAppend
@@ -173,8 +178,12 @@ func (r *replicaNode) crash(keep int) {
 		underWay = &brokenAppend{a.Entries, a.Hard}
 		r.w.mark("crash during an append")
 	}
-	r.up = false
+	r.up, r.powerless = false, powerless
 	r.master.stop()
+	if !powerless {
+		r.w.breakCalls(r)
+	}
+	r.w.failover.look()
 	after, err := r.disk.crash(r.store, underWay, keep, rand.New(rand.NewPCG(r.w.cfg.Seed, r.life<<8|r.id)))
 	if err != nil {
 		r.w.fail("replica %d: %v", r.id, err)
@@ -188,6 +197,7 @@ func (r *replicaNode) pause() {
 	if r.up && !r.paused {
 		r.w.say("replica %d is stopped", r.id)
 		r.paused = true
+		r.w.failover.look()
 	}
 }
 
@@ -197,6 +207,7 @@ func (r *replicaNode) resume() {
 	}
 	r.w.say("replica %d goes on", r.id)
 	r.paused = false
+	r.w.failover.look()
 	held, life := r.held, r.life
 	r.held = nil
 	for _, do := range held {
@@ -238,7 +249,7 @@ func (r *replicaNode) proposeQueued() {
 		data := r.batches.Next(replica.Moment{
 			State: r.core.State(), Appending: r.appending, BaseTerm: r.baseTerm, BaseCellNs: r.baseCellNs,
 			SinceElectedNs: r.monoNs() - r.electedNs, WallNs: r.clock.wallNs(r.w.now),
-		}, func(*waiter) bool { return false })
+		}, func(x *waiter) bool { return r.w.now >= x.deadlineNs })
 		if data == nil {
 			return
 		}
@@ -284,7 +295,6 @@ func (r *replicaNode) stateChanged(s replica.CoreState) {
 	r.leading, r.term = s.Leading, s.Term
 	if wasLeading && (!s.Leading || s.Term != wasTerm) {
 		r.w.say("replica %d is no longer elected in term %d", r.id, wasTerm)
-		r.w.truth.leaderLost()
 		fail(r.batches.TakePending(), borgmaster.ErrUnknownOutcome)
 		fail(r.batches.TakeQueued(), borgmaster.ErrNotElected)
 	}
@@ -293,6 +303,7 @@ func (r *replicaNode) stateChanged(s replica.CoreState) {
 		r.w.say("replica %d is elected in term %d", r.id, s.Term)
 		r.w.truth.elected(r.id, s.Term)
 	}
+	r.w.failover.look()
 	r.after(0, func() { r.master.stateChanged() })
 }
 
@@ -302,8 +313,9 @@ func fail(waiters []*waiter, err error) {
 	}
 }
 
-// propose queues an op; done hears what became of it, once.
-func (r *replicaNode) propose(op *borgpb.Op, done func(*borgpb.Result, error)) {
+// propose queues an op; done hears what became of it, once, unless it is left
+// out because the deadline is past.
+func (r *replicaNode) propose(op *borgpb.Op, deadlineNs int64, done func(*borgpb.Result, error)) {
 	data, err := proto.Marshal(op)
 	if err != nil {
 		panic(err)
@@ -312,7 +324,7 @@ func (r *replicaNode) propose(op *borgpb.Op, done func(*borgpb.Result, error)) {
 		done(nil, borgmaster.ErrNotElected)
 		return
 	}
-	if !r.batches.Put(data, &waiter{done}) {
+	if !r.batches.Put(data, &waiter{done, deadlineNs}) {
 		done(nil, borgmaster.ErrOverloaded)
 		return
 	}

@@ -26,7 +26,7 @@ type Config struct {
 	Seed uint64
 	// Length of the first phase; 10 s.
 	DurationNs int64
-	// Machines and clients; 12 and 8.
+	// Machines and clients; 12 and 12.
 	Machines, Clients int
 	// Without are the numbers of faults that are left out, and WithoutClients
 	// those of clients; the rest stays as the seed has drawn it. Machines are
@@ -42,7 +42,7 @@ type Config struct {
 func (c *Config) fill() {
 	c.DurationNs = cmp.Or(c.DurationNs, 10*second)
 	c.Machines = cmp.Or(c.Machines, 12)
-	c.Clients = cmp.Or(c.Clients, 8)
+	c.Clients = cmp.Or(c.Clients, 12)
 }
 
 // Result is what a run came to.
@@ -57,7 +57,8 @@ type Result struct {
 	// the log.
 	Acknowledged, Reads, Started, Elections int
 	Entries                                 uint64
-	// Times from the end of a leader to the next acknowledged mutation.
+	// Times from the loss of an elected replica to the next acknowledged mutation,
+	// as far as a majority was there (failover).
 	FailoverNs []int64
 	Marks      map[string]int
 	// Faults that came, in words and each with its time, by number.
@@ -94,6 +95,7 @@ type World struct {
 	operator *client
 	clients  []*client
 	truth    *truth
+	failover failover
 	story    story
 	marks    map[string]int
 	// The second phase has begun; all has settled in it.
@@ -149,6 +151,8 @@ func Run(cfg Config) (r Result) {
 	old := cryptorand.Reader
 	defer func() { cryptorand.Reader = old }()
 	cryptorand.Reader = randomBytes{stream(cfg.Seed, "crypto")}
+	// A run makes much waste and needs little.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	w := &World{
 		cfg: cfg, now: second, marks: map[string]int{}, hash: 14695981039346656037, rand: stream(cfg.Seed, "world"),
 	}
@@ -173,7 +177,7 @@ func (w *World) build() {
 	}
 	w.say("swarm %+v", w.swarm)
 	w.net = network{cut: map[[2]int]int{}, rand: map[int]*rand.Rand{}}
-	w.truth = newTruth(w)
+	w.truth, w.failover = newTruth(w), newFailover(w)
 	w.story.rand = stream(w.cfg.Seed, "story")
 	for id := uint64(1); id <= replicas; id++ {
 		w.replicas = append(w.replicas, newReplicaNode(w, id))
@@ -192,14 +196,16 @@ func (w *World) build() {
 		m.start()
 	}
 	w.operator.start()
-	for i, c := range w.clients {
-		if !slices.Contains(w.cfg.WithoutClients, i) {
+	for _, c := range w.clients {
+		if !w.leftOut(c) {
 			c.start()
 		}
 	}
 	w.planFaults()
 	w.watch()
 }
+
+func (w *World) leftOut(c *client) bool { return slices.Contains(w.cfg.WithoutClients, c.i) }
 
 // run handles events until the end of the second phase, or until something
 // does not hold.
@@ -295,6 +301,9 @@ type network struct {
 	rand map[int]*rand.Rand
 }
 
+// open: what is sent now arrives, if chance lets it.
+func (n *network) open(from, to int) bool { return n.cut[[2]int{from, to}] == 0 }
+
 // send carries something, perhaps late, perhaps twice, perhaps not at all.
 func (w *World) send(from, to int, deliver func()) {
 	if from == to {
@@ -309,7 +318,7 @@ func (w *World) send(from, to int, deliver func()) {
 	s := &w.swarm
 	times := 1
 	if !w.healed {
-		if w.net.cut[[2]int{from, to}] > 0 || chance(r, s.lossPermille) {
+		if !w.net.open(from, to) || chance(r, s.lossPermille) {
 			return
 		}
 		if chance(r, s.dupPermille) {
@@ -323,7 +332,7 @@ func (w *World) send(from, to int, deliver func()) {
 		}
 		w.after(delay, func() {
 			// What is under way when a link is cut is lost with it.
-			if w.net.cut[[2]int{from, to}] == 0 {
+			if w.net.open(from, to) {
 				deliver()
 			}
 		})
