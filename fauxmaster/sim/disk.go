@@ -1,13 +1,16 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.etcd.io/raft/v3/raftpb"
@@ -20,6 +23,8 @@ import (
 type disk struct {
 	*vfs.MemFS
 	mu sync.Mutex
+	// How it fails now; its zero value: it does not. Guarded by mu.
+	failing failure
 	// How much of each write-ahead log is synced. They only grow, so that this
 	// says as much as a copy of what is synced. Guarded by mu.
 	synced map[string]int64
@@ -29,14 +34,86 @@ type disk struct {
 	deaf atomic.Bool
 }
 
-// faulty: what is written to it is not kept.
-func (d *disk) faulty() bool { return false }
+// failure is how a disk fails. Whoever writes to one that does has all written
+// before he goes on (replicaNode.write), so that which write fails does not
+// depend on when the database's own goroutine writes.
+type failure struct {
+	// What a write says once so many bytes more are written, and a sync at
+	// once when it is syncs that fail; nil: they do not.
+	err   error
+	bytes int64
+	syncs bool
+	// Nothing can be read.
+	unreadable bool
+}
 
-func newDisk() *disk { return diskOf(vfs.NewCrashableMem()) }
+func (d *disk) fail(f failure) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failing = f
+}
 
-func diskOf(fs *vfs.MemFS) *disk { return &disk{MemFS: fs, synced: map[string]int64{}} }
+func (d *disk) failure() failure {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failing
+}
+
+// take takes room for a write of n bytes: what fits, and why not all of it.
+func (d *disk) take(n int) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := &d.failing
+	if f.err == nil || f.syncs || int64(n) <= f.bytes {
+		f.bytes -= int64(n)
+		return n, nil
+	}
+	n, f.bytes = int(f.bytes), 0
+	return n, f.err
+}
+
+// make says whether a new file or directory can be made.
+func (d *disk) make() error {
+	if f := d.failure(); f.err != nil && !f.syncs && f.bytes == 0 {
+		return f.err
+	}
+	return nil
+}
+
+func (d *disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if d.failure().unreadable {
+		return nil, syscall.EIO
+	}
+	f, err := d.MemFS.Open(name, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &diskFile{File: f, d: d}, nil
+}
+
+func (d *disk) MkdirAll(dir string, perm os.FileMode) error {
+	if err := d.make(); err != nil {
+		return err
+	}
+	return d.MemFS.MkdirAll(dir, perm)
+}
+
+func newDisk() *disk { return diskOf(vfs.NewCrashableMem(), failure{}) }
+
+func diskOf(fs *vfs.MemFS, f failure) *disk {
+	return &disk{MemFS: fs, failing: f, synced: map[string]int64{}}
+}
+
+// left is the disk as a process leaves it that ends: its host lives on, and
+// with it all that was written.
+func (d *disk) left() *disk {
+	return diskOf(d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(0, 0))}), d.failure())
+}
 
 func (d *disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := d.make(); err != nil {
+		return nil, err
+	}
 	f, err := d.MemFS.Create(name, c)
 	if err != nil {
 		return nil, err
@@ -66,7 +143,7 @@ func (d *disk) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.Fil
 
 const logSuffix = ".log"
 
-// diskFile is a file that may be deaf.
+// diskFile is a file of a disk that may be deaf, or fail.
 type diskFile struct {
 	vfs.File
 	d *disk
@@ -76,14 +153,32 @@ type diskFile struct {
 }
 
 func (f *diskFile) Write(p []byte) (int, error) {
-	n, err := f.File.Write(p)
+	n, full := f.d.take(len(p))
+	n, err := f.File.Write(p[:n])
 	f.bytes += int64(n)
-	return n, err
+	return n, cmp.Or(err, full)
+}
+
+func (f *diskFile) Read(p []byte) (int, error) {
+	if f.d.failure().unreadable {
+		return 0, syscall.EIO
+	}
+	return f.File.Read(p)
+}
+
+func (f *diskFile) ReadAt(p []byte, off int64) (int, error) {
+	if f.d.failure().unreadable {
+		return 0, syscall.EIO
+	}
+	return f.File.ReadAt(p, off)
 }
 
 func (f *diskFile) Sync() error {
 	if f.d.deaf.Load() {
 		return nil
+	}
+	if x := f.d.failure(); x.syncs {
+		return x.err
 	}
 	if f.log == "" {
 		return f.File.Sync()
@@ -103,6 +198,11 @@ func (f *diskFile) SyncTo(int64) (bool, error) { return false, nil }
 // not synced nothing is there, or all, or the start of it up to any byte. An
 // append that was under way is lost with the rest, or there with the rest.
 func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, r *rand.Rand) (*disk, error) {
+	failing := d.failure()
+	if failing.err != nil {
+		keep = keepSynced
+	}
+	d.fail(failure{})
 	if keep != keepSynced {
 		if err := d.writeAll(store, underWay); err != nil {
 			return nil, err
@@ -110,10 +210,10 @@ func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, 
 	}
 	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: r})
 	if keep == keepAll {
-		return diskOf(all), nil
+		return diskOf(all, failing), nil
 	}
 	after := d.CrashClone(vfs.CrashCloneCfg{})
-	return diskOf(after), d.tear(after, all, "/replica/db", keep == keepTorn, r)
+	return diskOf(after, failing), d.tear(after, all, "/replica/db", keep == keepTorn, r)
 }
 
 // writeAll has the database write what it has not written yet.
@@ -186,7 +286,9 @@ func (d *disk) tearFile(after, all *vfs.MemFS, path string, more bool, r *rand.R
 		cut = max(cut, len(have))
 	}
 	cut = min(cut, len(long))
-	if more {
+	// Old logs are removed at a time of the database's own, and must draw
+	// nothing.
+	if more && cut < len(long) {
 		cut += r.IntN(len(long) - cut + 1)
 	}
 	f, err := after.Create(path, vfs.WriteCategoryUnspecified)

@@ -19,7 +19,9 @@ type failover struct {
 func newFailover(w *World) failover { return failover{w: w, since: map[[3]int]int64{}} }
 
 // able: it lives, runs and can write.
-func (r *replicaNode) able() bool { return r.up && !r.paused && !r.disk.faulty() }
+func (r *replicaNode) able() bool {
+	return r.up && !r.paused && r.errorPermille == 0 && r.disk.failure() == (failure{})
+}
 
 // linked: each hears the other.
 func (w *World) linked(a, b int) bool { return w.net.open(a, b) && w.net.open(b, a) }

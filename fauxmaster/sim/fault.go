@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"syscall"
 
 	"borg/borglet"
 )
@@ -50,6 +51,14 @@ const (
 	killBorglet
 	killScheduler
 	stepWallClock
+	stepMachineClock
+	fullDisk
+	writeErrors
+	readErrors
+	slowDisk
+	clog
+	swizzle
+	aimedCrash
 	faultKinds
 )
 
@@ -82,6 +91,10 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	if r.IntN(2) == 0 {
 		s.driftPPM = r.Int64N(100_000)
+	}
+	s.weights[aimedCrash] = 0
+	if r.IntN(3) == 0 {
+		s.weights[aimedCrash] = 12
 	}
 	if r.IntN(3) == 0 {
 		s.tight, s.machineMilli = true, 1000
@@ -237,9 +250,12 @@ func (w *World) happen(f *fault) string {
 		w.loseFor(m, ns)
 		return fmt.Sprintf("machine %s is lost for %d ms", m.name, ns/millisecond)
 	case loseMany:
-		n := 1 + r.IntN(len(w.machines))
-		for _, x := range w.machines[:n] {
-			w.loseFor(x, between(r, second, 10*second))
+		n := max(1, len(w.machines)*(10+r.IntN(91))/100)
+		for _, i := range r.Perm(len(w.machines))[:n] {
+			w.loseFor(w.machines[i], between(r, second, 10*second))
+		}
+		if n == len(w.machines) {
+			w.mark("all machines lost")
 		}
 		return fmt.Sprintf("%d machines are lost", n)
 	case killBorglet:
@@ -252,6 +268,19 @@ func (w *World) happen(f *fault) string {
 			one.master.scheduler = newSchedulerProcess(one.master)
 		}
 		return fmt.Sprintf("the scheduler of replica %d is killed", one.id)
+	case stepMachineClock:
+		by := between(r, -90*second, 90*second)
+		m.clock.wallOffNs += by
+		w.mark("clock of a machine steps")
+		return fmt.Sprintf("the wall clock of %s steps by %d ms", m.name, by/millisecond)
+	case fullDisk, writeErrors, readErrors, slowDisk:
+		return w.spoilDisk(f, one)
+	case clog:
+		return w.clog(f)
+	case swizzle:
+		return w.swizzle(f)
+	case aimedCrash:
+		return w.aim(f)
 	case stepWallClock:
 		by := between(r, -90*second, 90*second)
 		one.clock.wallOffNs += by
@@ -368,6 +397,115 @@ func (w *World) cutMachine(f *fault, m *machine) string {
 	return fmt.Sprintf("machine %s is cut off from %d replicas for %d ms", m.name, len(links)/2, ns/millisecond)
 }
 
+// spoilDisk lets the disk of a replica fail for a while, or be slow.
+func (w *World) spoilDisk(f *fault, x *replicaNode) string {
+	ns := w.lasts(between(f.rand, 200*millisecond, 8*second), x)
+	bytes, permille := f.rand.Int64N(64<<10), 5+f.rand.IntN(200)
+	failing := x.errorPermille != 0 || x.disk.failure() != failure{}
+	var what string
+	switch {
+	case f.kind == slowDisk:
+		w.mark("slow disk")
+		x.slowUntilNs = w.now + ns
+		return fmt.Sprintf("the disk of replica %d is slow for %d ms", x.id, ns/millisecond)
+	case failing:
+		return fmt.Sprintf("the disk of replica %d would fail, and fails already", x.id)
+	case f.kind == writeErrors:
+		w.mark("disk returns errors")
+		x.errorPermille = permille
+		what = fmt.Sprintf("fails %d of 1000 writes", permille)
+	case f.kind == readErrors:
+		w.mark("disk cannot be read")
+		x.disk.fail(failure{unreadable: true})
+		what = "cannot be read"
+	default:
+		w.mark("disk full")
+		x.settleDisk()
+		if x.up && x.store.Received() != nil {
+			bytes = 0
+		}
+		x.disk.fail(failure{err: syscall.ENOSPC, bytes: bytes})
+		what = fmt.Sprintf("has room for %d bytes more", bytes)
+	}
+	w.failover.look()
+	w.after(ns, x.mend)
+	return fmt.Sprintf("the disk of replica %d %s, for %d ms", x.id, what, ns/millisecond)
+}
+
+// mend ends all faults of the disk.
+func (r *replicaNode) mend() {
+	r.errorPermille, r.slowUntilNs = 0, 0
+	r.disk.fail(failure{})
+	r.w.failover.look()
+}
+
+// clog holds back all that goes over a link, and then delivers it.
+func (w *World) clog(f *fault) string {
+	ends := w.ends()
+	from := replicaEnd(w.replicas[f.rand.IntN(replicas)].id)
+	to := ends[f.rand.IntN(len(ends))]
+	ns := between(f.rand, 100*millisecond, 5*second)
+	if back := f.rand.IntN(2) == 0; back {
+		from, to = to, from
+	}
+	l := [2]int{from, to}
+	w.net.clogged[l]++
+	w.mark("link clogged")
+	w.failover.look()
+	w.after(ns, func() { w.unclog(l) })
+	return fmt.Sprintf("the link from %s to %s is clogged for %d ms", endName(from), endName(to), ns/millisecond)
+}
+
+func (w *World) unclog(l [2]int) {
+	if w.net.clogged[l] == 0 {
+		return
+	}
+	w.net.clogged[l]--
+	w.failover.look()
+	held := w.net.held[l]
+	delete(w.net.held, l)
+	for i, deliver := range held {
+		w.after(int64(i)*microsecond, func() { w.net.arrive(l[0], l[1], deliver) })
+	}
+}
+
+// swizzle cuts the links of some replicas one by one, and heals them in another
+// order.
+func (w *World) swizzle(f *fault) string {
+	r := f.rand
+	var links [][2]int
+	for _, i := range r.Perm(replicas)[:1+r.IntN(3)] {
+		for _, x := range w.replicas {
+			if a, b := replicaEnd(w.replicas[i].id), replicaEnd(x.id); a != b {
+				links = append(links, [2]int{a, b}, [2]int{b, a})
+			}
+		}
+	}
+	n := int64(len(links))
+	lasts := w.lasts(between(r, 300*millisecond, 4*second), w.replicas...)
+	heal := r.Perm(len(links))
+	for i, l := range links {
+		cut := lasts / 2 * int64(i) / n
+		w.after(cut, func() {
+			if !w.healed {
+				w.cutFor([][2]int{l}, lasts/2+lasts/2*int64(heal[i])/n-cut)
+			}
+		})
+	}
+	w.mark("links cut one by one")
+	return fmt.Sprintf("%d links are cut one by one and healed in another order, in %d ms", n, lasts/millisecond)
+}
+
+func endName(end int) string {
+	switch {
+	case end > 9_000:
+		return fmt.Sprintf("client %d", end-10_000)
+	case end >= 100:
+		return fmt.Sprintf("machine %d", end-100)
+	}
+	return fmt.Sprintf("replica %d", end)
+}
+
 func (w *World) cutFor(links [][2]int, ns int64) {
 	for _, l := range links {
 		w.net.cut[l]++
@@ -389,8 +527,15 @@ func (w *World) heal() {
 	w.say("healed")
 	w.healed = true
 	clear(w.net.cut)
-	w.failover.look()
+	for _, from := range w.ends() {
+		for _, to := range w.ends() {
+			for l := [2]int{from, to}; w.net.clogged[l] > 0; {
+				w.unclog(l)
+			}
+		}
+	}
 	for _, x := range w.replicas {
+		x.mend()
 		x.resume()
 		if !x.up {
 			x.start()

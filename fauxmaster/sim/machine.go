@@ -194,6 +194,7 @@ func (m *machine) workOn(id borglet.ID) {
 	m.after(between(m.rand, 50*microsecond, 3*millisecond), func() {
 		e := m.work[id][0]
 		ev := m.do(e)
+		m.reaches(betweenSteps)
 		if rest := m.work[id][1:]; len(rest) > 0 {
 			m.work[id] = rest
 			m.workOn(id)
@@ -277,6 +278,9 @@ func (m *machine) savePart(r borglet.Record) {
 func (m *machine) poll(req *borgrpc.PollRequest, done func(*borgrpc.PollResponse, error)) {
 	if !m.agent {
 		return
+	}
+	if req.GetFence().GetTerm() > m.disk.fence.Term {
+		m.reaches(fenceNotKept)
 	}
 	m.after(between(m.rand, 50*microsecond, millisecond), func() {
 		f := req.GetFence()

@@ -90,6 +90,7 @@ type World struct {
 	swarm    swarm
 	net      network
 	faults   []*fault
+	aimed    []*aimedAt
 	replicas []*replicaNode
 	machines []*machine
 	operator *client
@@ -176,7 +177,9 @@ func (w *World) build() {
 		return
 	}
 	w.say("swarm %+v", w.swarm)
-	w.net = network{cut: map[[2]int]int{}, rand: map[int]*rand.Rand{}}
+	w.net = network{
+		cut: map[[2]int]int{}, clogged: map[[2]int]int{}, held: map[[2]int][]func(){}, rand: map[int]*rand.Rand{},
+	}
 	w.truth, w.failover = newTruth(w), newFailover(w)
 	w.story.rand = stream(w.cfg.Seed, "story")
 	for id := uint64(1); id <= replicas; id++ {
@@ -295,14 +298,32 @@ func clientEnd(i int) int      { return 10_000 + i }
 
 // network is what lies between the nodes.
 type network struct {
-	// How many faults cut each directed link.
-	cut map[[2]int]int
+	// How many faults cut each directed link, and how many let nothing through
+	// for now; held is what waits there.
+	cut, clogged map[[2]int]int
+	held         map[[2]int][]func()
 	// Chance of each sender.
 	rand map[int]*rand.Rand
 }
 
 // open: what is sent now arrives, if chance lets it.
-func (n *network) open(from, to int) bool { return n.cut[[2]int{from, to}] == 0 }
+func (n *network) open(from, to int) bool {
+	l := [2]int{from, to}
+	return n.cut[l] == 0 && n.clogged[l] == 0
+}
+
+// arrive delivers what has come to the end of a link. What is under way when it
+// is cut is lost with it; where it is clogged it waits.
+func (n *network) arrive(from, to int, deliver func()) {
+	l := [2]int{from, to}
+	switch {
+	case n.cut[l] > 0:
+	case n.clogged[l] > 0:
+		n.held[l] = append(n.held[l], deliver)
+	default:
+		deliver()
+	}
+}
 
 // send carries something, perhaps late, perhaps twice, perhaps not at all.
 func (w *World) send(from, to int, deliver func()) {
@@ -318,7 +339,7 @@ func (w *World) send(from, to int, deliver func()) {
 	s := &w.swarm
 	times := 1
 	if !w.healed {
-		if !w.net.open(from, to) || chance(r, s.lossPermille) {
+		if w.net.cut[[2]int{from, to}] > 0 || chance(r, s.lossPermille) {
 			return
 		}
 		if chance(r, s.dupPermille) {
@@ -330,12 +351,7 @@ func (w *World) send(from, to int, deliver func()) {
 		if !w.healed && chance(r, s.latePermille) {
 			delay += between(r, 0, s.lateNs)
 		}
-		w.after(delay, func() {
-			// What is under way when a link is cut is lost with it.
-			if w.net.open(from, to) {
-				deliver()
-			}
-		})
+		w.after(delay, func() { w.net.arrive(from, to, deliver) })
 	}
 }
 
