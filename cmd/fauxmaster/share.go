@@ -2,9 +2,9 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -30,7 +30,9 @@ func (s *simulation) share(seeds []uint64, processors int, take func(simulated) 
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	group, ctx := errgroup.WithContext(s.ctx)
+	whole, giveUp := context.WithCancel(s.ctx)
+	defer giveUp()
+	group, ctx := errgroup.WithContext(whole)
 	todo, results := make(chan uint64), make(chan simulated)
 	// Hands out the seeds.
 	group.Go(func() error {
@@ -72,10 +74,12 @@ func (s *simulation) share(seeds []uint64, processors int, take func(simulated) 
 	var taking error
 	for r := range results {
 		if taking == nil {
-			taking = take(r)
+			if taking = take(r); taking != nil {
+				giveUp()
+			}
 		}
 	}
-	return errors.Join(taking, <-ended)
+	return cmp.Or(taking, <-ended)
 }
 
 // worker is a process that runs seeds one after the other.

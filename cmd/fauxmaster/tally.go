@@ -16,9 +16,6 @@ import (
 	"borg/cli"
 )
 
-// manySeeds is how many seeds must have come to every mark that is required.
-const manySeeds = 300
-
 // fingerprint tells a run from another one.
 type fingerprint struct{ hash, events uint64 }
 
