@@ -83,7 +83,7 @@ func (c *client) next() {
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
 	op.Principal = &borgpb.Principal{User: c.user(), Role: borgpb.Role_ROLE_USER}
 	c.op = op
-	c.asked, _ = history.Asked(c.i, c.w.now, op)
+	c.asked, _ = history.Asked(c.i, c.w.now-second, op)
 	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
 	c.try(0)
 }
