@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/history"
 	"borg/proto/borgpb"
 )
 
@@ -20,6 +21,8 @@ type client struct {
 	made int
 	// The mutation under way; nil: none.
 	op *borgpb.Op
+	// What is asked, for the history.
+	asked history.Record
 	// Index of the replica that answered last.
 	current int
 	first   []*borgpb.Op
@@ -57,10 +60,13 @@ func (c *client) start() {
 // look reads the cell at any replica, now and then: what was acknowledged
 // before the read must show in it.
 func (c *client) look() {
-	r, acked := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex
+	r, acked, shown := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c)
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
-			r.read(func() { c.w.truth.read(r, acked) })
+			r.read(func() {
+				c.w.truth.read(r, acked)
+				shown(r)
+			})
 		})
 	})
 	c.w.after(between(c.rand, 50*millisecond, 500*millisecond), c.look)
@@ -77,6 +83,7 @@ func (c *client) next() {
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
 	op.Principal = &borgpb.Principal{User: c.user(), Role: borgpb.Role_ROLE_USER}
 	c.op = op
+	c.asked, _ = history.Asked(c.i, c.w.now-second, op)
 	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
 	c.try(0)
 }
@@ -132,6 +139,7 @@ func (c *client) answered(res *borgpb.Result) {
 		c.w.mark("retry answered from memory")
 	}
 	c.w.truth.answered(c.op, res)
+	c.w.heard(c, res)
 	c.op = nil
 	think := c.w.swarm.thinkNs
 	if c.w.behind() {

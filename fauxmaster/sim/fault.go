@@ -190,9 +190,13 @@ func (w *World) planFaults() {
 			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0})
 		}
 	}
+	// From a stream of their own, so that a shorter run has the same faults.
+	r = stream(w.cfg.Seed, "faults of the elected")
 	for at := w.now + between(r, second, electedEveryNs); at < end; at += between(r, electedEveryNs/2, 3*electedEveryNs/2) {
 		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
-		w.faults = append(w.faults, &fault{atNs: unrest(at), kind: kind, aimed: true})
+		if at := unrest(at); at < end {
+			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: true})
+		}
 	}
 	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.atNs, b.atNs) })
 	for i, f := range w.faults {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"container/heap"
 	cryptorand "crypto/rand"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
+
+	"borg/history"
 )
 
 // Times are virtual nanoseconds.
@@ -35,6 +38,13 @@ type Config struct {
 	Trace io.Writer
 }
 
+// fill sets the defaults.
+func (c *Config) fill() {
+	c.DurationNs = cmp.Or(c.DurationNs, 10*second)
+	c.Machines = cmp.Or(c.Machines, 12)
+	c.Clients = cmp.Or(c.Clients, 12)
+}
+
 // Result is what a run came to.
 type Result struct {
 	Seed uint64
@@ -53,6 +63,8 @@ type Result struct {
 	Marks      map[string]int
 	// Faults that came, in words and each with its time, by number.
 	Faults []string
+	// What clients were told of jobs, and whether one cell can have said it.
+	History history.Verdict
 	// Nil: everything held.
 	Violation error
 }
@@ -85,6 +97,7 @@ type World struct {
 	clients  []*client
 	truth    *truth
 	failover failover
+	story    story
 	marks    map[string]int
 	// The second phase has begun; all has settled in it.
 	healed, over bool
@@ -135,15 +148,7 @@ func (b randomBytes) Read(p []byte) (int, error) {
 
 // Run makes one run.
 func Run(cfg Config) (r Result) {
-	if cfg.DurationNs == 0 {
-		cfg.DurationNs = 10 * second
-	}
-	if cfg.Machines == 0 {
-		cfg.Machines = 12
-	}
-	if cfg.Clients == 0 {
-		cfg.Clients = 12
-	}
+	cfg.fill()
 	old := cryptorand.Reader
 	defer func() { cryptorand.Reader = old }()
 	cryptorand.Reader = randomBytes{stream(cfg.Seed, "crypto")}
@@ -176,6 +181,7 @@ func (w *World) build() {
 		cut: map[[2]int]int{}, clogged: map[[2]int]int{}, held: map[[2]int][]func(){}, rand: map[int]*rand.Rand{},
 	}
 	w.truth, w.failover = newTruth(w), newFailover(w)
+	w.story.rand = stream(w.cfg.Seed, "story")
 	for id := uint64(1); id <= replicas; id++ {
 		w.replicas = append(w.replicas, newReplicaNode(w, id))
 	}
