@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"slices"
 	"strconv"
 	"strings"
@@ -58,6 +59,7 @@ type life struct {
 	plan     plan
 	submit   uint64
 	changes  []change       // acknowledged, in the order of the log; the submit first
+	given    []byte         // bytes of the spec that was given last
 	killed   uint64         // log index of the acknowledged kill; zero: none
 	asked    map[string]int // mutations of it that were to be done, answered or not
 	lowest   uint32         // number of tasks that it once had at least
@@ -191,10 +193,13 @@ func (b *book) apply(a *ask, r record) {
 		if err := proto.Unmarshal(a.Spec, spec); err != nil {
 			panic("the workload asked for a spec that is none: " + err.Error())
 		}
-		if !proto.Equal(spec, now.spec) {
+		// A resize leaves the bytes as they were given. So the spec that it made
+		// is other bytes, and a version; and what was given before is a resize.
+		if !bytes.Equal(a.Spec, l.given) || spec.GetTasks() != now.spec.GetTasks() {
 			want++
 			l.change(r, spec)
 		}
+		l.given = a.Spec
 	}
 	b.check("version", r.Version == want, "%s %s/%s at index %d made version %d of version %d, want %d", a.What, a.User, a.Name, r.Index, r.Version, now.version, want)
 }
@@ -219,7 +224,7 @@ func (b *book) born(a *ask, r record) {
 		panic("the workload submitted a spec that is none: " + err.Error())
 	}
 	k := key(a.User, a.Name)
-	l := &life{key: k, uid: r.UID, plan: a.Plan, submit: r.Index, lowest: spec.GetTasks(), asked: make(map[string]int)}
+	l := &life{key: k, uid: r.UID, plan: a.Plan, submit: r.Index, given: a.Spec, lowest: spec.GetTasks(), asked: make(map[string]int)}
 	l.change(r, spec)
 	b.lives[r.UID] = l
 	b.names[k] = append(b.names[k], l)

@@ -35,6 +35,7 @@ var promises = []promise{
 	{"attempts", "attempts of a task are counted from 1 and only grow", "proto/borgpb/job.proto", "Counted by the log from 1"},
 	{"one-place", "a task has one machine while it runs, and none while it waits", "proto/borgpb/job.proto", "Empty while pending"},
 	{"copy", "a copy keeps its machine, its ports, and its process until it is started again", "docs/borglet.md", "What may die"},
+	{"undisturbed", "what runs for ever is never ended by a failure of ours", "docs/run-a-real-cell.md", "No failure of the masters ends a task"},
 	{"cause", "a copy is stopped only for a cause, and that cause was given", "proto/borgpb/job.proto", "nothing else stops a task"},
 	{"capacity", "the limits on a machine are within its capacity", "proto/borgpb/machine.proto", "What tasks may use in all"},
 	{"sums", "a machine's limits are the sum of the copies on it", "proto/borgpb/machine.proto", "Sum of what is placed on it"},

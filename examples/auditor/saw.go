@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strconv"
@@ -29,11 +28,11 @@ type seen struct {
 	tasks    map[string]taskAt  // by "uid/index"; of the highest log index
 	copies   map[string]copyAt  // by "uid/index/attempt"
 	machines map[string]*borgpb.Machine
-	digests  map[string][sha256.Size]byte // of what was said, by what it is about and index
-	order    []string                     // keys of digests, oldest first
-	elected  map[uint64]uint64            // by term
-	terms    map[uint64]uint64            // by replica
-	clocks   []clockAt                    // by index
+	said     map[string]said   // by what it is about and index
+	order    []string          // keys of said, oldest first
+	elected  map[uint64]uint64 // by term
+	terms    map[uint64]uint64 // by replica
+	clocks   []clockAt         // by index
 }
 
 type jobAt struct {
@@ -59,13 +58,19 @@ type clockAt struct {
 	timeNs int64
 }
 
-// maxDigests bounds what is remembered to compare replicas by.
-const maxDigests = 200_000
+// said is what was said first of something at one log index.
+type said struct {
+	by   source
+	what proto.Message
+}
+
+// maxSaid bounds what is remembered to compare replicas by.
+const maxSaid = 50_000
 
 func newSeen() seen {
 	return seen{
 		jobs: make(map[string][]jobAt), tasks: make(map[string]taskAt), copies: make(map[string]copyAt),
-		machines: make(map[string]*borgpb.Machine), digests: make(map[string][sha256.Size]byte),
+		machines: make(map[string]*borgpb.Machine), said: make(map[string]said),
 		elected: make(map[uint64]uint64), terms: make(map[uint64]uint64),
 	}
 }
@@ -80,22 +85,18 @@ func (b *book) sawIndex(from source, what string, index uint64) {
 
 // same judges that what is said of something at one index is always the same.
 func (b *book) same(from source, what string, index uint64, m proto.Message) {
-	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		panic(err) // it came off the wire
-	}
-	k, sum := fmt.Sprintf("%s at index %d", what, index), sha256.Sum256(data)
-	old, known := b.seen.digests[k]
-	if !known {
-		b.seen.digests[k] = sum
-		b.seen.order = append(b.seen.order, k)
-		if len(b.seen.order) > maxDigests {
-			delete(b.seen.digests, b.seen.order[0])
-			b.seen.order = b.seen.order[1:]
-		}
+	k := fmt.Sprintf("%s at index %d", what, index)
+	old, known := b.seen.said[k]
+	if known {
+		b.check("same-log", proto.Equal(old.what, m), "%s: %s says %v, and %s has said %v", k, from, m, old.by, old.what)
 		return
 	}
-	b.check("same-log", old == sum, "%s: %s says otherwise than was said before: %v", k, from, m)
+	b.seen.said[k] = said{from, m}
+	b.seen.order = append(b.seen.order, k)
+	if len(b.seen.order) > maxSaid {
+		delete(b.seen.said, b.seen.order[0])
+		b.seen.order = b.seen.order[1:]
+	}
 }
 
 // sawJob judges a job as of a log index.
@@ -305,6 +306,10 @@ func (b *book) sawTask(from source, task *borgpb.Task, index uint64) {
 		}
 		if l.plan == planUnfit {
 			b.check("unfit", !runs, "%s has machine %s, and fits none", who, s.GetMachine())
+		}
+		if l.plan == planService {
+			failed := s.GetRestarts() > 0 || s.GetAttemptState() == borgpb.AttemptState_ATTEMPT_STATE_FAILED || s.GetAttemptState() == borgpb.AttemptState_ATTEMPT_STATE_FINISHED
+			b.check("undisturbed", !failed, "%s was started again %d times and is %s; it does not end by itself: %v", who, s.GetRestarts(), s.GetAttemptState(), s.GetLastExit())
 		}
 		if spec := l.changes[0].spec; spec.GetKind() == borgpb.JobKind_JOB_KIND_BATCH {
 			b.check("exits", s.GetFailures() <= spec.GetMaxFailures()+1, "%s failed %d times; max_failures is %d", who, s.GetFailures(), spec.GetMaxFailures())

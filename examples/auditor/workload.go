@@ -59,7 +59,7 @@ type job struct {
 // never made again.
 func (c *client) requestID() string {
 	const letters = "0123456789abcdefghjkmnpqrstvwxyz"
-	id := []byte(fmt.Sprintf("%010x", uint64(time.Now().UnixMilli())))[:10]
+	id := fmt.Appendf(nil, "%010x", uint64(time.Now().UnixMilli()))[:10]
 	for len(id) < 26 {
 		id = append(id, letters[c.rng.IntN(len(letters))])
 	}
@@ -147,12 +147,33 @@ func (c *client) remember(op *borgpb.Op) {
 	c.done[c.rng.IntN(len(c.done))] = op
 }
 
-// work does one thing after another until ctx is done, or ops times.
-func (c *client) work(ctx context.Context, ops int, gap time.Duration) {
-	for n := 0; ctx.Err() == nil && (ops == 0 || n < ops); n++ {
+// work does one thing after another until ctx is done, or steps times.
+func (c *client) work(ctx context.Context, steps int, gap time.Duration) {
+	c.begin(ctx)
+	for n := 0; ctx.Err() == nil && (steps == 0 || n < steps); n++ {
 		c.step(ctx)
 		if gap > 0 {
 			pause(ctx, time.Duration(c.rng.Int64N(2*int64(gap))))
+		}
+	}
+}
+
+// begin wants some jobs that nobody touches afterwards, so that there are some
+// of each plan that are in the end to be as they were in the beginning.
+func (c *client) begin(ctx context.Context) {
+	for _, p := range []plan{planService, planBatch, planFailing, planUnfit} {
+		j := &job{name: "first-" + string(p), plan: p, spec: c.newSpec(p)}
+		if p == planService {
+			j.spec.Tasks, j.spec.Task.Ports = maxTasks, []string{"a", "b"}
+			if len(c.racks) > 0 {
+				j.spec.Task.Constraints = []*borgpb.Constraint{{Key: "rack", Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: c.racks[0]}}
+			}
+		}
+		if c.submitJob(ctx, j, "") {
+			c.forget(j)
+		}
+		if p == planUnfit {
+			c.why(ctx, c.someReplica(), c.user, j.name)
 		}
 	}
 }
