@@ -559,6 +559,9 @@ func (f *fakeCell) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.G
 	if f.breaks("elected") {
 		c.Elected = uint64(1 + f.lies%2)
 	}
+	if f.breaks("figures") {
+		c.WallTimeNs = int64(f.lies)
+	}
 	if f.breaks("time") {
 		c.CellTimeNs = -c.CellTimeNs
 	}

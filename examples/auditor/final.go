@@ -63,7 +63,7 @@ func (b *book) sawAll(s snapshot) {
 		}
 	}
 	if c := s.cell; c != nil {
-		b.check("counts", c.GetJobs() == alive && c.GetTasksRunning() == sum.running && c.GetTasksDead() == sum.dead && c.GetTasksPending() == sum.pending,
+		b.check("figures", c.GetJobs() == alive && c.GetTasksRunning() == sum.running && c.GetTasksDead() == sum.dead && c.GetTasksPending() == sum.pending,
 			"the cell as of index %d by %s says %d jobs, %d tasks running, %d pending, %d dead; its jobs say %d, %d, %d, %d", s.index, s.from,
 			c.GetJobs(), c.GetTasksRunning(), c.GetTasksPending(), c.GetTasksDead(), alive, sum.running, sum.pending, sum.dead)
 	}

@@ -30,6 +30,7 @@ var promises = []promise{
 	{"counts", "the figures of a job add up to its tasks", "proto/borgpb/job.proto", "JobStatus sums up the tasks"},
 	{"lists", "lists are whole, ordered and hold what was asked for", "proto/borgrpc/master.proto", "all that is given must hold"},
 	{"same-log", "at one log index every replica says the same", "README.md", "What works, and what shows it"},
+	{"figures", "the figures of the cell are those of the index that it says", "proto/borgrpc/master.proto", "Log index up to which it has applied"},
 	{"elected", "one replica at most is elected in a term", "docs/master.md", "The borgmaster"},
 	{"time", "cell time never goes back", "proto/borgpb/op.proto", "Never goes back"},
 	{"attempts", "attempts of a task are counted from 1 and only grow", "proto/borgpb/job.proto", "Counted by the log from 1"},

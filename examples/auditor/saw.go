@@ -85,10 +85,14 @@ func (b *book) sawIndex(from source, what string, index uint64) {
 
 // same judges that what is said of something at one index is always the same.
 func (b *book) same(from source, what string, index uint64, m proto.Message) {
+	b.alike("same-log", from, what, index, m)
+}
+
+func (b *book) alike(name string, from source, what string, index uint64, m proto.Message) {
 	k := fmt.Sprintf("%s at index %d", what, index)
 	old, known := b.seen.said[k]
 	if known {
-		b.check("same-log", proto.Equal(old.what, m), "%s: %s says %v, and %s has said %v", k, from, m, old.by, old.what)
+		b.check(name, proto.Equal(old.what, m), "%s: %s says %v, and %s has said %v", k, from, m, old.by, old.what)
 		return
 	}
 	b.seen.said[k] = said{from, m}
@@ -480,7 +484,7 @@ func (b *book) sawCell(from source, c *borgrpc.GetCellResponse) {
 		b.check("same-log", c.GetDigestIndex()%1024 == 0 && c.GetDigestIndex() <= c.GetAppliedIndex(), "%s has a digest of index %d, and has applied %d", from, c.GetDigestIndex(), c.GetAppliedIndex())
 		b.same(from, "digest", c.GetDigestIndex(), &borgrpc.GetCellResponse{Digest: c.GetDigest()})
 	}
-	b.same(from, "figures of the cell", c.GetAppliedIndex(), &borgrpc.GetCellResponse{
+	b.alike("figures", from, "figures of the cell", c.GetAppliedIndex(), &borgrpc.GetCellResponse{
 		CellName: c.GetCellName(), CellId: c.GetCellId(), Epoch: c.GetEpoch(), Format: c.GetFormat(), Jobs: c.GetJobs(),
 		TasksPending: c.GetTasksPending(), TasksRunning: c.GetTasksRunning(), TasksDead: c.GetTasksDead(),
 		MachinesUp: c.GetMachinesUp(), MachinesDown: c.GetMachinesDown(), CellTimeNs: c.GetCellTimeNs(), WallTimeNs: c.GetWallTimeNs(),

@@ -208,8 +208,8 @@ func (c *client) step(ctx context.Context) {
 			c.why(ctx, c.someReplica(), c.user, j.name)
 		}
 	case 15:
-		if len(c.done) > 0 { // an old request once more
-			_, _ = c.try(ctx, c.someReplica(), c.done[c.rng.IntN(len(c.done))], tryTimeout)
+		if len(c.done) > 0 {
+			c.again(ctx, c.done[c.rng.IntN(len(c.done))])
 		}
 	case 16, 17:
 		c.beRefused(ctx)
@@ -218,6 +218,20 @@ func (c *client) step(ctx context.Context) {
 	case 19:
 		c.reachLimits(ctx)
 	}
+}
+
+// again asks once more for what was done, or for something else under its id.
+func (c *client) again(ctx context.Context, op *borgpb.Op) {
+	if c.rng.IntN(2) == 0 {
+		_, _ = c.try(ctx, c.someReplica(), op, tryTimeout)
+		return
+	}
+	name := c.newName("reused")
+	c.witness.see(func(b *book) { b.spare[key(c.user, name)] = true })
+	other := &borgpb.Op{RequestId: op.GetRequestId(), RequestWallNs: op.GetRequestWallNs(),
+		Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: c.user, Name: name, Spec: marshal(c.newSpec(planService))}}}
+	_, _ = c.try(ctx, c.someReplica(), other, tryTimeout)
+	c.getJob(ctx, c.someReplica(), c.user, name, borgrpc.ReadMode_READ_MODE_UNSPECIFIED)
 }
 
 // some is one of the client's jobs that is fit for something.
