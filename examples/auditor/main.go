@@ -205,41 +205,44 @@ func start(ctx context.Context, cfg config, m *masters, out io.Writer) (racks []
 	return racks, runName, nil
 }
 
+// newClients are the users of a run, and its operator; all are made from the
+// seed. In an error some may be there.
+func newClients(cfg config, w *witness, racks []string, runName string) (clients []*client, operator *client, err error) {
+	newClient := func(user, others string, n int) (*client, error) {
+		own, err := dial(w, cfg.masters, user)
+		if err != nil {
+			return nil, err
+		}
+		return &client{masters: own, user: user, others: others, rng: rand.New(rand.NewPCG(cfg.seed, uint64(n))), racks: racks}, nil
+	}
+	for n := range cfg.clients {
+		c, err := newClient(fmt.Sprintf("aud-%s-%d", runName, n), "aud-"+runName+"-others", n)
+		if err != nil {
+			return clients, nil, err
+		}
+		clients = append(clients, c)
+	}
+	operator, err = newClient(cfg.operator, "", cfg.clients)
+	return clients, operator, err
+}
+
 // work has the clients do what they do while watchers look on, then audits.
 func work(ctx context.Context, cfg config, m *masters, into *followed, out io.Writer) (err error) {
 	racks, runName, err := start(ctx, cfg, m, out)
 	if err != nil {
 		return err
 	}
-	users := make([]string, cfg.clients)
-	for n := range users {
-		users[n] = fmt.Sprintf("aud-%s-%d", runName, n)
-	}
-	newClient := func(user, others string, n int) (*client, error) {
-		own, err := dial(m.witness, cfg.masters, user)
-		if err != nil {
-			return nil, err
-		}
-		return &client{masters: own, user: user, others: others, rng: rand.New(rand.NewPCG(cfg.seed, uint64(n))), racks: racks}, nil
-	}
-	var clients []*client
+	clients, operator, err := newClients(cfg, m.witness, racks, runName)
 	defer func() {
-		for _, c := range clients {
-			err = errors.Join(err, c.close())
+		for _, c := range append(clients, operator) {
+			if c != nil {
+				err = errors.Join(err, c.close())
+			}
 		}
 	}()
-	for n, user := range users {
-		c, err := newClient(user, users[(n+1)%len(users)]+"-x", n)
-		if err != nil {
-			return err
-		}
-		clients = append(clients, c)
-	}
-	operator, err := newClient(cfg.operator, "", len(users))
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, operator.close()) }()
 
 	watching, stopWatching := context.WithCancel(ctx)
 	var watchers sync.WaitGroup
@@ -261,10 +264,10 @@ func work(ctx context.Context, cfg config, m *masters, into *followed, out io.Wr
 		if cfg.steps == 0 {
 			gap = time.Duration(float64(time.Second) * float64(cfg.clients) / cfg.rate)
 		}
-		workers.Go(func() { c.work(working, cfg.steps, gap) })
+		workers.Go(func() { c.work(ctx, working, cfg.steps, gap) })
 	}
 	if cfg.operator != "" {
-		drainer.Go(func() { operator.drainer(working, cfg.steps, cfg.drainEach) })
+		drainer.Go(func() { operator.drainer(ctx, working, cfg.steps, cfg.drainEach) })
 	}
 	workers.Wait()
 	stopWorking()

@@ -147,13 +147,14 @@ func (c *client) remember(op *borgpb.Op) {
 	c.done[c.rng.IntN(len(c.done))] = op
 }
 
-// work does one thing after another until ctx is done, or steps times.
-func (c *client) work(ctx context.Context, steps int, gap time.Duration) {
+// work does one thing after another until working is done, or steps times.
+// What it has begun by then it ends, so that it knows what became of it.
+func (c *client) work(ctx, working context.Context, steps int, gap time.Duration) {
 	c.begin(ctx)
-	for n := 0; ctx.Err() == nil && (steps == 0 || n < steps); n++ {
+	for n := 0; working.Err() == nil && (steps == 0 || n < steps); n++ {
 		c.step(ctx)
 		if gap > 0 {
-			pause(ctx, time.Duration(c.rng.Int64N(2*int64(gap))))
+			pause(working, time.Duration(c.rng.Int64N(2*int64(gap))))
 		}
 	}
 }
@@ -592,21 +593,21 @@ func labels(n int, value string) map[string]string {
 }
 
 // drainer drains one machine after another, as an operator.
-func (c *client) drainer(ctx context.Context, rounds int, gap time.Duration) {
-	for n := 0; ctx.Err() == nil && (rounds == 0 || n < rounds); n++ {
+func (c *client) drainer(ctx, working context.Context, rounds int, gap time.Duration) {
+	for n := 0; working.Err() == nil && (rounds == 0 || n < rounds); n++ {
 		list, err := c.listMachines(ctx, c.someReplica(), borgrpc.ReadMode_READ_MODE_UNSPECIFIED)
 		if err != nil || len(list.GetMachines()) == 0 {
-			pause(ctx, watchPeriod)
+			pause(working, watchPeriod)
 			continue
 		}
 		name := list.GetMachines()[c.rng.IntN(len(list.GetMachines()))].GetMeta().GetName()
 		if r := c.drain(ctx, name, true); r == nil {
 			return
 		}
-		pause(ctx, gap)
-		// Even when the run is over: a machine must not be left drained.
+		pause(working, gap)
+		// Even when the run is interrupted: a machine must not be left drained.
 		c.drain(context.WithoutCancel(ctx), name, false)
-		pause(ctx, gap)
+		pause(working, gap)
 	}
 }
 
