@@ -15,10 +15,11 @@ DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-build: ## all five programs, and the example server, into bin/
+build: ## all five programs, the example server and the auditor, into bin/
 	@mkdir -p $(BIN)
 	$(GO) build -buildvcs=auto -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/hello ./examples/hello
+	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/auditor ./examples/auditor
 
 demo: build ## a cell of five masters and three borglets: real jobs, killed masters, clean end
 	$(BIN)/borgcell demo

@@ -424,7 +424,10 @@ func (x *Entry) GetOps() [][]byte {
 type Op struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Made by the client, the same for every retry; empty for the cell's own ops
-	// (assign, reports, time, machine up and down, digest). At most 64 bytes.
+	// (assign, reports, time, machine up and down, digest). At most 64 bytes. It
+	// names the request in the whole cell: whatever comes under an id that was
+	// answered, from whomever, is not done and gets the answer of the first. In
+	// format 1 an id that was refused is not remembered.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The client's wall clock when it made the request id. Nanoseconds since
 	// 1970. Ids older than the cell's memory (15 minutes or 1,000,000 ids) are
@@ -1388,7 +1391,8 @@ type UpdateJob struct {
 	// Put in the place of all annotations.
 	Annotations map[string]string `protobuf:"bytes,5,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// A JobSpec of the same kind, at most 256 KiB. Equal to the present bytes:
-	// no task is updated.
+	// no task is updated, and the version stays. A resize leaves the bytes as
+	// they were given, so the spec that GetJob shows after one is a new version.
 	Spec          []byte `protobuf:"bytes,6,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -778,7 +778,9 @@ type ListTasksRequest struct {
 	HasIndex bool `protobuf:"varint,4,opt,name=has_index,json=hasIndex,proto3" json:"has_index,omitempty"`
 	// Earlier attempts too.
 	Attempts bool `protobuf:"varint,5,opt,name=attempts,proto3" json:"attempts,omitempty"`
-	// Only tasks on this machine; empty: on any or none.
+	// Only tasks on this machine; empty: on any or none. Copies whose task is
+	// not there any more (the job became smaller, or another took its name)
+	// belong to no task: only MachineStatus counts them until they have stopped.
 	Machine string `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"`
 	// How fresh the answer must be.
 	Mode ReadMode `protobuf:"varint,7,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
