@@ -83,7 +83,12 @@ func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.
 		Members: m.cfg.Members.Members(), Learners: m.cfg.Members.Learners(),
 		SchedulerConnected: m.schedulerConnected(), Build: m.cfg.Build,
 	}
-	m.cfg.Log.View(func(c *cell.Cell) { describeCell(resp, c) })
+	m.cfg.Log.View(func(c *cell.Cell) {
+		describeCell(resp, c)
+		// The figures are of this index, which may be later than the state above.
+		resp.AppliedIndex = max(state.Applied, c.Index())
+		resp.CommitIndex = max(state.Commit, resp.AppliedIndex)
+	})
 	return resp, nil
 }
 

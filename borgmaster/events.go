@@ -100,9 +100,16 @@ func (r *eventRing) seek(index uint64) (from, end, oldestIndex uint64) {
 }
 
 // eventFilter picks the events that somebody asked for.
-type eventFilter struct{ job, machine string }
+type eventFilter struct {
+	job, machine string
+	// A follower may know more of the log than this replica does yet.
+	fromIndex uint64
+}
 
 func (f eventFilter) match(e *cell.Event) bool {
+	if e.Index < f.fromIndex {
+		return false
+	}
 	if f.machine != "" && e.Machine != f.machine {
 		return false
 	}
@@ -116,7 +123,7 @@ func (f eventFilter) match(e *cell.Event) bool {
 // Events tells what happened, from this replica's own memory.
 func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterService_EventsServer) error {
 	ring := &a.m.events
-	filter := eventFilter{job: req.GetJob(), machine: req.GetMachine()}
+	filter := eventFilter{job: req.GetJob(), machine: req.GetMachine(), fromIndex: req.GetFromIndex()}
 	from, end, oldestIndex := ring.seek(req.GetFromIndex())
 	past, err := ring.collect(from, end, filter, int(req.GetLast()))
 	if err != nil {

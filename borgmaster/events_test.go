@@ -36,6 +36,12 @@ func TestRingKeepsTheLatest(t *testing.T) {
 	if picked, err := r.collect(from, end, eventFilter{job: "a/j1"}, 4); err != nil || len(picked) != 4 || picked[3].Object != "a/j1" {
 		t.Errorf("the last 4 of job a/j1 = %v, %v", picked, err)
 	}
+	// Asked for more than there is yet: what comes before it is not told.
+	ahead := eventFilter{fromIndex: 20 + maxEvents}
+	fill(&r, 16+maxEvents, 6)
+	if events, _, ok := r.read(end, 10); !ok || len(events) != 6 || len(pick(events, ahead)) != 2 {
+		t.Errorf("from index %d, ahead of the ring: %d of %d events (%v), want 2 of 6", ahead.fromIndex, len(pick(events, ahead)), len(events), ok)
+	}
 }
 
 func TestRingAfterARestore(t *testing.T) {

@@ -456,9 +456,13 @@ func (l *loader) request(seq uint64, d *decoder) error {
 		index: d.uint(), uid: d.uid(), updateUID: d.uid(), version: d.uint(),
 	}
 	if l.c.format >= formatRefusalsKept && d.more() {
-		r.refusal = &borgpb.Refusal{Kind: borgpb.RefusalKind(d.uint32()), Object: d.str(), Message: d.str(), Field: d.str()}
-		if _, known := borgpb.RefusalKind_name[int32(r.refusal.Kind)]; !known || r.refusal.Kind == 0 {
+		r.asked, r.user = true, d.str()
+		kind := borgpb.RefusalKind(d.upTo(1<<31 - 1))
+		if _, known := borgpb.RefusalKind_name[int32(kind)]; !known {
 			return errors.New("a request refused for no reason that this build knows")
+		}
+		if kind != 0 {
+			r.refusal = &borgpb.Refusal{Kind: kind, Object: d.str(), Message: d.str(), Field: d.str()}
 		}
 	}
 	if err := d.done(); err != nil {

@@ -302,8 +302,12 @@ func (r *request) appendValue(b []byte) []byte {
 	e.uid(r.uid)
 	e.uid(r.updateUID)
 	e.uint(r.version)
+	if !r.asked {
+		return e.b
+	}
+	e.str(r.user)
+	e.uint(uint64(r.refusal.GetKind()))
 	if f := r.refusal; f != nil {
-		e.uint(uint64(f.Kind))
 		e.str(f.Object)
 		e.str(f.Message)
 		e.str(f.Field)

@@ -15,10 +15,14 @@ import (
 // richCell is a cell with a bit of everything: where a random walk led.
 func richCell(t testing.TB, ops int) *Cell {
 	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(3, 42))}
-	for range ops {
+	for i := range ops {
 		g.cellNs += second / 10
 		g.wallNs += second / 10
-		e := &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{g.next()}}
+		op := g.next()
+		if i == 0 {
+			op = marshal(t, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+		}
+		e := &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{op}}
 		g.c.Apply(g.c.Index()+1, 1, marshal(t, e))
 	}
 	return g.c

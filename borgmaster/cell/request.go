@@ -2,9 +2,9 @@ package cell
 
 import "borg/proto/borgpb"
 
-// formatRefusalsKept is the format from which on refusals are remembered. Before
-// it a try that was long under way could be done after a later try of the same
-// request was refused and its client told so.
+// formatRefusalsKept is the format from which on refusals are remembered, and who
+// asked. Before it a try that was long under way could be done after a later try
+// of the same request was refused and its client told so.
 const formatRefusalsKept = 2
 
 // request is the memory of one mutation that was answered, so that a retry gets
@@ -21,7 +21,10 @@ type request struct {
 	index          uint64
 	uid, updateUID UID
 	version        uint64
-	// Nil: it was done.
+	// Answered by the rules of format 2: who asked is known, and a refusal may
+	// be there (nil: it was done).
+	asked   bool
+	user    string
 	refusal *borgpb.Refusal
 	gone    bool
 }
@@ -57,6 +60,9 @@ func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 		return nil, nil
 	}
 	if r := c.requests.byID[op.RequestId]; r != nil {
+		if r.asked && r.user != op.Principal.GetUser() {
+			return nil, invalid("request_id", "another user's request has this id; make a new one")
+		}
 		return r.answer(), nil
 	}
 	wall := c.clock.wallNs
@@ -101,10 +107,18 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 		return
 	}
 	q := &c.requests
+	if q.byID[op.RequestId] != nil {
+		// Another user's.
+		return
+	}
 	r := &request{
+		asked: c.format >= formatRefusalsKept,
 		// A clock that is too far ahead is refused, and must not keep the memory of it for longer.
 		seq: q.nextSeq, id: op.RequestId, madeWallNs: min(op.RequestWallNs, c.clock.wallNs+requestMemoryNs), doneWallNs: c.clock.wallNs,
 		index: res.Index, version: res.Version, refusal: res.Refusal,
+	}
+	if r.asked {
+		r.user = op.Principal.GetUser()
 	}
 	r.uid, _ = parseUID(res.Uid)
 	r.updateUID, _ = parseUID(res.UpdateUid)

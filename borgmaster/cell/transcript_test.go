@@ -106,6 +106,9 @@ func (s *script) run(d *datadriven.TestData) string {
 	if op.RequestId == "" {
 		op.RequestWallNs = 0
 	}
+	if user := s.arg("as", ""); user != "" {
+		op.Principal = &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_USER}
+	}
 	results, events := s.apply(op)
 	return s.tell(results[0], events)
 }

@@ -426,8 +426,9 @@ type Op struct {
 	// Made by the client, the same for every retry; empty for the cell's own ops
 	// (assign, reports, time, machine up and down, digest). At most 64 bytes. It
 	// names the request in the whole cell: whatever comes under an id that was
-	// answered, from whomever, is not done and gets the answer of the first. In
-	// format 1 an id that was refused is not remembered.
+	// answered is not done and gets the answer of the first, and from another
+	// user it is refused. In format 1 an id that was refused is not remembered,
+	// and another user gets the answer too.
 	RequestId string `protobuf:"bytes,1,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// The client's wall clock when it made the request id. Nanoseconds since
 	// 1970. Ids older than the cell's memory (15 minutes or 1,000,000 ids) are
