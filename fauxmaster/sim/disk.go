@@ -59,12 +59,18 @@ func (d *disk) failure() failure {
 	return d.failing
 }
 
+// steady: nothing fails, and no crash is under way.
+func (d *disk) steady() bool { return !d.deaf.Load() && d.failure() == failure{} }
+
 // take takes room for a write of n bytes: what fits, and why not all of it.
 func (d *disk) take(n int) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := &d.failing
-	if f.err == nil || f.syncs || int64(n) <= f.bytes {
+	if f.err == nil || f.syncs {
+		return n, nil
+	}
+	if int64(n) <= f.bytes {
 		f.bytes -= int64(n)
 		return n, nil
 	}
