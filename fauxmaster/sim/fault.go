@@ -103,7 +103,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	if r.IntN(4) == 0 {
 		s.steady, s.lostNs, s.cutNs, s.everyNs = true, 60*second, 40*second, min(s.everyNs, second)
-		s.weights[loseMachine], s.weights[cutMachine] = 4, 2
+		s.weights[loseMachine], s.weights[cutMachine] = 2, 8
 	}
 	if r.IntN(12) == 0 {
 		s.giantTasks = 500 + r.IntN(1000)
