@@ -31,6 +31,10 @@ const (
 	// One replica may take so long before the next one is asked. A replica
 	// that is stopped or cut off neither answers nor refuses.
 	tryTimeout = 5 * time.Second
+	// A mutation is short, and may be asked of several replicas. One that says
+	// nothing gets so long in the first round, and twice as long in each that
+	// follows: while the elected master is replaced nobody waits for a dead one.
+	mutateTryTimeout = 500 * time.Millisecond
 	// Pause after a whole round of replicas without an answer, doubled with
 	// each round.
 	minPause = 25 * time.Millisecond
@@ -127,8 +131,9 @@ func (c *Client) Close() error {
 func (c *Client) Timeout() time.Duration { return c.config.Timeout }
 
 // try calls f on one replica after another until one gives an answer, be it an
-// error of its own, or the time is up.
-func (c *Client) try(ctx context.Context, what string, f func(context.Context, borgrpc.MasterServiceClient) error) error {
+// error of its own, or the time is up. Each has so long for it, and more with
+// each round, up to tryTimeout.
+func (c *Client) try(ctx context.Context, what string, each time.Duration, f func(context.Context, borgrpc.MasterServiceClient) error) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
@@ -140,7 +145,7 @@ func (c *Client) try(ctx context.Context, what string, f func(context.Context, b
 	for n := 0; ; n++ {
 		i := (first + n) % len(c.replicas)
 		r := c.replicas[i]
-		tryCtx, cancelTry := context.WithTimeout(ctx, tryTimeout)
+		tryCtx, cancelTry := context.WithTimeout(ctx, each)
 		err := f(tryCtx, r.master)
 		cancelTry()
 		if !again(ctx, err) {
@@ -158,6 +163,7 @@ func (c *Client) try(ctx context.Context, what string, f func(context.Context, b
 		if ctx.Err() == nil && (n+1)%len(c.replicas) == 0 {
 			wait(ctx, pause/2+rand.N(pause))
 			pause = min(2*pause, maxPause)
+			each = min(2*each, tryTimeout)
 		}
 		if ctx.Err() != nil {
 			return c.gaveUp(ctx, what, began, failed)
@@ -200,7 +206,7 @@ func (c *Client) Mutate(ctx context.Context, op *borgpb.Op) (*borgpb.Result, err
 		return nil, err
 	}
 	var resp *borgrpc.MutateResponse
-	err := c.try(ctx, "change the cell", func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
+	err := c.try(ctx, "change the cell", mutateTryTimeout, func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
 		resp, err = m.Mutate(ctx, &borgrpc.MutateRequest{Op: op})
 		return err
 	})

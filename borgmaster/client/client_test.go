@@ -63,6 +63,26 @@ func TestMutateWaitsForAnElection(t *testing.T) {
 	}
 }
 
+// Nobody waits long for a replica that says nothing, at first.
+func TestMutateLeavesASilentReplica(t *testing.T) {
+	m := startMaster(t)
+	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		if len(m.ops) < 3 {
+			return nil, status.Error(codes.Unavailable, "nobody is elected")
+		}
+		return &borgpb.Result{Index: 9}, nil
+	}
+	c := newClient(t, Config{Masters: []string{m.addr}})
+	if _, err := c.Mutate(t.Context(), killOp()); err != nil {
+		t.Fatal(err)
+	}
+	for i, most := range []time.Duration{mutateTryTimeout, 2 * mutateTryTimeout, 4 * mutateTryTimeout} {
+		if i >= len(m.waits) || m.waits[i] > most {
+			t.Fatalf("the tries had %v, and try %d should have at most %v", m.waits, i, most)
+		}
+	}
+}
+
 func TestRefusal(t *testing.T) {
 	m := startMaster(t)
 	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {

@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -29,7 +30,9 @@ type fakeMaster struct {
 	cellID  string
 	ops     []*borgpb.Op
 	callers []string
-	err     error
+	// How long each mutation would have been waited for.
+	waits []time.Duration
+	err   error
 }
 
 func startMaster(t *testing.T) *fakeMaster {
@@ -52,6 +55,9 @@ func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*b
 	defer m.mu.Unlock()
 	m.ops = append(m.ops, req.Op)
 	m.callers = append(m.callers, door.Caller(ctx).GetUser())
+	if d, ok := ctx.Deadline(); ok {
+		m.waits = append(m.waits, time.Until(d))
+	}
 	if m.mutate == nil {
 		return &borgrpc.MutateResponse{Result: &borgpb.Result{Index: 7}}, nil
 	}

@@ -18,7 +18,7 @@ import (
 func call[Req, Resp any](ctx context.Context, c *Client, what string, req *Req,
 	f func(borgrpc.MasterServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error)) (*Resp, error) {
 	var resp *Resp
-	err := c.try(ctx, what, func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
+	err := c.try(ctx, what, tryTimeout, func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
 		resp, err = f(m, ctx, req)
 		return err
 	})

@@ -1,13 +1,11 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 
 	"google.golang.org/protobuf/proto"
 
-	"borg/borgmaster"
 	"borg/history"
 	"borg/proto/borgpb"
 )
@@ -30,9 +28,10 @@ type client struct {
 
 // Times of the client library.
 const (
-	tryTimeoutNs = 5 * second
-	minPauseNs   = 25 * millisecond
-	maxPauseNs   = second
+	mutateTryTimeoutNs = 500 * millisecond
+	tryTimeoutNs       = 5 * second
+	minPauseNs         = 25 * millisecond
+	maxPauseNs         = second
 )
 
 // operatorClient is who adds the machines, and does nothing else.
@@ -115,9 +114,6 @@ func (c *client) try(n int) {
 			c.answered(res)
 			return
 		}
-		if errors.Is(err, borgmaster.ErrUnknownOutcome) {
-			c.w.mark("unknown outcome told to a client")
-		}
 		wait := int64(0)
 		if (n+1)%replicas == 0 {
 			pause := min(minPauseNs<<min(n/replicas, 10), maxPauseNs)
@@ -125,9 +121,10 @@ func (c *client) try(n int) {
 		}
 		c.w.after(wait, func() { c.try(n + 1) })
 	}
-	c.w.after(tryTimeoutNs, func() { end(nil, errTimeout) })
+	each := min(mutateTryTimeoutNs<<min(n/replicas, 10), tryTimeoutNs)
+	c.w.after(each, func() { end(nil, errTimeout) })
 	asked = c.w.ask(clientEnd(c.i), r, func() {
-		r.master.mutate(op, false, c.w.now+tryTimeoutNs, func(res *borgpb.Result, err error) {
+		r.master.mutate(op, false, c.w.now+each, func(res *borgpb.Result, err error) {
 			c.w.carry(replicaEnd(r.id), clientEnd(c.i), func() { end(res, err) })
 		})
 	}, func() { end(nil, errBroken) })

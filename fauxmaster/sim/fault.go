@@ -36,6 +36,9 @@ type swarm struct {
 	giantTasks, failures int
 	// Replicas whose faults may last.
 	weak [2]uint64
+	// After a while the replicas have no faults, so that an elected one lives
+	// long enough to call machines down.
+	steady bool
 	// Not everything fits.
 	tight bool
 }
@@ -66,6 +69,9 @@ const (
 	faultKinds
 )
 
+// ofMachines are faults that touch no replica.
+var ofMachines = []faultKind{cutMachine, loseMachine, loseMany, killBorglet, stepMachineClock}
+
 func drawSwarm(r *rand.Rand) swarm {
 	s := swarm{
 		everyNs: between(r, 300*millisecond, 2*second), keep: [][]int{{keepSynced}, {keepTorn}, {keepSynced, keepTorn, keepAll}}[r.IntN(3)],
@@ -95,6 +101,10 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	if r.IntN(2) == 0 {
 		s.driftPPM = r.Int64N(100_000)
+	}
+	if r.IntN(4) == 0 {
+		s.steady, s.lostNs, s.cutNs, s.everyNs = true, 60*second, 40*second, min(s.everyNs, second)
+		s.weights[loseMachine], s.weights[cutMachine] = 2, 8
 	}
 	if r.IntN(12) == 0 {
 		s.giantTasks = 500 + r.IntN(1000)
@@ -196,11 +206,18 @@ func (w *World) planFaults() {
 				n -= w.swarm.weights[kind]
 				kind++
 			}
-			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0})
+			f := &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0}
+			if w.swarm.steady && at > w.now+w.cfg.DurationNs/4 && !slices.Contains(ofMachines, kind) {
+				continue
+			}
+			w.faults = append(w.faults, f)
 		}
 	}
 	// From a stream of their own, so that a shorter run has the same faults.
 	r = stream(w.cfg.Seed, "faults of the elected")
+	if w.swarm.steady {
+		end = w.now + w.cfg.DurationNs/4
+	}
 	for at := w.now + between(r, second, electedEveryNs); at < end; at += between(r, electedEveryNs/2, 3*electedEveryNs/2) {
 		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
 		if at := unrest(at); at < end {
@@ -263,6 +280,9 @@ func (w *World) happen(f *fault) string {
 		return fmt.Sprintf("machine %s is lost for %d ms", m.name, ns/millisecond)
 	case loseMany:
 		n := max(1, len(w.machines)*(10+r.IntN(91))/100)
+		if r.IntN(4) == 0 {
+			n = len(w.machines)
+		}
 		for _, i := range r.Perm(len(w.machines))[:n] {
 			w.loseFor(w.machines[i], between(r, second, 10*second))
 		}

@@ -51,7 +51,7 @@ var Marks = map[string]string{
 	"task failed often":                      "a task that fails again and again has failed 20 times",
 	"task in an alloc":                       "a task was placed inside an alloc",
 	"task preempted":                         "a task is stopped for one of higher priority",
-	"unknown outcome told to a client":       "the elected replica lost its place with mutations under way",
+	"unknown outcome tried again":            "the elected replica lost its place with mutations under way",
 	"struck when " + beforeAppend:            "an aimed crash came there; as are those below",
 	"struck when " + afterAppend:             "",
 	"struck when " + appliedNotKept:          "",

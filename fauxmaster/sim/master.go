@@ -335,6 +335,9 @@ func (m *masterSide) mutate(op *borgpb.Op, forwarded bool, deadlineNs int64, don
 			done(res, err)
 			return
 		}
+		if errors.Is(err, borgmaster.ErrUnknownOutcome) {
+			m.r.w.mark("unknown outcome tried again")
+		}
 		ran := false
 		again := func() {
 			if !ran {

@@ -157,9 +157,9 @@ func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
 		}
 		t.acked[op.RequestId] = true
 		t.ackedIndex = max(t.ackedIndex, res.GetIndex())
-	} else if d.times != 0 && d.index > res.GetIndex() && (t.keepsRefusals == 0 || t.keepsRefusals > res.GetIndex()) {
+	} else if d.times != 0 && d.index >= res.GetIndex() && (t.keepsRefusals == 0 || t.keepsRefusals >= res.GetIndex()) {
 		// Format 1 does not remember refusals: a try that was long under way may
-		// be done after another one was refused.
+		// be done after another one was refused, also later in the same entry.
 		t.w.mark("done after it was refused")
 	} else if d.times != 0 {
 		t.w.fail("S4: %s was refused (%s), and was done at index %d", op.RequestId, res.GetRefusal().GetMessage(), d.index)
