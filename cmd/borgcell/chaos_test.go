@@ -108,10 +108,11 @@ func chaosLayout(t *testing.T, masters, machines int) layout {
 		TaskPortBase: 30000, Capacity: "cpu=4,mem=8GiB,disk=20GiB", Runtime: "auto",
 		dir: filepath.Join(dir, "cell"), RunDir: filepath.Join(dir, "run"), binDir: programsDir(t),
 	}
-	const first, end = 10000, 30000
+	// Below the ports that other cells of this machine grant to their tasks.
+	const first, end = 10000, 20000
 	for try := range (end - first) / portsEach {
 		// Two cells of one run never try the same ports.
-		l.PortBase = first + (os.Getpid()*portsEach+(n+try*64)*portsEach)%(end-first)
+		l.PortBase = first + (os.Getpid()+n+try*32)*portsEach%(end-first)
 		if (&Cell{layout: l}).checkPorts() == nil {
 			return l
 		}
@@ -283,8 +284,7 @@ func (c *Cell) shimOf(t *testing.T, task *borgpb.Task) processID {
 }
 
 // runningOf counts the processes that are tasks of a job, by their environment:
-// what truly runs, whatever the cell believes. A container's init has the
-// environment of its shim.
+// what truly runs, whatever the cell believes.
 func (c *Cell) runningOf(job string) (int, error) {
 	byTask, err := c.runningTasks()
 	n := 0
@@ -311,13 +311,11 @@ func (c *Cell) runningTasks() (map[string][]int, error) {
 		if err != nil {
 			continue
 		}
-		values := make(map[string]string)
 		for entry := range strings.SplitSeq(string(env), "\x00") {
-			key, value, _ := strings.Cut(entry, "=")
-			values[key] = value
+			if name, ok := strings.CutPrefix(entry, "BORG_TASK="); ok {
+				byTask[name] = append(byTask[name], p.PID)
+			}
 		}
-		name := fmt.Sprintf("%s/%s/%s", values["BORG_USER"], values["BORG_JOB"], values["BORG_TASK_INDEX"])
-		byTask[name] = append(byTask[name], p.PID)
 	}
 	return byTask, nil
 }

@@ -81,7 +81,7 @@ func (d *demo) killElected(ctx context.Context) (string, error) {
 
 // caughtUp waits until a replica has applied what the elected one had.
 func (c *Cell) caughtUp(ctx context.Context, i int) error {
-	elected, err := c.Elected(ctx)
+	elected, err := c.electedNow(ctx)
 	if err != nil {
 		return err
 	}

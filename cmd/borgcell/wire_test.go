@@ -79,24 +79,21 @@ func newWire() *wire {
 	return &wire{faults: map[link]fault{}, changed: make(chan struct{}), seen: map[link]int{}, closed: make(chan struct{})}
 }
 
-// between puts a wire between the processes of a cell that does not run yet.
-func between(t *testing.T, c *Cell) *wire {
+// between puts the wire between the processes of a cell that does not run yet.
+func (w *wire) between(t *testing.T, c *Cell) {
 	t.Helper()
-	w := newWire()
 	w.nameOf = c.whoDialled
 	c.behind = func(addr string) string {
 		host, port, _ := net.SplitHostPort(addr)
 		n, _ := strconv.Atoi(port)
 		return net.JoinHostPort(host, strconv.Itoa(n+behindOffset))
 	}
-	t.Cleanup(w.close)
 	for i := 1; i <= c.Masters; i++ {
 		w.door(t, c.masterName(i), c.masterAddr(i), c.behind(c.masterAddr(i)))
 	}
 	for k := 1; k <= c.Machines; k++ {
 		w.door(t, c.machineName(k), c.borgletAddr(k), c.behind(c.borgletAddr(k)))
 	}
-	return w
 }
 
 // door listens at an address in the name of a process.
