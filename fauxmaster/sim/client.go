@@ -3,10 +3,12 @@ package sim
 import (
 	"errors"
 	"fmt"
+	"math/rand/v2"
 
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/history"
 	"borg/proto/borgpb"
 )
 
@@ -15,62 +17,83 @@ import (
 type client struct {
 	w    *World
 	i    int
+	rand *rand.Rand
 	made int
 	// The mutation under way; nil: none.
 	op *borgpb.Op
 	// Counts tries, so that the answer to an earlier one is told apart; any
 	// answer ends the mutation.
 	tries int
+	// What is asked, for the history.
+	asked history.Record
 	first []*borgpb.Op
 }
 
 const clientTimeoutNs = 2 * second
 
+// operatorClient is who adds the machines, and does nothing else.
+const operatorClient = -1
+
 func newClient(w *World, i int) *client {
-	c := &client{w: w, i: i}
-	for j := i; j < len(w.machines); j += w.cfg.Clients {
-		m := w.machines[j]
-		c.first = append(c.first, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.name, Spec: m.spec()}}})
+	c := &client{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("client ", i))}
+	if i == operatorClient {
+		for _, m := range w.machines {
+			c.first = append(c.first, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.name, Spec: m.spec()}}})
+		}
 	}
 	return c
 }
 
+// ended: it asks for nothing more.
+func (c *client) ended() bool { return len(c.first) == 0 && (c.w.healed || c.i == operatorClient) }
+
 func (c *client) start() {
-	c.w.after(between(c.w.workRand, 0, 300*millisecond), c.next)
-	c.w.after(between(c.w.workRand, 0, second), c.look)
+	c.w.after(between(c.rand, 0, 300*millisecond), c.next)
+	c.w.after(between(c.rand, 0, second), c.look)
 }
 
 // look reads the cell at any replica, now and then: what was acknowledged
 // before the read must show in it.
 func (c *client) look() {
-	r, acked := c.w.replicas[c.w.workRand.IntN(replicas)], c.w.truth.ackedIndex
+	r, acked, shown := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c)
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
-			r.read(func() { c.w.truth.read(r, acked) })
+			r.read(func() {
+				c.w.truth.read(r, acked)
+				shown(r)
+			})
 		})
 	})
-	c.w.after(between(c.w.workRand, 50*millisecond, 500*millisecond), c.look)
+	c.w.after(between(c.rand, 50*millisecond, 500*millisecond), c.look)
 }
 
 // next begins another mutation, unless the time for them is over.
 func (c *client) next() {
-	if c.w.healed && len(c.first) == 0 {
+	if c.ended() {
 		return
 	}
 	op := c.draw()
 	c.made++
-	op.RequestId = fmt.Sprintf("c%02d-%05d", c.i, c.made)
+	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
 	op.Principal = &borgpb.Principal{User: c.user(), Role: borgpb.Role_ROLE_USER}
 	c.op, c.tries = op, 0
-	c.w.say("client %d asks %s %s", c.i, op.RequestId, opName(op))
+	c.asked, _ = history.Asked(c.i, c.w.now, op)
+	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
 	c.try()
 }
 
-func (c *client) user() string { return fmt.Sprintf("u%d", c.i%3) }
+func (c *client) name() string {
+	if c.i == operatorClient {
+		return "operator"
+	}
+	return fmt.Sprintf("c%02d", c.i)
+}
+
+func (c *client) user() string { return fmt.Sprintf("u%d", max(c.i, 0)%3) }
 
 func (c *client) try() {
-	op, r := c.op, c.w.replicas[c.w.workRand.IntN(replicas)]
+	op, r := c.op, c.w.replicas[c.rand.IntN(replicas)]
 	c.tries++
 	try := c.tries
 	again := func(ns int64) {
@@ -93,7 +116,7 @@ func (c *client) try() {
 						if errors.Is(err, borgmaster.ErrUnknownOutcome) {
 							c.w.mark("unknown outcome told to a client")
 						}
-						again(between(c.w.workRand, 20*millisecond, 100*millisecond))
+						again(between(c.rand, 20*millisecond, 100*millisecond))
 						return
 					}
 					c.answered(res)
@@ -104,13 +127,14 @@ func (c *client) try() {
 }
 
 func (c *client) answered(res *borgpb.Result) {
-	c.w.say("client %d: %s is done at index %d: %s", c.i, c.op.RequestId, res.GetIndex(), res.GetRefusal().GetMessage())
+	c.w.say("client %s: %s is done at index %d: %s", c.name(), c.op.RequestId, res.GetIndex(), res.GetRefusal().GetMessage())
 	if res.GetRepeated() {
 		c.w.mark("retry answered from memory")
 	}
 	c.w.truth.answered(c.op, res)
+	c.w.heard(c, res)
 	c.op = nil
-	c.w.after(between(c.w.workRand, 5*millisecond, c.w.swarm.thinkNs), c.next)
+	c.w.after(between(c.rand, 5*millisecond, c.w.swarm.thinkNs), c.next)
 }
 
 func opName(op *borgpb.Op) string {
@@ -138,7 +162,7 @@ func (c *client) draw() *borgpb.Op {
 		c.first = c.first[1:]
 		return op
 	}
-	r := c.w.workRand
+	r := c.rand
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
 	case n < 45:
@@ -156,7 +180,7 @@ func (c *client) draw() *borgpb.Op {
 }
 
 func (c *client) drawSpec() []byte {
-	r := c.w.workRand
+	r := c.rand
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(1 + r.IntN(5)),
 		Priority: []int32{50, 110, 200, 200, 400}[r.IntN(5)],

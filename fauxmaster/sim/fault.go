@@ -1,7 +1,10 @@
 package sim
 
 import (
+	"cmp"
+	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"borg/borglet"
 )
@@ -95,85 +98,131 @@ func (s *swarm) backoff() borglet.Backoff {
 	return borglet.Backoff{FirstNs: 200 * millisecond, BaseNs: second, MaxNs: 8 * second, HealthyNs: 30 * second}
 }
 
-// scheduleFault lets faults come until the end of the first phase.
-func (w *World) scheduleFault() {
+// fault is one fault of a run. All that it draws comes from its own stream, so
+// that it stays what it is when others are left out.
+type fault struct {
+	number int
+	atNs   int64
+	kind   faultKind
+	rand   *rand.Rand
+	// Aims at whoever is elected.
+	aimed bool
+}
+
+// electedEveryNs lies between two faults that are aimed at whoever is elected,
+// whatever else a seed has.
+const electedEveryNs = 4 * second
+
+// planFaults draws when each fault comes and of which kind it is.
+func (w *World) planFaults() {
+	r := stream(w.cfg.Seed, "faults")
+	end := w.now + w.cfg.DurationNs
 	total := 0
 	for _, n := range w.swarm.weights {
 		total += n
 	}
-	if total == 0 {
-		return
+	if total > 0 {
+		for at := w.now; ; {
+			if at += between(r, w.swarm.everyNs/4, 2*w.swarm.everyNs); at >= end {
+				break
+			}
+			n := r.IntN(total)
+			kind := faultKind(0)
+			for n >= w.swarm.weights[kind] {
+				n -= w.swarm.weights[kind]
+				kind++
+			}
+			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0})
+		}
 	}
-	w.after(between(w.faultRand, w.swarm.everyNs/4, 2*w.swarm.everyNs), func() {
-		if w.healed {
-			return
-		}
-		n := w.faultRand.IntN(total)
-		kind := faultKind(0)
-		for n >= w.swarm.weights[kind] {
-			n -= w.swarm.weights[kind]
-			kind++
-		}
-		w.fault(kind)
-		w.scheduleFault()
-	})
+	// From a stream of their own, so that a shorter run has the same faults.
+	r = stream(w.cfg.Seed, "faults of the elected")
+	for at := w.now + between(r, second, electedEveryNs); at < end; at += between(r, electedEveryNs/2, 3*electedEveryNs/2) {
+		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
+		w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: true})
+	}
+	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.atNs, b.atNs) })
+	for i, f := range w.faults {
+		f.number, f.rand = i, stream(w.cfg.Seed, fmt.Sprint("fault ", i))
+		w.at(f.atNs, func() { w.come(f) })
+	}
 }
 
-func (w *World) fault(kind faultKind) {
-	r := w.faultRand
+// come lets a fault happen, unless it is left out.
+func (w *World) come(f *fault) {
+	what := "left out"
+	if !slices.Contains(w.cfg.Without, f.number) {
+		what = w.happen(f)
+	}
+	w.say("fault %d: %s", f.number, what)
+	w.result.Faults = append(w.result.Faults, fmt.Sprintf("%.6f s: %s", float64(w.now-second)/1e9, what))
+}
+
+// happen does what the fault is, and says it.
+func (w *World) happen(f *fault) string {
+	r := f.rand
 	one := w.replicas[r.IntN(replicas)]
-	if r.IntN(2) == 0 {
-		// Aim at whoever is elected.
+	m := w.machines[r.IntN(len(w.machines))]
+	if f.aimed {
 		for _, x := range w.replicas {
 			if x.up && x.core.State().Leading {
 				one = x
 			}
 		}
 	}
-	m := w.machines[r.IntN(len(w.machines))]
-	switch kind {
+	switch f.kind {
 	case crashReplica:
-		w.crash(one)
+		return w.crash(f, one)
 	case powerLoss:
 		w.mark("all replicas without power")
 		for _, x := range w.replicas {
-			w.crash(x)
+			w.crash(f, x)
 		}
+		return "all replicas are without power"
 	case pauseReplica:
+		ns := between(r, 50*millisecond, 4*second)
 		one.pause()
-		w.after(between(r, 50*millisecond, 4*second), one.resume)
+		w.after(ns, one.resume)
+		return fmt.Sprintf("replica %d is stopped for %d ms", one.id, ns/millisecond)
 	case partition:
-		w.partition()
+		return w.partition(f)
 	case cutOneWay:
-		w.cutOneWay(one)
+		return w.cutOneWay(f, one)
 	case cutMachine:
-		w.cutMachine(m)
+		return w.cutMachine(f, m)
 	case loseMachine:
-		w.loseFor(m, between(r, second, w.swarm.lostNs))
+		ns := between(r, second, w.swarm.lostNs)
+		w.loseFor(m, ns)
+		return fmt.Sprintf("machine %s is lost for %d ms", m.name, ns/millisecond)
 	case loseMany:
 		n := 1 + r.IntN(len(w.machines))
 		for _, x := range w.machines[:n] {
 			w.loseFor(x, between(r, second, 10*second))
 		}
+		return fmt.Sprintf("%d machines are lost", n)
 	case killBorglet:
 		m.stopAgent()
 		w.after(between(r, 10*millisecond, 3*second), m.startAgent)
+		return fmt.Sprintf("the borglet of %s is killed", m.name)
 	case killScheduler:
 		if one.up && one.master.scheduler != nil {
 			one.master.stop()
 			one.master.scheduler = newSchedulerProcess(one.master)
 		}
+		return fmt.Sprintf("the scheduler of replica %d is killed", one.id)
 	case stepWallClock:
-		one.clock.wallOffNs += between(r, -90*second, 90*second)
-		w.say("the wall clock of replica %d steps", one.id)
+		by := between(r, -90*second, 90*second)
+		one.clock.wallOffNs += by
+		return fmt.Sprintf("the wall clock of replica %d steps by %d ms", one.id, by/millisecond)
 	}
+	panic(fmt.Sprintf("there is no fault of kind %d", f.kind))
 }
 
-func (w *World) crash(x *replicaNode) {
-	keep := w.swarm.keep[w.faultRand.IntN(len(w.swarm.keep))]
-	back := between(w.faultRand, 20*millisecond, 3*second)
+func (w *World) crash(f *fault, x *replicaNode) string {
+	keep := w.swarm.keep[f.rand.IntN(len(w.swarm.keep))]
+	back := between(f.rand, 20*millisecond, 3*second)
 	if !x.up {
-		return
+		return fmt.Sprintf("replica %d would crash, and is down", x.id)
 	}
 	x.crash(keep)
 	life := x.life
@@ -182,6 +231,7 @@ func (w *World) crash(x *replicaNode) {
 			x.start()
 		}
 	})
+	return fmt.Sprintf("replica %d crashes, for %d ms", x.id, back/millisecond)
 }
 
 func (w *World) loseFor(m *machine, ns int64) {
@@ -201,20 +251,19 @@ func (w *World) ends() (all []int) {
 	for _, m := range w.machines {
 		all = append(all, machineEnd(m.i))
 	}
-	for _, c := range w.clients {
+	for _, c := range append(w.clients, w.operator) {
 		all = append(all, clientEnd(c.i))
 	}
 	return all
 }
 
 // partition splits everything in two for a while.
-func (w *World) partition() {
+func (w *World) partition(f *fault) string {
 	side := map[int]bool{}
 	ends := w.ends()
 	for _, e := range ends {
-		side[e] = w.faultRand.IntN(2) == 0
+		side[e] = f.rand.IntN(2) == 0
 	}
-	w.say("the network is split: %v", side)
 	w.mark("partition")
 	var links [][2]int
 	for _, a := range ends {
@@ -224,15 +273,25 @@ func (w *World) partition() {
 			}
 		}
 	}
-	w.cutFor(links, between(w.faultRand, 200*millisecond, w.swarm.cutNs))
+	ns := between(f.rand, 200*millisecond, w.swarm.cutNs)
+	w.cutFor(links, ns)
+	var with []int
+	for id := uint64(1); id <= replicas; id++ {
+		if side[replicaEnd(id)] == side[replicaEnd(1)] {
+			with = append(with, int(id))
+		}
+	}
+	return fmt.Sprintf("the network is split for %d ms, replicas %v on one side", ns/millisecond, with)
 }
 
 // cutOneWay lets a replica no longer hear some others, or they it.
-func (w *World) cutOneWay(x *replicaNode) {
+func (w *World) cutOneWay(f *fault, x *replicaNode) string {
 	var links [][2]int
-	in := w.faultRand.IntN(2) == 0
+	in := f.rand.IntN(2) == 0
 	for _, e := range w.ends() {
-		if e == replicaEnd(x.id) || w.faultRand.IntN(3) == 0 {
+		// Drawn for each end, so that whose replica it is does not shift it.
+		spared := f.rand.IntN(3) == 0
+		if e == replicaEnd(x.id) || spared {
 			continue
 		}
 		if in {
@@ -241,32 +300,41 @@ func (w *World) cutOneWay(x *replicaNode) {
 			links = append(links, [2]int{replicaEnd(x.id), e})
 		}
 	}
-	w.say("replica %d is cut off one way, %d links", x.id, len(links))
 	w.mark("cut one way")
-	w.cutFor(links, between(w.faultRand, 200*millisecond, w.swarm.cutNs))
+	ns := between(f.rand, 200*millisecond, w.swarm.cutNs)
+	w.cutFor(links, ns)
+	way := "is not heard by"
+	if in {
+		way = "does not hear"
+	}
+	return fmt.Sprintf("replica %d %s %d others for %d ms", x.id, way, len(links), ns/millisecond)
 }
 
 // cutMachine cuts a machine off from the replicas, from some or from all.
-func (w *World) cutMachine(m *machine) {
-	all := w.faultRand.IntN(2) == 0
+func (w *World) cutMachine(f *fault, m *machine) string {
+	all := f.rand.IntN(2) == 0
 	var links [][2]int
 	for _, x := range w.replicas {
-		if all || w.faultRand.IntN(2) == 0 {
+		if some := f.rand.IntN(2) == 0; all || some {
 			links = append(links, [2]int{replicaEnd(x.id), machineEnd(m.i)}, [2]int{machineEnd(m.i), replicaEnd(x.id)})
 		}
 	}
-	w.say("machine %s is cut off, %d links", m.name, len(links))
 	w.mark("machine cut off")
-	w.cutFor(links, between(w.faultRand, 200*millisecond, 2*w.swarm.cutNs))
+	ns := between(f.rand, 200*millisecond, 2*w.swarm.cutNs)
+	w.cutFor(links, ns)
+	return fmt.Sprintf("machine %s is cut off from %d replicas for %d ms", m.name, len(links)/2, ns/millisecond)
 }
 
 func (w *World) cutFor(links [][2]int, ns int64) {
 	for _, l := range links {
-		w.net.cut[l] = true
+		w.net.cut[l]++
 	}
 	w.after(ns, func() {
+		if w.healed {
+			return
+		}
 		for _, l := range links {
-			delete(w.net.cut, l)
+			w.net.cut[l]--
 		}
 	})
 }

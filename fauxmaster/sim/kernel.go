@@ -50,10 +50,10 @@ func (k *kernel) start(r borglet.Record) error {
 		return fmt.Errorf("copy %s runs already", r.ID)
 	}
 	k.pids++
-	p := &proc{id: r.ID, run: r.Run, pid: k.pids, deaf: chance(k.m.w.kernelRand, 100)}
+	p := &proc{id: r.ID, run: r.Run, pid: k.pids, deaf: chance(k.m.rand, 100)}
 	k.procs[r.ID] = p
 	lasts, code := behaviour(r.Desired.GetSpec().GetArgs())
-	k.m.w.after(between(k.m.w.kernelRand, 5*millisecond, 80*millisecond), func() {
+	k.m.w.after(between(k.m.rand, 5*millisecond, 80*millisecond), func() {
 		if k.procs[p.id] != p {
 			return
 		}
@@ -83,7 +83,7 @@ func (k *kernel) end(p *proc, exit *borgpb.Exit) {
 // tell tells the borglet what is observed, if there is one.
 func (k *kernel) tell(o borglet.Observed) {
 	if k.m.agent {
-		k.m.after(between(k.m.w.kernelRand, 10*microsecond, millisecond), func() { k.m.step(o) })
+		k.m.after(between(k.m.rand, 10*microsecond, millisecond), func() { k.m.step(o) })
 	}
 }
 
@@ -93,7 +93,7 @@ func (k *kernel) terminate(id borglet.ID) error {
 		return fmt.Errorf("copy %s does not run", id)
 	}
 	if !p.deaf {
-		k.m.w.after(between(k.m.w.kernelRand, millisecond, 200*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 15}) })
+		k.m.w.after(between(k.m.rand, millisecond, 200*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 15}) })
 	}
 	return nil
 }
@@ -103,7 +103,7 @@ func (k *kernel) kill(id borglet.ID) error {
 	if p == nil {
 		return fmt.Errorf("copy %s does not run", id)
 	}
-	k.m.w.after(between(k.m.w.kernelRand, 100*microsecond, 5*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 9}) })
+	k.m.w.after(between(k.m.rand, 100*microsecond, 5*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 9}) })
 	return nil
 }
 

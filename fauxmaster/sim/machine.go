@@ -3,6 +3,7 @@ package sim
 import (
 	"cmp"
 	"fmt"
+	"math/rand/v2"
 	"slices"
 
 	"borg/borglet"
@@ -16,6 +17,7 @@ type machine struct {
 	w     *World
 	i     int
 	name  string
+	rand  *rand.Rand
 	clock clock
 	up    bool
 	boot  int
@@ -43,7 +45,8 @@ type borgletDisk struct {
 }
 
 func newMachine(w *World, i int) *machine {
-	m := &machine{w: w, i: i, name: fmt.Sprintf("m%02d", i), clock: w.swarm.drawClock(w.faultRand)}
+	m := &machine{w: w, i: i, name: fmt.Sprintf("m%02d", i), rand: stream(w.cfg.Seed, fmt.Sprint("machine ", i))}
+	m.clock = w.swarm.drawClock(m.rand)
 	m.disk.specs, m.disk.intent = map[borglet.ID]*borgrpc.Desired{}, map[borglet.ID]borglet.Record{}
 	m.kernel = kernel{m: m, procs: map[borglet.ID]*proc{}, exits: map[borglet.ID]exitFile{}}
 	return m
@@ -188,7 +191,7 @@ func (m *machine) carryOut(effects []borglet.Effect) {
 // workOn does the first effect of a copy, which takes a while, and then the
 // next.
 func (m *machine) workOn(id borglet.ID) {
-	m.after(between(m.w.kernelRand, 50*microsecond, 3*millisecond), func() {
+	m.after(between(m.rand, 50*microsecond, 3*millisecond), func() {
 		e := m.work[id][0]
 		ev := m.do(e)
 		if rest := m.work[id][1:]; len(rest) > 0 {
@@ -259,7 +262,7 @@ func (m *machine) save(r borglet.Record) {
 // savePart is a save that was cut short: nothing of it, one of its files, or
 // all.
 func (m *machine) savePart(r borglet.Record) {
-	switch m.w.kernelRand.IntN(3) {
+	switch m.rand.IntN(3) {
 	case 1:
 		if r.Desired != nil {
 			m.disk.specs[r.ID] = r.Desired
@@ -275,7 +278,7 @@ func (m *machine) poll(req *borgrpc.PollRequest, done func(*borgrpc.PollResponse
 	if !m.agent {
 		return
 	}
-	m.after(between(m.w.kernelRand, 50*microsecond, millisecond), func() {
+	m.after(between(m.rand, 50*microsecond, millisecond), func() {
 		f := req.GetFence()
 		m.w.say("replica %d polls %s, term %d index %d: %d wanted, %d to stop", req.GetReplica(), m.name, f.GetTerm(), f.GetIndex(), len(req.GetDesired()), len(req.GetStops()))
 		resp, effects, err := m.master.Poll(m.core, m.now(), req, func(f borglet.Fence) error {

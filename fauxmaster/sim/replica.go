@@ -25,6 +25,7 @@ const (
 type replicaNode struct {
 	w     *World
 	id    uint64
+	rand  *rand.Rand
 	disk  *disk
 	ident *borgpb.ReplicaIdentity
 	clock clock
@@ -78,7 +79,8 @@ type waiter struct {
 }
 
 func newReplicaNode(w *World, id uint64) *replicaNode {
-	r := &replicaNode{w: w, id: id, disk: newDisk(), clock: w.swarm.drawClock(w.faultRand)}
+	r := &replicaNode{w: w, id: id, disk: newDisk(), rand: stream(w.cfg.Seed, fmt.Sprint("replica ", id))}
+	r.clock = w.swarm.drawClock(r.rand)
 	r.ident = &borgpb.ReplicaIdentity{CellName: cellName, CellId: cellID, Epoch: 1, Replica: id, Incarnation: id}
 	for x := uint64(1); x <= replicas; x++ {
 		r.ident.Members = append(r.ident.Members, &borgpb.Member{Id: x, Addr: fmt.Sprintf("replica-%d:7000", x)})
@@ -166,7 +168,7 @@ func (r *replicaNode) crash(keep int) {
 	}
 	r.w.say("replica %d crashes, %s", r.id, []string{"only what is synced stays", "what is not synced is torn", "all that was written stays"}[keep])
 	var underWay *brokenAppend
-	if r.appendBusy && r.appendQueue[0].append.Snapshot == nil && chance(r.w.diskRand, 500) {
+	if r.appendBusy && r.appendQueue[0].append.Snapshot == nil && chance(r.rand, 500) {
 		a := r.appendQueue[0].append
 		underWay = &brokenAppend{a.Entries, a.Hard}
 		r.w.mark("crash during an append")
@@ -222,7 +224,7 @@ func (r *replicaNode) tick() {
 		r.w.after(r.clock.trueNs(tickNs), next)
 	}
 	// Replicas do not start in step.
-	r.w.after(between(r.w.faultRand, 0, tickNs), next)
+	r.w.after(between(r.rand, 0, tickNs), next)
 }
 
 // turn is one turn of the raft goroutine.
@@ -349,9 +351,9 @@ func (r *replicaNode) appendSoon() {
 			n++
 		}
 	}
-	delay := between(r.w.diskRand, 100*microsecond, 2*millisecond)
-	if !r.w.healed && chance(r.w.diskRand, r.w.swarm.stallPermille) {
-		delay = between(r.w.diskRand, 20*millisecond, second)
+	delay := between(r.rand, 100*microsecond, 2*millisecond)
+	if !r.w.healed && chance(r.rand, r.w.swarm.stallPermille) {
+		delay = between(r.rand, 20*millisecond, second)
 		r.w.mark("disk stall")
 	}
 	r.after(delay, func() { r.appendNow(n) })
@@ -397,7 +399,7 @@ func (r *replicaNode) applySoon() {
 		return
 	}
 	r.applyBusy = true
-	r.after(between(r.w.diskRand, 10*microsecond, 300*microsecond), func() {
+	r.after(between(r.rand, 10*microsecond, 300*microsecond), func() {
 		r.applyBusy = false
 		if len(r.applyQueue) == 0 {
 			return

@@ -83,7 +83,7 @@ func (p *schedulerProcess) wake() {
 		return
 	}
 	p.waking = true
-	p.after(between(p.m.r.w.netRand, 100*microsecond, 5*millisecond), func() {
+	p.after(between(p.m.r.rand, 100*microsecond, 5*millisecond), func() {
 		p.waking = false
 		p.takeIn()
 		p.pass()
@@ -114,9 +114,9 @@ func (p *schedulerProcess) pass() {
 	w := p.m.r.w
 	w.say("scheduler of replica %d at index %d assigns %d", p.m.r.id, p.copy.Index(), len(b.Assign.Assignments))
 	op := &borgpb.Op{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER}, Op: &borgpb.Op_Assign{Assign: b.Assign}}
-	p.after(between(w.netRand, 50*microsecond, millisecond), func() {
+	p.after(between(p.m.r.rand, 50*microsecond, millisecond), func() {
 		p.m.r.propose(op, func(res *borgpb.Result, err error) {
-			p.after(between(w.netRand, 50*microsecond, millisecond), func() { p.settle(b.ID, res, err) })
+			p.after(between(p.m.r.rand, 50*microsecond, millisecond), func() { p.settle(b.ID, res, err) })
 		})
 	})
 }

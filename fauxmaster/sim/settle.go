@@ -56,9 +56,9 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("replica %d is at index %d of %d", x.id, i, w.truth.index)
 		}
 	}
-	for _, c := range w.clients {
-		if c.op != nil || len(c.first) > 0 {
-			return fmt.Sprintf("client %d is not answered", c.i)
+	for _, c := range append(w.clients, w.operator) {
+		if c.op != nil || !c.ended() {
+			return fmt.Sprintf("client %s is not answered", c.name())
 		}
 	}
 	c := w.truth.cell
@@ -108,5 +108,6 @@ func (w *World) finish() {
 			w.fail("S4: %s was acknowledged and is not there", id)
 		}
 	}
+	w.judge()
 	w.over = true
 }

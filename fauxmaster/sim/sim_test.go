@@ -65,6 +65,33 @@ func TestReplay(t *testing.T) {
 	}
 }
 
+// TestWithout: what is left out does not come, and all else stays as it was drawn.
+func TestWithout(t *testing.T) {
+	cfg := Config{Seed: 8, DurationNs: 6 * second}
+	all := Run(cfg)
+	if len(all.Faults) < 3 {
+		t.Fatalf("%d faults in %+v", len(all.Faults), cfg)
+	}
+	var lines strings.Builder
+	cfg.Without, cfg.WithoutClients, cfg.Trace = []int{0, 2}, []int{1, 3}, &lines
+	some := Run(cfg)
+	if all.Violation != nil || some.Violation != nil || len(some.Faults) != len(all.Faults) {
+		t.Fatalf("%v with %d faults, and %v with %d", all.Violation, len(all.Faults), some.Violation, len(some.Faults))
+	}
+	for i, was := range all.Faults {
+		at, _, _ := strings.Cut(was, ": ")
+		now, what, _ := strings.Cut(some.Faults[i], ": ")
+		if at != now || (what == "left out") != (i == 0 || i == 2) {
+			t.Errorf("fault %d was %q and is %q", i, was, some.Faults[i])
+		}
+	}
+	for client, there := range map[string]bool{"c00": true, "c01": false, "c02": true, "c03": false} {
+		if strings.Contains(lines.String(), "client "+client+" asks") != there {
+			t.Errorf("client %s asks for something: %v", client, !there)
+		}
+	}
+}
+
 // TestTrace: a trace says what happened, and does not change it.
 func TestTrace(t *testing.T) {
 	var lines strings.Builder

@@ -122,7 +122,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 			t.w.fail("the cell at index %d: %v", e.Index, err)
 		}
 	}
-	if chance(t.w.diskRand, 5) {
+	if chance(t.w.rand, 5) {
 		again, err := copyCell(t.cell)
 		if err != nil || again.Digest() != t.cell.Digest() {
 			t.w.fail("S14: the records of index %d load as another cell: %v", e.Index, err)

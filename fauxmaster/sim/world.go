@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"container/heap"
 	cryptorand "crypto/rand"
 	"fmt"
@@ -8,6 +9,9 @@ import (
 	"io"
 	"math/rand/v2"
 	"runtime/debug"
+	"slices"
+
+	"borg/history"
 )
 
 // Times are virtual nanoseconds.
@@ -24,8 +28,21 @@ type Config struct {
 	DurationNs int64
 	// Machines and clients; 12 and 8.
 	Machines, Clients int
+	// Without are the numbers of faults that are left out, and WithoutClients
+	// those of clients; the rest stays as the seed has drawn it. Machines are
+	// added by an operator who is always there.
+	Without, WithoutClients []int
+	// Aim names what the faults are bent towards; empty: nothing.
+	Aim string
 	// Trace gets a line for everything that happens; nil: nobody does.
 	Trace io.Writer
+}
+
+// fill sets the defaults.
+func (c *Config) fill() {
+	c.DurationNs = cmp.Or(c.DurationNs, 10*second)
+	c.Machines = cmp.Or(c.Machines, 12)
+	c.Clients = cmp.Or(c.Clients, 8)
 }
 
 // Result is what a run came to.
@@ -43,6 +60,10 @@ type Result struct {
 	// Times from the end of a leader to the next acknowledged mutation.
 	FailoverNs []int64
 	Marks      map[string]int
+	// Faults that came, in words and each with its time, by number.
+	Faults []string
+	// What clients were told of jobs, and whether one cell can have said it.
+	History history.Verdict
 	// Nil: everything held.
 	Violation error
 }
@@ -60,16 +81,20 @@ type World struct {
 	hash  uint64
 	line  []byte
 
-	// One stream of chance for each purpose, so that a draw more in one does
-	// not shift the others.
-	netRand, diskRand, faultRand, workRand, kernelRand *rand.Rand
+	// Chance of what is drawn of the whole; each node, each sender and each fault
+	// has a stream of its own, so that a draw more in one does not shift the
+	// others.
+	rand *rand.Rand
 
 	swarm    swarm
 	net      network
+	faults   []*fault
 	replicas []*replicaNode
 	machines []*machine
+	operator *client
 	clients  []*client
 	truth    *truth
+	story    story
 	marks    map[string]int
 	// The second phase has begun; all has settled in it.
 	healed, over bool
@@ -120,22 +145,12 @@ func (b randomBytes) Read(p []byte) (int, error) {
 
 // Run makes one run.
 func Run(cfg Config) (r Result) {
-	if cfg.DurationNs == 0 {
-		cfg.DurationNs = 10 * second
-	}
-	if cfg.Machines == 0 {
-		cfg.Machines = 12
-	}
-	if cfg.Clients == 0 {
-		cfg.Clients = 8
-	}
+	cfg.fill()
 	old := cryptorand.Reader
 	defer func() { cryptorand.Reader = old }()
 	cryptorand.Reader = randomBytes{stream(cfg.Seed, "crypto")}
 	w := &World{
-		cfg: cfg, now: second, marks: map[string]int{}, hash: 14695981039346656037,
-		netRand: stream(cfg.Seed, "net"), diskRand: stream(cfg.Seed, "disk"), faultRand: stream(cfg.Seed, "fault"),
-		workRand: stream(cfg.Seed, "work"), kernelRand: stream(cfg.Seed, "kernel"),
+		cfg: cfg, now: second, marks: map[string]int{}, hash: 14695981039346656037, rand: stream(cfg.Seed, "world"),
 	}
 	defer func() {
 		if p := recover(); p != nil {
@@ -152,15 +167,21 @@ func Run(cfg Config) (r Result) {
 
 func (w *World) build() {
 	w.swarm = drawSwarm(stream(w.cfg.Seed, "swarm"))
+	if err := shape(w.cfg.Aim, &w.swarm); err != nil {
+		w.fail("%w", err)
+		return
+	}
 	w.say("swarm %+v", w.swarm)
-	w.net.cut = map[[2]int]bool{}
+	w.net = network{cut: map[[2]int]int{}, rand: map[int]*rand.Rand{}}
 	w.truth = newTruth(w)
+	w.story.rand = stream(w.cfg.Seed, "story")
 	for id := uint64(1); id <= replicas; id++ {
 		w.replicas = append(w.replicas, newReplicaNode(w, id))
 	}
 	for i := range w.cfg.Machines {
 		w.machines = append(w.machines, newMachine(w, i))
 	}
+	w.operator = newClient(w, operatorClient)
 	for i := range w.cfg.Clients {
 		w.clients = append(w.clients, newClient(w, i))
 	}
@@ -170,10 +191,13 @@ func (w *World) build() {
 	for _, m := range w.machines {
 		m.start()
 	}
-	for _, c := range w.clients {
-		c.start()
+	w.operator.start()
+	for i, c := range w.clients {
+		if !slices.Contains(w.cfg.WithoutClients, i) {
+			c.start()
+		}
 	}
-	w.scheduleFault()
+	w.planFaults()
 	w.watch()
 }
 
@@ -265,8 +289,10 @@ func clientEnd(i int) int      { return 10_000 + i }
 
 // network is what lies between the nodes.
 type network struct {
-	// Directed.
-	cut map[[2]int]bool
+	// How many faults cut each directed link.
+	cut map[[2]int]int
+	// Chance of each sender.
+	rand map[int]*rand.Rand
 }
 
 // send carries something, perhaps late, perhaps twice, perhaps not at all.
@@ -275,26 +301,29 @@ func (w *World) send(from, to int, deliver func()) {
 		w.after(10*microsecond, deliver)
 		return
 	}
+	r := w.net.rand[from]
+	if r == nil {
+		r = stream(w.cfg.Seed, fmt.Sprint("net ", from))
+		w.net.rand[from] = r
+	}
 	s := &w.swarm
 	times := 1
 	if !w.healed {
-		if w.net.cut[[2]int{from, to}] || chance(w.netRand, s.lossPermille) {
+		if w.net.cut[[2]int{from, to}] > 0 || chance(r, s.lossPermille) {
 			return
 		}
-		if chance(w.netRand, s.dupPermille) {
+		if chance(r, s.dupPermille) {
 			times = 2
 		}
 	}
 	for range times {
-		delay := between(w.netRand, 100*microsecond, 600*microsecond)
-		if !w.healed {
-			if chance(w.netRand, s.latePermille) {
-				delay += between(w.netRand, 0, s.lateNs)
-			}
+		delay := between(r, 100*microsecond, 600*microsecond)
+		if !w.healed && chance(r, s.latePermille) {
+			delay += between(r, 0, s.lateNs)
 		}
 		w.after(delay, func() {
 			// What is under way when a link is cut is lost with it.
-			if !w.net.cut[[2]int{from, to}] {
+			if w.net.cut[[2]int{from, to}] == 0 {
 				deliver()
 			}
 		})
