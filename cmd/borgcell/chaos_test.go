@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 		if builds.dir != os.Getenv("BORG_BIN") {
 			os.RemoveAll(builds.dir)
 		}
+		if err := writeFigures(); err != nil {
+			fmt.Fprintln(os.Stderr, "figures:", err)
+			code = max(code, 1)
+		}
 		os.Exit(code)
 	}))
 }

@@ -1,11 +1,16 @@
 package main
 
 import (
+	"fmt"
 	"maps"
+	"os"
 	"slices"
 	"sync"
 	"testing"
+	"text/tabwriter"
 	"time"
+
+	"borg/bench/figures"
 )
 
 // measured are the figures of this run of the tests, by name. They are printed
@@ -50,8 +55,23 @@ func took(t *testing.T, median, other string, quantile float64, all []time.Durat
 	figure(t, other, ms(sorted[int(quantile*float64(len(sorted)-1)+0.5)]))
 }
 
-func figureNames() []string {
+// writeFigures prints the figures of the run and merges them into the file that
+// BORG_FIGURES names.
+func writeFigures() error {
 	measured.mu.Lock()
 	defer measured.mu.Unlock()
-	return slices.Sorted(maps.Keys(measured.values))
+	path := os.Getenv("BORG_FIGURES")
+	if len(measured.values) == 0 || path == "" {
+		return nil
+	}
+	var all []figures.Figure
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "FIGURE\tVALUE\tUNIT")
+	for _, name := range slices.Sorted(maps.Keys(measured.values)) {
+		f := figures.New(name, measured.values[name])
+		fmt.Fprintf(w, "%s\t%g\t%s\n", f.Name, f.Value, f.Unit)
+		all = append(all, f)
+	}
+	w.Flush()
+	return figures.Merge(path, all)
 }

@@ -1,0 +1,187 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// onSmallDisk moves a directory to a file system of its own, which can be
+// filled. The end of the cell takes it away.
+func onSmallDisk(t *testing.T, dir string, bytes int) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a full file system is made by mounting a small one, which needs root")
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := dir + ".before"
+	if err := os.Rename(dir, before); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("small", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", bytes)); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	if out, err := exec.Command("cp", "-a", before+"/.", dir).CombinedOutput(); err != nil {
+		t.Fatalf("move %s: %v: %s", dir, err, out)
+	}
+}
+
+// fill leaves no byte free beside dir, and returns what makes room again.
+func fill(t *testing.T, dir string) (empty func()) {
+	t.Helper()
+	path := filepath.Join(dir, "ballast")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for chunk := 1 << 20; chunk > 0; chunk /= 2 {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, chunk))
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The elected master's disk is full: it says so and stops, another one takes
+// over, and once there is room it comes back, with everything.
+func TestMastersDiskIsFull(t *testing.T) {
+	alongside(t)
+	c := newChaosCell(t, 3, 1)
+	for i := 1; i <= c.Masters; i++ {
+		onSmallDisk(t, c.masterDir(i), 256<<20)
+	}
+	c.startAll(t)
+	before := c.run(t, "web", sleepers(size(3, 20)))
+	l, endLoad := c.underLoad(t, size(50, 200))
+	for round := range size(1, 5) {
+		l.goesOn(t, 20)
+		full, err := c.electedNow(shortly(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := c.masterName(full)
+		filled := time.Now()
+		empty := fill(t, c.masterDir(full))
+		large := unplaceable()
+		large.Task.Args = append(large.Task.Args, strings.Repeat("x", 200<<10))
+		for n := 0; ; n++ {
+			if state, err := c.Ask(t.Context(), full); err != nil || state.Elected != state.Replica {
+				break
+			}
+			// The room that the log had taken before is used up first.
+			if _, err := c.submit(shortly(t), fmt.Sprintf("large-%d-%d", round, n), large); err != nil {
+				t.Fatal(err)
+			}
+		}
+		t.Logf("%s gave up %v after its disk was full; the next write %v later", name, time.Since(filled).Round(time.Millisecond), l.ackedAgain(t, time.Now()).Round(time.Millisecond))
+		l.goesOn(t, size(50, 500))
+		waitFor(t, name+" says why", func() string {
+			if said := c.sup.get(name).logTail(logEndBytes); !strings.Contains(said, "no space left on device") {
+				return said
+			}
+			return ""
+		})
+		empty()
+		if err := c.caughtUp(shortly(t), full); err != nil {
+			t.Fatal(err)
+		}
+	}
+	endLoad()
+	if err := until(shortly(t), "the cell works again", c.ready); err != nil {
+		t.Fatal(err)
+	}
+	c.checkAcks(t, l)
+	c.stillSame(t, before, "web")
+}
+
+// A machine's disk is full: what runs there goes on, what is to start or to stop
+// waits and somebody says why, and all is well once there is room; also for a
+// borglet that was killed meanwhile.
+func TestMachinesDiskIsFull(t *testing.T) {
+	alongside(t)
+	c := newChaosCell(t, 1, 1)
+	onSmallDisk(t, c.borgletDir(1), 64<<20)
+	c.startAll(t)
+	before := c.run(t, "web", sleepers(3))
+	for round := range size(2, 6) {
+		doomed, later := fmt.Sprintf("doomed-%d", round), fmt.Sprintf("later-%d", round)
+		c.run(t, doomed, sleepers(2))
+		empty := fill(t, c.borgletDir(1))
+		if _, err := c.submit(shortly(t), later, sleepers(2)); err != nil {
+			t.Fatal(err)
+		}
+		// It must not forget whom it obeyed, so it obeys nobody; the master says so.
+		waitFor(t, "somebody says why nothing starts", func() string {
+			for _, name := range c.Processes() {
+				if said := c.sup.get(name).logTail(logEndBytes); strings.Contains(said, "no space left on device") {
+					return ""
+				}
+			}
+			return "no process has a word of it in its log"
+		})
+		kill := &borgpb.KillJob{User: c.user, Name: doomed}
+		if _, err := c.client.Mutate(shortly(t), &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: kill}}); err != nil {
+			t.Fatal(err)
+		}
+		if round%2 == 1 {
+			// A borglet that cannot write may not come up; the supervisor tries again.
+			if err := c.Crash(c.machineName(1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		<-time.After(time.Second)
+		c.stillSameWithoutRoom(t, before)
+		empty()
+		if _, err := c.jobIs(shortly(t), later, "all tasks run", started); err != nil {
+			t.Error(err)
+		}
+		waitFor(t, "what was killed has ended", func() string {
+			n, err := c.runningOf(doomed)
+			if err != nil || n > 0 {
+				return fmt.Sprintf("%d processes, %v", n, err)
+			}
+			return ""
+		})
+		c.stillSame(t, before, "web")
+	}
+}
+
+// stillSameWithoutRoom looks only at the processes: the cell may not hear of
+// the machine.
+func (c *Cell) stillSameWithoutRoom(t *testing.T, before snapshot) {
+	t.Helper()
+	died := len(before) - before.alive()
+	counted(t, "chaos.tasks_died", died)
+	if died > 0 {
+		t.Errorf("%d of %d tasks have ended because the disk is full", died, len(before))
+	}
+	resp, err := c.client.ListMachines(shortly(t), &borgrpc.ListMachinesRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range resp.Machines {
+		t.Logf("with a full disk the machine is %v", m.Status.GetState())
+	}
+}
