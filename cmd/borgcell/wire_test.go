@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -156,11 +157,7 @@ func (w *wire) fault(l link) (fault, <-chan struct{}) {
 func (w *wire) diallers() map[link]int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	seen := make(map[link]int)
-	for l, n := range w.seen {
-		seen[l] = n
-	}
-	return seen
+	return maps.Clone(w.seen)
 }
 
 // carry carries one connection to its end.
