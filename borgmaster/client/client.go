@@ -18,24 +18,13 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
 
-const (
-	defaultTimeout = 30 * time.Second
-	// One replica may take so long before the next one is asked. A replica
-	// that is stopped or cut off neither answers nor refuses.
-	tryTimeout = 5 * time.Second
-	// Pause after a whole round of replicas without an answer, doubled with
-	// each round.
-	minPause = 25 * time.Millisecond
-	maxPause = time.Second
-)
+const defaultTimeout = 30 * time.Second
 
 // Config says which cell and who asks.
 type Config struct {
@@ -126,69 +115,6 @@ func (c *Client) Close() error {
 // Timeout is the bound on each call.
 func (c *Client) Timeout() time.Duration { return c.config.Timeout }
 
-// try calls f on one replica after another until one gives an answer, be it an
-// error of its own, or the time is up.
-func (c *Client) try(ctx context.Context, what string, f func(context.Context, borgrpc.MasterServiceClient) error) error {
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
-	defer cancel()
-	c.mu.Lock()
-	first := c.current
-	c.mu.Unlock()
-	failed := make(map[string]error)
-	pause := minPause
-	for n := 0; ; n++ {
-		i := (first + n) % len(c.replicas)
-		r := c.replicas[i]
-		tryCtx, cancelTry := context.WithTimeout(ctx, tryTimeout)
-		err := f(tryCtx, r.master)
-		cancelTry()
-		if !again(ctx, err) {
-			if err == nil {
-				c.mu.Lock()
-				c.current = i
-				c.mu.Unlock()
-			}
-			return answer(what, err)
-		}
-		if ctx.Err() == nil || failed[r.addr] == nil {
-			failed[r.addr] = err
-		}
-		c.config.Log.Debug("no answer from a replica", "replica", r.addr, "attempt", n+1, "err", err)
-		if ctx.Err() == nil && (n+1)%len(c.replicas) == 0 {
-			wait(ctx, pause/2+rand.N(pause))
-			pause = min(2*pause, maxPause)
-		}
-		if ctx.Err() != nil {
-			return c.gaveUp(ctx, what, began, failed)
-		}
-	}
-}
-
-// again tells whether another replica, or the same one a little later, may do
-// better. Deadlines of the single try count as no answer; the caller's do not.
-func again(ctx context.Context, err error) bool {
-	switch status.Code(err) {
-	case codes.Unavailable, codes.ResourceExhausted:
-		return true
-	case codes.DeadlineExceeded, codes.Canceled:
-		return true
-	case codes.Unknown:
-		return errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil
-	default:
-		return false
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
-	}
-}
-
 // Mutate proposes op and returns its result. A refusal is a *RefusedError. The
 // request id, and the time that belongs to it, are filled in when absent; they
 // stay the same over all tries.
@@ -199,11 +125,7 @@ func (c *Client) Mutate(ctx context.Context, op *borgpb.Op) (*borgpb.Result, err
 	if err := c.checkCell(ctx); err != nil {
 		return nil, err
 	}
-	var resp *borgrpc.MutateResponse
-	err := c.try(ctx, "change the cell", func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
-		resp, err = m.Mutate(ctx, &borgrpc.MutateRequest{Op: op})
-		return err
-	})
+	resp, err := call(ctx, c, "change the cell", &borgrpc.MutateRequest{Op: op}, borgrpc.MasterServiceClient.Mutate)
 	if err != nil {
 		return nil, err
 	}

@@ -30,6 +30,8 @@ type fakeMaster struct {
 	ops     []*borgpb.Op
 	callers []string
 	err     error
+	// Not nil: a mutation is never answered, and how its call ended comes here.
+	hung chan error
 }
 
 func startMaster(t *testing.T) *fakeMaster {
@@ -52,6 +54,11 @@ func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*b
 	defer m.mu.Unlock()
 	m.ops = append(m.ops, req.Op)
 	m.callers = append(m.callers, door.Caller(ctx).GetUser())
+	if m.hung != nil {
+		<-ctx.Done()
+		m.hung <- ctx.Err()
+		return nil, ctx.Err()
+	}
 	if m.mutate == nil {
 		return &borgrpc.MutateResponse{Result: &borgpb.Result{Index: 7}}, nil
 	}

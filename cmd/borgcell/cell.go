@@ -400,15 +400,6 @@ func (c *Cell) Elected(ctx context.Context) (int, error) {
 	return elected, nil
 }
 
-// electedNow waits until somebody is elected.
-func (c *Cell) electedNow(ctx context.Context) (elected int, err error) {
-	err = until(ctx, "a master is elected", func(ctx context.Context) (err error) {
-		elected, err = c.Elected(ctx)
-		return err
-	})
-	return elected, err
-}
-
 // Client talks to the cell in the name of the user who runs it.
 func (c *Cell) Client() *client.Client { return c.client }
 

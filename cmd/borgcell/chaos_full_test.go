@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/proto/borgpb"
 )
 
@@ -74,6 +76,9 @@ func TestMastersDiskIsFull(t *testing.T) {
 	}
 	c.startAll(t)
 	before := c.run(t, "web", sleepers(size(3, 20)))
+	if _, err := c.submit(shortly(t), "large", unplaceable()); err != nil {
+		t.Fatal(err)
+	}
 	l, endLoad := c.underLoad(t, size(50, 200))
 	for round := range size(1, 5) {
 		l.goesOn(t, 20)
@@ -84,16 +89,12 @@ func TestMastersDiskIsFull(t *testing.T) {
 		name := c.masterName(full)
 		filled := time.Now()
 		empty := fill(t, c.masterDir(full))
-		large := unplaceable()
-		large.Task.Args = append(large.Task.Args, strings.Repeat("x", 200<<10))
 		for n := 0; ; n++ {
 			if state, err := c.Ask(t.Context(), full); err != nil || state.Elected != state.Replica {
 				break
 			}
 			// The room that the log had taken before is used up first.
-			if _, err := c.submit(shortly(t), fmt.Sprintf("large-%d-%d", round, n), large); err != nil {
-				t.Fatal(err)
-			}
+			c.writeLarge(t, fmt.Sprintf("%d-%d", round, n))
 		}
 		t.Logf("%s gave up %v after its disk was full; the next write %v later", name, time.Since(filled).Round(time.Millisecond), l.ackedAgain(t, time.Now()).Round(time.Millisecond))
 		l.goesOn(t, size(50, 500))
@@ -114,6 +115,21 @@ func TestMastersDiskIsFull(t *testing.T) {
 	}
 	c.checkAcks(t, l)
 	c.stillSame(t, before, "web")
+}
+
+// writeLarge gives a job another spec, of about as many bytes as one may have.
+func (c *Cell) writeLarge(t *testing.T, mark string) {
+	t.Helper()
+	large := unplaceable()
+	large.Task.Args = append(large.Task.Args, mark, strings.Repeat("x", 200<<10))
+	raw, err := proto.Marshal(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.client.Mutate(shortly(t), &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: c.user, Name: "large", Spec: raw}}})
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // A machine's disk is full: what runs there goes on, what is to stop stops, what

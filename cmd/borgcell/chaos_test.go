@@ -244,6 +244,15 @@ func (c *Cell) stillSame(t *testing.T, before snapshot, jobs ...string) {
 	counted(t, "chaos.tasks_died", len(before)-before.alive())
 }
 
+// electedNow waits until somebody is elected.
+func (c *Cell) electedNow(ctx context.Context) (elected int, err error) {
+	err = until(ctx, "a master is elected", func(ctx context.Context) (err error) {
+		elected, err = c.Elected(ctx)
+		return err
+	})
+	return elected, err
+}
+
 // allJobs lists all our jobs by name.
 func (c *Cell) allJobs(t *testing.T) map[string]*borgpb.Job {
 	t.Helper()
