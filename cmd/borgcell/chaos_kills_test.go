@@ -112,6 +112,9 @@ func TestEveryPartIsKilled(t *testing.T) {
 		t.Error(err)
 	}
 	c.oneEach(t, "web", last)
+	if seen, err := c.orphans(); err != nil || len(seen) < len(before) {
+		t.Errorf("the look for orphans, which comes when all jobs are dead, sees only %d things of %d tasks that run, %v", len(seen), len(before), err)
+	}
 	t.Logf("killed: %v; %d submits acknowledged, %d not", killed, len(l.acks), len(l.errs))
 	for part, n := range killed {
 		if n != rounds {

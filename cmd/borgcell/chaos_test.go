@@ -150,6 +150,8 @@ func newChaosCell(t *testing.T, masters, machines int) *Cell {
 			if err := c.DownAll(ctx); err != nil {
 				t.Errorf("down: %v", err)
 			}
+			// Before the sweep, which would end them.
+			c.noOrphans(ctx, t)
 		}
 		if err := c.Stop(ctx); err != nil {
 			t.Errorf("stop: %v", err)
@@ -158,7 +160,6 @@ func newChaosCell(t *testing.T, masters, machines int) *Cell {
 		if err != nil || len(left) > 0 {
 			t.Errorf("left after the stop: %v, %v", left, err)
 		}
-		counted(t, "chaos.orphans", len(left))
 	})
 	return c
 }
@@ -331,4 +332,60 @@ func (c *Cell) runningTasks() (map[string][]int, error) {
 		}
 	}
 	return byTask, nil
+}
+
+// noOrphans checks that a cell whose jobs are all dead has nothing on this
+// machine but its own programs: what a task had is gone, and nobody had to sweep.
+func (c *Cell) noOrphans(ctx context.Context, t *testing.T) {
+	t.Helper()
+	var orphans []string
+	err := until(ctx, "nothing of the tasks is left", func(context.Context) (err error) {
+		if orphans, err = c.orphans(); err == nil && len(orphans) > 0 {
+			err = fmt.Errorf("left: %q", orphans)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	counted(t, "chaos.orphans", len(orphans))
+}
+
+// orphans are the processes, cgroups and mounts of the cell that are neither
+// its programs' own nor a directory that a test has mounted.
+func (c *Cell) orphans() ([]string, error) {
+	found, err := c.marks().find()
+	if err != nil {
+		return nil, err
+	}
+	ours := make(map[int]bool)
+	for _, p := range c.sup.all() {
+		ours[p.pid()] = true
+	}
+	var orphans []string
+	for _, p := range found {
+		isScheduler := strings.HasPrefix(p.command, c.bin("borgmaster")+" scheduler ")
+		if !ours[p.PID] && !(isScheduler && ours[parentOf(p.PID)]) {
+			orphans = append(orphans, p.String())
+		}
+	}
+	cgroups, err := c.cgroupsLeft()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range cgroups {
+		if c.machineNumber(filepath.Base(dir)) == 0 {
+			orphans = append(orphans, "cgroup "+dir)
+		}
+	}
+	mounts, err := mountsWithin([]string{c.dir, c.RunDir})
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		if !strings.HasPrefix(m, filepath.Join(c.dir, "masters")+"/") && c.machineNumber(filepath.Base(m)) == 0 {
+			orphans = append(orphans, "mount "+m)
+		}
+	}
+	return orphans, nil
 }
