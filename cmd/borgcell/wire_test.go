@@ -486,34 +486,56 @@ func echoWire(t *testing.T) (w *wire, dial func() net.Conn) {
 	}
 }
 
-// answers sends a word and reads what comes back until it is whole, the
-// connection ends, or nothing comes any more.
-func answers(conn net.Conn, word string) (string, error) {
-	if _, err := conn.Write([]byte(word)); err != nil {
-		return "", err
-	}
-	return hears(conn, len(word))
-}
+// What a word that was sent comes to.
+const (
+	whole  = "whole"
+	gone   = "gone"
+	silent = "silent"
+)
 
-func hears(conn net.Conn, n int) (string, error) {
-	// Silence can only be told by a time; it is waited for where it is expected.
-	_ = conn.SetReadDeadline(time.Now().Add(300 * time.Millisecond))
-	buf := make([]byte, n)
-	got, err := io.ReadFull(conn, buf)
-	return string(buf[:got]), err
+// comes sends a word, unless there is none to send, and checks what comes back
+// of so many bytes.
+func comes(t *testing.T, conn net.Conn, when, word string, send bool, want string) {
+	t.Helper()
+	if send {
+		if _, err := conn.Write([]byte(word)); err != nil {
+			if want != gone {
+				t.Errorf("%s: %v, want %s", when, err, want)
+			}
+			return
+		}
+	}
+	// That nothing comes can only be told by a time; anything else is waited for.
+	patience := time.Minute
+	if want == silent {
+		patience = 200 * time.Millisecond
+	}
+	if err := conn.SetReadDeadline(time.Now().Add(patience)); err != nil {
+		t.Fatal(err)
+	}
+	buf := make([]byte, len(word))
+	n, err := io.ReadFull(conn, buf)
+	is := gone
+	if string(buf[:n]) == word {
+		is = whole
+	} else if errors.Is(err, os.ErrDeadlineExceeded) {
+		is = silent
+	}
+	if is != want {
+		t.Errorf("%s: %s (%q, %v), want %s", when, is, buf[:n], err, want)
+	}
 }
 
 // Each fault does to a connection what its field says, each way alone, and a
 // healed wire carries again.
 func TestWireFaults(t *testing.T) {
 	out, back := link{"a", "b"}, link{"b", "a"}
-	const silent, gone, whole = "silent", "gone", "whole"
 	for _, c := range []struct {
-		name  string
-		on    link
-		f     fault
-		then  string
-		after string
+		name string
+		on   link
+		f    fault
+		// What comes of a word under the fault, and of one after it.
+		then, after string
 		// What a connection made under the fault gets.
 		fresh string
 	}{
@@ -530,37 +552,18 @@ func TestWireFaults(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w, dial := echoWire(t)
 			conn := dial()
-			if got, err := answers(conn, "first"); got != "first" {
-				t.Fatalf("before the fault: %q, %v", got, err)
-			}
-			check := func(when, want, word, got string, err error) {
-				t.Helper()
-				is := gone
-				if got == word {
-					is = whole
-				} else if errors.Is(err, os.ErrDeadlineExceeded) {
-					is = silent
-				}
-				if is != want {
-					t.Errorf("%s: %s (%q, %v), want %s", when, is, got, err, want)
-				}
-			}
+			comes(t, conn, "before the fault", "first", true, whole)
 			w.set(c.on, c.f)
-			got, err := answers(conn, "second")
-			check("under the fault", c.then, "second", got, err)
+			comes(t, conn, "under the fault", "second", true, c.then)
 			fresh := dial()
-			freshGot, freshErr := answers(fresh, "third")
-			check("a new connection", c.fresh, "third", freshGot, freshErr)
+			comes(t, fresh, "a new connection", "third", true, c.fresh)
 			w.heal()
 			if c.then == silent && c.after == whole {
-				got, err = hears(conn, len("second"))
-				check("what was held", whole, "second", got, err)
+				comes(t, conn, "what was held", "second", false, whole)
 			}
-			got, err = answers(conn, "fourth")
-			check("healed", c.after, "fourth", got, err)
+			comes(t, conn, "healed", "fourth", true, c.after)
 			if c.fresh == silent {
-				got, err = hears(fresh, len("third"))
-				check("a new connection, healed", whole, "third", got, err)
+				comes(t, fresh, "a new connection, healed", "third", false, whole)
 			}
 		})
 	}
