@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/time/rate"
 
+	"borg/borgmaster/client"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -190,42 +191,74 @@ func rounded(all []time.Duration) []time.Duration {
 	return out
 }
 
-// checkAcks compares what a load that has ended was acknowledged with what the
-// cell holds, and takes the load's jobs away.
-func (c *Cell) checkAcks(t *testing.T, l *load) {
-	t.Helper()
-	jobs := c.allJobs(t)
-	lost, doubled := 0, 0
+// judge compares what a load that has ended was told with the jobs that the
+// cell holds.
+func (l *load) judge(jobs map[string]*borgpb.Job) (lost, doubled []string) {
+	asked := make(map[string]bool)
 	for _, a := range l.acks {
+		asked[a.name] = true
 		if j := jobs[a.name]; j == nil {
-			t.Errorf("job %s was acknowledged and is lost", a.name)
-			lost++
+			lost = append(lost, fmt.Sprintf("job %s was acknowledged and is lost", a.name))
 		} else if j.Meta.Uid != a.uid {
-			t.Errorf("job %s was acknowledged as %s and is %s: it was submitted twice", a.name, a.uid, j.Meta.Uid)
-			doubled++
+			doubled = append(doubled, fmt.Sprintf("job %s was acknowledged as %s and is %s: it was submitted twice", a.name, a.uid, j.Meta.Uid))
 		}
-		delete(jobs, a.name)
 	}
 	for _, name := range l.unsure {
-		delete(jobs, name)
+		asked[name] = true
 	}
 	for name := range jobs {
-		if strings.HasPrefix(name, "load-") {
-			t.Errorf("job %s is in the cell and nobody submitted it", name)
-			doubled++
+		if strings.HasPrefix(name, "load-") && !asked[name] {
+			doubled = append(doubled, fmt.Sprintf("job %s is in the cell and nobody submitted it", name))
 		}
 	}
 	for _, err := range l.errs {
 		if alreadyExists(err) {
-			t.Errorf("%v: the first try and a retry were both done", err)
-			doubled++
-		} else {
-			t.Logf("not acknowledged: %v", err)
+			doubled = append(doubled, fmt.Sprintf("%v: the first try and a retry were both done", err))
 		}
 	}
-	counted(t, "chaos.lost", lost)
-	counted(t, "chaos.doubled", doubled)
+	return lost, doubled
+}
+
+// checkAcks fails the test for what judge finds, and takes the load's jobs away.
+func (c *Cell) checkAcks(t *testing.T, l *load) {
+	t.Helper()
+	lost, doubled := l.judge(c.allJobs(t))
+	for _, what := range append(lost, doubled...) {
+		t.Error(what)
+	}
+	for _, err := range l.errs {
+		t.Logf("not acknowledged: %v", err)
+	}
+	counted(t, "chaos.lost", len(lost))
+	counted(t, "chaos.doubled", len(doubled))
 	c.endLoad(t)
+}
+
+// What is lost, and what was done twice, is seen in each of the ways in which it
+// shows.
+func TestLoadIsJudged(t *testing.T) {
+	job := func(uid string) *borgpb.Job { return &borgpb.Job{Meta: &borgpb.Meta{Uid: uid}} }
+	exists := &client.RefusedError{Refusal: &borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS}}
+	for _, c := range []struct {
+		name          string
+		l             *load
+		jobs          map[string]*borgpb.Job
+		lost, doubled int
+	}{
+		{"all is well", &load{acks: []ack{{name: "load-1", uid: "a"}}, unsure: []string{"load-2", "load-3"}, errs: []error{context.DeadlineExceeded}},
+			map[string]*borgpb.Job{"load-1": job("a"), "load-2": job("b"), "web": job("c")}, 0, 0},
+		{"lost", &load{acks: []ack{{name: "load-1", uid: "a"}, {name: "load-2", uid: "b"}}}, map[string]*borgpb.Job{"load-2": job("b")}, 1, 0},
+		{"submitted again under another uid", &load{acks: []ack{{name: "load-1", uid: "a"}}}, map[string]*borgpb.Job{"load-1": job("b")}, 0, 1},
+		{"never asked for", &load{}, map[string]*borgpb.Job{"load-1": job("a")}, 0, 1},
+		{"a retry met the first try", &load{unsure: []string{"load-1"}, errs: []error{exists}}, map[string]*borgpb.Job{"load-1": job("a")}, 0, 1},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			lost, doubled := c.l.judge(c.jobs)
+			if len(lost) != c.lost || len(doubled) != c.doubled {
+				t.Errorf("lost %q, doubled %q; want %d and %d", lost, doubled, c.lost, c.doubled)
+			}
+		})
+	}
 }
 
 // endLoad kills the jobs of a load, of which there may be more than one list
