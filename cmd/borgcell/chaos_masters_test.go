@@ -411,7 +411,7 @@ func TestElectedMasterHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		later := c.run(t, fmt.Sprintf("later-%d", round), sleepers(4))
-		<-time.After(time.Until(stopped.Add(time.Duration(size(3, 10)) * time.Second)))
+		<-time.After(time.Until(stopped.Add(time.Duration(size(2, 10)) * time.Second)))
 		if err := syscall.Kill(hung, syscall.SIGCONT); err != nil {
 			t.Fatal(err)
 		}
@@ -419,7 +419,7 @@ func TestElectedMasterHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 		// It has polled its share again as what it is now.
-		<-time.After(time.Duration(size(2, 5)) * time.Second)
+		<-time.After(time.Duration(size(1, 5)) * time.Second)
 		c.stillSame(t, later, fmt.Sprintf("later-%d", round))
 		if n, err := c.runningOf(doomed); err != nil || n > 0 {
 			t.Errorf("%d processes of a job that was killed while the master hung, %v", n, err)

@@ -150,7 +150,7 @@ func TestNetworkFaults(t *testing.T) {
 		t.Fatal(err)
 	}
 	l, endLoad := c.underLoad(t, 50)
-	s.rage(t, time.Duration(size(6, 180))*time.Second)
+	s.rage(t, time.Duration(size(4, 180))*time.Second)
 	endLoad()
 	if err := until(shortly(t), "the cell works again", c.ready); err != nil {
 		t.Fatal(err)
