@@ -17,13 +17,25 @@ import (
 	"borg/proto/borgpb"
 )
 
-// onSmallDisk moves a directory to a file system of its own, which can be
-// filled. The end of the cell takes it away.
-func onSmallDisk(t *testing.T, dir string, bytes int) {
+// needsMounts skips the test where no file system can be mounted.
+func needsMounts(t *testing.T) {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("a full file system is made by mounting a small one, which needs root")
 	}
+	dir := t.TempDir()
+	if err := syscall.Mount("small", dir, "tmpfs", 0, "size=65536"); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	if err := syscall.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onSmallDisk moves a directory to a file system of its own, which can be
+// filled. The end of the cell takes it away.
+func onSmallDisk(t *testing.T, dir string, bytes int) {
+	t.Helper()
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +47,7 @@ func onSmallDisk(t *testing.T, dir string, bytes int) {
 		t.Fatal(err)
 	}
 	if err := syscall.Mount("small", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", bytes)); err != nil {
-		t.Skipf("a small file system cannot be mounted here: %v", err)
+		t.Fatal(err)
 	}
 	if out, err := exec.Command("cp", "-a", before+"/.", dir).CombinedOutput(); err != nil {
 		t.Fatalf("move %s: %v: %s", dir, err, out)
@@ -70,6 +82,7 @@ func fill(t *testing.T, dir string) (empty func()) {
 // over, and once there is room it comes back, with everything.
 func TestMastersDiskIsFull(t *testing.T) {
 	alongside(t)
+	needsMounts(t)
 	c := newChaosCell(t, 3, 1)
 	for i := 1; i <= c.Masters; i++ {
 		onSmallDisk(t, c.masterDir(i), 256<<20)
@@ -137,6 +150,7 @@ func (c *Cell) writeLarge(t *testing.T, mark string) {
 // borglet that was killed meanwhile.
 func TestMachinesDiskIsFull(t *testing.T) {
 	alongside(t)
+	needsMounts(t)
 	c := newChaosCell(t, 1, 1)
 	onSmallDisk(t, c.borgletDir(1), 64<<20)
 	c.startAll(t)
