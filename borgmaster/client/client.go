@@ -18,13 +18,29 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
 
-const defaultTimeout = 30 * time.Second
+const (
+	defaultTimeout = 30 * time.Second
+	// One replica may take so long before it is given up. A replica that is
+	// stopped or cut off neither answers nor refuses.
+	tryTimeout = 5 * time.Second
+	// A replica that is silent for so long is not waited for alone: the next one
+	// is asked as well, and the first answer counts.
+	slowAfter = time.Second
+	// So many replicas are asked the same at once.
+	maxTries = 2
+	// Pause after a whole round of replicas without an answer, doubled with
+	// each round.
+	minPause = 25 * time.Millisecond
+	maxPause = time.Second
+)
 
 // Config says which cell and who asks.
 type Config struct {
@@ -114,6 +130,30 @@ func (c *Client) Close() error {
 
 // Timeout is the bound on each call.
 func (c *Client) Timeout() time.Duration { return c.config.Timeout }
+
+// again tells whether another replica, or the same one a little later, may do
+// better. Deadlines of the single try count as no answer; the caller's do not.
+func again(ctx context.Context, err error) bool {
+	switch status.Code(err) {
+	case codes.Unavailable, codes.ResourceExhausted:
+		return true
+	case codes.DeadlineExceeded, codes.Canceled:
+		return true
+	case codes.Unknown:
+		return errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil
+	default:
+		return false
+	}
+}
+
+func wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}
 
 // Mutate proposes op and returns its result. A refusal is a *RefusedError. The
 // request id, and the time that belongs to it, are filled in when absent; they

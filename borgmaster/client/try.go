@@ -2,29 +2,10 @@ package client
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"time"
 
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
-
 	"borg/proto/borgrpc"
-)
-
-const (
-	// One replica may take so long before it is given up. A replica that is
-	// stopped or cut off neither answers nor refuses.
-	tryTimeout = 5 * time.Second
-	// A replica that is silent for so long is not waited for alone: the next one
-	// is asked as well, and the first answer counts.
-	slowAfter = time.Second
-	// So many replicas are asked the same at once.
-	maxTries = 2
-	// Pause after a whole round of replicas without an answer, doubled with
-	// each round.
-	minPause = 25 * time.Millisecond
-	maxPause = time.Second
 )
 
 // attempt is one replica that was asked.
@@ -62,10 +43,17 @@ func (t *tries[R]) ask(ctx context.Context) {
 	}()
 }
 
-// end waits for what is still under way, which the caller has cancelled.
-func (t *tries[R]) end() {
+// end waits for what is still under way, once ctx is done, and notes in failed
+// what the replicas said that had said nothing else.
+func (t *tries[R]) end(failed map[string]error) {
 	for range t.underway {
-		<-t.answers
+		t.note(<-t.answers, failed)
+	}
+}
+
+func (t *tries[R]) note(a attempt[R], failed map[string]error) {
+	if addr := t.c.replicas[a.replica].addr; failed[addr] == nil {
+		failed[addr] = a.err
 	}
 }
 
@@ -79,19 +67,26 @@ func try[R any](ctx context.Context, c *Client, what string, f func(context.Cont
 	first := c.current
 	c.mu.Unlock()
 	t := &tries[R]{c: c, f: f, next: first, underway: make(map[int]bool), answers: make(chan attempt[R], maxTries)}
-	defer t.end()
-	defer cancel()
 	failed := make(map[string]error)
+	defer t.end(failed)
+	defer cancel()
 	pause := minPause
-	slow := time.NewTimer(slowAfter)
-	defer slow.Stop()
 	t.ask(ctx)
-	for n := 1; ; {
+	// Fires when one that is under way has been silent for long, or when the
+	// pause after a whole round is over.
+	next := time.NewTimer(slowAfter)
+	defer next.Stop()
+	for n := 0; ; {
 		select {
-		case <-slow.C:
+		case <-ctx.Done():
+			t.end(failed)
+			clear(t.underway)
+			return none, c.gaveUp(ctx, what, began, failed)
+		case <-next.C:
 			if len(t.underway) < min(maxTries, len(c.replicas)) {
-				c.config.Log.Debug("a replica is slow; another is asked too", "replica", c.replicas[(t.next+len(c.replicas)-1)%len(c.replicas)].addr)
+				c.config.Log.Debug("another replica is asked", "waiting", len(t.underway))
 				t.ask(ctx)
+				next.Reset(slowAfter)
 			}
 			continue
 		case a := <-t.answers:
@@ -105,50 +100,20 @@ func try[R any](ctx context.Context, c *Client, what string, f func(context.Cont
 				}
 				return none, answer(what, a.err)
 			}
-			addr := c.replicas[a.replica].addr
-			if ctx.Err() == nil || failed[addr] == nil {
-				failed[addr] = a.err
+			if ctx.Err() != nil {
+				t.note(a, failed)
+				continue
 			}
-			c.config.Log.Debug("no answer from a replica", "replica", addr, "attempt", n, "err", a.err)
+			n++
+			failed[c.replicas[a.replica].addr] = a.err
+			c.config.Log.Debug("no answer from a replica", "replica", c.replicas[a.replica].addr, "attempt", n, "err", a.err)
 		}
-		if ctx.Err() == nil && n%len(c.replicas) == 0 {
-			wait(ctx, pause/2+rand.N(pause))
+		if n%len(c.replicas) == 0 {
+			next.Reset(pause/2 + rand.N(pause))
 			pause = min(2*pause, maxPause)
+			continue
 		}
-		if ctx.Err() != nil {
-			for len(t.underway) > 0 {
-				a := <-t.answers
-				delete(t.underway, a.replica)
-				failed[c.replicas[a.replica].addr] = a.err
-			}
-			return none, c.gaveUp(ctx, what, began, failed)
-		}
-		n++
 		t.ask(ctx)
-		slow.Reset(slowAfter)
-	}
-}
-
-// again tells whether another replica, or the same one a little later, may do
-// better. Deadlines of the single try count as no answer; the caller's do not.
-func again(ctx context.Context, err error) bool {
-	switch status.Code(err) {
-	case codes.Unavailable, codes.ResourceExhausted:
-		return true
-	case codes.DeadlineExceeded, codes.Canceled:
-		return true
-	case codes.Unknown:
-		return errors.Is(err, context.DeadlineExceeded) || ctx.Err() != nil
-	default:
-		return false
-	}
-}
-
-func wait(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-	case <-t.C:
+		next.Reset(slowAfter)
 	}
 }
