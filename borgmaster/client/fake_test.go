@@ -52,13 +52,14 @@ func startMaster(t *testing.T) *fakeMaster {
 func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*borgrpc.MutateResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.ops = append(m.ops, req.Op)
-	m.callers = append(m.callers, door.Caller(ctx).GetUser())
 	if m.hung != nil {
+		m.ops = append(m.ops, req.Op)
 		<-ctx.Done()
 		m.hung <- ctx.Err()
 		return nil, ctx.Err()
 	}
+	m.ops = append(m.ops, req.Op)
+	m.callers = append(m.callers, door.Caller(ctx).GetUser())
 	if m.mutate == nil {
 		return &borgrpc.MutateResponse{Result: &borgpb.Result{Index: 7}}, nil
 	}
