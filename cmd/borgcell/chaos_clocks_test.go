@@ -82,7 +82,7 @@ func needsClocks(t *testing.T) {
 	cat.Env = append(os.Environ(), clockProgramEnv+"=/bin/cat", clockFileEnv+"="+file)
 	out, err := cat.CombinedOutput()
 	if err != nil {
-		t.Skipf("no time namespaces here (root, and Linux 6.2 or later, are needed): %v: %s", err, out)
+		t.Skipf("no time namespaces here (they need root, and a Linux 6 that enters them at exec): %v: %s", err, out)
 	}
 	// "monotonic  3600  0"
 	for line := range strings.Lines(string(out)) {
