@@ -42,8 +42,9 @@ check: lint test ## what every commit passes: lint and test
 race: build ## every test under the race detector
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race ./...
 
-chaos: build ## the acceptance tests in full size: real processes, killed again and again (10 minutes)
-	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full $(GO) test ./cmd/borgcell ./cmd/borglet -v -p 1 -count=1 -timeout 30m
+chaos: build ## real cells killed, cut off, filled up, in full size (25 minutes); merges bin/bench.json
+	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
+		$(GO) test ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
 
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh

@@ -33,6 +33,8 @@ type fakeMaster struct {
 	// How long each mutation would have been waited for.
 	waits []time.Duration
 	err   error
+	// Not nil: a mutation is never answered, and how its call ended comes here.
+	hung chan error
 }
 
 func startMaster(t *testing.T) *fakeMaster {
@@ -53,6 +55,12 @@ func startMaster(t *testing.T) *fakeMaster {
 func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*borgrpc.MutateResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.hung != nil {
+		m.ops = append(m.ops, req.Op)
+		<-ctx.Done()
+		m.hung <- ctx.Err()
+		return nil, ctx.Err()
+	}
 	m.ops = append(m.ops, req.Op)
 	m.callers = append(m.callers, door.Caller(ctx).GetUser())
 	if d, ok := ctx.Deadline(); ok {

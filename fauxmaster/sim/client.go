@@ -26,12 +26,13 @@ type client struct {
 	first   []*borgpb.Op
 }
 
-// Times of the client library.
+// Times of the client library: the next replica is asked after nextTryNs, and
+// after twice as long in each round that follows.
 const (
-	mutateTryTimeoutNs = 500 * millisecond
-	tryTimeoutNs       = 5 * second
-	minPauseNs         = 25 * millisecond
-	maxPauseNs         = second
+	nextTryNs    = 500 * millisecond
+	tryTimeoutNs = 5 * second
+	minPauseNs   = 25 * millisecond
+	maxPauseNs   = second
 )
 
 // operatorClient is who adds the machines, and does nothing else.
@@ -96,8 +97,8 @@ func (c *client) name() string {
 
 func (c *client) user() string { return fmt.Sprintf("u%d", max(c.i, 0)%3) }
 
-// try asks one replica after another, as the client library does
-// (borgmaster/client).
+// try asks one replica after another, at the pace of the client library
+// (borgmaster/client), which also goes on to listen to the one before.
 func (c *client) try(n int) {
 	op, r := c.op, c.w.replicas[(c.current+n)%replicas]
 	if n > 0 {
@@ -121,7 +122,7 @@ func (c *client) try(n int) {
 		}
 		c.w.after(wait, func() { c.try(n + 1) })
 	}
-	each := min(mutateTryTimeoutNs<<min(n/replicas, 10), tryTimeoutNs)
+	each := min(nextTryNs<<min(n/replicas, 10), tryTimeoutNs)
 	c.w.after(each, func() { end(nil, errTimeout) })
 	asked = c.w.ask(clientEnd(c.i), r, func() {
 		r.master.mutate(op, false, c.w.now+each, func(res *borgpb.Result, err error) {
