@@ -3,6 +3,7 @@ package cell
 import (
 	"slices"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -83,7 +84,7 @@ func (c *Cell) checkTaskWaits(j *Job, a *borgpb.Assignment) *borgpb.Refusal {
 	}
 	t := j.rows[a.Index]
 	switch {
-	case t.state != statePending:
+	case t.state != statePending && !mutant.Planted(mutant.StaleAssignmentTaken):
 		return stale(t.ID().String(), "the task is %v, not pending", t.state)
 	case t.attempt != a.LastAttempt:
 		return stale(t.ID().String(), "its last attempt is %d, not %d", t.attempt, a.LastAttempt)

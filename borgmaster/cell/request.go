@@ -1,6 +1,9 @@
 package cell
 
-import "borg/proto/borgpb"
+import (
+	"borg/mutant"
+	"borg/proto/borgpb"
+)
 
 // request is the memory of one mutation that was done, so that a retry gets
 // the same answer.
@@ -49,7 +52,7 @@ func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 	case op.RequestId == "":
 		return nil, nil
 	}
-	if r := c.requests.byID[op.RequestId]; r != nil {
+	if r := c.requests.byID[op.RequestId]; r != nil && !mutant.Planted(mutant.RequestNotAsked) {
 		return r.answer(), nil
 	}
 	wall := c.clock.wallNs

@@ -1,6 +1,133 @@
 package sim
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Aim bends what a seed is made of towards one kind of trouble, so that it goes
+// there sooner and oftener than chance would take it.
+type Aim struct {
+	Name string
+	// Why says what it is for.
+	Why string
+	// DurationNs is how long the first phase must be to come there.
+	DurationNs int64
+	shape      func(s *swarm)
+}
+
+// only leaves the faults that are named, each with its weight against the
+// others.
+func (s *swarm) only(weights map[faultKind]int) {
+	s.weights = [faultKinds]int{}
+	for kind, n := range weights {
+		s.weights[kind] = n
+	}
+}
+
+// calm takes away what happens to messages and disks by chance.
+func (s *swarm) calm() {
+	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
+}
+
+// Aims are all there are.
+var Aims = []Aim{
+	{"churn", "many jobs, few faults: the rules of the cell", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
+		s.tight, s.machineMilli, s.thinkNs, s.jobs = false, 8000, 30*millisecond, 3
+	}},
+	{"tight", "machines that are full: who may use which room", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
+		s.tight, s.machineMilli, s.thinkNs, s.jobs = true, 1000, 30*millisecond, 5
+	}},
+	{"schedulers", "schedulers that are killed with placements under way", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.everyNs, s.thinkNs = 60*millisecond, 30*millisecond
+	}},
+	{"retry", "messages are lost, doubled and late: all is said again", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 2, pauseReplica: 1})
+		s.lossPermille, s.dupPermille, s.latePermille, s.lateNs = 100, 50, 100, 2*second
+		s.everyNs, s.thinkNs, s.electedNs = 500*millisecond, 40*millisecond, 2*second
+	}},
+	{"unsynced", "replicas lose what was not synced, all at once too", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 4, powerLoss: 2})
+		s.keep, s.everyNs, s.thinkNs, s.flushNs = []int{keepSynced}, 400*millisecond, 30*millisecond, 100*millisecond
+		s.tailEntries = 16
+	}},
+	{"torn", "replicas lose a part of what was not synced", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 4, powerLoss: 2})
+		s.keep, s.everyNs, s.thinkNs, s.flushNs = []int{keepTorn}, 400*millisecond, 30*millisecond, 50*millisecond
+	}},
+	{"partition", "the network is split and replicas stop: who is elected is not always who thinks so", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{partition: 3, cutOneWay: 3, pauseReplica: 3})
+		s.everyNs, s.cutNs, s.thinkNs, s.electedNs = 400*millisecond, 2*second, 30*millisecond, 2*second
+	}},
+	{"votes", "elections with replicas that crash between them", 20 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 6, cutOneWay: 2, partition: 2})
+		s.keep, s.everyNs, s.cutNs, s.electedNs = []int{keepSynced}, 100*millisecond, 500*millisecond, second
+	}},
+	{"conflict", "logs that differ, and crashes soon after", 20 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{partition: 3, pauseReplica: 2, crashReplica: 4, powerLoss: 1})
+		s.keep, s.everyNs, s.cutNs, s.electedNs = []int{keepAll}, 150*millisecond, 600*millisecond, second
+		s.thinkNs, s.tailEntries, s.flushNs = 10*millisecond, 1000, second
+	}},
+	{"borglet-restart", "borglets are killed and machines lost again and again", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 8, loseMachine: 2})
+		s.everyNs, s.lostNs, s.thinkNs = 40*millisecond, 2*second, 40*millisecond
+	}},
+	{"stale-replica", "borglets are killed while orders of replicas that are behind are under way", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 6, pauseReplica: 2, cutOneWay: 1, loseMachine: 2})
+		s.latePermille, s.lateNs, s.dupPermille = 150, 3*second, 100
+		s.everyNs, s.lostNs, s.thinkNs = 60*millisecond, 2*second, 40*millisecond
+	}},
+	{"cut-machine", "machines that some replicas reach and others do not, for long", 60 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 1})
+		s.everyNs, s.cutNs, s.electedNs = 2*second, 40*second, 0
+		s.tight, s.machineMilli = false, 8000
+	}},
+	{"outage", "machines are away for long, and come back", 90 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 4, loseMany: 1})
+		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs = 3*second, 40*second, 60*second, 0, 400*millisecond
+	}},
+	{"leader-flap", "masters follow one another while machines are away", 60 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 3})
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 12*second, 400*millisecond
+	}},
+	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 90 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 6, pauseReplica: 2})
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 1500*millisecond, 40*second, 20*second, 400*millisecond
+		s.dutyLateNs = 20 * second
+	}},
+}
+
+// FindAim returns the aim of that name.
+func FindAim(name string) (Aim, error) {
+	i := slices.IndexFunc(Aims, func(a Aim) bool { return a.Name == name })
+	if i < 0 {
+		var names []string
+		for _, a := range Aims {
+			names = append(names, a.Name)
+		}
+		return Aim{}, fmt.Errorf("aim %q is not known; there are %s", name, strings.Join(names, ", "))
+	}
+	return Aims[i], nil
+}
 
 // shape bends what a seed is made of towards an aim, which is known by its
 // name; empty: none.
@@ -8,5 +135,9 @@ func shape(aim string, s *swarm) error {
 	if aim == "" {
 		return nil
 	}
-	return fmt.Errorf("aim %q is not known; leave it out, there are none yet", aim)
+	a, err := FindAim(aim)
+	if err == nil {
+		a.shape(s)
+	}
+	return err
 }

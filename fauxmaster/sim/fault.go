@@ -32,6 +32,10 @@ type swarm struct {
 	machineMilli  int64
 	// Not everything fits.
 	tight bool
+	// Between two faults that are aimed at whoever is elected; 0: none.
+	electedNs int64
+	// How late what the duties decide is proposed, at most.
+	dutyLateNs int64
 }
 
 type faultKind int
@@ -57,7 +61,7 @@ func drawSwarm(r *rand.Rand) swarm {
 		tailEntries: []int{16, 64, 1000}[r.IntN(3)], cacheBytes: []int{1 << 10, 64 << 10, 1 << 20}[r.IntN(3)],
 		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 20*millisecond, 400*millisecond),
 		jobs: 2 + r.IntN(4), machineMilli: 8000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
-		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)],
+		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs,
 	}
 	for k := range s.weights {
 		if r.IntN(2) == 0 {
@@ -135,7 +139,11 @@ func (w *World) planFaults() {
 			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0})
 		}
 	}
-	for at := w.now + between(r, second, electedEveryNs); at < end; at += between(r, electedEveryNs/2, 3*electedEveryNs/2) {
+	every := w.swarm.electedNs
+	if every == 0 {
+		end = w.now
+	}
+	for at := w.now + between(r, second, max(every, second)); at < end; at += between(r, every/2, 3*every/2) {
 		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
 		w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: true})
 	}

@@ -148,13 +148,23 @@ func (m *masterSide) step(ev duty.Event) {
 			})
 		case duty.Propose:
 			e.Op.Principal = ownOp()
-			m.r.propose(e.Op, func(res *borgpb.Result, err error) {
+			m.proposeOwn(e.Op, func(res *borgpb.Result, err error) {
 				if e.Machine != "" && m.dutyTerm == term {
 					m.step(duty.Proposed{Machine: e.Machine, OK: err == nil && res.GetRefusal() == nil})
 				}
 			})
 		}
 	}
+}
+
+// proposeOwn proposes what the duties decided, perhaps late: in production each
+// waits its turn on a goroutine of its own.
+func (m *masterSide) proposeOwn(op *borgpb.Op, done func(*borgpb.Result, error)) {
+	if m.r.w.swarm.dutyLateNs == 0 {
+		m.r.propose(op, done)
+		return
+	}
+	m.r.after(between(m.r.rand, 0, m.r.w.swarm.dutyLateNs), func() { m.r.propose(op, done) })
 }
 
 func ownOp() *borgpb.Principal { return &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER} }
@@ -181,7 +191,12 @@ func (m *masterSide) probe(e duty.Probe, done func(duty.Probed)) {
 					r.w.send(replicaEnd(by.id), replicaEnd(r.id), func() { r.enter(life, func() { end(a) }) })
 				}
 			}
-			by.after(second, func() { answer(duty.Probed{Err: errTimeout.Error()}) })
+			by.after(second, func() {
+				if !tried {
+					r.w.truth.unreached(by.id, e.Machine)
+				}
+				answer(duty.Probed{Err: errTimeout.Error()})
+			})
 			x := r.w.machineNamed(e.Machine)
 			byLife := by.life
 			r.w.send(replicaEnd(by.id), machineEnd(x.i), func() {
@@ -230,6 +245,9 @@ func (m *masterSide) poll(p linkshard.Poll) {
 		ended = true
 		if o.Response.GetFenced() {
 			r.w.mark("stale fence refused")
+		}
+		if o.Missed {
+			r.w.truth.unreached(r.id, p.Machine)
 		}
 		m.station.TakeAnswer(m.station.Weigh(p, req, o))
 		m.carryOut()

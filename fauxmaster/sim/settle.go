@@ -67,6 +67,11 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("task %v/%d pends", j.Key(), index)
 		}
 	}
+	for j := range c.Jobs() {
+		if !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
+			return fmt.Sprintf("the update of %v rolls", j.Key())
+		}
+	}
 	for x := range c.Machines() {
 		m := w.machineNamed(x.Name())
 		if !x.Up() {
