@@ -84,7 +84,9 @@ func (c *Cell) checkTaskWaits(j *Job, a *borgpb.Assignment) *borgpb.Refusal {
 	}
 	t := j.rows[a.Index]
 	switch {
-	case t.state != statePending && !mutant.Planted(mutant.StaleAssignmentTaken):
+	case mutant.Planted(mutant.StaleAssignmentTaken):
+		return nil
+	case t.state != statePending:
 		return stale(t.ID().String(), "the task is %v, not pending", t.state)
 	case t.attempt != a.LastAttempt:
 		return stale(t.ID().String(), "its last attempt is %d, not %d", t.attempt, a.LastAttempt)

@@ -88,9 +88,9 @@ var Aims = []Aim{
 	}},
 	{"stale-replica", "borglets are killed while orders of replicas that are behind are under way", 10 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{killBorglet: 6, pauseReplica: 2, cutOneWay: 1, loseMachine: 2})
-		s.latePermille, s.lateNs, s.dupPermille = 150, 3*second, 100
-		s.everyNs, s.lostNs, s.thinkNs = 60*millisecond, 2*second, 40*millisecond
+		s.only(map[faultKind]int{killBorglet: 6, pauseReplica: 1})
+		s.lateOrderPermille, s.lateOrderNs = 300, 3*second
+		s.everyNs, s.lostNs, s.thinkNs, s.jobs = 60*millisecond, 2*second, 30*millisecond, 3
 	}},
 	{"cut-machine", "machines that some replicas reach and others do not, for long", 60 * second, func(s *swarm) {
 		s.calm()

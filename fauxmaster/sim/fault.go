@@ -36,6 +36,9 @@ type swarm struct {
 	electedNs int64
 	// How late what the duties decide is proposed, at most.
 	dutyLateNs int64
+	// Orders to borglets that come late, by at most lateOrderNs.
+	lateOrderPermille int
+	lateOrderNs       int64
 }
 
 type faultKind int
