@@ -7,7 +7,7 @@ BENCH    ?= all
 FUZZTIME ?= 20s
 SEED     ?= 1
 SEEDS    ?= 1
-DURATION ?= 10s
+DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
 .PHONY: help build demo cell test check lint race chaos proto bench fuzz sim clean
@@ -57,10 +57,11 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 		done; \
 	done
 
-sim: ## whole cells with faults, from seeds: make sim [SEED=1] [SEEDS=1] [DURATION=10s] [TRACE=1]
+sim: ## whole cells with faults, from seeds: make sim [SEED=1] [SEEDS=1] [DURATION=30s] [TRACE=1] [STATE=file] [REPLAY=n]
 	@mkdir -p $(BIN)
 	@$(GO) build -buildvcs=auto -o $(BIN)/ ./cmd/fauxmaster
-	@$(BIN)/fauxmaster simulate --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace)
+	@$(BIN)/fauxmaster simulate --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace) \
+		$(if $(STATE),--state $(STATE)) $(if $(REPLAY),--replay $(REPLAY)) $(if $(filter 1,$(SEEDS)),,--bench $(BIN)/bench.json)
 
 clean: ## bin/ and the state of borgcell
 	rm -rf $(BIN) .borg

@@ -8,22 +8,18 @@ package main
 
 import (
 	"bufio"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"runtime"
-	"slices"
 	"sort"
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"time"
+
+	"borg/bench/figures"
 )
 
 // areas are the packages whose benchmarks belong to an area.
@@ -32,21 +28,6 @@ var areas = map[string][]string{
 	"scheduler":  {"./scheduler"},
 	"checkpoint": {"./checkpoint"},
 	"linkshard":  {"./borgmaster/linkshard"},
-}
-
-// Figure is one measured number.
-type Figure struct {
-	Name    string  `json:"name"`
-	Value   float64 `json:"value"`
-	Unit    string  `json:"unit"`
-	Date    string  `json:"date"`
-	Machine string  `json:"machine"`
-	Commit  string  `json:"commit"`
-}
-
-// units tells the unit from how a name ends; the first that matches counts.
-var units = []struct{ suffix, unit string }{
-	{"_per_s", "1/s"}, {"bytes_per_task", "B"}, {"_bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"},
 }
 
 func main() {
@@ -75,23 +56,18 @@ func run(area, out, benchtime string) error {
 	if err := cmd.Start(); err != nil {
 		return err
 	}
-	figures, err := parse(io.TeeReader(stdout, os.Stderr))
+	found, err := parse(io.TeeReader(stdout, os.Stderr))
 	if err != nil {
 		return err
 	}
 	if err := cmd.Wait(); err != nil {
 		return fmt.Errorf("benchmarks: %w", err)
 	}
-	if len(figures) == 0 {
+	if len(found) == 0 {
 		return errors.New("no benchmark reported a figure with a dotted name")
 	}
-	for i := range figures {
-		figures[i].Date = time.Now().UTC().Format(time.DateOnly)
-		figures[i].Machine = machine()
-		figures[i].Commit = commit()
-	}
-	print(figures)
-	return merge(out, figures)
+	print(found)
+	return figures.Merge(out, found)
 }
 
 func packagesOf(area string) ([]string, error) {
@@ -117,8 +93,8 @@ func packagesOf(area string) ([]string, error) {
 
 // parse reads the output of go test -bench: a line is a name, a count, and
 // pairs of value and unit.
-func parse(r io.Reader) ([]Figure, error) {
-	var figures []Figure
+func parse(r io.Reader) ([]figures.Figure, error) {
+	var found []figures.Figure
 	for s := bufio.NewScanner(r); s.Scan(); {
 		fields := strings.Fields(s.Text())
 		if len(fields) < 4 || !strings.HasPrefix(fields[0], "Benchmark") {
@@ -133,81 +109,18 @@ func parse(r io.Reader) ([]Figure, error) {
 			if err != nil {
 				return nil, fmt.Errorf("read %q: %w", s.Text(), err)
 			}
-			figures = append(figures, Figure{Name: name, Value: value, Unit: unitOf(name)})
+			found = append(found, figures.New(name, value))
 		}
 	}
-	return figures, nil
+	return found, nil
 }
 
-func unitOf(name string) string {
-	for _, u := range units {
-		if strings.HasSuffix(name, u.suffix) {
-			return u.unit
-		}
-	}
-	return ""
-}
-
-func print(figures []Figure) {
-	fmt.Printf("\n%s, %s, commit %s\n", figures[0].Machine, figures[0].Date, figures[0].Commit)
+func print(found []figures.Figure) {
+	fmt.Printf("\n%s, %s, commit %s\n", found[0].Machine, found[0].Date, found[0].Commit)
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "FIGURE\tVALUE\tUNIT")
-	for _, f := range figures {
+	for _, f := range found {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", f.Name, strconv.FormatFloat(f.Value, 'f', -1, 64), f.Unit)
 	}
 	w.Flush()
-}
-
-// merge replaces the figures of the same names in the file and keeps the rest.
-func merge(path string, figures []Figure) error {
-	var all []Figure
-	data, err := os.ReadFile(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-	case err != nil:
-		return fmt.Errorf("read earlier figures: %w", err)
-	default:
-		if err := json.Unmarshal(data, &all); err != nil {
-			return fmt.Errorf("read earlier figures in %s: %w", path, err)
-		}
-	}
-	all = slices.DeleteFunc(all, func(old Figure) bool {
-		return slices.ContainsFunc(figures, func(f Figure) bool { return f.Name == old.Name })
-	})
-	all = append(all, figures...)
-	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
-	data, err = json.MarshalIndent(all, "", "  ")
-	if err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
-		return fmt.Errorf("write figures: %w", err)
-	}
-	return os.Rename(path+".new", path)
-}
-
-// machine says what was measured on: processor, cores, memory, kernel.
-func machine() string {
-	model := runtime.GOARCH
-	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		for line := range strings.Lines(string(data)) {
-			if name, ok := strings.CutPrefix(line, "model name"); ok {
-				model = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(name), ":"))
-				break
-			}
-		}
-	}
-	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
-	return fmt.Sprintf("%s, %d cores, Linux %s, %s", model, runtime.NumCPU(), strings.TrimSpace(string(kernel)), runtime.Version())
-}
-
-func commit() string {
-	out, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12").Output()
-	if err != nil {
-		return "unknown"
-	}
-	return strings.TrimSpace(string(out))
 }

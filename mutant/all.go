@@ -54,7 +54,7 @@ var All = []Mutant{
 	{AbsenceStops, "A borglet stops what is not on a master's list.",
 		"3: https://github.com/kubernetes/kubernetes/issues/24200", "S10", "outage"},
 	{EndNotKept, "A borglet reports an end before it has written it down, and after a restart runs the task again.",
-		"22: https://github.com/hashicorp/nomad/issues/5945", "S8", "borglet-restart"},
+		"22: https://github.com/hashicorp/nomad/issues/5945", "S8", "unkept-end"},
 	{RebootForgotten, "A borglet goes on with the copies of an earlier boot of its machine as if they were of this one.",
 		"22: https://github.com/kubernetes/kubernetes/issues/37447", "S8", "borglet-restart"},
 	{StopLeaksProcess, "A borglet takes a copy that it is told to stop for stopped, and its process goes on.",
@@ -101,7 +101,7 @@ var All = []Mutant{
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
 		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "partition"},
 	{AckBeforeSync, "A follower acknowledges entries before they are on its disk.",
-		"11: https://github.com/etcd-io/etcd/issues/14370", "S2", "unsynced"},
+		"11: https://github.com/etcd-io/etcd/issues/14370", "S2", "stalls"},
 	{LogNotSynced, "The log is written and not synced.",
 		"11: https://github.com/etcd-io/etcd/issues/14370", "S2", "unsynced"},
 	{VoteNotKept, "A replica does not write down for whom it voted.",
@@ -117,7 +117,7 @@ var All = []Mutant{
 	{ConflictNotCut, "Entries that replace others on the disk leave those after them there.",
 		Ours, "S2", "conflict"},
 	{CompactedTooFar, "The log is dropped up to its end and not up to what the records stand for.",
-		Ours, "S14", "unsynced"},
+		Ours, "S14", "short-log"},
 }
 
 // Find returns the mutant of that name.

@@ -13,10 +13,6 @@ import (
 	"borg/proto/borgpb"
 )
 
-// digestEvery is how many entries lie between two digests in the log. The cell
-// remembers its digests at these indexes.
-const digestEvery = 1024
-
 // applyItem is work for the apply goroutine: one of these is set.
 type applyItem struct {
 	apply   *Apply
@@ -140,8 +136,9 @@ func (r *Replica) applyEntry(e Committed) error {
 			return ErrRemoved
 		}
 	}
-	if elected && ce.Index%digestEvery == 0 {
-		r.proposeDigest(ce.Index)
+	if op := DigestOp(r.cell, ce.Index); op != nil && elected {
+		// A digest that finds no room is not missed: another follows.
+		_, _ = r.enqueue(op)
 	}
 	return nil
 }
@@ -162,20 +159,6 @@ func (r *Replica) feed(e borgmaster.CommittedEntry) (results []*borgpb.Result, e
 		return nil, nil, 0, r.fatal("its cell differs from that of the elected replica; remove it from the cell and join with a new number", err)
 	}
 	return results, events, r.cell.TimeNs(), nil
-}
-
-// proposeDigest logs this cell's digest, for the others to compare with theirs.
-func (r *Replica) proposeDigest(index uint64) {
-	d, ok := r.cell.DigestAt(index)
-	if !ok {
-		return
-	}
-	op := &borgpb.Op{
-		Principal: &borgpb.Principal{User: "borgmaster", Role: borgpb.Role_ROLE_MASTER},
-		Op:        &borgpb.Op_Digest{Digest: &borgpb.LogDigest{Index: index, Digest: d[:]}},
-	}
-	// A digest that finds no room is not missed: another follows.
-	_, _ = r.enqueue(op)
 }
 
 // installNow replaces cell, records and log by a received checkpoint.

@@ -63,3 +63,23 @@ func PrepareFlush(store *checkpoint.Store, c *cell.Cell, m Membership) (*checkpo
 	h.CellTimeNs, h.WallTimeNs = c.TimeNs(), c.WallNs()
 	return f, h
 }
+
+// digestEvery is how many entries lie between two digests in the log. The cell
+// remembers its digests at these indexes.
+const digestEvery = 1024
+
+// DigestOp logs a cell's digest just after it has applied an entry, for the
+// other replicas to compare with theirs; nil: not at this index.
+func DigestOp(c *cell.Cell, index uint64) *borgpb.Op {
+	if index%digestEvery != 0 {
+		return nil
+	}
+	d, ok := c.DigestAt(index)
+	if !ok {
+		return nil
+	}
+	return &borgpb.Op{
+		Principal: &borgpb.Principal{User: "borgmaster", Role: borgpb.Role_ROLE_MASTER},
+		Op:        &borgpb.Op_Digest{Digest: &borgpb.LogDigest{Index: index, Digest: d[:]}},
+	}
+}

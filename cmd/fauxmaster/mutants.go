@@ -22,6 +22,7 @@ import (
 	ucli "github.com/urfave/cli/v2"
 	"golang.org/x/sync/errgroup"
 
+	"borg/bench/figures"
 	"borg/cli"
 	"borg/fauxmaster/sim"
 	"borg/mutant"
@@ -97,7 +98,8 @@ func mutants(ctx *ucli.Context) error {
 		return err
 	}
 	if file := ctx.String("bench"); file != "" && len(trials) == len(mutant.All) {
-		if err := writeMutantFigures(file, len(trials)-survived, survived); err != nil {
+		killed := figures.New("sim.mutants_killed", float64(len(trials)-survived))
+		if err := figures.Merge(file, []figures.Figure{killed, figures.New("sim.mutants_survived", float64(survived))}); err != nil {
 			return cli.Errorf(cli.Failed, "write figures: %w", err)
 		}
 	}

@@ -60,6 +60,16 @@ var Aims = []Aim{
 		s.keep, s.everyNs, s.thinkNs, s.flushNs = []int{keepSynced}, 400*millisecond, 30*millisecond, 100*millisecond
 		s.tailEntries = 16
 	}},
+	{"short-log", "replicas crash, and keep no more of their logs than they must", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 4, powerLoss: 1})
+		s.keep, s.everyNs, s.thinkNs, s.flushNs, s.tailEntries = []int{keepAll}, 400*millisecond, 10*millisecond, 20*millisecond, 1
+	}},
+	{"stalls", "all replicas lose their power while disks are slow", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{powerLoss: 1})
+		s.keep, s.everyNs, s.thinkNs, s.stallPermille, s.backNs = []int{keepSynced}, 500*millisecond, 20*millisecond, 150, 100*millisecond
+	}},
 	{"torn", "replicas lose a part of what was not synced", 10 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{crashReplica: 4, powerLoss: 2})
@@ -67,13 +77,15 @@ var Aims = []Aim{
 	}},
 	{"partition", "the network is split and replicas stop: who is elected is not always who thinks so", 10 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{partition: 3, cutOneWay: 3, pauseReplica: 3})
-		s.everyNs, s.cutNs, s.thinkNs, s.electedNs = 400*millisecond, 2*second, 30*millisecond, 2*second
+		s.only(map[faultKind]int{partition: 1, cutOneWay: 1})
+		s.everyNs, s.cutNs, s.thinkNs, s.electedNs = 700*millisecond, second, 20*millisecond, 0
+		s.driftPPM = 250_000
 	}},
 	{"votes", "elections with replicas that crash between them", 20 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{crashReplica: 6, cutOneWay: 2, partition: 2})
-		s.keep, s.everyNs, s.cutNs, s.electedNs = []int{keepSynced}, 100*millisecond, 500*millisecond, second
+		s.only(map[faultKind]int{crashReplica: 1})
+		s.keep, s.everyNs, s.backNs, s.electedNs = []int{keepSynced}, 20*millisecond, 40*millisecond, 600*millisecond
+		s.latePermille, s.lateNs = 400, 300*millisecond
 	}},
 	{"conflict", "logs that differ, and crashes soon after", 20 * second, func(s *swarm) {
 		s.calm()
@@ -85,6 +97,11 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 8, loseMachine: 2})
 		s.everyNs, s.lostNs, s.thinkNs = 40*millisecond, 2*second, 40*millisecond
+	}},
+	{"unkept-end", "borglets are killed when they have heard that a copy is over", 12 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{aimedCrash: 1})
+		s.points, s.everyNs, s.thinkNs = []string{saidNotKept}, 50*millisecond, 20*millisecond
 	}},
 	{"stale-replica", "borglets are killed while orders of replicas that are behind are under way", 10 * second, func(s *swarm) {
 		s.calm()

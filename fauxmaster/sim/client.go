@@ -8,6 +8,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/history"
 	"borg/proto/borgpb"
 )
 
@@ -20,19 +21,26 @@ type client struct {
 	made int
 	// The mutation under way; nil: none.
 	op *borgpb.Op
-	// Counts tries, so that the answer to an earlier one is told apart; any
-	// answer ends the mutation.
-	tries int
-	first []*borgpb.Op
+	// What is asked, for the history.
+	asked history.Record
+	// Index of the replica that answered last.
+	current int
+	first   []*borgpb.Op
 }
 
-const clientTimeoutNs = 2 * second
+// Times of the client library.
+const (
+	tryTimeoutNs = 5 * second
+	minPauseNs   = 25 * millisecond
+	maxPauseNs   = second
+)
 
 // operatorClient is who adds the machines, and does nothing else.
 const operatorClient = -1
 
 func newClient(w *World, i int) *client {
 	c := &client{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("client ", i))}
+	c.current = c.rand.IntN(replicas)
 	if i == operatorClient {
 		for _, m := range w.machines {
 			c.first = append(c.first, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.name, Spec: m.spec()}}})
@@ -52,10 +60,13 @@ func (c *client) start() {
 // look reads the cell at any replica, now and then: what was acknowledged
 // before the read must show in it.
 func (c *client) look() {
-	r, acked := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex
+	r, acked, shown := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c)
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
-			r.read(func() { c.w.truth.read(r, acked) })
+			r.read(func() {
+				c.w.truth.read(r, acked)
+				shown(r)
+			})
 		})
 	})
 	c.w.after(between(c.rand, 50*millisecond, 500*millisecond), c.look)
@@ -71,9 +82,10 @@ func (c *client) next() {
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
 	op.Principal = &borgpb.Principal{User: c.user(), Role: borgpb.Role_ROLE_USER}
-	c.op, c.tries = op, 0
+	c.op = op
+	c.asked, _ = history.Asked(c.i, c.w.now, op)
 	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
-	c.try()
+	c.try(0)
 }
 
 func (c *client) name() string {
@@ -85,38 +97,40 @@ func (c *client) name() string {
 
 func (c *client) user() string { return fmt.Sprintf("u%d", max(c.i, 0)%3) }
 
-func (c *client) try() {
-	op, r := c.op, c.w.replicas[c.rand.IntN(replicas)]
-	c.tries++
-	try := c.tries
-	again := func(ns int64) {
-		c.w.after(ns, func() {
-			if c.op == op && c.tries == try {
-				c.w.mark("client tries again")
-				c.try()
-			}
-		})
+// try asks one replica after another, as the client library does
+// (borgmaster/client).
+func (c *client) try(n int) {
+	op, r := c.op, c.w.replicas[(c.current+n)%replicas]
+	if n > 0 {
+		c.w.mark("client tries again")
 	}
-	again(clientTimeoutNs)
-	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
-		r.arrive(func() {
-			r.master.mutate(op, false, func(res *borgpb.Result, err error) {
-				c.w.send(replicaEnd(r.id), clientEnd(c.i), func() {
-					if c.op != op {
-						return
-					}
-					if err != nil {
-						if errors.Is(err, borgmaster.ErrUnknownOutcome) {
-							c.w.mark("unknown outcome told to a client")
-						}
-						again(between(c.rand, 20*millisecond, 100*millisecond))
-						return
-					}
-					c.answered(res)
-				})
-			})
+	var asked *call
+	end := func(res *borgpb.Result, err error) {
+		if asked.ended {
+			return
+		}
+		asked.ended = true
+		if err == nil {
+			c.current = int(r.id) - 1
+			c.answered(res)
+			return
+		}
+		if errors.Is(err, borgmaster.ErrUnknownOutcome) {
+			c.w.mark("unknown outcome told to a client")
+		}
+		wait := int64(0)
+		if (n+1)%replicas == 0 {
+			pause := min(minPauseNs<<min(n/replicas, 10), maxPauseNs)
+			wait = pause/2 + between(c.rand, 0, pause)
+		}
+		c.w.after(wait, func() { c.try(n + 1) })
+	}
+	c.w.after(tryTimeoutNs, func() { end(nil, errTimeout) })
+	asked = c.w.ask(clientEnd(c.i), r, func() {
+		r.master.mutate(op, false, c.w.now+tryTimeoutNs, func(res *borgpb.Result, err error) {
+			c.w.carry(replicaEnd(r.id), clientEnd(c.i), func() { end(res, err) })
 		})
-	})
+	}, func() { end(nil, errBroken) })
 }
 
 func (c *client) answered(res *borgpb.Result) {
@@ -125,8 +139,21 @@ func (c *client) answered(res *borgpb.Result) {
 		c.w.mark("retry answered from memory")
 	}
 	c.w.truth.answered(c.op, res)
+	c.w.heard(c, res)
 	c.op = nil
-	c.w.after(between(c.rand, 5*millisecond, c.w.swarm.thinkNs), c.next)
+	think := c.w.swarm.thinkNs
+	if c.w.behind() {
+		think = 15 * millisecond
+	}
+	c.w.after(between(c.rand, 5*millisecond, think), c.next)
+}
+
+// mutationsPer30s is the pace of all clients together. What a cell that did
+// nothing for a while has missed is made up for, so that no seed is idle.
+const mutationsPer30s = 800
+
+func (w *World) behind() bool {
+	return int64(len(w.truth.acked)) < (w.now-second)*mutationsPer30s/(30*second)
 }
 
 func opName(op *borgpb.Op) string {

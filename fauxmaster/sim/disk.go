@@ -1,12 +1,16 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"os"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/cockroachdb/pebble/v2/vfs"
 	"go.etcd.io/raft/v3/raftpb"
@@ -18,44 +22,171 @@ import (
 // crashes.
 type disk struct {
 	*vfs.MemFS
+	mu sync.Mutex
+	// How it fails now; its zero value: it does not. Guarded by mu.
+	failing failure
+	// How much of each write-ahead log is synced. They only grow, so that this
+	// says as much as a copy of what is synced. Guarded by mu.
+	synced map[string]int64
 	// deaf: a sync is said to be done and is not. The database writes what need
 	// not be synced at a time of its own; a sync that is not done makes it write
 	// all of it, so that what a crash finds does not depend on the real clock.
 	deaf atomic.Bool
 }
 
-func newDisk() *disk { return &disk{MemFS: vfs.NewCrashableMem()} }
-
-func (d *disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return d.wrap(d.MemFS.Create(name, c))
+// failure is how a disk fails. Whoever writes to one that does has all written
+// before he goes on (replicaNode.write), so that which write fails does not
+// depend on when the database's own goroutine writes.
+type failure struct {
+	// What a write says once so many bytes more are written, and a sync at
+	// once when it is syncs that fail; nil: they do not.
+	err   error
+	bytes int64
+	syncs bool
+	// Nothing can be read.
+	unreadable bool
 }
 
-func (d *disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
-	return d.wrap(d.MemFS.OpenReadWrite(name, c, opts...))
+func (d *disk) fail(f failure) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.failing = f
 }
 
-func (d *disk) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
-	return d.wrap(d.MemFS.ReuseForWrite(old, name, c))
+func (d *disk) failure() failure {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.failing
 }
 
-func (d *disk) wrap(f vfs.File, err error) (vfs.File, error) {
+// take takes room for a write of n bytes: what fits, and why not all of it.
+func (d *disk) take(n int) (int, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	f := &d.failing
+	if f.err == nil || f.syncs || int64(n) <= f.bytes {
+		f.bytes -= int64(n)
+		return n, nil
+	}
+	n, f.bytes = int(f.bytes), 0
+	return n, f.err
+}
+
+// make says whether a new file or directory can be made.
+func (d *disk) make() error {
+	if f := d.failure(); f.err != nil && !f.syncs && f.bytes == 0 {
+		return f.err
+	}
+	return nil
+}
+
+func (d *disk) Open(name string, opts ...vfs.OpenOption) (vfs.File, error) {
+	if d.failure().unreadable {
+		return nil, syscall.EIO
+	}
+	f, err := d.MemFS.Open(name, opts...)
 	if err != nil {
 		return nil, err
 	}
-	return &diskFile{f, d}, nil
+	return &diskFile{File: f, d: d}, nil
 }
 
-// diskFile is a file that may be deaf.
+func (d *disk) MkdirAll(dir string, perm os.FileMode) error {
+	if err := d.make(); err != nil {
+		return err
+	}
+	return d.MemFS.MkdirAll(dir, perm)
+}
+
+func newDisk() *disk { return diskOf(vfs.NewCrashableMem(), failure{}) }
+
+func diskOf(fs *vfs.MemFS, f failure) *disk {
+	return &disk{MemFS: fs, failing: f, synced: map[string]int64{}}
+}
+
+// left is the disk as a process leaves it that ends: its host lives on, and
+// with it all that was written.
+func (d *disk) left() *disk {
+	return diskOf(d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(0, 0))}), d.failure())
+}
+
+func (d *disk) Create(name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := d.make(); err != nil {
+		return nil, err
+	}
+	f, err := d.MemFS.Create(name, c)
+	if err != nil {
+		return nil, err
+	}
+	if !strings.HasSuffix(name, logSuffix) {
+		name = ""
+	}
+	return &diskFile{File: f, d: d, log: name}, nil
+}
+
+func (d *disk) OpenReadWrite(name string, c vfs.DiskWriteCategory, opts ...vfs.OpenOption) (vfs.File, error) {
+	f, err := d.MemFS.OpenReadWrite(name, c, opts...)
+	if err != nil {
+		return nil, err
+	}
+	return &diskFile{File: f, d: d}, nil
+}
+
+// ReuseForWrite gives a new file: in one that is written over, what is synced
+// would not be its start.
+func (d *disk) ReuseForWrite(old, name string, c vfs.DiskWriteCategory) (vfs.File, error) {
+	if err := d.Remove(old); err != nil {
+		return nil, err
+	}
+	return d.Create(name, c)
+}
+
+const logSuffix = ".log"
+
+// diskFile is a file of a disk that may be deaf, or fail.
 type diskFile struct {
 	vfs.File
 	d *disk
+	// Path of a write-ahead log, and its length; empty: it is none.
+	log   string
+	bytes int64
+}
+
+func (f *diskFile) Write(p []byte) (int, error) {
+	n, full := f.d.take(len(p))
+	n, err := f.File.Write(p[:n])
+	f.bytes += int64(n)
+	return n, cmp.Or(err, full)
+}
+
+func (f *diskFile) Read(p []byte) (int, error) {
+	if f.d.failure().unreadable {
+		return 0, syscall.EIO
+	}
+	return f.File.Read(p)
+}
+
+func (f *diskFile) ReadAt(p []byte, off int64) (int, error) {
+	if f.d.failure().unreadable {
+		return 0, syscall.EIO
+	}
+	return f.File.ReadAt(p, off)
 }
 
 func (f *diskFile) Sync() error {
 	if f.d.deaf.Load() {
 		return nil
 	}
-	return f.File.Sync()
+	if x := f.d.failure(); x.syncs {
+		return x.err
+	}
+	if f.log == "" {
+		return f.File.Sync()
+	}
+	f.d.mu.Lock()
+	defer f.d.mu.Unlock()
+	f.d.synced[f.log] = f.bytes
+	return nil
 }
 
 func (f *diskFile) SyncData() error { return f.Sync() }
@@ -67,10 +198,28 @@ func (f *diskFile) SyncTo(int64) (bool, error) { return false, nil }
 // not synced nothing is there, or all, or the start of it up to any byte. An
 // append that was under way is lost with the rest, or there with the rest.
 func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, r *rand.Rand) (*disk, error) {
-	if keep == keepSynced {
-		return &disk{MemFS: d.CrashClone(vfs.CrashCloneCfg{})}, nil
+	failing := d.failure()
+	if failing.err != nil {
+		keep = keepSynced
 	}
+	d.fail(failure{})
+	if keep != keepSynced {
+		if err := d.writeAll(store, underWay); err != nil {
+			return nil, err
+		}
+	}
+	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: r})
+	if keep == keepAll {
+		return diskOf(all, failing), nil
+	}
+	after := d.CrashClone(vfs.CrashCloneCfg{})
+	return diskOf(after, failing), d.tear(after, all, "/replica/db", keep == keepTorn, r)
+}
+
+// writeAll has the database write what it has not written yet.
+func (d *disk) writeAll(store *checkpoint.Store, underWay *brokenAppend) error {
 	d.deaf.Store(true)
+	defer d.deaf.Store(false)
 	var groups [][]*raftpb.Entry
 	hard := store.HardState()
 	if underWay != nil {
@@ -80,14 +229,9 @@ func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, 
 		}
 	}
 	if err := store.Append(groups, hard, true); err != nil {
-		return nil, fmt.Errorf("write what was not synced: %w", err)
+		return fmt.Errorf("write what was not synced: %w", err)
 	}
-	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: r})
-	if keep == keepAll {
-		return &disk{MemFS: all}, nil
-	}
-	synced := d.CrashClone(vfs.CrashCloneCfg{})
-	return &disk{MemFS: synced}, tear(synced, all, "/replica/db", r)
+	return nil
 }
 
 // brokenAppend is an append that a crash interrupts.
@@ -103,43 +247,51 @@ const (
 	keepAll
 )
 
-// tear lengthens the write-ahead logs of a disk by a part of what another has.
-func tear(synced, all *vfs.MemFS, dir string, r *rand.Rand) error {
-	generations, err := synced.List(dir)
+// tear gives the write-ahead logs of a disk what was synced of them, and
+// perhaps a part of what was not.
+func (d *disk) tear(after, all *vfs.MemFS, dir string, more bool, r *rand.Rand) error {
+	generations, err := after.List(dir)
 	if err != nil {
 		return err
 	}
 	slices.Sort(generations)
 	for _, g := range generations {
-		names, err := synced.List(synced.PathJoin(dir, g))
+		names, err := after.List(after.PathJoin(dir, g))
 		if err != nil {
 			// A file, such as the marker.
 			continue
 		}
 		slices.Sort(names)
 		for _, name := range names {
-			if !strings.HasSuffix(name, ".log") {
-				continue
-			}
-			if err := tearFile(synced, all, synced.PathJoin(dir, g, name), r); err != nil {
-				return err
+			if strings.HasSuffix(name, logSuffix) {
+				if err := d.tearFile(after, all, after.PathJoin(dir, g, name), more, r); err != nil {
+					return err
+				}
 			}
 		}
 	}
 	return nil
 }
 
-func tearFile(synced, all *vfs.MemFS, path string, r *rand.Rand) error {
-	short, err := readFile(synced, path)
-	if err != nil {
-		return err
-	}
+func (d *disk) tearFile(after, all *vfs.MemFS, path string, more bool, r *rand.Rand) error {
 	long, err := readFile(all, path)
-	if err != nil || len(long) <= len(short) {
+	if err != nil {
 		return nil
 	}
-	cut := len(short) + r.IntN(len(long)-len(short)+1)
-	f, err := synced.Create(path, vfs.WriteCategoryUnspecified)
+	d.mu.Lock()
+	cut := int(d.synced[path])
+	d.mu.Unlock()
+	if have, err := readFile(after, path); err == nil {
+		// Of before an earlier crash.
+		cut = max(cut, len(have))
+	}
+	cut = min(cut, len(long))
+	// Old logs are removed at a time of the database's own, and must draw
+	// nothing.
+	if more && cut < len(long) {
+		cut += r.IntN(len(long) - cut + 1)
+	}
+	f, err := after.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {
 		return err
 	}
@@ -152,14 +304,14 @@ func tearFile(synced, all *vfs.MemFS, path string, r *rand.Rand) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	d, err := synced.OpenDir(synced.PathDir(path))
+	dir, err := after.OpenDir(after.PathDir(path))
 	if err != nil {
 		return err
 	}
-	if err := d.Sync(); err != nil {
+	if err := dir.Sync(); err != nil {
 		return err
 	}
-	return d.Close()
+	return dir.Close()
 }
 
 func readFile(fs vfs.FS, path string) ([]byte, error) {

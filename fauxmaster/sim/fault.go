@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"syscall"
 
 	"borg/borglet"
 )
@@ -30,6 +31,8 @@ type swarm struct {
 	lostNs, cutNs int64
 	jobs          int
 	machineMilli  int64
+	// Replicas whose faults may last.
+	weak [2]uint64
 	// Not everything fits.
 	tight bool
 	// Between two faults that are aimed at whoever is elected; 0: none.
@@ -39,6 +42,10 @@ type swarm struct {
 	// Orders to borglets that come late, by at most lateOrderNs.
 	lateOrderPermille int
 	lateOrderNs       int64
+	// How long a replica is down after a crash, at most.
+	backNs int64
+	// Points at which aimed crashes strike; nil: any.
+	points []string
 }
 
 type faultKind int
@@ -55,6 +62,14 @@ const (
 	killBorglet
 	killScheduler
 	stepWallClock
+	stepMachineClock
+	fullDisk
+	writeErrors
+	readErrors
+	slowDisk
+	clog
+	swizzle
+	aimedCrash
 	faultKinds
 )
 
@@ -62,10 +77,12 @@ func drawSwarm(r *rand.Rand) swarm {
 	s := swarm{
 		everyNs: between(r, 300*millisecond, 2*second), keep: [][]int{{keepSynced}, {keepTorn}, {keepSynced, keepTorn, keepAll}}[r.IntN(3)],
 		tailEntries: []int{16, 64, 1000}[r.IntN(3)], cacheBytes: []int{1 << 10, 64 << 10, 1 << 20}[r.IntN(3)],
-		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 20*millisecond, 400*millisecond),
+		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 200*millisecond, 800*millisecond),
 		jobs: 2 + r.IntN(4), machineMilli: 8000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
-		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs,
+		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second,
 	}
+	p := r.Perm(replicas)
+	s.weak = [2]uint64{uint64(p[0]) + 1, uint64(p[1]) + 1}
 	for k := range s.weights {
 		if r.IntN(2) == 0 {
 			s.weights[k] = 1 + r.IntN(4)
@@ -85,6 +102,10 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	if r.IntN(2) == 0 {
 		s.driftPPM = r.Int64N(100_000)
+	}
+	s.weights[aimedCrash] = 0
+	if r.IntN(3) == 0 {
+		s.weights[aimedCrash] = 12
 	}
 	if r.IntN(3) == 0 {
 		s.tight, s.machineMilli = true, 1000
@@ -116,6 +137,43 @@ type fault struct {
 	aimed bool
 }
 
+// Whatever a seed draws, the cell is to get work done: of every calmEveryNs the
+// end is calm, which is to say that a fault of a strong replica is over by then
+// and none begins. Two replicas are weak and get no such rest.
+const (
+	calmEveryNs = 5 * second
+	calmNs      = 2 * second
+)
+
+// calmAt is when it is calm next, or now.
+func calmAt(now int64) int64 {
+	n := (now - second) % calmEveryNs
+	if n >= calmEveryNs-calmNs {
+		return now
+	}
+	return now - n + calmEveryNs - calmNs
+}
+
+// unrest moves a time that is calm to the end of the calm.
+func unrest(at int64) int64 {
+	if calmAt(at) != at {
+		return at
+	}
+	return at + calmEveryNs - (at-second)%calmEveryNs
+}
+
+func (w *World) weak(x *replicaNode) bool { return slices.Contains(w.swarm.weak[:], x.id) }
+
+// lasts is how long a fault of some replicas may last.
+func (w *World) lasts(ns int64, of ...*replicaNode) int64 {
+	for _, x := range of {
+		if !w.weak(x) {
+			return min(ns, max(calmAt(w.now)-w.now, millisecond))
+		}
+	}
+	return ns
+}
+
 // electedEveryNs lies between two faults that are aimed at whoever is elected,
 // whatever else a seed has.
 const electedEveryNs = 4 * second
@@ -130,7 +188,7 @@ func (w *World) planFaults() {
 	}
 	if total > 0 {
 		for at := w.now; ; {
-			if at += between(r, w.swarm.everyNs/4, 2*w.swarm.everyNs); at >= end {
+			if at = unrest(at + between(r, w.swarm.everyNs/4, 2*w.swarm.everyNs)); at >= end {
 				break
 			}
 			n := r.IntN(total)
@@ -142,13 +200,15 @@ func (w *World) planFaults() {
 			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0})
 		}
 	}
+	// From a stream of their own, so that a shorter run has the same faults.
+	r = stream(w.cfg.Seed, "faults of the elected")
 	every := w.swarm.electedNs
 	if every == 0 {
 		end = w.now
 	}
 	for at := w.now + between(r, second, max(every, second)); at < end; at += between(r, every/2, 3*every/2) {
 		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
-		w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: true})
+		w.faults = append(w.faults, &fault{atNs: unrest(at), kind: kind, aimed: true})
 	}
 	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.atNs, b.atNs) })
 	for i, f := range w.faults {
@@ -181,15 +241,16 @@ func (w *World) happen(f *fault) string {
 	}
 	switch f.kind {
 	case crashReplica:
-		return w.crash(f, one)
+		return w.crash(f, one, false)
 	case powerLoss:
 		w.mark("all replicas without power")
 		for _, x := range w.replicas {
-			w.crash(f, x)
+			w.crash(f, x, true)
 		}
 		return "all replicas are without power"
 	case pauseReplica:
 		ns := between(r, 50*millisecond, 4*second)
+		ns = w.lasts(ns, one)
 		one.pause()
 		w.after(ns, one.resume)
 		return fmt.Sprintf("replica %d is stopped for %d ms", one.id, ns/millisecond)
@@ -204,9 +265,12 @@ func (w *World) happen(f *fault) string {
 		w.loseFor(m, ns)
 		return fmt.Sprintf("machine %s is lost for %d ms", m.name, ns/millisecond)
 	case loseMany:
-		n := 1 + r.IntN(len(w.machines))
-		for _, x := range w.machines[:n] {
-			w.loseFor(x, between(r, second, 10*second))
+		n := max(1, len(w.machines)*(10+r.IntN(91))/100)
+		for _, i := range r.Perm(len(w.machines))[:n] {
+			w.loseFor(w.machines[i], between(r, second, 10*second))
+		}
+		if n == len(w.machines) {
+			w.mark("all machines lost")
 		}
 		return fmt.Sprintf("%d machines are lost", n)
 	case killBorglet:
@@ -219,6 +283,19 @@ func (w *World) happen(f *fault) string {
 			one.master.scheduler = newSchedulerProcess(one.master)
 		}
 		return fmt.Sprintf("the scheduler of replica %d is killed", one.id)
+	case stepMachineClock:
+		by := between(r, -90*second, 90*second)
+		m.clock.wallOffNs += by
+		w.mark("clock of a machine steps")
+		return fmt.Sprintf("the wall clock of %s steps by %d ms", m.name, by/millisecond)
+	case fullDisk, writeErrors, readErrors, slowDisk:
+		return w.spoilDisk(f, one)
+	case clog:
+		return w.clog(f)
+	case swizzle:
+		return w.swizzle(f)
+	case aimedCrash:
+		return w.aim(f)
 	case stepWallClock:
 		by := between(r, -90*second, 90*second)
 		one.clock.wallOffNs += by
@@ -227,13 +304,14 @@ func (w *World) happen(f *fault) string {
 	panic(fmt.Sprintf("there is no fault of kind %d", f.kind))
 }
 
-func (w *World) crash(f *fault, x *replicaNode) string {
+func (w *World) crash(f *fault, x *replicaNode, powerless bool) string {
 	keep := w.swarm.keep[f.rand.IntN(len(w.swarm.keep))]
-	back := between(f.rand, 20*millisecond, 3*second)
+	back := between(f.rand, 20*millisecond, w.swarm.backNs)
+	back = w.lasts(back, x)
 	if !x.up {
 		return fmt.Sprintf("replica %d would crash, and is down", x.id)
 	}
-	x.crash(keep)
+	x.crash(keep, powerless)
 	life := x.life
 	w.after(back, func() {
 		if !x.up && x.life == life {
@@ -282,7 +360,7 @@ func (w *World) partition(f *fault) string {
 			}
 		}
 	}
-	ns := between(f.rand, 200*millisecond, w.swarm.cutNs)
+	ns := w.lasts(between(f.rand, 200*millisecond, w.swarm.cutNs), w.replicas...)
 	w.cutFor(links, ns)
 	var with []int
 	for id := uint64(1); id <= replicas; id++ {
@@ -310,7 +388,7 @@ func (w *World) cutOneWay(f *fault, x *replicaNode) string {
 		}
 	}
 	w.mark("cut one way")
-	ns := between(f.rand, 200*millisecond, w.swarm.cutNs)
+	ns := w.lasts(between(f.rand, 200*millisecond, w.swarm.cutNs), x)
 	w.cutFor(links, ns)
 	way := "is not heard by"
 	if in {
@@ -334,10 +412,120 @@ func (w *World) cutMachine(f *fault, m *machine) string {
 	return fmt.Sprintf("machine %s is cut off from %d replicas for %d ms", m.name, len(links)/2, ns/millisecond)
 }
 
+// spoilDisk lets the disk of a replica fail for a while, or be slow.
+func (w *World) spoilDisk(f *fault, x *replicaNode) string {
+	ns := w.lasts(between(f.rand, 200*millisecond, 8*second), x)
+	bytes, permille := f.rand.Int64N(64<<10), 5+f.rand.IntN(200)
+	failing := x.errorPermille != 0 || x.disk.failure() != failure{}
+	var what string
+	switch {
+	case f.kind == slowDisk:
+		w.mark("slow disk")
+		x.slowUntilNs = w.now + ns
+		return fmt.Sprintf("the disk of replica %d is slow for %d ms", x.id, ns/millisecond)
+	case failing:
+		return fmt.Sprintf("the disk of replica %d would fail, and fails already", x.id)
+	case f.kind == writeErrors:
+		w.mark("disk returns errors")
+		x.errorPermille = permille
+		what = fmt.Sprintf("fails %d of 1000 writes", permille)
+	case f.kind == readErrors:
+		w.mark("disk cannot be read")
+		x.disk.fail(failure{unreadable: true})
+		what = "cannot be read"
+	default:
+		w.mark("disk full")
+		x.settleDisk()
+		if x.up && x.store.Received() != nil {
+			bytes = 0
+		}
+		x.disk.fail(failure{err: syscall.ENOSPC, bytes: bytes})
+		what = fmt.Sprintf("has room for %d bytes more", bytes)
+	}
+	w.failover.look()
+	w.after(ns, x.mend)
+	return fmt.Sprintf("the disk of replica %d %s, for %d ms", x.id, what, ns/millisecond)
+}
+
+// mend ends all faults of the disk.
+func (r *replicaNode) mend() {
+	r.errorPermille, r.slowUntilNs = 0, 0
+	r.disk.fail(failure{})
+	r.w.failover.look()
+}
+
+// clog holds back all that goes over a link, and then delivers it.
+func (w *World) clog(f *fault) string {
+	ends := w.ends()
+	from := replicaEnd(w.replicas[f.rand.IntN(replicas)].id)
+	to := ends[f.rand.IntN(len(ends))]
+	ns := between(f.rand, 100*millisecond, 5*second)
+	if back := f.rand.IntN(2) == 0; back {
+		from, to = to, from
+	}
+	l := [2]int{from, to}
+	w.net.clogged[l]++
+	w.mark("link clogged")
+	w.failover.look()
+	w.after(ns, func() { w.unclog(l) })
+	return fmt.Sprintf("the link from %s to %s is clogged for %d ms", endName(from), endName(to), ns/millisecond)
+}
+
+func (w *World) unclog(l [2]int) {
+	if w.net.clogged[l] == 0 {
+		return
+	}
+	w.net.clogged[l]--
+	w.failover.look()
+	held := w.net.held[l]
+	delete(w.net.held, l)
+	for i, deliver := range held {
+		w.after(int64(i)*microsecond, func() { w.net.arrive(l[0], l[1], deliver) })
+	}
+}
+
+// swizzle cuts the links of some replicas one by one, and heals them in another
+// order.
+func (w *World) swizzle(f *fault) string {
+	r := f.rand
+	var links [][2]int
+	for _, i := range r.Perm(replicas)[:1+r.IntN(3)] {
+		for _, x := range w.replicas {
+			if a, b := replicaEnd(w.replicas[i].id), replicaEnd(x.id); a != b {
+				links = append(links, [2]int{a, b}, [2]int{b, a})
+			}
+		}
+	}
+	n := int64(len(links))
+	lasts := w.lasts(between(r, 300*millisecond, 4*second), w.replicas...)
+	heal := r.Perm(len(links))
+	for i, l := range links {
+		cut := lasts / 2 * int64(i) / n
+		w.after(cut, func() {
+			if !w.healed {
+				w.cutFor([][2]int{l}, lasts/2+lasts/2*int64(heal[i])/n-cut)
+			}
+		})
+	}
+	w.mark("links cut one by one")
+	return fmt.Sprintf("%d links are cut one by one and healed in another order, in %d ms", n, lasts/millisecond)
+}
+
+func endName(end int) string {
+	switch {
+	case end > 9_000:
+		return fmt.Sprintf("client %d", end-10_000)
+	case end >= 100:
+		return fmt.Sprintf("machine %d", end-100)
+	}
+	return fmt.Sprintf("replica %d", end)
+}
+
 func (w *World) cutFor(links [][2]int, ns int64) {
 	for _, l := range links {
 		w.net.cut[l]++
 	}
+	w.failover.look()
 	w.after(ns, func() {
 		if w.healed {
 			return
@@ -345,6 +533,7 @@ func (w *World) cutFor(links [][2]int, ns int64) {
 		for _, l := range links {
 			w.net.cut[l]--
 		}
+		w.failover.look()
 	})
 }
 
@@ -353,7 +542,15 @@ func (w *World) heal() {
 	w.say("healed")
 	w.healed = true
 	clear(w.net.cut)
+	for _, from := range w.ends() {
+		for _, to := range w.ends() {
+			for l := [2]int{from, to}; w.net.clogged[l] > 0; {
+				w.unclog(l)
+			}
+		}
+	}
 	for _, x := range w.replicas {
+		x.mend()
 		x.resume()
 		if !x.up {
 			x.start()

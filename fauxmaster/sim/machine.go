@@ -194,6 +194,7 @@ func (m *machine) workOn(id borglet.ID) {
 	m.after(between(m.rand, 50*microsecond, 3*millisecond), func() {
 		e := m.work[id][0]
 		ev := m.do(e)
+		m.reaches(betweenSteps)
 		if rest := m.work[id][1:]; len(rest) > 0 {
 			m.work[id] = rest
 			m.workOn(id)
@@ -273,10 +274,23 @@ func (m *machine) savePart(r borglet.Record) {
 	}
 }
 
+// savesEnd tells whether the end of a copy is about to be written down.
+func (m *machine) savesEnd() bool {
+	for _, todo := range m.work {
+		if s, ok := todo[0].(borglet.Save); ok && s.Record.Ended != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // poll is a master's poll that has arrived.
 func (m *machine) poll(req *borgrpc.PollRequest, done func(*borgrpc.PollResponse, error)) {
 	if !m.agent {
 		return
+	}
+	if req.GetFence().GetTerm() > m.disk.fence.Term {
+		m.reaches(fenceNotKept)
 	}
 	m.after(between(m.rand, 50*microsecond, millisecond), func() {
 		f := req.GetFence()
@@ -286,6 +300,9 @@ func (m *machine) poll(req *borgrpc.PollRequest, done func(*borgrpc.PollResponse
 			return nil
 		})
 		m.carryOut(effects)
+		if m.savesEnd() {
+			m.reaches(saidNotKept)
+		}
 		if resp != nil {
 			resp.Spec = m.spec()
 		}

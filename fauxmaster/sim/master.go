@@ -12,9 +12,22 @@ import (
 	"borg/proto/borgrpc"
 )
 
-const dutyTickNs = 200 * millisecond
+const (
+	dutyTickNs    = 200 * millisecond
+	dutyTimeoutNs = 10 * second
+)
 
-var errTimeout = errors.New("no answer in time")
+var (
+	errTimeout = errors.New("no answer in time")
+	errBroken  = errors.New("the connection is broken")
+)
+
+// A call waits so long for somebody to be elected, and looks again after a
+// while; as in borgmaster.
+const (
+	electionWaitNs  = 5 * second
+	electionRetryNs = 50 * millisecond
+)
 
 // masterSide is what a replica does besides the log: its link shard always, the
 // duties and the scheduler while it is elected, and the door for clients.
@@ -27,6 +40,8 @@ type masterSide struct {
 	// Term that the duties are at work for; 0: not elected.
 	dutyTerm  uint64
 	scheduler *schedulerProcess
+	// Run when another replica is elected, or this one.
+	onChange []func()
 }
 
 func newMasterSide(r *replicaNode) *masterSide {
@@ -64,6 +79,11 @@ func (m *masterSide) stateChanged() {
 	m.station.TakeNotes(linkshard.Notes{NewState: true})
 	m.follow()
 	m.carryOut()
+	waiting := m.onChange
+	m.onChange = nil
+	for _, do := range waiting {
+		do()
+	}
 }
 
 // follow begins or ends what only the elected replica does.
@@ -161,10 +181,10 @@ func (m *masterSide) step(ev duty.Event) {
 // waits its turn on a goroutine of its own.
 func (m *masterSide) proposeOwn(op *borgpb.Op, done func(*borgpb.Result, error)) {
 	if m.r.w.swarm.dutyLateNs == 0 {
-		m.r.propose(op, done)
+		m.r.propose(op, m.r.w.now+dutyTimeoutNs, done)
 		return
 	}
-	m.r.after(between(m.r.rand, 0, m.r.w.swarm.dutyLateNs), func() { m.r.propose(op, done) })
+	m.r.after(between(m.r.rand, 0, m.r.w.swarm.dutyLateNs), func() { m.r.propose(op, m.r.w.now+dutyTimeoutNs, done) })
 }
 
 func ownOp() *borgpb.Principal { return &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER} }
@@ -182,31 +202,35 @@ func (m *masterSide) probe(e duty.Probe, done func(duty.Probed)) {
 		}
 	}
 	r.after(2*second, func() { end(duty.Probed{NoAnswer: true, Err: errTimeout.Error()}) })
-	r.w.send(replicaEnd(r.id), replicaEnd(by.id), func() {
-		by.arrive(func() {
-			tried := false
-			answer := func(a duty.Probed) {
-				if !tried {
-					tried = true
-					r.w.send(replicaEnd(by.id), replicaEnd(r.id), func() { r.enter(life, func() { end(a) }) })
-				}
-			}
-			by.after(second, func() {
-				if !tried {
-					r.w.truth.unreached(by.id, e.Machine)
-				}
-				answer(duty.Probed{Err: errTimeout.Error()})
-			})
-			x := r.w.machineNamed(e.Machine)
-			byLife := by.life
-			r.w.send(replicaEnd(by.id), machineEnd(x.i), func() {
-				if !x.up || !x.agent {
-					return
-				}
-				r.w.send(machineEnd(x.i), replicaEnd(by.id), func() {
-					by.enter(byLife, func() { answer(duty.Probed{Reached: true}) })
-				})
-			})
+	r.w.ask(replicaEnd(r.id), by, func() {
+		by.master.probeHere(e.Machine, func(a duty.Probed) {
+			r.w.carry(replicaEnd(by.id), replicaEnd(r.id), func() { r.enter(life, func() { end(a) }) })
+		})
+	}, func() { r.enter(life, func() { end(duty.Probed{NoAnswer: true, Err: errBroken.Error()}) }) })
+}
+
+// probeHere tries a machine from here.
+func (m *masterSide) probeHere(machine string, done func(duty.Probed)) {
+	r, tried := m.r, false
+	answer := func(a duty.Probed) {
+		if !tried {
+			tried = true
+			done(a)
+		}
+	}
+	r.after(second, func() {
+		if !tried {
+			r.w.truth.unreached(r.id, machine)
+		}
+		answer(duty.Probed{Err: errTimeout.Error()})
+	})
+	x, life := r.w.machineNamed(machine), r.life
+	r.w.send(replicaEnd(r.id), machineEnd(x.i), func() {
+		if !x.up || !x.agent {
+			return
+		}
+		r.w.send(machineEnd(x.i), replicaEnd(r.id), func() {
+			r.enter(life, func() { answer(duty.Probed{Reached: true}) })
 		})
 	})
 }
@@ -292,13 +316,11 @@ func (m *masterSide) report(req *borgrpc.ReportRequest) {
 	}
 	to := r.w.replicas[elected-1]
 	r.after(int64(linkshard.ReportTimeout), func() { end(nil, errTimeout) })
-	r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
-		to.arrive(func() {
-			to.master.hear(req, func(resp *borgrpc.ReportResponse, err error) {
-				r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(resp, err) }) })
-			})
+	r.w.ask(replicaEnd(r.id), to, func() {
+		to.master.hear(req, func(resp *borgrpc.ReportResponse, err error) {
+			r.w.carry(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(resp, err) }) })
 		})
-	})
+	}, func() { r.enter(life, func() { end(nil, errBroken) }) })
 }
 
 // hear is the elected master's side of a report.
@@ -313,29 +335,74 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 		done(resp, nil)
 		return
 	}
-	m.r.propose(&borgpb.Op{Principal: ownOp(), Op: &borgpb.Op_Reports{Reports: req.Reports}}, func(res *borgpb.Result, err error) {
+	m.r.propose(&borgpb.Op{Principal: ownOp(), Op: &borgpb.Op_Reports{Reports: req.Reports}}, m.r.w.now+int64(linkshard.ReportTimeout), func(res *borgpb.Result, err error) {
 		resp.Result = res
 		done(resp, err)
 	})
 }
 
-// mutate is the door for clients: the elected replica proposes, another one
-// forwards once.
-func (m *masterSide) mutate(op *borgpb.Op, forwarded bool, done func(*borgpb.Result, error)) {
-	s := m.r.core.State()
-	switch {
-	case s.Settled:
-		m.r.propose(op, done)
-	case forwarded || s.Elected == 0 || s.Elected == m.r.id:
-		done(nil, borgmaster.ErrNotElected)
-	default:
-		r, to, life := m.r, m.r.w.replicas[s.Elected-1], m.r.life
-		r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
-			to.arrive(func() {
-				to.master.mutate(op, true, func(res *borgpb.Result, err error) {
-					r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { done(res, err) }) })
-				})
-			})
-		})
+// mutate is the door for clients, and does what borgmaster's does: the elected
+// replica proposes, another one forwards, and while nobody is elected it waits a
+// little. Nobody waits for the answer any more at the deadline.
+func (m *masterSide) mutate(op *borgpb.Op, forwarded bool, deadlineNs int64, done func(*borgpb.Result, error)) {
+	beganNs := m.r.monoNs()
+	var try func()
+	end := func(res *borgpb.Result, err error) {
+		if err == nil || errors.Is(err, borgmaster.ErrOverloaded) || m.r.monoNs()-beganNs >= electionWaitNs {
+			done(res, err)
+			return
+		}
+		ran := false
+		again := func() {
+			if !ran {
+				ran = true
+				try()
+			}
+		}
+		m.onChange = append(m.onChange, again)
+		m.r.after(electionRetryNs, again)
 	}
+	try = func() {
+		s := m.r.core.State()
+		switch {
+		case s.Settled:
+			m.r.propose(op, deadlineNs, end)
+		case forwarded:
+			done(nil, borgmaster.ErrNotElected)
+		case s.Elected == 0 || s.Elected == m.r.id:
+			end(nil, borgmaster.ErrNotElected)
+		default:
+			m.forward(s.Elected, op, deadlineNs, end)
+		}
+	}
+	try()
+}
+
+// forward passes a mutation on, and gives it up when somebody else is elected:
+// that replica may be one that hangs.
+func (m *masterSide) forward(elected uint64, op *borgpb.Op, deadlineNs int64, done func(*borgpb.Result, error)) {
+	r, to, life := m.r, m.r.w.replicas[elected-1], m.r.life
+	var asked *call
+	end := func(res *borgpb.Result, err error) {
+		if !asked.ended {
+			asked.ended = true
+			done(res, err)
+		}
+	}
+	var watch func()
+	watch = func() {
+		switch {
+		case asked.ended:
+		case r.core.State().Elected != elected:
+			end(nil, borgmaster.ErrUnknownOutcome)
+		default:
+			m.onChange = append(m.onChange, watch)
+		}
+	}
+	m.onChange = append(m.onChange, watch)
+	asked = r.w.ask(replicaEnd(r.id), to, func() {
+		to.master.mutate(op, true, deadlineNs, func(res *borgpb.Result, err error) {
+			r.w.carry(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(res, err) }) })
+		})
+	}, func() { r.enter(life, func() { end(nil, errBroken) }) })
 }

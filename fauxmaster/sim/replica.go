@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"syscall"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -34,8 +35,18 @@ type replicaNode struct {
 	life   uint64
 	up     bool
 	paused bool
+	// When it started, and how often it ended soon after; true time.
+	startedNs int64
+	restarts  int
+	// How often a write fails; each sync takes a while until then.
+	errorPermille int
+	slowUntilNs   int64
 	// What came while it was paused, in order.
 	held []func()
+	// Its host has no power: whoever calls hears nothing.
+	powerless bool
+	// Calls to it that are not known to have ended.
+	calls []*call
 
 	store *checkpoint.Store
 	core  *replica.Core
@@ -76,6 +87,8 @@ type appendItem struct {
 // waiter waits for what becomes of an op.
 type waiter struct {
 	done func(*borgpb.Result, error)
+	// Nobody waits any more from then on; true time.
+	deadlineNs int64
 }
 
 func newReplicaNode(w *World, id uint64) *replicaNode {
@@ -128,14 +141,16 @@ func (r *replicaNode) start() {
 	r.w.say("replica %d starts", r.id)
 	r.life++
 	life := r.life
+	r.drawFailure()
 	store, err := checkpoint.Open(r.storeConfig(), r.ident)
 	if err != nil {
-		r.w.fail("replica %d cannot open its disk: %v", r.id, err)
+		r.exit("cannot open its disk", err)
 		return
 	}
 	c, err := replica.LoadCell(store)
 	if err != nil {
-		r.w.fail("replica %d cannot load its cell: %v", r.id, err)
+		_ = store.Close()
+		r.exit("cannot load its cell", err)
 		return
 	}
 	core, err := replica.NewCore(replica.CoreConfig{
@@ -146,8 +161,9 @@ func (r *replicaNode) start() {
 		r.w.fail("replica %d cannot start raft: %v", r.id, err)
 		return
 	}
-	r.store, r.cell, r.core = store, c, core
-	r.up, r.paused, r.held = true, false, nil
+	r.store, r.cell, r.core, r.startedNs = store, c, core, r.w.now
+	r.up, r.paused, r.held, r.powerless = true, false, nil, false
+	r.w.breakCalls(r)
 	r.leading, r.term, r.electedNs, r.baseTerm, r.baseCellNs = false, 0, 0, 0, 0
 	r.batches, r.appending = replica.Batches[*waiter]{}, 0
 	r.appendQueue, r.appendBusy, r.applyQueue, r.applyBusy = nil, false, nil, false
@@ -155,26 +171,28 @@ func (r *replicaNode) start() {
 	r.master = newMasterSide(r)
 	r.tick()
 	r.flushSoon()
+	r.w.failover.look()
 }
 
 // crash ends the process, and loses of what its disk had not synced what keep
 // does not say.
-func (r *replicaNode) crash(keep int) {
+func (r *replicaNode) crash(keep int, powerless bool) {
 	if !r.up {
 		return
 	}
-	if r.leading {
-		r.w.truth.leaderLost()
-	}
 	r.w.say("replica %d crashes, %s", r.id, []string{"only what is synced stays", "what is not synced is torn", "all that was written stays"}[keep])
 	var underWay *brokenAppend
-	if r.appendBusy && r.appendQueue[0].append.Snapshot == nil && chance(r.rand, 500) {
+	if r.appendBusy && r.appendQueue[0].append.Snapshot == nil && r.disk.failure().err == nil && chance(r.rand, 500) {
 		a := r.appendQueue[0].append
 		underWay = &brokenAppend{a.Entries, a.Hard}
 		r.w.mark("crash during an append")
 	}
-	r.up = false
+	r.up, r.powerless = false, powerless
 	r.master.stop()
+	if !powerless {
+		r.w.breakCalls(r)
+	}
+	r.w.failover.look()
 	after, err := r.disk.crash(r.store, underWay, keep, rand.New(rand.NewPCG(r.w.cfg.Seed, r.life<<8|r.id)))
 	if err != nil {
 		r.w.fail("replica %d: %v", r.id, err)
@@ -184,10 +202,98 @@ func (r *replicaNode) crash(keep int) {
 	r.disk = after
 }
 
+// exit is the end of a process that cannot go on, as replica.Run does when the
+// disk does not keep what is written. Its supervisor starts it again.
+func (r *replicaNode) exit(what string, err error) {
+	if f := r.disk.failure(); f == (failure{}) {
+		r.w.fail("replica %d %s: %v", r.id, what, err)
+		return
+	}
+	r.w.say("replica %d ends: it %s", r.id, what)
+	r.w.mark("replica ended for its disk")
+	if r.up {
+		r.up = false
+		r.master.stop()
+		r.w.breakCalls(r)
+		if r.w.now-r.startedNs > restartForgetNs {
+			r.restarts = 0
+		}
+		_ = r.store.Close()
+	}
+	r.disk = r.disk.left()
+	r.w.failover.look()
+	life := r.life
+	r.w.after(min(restartFirstNs<<min(r.restarts, 10), restartMaxNs), func() {
+		if !r.up && r.life == life {
+			r.start()
+		}
+	})
+	r.restarts++
+}
+
+// The supervisor's pauses, as in borgcell.
+const (
+	restartFirstNs  = 200 * millisecond
+	restartMaxNs    = 10 * second
+	restartForgetNs = 10 * second
+)
+
+// write does something that writes to the disk, and says whether the process
+// lives on.
+func (r *replicaNode) write(what string, do func() error) bool {
+	r.drawFailure()
+	err := do()
+	if err == nil && r.disk.failure().err != nil {
+		err = r.store.Append(nil, r.store.HardState(), true)
+	}
+	if err != nil {
+		r.exit(what, err)
+	}
+	return err == nil
+}
+
+// drawFailure lets a disk that fails now and then fail now, or not.
+func (r *replicaNode) drawFailure() {
+	if r.errorPermille == 0 {
+		return
+	}
+	f := failure{err: syscall.EIO, bytes: r.rand.Int64N(512), syncs: chance(r.rand, 500)}
+	if !chance(r.rand, r.errorPermille) {
+		f = failure{}
+	} else if r.up {
+		r.settleDisk()
+	}
+	r.disk.fail(f)
+}
+
+// settleDisk has written what the database was to write at a time of its own:
+// the disk is about to fail, and what it still takes should not depend on that.
+func (r *replicaNode) settleDisk() {
+	if r.up && r.disk.failure().err == nil {
+		if err := r.disk.writeAll(r.store, nil); err != nil {
+			r.w.fail("replica %d: %v", r.id, err)
+		}
+	}
+}
+
+// step steps the core. What raft cannot read is its end.
+func (r *replicaNode) step(events ...replica.Event) (out replica.Effects, ok bool) {
+	defer func() {
+		if !r.disk.failure().unreadable {
+			return
+		}
+		if p := recover(); p != nil {
+			r.exit("cannot read its log", fmt.Errorf("%v", p))
+		}
+	}()
+	return r.core.Step(events...), true
+}
+
 func (r *replicaNode) pause() {
 	if r.up && !r.paused {
 		r.w.say("replica %d is stopped", r.id)
 		r.paused = true
+		r.w.failover.look()
 	}
 }
 
@@ -197,6 +303,7 @@ func (r *replicaNode) resume() {
 	}
 	r.w.say("replica %d goes on", r.id)
 	r.paused = false
+	r.w.failover.look()
 	held, life := r.held, r.life
 	r.held = nil
 	for _, do := range held {
@@ -229,8 +336,11 @@ func (r *replicaNode) tick() {
 
 // turn is one turn of the raft goroutine.
 func (r *replicaNode) turn(events ...replica.Event) {
-	r.handOut(r.core.Step(events...), nil)
-	r.proposeQueued()
+	if out, ok := r.step(events...); ok {
+		if r.handOut(out, nil); r.up {
+			r.proposeQueued()
+		}
+	}
 }
 
 func (r *replicaNode) proposeQueued() {
@@ -238,17 +348,19 @@ func (r *replicaNode) proposeQueued() {
 		data := r.batches.Next(replica.Moment{
 			State: r.core.State(), Appending: r.appending, BaseTerm: r.baseTerm, BaseCellNs: r.baseCellNs,
 			SinceElectedNs: r.monoNs() - r.electedNs, WallNs: r.clock.wallNs(r.w.now),
-		}, func(*waiter) bool { return false })
+		}, func(x *waiter) bool { return r.w.now >= x.deadlineNs })
 		if data == nil {
 			return
 		}
-		out := r.core.Step(replica.Propose{Data: data})
+		out, ok := r.step(replica.Propose{Data: data})
+		if !ok {
+			return
+		}
 		taken := out.Proposed[0].Err == nil
 		if !taken {
 			r.batches.Back()
 		}
-		r.handOut(out, nil)
-		if !taken {
+		if r.handOut(out, nil); !taken || !r.up {
 			return
 		}
 	}
@@ -275,7 +387,9 @@ func (r *replicaNode) handOut(out replica.Effects, in *checkpoint.Incoming) {
 	r.applyQueue = append(r.applyQueue, out.Apply...)
 	r.applySoon()
 	for _, m := range out.Send {
-		r.sendRaft(m)
+		if r.up {
+			r.sendRaft(m)
+		}
 	}
 }
 
@@ -284,7 +398,6 @@ func (r *replicaNode) stateChanged(s replica.CoreState) {
 	r.leading, r.term = s.Leading, s.Term
 	if wasLeading && (!s.Leading || s.Term != wasTerm) {
 		r.w.say("replica %d is no longer elected in term %d", r.id, wasTerm)
-		r.w.truth.leaderLost()
 		fail(r.batches.TakePending(), borgmaster.ErrUnknownOutcome)
 		fail(r.batches.TakeQueued(), borgmaster.ErrNotElected)
 	}
@@ -292,7 +405,9 @@ func (r *replicaNode) stateChanged(s replica.CoreState) {
 		r.electedNs = r.monoNs()
 		r.w.say("replica %d is elected in term %d", r.id, s.Term)
 		r.w.truth.elected(r.id, s.Term)
+		r.reaches(newlyElected)
 	}
+	r.w.failover.look()
 	r.after(0, func() { r.master.stateChanged() })
 }
 
@@ -302,8 +417,9 @@ func fail(waiters []*waiter, err error) {
 	}
 }
 
-// propose queues an op; done hears what became of it, once.
-func (r *replicaNode) propose(op *borgpb.Op, done func(*borgpb.Result, error)) {
+// propose queues an op; done hears what became of it, once, unless it is left
+// out because the deadline is past.
+func (r *replicaNode) propose(op *borgpb.Op, deadlineNs int64, done func(*borgpb.Result, error)) {
 	data, err := proto.Marshal(op)
 	if err != nil {
 		panic(err)
@@ -312,7 +428,7 @@ func (r *replicaNode) propose(op *borgpb.Op, done func(*borgpb.Result, error)) {
 		done(nil, borgmaster.ErrNotElected)
 		return
 	}
-	if !r.batches.Put(data, &waiter{done}) {
+	if !r.batches.Put(data, &waiter{done, deadlineNs}) {
 		done(nil, borgmaster.ErrOverloaded)
 		return
 	}
@@ -356,13 +472,17 @@ func (r *replicaNode) appendSoon() {
 		delay = between(r.rand, 20*millisecond, second)
 		r.w.mark("disk stall")
 	}
+	if r.w.now < r.slowUntilNs {
+		delay += between(r.rand, 5*millisecond, 50*millisecond)
+	}
+	r.reaches(beforeAppend)
 	r.after(delay, func() { r.appendNow(n) })
 }
 
 func (r *replicaNode) appendNow(n int) {
 	items := r.appendQueue[:n]
-	if s := items[0].append.Snapshot; s != nil {
-		r.install(items[0])
+	if s := items[0].append.Snapshot; s != nil && !r.install(items[0]) {
+		return
 	}
 	var groups [][]*raftpb.Entry
 	var hard *raftpb.HardState
@@ -377,11 +497,11 @@ func (r *replicaNode) appendNow(n int) {
 		sync = sync || it.append.Sync
 	}
 	if len(groups) > 0 || hard != nil {
-		if err := r.store.Append(groups, hard, sync); err != nil {
-			r.w.fail("replica %d cannot write its log: %v", r.id, err)
+		if !r.write("cannot write its log", func() error { return r.store.Append(groups, hard, sync) }) {
 			return
 		}
 	}
+	r.reaches(afterAppend)
 	r.appendQueue = r.appendQueue[n:]
 	r.appendBusy = false
 	r.appending -= n
@@ -429,11 +549,16 @@ func (r *replicaNode) applyEntry(e replica.Committed) {
 		r.w.fail("replica %d: %v", r.id, err)
 	}
 	r.w.truth.applied(r.id, ce, r.cell)
+	r.reaches(appliedNotKept)
 	r.answerReads()
 	if ce.Term != r.baseTerm {
 		r.baseTerm, r.baseCellNs = ce.Term, r.cell.TimeNs()
 	}
 	mine, isMine := r.batches.Mine(ce.Term, ce.Data)
+	if op := replica.DigestOp(r.cell, ce.Index); op != nil && r.core.State().Settled {
+		r.w.mark("digest logged")
+		r.propose(op, r.w.now+dutyTimeoutNs, func(*borgpb.Result, error) {})
+	}
 	r.master.applied(ce, events)
 	if !isMine {
 		return
@@ -452,7 +577,9 @@ func (r *replicaNode) applyEntry(e replica.Committed) {
 func (r *replicaNode) flushSoon() {
 	r.after(r.w.swarm.flushNs, func() {
 		r.flush()
-		r.flushSoon()
+		if r.up {
+			r.flushSoon()
+		}
 	})
 }
 
@@ -461,13 +588,12 @@ func (r *replicaNode) flush() {
 		return
 	}
 	f, h := replica.PrepareFlush(r.store, r.cell, r.core.Members())
-	err := f.Commit(h)
-	if err == nil {
-		err = r.store.Compact(^uint64(0))
-	}
-	if err != nil {
-		r.w.fail("replica %d cannot write its records: %v", r.id, err)
-	}
+	r.write("cannot write its records", func() error {
+		if err := f.Commit(h); err != nil {
+			return err
+		}
+		return r.store.Compact(^uint64(0))
+	})
 }
 
 func (r *replicaNode) sendRaft(m *raftpb.Message) {

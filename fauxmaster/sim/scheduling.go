@@ -12,6 +12,9 @@ import (
 // Batches that may wait for the log's answer, as in the scheduler process.
 const batchesInFlight = 4
 
+// Nobody waits for an assignment after so long.
+const assignTimeoutNs = 10 * second
+
 // schedulerProcess is the process beside the elected replica: its own copy of
 // the cell, fed with the same entries, and the search over it.
 type schedulerProcess struct {
@@ -115,7 +118,7 @@ func (p *schedulerProcess) pass() {
 	w.say("scheduler of replica %d at index %d assigns %d", p.m.r.id, p.copy.Index(), len(b.Assign.Assignments))
 	op := &borgpb.Op{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER}, Op: &borgpb.Op_Assign{Assign: b.Assign}}
 	p.after(between(p.m.r.rand, 50*microsecond, millisecond), func() {
-		p.m.r.propose(op, func(res *borgpb.Result, err error) {
+		p.m.r.propose(op, w.now+assignTimeoutNs, func(res *borgpb.Result, err error) {
 			p.after(between(p.m.r.rand, 50*microsecond, millisecond), func() { p.settle(b.ID, res, err) })
 		})
 	})

@@ -113,5 +113,6 @@ func (w *World) finish() {
 			w.fail("S4: %s was acknowledged and is not there", id)
 		}
 	}
+	w.judge()
 	w.over = true
 }

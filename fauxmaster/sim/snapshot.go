@@ -14,10 +14,20 @@ import (
 // sendSnapshot sends a picture of the records. The sender hears of it when it
 // was taken in, or of nothing within a while, which is a failure.
 func (r *replicaNode) sendSnapshot(to *replicaNode, m *raftpb.Message) {
-	r.flush()
+	ended, life := false, r.life
+	end := func(failed bool) {
+		if !ended {
+			ended = true
+			r.turn(replica.SnapshotSent{Member: to.id, Failed: failed})
+		}
+	}
+	if r.flush(); !r.up {
+		return
+	}
 	p, err := r.store.Picture()
 	if err != nil {
-		r.w.fail("replica %d has no picture to send: %v", r.id, err)
+		r.cannot("take a picture", err)
+		r.after(0, func() { end(true) })
 		return
 	}
 	defer p.Close()
@@ -27,38 +37,49 @@ func (r *replicaNode) sendSnapshot(to *replicaNode, m *raftpb.Message) {
 		err = p.WriteTo(context.Background(), &file)
 	}
 	if err != nil {
-		r.w.fail("replica %d cannot write a checkpoint: %v", r.id, err)
+		r.cannot("write a checkpoint", err)
+		r.after(0, func() { end(true) })
 		return
 	}
 	r.w.mark("checkpoint sent")
 	r.w.say("replica %d sends a checkpoint of index %d to %d", r.id, p.Header().GetIndex(), to.id)
-	ended := false
-	end := func(failed bool) {
-		if !ended {
-			ended = true
-			r.turn(replica.SnapshotSent{Member: to.id, Failed: failed})
-		}
-	}
-	life := r.life
 	r.after(2*second, func() { end(true) })
 	r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
 		to.arrive(func() {
-			to.receiveSnapshot(m, file.Bytes())
-			r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(false) }) })
+			taken := to.receiveSnapshot(m, file.Bytes())
+			r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(!taken) }) })
 		})
 	})
 }
 
-func (r *replicaNode) receiveSnapshot(m *raftpb.Message, file []byte) {
+// cannot: something went wrong that does not end a process, but only the fault
+// of its disk excuses it.
+func (r *replicaNode) cannot(what string, err error) {
+	if r.disk.failure() == (failure{}) {
+		r.w.fail("replica %d cannot %s: %v", r.id, what, err)
+	}
+	r.w.say("replica %d cannot %s", r.id, what)
+}
+
+func (r *replicaNode) receiveSnapshot(m *raftpb.Message, file []byte) (taken bool) {
 	if r.store.Received() != nil {
-		return
+		return false
+	}
+	if r.drawFailure(); r.disk.failure().err != nil {
+		// Its first file does not fit, wherever the room ends.
+		r.disk.fail(failure{err: r.disk.failure().err})
 	}
 	in, err := r.store.Receive(bytes.NewReader(file))
 	if err != nil {
-		r.w.fail("replica %d cannot receive a checkpoint: %v", r.id, err)
-		return
+		r.cannot("receive a checkpoint", err)
+		r.w.mark("no room for a checkpoint")
+		return false
 	}
-	out := r.core.Step(replica.Receive{Message: m})
+	r.reaches(duringInstall)
+	out, ok := r.step(replica.Receive{Message: m})
+	if !ok {
+		return false
+	}
 	wanted := false
 	for _, a := range out.Append {
 		wanted = wanted || a.Snapshot.GetMetadata().GetIndex() == in.Header().GetIndex()
@@ -67,14 +88,15 @@ func (r *replicaNode) receiveSnapshot(m *raftpb.Message, file []byte) {
 	if !wanted {
 		r.w.mark("checkpoint not wanted")
 		if err := r.store.Discard(in); err != nil {
-			r.w.fail("replica %d cannot discard a checkpoint: %v", r.id, err)
+			r.cannot("discard a checkpoint", err)
 		}
 	}
+	return true
 }
 
 // install puts a received checkpoint in the place of everything, after what was
 // to be applied before it.
-func (r *replicaNode) install(it appendItem) {
+func (r *replicaNode) install(it appendItem) bool {
 	for _, a := range r.applyQueue {
 		r.apply(a)
 	}
@@ -85,22 +107,23 @@ func (r *replicaNode) install(it appendItem) {
 	}
 	if it.received == nil {
 		r.w.fail("replica %d is to install a checkpoint that it did not receive", r.id)
-		return
+		return false
 	}
-	if err := r.store.Install(it.received, hard); err != nil {
-		r.w.fail("replica %d cannot install a checkpoint: %v", r.id, err)
-		return
+	if !r.write("cannot install a checkpoint", func() error { return r.store.Install(it.received, hard) }) {
+		return false
 	}
 	c, err := replica.LoadCell(r.store)
 	if err != nil {
-		r.w.fail("replica %d cannot load a received checkpoint: %v", r.id, err)
-		return
+		r.exit("cannot load a received checkpoint", err)
+		return false
 	}
 	r.cell = c
 	r.baseTerm, r.baseCellNs = c.Term(), c.TimeNs()
+	r.reaches(duringInstall)
 	r.w.mark("checkpoint installed")
 	r.w.say("replica %d installs a checkpoint of index %d", r.id, c.Index())
 	r.w.truth.loaded(r.id, c)
 	r.answerReads()
 	r.master.restored()
+	return true
 }

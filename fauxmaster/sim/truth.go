@@ -40,8 +40,6 @@ type truth struct {
 	// Batch attempts whose process has run.
 	ran     map[borglet.ID]bool
 	started int
-	// When the elected replica was last lost; 0: an answer has come since.
-	lostNs int64
 	rules
 }
 
@@ -70,12 +68,6 @@ func (t *truth) elected(id, term uint64) {
 	}
 	t.leaders[term], t.electedNs[term] = id, t.w.now
 	t.w.result.Elections++
-}
-
-func (t *truth) leaderLost() {
-	if t.lostNs == 0 && !t.w.healed {
-		t.lostNs = t.w.now
-	}
 }
 
 func hashOf(data []byte) uint64 {
@@ -172,10 +164,7 @@ func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
 	} else if d.times != 0 {
 		t.w.fail("S4: %s was refused (%s), and was done at index %d", op.RequestId, res.GetRefusal().GetMessage(), d.index)
 	}
-	if t.lostNs != 0 {
-		t.w.result.FailoverNs = append(t.w.result.FailoverNs, t.w.now-t.lostNs)
-		t.lostNs = 0
-	}
+	t.w.failover.acknowledged()
 }
 
 // read: S5, a read shows what was acknowledged before it was asked for.

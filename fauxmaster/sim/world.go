@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"container/heap"
 	cryptorand "crypto/rand"
 	"fmt"
@@ -9,6 +10,8 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
+
+	"borg/history"
 )
 
 // Times are virtual nanoseconds.
@@ -23,7 +26,7 @@ type Config struct {
 	Seed uint64
 	// Length of the first phase; 10 s.
 	DurationNs int64
-	// Machines and clients; 12 and 8.
+	// Machines and clients; 12 and 12.
 	Machines, Clients int
 	// Without are the numbers of faults that are left out, and WithoutClients
 	// those of clients; the rest stays as the seed has drawn it. Machines are
@@ -33,6 +36,13 @@ type Config struct {
 	Aim string
 	// Trace gets a line for everything that happens; nil: nobody does.
 	Trace io.Writer
+}
+
+// fill sets the defaults.
+func (c *Config) fill() {
+	c.DurationNs = cmp.Or(c.DurationNs, 10*second)
+	c.Machines = cmp.Or(c.Machines, 12)
+	c.Clients = cmp.Or(c.Clients, 12)
 }
 
 // Result is what a run came to.
@@ -47,11 +57,14 @@ type Result struct {
 	// the log.
 	Acknowledged, Reads, Started, Elections int
 	Entries                                 uint64
-	// Times from the end of a leader to the next acknowledged mutation.
+	// Times from the loss of an elected replica to the next acknowledged mutation,
+	// as far as a majority was there (failover).
 	FailoverNs []int64
 	Marks      map[string]int
 	// Faults that came, in words and each with its time, by number.
 	Faults []string
+	// What clients were told of jobs, and whether one cell can have said it.
+	History history.Verdict
 	// Nil: everything held.
 	Violation error
 }
@@ -77,11 +90,14 @@ type World struct {
 	swarm    swarm
 	net      network
 	faults   []*fault
+	aimed    []*aimedAt
 	replicas []*replicaNode
 	machines []*machine
 	operator *client
 	clients  []*client
 	truth    *truth
+	failover failover
+	story    story
 	marks    map[string]int
 	// The second phase has begun; all has settled in it.
 	healed, over bool
@@ -132,18 +148,12 @@ func (b randomBytes) Read(p []byte) (int, error) {
 
 // Run makes one run.
 func Run(cfg Config) (r Result) {
-	if cfg.DurationNs == 0 {
-		cfg.DurationNs = 10 * second
-	}
-	if cfg.Machines == 0 {
-		cfg.Machines = 12
-	}
-	if cfg.Clients == 0 {
-		cfg.Clients = 8
-	}
+	cfg.fill()
 	old := cryptorand.Reader
 	defer func() { cryptorand.Reader = old }()
 	cryptorand.Reader = randomBytes{stream(cfg.Seed, "crypto")}
+	// A run makes much waste and needs little.
+	defer debug.SetGCPercent(debug.SetGCPercent(400))
 	w := &World{
 		cfg: cfg, now: second, marks: map[string]int{}, hash: 14695981039346656037, rand: stream(cfg.Seed, "world"),
 	}
@@ -167,8 +177,11 @@ func (w *World) build() {
 		return
 	}
 	w.say("swarm %+v", w.swarm)
-	w.net = network{cut: map[[2]int]int{}, rand: map[int]*rand.Rand{}}
-	w.truth = newTruth(w)
+	w.net = network{
+		cut: map[[2]int]int{}, clogged: map[[2]int]int{}, held: map[[2]int][]func(){}, rand: map[int]*rand.Rand{},
+	}
+	w.truth, w.failover = newTruth(w), newFailover(w)
+	w.story.rand = stream(w.cfg.Seed, "story")
 	for id := uint64(1); id <= replicas; id++ {
 		w.replicas = append(w.replicas, newReplicaNode(w, id))
 	}
@@ -186,14 +199,16 @@ func (w *World) build() {
 		m.start()
 	}
 	w.operator.start()
-	for i, c := range w.clients {
-		if !slices.Contains(w.cfg.WithoutClients, i) {
+	for _, c := range w.clients {
+		if !w.leftOut(c) {
 			c.start()
 		}
 	}
 	w.planFaults()
 	w.watch()
 }
+
+func (w *World) leftOut(c *client) bool { return slices.Contains(w.cfg.WithoutClients, c.i) }
 
 // run handles events until the end of the second phase, or until something
 // does not hold.
@@ -285,10 +300,31 @@ func isMachine(end int) bool { return end >= machineEnd(0) && end < clientEnd(0)
 
 // network is what lies between the nodes.
 type network struct {
-	// How many faults cut each directed link.
-	cut map[[2]int]int
+	// How many faults cut each directed link, and how many let nothing through
+	// for now; held is what waits there.
+	cut, clogged map[[2]int]int
+	held         map[[2]int][]func()
 	// Chance of each sender.
 	rand map[int]*rand.Rand
+}
+
+// open: what is sent now arrives, if chance lets it.
+func (n *network) open(from, to int) bool {
+	l := [2]int{from, to}
+	return n.cut[l] == 0 && n.clogged[l] == 0
+}
+
+// arrive delivers what has come to the end of a link. What is under way when it
+// is cut is lost with it; where it is clogged it waits.
+func (n *network) arrive(from, to int, deliver func()) {
+	l := [2]int{from, to}
+	switch {
+	case n.cut[l] > 0:
+	case n.clogged[l] > 0:
+		n.held[l] = append(n.held[l], deliver)
+	default:
+		deliver()
+	}
 }
 
 // send carries something, perhaps late, perhaps twice, perhaps not at all.
@@ -320,12 +356,7 @@ func (w *World) send(from, to int, deliver func()) {
 		if s.lateOrderPermille > 0 && !w.healed && isMachine(to) && chance(r, s.lateOrderPermille) {
 			delay += between(r, 0, s.lateOrderNs)
 		}
-		w.after(delay, func() {
-			// What is under way when a link is cut is lost with it.
-			if w.net.cut[[2]int{from, to}] == 0 {
-				deliver()
-			}
-		})
+		w.after(delay, func() { w.net.arrive(from, to, deliver) })
 	}
 }
 

@@ -1,0 +1,105 @@
+// Package figures is the file in which measured numbers are kept: each once, by
+// name, with the day, the machine and the commit that it was measured on.
+// Whoever measures merges his own and leaves the rest.
+package figures
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"sort"
+	"strings"
+	"time"
+)
+
+// Figure is one measured number.
+type Figure struct {
+	Name    string  `json:"name"`
+	Value   float64 `json:"value"`
+	Unit    string  `json:"unit"`
+	Date    string  `json:"date"`
+	Machine string  `json:"machine"`
+	Commit  string  `json:"commit"`
+}
+
+// units tells the unit from how a name ends; the first that matches counts.
+var units = []struct{ suffix, unit string }{
+	{"_per_s", "1/s"}, {"bytes_per_task", "B"}, {"_bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"},
+}
+
+// New is a figure measured now, here. The last part of the name says its unit.
+func New(name string, value float64) Figure {
+	return Figure{
+		Name: name, Value: value, Unit: unitOf(name),
+		Date: time.Now().UTC().Format(time.DateOnly), Machine: machine(), Commit: commit(),
+	}
+}
+
+func unitOf(name string) string {
+	for _, u := range units {
+		if strings.HasSuffix(name, u.suffix) {
+			return u.unit
+		}
+	}
+	return ""
+}
+
+// Merge replaces the figures of the same names in the file and keeps the rest.
+func Merge(path string, figures []Figure) error {
+	var all []Figure
+	data, err := os.ReadFile(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return fmt.Errorf("read earlier figures: %w", err)
+	default:
+		if err := json.Unmarshal(data, &all); err != nil {
+			return fmt.Errorf("read earlier figures in %s: %w", path, err)
+		}
+	}
+	all = slices.DeleteFunc(all, func(old Figure) bool {
+		return slices.ContainsFunc(figures, func(f Figure) bool { return f.Name == old.Name })
+	})
+	all = append(all, figures...)
+	sort.Slice(all, func(i, j int) bool { return all[i].Name < all[j].Name })
+	data, err = json.MarshalIndent(all, "", "  ")
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".new", append(data, '\n'), 0o644); err != nil {
+		return fmt.Errorf("write figures: %w", err)
+	}
+	return os.Rename(path+".new", path)
+}
+
+// machine says what was measured on: processor, cores, memory, kernel.
+func machine() string {
+	model := runtime.GOARCH
+	if data, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		for line := range strings.Lines(string(data)) {
+			if name, ok := strings.CutPrefix(line, "model name"); ok {
+				model = strings.TrimSpace(strings.TrimPrefix(strings.TrimSpace(name), ":"))
+				break
+			}
+		}
+	}
+	kernel, _ := os.ReadFile("/proc/sys/kernel/osrelease")
+	return fmt.Sprintf("%s, %d cores, Linux %s, %s", model, runtime.NumCPU(), strings.TrimSpace(string(kernel)), runtime.Version())
+}
+
+func commit() string {
+	out, err := exec.Command("git", "describe", "--always", "--dirty", "--abbrev=12").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}

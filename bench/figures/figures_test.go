@@ -1,0 +1,28 @@
+package figures
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+func TestMergeKeepsOtherFigures(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "bench.json")
+	for _, f := range []Figure{{Name: "b", Value: 1}, {Name: "a", Value: 2}, {Name: "b", Value: 3}} {
+		if err := Merge(path, []Figure{f}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []Figure
+	if err := json.Unmarshal(data, &got); err != nil {
+		t.Fatal(err)
+	}
+	if len(got) != 2 || got[0] != (Figure{Name: "a", Value: 2}) || got[1] != (Figure{Name: "b", Value: 3}) {
+		t.Errorf("merged figures = %+v, want a=2 b=3", got)
+	}
+}

@@ -1,0 +1,69 @@
+package sim
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"borg/borgmaster/cell"
+	"borg/history"
+	"borg/proto/borgpb"
+)
+
+// historyLimit is real time per job for finding an order. No verdict in that
+// time is counted and is no violation, so that a slow machine changes no run.
+const historyLimit = time.Minute
+
+// story is what clients asked about jobs and what they were told.
+type story struct {
+	records []history.Record
+	// Request ids of the mutations that were refused, by place in records.
+	refused map[int]string
+	rand    *rand.Rand
+}
+
+// looks chooses a job that a client reads, and returns what is to be called with
+// the replica that answers. The answer counts as given when the replica gives
+// it, not when it arrives: that is the narrower of the two.
+func (w *World) looks(c *client) func(r *replicaNode) {
+	key := cell.JobKey{User: fmt.Sprintf("u%d", w.story.rand.IntN(3)), Name: fmt.Sprintf("j%d", w.story.rand.IntN(w.swarm.jobs))}
+	askedNs := w.now
+	return func(r *replicaNode) {
+		var shown *borgpb.Job
+		if j := r.cell.Job(key); j != nil {
+			shown = r.cell.JobProto(j)
+		}
+		w.story.records = append(w.story.records, history.Showed(c.i, key.String(), askedNs, w.now, shown))
+	}
+}
+
+// heard takes in the answer to a client's mutation.
+func (w *World) heard(c *client, res *borgpb.Result) {
+	s := &w.story
+	if c.asked.Kind == 0 {
+		return
+	}
+	r := c.asked
+	r.Answered(w.now, res)
+	if res.GetRefusal() != nil {
+		if s.refused == nil {
+			s.refused = map[int]string{}
+		}
+		s.refused[len(s.records)] = c.op.RequestId
+	}
+	s.records = append(s.records, r)
+}
+
+// judge: S5, what clients were told can have come from a cell that does one
+// thing at a time. The log is asked for one thing only: whether what was refused
+// was done by a later try, which clients cannot know.
+func (w *World) judge() {
+	s := &w.story
+	for i, id := range s.refused {
+		s.records[i].Late = w.truth.done[id].times > 0
+	}
+	w.result.History = history.Check(s.records, historyLimit)
+	if w.result.History.Illegal > 0 {
+		w.fail("S5: %s", w.result.History.Detail)
+	}
+}
