@@ -99,7 +99,7 @@ var All = []Mutant{
 		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
-		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "partition"},
+		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},
 	{AckBeforeSync, "A follower acknowledges entries before they are on its disk.",
 		"11: https://github.com/etcd-io/etcd/issues/14370", "S2", "stalls"},
 	{LogNotSynced, "The log is written and not synced.",

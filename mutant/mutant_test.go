@@ -6,6 +6,7 @@ import (
 	"go/token"
 	"io/fs"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -108,5 +109,29 @@ func TestNames(t *testing.T) {
 	}
 	if len(mutant.All) != len(consts) {
 		t.Errorf("%d are listed, and there are %d names", len(mutant.All), len(consts))
+	}
+}
+
+// TestPage holds that docs/mutants.md lists all mutants as they are, in order.
+func TestPage(t *testing.T) {
+	page, err := os.ReadFile("../docs/mutants.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows, want []string
+	for line := range strings.Lines(string(page)) {
+		if strings.HasPrefix(line, "| `") {
+			rows = append(rows, strings.TrimSpace(line))
+		}
+	}
+	for _, m := range mutant.All {
+		failure := m.Failure
+		if number, link, ok := strings.Cut(failure, ": "); ok {
+			failure = "[" + number + "](" + link + ")"
+		}
+		want = append(want, "| `"+string(m.Name)+"` | "+m.Plants+" | "+failure+" | "+m.Caught+" | "+m.Aim+" |")
+	}
+	if !slices.Equal(rows, want) {
+		t.Errorf("the table of docs/mutants.md is not as All is; want\n%s", strings.Join(want, "\n"))
 	}
 }

@@ -81,17 +81,23 @@ var Aims = []Aim{
 		s.everyNs, s.cutNs, s.thinkNs, s.electedNs = 700*millisecond, second, 20*millisecond, 0
 		s.driftPPM = 250_000
 	}},
+	{"stopped", "the elected replica is stopped and cut off, and does not know that another was elected", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{pauseReplica: 1})
+		s.everyNs, s.thinkNs, s.electedNs, s.cutStopped = 800*millisecond, 20*millisecond, 0, true
+	}},
 	{"votes", "elections with replicas that crash between them", 20 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{crashReplica: 1})
-		s.keep, s.everyNs, s.backNs, s.electedNs = []int{keepSynced}, 20*millisecond, 40*millisecond, 600*millisecond
+		s.keep, s.everyNs, s.backNs, s.electedNs = []int{keepSynced}, 80*millisecond, 40*millisecond, 500*millisecond
 		s.latePermille, s.lateNs = 400, 300*millisecond
 	}},
 	{"conflict", "logs that differ, and crashes soon after", 20 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{partition: 3, pauseReplica: 2, crashReplica: 4, powerLoss: 1})
-		s.keep, s.everyNs, s.cutNs, s.electedNs = []int{keepAll}, 150*millisecond, 600*millisecond, second
-		s.thinkNs, s.tailEntries, s.flushNs = 10*millisecond, 1000, second
+		s.only(map[faultKind]int{partition: 3, cutOneWay: 3, aimedCrash: 4})
+		s.points = []string{replacedEntries}
+		s.keep, s.everyNs, s.cutNs, s.electedNs = []int{keepAll}, 200*millisecond, 500*millisecond, 0
+		s.thinkNs, s.tailEntries, s.flushNs = 20*millisecond, 1000, second
 	}},
 	{"borglet-restart", "borglets are killed and machines lost again and again", 10 * second, func(s *swarm) {
 		s.calm()
@@ -112,24 +118,25 @@ var Aims = []Aim{
 	{"cut-machine", "machines that some replicas reach and others do not, for long", 60 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 1})
-		s.everyNs, s.cutNs, s.electedNs = 2*second, 40*second, 0
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 0, 10*second
 		s.tight, s.machineMilli = false, 8000
 	}},
 	{"outage", "machines are away for long, and come back", 90 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 4, loseMany: 1})
-		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs = 3*second, 40*second, 60*second, 0, 400*millisecond
+		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs = 3*second, 40*second, 60*second, 0, 30*second
+		s.tight, s.machineMilli, s.jobs = true, 1500, 5
 	}},
 	{"leader-flap", "masters follow one another while machines are away", 60 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 3})
-		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 12*second, 400*millisecond
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 12*second, 10*second
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 90 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 6, pauseReplica: 2})
-		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 1500*millisecond, 40*second, 20*second, 400*millisecond
-		s.dutyLateNs = 20 * second
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 1500*millisecond, 40*second, 18*second, 10*second
+		s.dutyLateNs = 60 * second
 	}},
 }
 

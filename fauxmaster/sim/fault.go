@@ -44,6 +44,9 @@ type swarm struct {
 	lateOrderNs       int64
 	// How long a replica is down after a crash, at most.
 	backNs int64
+	// A replica that is stopped is cut off from the others too, and for a while
+	// after it goes on.
+	cutStopped bool
 	// Points at which aimed crashes strike; nil: any.
 	points []string
 }
@@ -253,6 +256,9 @@ func (w *World) happen(f *fault) string {
 		ns = w.lasts(ns, one)
 		one.pause()
 		w.after(ns, one.resume)
+		if w.swarm.cutStopped {
+			w.cutFromReplicas(one, ns+cutAfterStopNs)
+		}
 		return fmt.Sprintf("replica %d is stopped for %d ms", one.id, ns/millisecond)
 	case partition:
 		return w.partition(f)
@@ -369,6 +375,21 @@ func (w *World) partition(f *fault) string {
 		}
 	}
 	return fmt.Sprintf("the network is split for %d ms, replicas %v on one side", ns/millisecond, with)
+}
+
+// cutAfterStopNs is longer than an elected replica needs to find out that nobody
+// hears it.
+const cutAfterStopNs = 500 * millisecond
+
+// cutFromReplicas cuts a replica off from the others; clients still reach it.
+func (w *World) cutFromReplicas(x *replicaNode, ns int64) {
+	var links [][2]int
+	for _, y := range w.replicas {
+		if y != x {
+			links = append(links, [2]int{replicaEnd(x.id), replicaEnd(y.id)}, [2]int{replicaEnd(y.id), replicaEnd(x.id)})
+		}
+	}
+	w.cutFor(links, ns)
 }
 
 // cutOneWay lets a replica no longer hear some others, or they it.

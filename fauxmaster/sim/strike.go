@@ -12,9 +12,11 @@ const (
 	newlyElected   = "a replica is newly elected"
 	fenceNotKept   = "a borglet has a newer fence and has not saved it"
 	betweenSteps   = "a borglet is between two steps for a copy"
-	saidNotKept    = "a borglet has been told of an end and has not saved it"
-	strikeWithinNs = millisecond
-	aimLastsNs     = 2 * second
+	// Only where an aim asks for them.
+	replacedEntries = "entries have replaced others on a disk"
+	saidNotKept     = "a borglet has been told of an end and has not saved it"
+	strikeWithinNs  = millisecond
+	aimLastsNs      = 2 * second
 )
 
 var replicaPoints = []string{beforeAppend, afterAppend, appliedNotKept, duringInstall, newlyElected}
@@ -29,7 +31,7 @@ func (w *World) aim(f *fault) string {
 	}
 	point := among[f.rand.IntN(len(among))]
 	after, skip := between(f.rand, 0, strikeWithinNs), f.rand.IntN(20)
-	if point == duringInstall || point == newlyElected {
+	if point == duringInstall || point == newlyElected || point == replacedEntries {
 		skip = 0
 	}
 	until := w.now + aimLastsNs
