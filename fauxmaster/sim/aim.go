@@ -88,9 +88,10 @@ var Aims = []Aim{
 	}},
 	{"votes", "elections with replicas that crash between them", 20 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{crashReplica: 1})
-		s.keep, s.everyNs, s.backNs, s.electedNs = []int{keepSynced}, 80*millisecond, 40*millisecond, 500*millisecond
-		s.latePermille, s.lateNs = 400, 300*millisecond
+		s.only(map[faultKind]int{powerLoss: 1, aimedCrash: 3})
+		s.points = []string{newerTerm}
+		s.keep, s.everyNs, s.backNs, s.electedNs, s.thinkNs = []int{keepSynced}, 120*millisecond, 30*millisecond, 0, second
+		s.latePermille, s.lateNs = 250, 150*millisecond
 	}},
 	{"conflict", "logs that differ, and crashes soon after", 20 * second, func(s *swarm) {
 		s.calm()

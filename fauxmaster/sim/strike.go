@@ -13,6 +13,7 @@ const (
 	fenceNotKept   = "a borglet has a newer fence and has not saved it"
 	betweenSteps   = "a borglet is between two steps for a copy"
 	// Only where an aim asks for them.
+	newerTerm       = "a newer term is on a disk"
 	replacedEntries = "entries have replaced others on a disk"
 	saidNotKept     = "a borglet has been told of an end and has not saved it"
 	strikeWithinNs  = millisecond
@@ -31,7 +32,7 @@ func (w *World) aim(f *fault) string {
 	}
 	point := among[f.rand.IntN(len(among))]
 	after, skip := between(f.rand, 0, strikeWithinNs), f.rand.IntN(20)
-	if point == duringInstall || point == newlyElected || point == replacedEntries {
+	if point == duringInstall || point == newlyElected || point == replacedEntries || point == newerTerm {
 		skip = 0
 	}
 	until := w.now + aimLastsNs
