@@ -52,7 +52,7 @@ var All = []Mutant{
 	{FenceWithoutIndex, "A borglet compares terms and not indexes, and obeys a replica of the same term that is behind.",
 		Ours, "S8", "stale-replica"},
 	{AbsenceStops, "A borglet stops what is not on a master's list.",
-		"3: https://github.com/kubernetes/kubernetes/issues/24200", "S10", "outage"},
+		"3: https://github.com/kubernetes/kubernetes/issues/24200", "S10", "full-outage"},
 	{EndNotKept, "A borglet reports an end before it has written it down, and after a restart runs the task again.",
 		"22: https://github.com/hashicorp/nomad/issues/5945", "S8", "unkept-end"},
 	{RebootForgotten, "A borglet goes on with the copies of an earlier boot of its machine as if they were of this one.",

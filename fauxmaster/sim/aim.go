@@ -128,6 +128,12 @@ var Aims = []Aim{
 		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs = 3*second, 40*second, 60*second, 0, 30*second
 		s.tight, s.machineMilli, s.jobs = true, 1500, 5
 	}},
+	{"full-outage", "machines of a full cell are away for long: what ran there waits for them", 90 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 1})
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 20*second, 0, 4*second
+		s.tight, s.machineMilli, s.jobs = true, 1000, 8
+	}},
 	{"leader-flap", "masters follow one another while machines are away", 60 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 3})
@@ -135,8 +141,9 @@ var Aims = []Aim{
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 90 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{cutMachine: 6, pauseReplica: 2})
-		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 1500*millisecond, 40*second, 18*second, 10*second
+		s.only(map[faultKind]int{cutMachine: 1})
+		s.everyNs, s.cutNs, s.thinkNs = 1500*millisecond, 40*second, 20*second
+		s.electedFromNs, s.electedNs, s.backNs = 25*second, 2*second, 100*millisecond
 		s.dutyLateNs = 60 * second
 	}},
 }

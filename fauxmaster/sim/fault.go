@@ -35,8 +35,9 @@ type swarm struct {
 	weak [2]uint64
 	// Not everything fits.
 	tight bool
-	// Between two faults that are aimed at whoever is elected; 0: none.
-	electedNs int64
+	// Between two faults that are aimed at whoever is elected, and when they
+	// begin; 0: none.
+	electedNs, electedFromNs int64
 	// How late what the duties decide is proposed, at most.
 	dutyLateNs int64
 	// Orders to borglets that come late, by at most lateOrderNs.
@@ -209,7 +210,7 @@ func (w *World) planFaults() {
 	if every == 0 {
 		end = w.now
 	}
-	for at := w.now + between(r, second, max(every, second)); at < end; at += between(r, every/2, 3*every/2) {
+	for at := w.now + w.swarm.electedFromNs + between(r, second, max(every, second)); at < end; at += between(r, every/2, 3*every/2) {
 		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
 		w.faults = append(w.faults, &fault{atNs: unrest(at), kind: kind, aimed: true})
 	}
