@@ -131,20 +131,20 @@ var Aims = []Aim{
 	{"full-outage", "machines of a full cell are away for long: what ran there waits for them", 90 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 1})
-		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 20*second, 0, 4*second
-		s.tight, s.machineMilli, s.jobs = true, 1000, 8
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 20*second, 0, 2*second
+		s.tight, s.machineMilli, s.jobs = true, 500, 8
 	}},
 	{"leader-flap", "masters follow one another while machines are away", 60 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 3})
 		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 12*second, 10*second
 	}},
-	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 90 * second, func(s *swarm) {
+	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 1})
 		s.everyNs, s.cutNs, s.thinkNs = 1500*millisecond, 40*second, 20*second
-		s.electedFromNs, s.electedNs, s.backNs = 25*second, 2*second, 100*millisecond
-		s.dutyLateNs = 60 * second
+		s.electedFromNs, s.electedNs, s.electedKinds = 22*second, 2*second, []faultKind{pauseReplica}
+		s.dutyLateNs = 40 * second
 	}},
 }
 

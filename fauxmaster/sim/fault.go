@@ -38,6 +38,7 @@ type swarm struct {
 	// Between two faults that are aimed at whoever is elected, and when they
 	// begin; 0: none.
 	electedNs, electedFromNs int64
+	electedKinds             []faultKind
 	// How late what the duties decide is proposed, at most.
 	dutyLateNs int64
 	// Orders to borglets that come late, by at most lateOrderNs.
@@ -84,6 +85,7 @@ func drawSwarm(r *rand.Rand) swarm {
 		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 200*millisecond, 800*millisecond),
 		jobs: 2 + r.IntN(4), machineMilli: 8000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
 		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second,
+		electedKinds: []faultKind{crashReplica, pauseReplica, cutOneWay},
 	}
 	p := r.Perm(replicas)
 	s.weak = [2]uint64{uint64(p[0]) + 1, uint64(p[1]) + 1}
@@ -211,7 +213,7 @@ func (w *World) planFaults() {
 		end = w.now
 	}
 	for at := w.now + w.swarm.electedFromNs + between(r, second, max(every, second)); at < end; at += between(r, every/2, 3*every/2) {
-		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
+		kind := w.swarm.electedKinds[r.IntN(len(w.swarm.electedKinds))]
 		w.faults = append(w.faults, &fault{atNs: unrest(at), kind: kind, aimed: true})
 	}
 	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.atNs, b.atNs) })
