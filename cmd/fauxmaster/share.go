@@ -2,9 +2,9 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +19,10 @@ import (
 	"borg/fauxmaster/sim"
 )
 
+// thisProgram is the one that runs, even when another has been built in its
+// place meanwhile.
+const thisProgram = "/proc/self/exe"
+
 // stuckAfter is real time after which a process that works on one seed is ended.
 const stuckAfter = 10 * time.Minute
 
@@ -26,11 +30,9 @@ const stuckAfter = 10 * time.Minute
 // done with one, so that none idles while there is work. take is called by one
 // goroutine.
 func (s *simulation) share(seeds []uint64, processors int, take func(simulated) error) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
-	group, ctx := errgroup.WithContext(s.ctx)
+	whole, giveUp := context.WithCancel(s.ctx)
+	defer giveUp()
+	group, ctx := errgroup.WithContext(whole)
 	todo, results := make(chan uint64), make(chan simulated)
 	// Hands out the seeds.
 	group.Go(func() error {
@@ -47,7 +49,7 @@ func (s *simulation) share(seeds []uint64, processors int, take func(simulated) 
 	// Each drives one process after the other.
 	for range min(s.processes, len(seeds)) {
 		group.Go(func() error {
-			w := worker{self: self, cfg: s.cfg, processors: processors, stderr: s.errOut}
+			w := worker{self: thisProgram, cfg: s.cfg, processors: processors, stderr: s.errOut}
 			defer w.stop()
 			for seed := range todo {
 				r, err := w.run(ctx, seed)
@@ -72,10 +74,12 @@ func (s *simulation) share(seeds []uint64, processors int, take func(simulated) 
 	var taking error
 	for r := range results {
 		if taking == nil {
-			taking = take(r)
+			if taking = take(r); taking != nil {
+				giveUp()
+			}
 		}
 	}
-	return errors.Join(taking, <-ended)
+	return cmp.Or(taking, <-ended)
 }
 
 // worker is a process that runs seeds one after the other.

@@ -29,6 +29,7 @@ func (s *swarm) only(weights map[faultKind]int) {
 // calm takes away what happens to messages and disks by chance.
 func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
+	s.giantTasks, s.failures = 0, 0
 }
 
 // Aims are all there are.

@@ -83,7 +83,7 @@ func (c *client) next() {
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
 	op.Principal = &borgpb.Principal{User: c.user(), Role: borgpb.Role_ROLE_USER}
 	c.op = op
-	c.asked, _ = history.Asked(c.i, c.w.now, op)
+	c.asked, _ = history.Asked(c.i, c.w.now-second, op)
 	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
 	c.try(0)
 }
@@ -168,6 +168,10 @@ func opName(op *borgpb.Op) string {
 		return fmt.Sprintf("resize %s/%s to %d", o.ResizeJob.User, o.ResizeJob.Name, o.ResizeJob.Tasks)
 	case *borgpb.Op_DrainMachine:
 		return fmt.Sprintf("drain %s %v", o.DrainMachine.Name, o.DrainMachine.Drain)
+	case *borgpb.Op_SubmitAllocSet:
+		return "submit alloc set " + o.SubmitAllocSet.User + "/" + o.SubmitAllocSet.Name
+	case *borgpb.Op_KillAllocSet:
+		return "kill alloc set " + o.KillAllocSet.User + "/" + o.KillAllocSet.Name
 	case *borgpb.Op_AddMachine:
 		return "add " + o.AddMachine.Name
 	}
@@ -181,24 +185,68 @@ func (c *client) draw() *borgpb.Op {
 		c.first = c.first[1:]
 		return op
 	}
+	if op := c.special(); op != nil {
+		return op
+	}
 	r := c.rand
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
 	case n < 45:
-		return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Spec: c.drawSpec()}}}
-	case n < 65:
+		return c.submit(name, c.drawSpec())
+	case n < 62:
 		return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}}
-	case n < 80:
+	case n < 74:
 		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(1 + r.IntN(6))}}}
+	case n < 91:
+		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: encode(c.drawSpec())}}}
+	case n < 95:
+		set := &borgpb.AllocSetSpec{
+			Allocs: uint32(1 + r.IntN(3)), Priority: 200,
+			Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 512 << 20, DiskBytes: 64 << 20, Ports: 4},
+		}
+		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: allocSetName, Spec: encode(set)}}}
 	case n < 97:
-		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: c.drawSpec()}}}
+		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: allocSetName}}}
 	default:
 		m := c.w.machines[r.IntN(min(2, len(c.w.machines)))]
 		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: m.name, Drain: r.IntN(2) == 0}}}
 	}
 }
 
-func (c *client) drawSpec() []byte {
+// allocSetName is the one alloc set of each user.
+const allocSetName = "set"
+
+// special are the few mutations that a seed makes once: a job of hundreds of
+// tasks and its end, and one whose tasks do nothing but fail.
+func (c *client) special() *borgpb.Op {
+	s := &c.w.swarm
+	if c.i != 0 {
+		return nil
+	}
+	small := &borgpb.Resources{CpuMilli: 5, MemBytes: 1 << 20, DiskBytes: 1 << 10}
+	switch at := c.made; {
+	case at == 5 && s.giantTasks > 0:
+		c.w.mark("giant job")
+		return c.submit("giant", &borgpb.JobSpec{
+			Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.giantTasks), Priority: 110,
+			Task: &borgpb.TaskSpec{Resources: small, Args: []string{"/bin/task", "0", "0"}, GraceNs: 200 * millisecond},
+		})
+	case at == 25 && s.giantTasks > 0:
+		return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: c.user(), Name: "giant"}}}
+	case at == 2 && s.failures > 0:
+		return c.submit("failing", &borgpb.JobSpec{
+			Kind: borgpb.JobKind_JOB_KIND_BATCH, Tasks: 10, Priority: 110, MaxFailures: uint32(s.failures),
+			Task: &borgpb.TaskSpec{Resources: small, Args: []string{"/bin/task", "20", "1"}, GraceNs: 200 * millisecond},
+		})
+	}
+	return nil
+}
+
+func (c *client) submit(name string, spec *borgpb.JobSpec) *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: c.user(), Name: name, Spec: encode(spec)}}}
+}
+
+func (c *client) drawSpec() *borgpb.JobSpec {
 	r := c.rand
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(1 + r.IntN(5)),
@@ -234,7 +282,14 @@ func (c *client) drawSpec() []byte {
 	if r.IntN(8) == 0 {
 		spec.Gang = true
 	}
-	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
+	if r.IntN(8) == 0 {
+		spec.AllocSet = c.user() + "/" + allocSetName
+	}
+	return spec
+}
+
+func encode(m proto.Message) []byte {
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		panic(err)
 	}

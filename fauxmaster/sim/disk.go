@@ -211,7 +211,8 @@ func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, 
 			return nil, err
 		}
 	}
-	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: r})
+	// How often this draws depends on files of the database's own time: not from r.
+	all := d.CrashClone(vfs.CrashCloneCfg{UnsyncedDataPercent: 100, RNG: rand.New(rand.NewPCG(0, 0))})
 	if keep == keepAll {
 		return diskOf(all, failing), nil
 	}

@@ -31,6 +31,9 @@ type swarm struct {
 	lostNs, cutNs int64
 	jobs          int
 	machineMilli  int64
+	// Tasks of the one giant job, and how often each task of the failing one
+	// fails; 0: there is none.
+	giantTasks, failures int
 	// Replicas whose faults may last.
 	weak [2]uint64
 	// Not everything fits.
@@ -83,7 +86,7 @@ func drawSwarm(r *rand.Rand) swarm {
 		everyNs: between(r, 300*millisecond, 2*second), keep: [][]int{{keepSynced}, {keepTorn}, {keepSynced, keepTorn, keepAll}}[r.IntN(3)],
 		tailEntries: []int{16, 64, 1000}[r.IntN(3)], cacheBytes: []int{1 << 10, 64 << 10, 1 << 20}[r.IntN(3)],
 		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 200*millisecond, 800*millisecond),
-		jobs: 2 + r.IntN(4), machineMilli: 8000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
+		jobs: 2 + r.IntN(4), machineMilli: 12000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
 		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second,
 		electedKinds: []faultKind{crashReplica, pauseReplica, cutOneWay},
 	}
@@ -108,6 +111,12 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	if r.IntN(2) == 0 {
 		s.driftPPM = r.Int64N(100_000)
+	}
+	if r.IntN(12) == 0 {
+		s.giantTasks = 500 + r.IntN(1000)
+	}
+	if r.IntN(6) == 0 {
+		s.failures = 25 + r.IntN(15)
 	}
 	s.weights[aimedCrash] = 0
 	if r.IntN(3) == 0 {
@@ -182,7 +191,7 @@ func (w *World) lasts(ns int64, of ...*replicaNode) int64 {
 
 // electedEveryNs lies between two faults that are aimed at whoever is elected,
 // whatever else a seed has.
-const electedEveryNs = 4 * second
+const electedEveryNs = 3 * second
 
 // planFaults draws when each fault comes and of which kind it is.
 func (w *World) planFaults() {
@@ -214,7 +223,9 @@ func (w *World) planFaults() {
 	}
 	for at := w.now + w.swarm.electedFromNs + between(r, second, max(every, second)); at < end; at += between(r, every/2, 3*every/2) {
 		kind := w.swarm.electedKinds[r.IntN(len(w.swarm.electedKinds))]
-		w.faults = append(w.faults, &fault{atNs: unrest(at), kind: kind, aimed: true})
+		if at := unrest(at); at < end {
+			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: true})
+		}
 	}
 	slices.SortStableFunc(w.faults, func(a, b *fault) int { return cmp.Compare(a.atNs, b.atNs) })
 	for i, f := range w.faults {

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"time"
 
 	"borg/borgmaster/cell"
@@ -14,7 +15,8 @@ import (
 // time is counted and is no violation, so that a slow machine changes no run.
 const historyLimit = time.Minute
 
-// story is what clients asked about jobs and what they were told.
+// story is what clients asked about jobs and what they were told. Its times are
+// those of the trace.
 type story struct {
 	records []history.Record
 	// Request ids of the mutations that were refused, by place in records.
@@ -27,13 +29,13 @@ type story struct {
 // it, not when it arrives: that is the narrower of the two.
 func (w *World) looks(c *client) func(r *replicaNode) {
 	key := cell.JobKey{User: fmt.Sprintf("u%d", w.story.rand.IntN(3)), Name: fmt.Sprintf("j%d", w.story.rand.IntN(w.swarm.jobs))}
-	askedNs := w.now
+	askedNs := w.now - second
 	return func(r *replicaNode) {
 		var shown *borgpb.Job
 		if j := r.cell.Job(key); j != nil {
 			shown = r.cell.JobProto(j)
 		}
-		w.story.records = append(w.story.records, history.Showed(c.i, key.String(), askedNs, w.now, shown))
+		w.story.records = append(w.story.records, history.Showed(c.i, key.String(), askedNs, w.now-second, shown))
 	}
 }
 
@@ -44,7 +46,7 @@ func (w *World) heard(c *client, res *borgpb.Result) {
 		return
 	}
 	r := c.asked
-	r.Answered(w.now, res)
+	r.Answered(w.now-second, res)
 	if res.GetRefusal() != nil {
 		if s.refused == nil {
 			s.refused = map[int]string{}
@@ -64,6 +66,6 @@ func (w *World) judge() {
 	}
 	w.result.History = history.Check(s.records, historyLimit)
 	if w.result.History.Illegal > 0 {
-		w.fail("S5: %s", w.result.History.Detail)
+		w.fail("S5: %s", strings.TrimSuffix(w.result.History.Detail, "\n"))
 	}
 }

@@ -41,6 +41,8 @@ type replicaNode struct {
 	// How often a write fails; each sync takes a while until then.
 	errorPermille int
 	slowUntilNs   int64
+	// A sync takes long.
+	hung bool
 	// What came while it was paused, in order.
 	held []func()
 	// Its host has no power: whoever calls hears nothing.
@@ -141,7 +143,12 @@ func (r *replicaNode) start() {
 	r.w.say("replica %d starts", r.id)
 	r.life++
 	life := r.life
-	r.drawFailure()
+	if r.drawFailure(); r.disk.failure().err != nil {
+		// The database would not return from opening: it writes what it finds in
+		// its log, and tries again for as long as that fails.
+		r.exit("cannot open its disk", r.disk.failure().err)
+		return
+	}
 	store, err := checkpoint.Open(r.storeConfig(), r.ident)
 	if err != nil {
 		r.exit("cannot open its disk", err)
@@ -162,7 +169,7 @@ func (r *replicaNode) start() {
 		return
 	}
 	r.store, r.cell, r.core, r.startedNs = store, c, core, r.w.now
-	r.up, r.paused, r.held, r.powerless = true, false, nil, false
+	r.up, r.paused, r.held, r.powerless, r.hung = true, false, nil, false, false
 	r.w.breakCalls(r)
 	r.leading, r.term, r.electedNs, r.baseTerm, r.baseCellNs = false, 0, 0, 0, 0
 	r.batches, r.appending = replica.Batches[*waiter]{}, 0
@@ -471,12 +478,20 @@ func (r *replicaNode) appendSoon() {
 	if !r.w.healed && chance(r.rand, r.w.swarm.stallPermille) {
 		delay = between(r.rand, 20*millisecond, second)
 		r.w.mark("disk stall")
+		r.hung = true
+		r.w.failover.look()
 	}
 	if r.w.now < r.slowUntilNs {
 		delay += between(r.rand, 5*millisecond, 50*millisecond)
 	}
 	r.reaches(beforeAppend)
-	r.after(delay, func() { r.appendNow(n) })
+	r.after(delay, func() {
+		if r.hung {
+			r.hung = false
+			r.w.failover.look()
+		}
+		r.appendNow(n)
+	})
 }
 
 func (r *replicaNode) appendNow(n int) {

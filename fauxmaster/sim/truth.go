@@ -40,6 +40,8 @@ type truth struct {
 	// Batch attempts whose process has run.
 	ran     map[borglet.ID]bool
 	started int
+	// How often each task of a batch job has failed.
+	failed map[[2]any]int
 	rules
 }
 
@@ -57,7 +59,7 @@ type doneAt struct {
 func newTruth(w *World) *truth {
 	return &truth{
 		w: w, cell: cell.New(cellID, 1), entries: map[uint64]committed{}, leaders: map[uint64]uint64{},
-		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, rules: newRules(),
+		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
 	}
 }
 
@@ -182,6 +184,16 @@ func (t *truth) event(e *cell.Event) {
 	switch {
 	case e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE:
 		t.assigned[borglet.ID{JobUID: e.UID.String(), Index: e.Task, Attempt: e.Attempt}] = e.Machine
+		if e.Alloc != "" {
+			t.w.mark("task in an alloc")
+		}
+	case e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_ALLOC && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE:
+		t.w.mark("alloc placed")
+	case e.Kind == borgpb.EventKind_EVENT_KIND_FAIL:
+		task := [2]any{e.UID, e.Task}
+		if t.failed[task]++; t.failed[task] == 20 {
+			t.w.mark("task failed often")
+		}
 	case e.Kind == borgpb.EventKind_EVENT_KIND_RETURN:
 		t.w.mark("copy taken back")
 	case e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_DOWN:

@@ -244,9 +244,6 @@ func (w *World) say(format string, args ...any) {
 	}
 }
 
-// mark counts a rare state.
-func (w *World) mark(name string) { w.marks[name]++ }
-
 // fail notes the first thing that does not hold.
 func (w *World) fail(format string, args ...any) {
 	if w.failure == nil {
