@@ -69,7 +69,9 @@ func (w *World) unsettled() string {
 		}
 	}
 	for j := range c.Jobs() {
-		if !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
+		// Only under an aim: elsewhere there are updates that wait for good reason.
+		_, inSet := j.AllocSet()
+		if w.cfg.Aim != "" && !inSet && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}
