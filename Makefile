@@ -10,7 +10,7 @@ SEEDS    ?= 1
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo cell test check lint race chaos proto bench fuzz sim clean
+.PHONY: help build demo cell test check lint race chaos proto bench fuzz sim mutants clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -33,6 +33,7 @@ test: build ## every test; those that need root or cgroups are skipped by name w
 lint: ## format, vet, modernisers, staticcheck, go.mod
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted (run gofmt -w):"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags mutants ./...
 	$(GO) fix -diff ./...
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
@@ -64,6 +65,11 @@ sim: ## whole cells with faults, from seeds: make sim [SEED=1] [SEEDS=1] [DURATI
 	@$(GO) build -buildvcs=auto -o $(BIN)/ ./cmd/fauxmaster
 	@$(BIN)/fauxmaster simulate --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace) \
 		$(if $(STATE),--state $(STATE)) $(if $(REPLAY),--replay $(REPLAY)) $(if $(filter 1,$(SEEDS)),,--bench $(BIN)/bench.json)
+
+mutants: ## plant each known bug and see that the simulator finds it: make mutants [ONLY=name]; merges bin/bench.json
+	@mkdir -p $(BIN)
+	$(GO) build -tags mutants -o $(BIN)/fauxmaster-mutants ./cmd/fauxmaster
+	$(BIN)/fauxmaster-mutants mutants --bench $(BIN)/bench.json $(if $(ONLY),--only $(ONLY))
 
 clean: ## bin/ and the state of borgcell
 	rm -rf $(BIN) .borg

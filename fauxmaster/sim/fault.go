@@ -41,6 +41,22 @@ type swarm struct {
 	steady bool
 	// Not everything fits.
 	tight bool
+	// Between two faults that are aimed at whoever is elected, and when they
+	// begin; 0: none.
+	electedNs, electedFromNs int64
+	electedKinds             []faultKind
+	// How late what the duties decide is proposed, at most.
+	dutyLateNs int64
+	// Orders to borglets that come late, by at most lateOrderNs.
+	lateOrderPermille int
+	lateOrderNs       int64
+	// How long a replica is down after a crash, at most.
+	backNs int64
+	// A replica that is stopped is cut off from the others too, and for a while
+	// after it goes on.
+	cutStopped bool
+	// Points at which aimed crashes strike; nil: any.
+	points []string
 }
 
 type faultKind int
@@ -78,7 +94,8 @@ func drawSwarm(r *rand.Rand) swarm {
 		tailEntries: []int{16, 64, 1000}[r.IntN(3)], cacheBytes: []int{1 << 10, 64 << 10, 1 << 20}[r.IntN(3)],
 		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 200*millisecond, 800*millisecond),
 		jobs: 2 + r.IntN(4), machineMilli: 12000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
-		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)],
+		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second,
+		electedKinds: []faultKind{crashReplica, pauseReplica, cutOneWay},
 	}
 	p := r.Perm(replicas)
 	s.weak = [2]uint64{uint64(p[0]) + 1, uint64(p[1]) + 1}
@@ -218,8 +235,12 @@ func (w *World) planFaults() {
 	if w.swarm.steady {
 		end = w.now + w.cfg.DurationNs/4
 	}
-	for at := w.now + between(r, second, electedEveryNs); at < end; at += between(r, electedEveryNs/2, 3*electedEveryNs/2) {
-		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
+	every := w.swarm.electedNs
+	if every == 0 {
+		end = w.now
+	}
+	for at := w.now + w.swarm.electedFromNs + between(r, second, max(every, second)); at < end; at += between(r, every/2, 3*every/2) {
+		kind := w.swarm.electedKinds[r.IntN(len(w.swarm.electedKinds))]
 		if at := unrest(at); at < end {
 			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: true})
 		}
@@ -267,6 +288,9 @@ func (w *World) happen(f *fault) string {
 		ns = w.lasts(ns, one)
 		one.pause()
 		w.after(ns, one.resume)
+		if w.swarm.cutStopped {
+			w.cutFromReplicas(one, ns+cutAfterStopNs)
+		}
 		return fmt.Sprintf("replica %d is stopped for %d ms", one.id, ns/millisecond)
 	case partition:
 		return w.partition(f)
@@ -325,7 +349,7 @@ func (w *World) happen(f *fault) string {
 
 func (w *World) crash(f *fault, x *replicaNode, powerless bool) string {
 	keep := w.swarm.keep[f.rand.IntN(len(w.swarm.keep))]
-	back := between(f.rand, 20*millisecond, 3*second)
+	back := between(f.rand, 20*millisecond, w.swarm.backNs)
 	back = w.lasts(back, x)
 	if !x.up {
 		return fmt.Sprintf("replica %d would crash, and is down", x.id)
@@ -388,6 +412,21 @@ func (w *World) partition(f *fault) string {
 		}
 	}
 	return fmt.Sprintf("the network is split for %d ms, replicas %v on one side", ns/millisecond, with)
+}
+
+// cutAfterStopNs is longer than an elected replica needs to find out that nobody
+// hears it.
+const cutAfterStopNs = 500 * millisecond
+
+// cutFromReplicas cuts a replica off from the others; clients still reach it.
+func (w *World) cutFromReplicas(x *replicaNode, ns int64) {
+	var links [][2]int
+	for _, y := range w.replicas {
+		if y != x {
+			links = append(links, [2]int{replicaEnd(x.id), replicaEnd(y.id)}, [2]int{replicaEnd(y.id), replicaEnd(x.id)})
+		}
+	}
+	w.cutFor(links, ns)
 }
 
 // cutOneWay lets a replica no longer hear some others, or they it.

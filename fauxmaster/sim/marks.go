@@ -59,12 +59,19 @@ var Marks = map[string]string{
 	"struck when " + newlyElected:            "",
 	"struck when " + fenceNotKept:            "",
 	"struck when " + betweenSteps:            "",
+	"struck when " + newerTerm:               "",
+	"struck when " + replacedEntries:         "",
+	"struck when " + saidNotKept:             "",
 }
 
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
 	"task preempted":            "the scheduler does not name victims yet",
 	"done after it was refused": "what a cell must not come to is no aim",
+	// Crashes are aimed there for planted bugs only (aim.go).
+	"struck when " + newerTerm:       "only under an aim",
+	"struck when " + replacedEntries: "only under an aim",
+	"struck when " + saidNotKept:     "only under an aim",
 }
 
 // RequiredMarks are those that any few hundred seeds of 30 s come to.

@@ -521,12 +521,20 @@ func (r *replicaNode) appendNow(n int) {
 		}
 		sync = sync || it.append.Sync
 	}
+	last, _ := r.store.LastIndex()
+	term := r.store.HardState().GetTerm()
 	if len(groups) > 0 || hard != nil {
 		if !r.write("cannot write its log", func() error { return r.store.Append(groups, hard, sync) }) {
 			return
 		}
 	}
 	r.reaches(afterAppend)
+	if len(groups) > 0 && groups[0][0].GetIndex() <= last {
+		r.reaches(replacedEntries)
+	}
+	if hard.GetTerm() > term {
+		r.reaches(newerTerm)
+	}
 	r.appendQueue = r.appendQueue[n:]
 	r.appendBusy = false
 	r.appending -= n

@@ -68,6 +68,13 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("task %v/%d pends", j.Key(), index)
 		}
 	}
+	for j := range c.Jobs() {
+		// Only under an aim: elsewhere there are updates that wait for good reason.
+		_, inSet := j.AllocSet()
+		if w.cfg.Aim != "" && !inSet && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
+			return fmt.Sprintf("the update of %v rolls", j.Key())
+		}
+	}
 	for a := range c.PendingAllocs() {
 		if !w.swarm.tight {
 			return fmt.Sprintf("alloc %v/%d pends", a.Set().Key(), a.Index())

@@ -44,6 +44,7 @@ type truth struct {
 	started int
 	// How often each task of a batch job has failed.
 	failed map[[2]any]int
+	rules
 }
 
 type committed struct {
@@ -60,7 +61,7 @@ type doneAt struct {
 func newTruth(w *World) *truth {
 	return &truth{
 		w: w, cell: cell.New(cellID, 1), entries: map[uint64]committed{}, leaders: map[uint64]uint64{},
-		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{},
+		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
 	}
 }
 
@@ -69,7 +70,7 @@ func (t *truth) elected(id, term uint64) {
 	if other, ok := t.leaders[term]; ok && other != id {
 		t.w.fail("S1: replicas %d and %d were both elected in term %d", other, id, term)
 	}
-	t.leaders[term] = id
+	t.leaders[term], t.electedNs[term] = id, t.w.now
 	t.w.result.Elections++
 }
 
@@ -135,7 +136,10 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result)
 	}
 	for i, data := range entry.Ops {
 		op := new(borgpb.Op)
-		if proto.Unmarshal(data, op) != nil || op.RequestId == "" || results[i].GetRefusal() != nil || results[i].GetRepeated() {
+		if proto.Unmarshal(data, op) == nil && op.GetMachineDown() != nil && results[i].GetRefusal() == nil {
+			t.down(e, op.GetMachineDown())
+		}
+		if op.RequestId == "" || results[i].GetRefusal() != nil || results[i].GetRepeated() {
 			continue
 		}
 		d := t.done[op.RequestId]
@@ -176,6 +180,9 @@ func (t *truth) read(r *replicaNode, acked uint64) {
 }
 
 func (t *truth) event(e *cell.Event) {
+	if e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK {
+		t.taskEvent(e)
+	}
 	switch {
 	case e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE:
 		t.assigned[borglet.ID{JobUID: e.UID.String(), Index: e.Task, Attempt: e.Attempt}] = e.Machine
@@ -231,6 +238,8 @@ func (t *truth) starts(m *machine, r borglet.Record) {
 		t.ran[r.ID] = true
 	}
 	t.live(m, r.ID)
+	t.fits(m, r.ID)
+	t.notTooSoon(m, r.ID)
 }
 
 // live: S7 and S8, a process that runs is a copy that the log has on that

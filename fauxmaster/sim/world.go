@@ -294,6 +294,8 @@ func replicaEnd(id uint64) int { return int(id) }
 func machineEnd(i int) int     { return 100 + i }
 func clientEnd(i int) int      { return 10_000 + i }
 
+func isMachine(end int) bool { return end >= machineEnd(0) && end < clientEnd(0) }
+
 // network is what lies between the nodes.
 type network struct {
 	// How many faults cut each directed link, and how many let nothing through
@@ -348,6 +350,9 @@ func (w *World) send(from, to int, deliver func()) {
 		delay := between(r, 100*microsecond, 600*microsecond)
 		if !w.healed && chance(r, s.latePermille) {
 			delay += between(r, 0, s.lateNs)
+		}
+		if s.lateOrderPermille > 0 && !w.healed && isMachine(to) && chance(r, s.lateOrderPermille) {
+			delay += between(r, 0, s.lateOrderNs)
 		}
 		w.after(delay, func() { w.net.arrive(from, to, deliver) })
 	}
