@@ -101,6 +101,8 @@ func pebbleOptions(cfg *Config, readOnly bool) *pebble.Options {
 		// A cleaner that keeps old files also keeps the database from using them
 		// again once a goroutine has come to them.
 		opts.Cleaner = pebble.ArchiveCleaner{}
+		// Nothing merges the files that it writes out, so it must not wait for that.
+		opts.L0StopWritesThreshold = 1 << 20
 	}
 	for i := range opts.Levels {
 		opts.Levels[i].Compression = func() *block.CompressionProfile { return block.FastestCompression }
