@@ -27,9 +27,12 @@ var imports = map[string]struct {
 	ours  []string
 	never []string
 }{
+	// Who is who: whoever dials, listens or issues needs it, and it needs nobody.
+	"identity": {nil, []string{"google.golang.org/grpc"}},
+
 	"proto/borgpb":  {nil, []string{"google.golang.org/grpc"}},
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
-	"proto/door":    {[]string{"proto/borgpb"}, nil},
+	"proto/door":    {[]string{"identity", "proto/borgpb"}, nil},
 
 	"borgmaster/cell": {[]string{"proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
 	"scheduler":       {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
