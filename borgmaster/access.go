@@ -1,77 +1,42 @@
 package borgmaster
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/borgpb"
-	"borg/proto/door"
 )
 
-// access is which role may call which service or method; the longest entry
-// that begins a method's name decides, and what has no entry is refused.
-var access = []struct {
-	prefix string
-	roles  []borgpb.Role
-}{
-	{"/borgrpc.MasterService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_TASK, borgpb.Role_ROLE_MASTER, borgpb.Role_ROLE_SCHEDULER}},
-	{"/borgrpc.MemberService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_MASTER}},
-	{"/borgrpc.CheckpointService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_MASTER}},
-	{"/borgrpc.SchedulingService/", []borgpb.Role{borgpb.Role_ROLE_SCHEDULER}},
-	{"/borgrpc.ReplicaService/", []borgpb.Role{borgpb.Role_ROLE_MASTER}},
-	{"/borgrpc.RaftService/", []borgpb.Role{borgpb.Role_ROLE_MASTER}},
+// admins are the users who may change what belongs to the cell or to others.
+func (m *Master) admins() []string { return []string{m.cfg.FirstAdmin} }
+
+func (m *Master) isAdmin(caller identity.Name) bool {
+	return caller.Role == identity.User && slices.Contains(m.admins(), caller.ID)
 }
 
-// Guard returns the options that make a server keep to the table of who may
-// call what. Every server that serves a Master must be made with them.
-func Guard() []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			if err := admit(ctx, info.FullMethod); err != nil {
-				return nil, err
-			}
-			return handle(ctx, req)
-		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			if err := admit(stream.Context(), info.FullMethod); err != nil {
-				return err
-			}
-			return handle(srv, stream)
-		}),
+// forAdmins refuses everybody else.
+func (m *Master) forAdmins(caller identity.Name) error {
+	if m.isAdmin(caller) {
+		return nil
 	}
+	return status.Error(codes.PermissionDenied, m.needsAdmin(caller))
 }
 
-func admit(ctx context.Context, method string) error {
-	caller := door.Caller(ctx)
-	if caller.Role == borgpb.Role_ROLE_UNSPECIFIED {
-		return status.Errorf(codes.Unauthenticated, "%s: the caller does not say who it is", method)
-	}
-	for _, rule := range access {
-		if strings.HasPrefix(method, rule.prefix) {
-			if slices.Contains(rule.roles, caller.Role) {
-				return nil
-			}
-			break
-		}
-	}
-	return status.Errorf(codes.PermissionDenied, "%s is not for %s", method, roleName(caller.Role))
-}
-
-func roleName(r borgpb.Role) string {
-	return "the role " + strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
+// needsAdmin says what is missing and who can help.
+func (m *Master) needsAdmin(caller identity.Name) string {
+	return fmt.Sprintf("it needs the capability admin, which %s does not have; it can be granted by %s", caller.Words(), strings.Join(m.admins(), ", "))
 }
 
 // permit says whether caller may ask for op; nil means yes. Users have a say
 // over their own jobs and alloc sets; machines, clocks and formats are for
-// operators; what the cell does by itself is for nobody.
-func permit(caller *borgpb.Principal, operators []string, op *borgpb.Op) *borgpb.Refusal {
-	isOperator := slices.Contains(operators, caller.GetUser())
+// admins; what the cell does by itself is for nobody.
+func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+	isAdmin := m.isAdmin(caller)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
 	case *borgpb.Op_SubmitJob:
@@ -88,21 +53,20 @@ func permit(caller *borgpb.Principal, operators []string, op *borgpb.Op) *borgpb
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine,
 		*borgpb.Op_RaiseFormat, *borgpb.Op_Time:
-		if isOperator {
+		if isAdmin {
 			return nil
 		}
-		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "",
-			"user %q is not an operator of this cell; operators: %s", caller.GetUser(), strings.Join(operators, ", "))
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", m.needsAdmin(caller))
 	case nil:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, "", "the request holds no op")
 	default:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "this op is the cell's own; nobody may ask for it")
 	}
-	if owner == caller.GetUser() || isOperator {
+	if owner == caller.ID || isAdmin {
 		return nil
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
-		"it belongs to user %q and you are %q", owner, caller.GetUser())
+		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, m.needsAdmin(caller))
 }
 
 func refusal(kind borgpb.RefusalKind, object, format string, args ...any) *borgpb.Refusal {

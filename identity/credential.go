@@ -72,6 +72,9 @@ func (c *Credential) RenewAt() time.Time {
 // Expired says that nobody believes it any more.
 func (c *Credential) Expired(now time.Time) bool { return now.After(c.leaf.NotAfter) }
 
+// TLS is the credential as the library takes it.
+func (c *Credential) TLS() *tls.Certificate { return &c.tls }
+
 // Fingerprint tells one certificate from all others; what is stored of a token.
 func (c *Credential) Fingerprint() []byte { return Fingerprint(c.leaf) }
 

@@ -145,7 +145,7 @@ func (s *Source) ServerTLS() *tls.Config {
 		MinVersion: tls.VersionTLS13, NextProtos: nextProtos,
 		ClientAuth: tls.RequireAnyClientCert,
 		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
-			return &s.Current().tls, nil
+			return s.Current().TLS(), nil
 		},
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			_, err := s.Current().Trust.Verify(cs.PeerCertificates, ToCall, time.Now())
@@ -168,7 +168,7 @@ func (s *Source) ClientTLS(want Name) *tls.Config {
 	return &tls.Config{
 		MinVersion: tls.VersionTLS13, NextProtos: nextProtos,
 		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
-			return &s.Current().tls, nil
+			return s.Current().TLS(), nil
 		},
 		// The names are URIs, which the library does not look at: VerifyConnection
 		// does all of it, and is called for each connection.

@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -44,8 +45,8 @@ type Config struct {
 	// Id of the cell; not empty: masters of another cell are refused before
 	// the first mutation.
 	CellID string
-	// Who asks. DNS label.
-	User string
+	// Who asks. Required.
+	Identity *identity.Source
 	// Bound on each call with all its tries; zero: 30 s. A context that ends
 	// earlier wins.
 	Timeout time.Duration
@@ -57,6 +58,9 @@ type Config struct {
 func (c *Config) Validate() error {
 	if len(c.Masters) == 0 {
 		return errors.New("no addresses of masters")
+	}
+	if c.Identity == nil {
+		return errors.New("no certificate to show the masters")
 	}
 	if c.Timeout < 0 {
 		return fmt.Errorf("timeout %v is negative", c.Timeout)
@@ -94,7 +98,6 @@ func New(config Config) (*Client, error) {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{config: config}
-	who := &borgpb.Principal{User: config.User, Role: borgpb.Role_ROLE_USER}
 	// The library's own pause between dials grows to two minutes; a cell that
 	// comes back must be found at once.
 	dial := grpc.WithConnectParams(grpc.ConnectParams{
@@ -102,7 +105,7 @@ func New(config Config) (*Client, error) {
 		MinConnectTimeout: 2 * time.Second,
 	})
 	for _, addr := range config.Masters {
-		conn, err := door.Dial(addr, who, dial)
+		conn, err := door.Dial(addr, config.Identity, door.AnyMaster(config.Identity), dial)
 		if err != nil {
 			_ = c.Close()
 			return nil, err
@@ -168,6 +171,9 @@ func (c *Client) try(ctx context.Context, what string, f func(context.Context, b
 // again tells whether another replica, or the same one a little later, may do
 // better. Deadlines of the single try count as no answer; the caller's do not.
 func again(ctx context.Context, err error) bool {
+	if door.Distrusted(err) {
+		return false
+	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.ResourceExhausted:
 		return true

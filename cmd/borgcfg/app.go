@@ -36,7 +36,8 @@ func newApp(con *console) *ucli.App {
 		HideVersion:               true,
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "cell", Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration"},
-			&ucli.StringFlag{Name: "user", Usage: "`USER` to act as (default: $BORG_USER, then the name in the user's configuration, then the login name)"},
+			&ucli.StringFlag{Name: "identity", Usage: "`FILE` with the certificate to show (default: $BORG_IDENTITY, then the one that the cell file names)"},
+			&ucli.StringFlag{Name: "user", Usage: "`USER` whose jobs are meant where none is named (default: $BORG_USER, then the user in the certificate)"},
 			&ucli.DurationFlag{DefaultText: "30s for a call, as long as it takes for --wait", Name: "timeout", Usage: "give up after `DURATION`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "quiet", Aliases: []string{"q"}, Usage: "no progress and no hints"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "verbose", Aliases: []string{"v"}, Usage: "tell of each try to reach a master"},

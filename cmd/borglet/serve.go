@@ -22,6 +22,7 @@ import (
 	"borg/borglet/container"
 	"borg/cfg"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -69,6 +70,8 @@ type serve struct {
 	backoff   borglet.Backoff
 	keepBytes int64
 	log       *slog.Logger
+	// Who this borglet is to the masters.
+	source *identity.Source
 }
 
 func newServe(ctx *ucli.Context) (*serve, error) {
@@ -169,6 +172,9 @@ func (s *serve) run(ctx context.Context) error {
 		return cli.Errorf(cli.Failed, "listen on %s: %w", s.listen, err).Hint("choose another address with --listen")
 	}
 	defer listener.Close()
+	if err := s.identify(); err != nil {
+		return err
+	}
 	rt, err := container.New(container.Config{
 		Name: s.name, RunDir: s.runDir, Kind: s.runtime,
 		Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
@@ -187,7 +193,6 @@ func (s *serve) run(ctx context.Context) error {
 	if !caps.Limits {
 		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
 	}
-	s.log.Warn("callers are believed without proof; serve on loopback or a trusted network", "machine", s.name)
 	return s.serve(ctx, listener, agent)
 }
 
@@ -231,10 +236,14 @@ func reachable(addr, hostname string) string {
 
 // serve runs the agent and the server until ctx ends or one of them fails.
 func (s *serve) serve(ctx context.Context, listener net.Listener, agent *borglet.Agent) error {
-	server := door.NewServer()
+	server := door.NewServer(door.Config{Identity: s.source, Logger: s.log})
 	borgrpc.RegisterBorgletServiceServer(server, borglet.NewServer(agent))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return agent.Run(ctx) })
+	group.Go(func() error {
+		s.source.Run(ctx)
+		return nil
+	})
 	group.Go(func() error {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve: %w", err)
