@@ -4,16 +4,50 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/borgmaster/cell"
 	"borg/identity"
 	"borg/proto/borgpb"
 )
 
-// admins are the users who may change what belongs to the cell or to others.
-func (m *Master) admins() []string { return []string{m.cfg.FirstAdmin} }
+// admins are the users who may change what belongs to the cell or to others: as
+// the cell says, or the first one while it knows of none.
+func (m *Master) admins() []string {
+	var names []string
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if c.NumAdmins() == 0 {
+			return
+		}
+		for u := range c.Users() {
+			if c.Has(u.Name(), cell.Admin) {
+				names = append(names, u.Name())
+			}
+		}
+	})
+	if len(names) == 0 && m.cfg.FirstAdmin != "" {
+		names = []string{m.cfg.FirstAdmin}
+	}
+	return names
+}
+
+// revoked says whether a certificate was issued before the cell was told not to
+// believe it. Users can be revoked; a borglet's certificate is not renewed once
+// its machine has left, and a master's is worth nothing once it is no member.
+func (m *Master) revoked(name identity.Name, issued time.Time) bool {
+	if name.Role != identity.User {
+		return false
+	}
+	is := false
+	m.cfg.Log.View(func(c *cell.Cell) {
+		u := c.User(name.ID)
+		is = u != nil && issued.UnixNano() <= u.RevokedWallNs()
+	})
+	return is
+}
 
 func (m *Master) isAdmin(caller identity.Name) bool {
 	return caller.Role == identity.User && slices.Contains(m.admins(), caller.ID)
@@ -33,9 +67,12 @@ func (m *Master) needsAdmin(caller identity.Name) string {
 }
 
 // permit says whether caller may ask for op; nil means yes. Users have a say
-// over their own jobs and alloc sets; machines, clocks and formats are for
+// over their own jobs and alloc sets; machines and clocks are for
 // admins; what the cell does by itself is for nobody.
 func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+	if caller.Role == identity.Master {
+		return permitMaster(op)
+	}
 	isAdmin := m.isAdmin(caller)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
@@ -51,8 +88,8 @@ func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
-	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine,
-		*borgpb.Op_RaiseFormat, *borgpb.Op_Time:
+	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
+		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken:
 		if isAdmin {
 			return nil
 		}
@@ -67,6 +104,16 @@ func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
 		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, m.needsAdmin(caller))
+}
+
+// permitMaster says what a master may ask of the elected one in its own name:
+// what it takes to let in the holder of a token.
+func permitMaster(op *borgpb.Op) *borgpb.Refusal {
+	switch op.GetOp().(type) {
+	case *borgpb.Op_UseToken, *borgpb.Op_AddMachine, *borgpb.Op_SetMachine:
+		return nil
+	}
+	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "masters ask for this in nobody's name")
 }
 
 func refusal(kind borgpb.RefusalKind, object, format string, args ...any) *borgpb.Refusal {

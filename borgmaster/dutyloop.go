@@ -85,7 +85,14 @@ func (d *dutyLoop) Run(ctx context.Context) {
 		case <-d.wake:
 		case <-ticker.C:
 			state := d.m.cfg.Log.State()
-			d.step(duty.Ticked{Applied: state.Applied, Members: d.m.memberIDs()})
+			var format uint32
+			first := ""
+			d.m.cfg.Log.View(func(c *cell.Cell) {
+				if format = c.Format(); c.NumAdmins() == 0 {
+					first = d.m.cfg.FirstAdmin
+				}
+			})
+			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: d.m.memberIDs()})
 		}
 	}
 }
@@ -163,7 +170,7 @@ func (d *dutyLoop) hear(req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, er
 	if !ready {
 		return nil, status.Error(codes.Unavailable, "this replica has only just been elected; try again")
 	}
-	d.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown()})
+	d.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), Format: req.GetFormat()})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.Answer(), nil
@@ -207,6 +214,10 @@ func (d *dutyLoop) propose(ctx context.Context, e duty.Propose) bool {
 			logger.Warn("machine is down", "machine", e.Machine, "term", op.MachineDown.Term, "reason", op.MachineDown.Reason)
 		case *borgpb.Op_MachineUp:
 			logger.Info("machine is up again", "machine", e.Machine)
+		case *borgpb.Op_Grant:
+			logger.Info("the cell has its first admin", "user", op.Grant.User)
+		case *borgpb.Op_RaiseFormat:
+			logger.Info("cell is raised to a later format", "format", op.RaiseFormat.Format)
 		}
 	}
 	return err == nil

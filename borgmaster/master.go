@@ -57,6 +57,9 @@ type Config struct {
 	FirstAdmin string
 	// Period of polls of a machine at rest; 0: 2 s.
 	PollPeriod time.Duration
+	// The cell is not raised to a later format than this; 0: to any that all its
+	// replicas know.
+	MaxFormat uint32
 	// Monotonic clock; nil: time since New.
 	MonotonicNs func() int64
 	Build       string
@@ -117,7 +120,8 @@ func New(cfg Config) (*Master, error) {
 	m.shard = linkshard.New(linkshard.Config{
 		Core:     linkshard.CoreConfig{Replica: cfg.Replica, PeriodNs: cmp.Or(int64(cfg.PollPeriod), int64(2*time.Second))},
 		CellName: cfg.CellName, CellID: m.cellID,
-		Log: shardView{m}, Borglets: shardView{m}, Master: shardView{m},
+		Format: min(cmp.Or(cfg.MaxFormat, cell.BuildFormat), cell.BuildFormat),
+		Log:    shardView{m}, Borglets: shardView{m}, Master: shardView{m},
 		NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
 	})
 	cfg.Log.Subscribe((*ear)(m))
@@ -126,7 +130,7 @@ func New(cfg Config) (*Master, error) {
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Logger: m.cfg.Logger}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Logger: m.cfg.Logger}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.

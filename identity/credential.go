@@ -76,7 +76,7 @@ func (c *Credential) Expired(now time.Time) bool { return now.After(c.leaf.NotAf
 func (c *Credential) TLS() *tls.Certificate { return &c.tls }
 
 // Fingerprint tells one certificate from all others; what is stored of a token.
-func (c *Credential) Fingerprint() []byte { return Fingerprint(c.leaf) }
+func (c *Credential) Fingerprint() []byte { return Fingerprint(c.leaf.Raw) }
 
 // Encode writes the credential down, with its key.
 func (c *Credential) Encode() ([]byte, error) {

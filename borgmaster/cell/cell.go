@@ -14,7 +14,9 @@ type Cell struct {
 	// index and term of the last applied entry.
 	index, term uint64
 	format      uint32
-	clock       clock
+	// Latest format that may be applied; BuildFormat but for simulated builds.
+	build uint32
+	clock clock
 
 	// Jobs and alloc sets by key share one name space: at most one of both
 	// maps has a given key. A dead one stays until it is replaced or expires.
@@ -34,6 +36,9 @@ type Cell struct {
 	graveyard graveyard
 	// Who names whom as parent or in start_after; live jobs only.
 	links links
+
+	users  users
+	tokens tokens
 
 	requests requests
 	records  recordBook
@@ -55,12 +60,15 @@ func New(cellID string, epoch uint64) *Cell {
 		id:        cellID,
 		epoch:     epoch,
 		format:    1,
+		build:     BuildFormat,
 		jobs:      make(map[JobKey]*Job),
 		jobsByUID: make(map[UID]*Job),
 		sets:      make(map[JobKey]*AllocSet),
 		setsByU:   make(map[UID]*AllocSet),
 		machines:  make(map[string]*Machine),
 	}
+	c.users.byName = make(map[string]*User)
+	c.tokens.byHash = make(map[tokenHash]*token)
 	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
 	c.links.children = make(map[JobKey][]*Job)
@@ -97,7 +105,8 @@ func (c *Cell) WallNs() int64 { return c.clock.wallNs }
 func (c *Cell) WallSuspect() bool { return c.clock.suspect }
 
 // Diverged is not nil when the elected master logged another digest than ours
-// for an index that we remember. The replica must stop.
+// for an index that we remember, or a format that this build does not know. The
+// replica must stop.
 func (c *Cell) Diverged() error { return c.diverged }
 
 // Job returns the job of that key, dead or not; nil when there is none.

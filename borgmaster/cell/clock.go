@@ -61,8 +61,12 @@ func (c *Cell) checkRaiseFormat(o *borgpb.RaiseFormat) (commit, *borgpb.Refusal)
 	if o.Format <= c.format {
 		return nil, badState("cell", "the format is %d already", c.format)
 	}
-	if o.Format > buildFormat {
-		return nil, invalid("format", "format %d is not known; the latest is %d", o.Format, buildFormat)
+	if o.Format > c.build {
+		// Newer builds go on from here by rules that this one does not know.
+		if c.diverged == nil {
+			c.diverged = newerFormat(o.Format, c.build)
+		}
+		return nil, invalid("format", "format %d is not known; the latest is %d", o.Format, c.build)
 	}
 	return func(*borgpb.Result) {
 		c.format = o.Format

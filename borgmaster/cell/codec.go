@@ -90,6 +90,9 @@ func (d *decoder) done() error {
 	return nil
 }
 
+// more tells whether anything is left.
+func (d *decoder) more() bool { return !d.bad && len(d.b) > 0 }
+
 func (d *decoder) uint() uint64 {
 	n, size := binary.Uvarint(d.b)
 	// A varint whose last byte is zero has a shorter encoding.

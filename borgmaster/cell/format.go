@@ -1,21 +1,49 @@
 package cell
 
 import (
+	"fmt"
+
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"borg/proto/borgpb"
 )
 
-// buildFormat is the latest format that this build can apply.
-const buildFormat = 1
+// BuildFormat is the latest format that this build can apply.
+//
+// Format 2: refusals are remembered under their request ids; users, capabilities
+// and tokens.
+const BuildFormat = 2
+
+// BuildFormat is the latest format that this copy of the cell can apply.
+func (c *Cell) BuildFormat() uint32 { return c.build }
+
+// AsBuild makes the cell behave as a build that knows formats up to one only,
+// and fails when it is past that: simulated cells have replicas of mixed builds.
+func (c *Cell) AsBuild(format uint32) error {
+	c.build = format
+	if c.format > format {
+		return newerFormat(c.format, format)
+	}
+	return nil
+}
+
+func newerFormat(cell, build uint32) error {
+	return fmt.Errorf("the cell is of format %d, this build knows up to %d: use a newer build", cell, build)
+}
 
 // sinceFormat says in which format a field, an op or an enum value began, by
 // full name. What is not listed began in format 1. A build must refuse what
 // began later than the cell's format exactly as an older build that has never
 // heard of it would, so everything added to a message that reaches the log is
 // listed here.
-var sinceFormat = map[protoreflect.FullName]uint32{}
+var sinceFormat = map[protoreflect.FullName]uint32{
+	"borg.Op.grant": formatGrants, "borg.Op.revoke": formatGrants, "borg.Op.add_token": formatGrants, "borg.Op.use_token": formatGrants,
+	"borg.Grant.user": formatGrants, "borg.Grant.capability": formatGrants,
+	"borg.Revoke.user": formatGrants, "borg.Revoke.capability": formatGrants, "borg.Revoke.certificates_wall_ns": formatGrants,
+	"borg.AddToken.hash": formatGrants, "borg.AddToken.name": formatGrants, "borg.AddToken.expires_wall_ns": formatGrants,
+	"borg.UseToken.hash": formatGrants, "borg.UseToken.name": formatGrants,
+}
 
 // decode reads a message of the log. Bytes that are not one, and anything that
 // the format does not know at any depth, are malformed.

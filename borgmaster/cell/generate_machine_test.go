@@ -91,7 +91,7 @@ func (g *generator) addMachine(name string) *borgpb.Op {
 func (g *generator) clockOp() *borgpb.Op {
 	switch g.r.IntN(4) {
 	case 0:
-		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(g.r.IntN(3))}}}
+		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(g.r.IntN(BuildFormat + 1))}}}
 	case 1:
 		i, d, ok := g.c.LastDigest()
 		o := &borgpb.LogDigest{Index: i, Digest: d[:]}

@@ -15,16 +15,36 @@ import (
 	"borg/proto/borgpb"
 )
 
-const goldenLog, goldenDigest = "testdata/format1.log.gz", "testdata/format1.digest"
-
-// TestGoldenLog applies a recorded log of format 1 and wants the digest that
+// TestGoldenLog applies a recorded log of each format and wants the digest that
 // it led to when it was recorded, and on the way the digests that were logged.
-// No build may ever change what an old log means. It was recorded, and is with
-// -rewrite as long as nothing depends on format 1, from a random walk.
+// No build may ever change what an old log means. That of the latest format was
+// recorded, and is with -rewrite as long as nothing depends on it, from a random
+// walk.
 func TestGoldenLog(t *testing.T) {
 	if f := flag.Lookup("rewrite"); f != nil && f.Value.String() == "true" {
 		recordGolden(t)
 	}
+	for format := uint32(1); format <= BuildFormat; format++ {
+		t.Run(fmt.Sprint("format ", format), func(t *testing.T) { applyGolden(t, format) })
+	}
+}
+
+func goldenFiles(format uint32) (log, digest string) {
+	return fmt.Sprintf("testdata/format%d.log.gz", format), fmt.Sprintf("testdata/format%d.digest", format)
+}
+
+func goldenCell(t *testing.T, format uint32) *Cell {
+	t.Helper()
+	c := New("golden", 1)
+	// A build of its time: the log also asks for what came later.
+	if err := c.AsBuild(format); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func applyGolden(t *testing.T, format uint32) {
+	goldenLog, goldenDigest := goldenFiles(format)
 	file, err := os.Open(goldenLog)
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +58,7 @@ func TestGoldenLog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := New("golden", 1)
+	c := goldenCell(t, format)
 	for len(data) > 0 {
 		n := binary.BigEndian.Uint32(data)
 		c.Apply(c.Index()+1, 1+c.Index()/1000, data[4:4+n])
@@ -60,19 +80,24 @@ func goldenWords(c *Cell) string {
 
 func recordGolden(t *testing.T) {
 	g := generator{testLog: newTestLog(t), r: rand.New(rand.NewPCG(7, 42))}
-	g.c = New("golden", 1)
+	g.c = goldenCell(t, BuildFormat)
 	var log bytes.Buffer
 	z := gzip.NewWriter(&log)
-	for range 2_500 {
+	for i := range 2_500 {
 		g.cellNs += second / 5
 		g.wallNs += second / 5
 		g.term = 1 + g.c.Index()/1000
-		data := marshal(t, &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{g.next()}})
+		op := g.next()
+		if i == 0 && BuildFormat > 1 {
+			op = marshal(t, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+		}
+		data := marshal(t, &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{op}})
 		z.Write(binary.BigEndian.AppendUint32(nil, uint32(len(data))))
 		z.Write(data)
 		g.c.Apply(g.c.Index()+1, g.term, data)
 	}
 	z.Close()
+	goldenLog, goldenDigest := goldenFiles(BuildFormat)
 	if err := os.WriteFile(goldenLog, log.Bytes(), 0o644); err != nil {
 		t.Fatal(err)
 	}

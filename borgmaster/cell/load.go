@@ -116,6 +116,10 @@ func (l *loader) record(key, value []byte) error {
 	case kindRequest:
 		seq := k.uint64()
 		return errors.Join(k.done(), l.request(seq, d))
+	case kindUser:
+		return l.user(string(k.b), d)
+	case kindToken:
+		return l.token(k.b, d)
 	default:
 		return errors.New("it is of a kind that this build does not know")
 	}
@@ -129,8 +133,8 @@ func (l *loader) head(d *decoder) error {
 	if err := d.done(); err != nil {
 		return err
 	}
-	if c.format == 0 || c.format > buildFormat {
-		return fmt.Errorf("the cell is of format %d, this build knows up to %d: use a newer build", c.format, buildFormat)
+	if c.format == 0 || c.format > BuildFormat {
+		return newerFormat(c.format, BuildFormat)
 	}
 	if k := c.clock; k.cellNs < 0 || k.cellNs > maxTimeNs || k.wallNs < 0 || k.wallNs > maxTimeNs {
 		return errors.New("a time out of its range")
@@ -454,6 +458,12 @@ func (l *loader) request(seq uint64, d *decoder) error {
 	r := &request{
 		seq: seq, id: d.str(), madeWallNs: d.int(), doneWallNs: d.int(),
 		index: d.uint(), uid: d.uid(), updateUID: d.uid(), version: d.uint(),
+	}
+	if l.c.format >= formatRefusalsKept && d.more() {
+		r.refusal = &borgpb.Refusal{Kind: borgpb.RefusalKind(d.uint32()), Object: d.str(), Message: d.str(), Field: d.str()}
+		if _, known := borgpb.RefusalKind_name[int32(r.refusal.Kind)]; !known || r.refusal.Kind == 0 {
+			return errors.New("a request refused for no reason that this build knows")
+		}
 	}
 	if err := d.done(); err != nil {
 		return err

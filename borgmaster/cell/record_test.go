@@ -29,8 +29,8 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "diverged", "liveTasks", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
-		"requests.byID", "requests.queue", "requests.most"},
+		"records", "build", "diverged", "liveTasks", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list"},
 	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "copies", "allocs", "ports", "domains"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
@@ -41,6 +41,8 @@ var derivedFields = map[string][]string{
 	"Copy":    {"next"},
 	"Update":  {"down", "cursor"},
 	"request": {"gone"},
+	"User":    {"gone"},
+	"token":   {"gone"},
 }
 
 // TestEveryFieldCounts changes each field of each kind of record, one at a
@@ -117,6 +119,8 @@ func change1(r record, v reflect.Value) bool {
 		v.SetUint(v.Uint() ^ 1)
 	case reflect.String:
 		v.SetString(v.String() + "x")
+	case reflect.Array:
+		v.Index(0).SetUint(v.Index(0).Uint() ^ 1)
 	case reflect.Map:
 		m := reflect.MakeMap(v.Type())
 		m.SetMapIndex(reflect.ValueOf("new"), reflect.ValueOf("x"))
@@ -158,6 +162,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&Resources{CPUMilli: 12345}))
 	case *Exit:
 		v.Set(reflect.ValueOf(&Exit{Code: 99}))
+	case *borgpb.Refusal:
+		v.Set(reflect.ValueOf(&borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_LIMIT, Message: "other"}))
 	case *stopping:
 		v.Set(reflect.ValueOf(&stopping{index: 12345}))
 	case *waiting:

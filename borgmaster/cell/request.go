@@ -2,7 +2,12 @@ package cell
 
 import "borg/proto/borgpb"
 
-// request is the memory of one mutation that was done, so that a retry gets
+// formatRefusalsKept is the format from which on refusals are remembered. Before
+// it a try that was long under way could be done after a later try of the same
+// request was refused and its client told so.
+const formatRefusalsKept = 2
+
+// request is the memory of one mutation that was answered, so that a retry gets
 // the same answer.
 type request struct {
 	mark
@@ -10,13 +15,15 @@ type request struct {
 	id  string
 	// The client's clock when it made the id.
 	madeWallNs int64
-	// The cell's clock when the mutation was done.
+	// The cell's clock when the mutation was answered.
 	doneWallNs int64
 
 	index          uint64
 	uid, updateUID UID
 	version        uint64
-	gone           bool
+	// Nil: it was done.
+	refusal *borgpb.Refusal
+	gone    bool
 }
 
 // requests remembers ids for 15 minutes of wall time or 1,000,000 ids. What may
@@ -66,7 +73,7 @@ func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 }
 
 func (r *request) answer() *borgpb.Result {
-	res := &borgpb.Result{Index: r.index, Version: r.version, Repeated: true}
+	res := &borgpb.Result{Index: r.index, Version: r.version, Refusal: r.refusal, Repeated: true}
 	if !r.uid.IsZero() {
 		res.Uid = r.uid.String()
 	}
@@ -76,15 +83,28 @@ func (r *request) answer() *borgpb.Result {
 	return res
 }
 
-// remember keeps the result of a mutation that was done.
+// keepsRefusal tells whether a refusal is remembered. One that says that the
+// time of the request is out of range is not: the request itself says as much
+// each time. Nor is a bug of ours.
+func (c *Cell) keepsRefusal(op *borgpb.Op, r *borgpb.Refusal) bool {
+	switch {
+	case c.format < formatRefusalsKept, op.RequestId == "", len(op.RequestId) > maxRequestIDBytes,
+		op.RequestWallNs <= 0, op.RequestWallNs > maxTimeNs:
+		return false
+	}
+	return r.Kind != borgpb.RefusalKind_REFUSAL_KIND_TOO_OLD && r.Kind != borgpb.RefusalKind_REFUSAL_KIND_INTERNAL
+}
+
+// remember keeps the answer to a mutation.
 func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 	if op.RequestId == "" {
 		return
 	}
 	q := &c.requests
 	r := &request{
-		seq: q.nextSeq, id: op.RequestId, madeWallNs: op.RequestWallNs, doneWallNs: c.clock.wallNs,
-		index: res.Index, version: res.Version,
+		// A clock that is too far ahead is refused, and must not keep the memory of it for longer.
+		seq: q.nextSeq, id: op.RequestId, madeWallNs: min(op.RequestWallNs, c.clock.wallNs+requestMemoryNs), doneWallNs: c.clock.wallNs,
+		index: res.Index, version: res.Version, refusal: res.Refusal,
 	}
 	r.uid, _ = parseUID(res.Uid)
 	r.updateUID, _ = parseUID(res.UpdateUid)

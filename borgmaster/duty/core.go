@@ -32,6 +32,11 @@ const (
 	retryNs = 2e9
 	// Pause between two changes of what is said of a machine.
 	setPauseNs = 10e9
+	// Pause between two tries to raise the cell's format, or to grant its first
+	// admin.
+	raisePauseNs = 10e9
+	// Format in which a cell knows users.
+	usersFormat = 2
 	// The cell's clocks are moved on when no entry did for so long.
 	timeIdleNs = 10e9
 	// Of all machines, at most this part (per cent) and at least one a minute
@@ -62,6 +67,8 @@ type (
 		Replica  uint64
 		Contacts []*borgrpc.Contact
 		Unknown  []*borgpb.MachineReport
+		// Latest format of the cell that it can apply.
+		Format uint32
 	}
 	// Probed: a second replica tried a machine.
 	Probed struct {
@@ -77,10 +84,14 @@ type (
 		Machine string
 		OK      bool
 	}
-	// Ticked: time passed. Applied is the log's applied index.
+	// Ticked: time passed. Applied is the log's applied index, Format the cell's.
 	Ticked struct {
 		Applied uint64
-		Members []uint64
+		Format  uint32
+		// Whom to grant the capability admin; empty: somebody has it, or nobody is
+		// named.
+		FirstAdmin string
+		Members    []uint64
 	}
 )
 
@@ -113,7 +124,8 @@ func (Propose) effect() {}
 
 // Core is the pure middle of what the elected master does on its own: it
 // decides which replicas share the machines, which machines are down and up
-// again, follows what borglets say of their machines, and moves the clocks.
+// again, follows what borglets say of their machines, raises the cell's format,
+// names its first admin, and moves the clocks.
 //
 // A machine is down only when a live replica missed five polls of it while in
 // contact with this master, and a second replica failed to reach it too. What
@@ -134,10 +146,13 @@ type Core struct {
 	// Last applied index seen, and when it was new.
 	applied     uint64
 	appliedAtNs int64
+	// The format is not raised again before, nor the first admin named.
+	raiseAgainNs, grantAgainNs int64
 }
 
 type heardReplica struct {
 	heardNs int64
+	format  uint32
 	// Without a share until then, because others reach what it misses.
 	cutOffUntilNs int64
 	penaltyNs     int64
@@ -231,7 +246,7 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 		r = &heardReplica{}
 		d.replicas[e.Replica] = r
 	}
-	r.heardNs = now
+	r.heardNs, r.format = now, e.Format
 	d.decideLive(now)
 	for _, u := range e.Unknown {
 		if len(u.Tasks) == 0 {
@@ -354,6 +369,18 @@ func (d *Core) tick(now int64, e Ticked) []Effect {
 	for _, name := range slices.Sorted(maps.Keys(d.missing)) {
 		effects = append(effects, d.consider(now, d.missing[name])...)
 	}
+	if next := d.commonFormat(now); next > e.Format && now >= d.raiseAgainNs {
+		d.raiseAgainNs = now + raisePauseNs
+		effects = append(effects, Propose{Op: &borgpb.Op{
+			Reason: "every replica can apply it", Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: next}},
+		}})
+	}
+	if e.FirstAdmin != "" && e.Format >= usersFormat && now >= d.grantAgainNs {
+		d.grantAgainNs = now + raisePauseNs
+		effects = append(effects, Propose{Op: &borgpb.Op{
+			Reason: "the first admin, named when the cell was made", Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: e.FirstAdmin, Capability: "admin"}},
+		}})
+	}
 	if e.Applied != d.applied {
 		d.applied, d.appliedAtNs = e.Applied, now
 	}
@@ -362,6 +389,21 @@ func (d *Core) tick(now int64, e Ticked) []Effect {
 		effects = append(effects, Propose{Op: &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}}})
 	}
 	return effects
+}
+
+// commonFormat is the latest format that every member can apply; 0 while one of
+// them is silent: a replica that comes back with an older build must still be
+// able to go on.
+func (d *Core) commonFormat(now int64) uint32 {
+	heard := d.heardLately(now)
+	if len(heard) < len(d.members) || len(heard) == 0 {
+		return 0
+	}
+	least := d.replicas[heard[0]].format
+	for _, id := range heard[1:] {
+		least = min(least, d.replicas[id].format)
+	}
+	return least
 }
 
 // heardLately returns the members that have reported lately, in order.

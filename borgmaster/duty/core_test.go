@@ -83,7 +83,7 @@ func ids(t *testing.T, text string) []uint64 {
 func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 	t.Helper()
 	var text string
-	var replica, n uint64
+	var replica uint64
 	td.MaybeScanArgs(t, "replica", &replica)
 	switch td.Cmd {
 	case "elected":
@@ -98,6 +98,7 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 		return e
 	case "report":
 		e := Reported{Replica: replica}
+		td.MaybeScanArgs(t, "format", &e.Format)
 		for line := range strings.Lines(td.Input) {
 			f := strings.Fields(line)
 			switch f[1] {
@@ -135,8 +136,10 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 		return MachineGone{text}
 	case "tick":
 		td.ScanArgs(t, "members", &text)
-		td.MaybeScanArgs(t, "applied", &n)
-		return Ticked{Applied: n, Members: ids(t, text)}
+		e := Ticked{Members: ids(t, text)}
+		td.MaybeScanArgs(t, "applied", &e.Applied)
+		td.MaybeScanArgs(t, "format", &e.Format)
+		return e
 	}
 	t.Fatalf("unknown command %q", td.Cmd)
 	return nil
@@ -156,6 +159,8 @@ func showEffect(e Effect) string {
 			return fmt.Sprintf("set %s %v\n", op.SetMachine.Name, op.SetMachine.SetAttributes)
 		case *borgpb.Op_Time:
 			return "time\n"
+		case *borgpb.Op_RaiseFormat:
+			return fmt.Sprintf("raise the format to %d\n", op.RaiseFormat.Format)
 		}
 	}
 	return fmt.Sprintf("%#v\n", e)

@@ -58,9 +58,11 @@ type Config struct {
 	Core CoreConfig
 	// Name of the cell, for the tasks' environment, and its id.
 	CellName, CellID string
-	Log              Log
-	Borglets         Borglets
-	Master           Master
+	// Latest format of the cell that this replica can apply.
+	Format   uint32
+	Log      Log
+	Borglets Borglets
+	Master   Master
 	// Monotonic nanoseconds.
 	NowNs  func() int64
 	Logger *slog.Logger

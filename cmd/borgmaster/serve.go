@@ -38,6 +38,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
+			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
 		),
@@ -155,7 +156,7 @@ func (s *server) open() error {
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica,
 		Identity: s.source, Authority: s.authority, FirstAdmin: s.identity.Admin,
-		PollPeriod: s.flags.Duration("poll-period"), Build: cli.Build(), Logger: s.logger,
+		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
 		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir}

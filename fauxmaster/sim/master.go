@@ -33,6 +33,7 @@ func newMasterSide(r *replicaNode) *masterSide {
 	m := &masterSide{r: r, duties: duty.New()}
 	m.station = linkshard.NewStation(linkshard.Config{
 		Core:     linkshard.CoreConfig{Replica: r.id},
+		Format:   r.cell.BuildFormat(),
 		CellName: cellName, CellID: cellID, Log: logView{r}, NowNs: r.monoNs, Logger: slog.New(slog.DiscardHandler),
 	})
 	m.station.TakeNotes(linkshard.Notes{Reload: true, NewState: true})
@@ -126,7 +127,7 @@ func (m *masterSide) dutyTick() {
 	m.r.after(dutyTickNs, func() {
 		m.follow()
 		if m.dutyTerm != 0 {
-			m.step(duty.Ticked{Applied: m.r.cell.Index(), Members: memberIDs()})
+			m.step(duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: memberIDs()})
 		}
 		m.dutyTick()
 	})
@@ -289,7 +290,7 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 		done(nil, borgmaster.ErrNotElected)
 		return
 	}
-	m.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown()})
+	m.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), Format: req.GetFormat()})
 	resp := m.duties.Answer()
 	if len(req.GetReports().GetMachines()) == 0 {
 		done(resp, nil)

@@ -7,6 +7,7 @@
 package borgrpc
 
 import (
+	borgpb "borg/proto/borgpb"
 	protoreflect "google.golang.org/protobuf/reflect/protoreflect"
 	protoimpl "google.golang.org/protobuf/runtime/protoimpl"
 	reflect "reflect"
@@ -180,8 +181,11 @@ func (x *RenewResponse) GetCertificate() *Certificate {
 // JoinRequest is made with the certificate of a token.
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Ed25519, 32 bytes.
-	PublicKey     []byte `protobuf:"bytes,1,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// Ed25519, 32 bytes. Whoever asks again, because no answer came, brings the
+	// same.
+	PublicKey []byte `protobuf:"bytes,1,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// What the machine is, with the address of its borglet; of a user absent.
+	Spec          *borgpb.MachineSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -219,6 +223,13 @@ func (*JoinRequest) Descriptor() ([]byte, []int) {
 func (x *JoinRequest) GetPublicKey() []byte {
 	if x != nil {
 		return x.PublicKey
+	}
+	return nil
+}
+
+func (x *JoinRequest) GetSpec() *borgpb.MachineSpec {
+	if x != nil {
+		return x.Spec
 	}
 	return nil
 }
@@ -275,11 +286,7 @@ type InviteRequest struct {
 	// "user/<name>" or "borglet/<machine>".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Key of the token, Ed25519, 32 bytes. Its private part stays with the caller.
-	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
-	// As in borg.Op.
-	RequestId string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
-	// As in borg.Op. Nanoseconds since 1970.
-	RequestWallNs int64 `protobuf:"varint,4,opt,name=request_wall_ns,json=requestWallNs,proto3" json:"request_wall_ns,omitempty"`
+	PublicKey     []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -326,20 +333,6 @@ func (x *InviteRequest) GetPublicKey() []byte {
 		return x.PublicKey
 	}
 	return nil
-}
-
-func (x *InviteRequest) GetRequestId() string {
-	if x != nil {
-		return x.RequestId
-	}
-	return ""
-}
-
-func (x *InviteRequest) GetRequestWallNs() int64 {
-	if x != nil {
-		return x.RequestWallNs
-	}
-	return 0
 }
 
 // InviteResponse is what a token is made of.
@@ -825,7 +818,7 @@ var File_borgrpc_identity_proto protoreflect.FileDescriptor
 
 const file_borgrpc_identity_proto_rawDesc = "" +
 	"\n" +
-	"\x16borgrpc/identity.proto\x12\aborgrpc\"k\n" +
+	"\x16borgrpc/identity.proto\x12\aborgrpc\x1a\x14borgpb/machine.proto\"k\n" +
 	"\vCertificate\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12 \n" +
 	"\vauthorities\x18\x02 \x03(\fR\vauthorities\x12\x18\n" +
@@ -834,19 +827,17 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"\n" +
 	"public_key\x18\x01 \x01(\fR\tpublicKey\"G\n" +
 	"\rRenewResponse\x126\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\",\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"S\n" +
 	"\vJoinRequest\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x01 \x01(\fR\tpublicKey\"F\n" +
+	"public_key\x18\x01 \x01(\fR\tpublicKey\x12%\n" +
+	"\x04spec\x18\x02 \x01(\v2\x11.borg.MachineSpecR\x04spec\"F\n" +
 	"\fJoinResponse\x126\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"\x89\x01\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"B\n" +
 	"\rInviteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x02 \x01(\fR\tpublicKey\x12\x1d\n" +
-	"\n" +
-	"request_id\x18\x03 \x01(\tR\trequestId\x12&\n" +
-	"\x0frequest_wall_ns\x18\x04 \x01(\x03R\rrequestWallNs\"H\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\"H\n" +
 	"\x0eInviteResponse\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"O\n" +
 	"\x14CertifyMasterRequest\x12\x18\n" +
@@ -910,32 +901,34 @@ var file_borgrpc_identity_proto_goTypes = []any{
 	(*ListUsersRequest)(nil),      // 13: borgrpc.ListUsersRequest
 	(*ListUsersResponse)(nil),     // 14: borgrpc.ListUsersResponse
 	(*UserStatus)(nil),            // 15: borgrpc.UserStatus
+	(*borgpb.MachineSpec)(nil),    // 16: borg.MachineSpec
 }
 var file_borgrpc_identity_proto_depIdxs = []int32{
 	0,  // 0: borgrpc.RenewResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 1: borgrpc.JoinResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 2: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 3: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
-	15, // 4: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
-	1,  // 5: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
-	3,  // 6: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
-	5,  // 7: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
-	7,  // 8: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
-	9,  // 9: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
-	11, // 10: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
-	13, // 11: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
-	2,  // 12: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
-	4,  // 13: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
-	6,  // 14: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
-	8,  // 15: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
-	10, // 16: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
-	12, // 17: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
-	14, // 18: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
-	12, // [12:19] is the sub-list for method output_type
-	5,  // [5:12] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	16, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
+	0,  // 2: borgrpc.JoinResponse.certificate:type_name -> borgrpc.Certificate
+	0,  // 3: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
+	0,  // 4: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
+	15, // 5: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
+	1,  // 6: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
+	3,  // 7: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
+	5,  // 8: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
+	7,  // 9: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
+	9,  // 10: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
+	11, // 11: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
+	13, // 12: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
+	2,  // 13: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
+	4,  // 14: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
+	6,  // 15: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
+	8,  // 16: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
+	10, // 17: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
+	12, // 18: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
+	14, // 19: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
+	13, // [13:20] is the sub-list for method output_type
+	6,  // [6:13] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_identity_proto_init() }

@@ -2411,7 +2411,10 @@ type ReportRequest struct {
 	// with the first report to a newly elected master.
 	Unknown []*borgpb.MachineReport `protobuf:"bytes,5,rep,name=unknown,proto3" json:"unknown,omitempty"`
 	// Random id of the cell; one of another cell is refused.
-	CellId        string `protobuf:"bytes,6,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	CellId string `protobuf:"bytes,6,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	// Latest format of the cell that this replica can apply, or that its operator
+	// lets it; the cell is raised to what all replicas say.
+	Format        uint32 `protobuf:"varint,7,opt,name=format,proto3" json:"format,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2486,6 +2489,13 @@ func (x *ReportRequest) GetCellId() string {
 		return x.CellId
 	}
 	return ""
+}
+
+func (x *ReportRequest) GetFormat() uint32 {
+	if x != nil {
+		return x.Format
+	}
+	return 0
 }
 
 // Contact is how a shard gets on with a machine; sent when it changes, with every
@@ -2953,14 +2963,15 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xdc\x01\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xf4\x01\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
 	"\areports\x18\x03 \x01(\v2\r.borg.ReportsR\areports\x12,\n" +
 	"\bcontacts\x18\x04 \x03(\v2\x10.borgrpc.ContactR\bcontacts\x12-\n" +
 	"\aunknown\x18\x05 \x03(\v2\x13.borg.MachineReportR\aunknown\x12\x17\n" +
-	"\acell_id\x18\x06 \x01(\tR\x06cellId\"\x8f\x01\n" +
+	"\acell_id\x18\x06 \x01(\tR\x06cellId\x12\x16\n" +
+	"\x06format\x18\a \x01(\rR\x06format\"\x8f\x01\n" +
 	"\aContact\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x18\n" +
 	"\areached\x18\x02 \x01(\bR\areached\x12\x16\n" +

@@ -15,7 +15,7 @@ import (
 // no entry is for nobody; a test holds that each call has one. Handlers decide
 // further: what belongs to whom, and what needs a capability.
 var access = map[string][]identity.Role{
-	"/borgrpc.MasterService/Mutate":       {identity.User},
+	"/borgrpc.MasterService/Mutate":       {identity.User, identity.Master},
 	"/borgrpc.MasterService/GetCell":      {identity.User},
 	"/borgrpc.MasterService/GetJob":       {identity.User},
 	"/borgrpc.MasterService/ListJobs":     {identity.User},

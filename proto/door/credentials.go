@@ -23,6 +23,8 @@ type authInfo struct {
 	name identity.Name
 	// Of the certificate that was shown; zero on a socket of this machine.
 	issued, expires time.Time
+	// Fingerprint of that certificate.
+	shown []byte
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -44,7 +46,7 @@ func fromTLS(info credentials.AuthInfo) (authInfo, error) {
 		return authInfo{}, err
 	}
 	a := infoOf(credentials.PrivacyAndIntegrity, name)
-	a.issued, a.expires = leaf.NotBefore, leaf.NotAfter
+	a.issued, a.expires, a.shown = leaf.NotBefore, leaf.NotAfter, identity.Fingerprint(leaf.Raw)
 	return a, nil
 }
 

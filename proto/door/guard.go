@@ -27,6 +27,23 @@ func Caller(ctx context.Context) identity.Name {
 	return name
 }
 
+// As makes a call that is being served count as name's from here on: what a
+// master does on its own for somebody who has no say.
+func As(ctx context.Context, name identity.Name) context.Context {
+	return context.WithValue(ctx, callerKey{}, name)
+}
+
+// Shown is the fingerprint of the certificate with which the call that is being
+// served was made; nil on a socket.
+func Shown(ctx context.Context) []byte {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return nil
+	}
+	info, _ := p.AuthInfo.(authInfo)
+	return info.shown
+}
+
 // Callee says who answered a call that was made with grpc.Peer.
 func Callee(p *peer.Peer) identity.Name {
 	info, _ := p.AuthInfo.(authInfo)
