@@ -9,6 +9,7 @@ package client
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -132,6 +133,14 @@ func (c *Client) Timeout() time.Duration { return c.config.Timeout }
 // try calls f on one replica after another until one gives an answer, be it an
 // error of its own, or the time is up.
 func (c *Client) try(ctx context.Context, what string, f func(context.Context, borgrpc.MasterServiceClient) error) error {
+	return c.tryEach(ctx, what, func(ctx context.Context, r *replica) error { return f(ctx, r.master) })
+}
+
+func (c *Client) tryIdentity(ctx context.Context, what string, f func(context.Context, borgrpc.IdentityServiceClient) error) error {
+	return c.tryEach(ctx, what, func(ctx context.Context, r *replica) error { return f(ctx, borgrpc.NewIdentityServiceClient(r.conn)) })
+}
+
+func (c *Client) tryEach(ctx context.Context, what string, f func(context.Context, *replica) error) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
@@ -144,7 +153,7 @@ func (c *Client) try(ctx context.Context, what string, f func(context.Context, b
 		i := (first + n) % len(c.replicas)
 		r := c.replicas[i]
 		tryCtx, cancelTry := context.WithTimeout(ctx, tryTimeout)
-		err := f(tryCtx, r.master)
+		err := f(tryCtx, r)
 		cancelTry()
 		if !again(ctx, err) {
 			if err == nil {
@@ -230,6 +239,48 @@ func (c *Client) AddMachine(ctx context.Context, req *borgrpc.AddMachineRequest)
 		return nil, err
 	}
 	return resp, refused(resp.GetResult())
+}
+
+// WhoAmI asks what the caller is to the cell.
+func (c *Client) WhoAmI(ctx context.Context) (*borgrpc.WhoAmIResponse, error) {
+	var resp *borgrpc.WhoAmIResponse
+	err := c.tryIdentity(ctx, "ask who I am", func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
+		resp, err = m.WhoAmI(ctx, &borgrpc.WhoAmIRequest{})
+		return err
+	})
+	return resp, err
+}
+
+// ListUsers asks of whom the cell knows something.
+func (c *Client) ListUsers(ctx context.Context) ([]*borgrpc.UserStatus, error) {
+	var resp *borgrpc.ListUsersResponse
+	err := c.tryIdentity(ctx, "list the users", func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
+		resp, err = m.ListUsers(ctx, &borgrpc.ListUsersRequest{})
+		return err
+	})
+	return resp.GetUsers(), err
+}
+
+// Invite has the cell make a token for "user/NAME" or "borglet/MACHINE". Its key
+// is made here and leaves this process in the token alone.
+func (c *Client) Invite(ctx context.Context, name string) (*identity.Token, error) {
+	if err := c.checkCell(ctx); err != nil {
+		return nil, err
+	}
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	var resp *borgrpc.InviteResponse
+	err = c.tryIdentity(ctx, "make a token for "+name, func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
+		resp, err = m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	credential, err := identity.NewCredential(key, issuedOf(resp.GetCertificate()))
+	return &identity.Token{Credential: credential, Masters: resp.GetCertificate().GetMasters()}, err
 }
 
 // checkCell makes sure, once, that the masters are those of the cell that was

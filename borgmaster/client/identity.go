@@ -115,13 +115,22 @@ func AskAny(ctx context.Context, who *identity.Source, masters []string, ask fun
 		if err == nil {
 			return cert, nil
 		}
-		failed = fmt.Errorf("%s: %s", addr, door.Reason(err))
+		failed = &askError{addr, err}
 		if !again(ctx, err) {
 			return nil, failed
 		}
 	}
 	return nil, failed
 }
+
+// askError is what came of asking one master.
+type askError struct {
+	addr string
+	err  error
+}
+
+func (e *askError) Error() string { return e.addr + ": " + door.Reason(e.err) }
+func (e *askError) Unwrap() error { return e.err }
 
 func askOne(ctx context.Context, who *identity.Source, addr string, ask func(context.Context, borgrpc.IdentityServiceClient) (*borgrpc.Certificate, error)) (*borgrpc.Certificate, error) {
 	conn, err := door.Dial(addr, who, door.AnyMaster(who))
@@ -148,4 +157,20 @@ func Certify(ctx context.Context, who *identity.Source, masters []string, ask fu
 	}
 	c, err := identity.NewCredential(key, issuedOf(cert))
 	return c, cert.GetMasters(), err
+}
+
+// ReadToken reads a token, or the file that holds it.
+func ReadToken(tokenOrPath string) (*identity.Token, error) {
+	if identity.IsToken(tokenOrPath) {
+		return identity.ParseToken(tokenOrPath)
+	}
+	raw, err := os.ReadFile(tokenOrPath)
+	if err != nil {
+		return nil, fmt.Errorf("this is neither a token nor the file of one: %w", err)
+	}
+	token, err := identity.ParseToken(string(raw))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", tokenOrPath, err)
+	}
+	return token, nil
 }

@@ -167,6 +167,25 @@ func ReadUserConfig(path string) (*UserConfig, error) {
 	return &c, nil
 }
 
+// WriteUserConfig writes the user's config whole or not at all.
+func WriteUserConfig(path string, c *UserConfig) error {
+	raw, err := yaml.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("user config %s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("write user config: %w", err)
+	}
+	next := path + ".new"
+	if err := os.WriteFile(next, raw, 0o644); err != nil {
+		return fmt.Errorf("write user config: %w", err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("write user config: %w", err)
+	}
+	return nil
+}
+
 // Find finds the cell: --cell, $BORG_CELL, ./.borg/cell.yaml, the user's
 // config, in that order.
 func (l Lookup) Find() (*Place, error) {

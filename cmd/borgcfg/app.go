@@ -61,6 +61,10 @@ func waitFlag(usage string) ucli.Flag {
 	return &ucli.BoolFlag{DisableDefaultText: true, Name: "wait", Usage: usage}
 }
 
+func reasonFlag() ucli.Flag {
+	return &ucli.StringFlag{Name: "reason", Usage: "`WHY`, for the record"}
+}
+
 func fileFlags() []ucli.Flag {
 	return []ucli.Flag{
 		&ucli.StringSliceFlag{Name: "set", Usage: "give the file's parameter a value: `NAME=VALUE`; may be repeated"},
@@ -137,6 +141,15 @@ func commands(con *console) []*ucli.Command {
 			&ucli.StringFlag{Name: "job", Usage: "only of this `JOB` and its tasks"},
 			&ucli.StringFlag{Name: "machine", Usage: "only of this `MACHINE`"},
 			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50, or all with -o json)"}),
+		command(con, "login", "become a user of a cell with a token that an admin made", "TOKEN|FILE", 1, 1, login),
+		command(con, "whoami", "tell who you are to the cell, and what you may do", "", 0, 0, whoami, outputFlag()),
+		command(con, "can-i", "tell whether you may do something: yes, or no with exit code 8", "VERB [OBJECT]", 1, 2, canI),
+		command(con, "grant", "give a user a capability", "USER CAPABILITY", 2, 2, grant, reasonFlag()),
+		command(con, "revoke", "take a capability from a user", "USER CAPABILITY", 2, 2, revoke, reasonFlag()),
+		group("user", "the users of the cell",
+			command(con, "add", "make a token with which somebody becomes a user, once", "USER", 1, 1, userAdd),
+			command(con, "list", "list the users who were granted or revoked something", "", 0, 0, userList, outputFlag()),
+			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
 		command(con, "version", "tell which build this is", "", 0, 0, version),
 	}
@@ -150,6 +163,7 @@ func machineCommands(con *console) *ucli.Command {
 			&ucli.StringFlag{Name: "name", Usage: "`NAME` of the machine (default: what its borglet says)"},
 			&ucli.StringSliceFlag{Name: "label", Usage: "`KEY=VALUE`; may be repeated"},
 			&ucli.StringSliceFlag{Name: "attribute", Usage: "`KEY=VALUE` for constraints; may be repeated"}),
+		command(con, "invite", "make a token with which the borglet of a machine joins the cell, once", "MACHINE", 1, 1, machineInvite),
 		command(con, "remove", "take a machine out of the cell", "MACHINE", 1, 1, machineRemove,
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "force", Usage: "even if it still holds tasks"}),
 		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet),

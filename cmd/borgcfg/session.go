@@ -16,6 +16,7 @@ import (
 	"borg/borgmaster/client"
 	"borg/cfg"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgpb"
 )
 
@@ -31,6 +32,7 @@ type session struct {
 
 	end    context.CancelFunc
 	place  *client.Place
+	source *identity.Source
 	client *client.Client
 	owner  string
 	// Renews the certificate; ended by end.
@@ -92,7 +94,7 @@ func (s *session) master() (*client.Client, error) {
 	if s.flag.Bool("verbose") {
 		config.Log = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	s.place = place
+	s.place, s.source = place, source
 	s.client, err = client.New(config)
 	return s.client, err
 }

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
+	"crypto/ed25519"
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"borg/borgmaster/client"
 	"borg/cli"
 	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // cellFile is where a borglet keeps which cell it belongs to, and where its
@@ -17,9 +22,21 @@ func (s *serve) cellFile() string { return filepath.Join(s.dir, "cell.yaml") }
 
 const identityFile = "identity.pem"
 
-// identify reads who this borglet is. Masters may be called, to renew it, before
-// any of them has polled.
-func (s *serve) identify() error {
+// identify finds out who this borglet is: by the certificate that it has, or by
+// a token that it may join the cell with.
+func (s *serve) identify(ctx context.Context, spec *borgpb.MachineSpec) error {
+	stranger := s.remember()
+	if stranger == nil || s.join == "" {
+		return stranger
+	}
+	if err := s.joinCell(ctx, spec); err != nil {
+		return err
+	}
+	return s.remember()
+}
+
+// remember reads the certificate that an earlier start was given.
+func (s *serve) remember() error {
 	path := filepath.Join(s.dir, identityFile)
 	c, err := identity.ReadCredential(path)
 	if err != nil {
@@ -50,4 +67,36 @@ func (s *serve) identify() error {
 func (s *serve) stranger(format string, args ...any) error {
 	return cli.Errorf(cli.NotAllowed, format, args...).
 		Hint("an admin makes a token: borgcfg machine invite %s\nwith it: borglet serve --join TOKEN ...", s.name)
+}
+
+// joinCell shows the token to a master, and with it what this machine is: that
+// makes it a machine of the cell. The key never leaves this machine.
+func (s *serve) joinCell(ctx context.Context, spec *borgpb.MachineSpec) error {
+	token, err := client.ReadToken(s.join)
+	if err != nil {
+		return cli.Errorf(cli.Usage, "--join: %w", err)
+	}
+	name := token.Credential.Name
+	if becomes := name.Becomes(); becomes.Role != identity.Borglet || becomes.ID != s.name {
+		return cli.Errorf(cli.NotAllowed, "the token is for %s, and this is machine %s", becomes.Words(), s.name).
+			Hint("an admin makes one for it: borgcfg machine invite %s", s.name)
+	}
+	masters := token.Masters
+	if s.masters != "" {
+		masters = strings.Split(s.masters, ",")
+	}
+	c, masters, err := client.Certify(ctx, identity.NewSource(token.Credential, nil, nil), masters,
+		func(ctx context.Context, c borgrpc.IdentityServiceClient, public ed25519.PublicKey) (*borgrpc.Certificate, error) {
+			resp, err := c.Join(ctx, &borgrpc.JoinRequest{PublicKey: public, Spec: spec})
+			return resp.GetCertificate(), err
+		})
+	if err != nil {
+		return cli.Errorf(cli.NotAllowed, "join cell %s as machine %s: %w", name.Cell, s.name, err)
+	}
+	file := &client.CellFile{Cell: name.Cell, Masters: masters, Identity: identityFile}
+	if err := errors.Join(client.WriteCellFile(s.cellFile(), file), identity.WriteCredential(filepath.Join(s.dir, identityFile), c)); err != nil {
+		return cli.Errorf(cli.Failed, "%w", err)
+	}
+	s.log.Info("machine joined the cell", "cell", name.Cell, "machine", s.name, "addr", spec.GetAddr())
+	return nil
 }
