@@ -18,6 +18,10 @@ import (
 const (
 	// Of programs: renewed at half of it, by themselves.
 	Life = time.Hour
+	// Of borglets. Masters renew them, and an outage of all masters must not make
+	// strangers of all machines. What a borglet's is good for, the cell decides at
+	// each use: whether that machine is one of its own.
+	BorgletLife = 7 * 24 * time.Hour
 	// Of people: a working day. borgcfg renews it while it is used.
 	UserLife = 16 * time.Hour
 	// Of a token, from when it is made until it must have been used.
@@ -34,6 +38,8 @@ func LifeOf(r Role) time.Duration {
 	switch r {
 	case User:
 		return UserLife
+	case Borglet:
+		return BorgletLife
 	case Join:
 		return TokenLife
 	}

@@ -4,7 +4,7 @@
 //
 // A name is a URI, "spiffe://<cell>/<role>/<who>". A certificate has exactly
 // one, and nothing else that names anybody. It lives for an hour (a person's for
-// a working day) and is renewed at half its life, so that what was stolen is
+// a working day, a borglet's for a week) and is renewed at half its life, so that what was stolen is
 // soon worth nothing and what is revoked needs to be remembered for as short a
 // time.
 //

@@ -46,7 +46,7 @@ func (c *Cell) certifyBorglet(k int) error {
 	if has, err := identity.ReadCredential(path); err == nil && time.Now().Before(has.RenewAt()) {
 		return nil
 	}
-	credential, err := c.authority.Certify(identity.Name{Cell: c.Name, Role: identity.Borglet, ID: c.machineName(k)}, time.Now(), identity.Life)
+	credential, err := c.authority.Certify(identity.Name{Cell: c.Name, Role: identity.Borglet, ID: c.machineName(k)}, time.Now(), identity.BorgletLife)
 	if err != nil {
 		return err
 	}
