@@ -4,9 +4,8 @@
 //
 // A name is a URI, "spiffe://<cell>/<role>/<who>". A certificate has exactly
 // one, and nothing else that names anybody. It lives for an hour (a person's for
-// a working day, a borglet's for a week) and is renewed at half its life, so that what was stolen is
-// soon worth nothing and what is revoked needs to be remembered for as short a
-// time.
+// a working day, a borglet's for a week) and is renewed at half its life, so that
+// what was stolen is soon worth nothing.
 //
 // Names, authority and verification are pure: time and randomness are given.
 // Only Source keeps time. The package decides who somebody is; what he may do is
