@@ -9,6 +9,7 @@ package client
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -44,8 +46,8 @@ type Config struct {
 	// Id of the cell; not empty: masters of another cell are refused before
 	// the first mutation.
 	CellID string
-	// Who asks. DNS label.
-	User string
+	// Who asks. Required.
+	Identity *identity.Source
 	// Bound on each call with all its tries; zero: 30 s. A context that ends
 	// earlier wins.
 	Timeout time.Duration
@@ -57,6 +59,9 @@ type Config struct {
 func (c *Config) Validate() error {
 	if len(c.Masters) == 0 {
 		return errors.New("no addresses of masters")
+	}
+	if c.Identity == nil {
+		return errors.New("no certificate to show the masters")
 	}
 	if c.Timeout < 0 {
 		return fmt.Errorf("timeout %v is negative", c.Timeout)
@@ -94,7 +99,6 @@ func New(config Config) (*Client, error) {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{config: config}
-	who := &borgpb.Principal{User: config.User, Role: borgpb.Role_ROLE_USER}
 	// The library's own pause between dials grows to two minutes; a cell that
 	// comes back must be found at once.
 	dial := grpc.WithConnectParams(grpc.ConnectParams{
@@ -102,7 +106,7 @@ func New(config Config) (*Client, error) {
 		MinConnectTimeout: 2 * time.Second,
 	})
 	for _, addr := range config.Masters {
-		conn, err := door.Dial(addr, who, dial)
+		conn, err := door.Dial(addr, config.Identity, door.AnyMaster(config.Identity), dial)
 		if err != nil {
 			_ = c.Close()
 			return nil, err
@@ -129,6 +133,14 @@ func (c *Client) Timeout() time.Duration { return c.config.Timeout }
 // try calls f on one replica after another until one gives an answer, be it an
 // error of its own, or the time is up.
 func (c *Client) try(ctx context.Context, what string, f func(context.Context, borgrpc.MasterServiceClient) error) error {
+	return c.tryEach(ctx, what, func(ctx context.Context, r *replica) error { return f(ctx, r.master) })
+}
+
+func (c *Client) tryIdentity(ctx context.Context, what string, f func(context.Context, borgrpc.IdentityServiceClient) error) error {
+	return c.tryEach(ctx, what, func(ctx context.Context, r *replica) error { return f(ctx, borgrpc.NewIdentityServiceClient(r.conn)) })
+}
+
+func (c *Client) tryEach(ctx context.Context, what string, f func(context.Context, *replica) error) error {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	defer cancel()
@@ -141,7 +153,7 @@ func (c *Client) try(ctx context.Context, what string, f func(context.Context, b
 		i := (first + n) % len(c.replicas)
 		r := c.replicas[i]
 		tryCtx, cancelTry := context.WithTimeout(ctx, tryTimeout)
-		err := f(tryCtx, r.master)
+		err := f(tryCtx, r)
 		cancelTry()
 		if !again(ctx, err) {
 			if err == nil {
@@ -168,6 +180,9 @@ func (c *Client) try(ctx context.Context, what string, f func(context.Context, b
 // again tells whether another replica, or the same one a little later, may do
 // better. Deadlines of the single try count as no answer; the caller's do not.
 func again(ctx context.Context, err error) bool {
+	if door.Distrusted(err) {
+		return false
+	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.ResourceExhausted:
 		return true
@@ -224,6 +239,48 @@ func (c *Client) AddMachine(ctx context.Context, req *borgrpc.AddMachineRequest)
 		return nil, err
 	}
 	return resp, refused(resp.GetResult())
+}
+
+// WhoAmI asks what the caller is to the cell.
+func (c *Client) WhoAmI(ctx context.Context) (*borgrpc.WhoAmIResponse, error) {
+	var resp *borgrpc.WhoAmIResponse
+	err := c.tryIdentity(ctx, "ask who I am", func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
+		resp, err = m.WhoAmI(ctx, &borgrpc.WhoAmIRequest{})
+		return err
+	})
+	return resp, err
+}
+
+// ListUsers asks of whom the cell knows something.
+func (c *Client) ListUsers(ctx context.Context) ([]*borgrpc.UserStatus, error) {
+	var resp *borgrpc.ListUsersResponse
+	err := c.tryIdentity(ctx, "list the users", func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
+		resp, err = m.ListUsers(ctx, &borgrpc.ListUsersRequest{})
+		return err
+	})
+	return resp.GetUsers(), err
+}
+
+// Invite has the cell make a token for "user/NAME" or "borglet/MACHINE". Its key
+// is made here and leaves this process in the token alone.
+func (c *Client) Invite(ctx context.Context, name string) (*identity.Token, error) {
+	if err := c.checkCell(ctx); err != nil {
+		return nil, err
+	}
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	var resp *borgrpc.InviteResponse
+	err = c.tryIdentity(ctx, "make a token for "+name, func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
+		resp, err = m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public})
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	credential, err := identity.NewCredential(key, issuedOf(resp.GetCertificate()))
+	return &identity.Token{Credential: credential, Masters: resp.GetCertificate().GetMasters()}, err
 }
 
 // checkCell makes sure, once, that the masters are those of the cell that was

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -39,7 +40,7 @@ func startMaster(t *testing.T) *fakeMaster {
 		t.Fatal(err)
 	}
 	m := &fakeMaster{addr: l.Addr().String(), cellID: "id-1"}
-	s := door.NewServer()
+	s := door.NewServer(door.Config{Identity: source(t, identity.Master, "1")})
 	borgrpc.RegisterMasterServiceServer(s, m)
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Serve(l) })
@@ -51,7 +52,7 @@ func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*b
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.ops = append(m.ops, req.Op)
-	m.callers = append(m.callers, door.Caller(ctx).GetUser())
+	m.callers = append(m.callers, door.Caller(ctx).ID)
 	if m.mutate == nil {
 		return &borgrpc.MutateResponse{Result: &borgpb.Result{Index: 7}}, nil
 	}

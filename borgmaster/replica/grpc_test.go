@@ -14,6 +14,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/checkpoint"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/door"
 )
@@ -77,12 +78,13 @@ func (wc *wireCell) init(id uint64, join bool) {
 
 func (wc *wireCell) start(id uint64, l net.Listener) *wireReplica {
 	wc.t.Helper()
-	r, err := Open(Config{Store: checkpoint.Config{Dir: wc.path(id), TailEntries: 64}, FlushInterval: 20 * time.Millisecond})
+	own := source(wc.t, identity.Master, fmt.Sprint(id))
+	r, err := Open(Config{Identity: own, Store: checkpoint.Config{Dir: wc.path(id), TailEntries: 64}, FlushInterval: 20 * time.Millisecond})
 	if err != nil {
 		wc.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &wireReplica{Replica: r, server: door.NewServer(), cancel: cancel, ended: make(chan error, 2)}
+	w := &wireReplica{Replica: r, server: door.NewServer(door.Config{Identity: own}), cancel: cancel, ended: make(chan error, 2)}
 	r.RegisterServices(w.server)
 	wc.running[id] = w
 	go func() { _ = w.server.Serve(l) }()

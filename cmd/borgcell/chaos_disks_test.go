@@ -195,7 +195,7 @@ func (c *Cell) replace(t *testing.T, elected, lost int) *client.Client {
 		}
 		return out
 	})
-	fresh, err := client.New(client.Config{Masters: []string{c.masterAddr(number)}, User: c.user, Timeout: askWait, Log: c.log})
+	fresh, err := client.New(client.Config{Masters: []string{c.masterAddr(number)}, Identity: c.source, Timeout: askWait, Log: c.log})
 	if err != nil {
 		t.Fatal(err)
 	}
