@@ -10,7 +10,7 @@ SEEDS    ?= 1
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo cell test check lint race chaos proto bench fuzz sim clean
+.PHONY: help build demo cell test check lint race chaos proto bench fuzz sim mutants clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -33,6 +33,7 @@ test: build ## every test; those that need root or cgroups are skipped by name w
 lint: ## format, vet, modernisers, staticcheck, go.mod
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted (run gofmt -w):"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
+	$(GO) vet -tags mutants ./...
 	$(GO) fix -diff ./...
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
@@ -42,8 +43,9 @@ check: lint test ## what every commit passes: lint and test
 race: build ## every test under the race detector
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race ./...
 
-chaos: build ## the acceptance tests in full size: real processes, killed again and again (10 minutes)
-	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full $(GO) test ./cmd/borgcell ./cmd/borglet -v -p 1 -count=1 -timeout 30m
+chaos: build ## real cells killed, cut off, filled up, in full size (25 minutes); merges bin/bench.json
+	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
+		$(GO) test ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
 
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
@@ -63,6 +65,11 @@ sim: ## whole cells with faults, from seeds: make sim [SEED=1] [SEEDS=1] [DURATI
 	@$(GO) build -buildvcs=auto -o $(BIN)/ ./cmd/fauxmaster
 	@$(BIN)/fauxmaster simulate --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace) \
 		$(if $(STATE),--state $(STATE)) $(if $(REPLAY),--replay $(REPLAY)) $(if $(filter 1,$(SEEDS)),,--bench $(BIN)/bench.json)
+
+mutants: ## plant each known bug and see that the simulator finds it: make mutants [ONLY=name]; merges bin/bench.json
+	@mkdir -p $(BIN)
+	$(GO) build -tags mutants -o $(BIN)/fauxmaster-mutants ./cmd/fauxmaster
+	$(BIN)/fauxmaster-mutants mutants --bench $(BIN)/bench.json $(if $(ONLY),--only $(ONLY))
 
 clean: ## bin/ and the state of borgcell
 	rm -rf $(BIN) .borg

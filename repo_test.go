@@ -34,30 +34,33 @@ var imports = map[string]struct {
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
 	"proto/door":    {[]string{"identity", "proto/borgpb"}, nil},
 
-	"borgmaster/cell": {[]string{"proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
+	"borgmaster/cell": {[]string{"mutant", "proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
 	"scheduler":       {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
 	// The process around the search: follows a master, answers Explain.
 	"scheduler/process": {[]string{"identity", "scheduler", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
-	"checkpoint": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
+	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
-	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 	"borgmaster": {[]string{"identity", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// What the elected master does on its own.
-	"borgmaster/duty": {[]string{"borgmaster/linkshard", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
+	"borgmaster/duty": {[]string{"borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Which machines a replica polls, and what it makes of the answers.
-	"borgmaster/linkshard": {[]string{"borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 	// The Log in memory: tests now, the Fauxmaster later.
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
-	"borglet":           {[]string{"proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
+	"borglet":           {[]string{"mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
 
 	// The whole cell on one thread: every core, and what lies between them.
 	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "history", "proto/borgpb", "proto/borgrpc"},
 		[]string{"google.golang.org/grpc", "net"}},
+
+	// Bugs that can be planted in a build of its own; in all others it is false.
+	"mutant": {nil, []string{"os", "sync", "time"}},
 
 	"cfg": {[]string{"proto/borgpb", "spelling"}, nil},
 	// Measured numbers in a file: bench and the simulate command keep them alike.

@@ -342,6 +342,9 @@ func (a *Agent) do(e Effect) {
 
 // begin writes the intent, clears what an earlier run left, and starts.
 func (a *Agent) begin(r Record) error {
+	if err := a.store.reserve.startable(); err != nil {
+		return err
+	}
 	if err := a.store.Save(r); err != nil {
 		return err
 	}
@@ -400,7 +403,7 @@ func (a *Agent) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.Po
 
 // poll checks the fence, obeys, and answers. Only the loop calls it.
 func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
-	resp, effects, err := a.master.Poll(a.core, a.now(), req, func(f Fence) error { return f.Save(a.cfg.Dir) })
+	resp, effects, err := a.master.Poll(a.core, a.now(), req, a.store.SaveFence)
 	a.apply(effects)
 	if err != nil {
 		return nil, err

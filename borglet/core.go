@@ -6,6 +6,7 @@ import (
 	"slices"
 	"time"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -166,6 +167,14 @@ func (c *Core) poll(ev Polled) {
 			c.want(id, d)
 		}
 	}
+	if mutant.Planted(mutant.AbsenceStops) {
+		for _, id := range c.ids {
+			named := func(d *borgrpc.Desired) bool { other, _ := IDOf(d.GetCopy()); return other == id }
+			if !slices.ContainsFunc(ev.Desired, named) {
+				c.stop(id, &borgrpc.Stop{})
+			}
+		}
+	}
 	for _, copyID := range ev.Forget {
 		if id, err := IDOf(copyID); err == nil {
 			c.forget(id)
@@ -226,7 +235,7 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 		return
 	}
 	t.Stop = order
-	if t.phase == waiting || t.phase == backoff {
+	if t.phase == waiting || t.phase == backoff || mutant.Planted(mutant.StopLeaksProcess) {
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, "")
 		return
 	}

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -34,7 +35,7 @@ func (c *Core) recover(ev Recovered) {
 			// The end was counted when it was seen.
 			t.Failures = max(t.Failures, 1) - 1
 			c.backOff(t, t.Text)
-		case f.Observed.Kind != Exited && t.Boot != c.cfg.Boot:
+		case f.Observed.Kind != Exited && t.Boot != c.cfg.Boot && !mutant.Planted(mutant.RebootForgotten):
 			c.exited(t, &borgpb.Exit{Unknown: true, EndedWallNs: c.now.WallNs}, "the machine was restarted")
 		default:
 			c.adopt(t, f.Observed)
@@ -53,6 +54,9 @@ func (c *Core) adopt(t *task, o Observed) {
 		t.dueNs = c.now.MonoNs + t.Stop.GraceNs
 	}
 	o.Run = t.Run
+	if mutant.Planted(mutant.ZombieAdopted) && o.Kind == Exited {
+		o.Kind, o.Pid = Running, 1
+	}
 	c.seen(t, o)
 }
 

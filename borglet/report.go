@@ -6,6 +6,7 @@ import (
 	"hash"
 	"strings"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -51,7 +52,7 @@ func (c *Core) Running() []ID {
 // report is what is said of a copy. That it has ended is said once its record
 // says so too; until then, what was said last.
 func (t *task) report() *borgpb.TaskReport {
-	if t.phase == ended && !t.kept {
+	if t.phase == ended && !t.kept && !mutant.Planted(mutant.EndNotKept) {
 		if t.told == nil {
 			t.told = t.reportAs(borgpb.AttemptState_ATTEMPT_STATE_STARTING)
 			if t.Stop != nil || t.Run == 0 {

@@ -27,12 +27,14 @@ import (
 //	allocs/<alloc>/                 shared by the tasks of an alloc
 //	kept/<copy>/                    what forgotten copies wrote, bounded
 //	trash/                          forgotten copies on their way out
+//	reserve                         room for stops and ends on a full disk
 //
 // Every file is replaced whole and synced. Its methods may be called from
 // several goroutines, for different copies at once.
 type Store struct {
-	dir  string
-	kept *keptOutput
+	dir     string
+	kept    *keptOutput
+	reserve *reserve
 
 	mu sync.Mutex
 	// saved is the spec version on disk, per copy. Guarded by mu.
@@ -72,7 +74,11 @@ func OpenStore(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, kept: kept, saved: map[ID]uint64{}}
+	room, err := openReserve(dir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Store{dir: dir, kept: kept, reserve: room, saved: map[ID]uint64{}}
 	left, err := os.ReadDir(filepath.Join(dir, "trash"))
 	if err != nil {
 		return nil, fmt.Errorf("open borglet directory: %w", err)
@@ -93,8 +99,21 @@ func (s *Store) AllocDir(alloc string) string {
 	return filepath.Join(s.dir, "allocs", AllocName(alloc))
 }
 
-// Save writes a record, synced.
+// SaveFence writes the fence, synced; also on a full disk.
+func (s *Store) SaveFence(f Fence) error {
+	return s.reserve.spend(func() error { return f.Save(s.dir) })
+}
+
+// Save writes a record, synced. That a copy is to stop, or has ended, is written
+// on a full disk too.
 func (s *Store) Save(r Record) error {
+	if r.Stop == nil && r.Ended == 0 {
+		return s.save(r)
+	}
+	return s.reserve.spend(func() error { return s.save(r) })
+}
+
+func (s *Store) save(r Record) error {
 	dir := s.TaskDir(r.ID)
 	if err := s.make(r, dir); err != nil {
 		return err

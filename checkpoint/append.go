@@ -5,6 +5,8 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+
+	"borg/mutant"
 )
 
 // Append writes entries and hard state (either may be absent) in one batch, and
@@ -13,6 +15,8 @@ import (
 // After an error nothing more is written: a sync that failed cannot be
 // repeated.
 func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bool) error {
+	sync = sync && !mutant.Planted(mutant.LogNotSynced)
+	cut := !mutant.Planted(mutant.ConflictNotCut)
 	return s.guard("append to the log", func(gen *generation) error {
 		b := gen.db.NewBatch()
 		s.mu.Lock()
@@ -23,7 +27,7 @@ func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bo
 			if len(entries) == 0 {
 				continue
 			}
-			if first := entries[0].GetIndex(); first <= last {
+			if first := entries[0].GetIndex(); first <= last && cut {
 				if err := b.DeleteRange(logKey(first), logKey(last+1), nil); err != nil {
 					return err
 				}
@@ -68,7 +72,11 @@ func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bo
 func (s *Store) Compact(hold uint64) error {
 	s.mu.Lock()
 	l := &s.log
-	target := l.excess(s.header.GetIndex(), s.cfg.TailEntries, s.cfg.TailBytes)
+	limit := s.header.GetIndex()
+	if mutant.Planted(mutant.CompactedTooFar) {
+		limit = l.last()
+	}
+	target := l.excess(limit, s.cfg.TailEntries, s.cfg.TailBytes)
 	if target > hold {
 		target = max(hold, l.excess(s.header.GetIndex(), 4*s.cfg.TailEntries, 4*s.cfg.TailBytes))
 	}

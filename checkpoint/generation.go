@@ -30,7 +30,7 @@ type generation struct {
 	fs   vfs.FS
 	db   *pebble.DB
 	// See Config.Repeatable. unflushedBytes belongs to who may write.
-	repeatable     bool
+	repeatable     func() bool
 	unflushedBytes int
 
 	mu sync.Mutex
@@ -52,8 +52,8 @@ func openGeneration(cfg *Config, name string, readOnly bool) (*generation, error
 	if err != nil {
 		return nil, fmt.Errorf("open database %s: %w", dir, err)
 	}
-	g := &generation{name: name, dir: dir, fs: cfg.FS, db: db, refs: 1, repeatable: cfg.Repeatable && !readOnly}
-	if g.repeatable {
+	g := &generation{name: name, dir: dir, fs: cfg.FS, db: db, refs: 1, repeatable: cfg.Repeatable}
+	if !readOnly && g.repeatable != nil && g.repeatable() {
 		// What it found in its write-ahead log it would write out by and by.
 		if err := db.Flush(); err != nil {
 			return nil, errors.Join(fmt.Errorf("write out database %s: %w", dir, err), db.Close())
@@ -66,10 +66,10 @@ func openGeneration(cfg *Config, name string, readOnly bool) (*generation, error
 // the next of its own moments, so it is told to long before.
 func (g *generation) commit(b *pebble.Batch, opts *pebble.WriteOptions) error {
 	n := b.Len()
-	if err := b.Commit(opts); err != nil || !g.repeatable {
+	if err := b.Commit(opts); err != nil || g.repeatable == nil {
 		return err
 	}
-	if g.unflushedBytes += n; g.unflushedBytes < repeatableFlushBytes {
+	if g.unflushedBytes += n; g.unflushedBytes < repeatableFlushBytes || !g.repeatable() {
 		return nil
 	}
 	g.unflushedBytes = 0
@@ -92,12 +92,12 @@ func pebbleOptions(cfg *Config, readOnly bool) *pebble.Options {
 		WALBytesPerSync:             512 << 10,
 		BytesPerSync:                512 << 10,
 		CompactionConcurrencyRange:  func() (int, int) { return 1, 1 },
-		DisableAutomaticCompactions: cfg.Repeatable,
+		DisableAutomaticCompactions: cfg.Repeatable != nil,
 		DisableTableStats:           true,
 		ReadOnly:                    readOnly,
 		Logger:                      pebbleLogger{cfg.Logger},
 	}
-	if cfg.Repeatable {
+	if cfg.Repeatable != nil {
 		// A cleaner that keeps old files also keeps the database from using them
 		// again once a goroutine has come to them.
 		opts.Cleaner = pebble.ArchiveCleaner{}

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -157,7 +158,13 @@ func loadLog(db *pebble.DB, cacheLimit int) (logIndex, error) {
 		if err != nil {
 			return l, closeWith(it, err)
 		}
+		if n := len(l.runs); n > 0 && e.GetTerm() < l.runs[n-1].term {
+			return l, closeWith(it, fmt.Errorf("log entry %d is of term %d and the one before it of term %d: what it replaced was not removed", index, e.GetTerm(), l.runs[n-1].term))
+		}
 		l.append([]*raftpb.Entry{e})
+	}
+	if mutant.Planted(mutant.TailCut) && len(l.sizes) > 0 {
+		l.truncate(l.last())
 	}
 	return l, closeWith(it, it.Error())
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/cockroachdb/pebble/v2"
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -50,6 +51,7 @@ func (f *Flush) Count() int { return f.count }
 // Commit writes the records together with what they stand for. It does not
 // wait for the disk: after a crash either all of the batch is there or none.
 func (f *Flush) Commit(header *borgpb.CheckpointHeader) error {
+	early := mutant.Planted(mutant.HeaderBeforeRecords)
 	return f.s.guard("flush records", func(gen *generation) error {
 		if f.err != nil {
 			return f.err
@@ -60,6 +62,11 @@ func (f *Flush) Commit(header *borgpb.CheckpointHeader) error {
 		data, err := proto.Marshal(header)
 		if err != nil {
 			return err
+		}
+		if early {
+			if err := gen.db.Set(keyHeader, data, pebble.NoSync); err != nil {
+				return err
+			}
 		}
 		if err := f.batch.Set(keyHeader, data, nil); err != nil {
 			return err

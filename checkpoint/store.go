@@ -32,9 +32,10 @@ type Config struct {
 	// for followers that are slow; zero: 20,000 and 64 MiB.
 	TailEntries int
 	TailBytes   int
-	// Repeatable is for runs that must repeat exactly, whatever the machine's
-	// timing: the database does nothing but what a caller waits for.
-	Repeatable bool
+	// Repeatable, if not nil, is for runs that must repeat exactly, whatever the
+	// machine's timing: the database does nothing but what a caller waits for. It
+	// says whether the disk takes what the database has in memory now.
+	Repeatable func() bool
 }
 
 func (c *Config) setDefaults() {

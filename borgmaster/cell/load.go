@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"iter"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -471,6 +472,9 @@ func (l *loader) request(seq uint64, d *decoder) error {
 	}
 	if err := d.done(); err != nil {
 		return err
+	}
+	if mutant.Planted(mutant.RequestsLostOnLoad) {
+		return nil
 	}
 	q := &l.c.requests
 	if seq >= q.nextSeq || q.byID[r.id] != nil {

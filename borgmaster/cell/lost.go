@@ -3,6 +3,7 @@ package cell
 import (
 	"slices"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -30,7 +31,7 @@ func (c *Cell) checkMachineDown(o *borgpb.MachineDown) (commit, *borgpb.Refusal)
 	if m == nil {
 		return nil, notFound(clip(o.Name, 64), "there is no such machine")
 	}
-	if o.Term != c.now.term {
+	if o.Term != c.now.term && !mutant.Planted(mutant.StaleDownTaken) {
 		return nil, stale(m.name, "the verdict is of term %d, the present one is %d", o.Term, c.now.term)
 	}
 	if len(o.Reason) > maxReasonBytes {
@@ -129,7 +130,9 @@ func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine) (commit, *borgpb.Refusa
 	}
 	return func(res *borgpb.Result) {
 		m.draining, m.changedWallNs = o.Drain, c.clock.wallNs
-		c.dirty(m)
+		if !mutant.Planted(mutant.ChangeNotRecorded) {
+			c.dirty(m)
+		}
 		res.Uid, res.Version = m.uid.String(), m.version
 		if !o.Drain {
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UNDRAIN))

@@ -3,6 +3,7 @@ package cell
 import (
 	"slices"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -245,6 +246,8 @@ func (c *Cell) afterEnd(t *Task, to attemptState) (edge, state) {
 		return edgeLost, stateDead
 	case spec.Kind == borgpb.JobKind_JOB_KIND_SERVICE:
 		return edgeFail, statePending
+	case to == attemptFinished && mutant.Planted(mutant.FinishedPends):
+		return edgeFinish, statePending
 	case to == attemptFinished:
 		return edgeFinish, stateDead
 	case to == attemptLost:

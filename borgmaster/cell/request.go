@@ -1,6 +1,9 @@
 package cell
 
-import "borg/proto/borgpb"
+import (
+	"borg/mutant"
+	"borg/proto/borgpb"
+)
 
 // formatRefusalsKept is the format from which on refusals are remembered, and who
 // asked. Before it a try that was long under way could be done after a later try
@@ -59,7 +62,7 @@ func (c *Cell) checkRequest(op *borgpb.Op) (*borgpb.Result, *borgpb.Refusal) {
 	case op.RequestId == "":
 		return nil, nil
 	}
-	if r := c.requests.byID[op.RequestId]; r != nil {
+	if r := c.requests.byID[op.RequestId]; r != nil && !mutant.Planted(mutant.RequestNotAsked) {
 		if r.asked && r.user != op.Principal.GetUser() {
 			return nil, invalid("request_id", "another user's request has this id; make a new one")
 		}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -247,7 +248,9 @@ func (c *Cell) cutLast(j *Job) {
 	t := j.rows[len(j.rows)-1]
 	c.killTask(t, borgpb.StopCause_STOP_CAUSE_RESIZE, "the job became smaller")
 	c.abandon(t)
-	j.attemptFloor = max(j.attemptFloor, t.attempt)
+	if !mutant.Planted(mutant.AttemptReused) {
+		j.attemptFloor = max(j.attemptFloor, t.attempt)
+	}
 	j.count(stateDead, -1)
 	if t.flags&taskFinished != 0 {
 		j.finished--

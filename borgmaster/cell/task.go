@@ -3,6 +3,7 @@ package cell
 import (
 	"iter"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -90,7 +91,9 @@ func (c *Cell) move(t *Task, e edge, to state, reason string) {
 		if t.flags&taskFinished != 0 {
 			j.finished++
 		}
-		c.clearUpdating(t)
+		if !mutant.Planted(mutant.RollOutStuck) {
+			c.clearUpdating(t)
+		}
 	}
 	if t.attempt != 0 || to != stateDead {
 		t.changedWallNs = c.clock.wallNs
@@ -149,6 +152,10 @@ func (c *Cell) evict(t *Task, e edge, to state, cause borgpb.StopCause, reason s
 	c.retire(t)
 	c.setCopyState(p, attemptStopping)
 	c.order(p, cause, reason, graceNs)
+	if mutant.Planted(mutant.RoomFreedEarly) {
+		p.room().sub(p.res)
+		p.res = &Resources{}
+	}
 	c.move(t, e, to, reason)
 	ev := taskEvent(p, edgeEvents[e], stateRunning, to)
 	ev.Cause, ev.Reason = cause, reason

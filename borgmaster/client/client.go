@@ -30,9 +30,18 @@ import (
 
 const (
 	defaultTimeout = 30 * time.Second
-	// One replica may take so long before the next one is asked. A replica
-	// that is stopped or cut off neither answers nor refuses.
+	// One replica may take so long before it is given up. A replica that is
+	// stopped or cut off neither answers nor refuses.
 	tryTimeout = 5 * time.Second
+	// A mutation is short, and may be asked of several replicas. One that says
+	// nothing gets so long in the first round, and twice as long in each that
+	// follows: while the elected master is replaced nobody waits for a dead one.
+	mutateTryTimeout = time.Second
+	// A replica that is silent for so long is not waited for alone: the next one
+	// is asked as well, and the first answer counts.
+	slowAfter = 500 * time.Millisecond
+	// So many replicas are asked the same at once.
+	maxTries = 2
 	// Pause after a whole round of replicas without an answer, doubled with
 	// each round.
 	minPause = 25 * time.Millisecond
@@ -130,53 +139,6 @@ func (c *Client) Close() error {
 // Timeout is the bound on each call.
 func (c *Client) Timeout() time.Duration { return c.config.Timeout }
 
-// try calls f on one replica after another until one gives an answer, be it an
-// error of its own, or the time is up.
-func (c *Client) try(ctx context.Context, what string, f func(context.Context, borgrpc.MasterServiceClient) error) error {
-	return c.tryEach(ctx, what, func(ctx context.Context, r *replica) error { return f(ctx, r.master) })
-}
-
-func (c *Client) tryIdentity(ctx context.Context, what string, f func(context.Context, borgrpc.IdentityServiceClient) error) error {
-	return c.tryEach(ctx, what, func(ctx context.Context, r *replica) error { return f(ctx, borgrpc.NewIdentityServiceClient(r.conn)) })
-}
-
-func (c *Client) tryEach(ctx context.Context, what string, f func(context.Context, *replica) error) error {
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
-	defer cancel()
-	c.mu.Lock()
-	first := c.current
-	c.mu.Unlock()
-	failed := make(map[string]error)
-	pause := minPause
-	for n := 0; ; n++ {
-		i := (first + n) % len(c.replicas)
-		r := c.replicas[i]
-		tryCtx, cancelTry := context.WithTimeout(ctx, tryTimeout)
-		err := f(tryCtx, r)
-		cancelTry()
-		if !again(ctx, err) {
-			if err == nil {
-				c.mu.Lock()
-				c.current = i
-				c.mu.Unlock()
-			}
-			return answer(what, err)
-		}
-		if ctx.Err() == nil || failed[r.addr] == nil {
-			failed[r.addr] = err
-		}
-		c.config.Log.Debug("no answer from a replica", "replica", r.addr, "attempt", n+1, "err", err)
-		if ctx.Err() == nil && (n+1)%len(c.replicas) == 0 {
-			wait(ctx, pause/2+rand.N(pause))
-			pause = min(2*pause, maxPause)
-		}
-		if ctx.Err() != nil {
-			return c.gaveUp(ctx, what, began, failed)
-		}
-	}
-}
-
 // again tells whether another replica, or the same one a little later, may do
 // better. Deadlines of the single try count as no answer; the caller's do not.
 func again(ctx context.Context, err error) bool {
@@ -214,10 +176,8 @@ func (c *Client) Mutate(ctx context.Context, op *borgpb.Op) (*borgpb.Result, err
 	if err := c.checkCell(ctx); err != nil {
 		return nil, err
 	}
-	var resp *borgrpc.MutateResponse
-	err := c.try(ctx, "change the cell", func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
-		resp, err = m.Mutate(ctx, &borgrpc.MutateRequest{Op: op})
-		return err
+	resp, err := try(ctx, c, "change the cell", mutateTryTimeout, func(ctx context.Context, m borgrpc.MasterServiceClient) (*borgrpc.MutateResponse, error) {
+		return m.Mutate(ctx, &borgrpc.MutateRequest{Op: op})
 	})
 	if err != nil {
 		return nil, err
@@ -243,20 +203,15 @@ func (c *Client) AddMachine(ctx context.Context, req *borgrpc.AddMachineRequest)
 
 // WhoAmI asks what the caller is to the cell.
 func (c *Client) WhoAmI(ctx context.Context) (*borgrpc.WhoAmIResponse, error) {
-	var resp *borgrpc.WhoAmIResponse
-	err := c.tryIdentity(ctx, "ask who I am", func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
-		resp, err = m.WhoAmI(ctx, &borgrpc.WhoAmIRequest{})
-		return err
+	return tryIdentity(ctx, c, "ask who I am", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.WhoAmIResponse, error) {
+		return m.WhoAmI(ctx, &borgrpc.WhoAmIRequest{})
 	})
-	return resp, err
 }
 
 // ListUsers asks of whom the cell knows something.
 func (c *Client) ListUsers(ctx context.Context) ([]*borgrpc.UserStatus, error) {
-	var resp *borgrpc.ListUsersResponse
-	err := c.tryIdentity(ctx, "list the users", func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
-		resp, err = m.ListUsers(ctx, &borgrpc.ListUsersRequest{})
-		return err
+	resp, err := tryIdentity(ctx, c, "list the users", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.ListUsersResponse, error) {
+		return m.ListUsers(ctx, &borgrpc.ListUsersRequest{})
 	})
 	return resp.GetUsers(), err
 }
@@ -271,10 +226,8 @@ func (c *Client) Invite(ctx context.Context, name string) (*identity.Token, erro
 	if err != nil {
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
-	var resp *borgrpc.InviteResponse
-	err = c.tryIdentity(ctx, "make a token for "+name, func(ctx context.Context, m borgrpc.IdentityServiceClient) (err error) {
-		resp, err = m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public})
-		return err
+	resp, err := tryIdentity(ctx, c, "make a token for "+name, func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.InviteResponse, error) {
+		return m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public})
 	})
 	if err != nil {
 		return nil, err

@@ -47,6 +47,28 @@ func TestMutateKeepsItsRequestID(t *testing.T) {
 	}
 }
 
+// A replica that hangs is not waited for alone: another one is asked the same
+// while it is still being asked.
+func TestHungMaster(t *testing.T) {
+	hung, good := startMaster(t), startMaster(t)
+	hung.hung = make(chan error, 1)
+	c := newClient(t, Config{Masters: []string{hung.addr, deadAddr(t), good.addr}})
+	c.current = 0
+	result, err := c.Mutate(t.Context(), killOp())
+	if err != nil || result.Index != 7 {
+		t.Fatalf("Mutate = %v, %v", result, err)
+	}
+	if err := <-hung.hung; !errors.Is(err, context.Canceled) {
+		t.Errorf("the call that hung ended with %v, want that it was cancelled for the other's answer", err)
+	}
+	if len(hung.ops) != 1 || len(good.ops) != 1 || hung.ops[0].RequestId != good.ops[0].RequestId {
+		t.Errorf("the masters saw %v and %v, want one request twice", hung.ops, good.ops)
+	}
+	if c.current != 2 {
+		t.Errorf("replica %d is asked first from now on, want the one that answered", c.current)
+	}
+}
+
 // A single replica that has nobody elected for a while is asked again.
 func TestMutateWaitsForAnElection(t *testing.T) {
 	m := startMaster(t)
@@ -61,6 +83,26 @@ func TestMutateWaitsForAnElection(t *testing.T) {
 	result, err := c.Mutate(t.Context(), killOp())
 	if err != nil || result.Index != 9 || len(m.ops) != 4 {
 		t.Fatalf("Mutate = %v, %v after %d tries", result, err, len(m.ops))
+	}
+}
+
+// Nobody waits long for a replica that says nothing, at first.
+func TestMutateLeavesASilentReplica(t *testing.T) {
+	m := startMaster(t)
+	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		if len(m.ops) < 3 {
+			return nil, status.Error(codes.Unavailable, "nobody is elected")
+		}
+		return &borgpb.Result{Index: 9}, nil
+	}
+	c := newClient(t, Config{Masters: []string{m.addr}})
+	if _, err := c.Mutate(t.Context(), killOp()); err != nil {
+		t.Fatal(err)
+	}
+	for i, most := range []time.Duration{mutateTryTimeout, 2 * mutateTryTimeout, 4 * mutateTryTimeout} {
+		if i >= len(m.waits) || m.waits[i] > most {
+			t.Fatalf("the tries had %v, and try %d should have at most %v", m.waits, i, most)
+		}
 	}
 }
 

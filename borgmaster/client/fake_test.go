@@ -5,6 +5,7 @@ import (
 	"net"
 	"sync"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
@@ -30,7 +31,11 @@ type fakeMaster struct {
 	cellID  string
 	ops     []*borgpb.Op
 	callers []string
-	err     error
+	// How long each mutation would have been waited for.
+	waits []time.Duration
+	err   error
+	// Not nil: a mutation is never answered, and how its call ended comes here.
+	hung chan error
 }
 
 func startMaster(t *testing.T) *fakeMaster {
@@ -51,8 +56,17 @@ func startMaster(t *testing.T) *fakeMaster {
 func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*borgrpc.MutateResponse, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	if m.hung != nil {
+		m.ops = append(m.ops, req.Op)
+		<-ctx.Done()
+		m.hung <- ctx.Err()
+		return nil, ctx.Err()
+	}
 	m.ops = append(m.ops, req.Op)
 	m.callers = append(m.callers, door.Caller(ctx).ID)
+	if d, ok := ctx.Deadline(); ok {
+		m.waits = append(m.waits, time.Until(d))
+	}
 	if m.mutate == nil {
 		return &borgrpc.MutateResponse{Result: &borgpb.Result{Index: 7}}, nil
 	}

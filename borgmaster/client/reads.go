@@ -17,15 +17,9 @@ import (
 // call is one unary call with all its tries.
 func call[Req, Resp any](ctx context.Context, c *Client, what string, req *Req,
 	f func(borgrpc.MasterServiceClient, context.Context, *Req, ...grpc.CallOption) (*Resp, error)) (*Resp, error) {
-	var resp *Resp
-	err := c.try(ctx, what, func(ctx context.Context, m borgrpc.MasterServiceClient) (err error) {
-		resp, err = f(m, ctx, req)
-		return err
+	return try(ctx, c, what, tryTimeout, func(ctx context.Context, m borgrpc.MasterServiceClient) (*Resp, error) {
+		return f(m, ctx, req)
 	})
-	if err != nil {
-		return nil, err
-	}
-	return resp, nil
 }
 
 // GetCell says who is elected and how the cell is, as the replica that answers

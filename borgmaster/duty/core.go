@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"borg/borgmaster/linkshard"
+	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -217,6 +218,10 @@ func (d *Core) Step(now int64, event Event) []Effect {
 }
 
 func (d *Core) begin(now int64, e Elected) {
+	if mutant.Planted(mutant.DutiesOutliveTerm) && d.term != 0 {
+		d.term = e.Term
+		return
+	}
 	*d = Core{
 		term: e.Term, self: e.Self, electedNs: now, members: slices.Clone(e.Members),
 		replicas: map[uint64]*heardReplica{}, machines: map[string]*watched{},
@@ -297,7 +302,10 @@ func (d *Core) forgive(m *watched) {
 
 // consider asks a second replica when the first one's misses are enough.
 func (d *Core) consider(now int64, m *watched) []Effect {
-	if !m.up || m.missed < missesForDown || m.probing || m.proposing || now < m.tryAgainNs || now < d.electedNs+detectionNs {
+	if !m.up || m.missed < missesForDown || m.probing || m.proposing || now < m.tryAgainNs {
+		return nil
+	}
+	if now < d.electedNs+detectionNs && !mutant.Planted(mutant.WindowNotGranted) {
 		return nil
 	}
 	second := uint64(0)
@@ -315,6 +323,9 @@ func (d *Core) consider(now int64, m *watched) []Effect {
 		second = d.self
 	}
 	m.probing = true
+	if mutant.Planted(mutant.OneWitness) {
+		return d.judge(now, Probed{Machine: m.name, Replica: m.missedBy, Err: m.err})
+	}
 	return []Effect{Probe{Machine: m.name, Addr: m.addr, Replica: second}}
 }
 
@@ -451,7 +462,7 @@ type downBudget struct {
 func (b *downBudget) take(now int64, machines int) bool {
 	perMinute := max(int64(machines)*downsPerMinutePercent/100, 1)
 	each := 60e9 / perMinute
-	if b.wholeNs > now+60e9-each {
+	if b.wholeNs > now+60e9-each && !mutant.Planted(mutant.DownsUnbounded) {
 		return false
 	}
 	b.wholeNs = max(b.wholeNs, now) + each

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -92,7 +93,7 @@ func (cmp *Comparison) tell(now int64, id cell.CopyID, t *borgpb.TaskReport, bef
 	if old, ok := before[id]; ok && old.state == say.state && old.restarts == say.restarts && old.pid == say.pid {
 		say.untilNs, say.times = old.untilNs, old.times
 	}
-	if now >= say.untilNs || say.times == 0 {
+	if now >= say.untilNs && !mutant.Planted(mutant.ReportedOnce) || say.times == 0 {
 		cmp.Reports = append(cmp.Reports, clipped(t))
 		say.untilNs = now + min(tellAgainNs<<min(say.times, 10), tellAgainMaxNs)
 		say.times++

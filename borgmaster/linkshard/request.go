@@ -4,6 +4,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -68,7 +69,8 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 		if i < len(known.Versions) {
 			held[id] = known.Versions[i]
 		}
-		if terminal(t.State) && m.Copy(id) == nil && remembers(c, id) {
+		over := m.Copy(id) == nil || mutant.Planted(mutant.ForgetBeforeLogged)
+		if terminal(t.State) && over && remembers(c, id) {
 			req.Forget = append(req.Forget, copyID(id))
 		}
 	}
@@ -76,6 +78,9 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 	for p := range m.Copies() {
 		switch p.State() {
 		case borgpb.AttemptState_ATTEMPT_STATE_STOPPING:
+			if mutant.Planted(mutant.DuplicateLeftAlone) && p.Cause() == borgpb.StopCause_STOP_CAUSE_DUPLICATE {
+				continue
+			}
 			req.Stops = append(req.Stops, &borgrpc.Stop{
 				Copy: copyID(p.ID()), Cause: p.Cause(), Index: p.StopIndex(), GraceNs: p.GraceNs(),
 			})

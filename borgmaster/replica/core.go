@@ -3,11 +3,13 @@ package replica
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -265,6 +267,10 @@ func (c *Core) step(ev Event) {
 	case Change:
 		c.out.Proposed = append(c.out.Proposed, c.change(ev))
 	case Read:
+		if mutant.Planted(mutant.ReadWithoutAsking) && c.state.Settled {
+			c.out.Reads = append(c.out.Reads, ReadDone{ID: ev.ID, Index: c.state.Commit})
+			return
+		}
 		c.reads[ev.ID] = c.ticks
 		c.rn.ReadIndex(c.readContext(ev.ID))
 	case ForgetRead:
@@ -343,6 +349,16 @@ func (c *Core) append(m *raftpb.Message) {
 		}
 		c.members = membershipOf(&h)
 		c.applied, c.appliedTerm = h.GetIndex(), h.GetTerm()
+	}
+	if mutant.Planted(mutant.VoteNotKept) && a.Hard != nil {
+		a.Hard.Vote = nil
+	}
+	if mutant.Planted(mutant.VoteNotSynced) {
+		a.Sync = len(a.Entries) > 0
+	}
+	if mutant.Planted(mutant.AckBeforeSync) {
+		mine := func(m *raftpb.Message) bool { return m.GetTo() == c.cfg.ID }
+		c.out.Send = append(c.out.Send, slices.DeleteFunc(slices.Clone(a.responses), mine)...)
 	}
 	c.appendTicks = append(c.appendTicks, c.ticks)
 	c.out.Append = append(c.out.Append, a)

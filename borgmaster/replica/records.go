@@ -7,6 +7,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/checkpoint"
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -54,6 +55,9 @@ func PrepareFlush(store *checkpoint.Store, c *cell.Cell, m Membership) (*checkpo
 	d := c.Digest()
 	h.Digest = d[:]
 	h.Index, h.Term = c.Index(), c.Term()
+	if mutant.Planted(mutant.RecordsAhead) {
+		h.Index--
+	}
 	h.CellFormat = c.Format()
 	h.Epoch = c.Epoch()
 	h.CellTimeNs, h.WallTimeNs = c.TimeNs(), c.WallNs()

@@ -52,6 +52,11 @@ type Cell struct {
 	endRenewal func()
 	// Asks replica i+1 alone.
 	each []*client.Client
+	// Where a program listens whom others reach at an address, when something
+	// lies in between; nil: at that address.
+	behind func(addr string) string
+	// Changes how a program is started; nil: as it is.
+	alter func(*processSpec)
 }
 
 // OpenCell takes the directories of a cell for itself, removes what a killed
@@ -212,17 +217,16 @@ func (c *Cell) initMaster(ctx context.Context, i int) error {
 
 // StartMaster starts replica i and returns when it serves.
 func (c *Cell) StartMaster(ctx context.Context, i int) error {
-	name := c.masterName(i)
-	p := c.sup.add(processSpec{
+	name, listen := c.masterName(i), c.listenAddr(c.masterAddr(i))
+	return c.startAndServe(ctx, processSpec{
 		Name: name, Path: c.bin("borgmaster"), LogPath: c.logPath(name), Env: []string{c.envMark()},
-		Args: []string{"serve", "--dir", c.masterDir(i), "--run-dir", c.runOf(name), "--listen", c.masterAddr(i), "--log-format", "text"},
-	})
-	return c.startAndServe(ctx, p, c.masterAddr(i))
+		Args: []string{"serve", "--dir", c.masterDir(i), "--run-dir", c.runOf(name), "--listen", listen, "--log-format", "text"},
+	}, listen)
 }
 
 // StartBorglet starts the borglet of machine k and returns when it serves.
 func (c *Cell) StartBorglet(ctx context.Context, k int) error {
-	name := c.machineName(k)
+	name, listen := c.machineName(k), c.listenAddr(c.borgletAddr(k))
 	share, err := c.share()
 	if err != nil {
 		return err
@@ -233,17 +237,28 @@ func (c *Cell) StartBorglet(ctx context.Context, k int) error {
 	if err := c.certifyBorglet(k); err != nil {
 		return err
 	}
-	p := c.sup.add(processSpec{
+	return c.startAndServe(ctx, processSpec{
 		Name: name, Path: c.bin("borglet"), LogPath: c.logPath(name), Env: []string{c.envMark()},
-		Args: []string{"serve", "--name", name, "--dir", c.borgletDir(k), "--run-dir", c.runOf(name), "--listen", c.borgletAddr(k),
+		Args: []string{"serve", "--name", name, "--dir", c.borgletDir(k), "--run-dir", c.runOf(name), "--listen", listen, "--advertise", c.borgletAddr(k),
 			"--capacity", share, "--task-ports", c.taskPorts(k), "--attr", "rack=" + c.rack(k), "--runtime", c.Runtime, "--log-format", "text"},
-	})
-	return c.startAndServe(ctx, p, c.borgletAddr(k))
+	}, listen)
+}
+
+// listenAddr is where a program listens whom others reach at addr.
+func (c *Cell) listenAddr(addr string) string {
+	if c.behind == nil {
+		return addr
+	}
+	return c.behind(addr)
 }
 
 // startAndServe starts a process and waits until its door is open. One that
 // dies before is an error with the end of its log.
-func (c *Cell) startAndServe(ctx context.Context, p *process, addr string) error {
+func (c *Cell) startAndServe(ctx context.Context, spec processSpec, addr string) error {
+	if c.alter != nil {
+		c.alter(&spec)
+	}
+	p := c.sup.add(spec)
 	ctx, cancel := context.WithTimeout(ctx, serveWait)
 	defer cancel()
 	if err := p.start(ctx); err != nil {

@@ -29,6 +29,7 @@ func waiter(dir string, code int) *borgpb.JobSpec {
 // A borglet that was killed finds all its tasks again, and knows truly how one
 // ended that did so meanwhile.
 func TestBorgletIsKilled(t *testing.T) {
+	alongside(t)
 	const exitCode = 7
 	c := chaosCell(t, 1, 1)
 	before := c.run(t, "web", sleepers(size(12, 100)))
@@ -120,6 +121,7 @@ func runInBackground(t *testing.T, l layout) (cmd *exec.Cmd, logPath string) {
 // A run that was killed is swept by the next one, which is the same cell; and
 // that leaves nothing when it is told to stop.
 func TestKilledRunIsSwept(t *testing.T) {
+	alongside(t)
 	l := chaosLayout(t, 1, 1)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)

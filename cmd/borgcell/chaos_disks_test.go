@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -48,48 +47,11 @@ func (c *Cell) must(t *testing.T, program string, args ...string) string {
 	return out
 }
 
-// All masters die at once, in the middle of writes, again and again: whatever
-// was acknowledged is there afterwards, once, and no task notices.
-func TestAllMastersAreKilledUnderWrites(t *testing.T) {
-	c := chaosCell(t, 5, 1)
-	before := c.run(t, "web", sleepers(size(3, 30)))
-	loadCtx, endLoad := context.WithCancel(t.Context())
-	var l load
-	var loader sync.WaitGroup
-	loader.Go(func() { l.run(loadCtx, c) })
-	defer loader.Wait()
-	defer endLoad()
-	for range size(2, 20) {
-		goal := l.acknowledged() + size(20, 100)
-		waitFor(t, "the load goes on", func() string {
-			if n := l.acknowledged(); n < goal {
-				return fmt.Sprintf("%d of %d submits", n, goal)
-			}
-			return ""
-		})
-		for i := 1; i <= c.Masters; i++ {
-			if err := c.Kill(c.masterName(i)); err != nil {
-				t.Fatal(err)
-			}
-		}
-		if err := c.StartMasters(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	endLoad()
-	loader.Wait()
-	if err := until(shortly(t), "the cell works again", c.ready); err != nil {
-		t.Fatal(err)
-	}
-	c.checkAcks(t, &l)
-	c.stillSame(t, before, "web")
-	t.Logf("%d times all masters killed, %d submits acknowledged, %d not", size(2, 20), len(l.acks), len(l.errs))
-}
-
 // A replica that lost its disk does not come back under its number; another
 // takes its place, gets the whole cell as a checkpoint, and its vote; the one
 // that was taken out is not heard any more.
 func TestLostDiskIsReplaced(t *testing.T) {
+	alongside(t)
 	c := chaosCell(t, 3, 1)
 	before := c.run(t, "web", sleepers(3))
 	jobs := size(100, 3000)
@@ -248,6 +210,7 @@ func (c *Cell) oldDiskIsNotHeard(t *testing.T, lost int, old string) {
 // sent a checkpoint, and the cell is the same on all replicas after a restart of
 // all.
 func TestLogIsCompacted(t *testing.T) {
+	alongside(t)
 	if size(0, 1) == 0 {
 		t.Skip("writes more than a replica keeps of its log; set BORG_CHAOS=full")
 	}
@@ -304,6 +267,7 @@ func TestLogIsCompacted(t *testing.T) {
 // A checkpoint of a running replica and of a stopped one are the same cell to
 // those who open them, and a file with one wrong byte is refused by all.
 func TestCheckpointsOfACell(t *testing.T) {
+	alongside(t)
 	c := chaosCell(t, 3, 1)
 	c.run(t, "web", sleepers(2))
 	c.submitMany(t, size(20, 1000), unplaceable())

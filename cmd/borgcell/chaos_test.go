@@ -47,6 +47,10 @@ func TestMain(m *testing.M) {
 		if builds.dir != os.Getenv("BORG_BIN") {
 			os.RemoveAll(builds.dir)
 		}
+		if err := writeFigures(); err != nil {
+			fmt.Fprintln(os.Stderr, "figures:", err)
+			code = max(code, 1)
+		}
 		os.Exit(code)
 	}))
 }
@@ -74,6 +78,18 @@ func programsDir(t *testing.T) string {
 
 var cellsMade atomic.Int32
 
+// portsEach is how many ports the addresses of one cell of a test lie among.
+const portsEach = 200
+
+// alongside lets small tests run side by side: they mostly wait. In full size
+// each has the machine to itself, so that its figures are its own.
+func alongside(t *testing.T) {
+	t.Helper()
+	if size(1, 0) == 1 {
+		t.Parallel()
+	}
+}
+
 // chaosLayout is the layout of a cell of a test's own: no other test, and no
 // other run of the tests, has its name, its directories or its ports.
 func chaosLayout(t *testing.T, masters, machines int) layout {
@@ -96,18 +112,30 @@ func chaosLayout(t *testing.T, masters, machines int) layout {
 		TaskPortBase: 30000, Capacity: "cpu=4,mem=8GiB,disk=20GiB", Runtime: "auto",
 		dir: filepath.Join(dir, "cell"), RunDir: filepath.Join(dir, "run"), binDir: programsDir(t),
 	}
-	for l.PortBase = 10000 + os.Getpid()%100*100; l.PortBase < 30000; l.PortBase += 200 {
+	// Below the ports that other cells of this machine grant to their tasks.
+	const first, end = 10000, 20000
+	for try := range (end - first) / portsEach {
+		// Two cells of one run never try the same ports.
+		l.PortBase = first + (os.Getpid()+n+try*32)*portsEach%(end-first)
 		if (&Cell{layout: l}).checkPorts() == nil {
 			return l
 		}
 	}
-	t.Fatal("no free ports from 10000 to 30000")
+	t.Fatalf("no free ports from %d to %d", first, end)
 	return l
 }
 
 // chaosCell starts a cell, which is stopped at the end of the test; nothing of
 // it may be left then.
 func chaosCell(t *testing.T, masters, machines int) *Cell {
+	t.Helper()
+	c := newChaosCell(t, masters, machines)
+	c.startAll(t)
+	return c
+}
+
+// newChaosCell makes a cell of which nothing runs yet.
+func newChaosCell(t *testing.T, masters, machines int) *Cell {
 	t.Helper()
 	l := chaosLayout(t, masters, machines)
 	c, err := OpenCell(t.Context(), l, false, slog.New(slog.DiscardHandler))
@@ -122,6 +150,8 @@ func chaosCell(t *testing.T, masters, machines int) *Cell {
 			if err := c.DownAll(ctx); err != nil {
 				t.Errorf("down: %v", err)
 			}
+			// Before the sweep, which would end them.
+			c.noOrphans(ctx, t)
 		}
 		if err := c.Stop(ctx); err != nil {
 			t.Errorf("stop: %v", err)
@@ -131,13 +161,17 @@ func chaosCell(t *testing.T, masters, machines int) *Cell {
 			t.Errorf("left after the stop: %v, %v", left, err)
 		}
 	})
+	return c
+}
+
+func (c *Cell) startAll(t *testing.T) {
+	t.Helper()
 	if err := c.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if runtimes, err := c.runtimes(t.Context()); err == nil {
 		t.Log(runtimes)
 	}
-	return c
 }
 
 // shortly bounds a wait that should take a moment.
@@ -168,11 +202,15 @@ func unplaceable() *borgpb.JobSpec {
 
 // submit submits a job of our own and returns its uid.
 func (c *Cell) submit(ctx context.Context, name string, spec *borgpb.JobSpec) (*borgpb.Result, error) {
-	raw, err := proto.Marshal(spec)
-	if err != nil {
+	return c.submitOp(ctx, &borgpb.SubmitJob{Name: name}, spec)
+}
+
+func (c *Cell) submitOp(ctx context.Context, submit *borgpb.SubmitJob, spec *borgpb.JobSpec) (result *borgpb.Result, err error) {
+	submit.User = c.user
+	if submit.Spec, err = proto.Marshal(spec); err != nil {
 		return nil, err
 	}
-	return c.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: c.user, Name: name, Spec: raw}}})
+	return c.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: submit}})
 }
 
 // run submits a service and waits until all its tasks run.
@@ -197,24 +235,40 @@ func (c *Cell) run(t *testing.T, name string, spec *borgpb.JobSpec) snapshot {
 // stillSame fails the test unless the same processes run as before.
 func (c *Cell) stillSame(t *testing.T, before snapshot, jobs ...string) {
 	t.Helper()
-	if err := c.unchanged(shortly(t), before, jobs...); err != nil {
+	now, err := c.snap(shortly(t), jobs...)
+	if err != nil {
 		t.Error(err)
 	}
+	if diff := before.difference(now); diff != "" {
+		t.Error(expected(fmt.Sprintf("the same processes as before (%s)", before.pids()), "%s", diff))
+	}
+	counted(t, "chaos.tasks_died", len(before)-before.alive())
+}
+
+// electedNow waits until somebody is elected.
+func (c *Cell) electedNow(ctx context.Context) (elected int, err error) {
+	err = until(ctx, "a master is elected", func(ctx context.Context) (err error) {
+		elected, err = c.Elected(ctx)
+		return err
+	})
+	return elected, err
 }
 
 // allJobs lists all our jobs by name.
 func (c *Cell) allJobs(t *testing.T) map[string]*borgpb.Job {
 	t.Helper()
-	resp, err := c.client.ListJobs(shortly(t), &borgrpc.ListJobsRequest{User: c.user, Dead: true})
-	if err != nil {
-		t.Fatal(err)
-	}
 	jobs := make(map[string]*borgpb.Job)
-	for _, j := range resp.Jobs {
-		if jobs[j.Meta.Name] != nil {
-			t.Errorf("job %s is listed twice", j.Meta.Name)
+	for _, selector := range partSelectors() {
+		resp, err := c.client.ListJobs(shortly(t), &borgrpc.ListJobsRequest{User: c.user, Dead: true, Selector: selector})
+		if err != nil {
+			t.Fatal(err)
 		}
-		jobs[j.Meta.Name] = j
+		for _, j := range resp.Jobs {
+			if jobs[j.Meta.Name] != nil {
+				t.Errorf("job %s is listed twice", j.Meta.Name)
+			}
+			jobs[j.Meta.Name] = j
+		}
 	}
 	return jobs
 }
@@ -241,4 +295,97 @@ func (c *Cell) shimOf(t *testing.T, task *borgpb.Task) processID {
 	}
 	t.Fatalf("task %s (%s) has no shim among %v", taskName(task), copyName, found)
 	return processID{}
+}
+
+// runningOf counts the processes that are tasks of a job, by their environment:
+// what truly runs, whatever the cell believes.
+func (c *Cell) runningOf(job string) (int, error) {
+	byTask, err := c.runningTasks()
+	n := 0
+	for task, pids := range byTask {
+		if strings.HasPrefix(task, c.user+"/"+job+"/") {
+			n += len(pids)
+		}
+	}
+	return n, err
+}
+
+// runningTasks are the processes of all sleepers, by the name of their task.
+func (c *Cell) runningTasks() (map[string][]int, error) {
+	found, err := c.marks().find()
+	if err != nil {
+		return nil, err
+	}
+	byTask := make(map[string][]int)
+	for _, p := range found {
+		if !strings.HasPrefix(p.command, "sleep ") {
+			continue
+		}
+		env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
+		if err != nil {
+			continue
+		}
+		for entry := range strings.SplitSeq(string(env), "\x00") {
+			if name, ok := strings.CutPrefix(entry, "BORG_TASK="); ok {
+				byTask[name] = append(byTask[name], p.PID)
+			}
+		}
+	}
+	return byTask, nil
+}
+
+// noOrphans checks that a cell whose jobs are all dead has nothing on this
+// machine but its own programs: what a task had is gone, and nobody had to sweep.
+func (c *Cell) noOrphans(ctx context.Context, t *testing.T) {
+	t.Helper()
+	var orphans []string
+	err := until(ctx, "nothing of the tasks is left", func(context.Context) (err error) {
+		if orphans, err = c.orphans(); err == nil && len(orphans) > 0 {
+			err = fmt.Errorf("left: %q", orphans)
+		}
+		return err
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	counted(t, "chaos.orphans", len(orphans))
+}
+
+// orphans are the processes, cgroups and mounts of the cell that are neither
+// its programs' own nor a directory that a test has mounted.
+func (c *Cell) orphans() ([]string, error) {
+	found, err := c.marks().find()
+	if err != nil {
+		return nil, err
+	}
+	ours := make(map[int]bool)
+	for _, p := range c.sup.all() {
+		ours[p.pid()] = true
+	}
+	var orphans []string
+	for _, p := range found {
+		isScheduler := strings.HasPrefix(p.command, c.bin("borgmaster")+" scheduler ")
+		if !ours[p.PID] && !(isScheduler && ours[parentOf(p.PID)]) {
+			orphans = append(orphans, p.String())
+		}
+	}
+	cgroups, err := c.cgroupsLeft()
+	if err != nil {
+		return nil, err
+	}
+	for _, dir := range cgroups {
+		if c.machineNumber(filepath.Base(dir)) == 0 {
+			orphans = append(orphans, "cgroup "+dir)
+		}
+	}
+	mounts, err := mountsWithin([]string{c.dir, c.RunDir})
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range mounts {
+		if !strings.HasPrefix(m, filepath.Join(c.dir, "masters")+"/") && c.machineNumber(filepath.Base(m)) == 0 {
+			orphans = append(orphans, "mount "+m)
+		}
+	}
+	return orphans, nil
 }

@@ -81,17 +81,22 @@ func (d *demo) killElected(ctx context.Context) (string, error) {
 
 // caughtUp waits until a replica has applied what the elected one had.
 func (c *Cell) caughtUp(ctx context.Context, i int) error {
-	elected, err := c.Elected(ctx)
+	var goal uint64
+	err := until(ctx, "the elected master says what it has applied", func(ctx context.Context) error {
+		elected, err := c.Elected(ctx)
+		if err != nil {
+			return err
+		}
+		state, err := c.Ask(ctx, elected)
+		goal = state.GetAppliedIndex()
+		return err
+	})
 	if err != nil {
 		return err
 	}
-	goal, err := c.Ask(ctx, elected)
-	if err != nil {
-		return err
-	}
-	return until(ctx, fmt.Sprintf("master %d has applied entry %d", i, goal.AppliedIndex), func(ctx context.Context) error {
+	return until(ctx, fmt.Sprintf("master %d has applied entry %d", i, goal), func(ctx context.Context) error {
 		state, err := c.Ask(ctx, i)
-		if err == nil && state.AppliedIndex < goal.AppliedIndex {
+		if err == nil && state.AppliedIndex < goal {
 			err = fmt.Errorf("it is at %d", state.AppliedIndex)
 		}
 		return err

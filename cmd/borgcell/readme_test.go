@@ -27,6 +27,7 @@ func same(line, userName string) string {
 // TestDemo runs the whole demo and holds the session that the README shows
 // against what it prints: each line, in that order.
 func TestDemo(t *testing.T) {
+	alongside(t)
 	session, err := os.ReadFile("../testdata/readme.txt")
 	if err != nil {
 		t.Fatal(err)

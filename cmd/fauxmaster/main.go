@@ -28,7 +28,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Name:     "fauxmaster",
 		Usage:    "open checkpoints of a cell, away from the cell",
 		Version:  cli.Build(),
-		Commands: []*ucli.Command{showCommand(), simulateCommand()},
+		Commands: append([]*ucli.Command{showCommand(), simulateCommand()}, mutantCommands()...),
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)
 }

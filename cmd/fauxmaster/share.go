@@ -19,6 +19,10 @@ import (
 	"borg/fauxmaster/sim"
 )
 
+// thisProgram is the one that runs, even when another has been built in its
+// place meanwhile.
+const thisProgram = "/proc/self/exe"
+
 // stuckAfter is real time after which a process that works on one seed is ended.
 const stuckAfter = 10 * time.Minute
 
@@ -26,10 +30,6 @@ const stuckAfter = 10 * time.Minute
 // done with one, so that none idles while there is work. take is called by one
 // goroutine.
 func (s *simulation) share(seeds []uint64, processors int, take func(simulated) error) error {
-	self, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
 	whole, giveUp := context.WithCancel(s.ctx)
 	defer giveUp()
 	group, ctx := errgroup.WithContext(whole)
@@ -49,7 +49,7 @@ func (s *simulation) share(seeds []uint64, processors int, take func(simulated) 
 	// Each drives one process after the other.
 	for range min(s.processes, len(seeds)) {
 		group.Go(func() error {
-			w := worker{self: self, cfg: s.cfg, processors: processors, stderr: s.errOut}
+			w := worker{self: thisProgram, cfg: s.cfg, processors: processors, stderr: s.errOut}
 			defer w.stop()
 			for seed := range todo {
 				r, err := w.run(ctx, seed)

@@ -4,13 +4,17 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"borg/bench/figures"
 	"borg/cli"
+	"borg/fauxmaster/sim"
 )
 
 // TestMain lets the test be the program when the simulate command starts itself
@@ -114,5 +118,42 @@ func TestSimulateRefuses(t *testing.T) {
 		if code, _, errs := simulateIt(t.Context(), args...); code != cli.Usage {
 			t.Errorf("%v: exit %d, want %d: %s", args, code, cli.Usage, errs)
 		}
+	}
+}
+
+// A process that dies over a seed is a violation of that seed, and no end of the
+// run.
+func TestWorkerDies(t *testing.T) {
+	w := worker{self: "/bin/false", processors: 1}
+	for seed := range uint64(2) {
+		r, err := w.run(t.Context(), seed)
+		if err != nil || r.Seed != seed || !strings.Contains(r.Failed, "the process that ran it ended: exit status 1") {
+			t.Errorf("seed %d came to %q, %v", seed, r.Failed, err)
+		}
+	}
+}
+
+// What is left of a seed is told in words, and with the command that shows it.
+func TestTellSmaller(t *testing.T) {
+	cfg := sim.Config{Seed: 6, DurationNs: int64(8 * time.Second)}
+	faults, clients, err := sim.Size(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	cfg.Without, cfg.WithoutClients = sim.Others(faults, []int{1}), sim.Others(clients, nil)[:clients-1]
+	var out bytes.Buffer
+	s := simulation{out: &out}
+	s.tellSmaller(sim.Shrunk{
+		Config: cfg, Runs: 7, Cut: "stopped after 7 runs",
+		Result: sim.Result{Faults: []string{"1.0 s: left out", "2.0 s: it rains"}, Violation: errors.New("at 3.0 s: S4: wet")},
+	}, faults, clients)
+	want := fmt.Sprintf(`seed 6 made smaller in 7 runs: 1 of %d faults, 1 of %d clients, 8s
+	stopped after 7 runs: it may become smaller yet
+	fault 1 at 2.0 s: it rains
+	at 3.0 s: S4: wet
+	see it with: bin/fauxmaster simulate --seed 6 --duration 8s --only-faults 1 --only-clients %d --trace
+`, faults, clients, clients-1)
+	if out.String() != want {
+		t.Errorf("it says\n%s\nwant\n%s", out.String(), want)
 	}
 }

@@ -128,11 +128,7 @@ func (s *state) Close() error {
 }
 
 func hashOfProgram() (string, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return "", err
-	}
-	data, err := os.ReadFile(self)
+	data, err := os.ReadFile(thisProgram)
 	if err != nil {
 		return "", err
 	}

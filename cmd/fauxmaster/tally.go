@@ -14,7 +14,11 @@ import (
 
 	"borg/bench/figures"
 	"borg/cli"
+	"borg/fauxmaster/sim"
 )
+
+// manySeeds is how many seeds must have come to every mark that is required.
+const manySeeds = 300
 
 // fingerprint tells a run from another one.
 type fingerprint struct{ hash, events uint64 }
@@ -139,7 +143,16 @@ func (t *tally) print(out io.Writer, asked uint64) {
 	for _, name := range slices.Sorted(maps.Keys(t.marks)) {
 		fmt.Fprintf(out, "  %8d  %s\n", t.marks[name], name)
 	}
+	for _, name := range t.missing() {
+		fmt.Fprintf(out, "  %8s  %s\n", "never", name)
+	}
 	fmt.Fprintf(out, "%d seeds, %d violations, %d replay differences\n", t.seeds, len(t.failed), t.differ)
+}
+
+// missing are the rare states that are required of many seeds, and that none of
+// these has come to.
+func (t *tally) missing() []string {
+	return slices.DeleteFunc(sim.RequiredMarks(), func(name string) bool { return t.marks[name] > 0 })
 }
 
 // verdict is the error that the command ends with; nil: all is well.
@@ -153,6 +166,9 @@ func (t *tally) verdict() error {
 	say(len(t.failed), "seeds show a violation")
 	say(t.differ, "runs do not repeat")
 	say(t.unknown, "histories have no verdict")
+	if t.seeds >= manySeeds {
+		say(len(t.missing()), "rare states were required and never came")
+	}
 	if wrong == nil {
 		return nil
 	}

@@ -1,6 +1,166 @@
 package sim
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
+
+// Aim bends what a seed is made of towards one kind of trouble, so that it goes
+// there sooner and oftener than chance would take it.
+type Aim struct {
+	Name string
+	// Why says what it is for.
+	Why string
+	// DurationNs is how long the first phase must be to come there.
+	DurationNs int64
+	shape      func(s *swarm)
+}
+
+// only leaves the faults that are named, each with its weight against the
+// others.
+func (s *swarm) only(weights map[faultKind]int) {
+	s.weights = [faultKinds]int{}
+	for kind, n := range weights {
+		s.weights[kind] = n
+	}
+}
+
+// calm takes away what happens to messages and disks by chance.
+func (s *swarm) calm() {
+	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
+	s.giantTasks, s.failures, s.steady = 0, 0, false
+}
+
+// Aims are all there are.
+var Aims = []Aim{
+	{"churn", "many jobs, few faults: the rules of the cell", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
+		s.tight, s.machineMilli, s.thinkNs, s.jobs = false, 8000, 30*millisecond, 3
+	}},
+	{"tight", "machines that are full: who may use which room", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
+		s.tight, s.machineMilli, s.thinkNs, s.jobs = true, 1000, 30*millisecond, 5
+	}},
+	{"schedulers", "schedulers that are killed with placements under way", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.everyNs, s.thinkNs = 60*millisecond, 30*millisecond
+	}},
+	{"retry", "messages are lost, doubled and late: all is said again", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 2, pauseReplica: 1})
+		s.lossPermille, s.dupPermille, s.latePermille, s.lateNs = 100, 50, 100, 2*second
+		s.everyNs, s.thinkNs, s.electedNs = 500*millisecond, 40*millisecond, 2*second
+	}},
+	{"unsynced", "replicas lose what was not synced, all at once too", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 4, powerLoss: 2})
+		s.keep, s.everyNs, s.thinkNs, s.flushNs = []int{keepSynced}, 400*millisecond, 30*millisecond, 100*millisecond
+		s.tailEntries = 16
+	}},
+	{"short-log", "replicas crash, and keep no more of their logs than they must", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 4, powerLoss: 1})
+		s.keep, s.everyNs, s.thinkNs, s.flushNs, s.tailEntries = []int{keepAll}, 400*millisecond, 10*millisecond, 20*millisecond, 1
+	}},
+	{"stalls", "all replicas lose their power while disks are slow", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{powerLoss: 1})
+		s.keep, s.everyNs, s.thinkNs, s.stallPermille, s.backNs = []int{keepSynced}, 500*millisecond, 20*millisecond, 150, 100*millisecond
+	}},
+	{"torn", "replicas lose a part of what was not synced", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 4, powerLoss: 2})
+		s.keep, s.everyNs, s.thinkNs, s.flushNs = []int{keepTorn}, 400*millisecond, 30*millisecond, 50*millisecond
+	}},
+	{"partition", "the network is split and replicas stop: who is elected is not always who thinks so", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{partition: 1, cutOneWay: 1})
+		s.everyNs, s.cutNs, s.thinkNs, s.electedNs = 700*millisecond, second, 20*millisecond, 0
+		s.driftPPM = 250_000
+	}},
+	{"stopped", "the elected replica is stopped and cut off, and does not know that another was elected", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{pauseReplica: 1})
+		s.everyNs, s.thinkNs, s.electedNs, s.cutStopped = 800*millisecond, 20*millisecond, 0, true
+	}},
+	{"votes", "elections with replicas that crash between them", 20 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{powerLoss: 1, aimedCrash: 3})
+		s.points = []string{newerTerm}
+		s.keep, s.everyNs, s.backNs, s.electedNs, s.thinkNs = []int{keepSynced}, 120*millisecond, 30*millisecond, 0, second
+		s.latePermille, s.lateNs = 250, 150*millisecond
+	}},
+	{"conflict", "logs that differ, and crashes soon after", 20 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{partition: 3, cutOneWay: 3, aimedCrash: 4})
+		s.points = []string{replacedEntries}
+		s.keep, s.everyNs, s.cutNs, s.electedNs = []int{keepAll}, 200*millisecond, 500*millisecond, 0
+		s.thinkNs, s.tailEntries, s.flushNs = 20*millisecond, 1000, second
+	}},
+	{"borglet-restart", "borglets are killed and machines lost again and again", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 8, loseMachine: 2})
+		s.everyNs, s.lostNs, s.thinkNs = 40*millisecond, 2*second, 40*millisecond
+	}},
+	{"unkept-end", "borglets are killed when they have heard that a copy is over", 12 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{aimedCrash: 1})
+		s.points, s.everyNs, s.thinkNs = []string{saidNotKept}, 50*millisecond, 20*millisecond
+	}},
+	{"stale-replica", "borglets are killed while orders of replicas that are behind are under way", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 6, pauseReplica: 1})
+		s.lateOrderPermille, s.lateOrderNs = 300, 3*second
+		s.everyNs, s.lostNs, s.thinkNs, s.jobs = 60*millisecond, 2*second, 30*millisecond, 3
+	}},
+	{"cut-machine", "machines that some replicas reach and others do not, for long", 60 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 1})
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 0, 10*second
+		s.tight, s.machineMilli = false, 8000
+	}},
+	{"outage", "machines are away for long, and come back", 90 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 4, loseMany: 1})
+		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs = 3*second, 40*second, 60*second, 0, 30*second
+		s.tight, s.machineMilli, s.jobs = true, 1500, 5
+	}},
+	{"full-outage", "machines of a full cell are away for long: what ran there waits for them", 90 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 1})
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 20*second, 0, 2*second
+		s.tight, s.machineMilli, s.jobs = true, 500, 8
+	}},
+	{"leader-flap", "masters follow one another while machines are away", 60 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 3})
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 12*second, 10*second
+	}},
+	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{cutMachine: 1})
+		s.everyNs, s.cutNs, s.thinkNs = 1500*millisecond, 40*second, 20*second
+		s.electedFromNs, s.electedNs, s.electedKinds = 22*second, 2*second, []faultKind{pauseReplica}
+		s.dutyLateNs = 40 * second
+	}},
+}
+
+// FindAim returns the aim of that name.
+func FindAim(name string) (Aim, error) {
+	i := slices.IndexFunc(Aims, func(a Aim) bool { return a.Name == name })
+	if i < 0 {
+		var names []string
+		for _, a := range Aims {
+			names = append(names, a.Name)
+		}
+		return Aim{}, fmt.Errorf("aim %q is not known; there are %s", name, strings.Join(names, ", "))
+	}
+	return Aims[i], nil
+}
 
 // shape bends what a seed is made of towards an aim, which is known by its
 // name; empty: none.
@@ -8,5 +168,9 @@ func shape(aim string, s *swarm) error {
 	if aim == "" {
 		return nil
 	}
-	return fmt.Errorf("aim %q is not known; leave it out, there are none yet", aim)
+	a, err := FindAim(aim)
+	if err == nil {
+		a.shape(s)
+	}
+	return err
 }

@@ -1,13 +1,11 @@
 package sim
 
 import (
-	"errors"
 	"fmt"
 	"math/rand/v2"
 
 	"google.golang.org/protobuf/proto"
 
-	"borg/borgmaster"
 	"borg/history"
 	"borg/proto/borgpb"
 )
@@ -28,8 +26,10 @@ type client struct {
 	first   []*borgpb.Op
 }
 
-// Times of the client library.
+// Times of the client library: the next replica is asked after nextTryNs, and
+// after twice as long in each round that follows.
 const (
+	nextTryNs    = 500 * millisecond
 	tryTimeoutNs = 5 * second
 	minPauseNs   = 25 * millisecond
 	maxPauseNs   = second
@@ -97,8 +97,8 @@ func (c *client) name() string {
 
 func (c *client) user() string { return fmt.Sprintf("u%d", max(c.i, 0)%3) }
 
-// try asks one replica after another, as the client library does
-// (borgmaster/client).
+// try asks one replica after another, at the pace of the client library
+// (borgmaster/client), which also goes on to listen to the one before.
 func (c *client) try(n int) {
 	op, r := c.op, c.w.replicas[(c.current+n)%replicas]
 	if n > 0 {
@@ -115,9 +115,6 @@ func (c *client) try(n int) {
 			c.answered(res)
 			return
 		}
-		if errors.Is(err, borgmaster.ErrUnknownOutcome) {
-			c.w.mark("unknown outcome told to a client")
-		}
 		wait := int64(0)
 		if (n+1)%replicas == 0 {
 			pause := min(minPauseNs<<min(n/replicas, 10), maxPauseNs)
@@ -125,9 +122,10 @@ func (c *client) try(n int) {
 		}
 		c.w.after(wait, func() { c.try(n + 1) })
 	}
-	c.w.after(tryTimeoutNs, func() { end(nil, errTimeout) })
+	each := min(nextTryNs<<min(n/replicas, 10), tryTimeoutNs)
+	c.w.after(each, func() { end(nil, errTimeout) })
 	asked = c.w.ask(clientEnd(c.i), r, func() {
-		r.master.mutate(op, false, c.w.now+tryTimeoutNs, func(res *borgpb.Result, err error) {
+		r.master.mutate(op, false, c.w.now+each, func(res *borgpb.Result, err error) {
 			c.w.carry(replicaEnd(r.id), clientEnd(c.i), func() { end(res, err) })
 		})
 	}, func() { end(nil, errBroken) })
@@ -168,6 +166,10 @@ func opName(op *borgpb.Op) string {
 		return fmt.Sprintf("resize %s/%s to %d", o.ResizeJob.User, o.ResizeJob.Name, o.ResizeJob.Tasks)
 	case *borgpb.Op_DrainMachine:
 		return fmt.Sprintf("drain %s %v", o.DrainMachine.Name, o.DrainMachine.Drain)
+	case *borgpb.Op_SubmitAllocSet:
+		return "submit alloc set " + o.SubmitAllocSet.User + "/" + o.SubmitAllocSet.Name
+	case *borgpb.Op_KillAllocSet:
+		return "kill alloc set " + o.KillAllocSet.User + "/" + o.KillAllocSet.Name
 	case *borgpb.Op_AddMachine:
 		return "add " + o.AddMachine.Name
 	}
@@ -181,24 +183,68 @@ func (c *client) draw() *borgpb.Op {
 		c.first = c.first[1:]
 		return op
 	}
+	if op := c.special(); op != nil {
+		return op
+	}
 	r := c.rand
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
 	case n < 45:
-		return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Spec: c.drawSpec()}}}
-	case n < 65:
+		return c.submit(name, c.drawSpec())
+	case n < 62:
 		return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}}
-	case n < 80:
+	case n < 74:
 		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(1 + r.IntN(6))}}}
+	case n < 91:
+		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: encode(c.drawSpec())}}}
+	case n < 95:
+		set := &borgpb.AllocSetSpec{
+			Allocs: uint32(1 + r.IntN(3)), Priority: 200,
+			Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 512 << 20, DiskBytes: 64 << 20, Ports: 4},
+		}
+		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: allocSetName, Spec: encode(set)}}}
 	case n < 97:
-		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: c.drawSpec()}}}
+		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: allocSetName}}}
 	default:
 		m := c.w.machines[r.IntN(min(2, len(c.w.machines)))]
 		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: m.name, Drain: r.IntN(2) == 0}}}
 	}
 }
 
-func (c *client) drawSpec() []byte {
+// allocSetName is the one alloc set of each user.
+const allocSetName = "set"
+
+// special are the few mutations that a seed makes once: a job of hundreds of
+// tasks and its end, and one whose tasks do nothing but fail.
+func (c *client) special() *borgpb.Op {
+	s := &c.w.swarm
+	if c.i != 0 {
+		return nil
+	}
+	small := &borgpb.Resources{CpuMilli: 5, MemBytes: 1 << 20, DiskBytes: 1 << 10}
+	switch at := c.made; {
+	case at == 5 && s.giantTasks > 0:
+		c.w.mark("giant job")
+		return c.submit("giant", &borgpb.JobSpec{
+			Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.giantTasks), Priority: 110,
+			Task: &borgpb.TaskSpec{Resources: small, Args: []string{"/bin/task", "0", "0"}, GraceNs: 200 * millisecond},
+		})
+	case at == 25 && s.giantTasks > 0:
+		return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: c.user(), Name: "giant"}}}
+	case at == 2 && s.failures > 0:
+		return c.submit("failing", &borgpb.JobSpec{
+			Kind: borgpb.JobKind_JOB_KIND_BATCH, Tasks: 10, Priority: 110, MaxFailures: uint32(s.failures),
+			Task: &borgpb.TaskSpec{Resources: small, Args: []string{"/bin/task", "20", "1"}, GraceNs: 200 * millisecond},
+		})
+	}
+	return nil
+}
+
+func (c *client) submit(name string, spec *borgpb.JobSpec) *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: c.user(), Name: name, Spec: encode(spec)}}}
+}
+
+func (c *client) drawSpec() *borgpb.JobSpec {
 	r := c.rand
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(1 + r.IntN(5)),
@@ -234,7 +280,14 @@ func (c *client) drawSpec() []byte {
 	if r.IntN(8) == 0 {
 		spec.Gang = true
 	}
-	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
+	if r.IntN(8) == 0 {
+		spec.AllocSet = c.user() + "/" + allocSetName
+	}
+	return spec
+}
+
+func encode(m proto.Message) []byte {
+	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
 	if err != nil {
 		panic(err)
 	}

@@ -59,12 +59,18 @@ func (d *disk) failure() failure {
 	return d.failing
 }
 
+// steady: nothing fails, and no crash is under way.
+func (d *disk) steady() bool { return !d.deaf.Load() && d.failure() == failure{} }
+
 // take takes room for a write of n bytes: what fits, and why not all of it.
 func (d *disk) take(n int) (int, error) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	f := &d.failing
-	if f.err == nil || f.syncs || int64(n) <= f.bytes {
+	if f.err == nil || f.syncs {
+		return n, nil
+	}
+	if int64(n) <= f.bytes {
 		f.bytes -= int64(n)
 		return n, nil
 	}
@@ -198,6 +204,9 @@ func (f *diskFile) SyncTo(int64) (bool, error) { return false, nil }
 // not synced nothing is there, or all, or the start of it up to any byte. An
 // append that was under way is lost with the rest, or there with the rest.
 func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, r *rand.Rand) (*disk, error) {
+	// Old logs are removed at a time of the database's own, and must not shift
+	// what is drawn for the others.
+	draw := r.Uint64()
 	failing := d.failure()
 	if failing.err != nil {
 		keep = keepSynced
@@ -217,7 +226,7 @@ func (d *disk) crash(store *checkpoint.Store, underWay *brokenAppend, keep int, 
 		return diskOf(all, failing), nil
 	}
 	after := d.CrashClone(vfs.CrashCloneCfg{})
-	return diskOf(after, failing), d.tear(after, all, "/replica/db", keep == keepTorn, r)
+	return diskOf(after, failing), d.tear(after, all, "/replica/db", keep == keepTorn, draw)
 }
 
 // writeAll has the database write what it has not written yet.
@@ -251,7 +260,7 @@ const (
 
 // tear gives the write-ahead logs of a disk what was synced of them, and
 // perhaps a part of what was not.
-func (d *disk) tear(after, all *vfs.MemFS, dir string, more bool, r *rand.Rand) error {
+func (d *disk) tear(after, all *vfs.MemFS, dir string, more bool, draw uint64) error {
 	generations, err := after.List(dir)
 	if err != nil {
 		return err
@@ -266,7 +275,7 @@ func (d *disk) tear(after, all *vfs.MemFS, dir string, more bool, r *rand.Rand) 
 		slices.Sort(names)
 		for _, name := range names {
 			if strings.HasSuffix(name, logSuffix) {
-				if err := d.tearFile(after, all, after.PathJoin(dir, g, name), more, r); err != nil {
+				if err := d.tearFile(after, all, after.PathJoin(dir, g, name), more, draw); err != nil {
 					return err
 				}
 			}
@@ -275,7 +284,7 @@ func (d *disk) tear(after, all *vfs.MemFS, dir string, more bool, r *rand.Rand) 
 	return nil
 }
 
-func (d *disk) tearFile(after, all *vfs.MemFS, path string, more bool, r *rand.Rand) error {
+func (d *disk) tearFile(after, all *vfs.MemFS, path string, more bool, draw uint64) error {
 	long, err := readFile(all, path)
 	if err != nil {
 		return nil
@@ -288,10 +297,8 @@ func (d *disk) tearFile(after, all *vfs.MemFS, path string, more bool, r *rand.R
 		cut = max(cut, len(have))
 	}
 	cut = min(cut, len(long))
-	// Old logs are removed at a time of the database's own, and must draw
-	// nothing.
-	if more && cut < len(long) {
-		cut += r.IntN(len(long) - cut + 1)
+	if more {
+		cut += rand.New(rand.NewPCG(draw, hashOf([]byte(path)))).IntN(len(long) - cut + 1)
 	}
 	f, err := after.Create(path, vfs.WriteCategoryUnspecified)
 	if err != nil {

@@ -31,10 +31,32 @@ type swarm struct {
 	lostNs, cutNs int64
 	jobs          int
 	machineMilli  int64
+	// Tasks of the one giant job, and how often each task of the failing one
+	// fails; 0: there is none.
+	giantTasks, failures int
 	// Replicas whose faults may last.
 	weak [2]uint64
+	// After a while the replicas have no faults, so that an elected one lives
+	// long enough to call machines down.
+	steady bool
 	// Not everything fits.
 	tight bool
+	// Between two faults that are aimed at whoever is elected, and when they
+	// begin; 0: none.
+	electedNs, electedFromNs int64
+	electedKinds             []faultKind
+	// How late what the duties decide is proposed, at most.
+	dutyLateNs int64
+	// Orders to borglets that come late, by at most lateOrderNs.
+	lateOrderPermille int
+	lateOrderNs       int64
+	// How long a replica is down after a crash, at most.
+	backNs int64
+	// A replica that is stopped is cut off from the others too, and for a while
+	// after it goes on.
+	cutStopped bool
+	// Points at which aimed crashes strike; nil: any.
+	points []string
 }
 
 type faultKind int
@@ -63,13 +85,17 @@ const (
 	faultKinds
 )
 
+// ofMachines are faults that touch no replica.
+var ofMachines = []faultKind{cutMachine, loseMachine, loseMany, killBorglet, stepMachineClock}
+
 func drawSwarm(r *rand.Rand) swarm {
 	s := swarm{
 		everyNs: between(r, 300*millisecond, 2*second), keep: [][]int{{keepSynced}, {keepTorn}, {keepSynced, keepTorn, keepAll}}[r.IntN(3)],
 		tailEntries: []int{16, 64, 1000}[r.IntN(3)], cacheBytes: []int{1 << 10, 64 << 10, 1 << 20}[r.IntN(3)],
 		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 200*millisecond, 800*millisecond),
-		jobs: 2 + r.IntN(4), machineMilli: 8000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
-		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)],
+		jobs: 2 + r.IntN(4), machineMilli: 12000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
+		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second,
+		electedKinds: []faultKind{crashReplica, pauseReplica, cutOneWay},
 	}
 	p := r.Perm(replicas)
 	s.weak = [2]uint64{uint64(p[0]) + 1, uint64(p[1]) + 1}
@@ -92,6 +118,16 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	if r.IntN(2) == 0 {
 		s.driftPPM = r.Int64N(100_000)
+	}
+	if r.IntN(4) == 0 {
+		s.steady, s.lostNs, s.cutNs, s.everyNs = true, 60*second, 40*second, min(s.everyNs, second)
+		s.weights[loseMachine], s.weights[cutMachine] = 2, 8
+	}
+	if r.IntN(12) == 0 {
+		s.giantTasks = 500 + r.IntN(1000)
+	}
+	if r.IntN(6) == 0 {
+		s.failures = 25 + r.IntN(15)
 	}
 	s.weights[aimedCrash] = 0
 	if r.IntN(3) == 0 {
@@ -166,7 +202,7 @@ func (w *World) lasts(ns int64, of ...*replicaNode) int64 {
 
 // electedEveryNs lies between two faults that are aimed at whoever is elected,
 // whatever else a seed has.
-const electedEveryNs = 4 * second
+const electedEveryNs = 3 * second
 
 // planFaults draws when each fault comes and of which kind it is.
 func (w *World) planFaults() {
@@ -187,13 +223,24 @@ func (w *World) planFaults() {
 				n -= w.swarm.weights[kind]
 				kind++
 			}
-			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0})
+			f := &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0}
+			if w.swarm.steady && at > w.now+w.cfg.DurationNs/4 && !slices.Contains(ofMachines, kind) {
+				continue
+			}
+			w.faults = append(w.faults, f)
 		}
 	}
 	// From a stream of their own, so that a shorter run has the same faults.
 	r = stream(w.cfg.Seed, "faults of the elected")
-	for at := w.now + between(r, second, electedEveryNs); at < end; at += between(r, electedEveryNs/2, 3*electedEveryNs/2) {
-		kind := []faultKind{crashReplica, pauseReplica, cutOneWay}[r.IntN(3)]
+	if w.swarm.steady {
+		end = w.now + w.cfg.DurationNs/4
+	}
+	every := w.swarm.electedNs
+	if every == 0 {
+		end = w.now
+	}
+	for at := w.now + w.swarm.electedFromNs + between(r, second, max(every, second)); at < end; at += between(r, every/2, 3*every/2) {
+		kind := w.swarm.electedKinds[r.IntN(len(w.swarm.electedKinds))]
 		if at := unrest(at); at < end {
 			w.faults = append(w.faults, &fault{atNs: at, kind: kind, aimed: true})
 		}
@@ -241,6 +288,9 @@ func (w *World) happen(f *fault) string {
 		ns = w.lasts(ns, one)
 		one.pause()
 		w.after(ns, one.resume)
+		if w.swarm.cutStopped {
+			w.cutFromReplicas(one, ns+cutAfterStopNs)
+		}
 		return fmt.Sprintf("replica %d is stopped for %d ms", one.id, ns/millisecond)
 	case partition:
 		return w.partition(f)
@@ -254,6 +304,9 @@ func (w *World) happen(f *fault) string {
 		return fmt.Sprintf("machine %s is lost for %d ms", m.name, ns/millisecond)
 	case loseMany:
 		n := max(1, len(w.machines)*(10+r.IntN(91))/100)
+		if r.IntN(4) == 0 {
+			n = len(w.machines)
+		}
 		for _, i := range r.Perm(len(w.machines))[:n] {
 			w.loseFor(w.machines[i], between(r, second, 10*second))
 		}
@@ -296,7 +349,7 @@ func (w *World) happen(f *fault) string {
 
 func (w *World) crash(f *fault, x *replicaNode, powerless bool) string {
 	keep := w.swarm.keep[f.rand.IntN(len(w.swarm.keep))]
-	back := between(f.rand, 20*millisecond, 3*second)
+	back := between(f.rand, 20*millisecond, w.swarm.backNs)
 	back = w.lasts(back, x)
 	if !x.up {
 		return fmt.Sprintf("replica %d would crash, and is down", x.id)
@@ -359,6 +412,21 @@ func (w *World) partition(f *fault) string {
 		}
 	}
 	return fmt.Sprintf("the network is split for %d ms, replicas %v on one side", ns/millisecond, with)
+}
+
+// cutAfterStopNs is longer than an elected replica needs to find out that nobody
+// hears it.
+const cutAfterStopNs = 500 * millisecond
+
+// cutFromReplicas cuts a replica off from the others; clients still reach it.
+func (w *World) cutFromReplicas(x *replicaNode, ns int64) {
+	var links [][2]int
+	for _, y := range w.replicas {
+		if y != x {
+			links = append(links, [2]int{replicaEnd(x.id), replicaEnd(y.id)}, [2]int{replicaEnd(y.id), replicaEnd(x.id)})
+		}
+	}
+	w.cutFor(links, ns)
 }
 
 // cutOneWay lets a replica no longer hear some others, or they it.

@@ -274,6 +274,16 @@ func (m *machine) savePart(r borglet.Record) {
 	}
 }
 
+// savesEnd tells whether the end of a copy is about to be written down.
+func (m *machine) savesEnd() bool {
+	for _, todo := range m.work {
+		if s, ok := todo[0].(borglet.Save); ok && s.Record.Ended != 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // poll is a master's poll that has arrived.
 func (m *machine) poll(req *borgrpc.PollRequest, done func(*borgrpc.PollResponse, error)) {
 	if !m.agent {
@@ -290,6 +300,9 @@ func (m *machine) poll(req *borgrpc.PollRequest, done func(*borgrpc.PollResponse
 			return nil
 		})
 		m.carryOut(effects)
+		if m.savesEnd() {
+			m.reaches(saidNotKept)
+		}
 		if resp != nil {
 			resp.Spec = m.spec()
 		}

@@ -169,13 +169,23 @@ func (m *masterSide) step(ev duty.Event) {
 			})
 		case duty.Propose:
 			e.Op.Principal = ownOp()
-			m.r.propose(e.Op, m.r.w.now+dutyTimeoutNs, func(res *borgpb.Result, err error) {
+			m.proposeOwn(e.Op, func(res *borgpb.Result, err error) {
 				if e.Machine != "" && m.dutyTerm == term {
 					m.step(duty.Proposed{Machine: e.Machine, OK: err == nil && res.GetRefusal() == nil})
 				}
 			})
 		}
 	}
+}
+
+// proposeOwn proposes what the duties decided, perhaps late: in production each
+// waits its turn on a goroutine of its own.
+func (m *masterSide) proposeOwn(op *borgpb.Op, done func(*borgpb.Result, error)) {
+	if m.r.w.swarm.dutyLateNs == 0 {
+		m.r.propose(op, m.r.w.now+dutyTimeoutNs, done)
+		return
+	}
+	m.r.after(between(m.r.rand, 0, m.r.w.swarm.dutyLateNs), func() { m.r.propose(op, m.r.w.now+dutyTimeoutNs, done) })
 }
 
 func ownOp() *borgpb.Principal { return &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER} }
@@ -209,7 +219,12 @@ func (m *masterSide) probeHere(machine string, done func(duty.Probed)) {
 			done(a)
 		}
 	}
-	r.after(second, func() { answer(duty.Probed{Err: errTimeout.Error()}) })
+	r.after(second, func() {
+		if !tried {
+			r.w.truth.unreached(r.id, machine)
+		}
+		answer(duty.Probed{Err: errTimeout.Error()})
+	})
 	x, life := r.w.machineNamed(machine), r.life
 	r.w.send(replicaEnd(r.id), machineEnd(x.i), func() {
 		if !x.up || !x.agent {
@@ -255,6 +270,9 @@ func (m *masterSide) poll(p linkshard.Poll) {
 		ended = true
 		if o.Response.GetFenced() {
 			r.w.mark("stale fence refused")
+		}
+		if o.Missed {
+			r.w.truth.unreached(r.id, p.Machine)
 		}
 		m.station.TakeAnswer(m.station.Weigh(p, req, o))
 		m.carryOut()
@@ -334,6 +352,9 @@ func (m *masterSide) mutate(op *borgpb.Op, forwarded bool, deadlineNs int64, don
 		if err == nil || errors.Is(err, borgmaster.ErrOverloaded) || m.r.monoNs()-beganNs >= electionWaitNs {
 			done(res, err)
 			return
+		}
+		if errors.Is(err, borgmaster.ErrUnknownOutcome) {
+			m.r.w.mark("unknown outcome tried again")
 		}
 		ran := false
 		again := func() {

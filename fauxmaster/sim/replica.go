@@ -44,6 +44,8 @@ type replicaNode struct {
 	// How often a write fails; each sync takes a while until then.
 	errorPermille int
 	slowUntilNs   int64
+	// A sync takes long.
+	hung bool
 	// What came while it was paused, in order.
 	held []func()
 	// Its host has no power: whoever calls hears nothing.
@@ -110,7 +112,7 @@ func newReplicaNode(w *World, id uint64) *replicaNode {
 func (r *replicaNode) storeConfig() checkpoint.Config {
 	return checkpoint.Config{
 		Dir: "/replica", FS: r.disk, CacheBytes: r.w.swarm.cacheBytes, TailEntries: r.w.swarm.tailEntries,
-		Repeatable: true,
+		Repeatable: r.disk.steady,
 	}
 }
 
@@ -144,7 +146,12 @@ func (r *replicaNode) start() {
 	r.w.say("replica %d starts", r.id)
 	r.life++
 	life := r.life
-	r.drawFailure()
+	if r.drawFailure(); r.disk.failure().err != nil {
+		// The database would not return from opening: it writes what it finds in
+		// its log, and tries again for as long as that fails.
+		r.exit("cannot open its disk", r.disk.failure().err)
+		return
+	}
 	store, err := checkpoint.Open(r.storeConfig(), r.ident)
 	if err != nil {
 		r.exit("cannot open its disk", err)
@@ -172,7 +179,7 @@ func (r *replicaNode) start() {
 	r.store, r.cell, r.core, r.startedNs = store, c, core, r.w.now
 	last, _ := store.LastIndex()
 	r.w.say("replica %d has its cell at index %d, its log up to %d, term %d, commit %d", r.id, c.Index(), last, store.HardState().GetTerm(), store.HardState().GetCommit())
-	r.up, r.paused, r.held, r.powerless = true, false, nil, false
+	r.up, r.paused, r.held, r.powerless, r.hung = true, false, nil, false, false
 	r.w.breakCalls(r)
 	r.leading, r.term, r.electedNs, r.baseTerm, r.baseCellNs = false, 0, 0, 0, 0
 	r.batches, r.appending = replica.Batches[*waiter]{}, 0
@@ -481,12 +488,20 @@ func (r *replicaNode) appendSoon() {
 	if !r.w.healed && chance(r.rand, r.w.swarm.stallPermille) {
 		delay = between(r.rand, 20*millisecond, second)
 		r.w.mark("disk stall")
+		r.hung = true
+		r.w.failover.look()
 	}
 	if r.w.now < r.slowUntilNs {
 		delay += between(r.rand, 5*millisecond, 50*millisecond)
 	}
 	r.reaches(beforeAppend)
-	r.after(delay, func() { r.appendNow(n) })
+	r.after(delay, func() {
+		if r.hung {
+			r.hung = false
+			r.w.failover.look()
+		}
+		r.appendNow(n)
+	})
 }
 
 func (r *replicaNode) appendNow(n int) {
@@ -506,12 +521,20 @@ func (r *replicaNode) appendNow(n int) {
 		}
 		sync = sync || it.append.Sync
 	}
+	last, _ := r.store.LastIndex()
+	term := r.store.HardState().GetTerm()
 	if len(groups) > 0 || hard != nil {
 		if !r.write("cannot write its log", func() error { return r.store.Append(groups, hard, sync) }) {
 			return
 		}
 	}
 	r.reaches(afterAppend)
+	if len(groups) > 0 && groups[0][0].GetIndex() <= last {
+		r.reaches(replacedEntries)
+	}
+	if hard.GetTerm() > term {
+		r.reaches(newerTerm)
+	}
 	r.appendQueue = r.appendQueue[n:]
 	r.appendBusy = false
 	r.appending -= n

@@ -63,8 +63,21 @@ func (w *World) unsettled() string {
 	}
 	c := w.truth.cell
 	for j, index := range c.Pending() {
-		if !w.swarm.tight && c.HeldBack(j) == "" {
+		// In an alloc there may be no room.
+		if _, inSet := j.AllocSet(); !inSet && !w.swarm.tight && c.HeldBack(j) == "" {
 			return fmt.Sprintf("task %v/%d pends", j.Key(), index)
+		}
+	}
+	for j := range c.Jobs() {
+		// Only under an aim: elsewhere there are updates that wait for good reason.
+		_, inSet := j.AllocSet()
+		if w.cfg.Aim != "" && !inSet && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
+			return fmt.Sprintf("the update of %v rolls", j.Key())
+		}
+	}
+	for a := range c.PendingAllocs() {
+		if !w.swarm.tight {
+			return fmt.Sprintf("alloc %v/%d pends", a.Set().Key(), a.Index())
 		}
 	}
 	for x := range c.Machines() {

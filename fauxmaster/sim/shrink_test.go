@@ -19,7 +19,7 @@ func TestShrink(t *testing.T) {
 		}
 		return r
 	}
-	cfg := Config{Seed: 6, DurationNs: 8 * second, Machines: 3}
+	cfg := Config{Seed: 6, DurationNs: 8 * second, Machines: 3, Clients: 4}
 	planned, clients, err := Size(cfg)
 	if err != nil || planned < 6 {
 		t.Fatalf("%d faults in seed %d: %v", planned, cfg.Seed, err)

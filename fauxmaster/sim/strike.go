@@ -12,8 +12,12 @@ const (
 	newlyElected   = "a replica is newly elected"
 	fenceNotKept   = "a borglet has a newer fence and has not saved it"
 	betweenSteps   = "a borglet is between two steps for a copy"
-	strikeWithinNs = millisecond
-	aimLastsNs     = 2 * second
+	// Only where an aim asks for them.
+	newerTerm       = "a newer term is on a disk"
+	replacedEntries = "entries have replaced others on a disk"
+	saidNotKept     = "a borglet has been told of an end and has not saved it"
+	strikeWithinNs  = millisecond
+	aimLastsNs      = 2 * second
 )
 
 var replicaPoints = []string{beforeAppend, afterAppend, appliedNotKept, duringInstall, newlyElected}
@@ -22,9 +26,13 @@ var points = append(slices.Clone(replicaPoints), fenceNotKept, betweenSteps)
 
 // aim has the fault wait for its point.
 func (w *World) aim(f *fault) string {
-	point := points[f.rand.IntN(len(points))]
+	among := w.swarm.points
+	if among == nil {
+		among = points
+	}
+	point := among[f.rand.IntN(len(among))]
 	after, skip := between(f.rand, 0, strikeWithinNs), f.rand.IntN(20)
-	if point == duringInstall || point == newlyElected {
+	if point == duringInstall || point == newlyElected || point == replacedEntries || point == newerTerm {
 		skip = 0
 	}
 	until := w.now + aimLastsNs

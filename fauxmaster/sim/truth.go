@@ -42,6 +42,9 @@ type truth struct {
 	// Batch attempts whose process has run.
 	ran     map[borglet.ID]bool
 	started int
+	// How often each task of a batch job has failed.
+	failed map[[2]any]int
+	rules
 }
 
 type committed struct {
@@ -58,7 +61,7 @@ type doneAt struct {
 func newTruth(w *World) *truth {
 	return &truth{
 		w: w, cell: cell.New(cellID, 1), entries: map[uint64]committed{}, leaders: map[uint64]uint64{},
-		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{},
+		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
 	}
 }
 
@@ -67,7 +70,7 @@ func (t *truth) elected(id, term uint64) {
 	if other, ok := t.leaders[term]; ok && other != id {
 		t.w.fail("S1: replicas %d and %d were both elected in term %d", other, id, term)
 	}
-	t.leaders[term] = id
+	t.leaders[term], t.electedNs[term] = id, t.w.now
 	t.w.result.Elections++
 }
 
@@ -133,7 +136,10 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result)
 	}
 	for i, data := range entry.Ops {
 		op := new(borgpb.Op)
-		if proto.Unmarshal(data, op) != nil || op.RequestId == "" || results[i].GetRefusal() != nil || results[i].GetRepeated() {
+		if proto.Unmarshal(data, op) == nil && op.GetMachineDown() != nil && results[i].GetRefusal() == nil {
+			t.down(e, op.GetMachineDown())
+		}
+		if op.RequestId == "" || results[i].GetRefusal() != nil || results[i].GetRepeated() {
 			continue
 		}
 		d := t.done[op.RequestId]
@@ -155,9 +161,9 @@ func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
 		}
 		t.acked[op.RequestId] = true
 		t.ackedIndex = max(t.ackedIndex, res.GetIndex())
-	} else if d.times != 0 && d.index > res.GetIndex() && (t.keepsRefusals == 0 || t.keepsRefusals > res.GetIndex()) {
+	} else if d.times != 0 && d.index >= res.GetIndex() && (t.keepsRefusals == 0 || t.keepsRefusals >= res.GetIndex()) {
 		// Format 1 does not remember refusals: a try that was long under way may
-		// be done after another one was refused.
+		// be done after another one was refused, also later in the same entry.
 		t.w.mark("done after it was refused")
 	} else if d.times != 0 {
 		t.w.fail("S4: %s was refused (%s), and was done at index %d", op.RequestId, res.GetRefusal().GetMessage(), d.index)
@@ -174,9 +180,22 @@ func (t *truth) read(r *replicaNode, acked uint64) {
 }
 
 func (t *truth) event(e *cell.Event) {
+	if e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK {
+		t.taskEvent(e)
+	}
 	switch {
 	case e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE:
 		t.assigned[borglet.ID{JobUID: e.UID.String(), Index: e.Task, Attempt: e.Attempt}] = e.Machine
+		if e.Alloc != "" {
+			t.w.mark("task in an alloc")
+		}
+	case e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_ALLOC && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE:
+		t.w.mark("alloc placed")
+	case e.Kind == borgpb.EventKind_EVENT_KIND_FAIL:
+		task := [2]any{e.UID, e.Task}
+		if t.failed[task]++; t.failed[task] == 20 {
+			t.w.mark("task failed often")
+		}
 	case e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT:
 		t.keepsRefusals = t.index
 		t.w.raised(t.cell.Format())
@@ -219,6 +238,8 @@ func (t *truth) starts(m *machine, r borglet.Record) {
 		t.ran[r.ID] = true
 	}
 	t.live(m, r.ID)
+	t.fits(m, r.ID)
+	t.notTooSoon(m, r.ID)
 }
 
 // live: S7 and S8, a process that runs is a copy that the log has on that

@@ -245,9 +245,6 @@ func (w *World) say(format string, args ...any) {
 	}
 }
 
-// mark counts a rare state.
-func (w *World) mark(name string) { w.marks[name]++ }
-
 // fail notes the first thing that does not hold.
 func (w *World) fail(format string, args ...any) {
 	if w.failure == nil {
@@ -296,6 +293,8 @@ func (c clock) wallNs(now int64) int64 { return 1_800_000_000*second + c.monoNs(
 func replicaEnd(id uint64) int { return int(id) }
 func machineEnd(i int) int     { return 100 + i }
 func clientEnd(i int) int      { return 10_000 + i }
+
+func isMachine(end int) bool { return end >= machineEnd(0) && end < clientEnd(0) }
 
 // network is what lies between the nodes.
 type network struct {
@@ -351,6 +350,9 @@ func (w *World) send(from, to int, deliver func()) {
 		delay := between(r, 100*microsecond, 600*microsecond)
 		if !w.healed && chance(r, s.latePermille) {
 			delay += between(r, 0, s.lateNs)
+		}
+		if s.lateOrderPermille > 0 && !w.healed && isMachine(to) && chance(r, s.lateOrderPermille) {
+			delay += between(r, 0, s.lateOrderNs)
 		}
 		w.after(delay, func() { w.net.arrive(from, to, deliver) })
 	}

@@ -1,0 +1,135 @@
+package client
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"borg/proto/borgrpc"
+)
+
+// attempt is one replica that was asked.
+type attempt[R any] struct {
+	replica int
+	resp    R
+	err     error
+}
+
+// tries are the replicas that are asked the same, one after the other. One
+// goroutine owns it; each attempt has a goroutine of its own, which ends with
+// its answer.
+type tries[R any] struct {
+	c *Client
+	f func(context.Context, *replica) (R, error)
+	// The replica that is asked next.
+	next int
+	// How long it is waited for.
+	each     time.Duration
+	underway map[int]bool
+	answers  chan attempt[R]
+}
+
+// ask asks the next replica that is not being asked.
+func (t *tries[R]) ask(ctx context.Context) {
+	for t.underway[t.next] {
+		t.next = (t.next + 1) % len(t.c.replicas)
+	}
+	i := t.next
+	t.next = (i + 1) % len(t.c.replicas)
+	t.underway[i] = true
+	each := t.each
+	go func() {
+		ctx, cancel := context.WithTimeout(ctx, each)
+		defer cancel()
+		resp, err := t.f(ctx, t.c.replicas[i])
+		t.answers <- attempt[R]{i, resp, err}
+	}()
+}
+
+// end waits for what is still under way, once ctx is done, and notes in failed
+// what the replicas said that had said nothing else.
+func (t *tries[R]) end(failed map[string]error) {
+	for range t.underway {
+		t.note(<-t.answers, failed)
+	}
+}
+
+func (t *tries[R]) note(a attempt[R], failed map[string]error) {
+	if addr := t.c.replicas[a.replica].addr; failed[addr] == nil {
+		failed[addr] = a.err
+	}
+}
+
+// try calls f on one replica after another until one gives an answer, be it an
+// error of its own, or the time is up. Each has so long for it, and more with
+// each round, up to tryTimeout.
+func try[R any](ctx context.Context, c *Client, what string, each time.Duration, f func(context.Context, borgrpc.MasterServiceClient) (R, error)) (R, error) {
+	return tryEach(ctx, c, what, each, func(ctx context.Context, r *replica) (R, error) { return f(ctx, r.master) })
+}
+
+// tryIdentity is try for what IdentityService answers.
+func tryIdentity[R any](ctx context.Context, c *Client, what string, f func(context.Context, borgrpc.IdentityServiceClient) (R, error)) (R, error) {
+	return tryEach(ctx, c, what, tryTimeout, func(ctx context.Context, r *replica) (R, error) {
+		return f(ctx, borgrpc.NewIdentityServiceClient(r.conn))
+	})
+}
+
+func tryEach[R any](ctx context.Context, c *Client, what string, each time.Duration, f func(context.Context, *replica) (R, error)) (R, error) {
+	var none R
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
+	c.mu.Lock()
+	first := c.current
+	c.mu.Unlock()
+	t := &tries[R]{c: c, f: f, next: first, each: each, underway: make(map[int]bool), answers: make(chan attempt[R], maxTries)}
+	failed := make(map[string]error)
+	defer t.end(failed)
+	defer cancel()
+	pause := minPause
+	t.ask(ctx)
+	// Fires when one that is under way has been silent for long, or when the
+	// pause after a whole round is over.
+	next := time.NewTimer(slowAfter)
+	defer next.Stop()
+	for n := 0; ; {
+		select {
+		case <-ctx.Done():
+			t.end(failed)
+			clear(t.underway)
+			return none, c.gaveUp(ctx, what, began, failed)
+		case <-next.C:
+			if len(t.underway) < min(maxTries, len(c.replicas)) {
+				c.config.Log.Debug("another replica is asked", "waiting", len(t.underway))
+				t.ask(ctx)
+				next.Reset(slowAfter)
+			}
+			continue
+		case a := <-t.answers:
+			delete(t.underway, a.replica)
+			if !again(ctx, a.err) {
+				if a.err == nil {
+					c.mu.Lock()
+					c.current = a.replica
+					c.mu.Unlock()
+					return a.resp, nil
+				}
+				return none, answer(what, a.err)
+			}
+			if ctx.Err() != nil {
+				t.note(a, failed)
+				continue
+			}
+			n++
+			failed[c.replicas[a.replica].addr] = a.err
+			c.config.Log.Debug("no answer from a replica", "replica", c.replicas[a.replica].addr, "attempt", n, "err", a.err)
+		}
+		if n%len(c.replicas) == 0 {
+			next.Reset(pause/2 + rand.N(pause))
+			pause = min(2*pause, maxPause)
+			t.each = min(2*t.each, tryTimeout)
+			continue
+		}
+		t.ask(ctx)
+		next.Reset(slowAfter)
+	}
+}

@@ -1,0 +1,199 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+)
+
+// needsMounts skips the test where no file system can be mounted.
+func needsMounts(t *testing.T) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("a full file system is made by mounting a small one, which needs root")
+	}
+	dir := t.TempDir()
+	if err := syscall.Mount("small", dir, "tmpfs", 0, "size=65536"); err != nil {
+		t.Skipf("a small file system cannot be mounted here: %v", err)
+	}
+	if err := syscall.Unmount(dir, 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// onSmallDisk moves a directory to a file system of its own, which can be
+// filled. The end of the cell takes it away.
+func onSmallDisk(t *testing.T, dir string, bytes int) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	before := dir + ".before"
+	if err := os.Rename(dir, before); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Mount("small", dir, "tmpfs", 0, fmt.Sprintf("size=%d,mode=755", bytes)); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := exec.Command("cp", "-a", before+"/.", dir).CombinedOutput(); err != nil {
+		t.Fatalf("move %s: %v: %s", dir, err, out)
+	}
+}
+
+// fill leaves no byte free beside dir, and returns what makes room again.
+func fill(t *testing.T, dir string) (empty func()) {
+	t.Helper()
+	path := filepath.Join(dir, "ballast")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	for chunk := 1 << 20; chunk > 0; chunk /= 2 {
+		for err = nil; err == nil; {
+			_, err = f.Write(make([]byte, chunk))
+		}
+		if !errors.Is(err, syscall.ENOSPC) {
+			t.Fatal(err)
+		}
+	}
+	return func() {
+		if err := os.Remove(path); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The elected master's disk is full: it says so and stops, another one takes
+// over, and once there is room it comes back, with everything.
+func TestMastersDiskIsFull(t *testing.T) {
+	alongside(t)
+	needsMounts(t)
+	c := newChaosCell(t, 3, 1)
+	for i := 1; i <= c.Masters; i++ {
+		onSmallDisk(t, c.masterDir(i), 256<<20)
+	}
+	c.startAll(t)
+	before := c.run(t, "web", sleepers(size(3, 20)))
+	if _, err := c.submit(shortly(t), "large", unplaceable()); err != nil {
+		t.Fatal(err)
+	}
+	l, endLoad := c.underLoad(t, size(50, 200))
+	for round := range size(1, 5) {
+		l.goesOn(t, 20)
+		full, err := c.electedNow(shortly(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := c.masterName(full)
+		filled := time.Now()
+		empty := fill(t, c.masterDir(full))
+		for n := 0; ; n++ {
+			if state, err := c.Ask(t.Context(), full); err != nil || state.Elected != state.Replica {
+				break
+			}
+			// The room that the log had taken before is used up first.
+			c.writeLarge(t, fmt.Sprintf("%d-%d", round, n))
+		}
+		t.Logf("%s gave up %v after its disk was full; the next write %v later", name, time.Since(filled).Round(time.Millisecond), l.ackedAgain(t, time.Now()).Round(time.Millisecond))
+		l.goesOn(t, size(50, 500))
+		waitFor(t, name+" says why", func() string {
+			if said := c.sup.get(name).logTail(logEndBytes); !strings.Contains(said, "no space left on device") {
+				return said
+			}
+			return ""
+		})
+		empty()
+		if err := c.caughtUp(shortly(t), full); err != nil {
+			t.Fatal(err)
+		}
+	}
+	endLoad()
+	if err := until(shortly(t), "the cell works again", c.ready); err != nil {
+		t.Fatal(err)
+	}
+	c.checkAcks(t, l)
+	c.stillSame(t, before, "web")
+}
+
+// writeLarge gives a job another spec, of about as many bytes as one may have.
+func (c *Cell) writeLarge(t *testing.T, mark string) {
+	t.Helper()
+	large := unplaceable()
+	large.Task.Args = append(large.Task.Args, mark, strings.Repeat("x", 200<<10))
+	raw, err := proto.Marshal(large)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = c.client.Mutate(shortly(t), &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: c.user, Name: "large", Spec: raw}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// A machine's disk is full: what runs there goes on, what is to stop stops, what
+// is to start waits and says why, and starts once there is room; also with a
+// borglet that was killed meanwhile.
+func TestMachinesDiskIsFull(t *testing.T) {
+	alongside(t)
+	needsMounts(t)
+	c := newChaosCell(t, 1, 1)
+	onSmallDisk(t, c.borgletDir(1), 64<<20)
+	c.startAll(t)
+	before := c.run(t, "web", sleepers(3))
+	for round := range size(1, 6) {
+		doomed, later := fmt.Sprintf("doomed-%d", round), fmt.Sprintf("later-%d", round)
+		c.run(t, doomed, sleepers(2))
+		empty := fill(t, c.borgletDir(1))
+		if _, err := c.submit(shortly(t), later, sleepers(2)); err != nil {
+			t.Fatal(err)
+		}
+		if round%2 == 0 {
+			if err := c.again(t.Context(), c.machineName(1), func(ctx context.Context) error { return c.StartBorglet(ctx, 1) }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		waitFor(t, "the tasks that do not start say why", func() string {
+			tasks, err := c.tasks(t.Context(), later)
+			if err != nil || len(tasks) == 0 {
+				return fmt.Sprintf("%v, %v", tasks, err)
+			}
+			for _, task := range tasks {
+				if !strings.Contains(task.Status.GetReason(), "is full") {
+					return task.Status.String()
+				}
+			}
+			return ""
+		})
+		kill := &borgpb.KillJob{User: c.user, Name: doomed}
+		if _, err := c.client.Mutate(shortly(t), &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: kill}}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.jobIs(shortly(t), doomed, "what was killed has stopped", func(j *borgpb.Job) bool { return j.Status.GetStopping() == 0 }); err != nil {
+			t.Error(err)
+		}
+		if n, err := c.runningOf(doomed); err != nil || n > 0 {
+			t.Errorf("%d processes of a job that was killed, %v", n, err)
+		}
+		c.stillSame(t, before, "web")
+		empty()
+		if _, err := c.jobIs(shortly(t), later, "all tasks run", started); err != nil {
+			t.Error(err)
+		}
+		c.stillSame(t, before, "web")
+	}
+}

@@ -1,0 +1,92 @@
+package sim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Marks are the rare states that a run counts, and what each means. One that no
+// seed comes to says that the faults do not go there.
+var Marks = map[string]string{
+	"all machines lost":                      "every machine of the cell is without power at once",
+	"all replicas without power":             "all five replicas crash at once",
+	"alloc placed":                           "an alloc of a set has a machine",
+	"assignment refused":                     "the cell refused what a scheduler proposed",
+	"borglet killed during a save":           "one of the two files of a record was written",
+	"borglet took over copies":               "a borglet found copies that an earlier one had started",
+	"build too old":                          "a replica of an older build met a later format, and stops",
+	"checkpoint installed":                   "a replica too far behind took over another's records",
+	"checkpoint not wanted":                  "a received checkpoint was no longer needed",
+	"checkpoint sent":                        "a replica sent its records to another",
+	"client tries again":                     "a mutation was not answered at the first try",
+	"clock of a machine steps":               "the wall clock of a borglet steps by up to 90 s",
+	"copy taken back":                        "a copy on a machine that returned goes on as it is",
+	"crash during an append":                 "a log entry was written and not synced",
+	"cut one way":                            "a replica hears others and they do not hear it, or the reverse",
+	"digest logged":                          "the elected replica logged the digest of its cell",
+	"disk cannot be read":                    "every read of a replica's disk fails for a while",
+	"disk full":                              "a replica's disk takes no more after so many bytes",
+	"disk returns errors":                    "some writes or syncs of a replica's disk fail",
+	"disk stall":                             "a sync takes up to a second",
+	"done after it was refused":              "a try was refused, and a later one of the same request done",
+	"duplicate stopped":                      "a machine returned with a copy that was replaced meanwhile",
+	"giant job":                              "a job of hundreds of tasks",
+	"format raised":                          "all replicas can apply a later format of the cell, and it is raised",
+	"link clogged":                           "a link holds all for a while and then delivers it",
+	"links cut one by one":                   "links are cut one after the other and healed in another order",
+	"machine cut off":                        "a machine is out of reach of some replicas or all",
+	"machine declared down":                  "the log has it that a machine is down",
+	"no room for a checkpoint":               "a checkpoint could not be received because the disk failed",
+	"old attempt still runs":                 "a copy runs that is no longer its task's current attempt",
+	"partition":                              "the network is split in two",
+	"records loaded again":                   "the cell is loaded from its records beside itself",
+	"replica ended for its disk":             "a replica stopped because its disk did not keep what it wrote",
+	"replica stepped back to an older build": "an upgraded replica is restarted as the build before",
+	"retry answered from memory":             "a repeated request was answered as it was at first",
+	"slow disk":                              "each sync takes 5 to 50 ms for a while",
+	"stale assignment refused":               "a scheduler had decided on an older state",
+	"stale fence refused":                    "a borglet refused a master that was no longer elected",
+	"task drained":                           "a task is stopped because its machine is emptied",
+	"task failed often":                      "a task that fails again and again has failed 20 times",
+	"task in an alloc":                       "a task was placed inside an alloc",
+	"task preempted":                         "a task is stopped for one of higher priority",
+	"unknown outcome tried again":            "the elected replica lost its place with mutations under way",
+	"struck when " + beforeAppend:            "an aimed crash came there; as are those below",
+	"struck when " + afterAppend:             "",
+	"struck when " + appliedNotKept:          "",
+	"struck when " + duringInstall:           "",
+	"struck when " + newlyElected:            "",
+	"struck when " + fenceNotKept:            "",
+	"struck when " + betweenSteps:            "",
+	"struck when " + newerTerm:               "",
+	"struck when " + replacedEntries:         "",
+	"struck when " + saidNotKept:             "",
+}
+
+// notRequired are marks that cannot be asked of a few hundred seeds, and why.
+var notRequired = map[string]string{
+	"task preempted":            "the scheduler does not name victims yet",
+	"done after it was refused": "what a cell must not come to is no aim",
+	// Crashes are aimed there for planted bugs only (aim.go).
+	"struck when " + newerTerm:       "only under an aim",
+	"struck when " + replacedEntries: "only under an aim",
+	"struck when " + saidNotKept:     "only under an aim",
+}
+
+// RequiredMarks are those that any few hundred seeds of 30 s come to.
+func RequiredMarks() []string {
+	required := maps.Clone(Marks)
+	for name := range notRequired {
+		delete(required, name)
+	}
+	return slices.Sorted(maps.Keys(required))
+}
+
+// mark counts a rare state.
+func (w *World) mark(name string) {
+	if _, ok := Marks[name]; !ok {
+		panic(fmt.Sprintf("mark %q is not in the list of marks", name))
+	}
+	w.marks[name]++
+}

@@ -1,0 +1,154 @@
+package sim
+
+import (
+	"borg/borglet"
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// rules is what the rules below remember of what was decided and what was
+// tried.
+type rules struct {
+	// When the elected replica of each term was elected, and when it called
+	// machines down.
+	electedNs map[uint64]int64
+	downNs    map[uint64][]int64
+	// When each replica last failed to reach each machine.
+	unreachedNs map[string]map[uint64]int64
+	// What each copy may use as the log has it, and when its last process
+	// started.
+	holds     map[borglet.ID]cell.Resources
+	startedNs map[borglet.ID]int64
+}
+
+func newRules() rules {
+	return rules{
+		electedNs: map[uint64]int64{}, downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{},
+		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{},
+	}
+}
+
+// The times of the duties (borgmaster/duty), less what clocks may be off by.
+const (
+	windowNs     = 14 * second
+	downsNs      = 45 * second
+	witnessNs    = 60 * second
+	restartGapNs = 150 * millisecond
+)
+
+// unreached notes that a replica tried a machine in vain.
+func (t *truth) unreached(replica uint64, machine string) {
+	by := t.unreachedNs[machine]
+	if by == nil {
+		by = map[uint64]int64{}
+		t.unreachedNs[machine] = by
+	}
+	by[replica] = t.w.now
+}
+
+// down: S17, a machine is called down by the master of that term, a full window
+// after its election, when two replicas did not reach it, and not many at once.
+func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
+	if o.Term != e.Term {
+		t.w.fail("S17: the master of term %d called %s down, which is done in term %d", o.Term, o.Name, e.Term)
+	}
+	if since := t.w.now - t.electedNs[e.Term]; since < windowNs {
+		t.w.fail("S17: %s is called down %d ms after the election of term %d", o.Name, since/millisecond, e.Term)
+	}
+	// What the duties decided may be proposed late.
+	late, witnesses := t.w.swarm.dutyLateNs, 0
+	for _, at := range t.unreachedNs[o.Name] {
+		if t.w.now-at < witnessNs+late {
+			witnesses++
+		}
+	}
+	if witnesses < 2 {
+		t.w.fail("S17: %s is called down, and %d replicas failed to reach it", o.Name, witnesses)
+	}
+	perMinute, lately := max(len(t.w.machines)/10, 1), 1
+	for _, at := range t.downNs[e.Term] {
+		if t.w.now-at < downsNs {
+			lately++
+		}
+	}
+	if lately >= 2*perMinute && late == 0 {
+		t.w.fail("S17: %d machines are called down within %d s in term %d, the last is %s", lately, downsNs/second, e.Term, o.Name)
+	}
+	t.downNs[e.Term] = append(t.downNs[e.Term], t.w.now)
+}
+
+// taskEdges is the paper's diagram (§2.3, figure 2) as the events of tasks tell
+// it.
+var taskEdges = map[borgpb.EventKind][][2]borgpb.State{
+	borgpb.EventKind_EVENT_KIND_SCHEDULE: {{borgpb.State_STATE_PENDING, borgpb.State_STATE_RUNNING}},
+	borgpb.EventKind_EVENT_KIND_RETURN:   {{borgpb.State_STATE_PENDING, borgpb.State_STATE_RUNNING}},
+	borgpb.EventKind_EVENT_KIND_EVICT:    {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_PENDING}},
+	borgpb.EventKind_EVENT_KIND_FAIL: {
+		{borgpb.State_STATE_RUNNING, borgpb.State_STATE_PENDING}, {borgpb.State_STATE_RUNNING, borgpb.State_STATE_DEAD},
+	},
+	borgpb.EventKind_EVENT_KIND_FINISH: {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_DEAD}},
+	borgpb.EventKind_EVENT_KIND_KILL: {
+		{borgpb.State_STATE_RUNNING, borgpb.State_STATE_DEAD}, {borgpb.State_STATE_PENDING, borgpb.State_STATE_DEAD},
+	},
+	borgpb.EventKind_EVENT_KIND_LOST: {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_DEAD}},
+	borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING: {
+		{borgpb.State_STATE_RUNNING, borgpb.State_STATE_RUNNING}, {borgpb.State_STATE_RUNNING, borgpb.State_STATE_PENDING},
+	},
+	borgpb.EventKind_EVENT_KIND_START:   {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_RUNNING}},
+	borgpb.EventKind_EVENT_KIND_RESTART: {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_RUNNING}},
+	borgpb.EventKind_EVENT_KIND_STOPPED: {{borgpb.State_STATE_UNSPECIFIED, borgpb.State_STATE_UNSPECIFIED}},
+}
+
+// taskEvent: S16, tasks move along the paper's edges only; S9, no copy is named
+// twice.
+func (t *truth) taskEvent(e *cell.Event) {
+	legal := false
+	for _, edge := range taskEdges[e.Kind] {
+		legal = legal || edge == [2]borgpb.State{e.From, e.To}
+	}
+	id := borglet.ID{JobUID: e.UID.String(), Index: e.Task, Attempt: e.Attempt}
+	if !legal {
+		t.w.fail("S16: %v takes copy %s from %v to %v", e.Kind, id, e.From, e.To)
+	}
+	if _, named := t.assigned[id]; named && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE {
+		t.w.fail("S9: two copies are named %s", id)
+	}
+	if x := t.cell.Machine(e.Machine); x != nil {
+		if p := x.Copy(cell.CopyID{Job: e.UID, Index: e.Task, Attempt: e.Attempt}); p != nil && p.Current() {
+			t.holds[id] = p.Resources()
+		}
+	}
+}
+
+// holding is the room of a copy as the log has it, or had it last when the copy
+// was its task's current one: a process that is told to stop uses it still.
+func (t *truth) holding(m *machine, id borglet.ID) cell.Resources {
+	if p := t.copyOf(m, id); p != nil && p.Resources().CPUMilli > 0 {
+		return p.Resources()
+	}
+	return t.holds[id]
+}
+
+// fits: S6, the processes that run on a machine fit it, by what the log last
+// gave each of them.
+func (t *truth) fits(m *machine, id borglet.ID) {
+	var used cell.Resources
+	for _, other := range sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) {
+		if m.kernel.procs[other].running {
+			used = used.Add(t.holding(m, other))
+		}
+	}
+	if has := cell.FromProto(m.spec().Capacity); used.CPUMilli > has.CPUMilli || used.MemBytes > has.MemBytes {
+		t.w.fail("S6: with copy %s what runs on %s may use %d milli-cores and %d bytes, and it has %d and %d",
+			id, m.name, used.CPUMilli, used.MemBytes, has.CPUMilli, has.MemBytes)
+	}
+}
+
+// notTooSoon: S18, a copy that ended starts again after a pause.
+func (t *truth) notTooSoon(m *machine, id borglet.ID) {
+	if last, ok := t.startedNs[id]; ok && t.w.now-last < restartGapNs {
+		t.w.fail("S18: copy %s starts on %s %d ms after it last started", id, m.name, (t.w.now-last)/millisecond)
+	}
+	t.startedNs[id] = t.w.now
+}

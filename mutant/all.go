@@ -1,0 +1,131 @@
+package mutant
+
+// The names. Each is used at one place in the code, and stands once in All.
+const (
+	FenceNotKept       Name = "fence-not-kept"
+	FenceNotAsked      Name = "fence-not-asked"
+	FenceWithoutIndex  Name = "fence-without-index"
+	AbsenceStops       Name = "absence-stops"
+	EndNotKept         Name = "end-not-kept"
+	RebootForgotten    Name = "reboot-forgotten"
+	StopLeaksProcess   Name = "stop-leaks-process"
+	ZombieAdopted      Name = "zombie-adopted"
+	BackoffForgotten   Name = "backoff-forgotten"
+	DuplicateLeftAlone Name = "duplicate-left-alone"
+	ForgetBeforeLogged Name = "forget-before-logged"
+	ReportedOnce       Name = "reported-once"
+
+	OneWitness        Name = "one-witness"
+	WindowNotGranted  Name = "window-not-granted"
+	DutiesOutliveTerm Name = "duties-outlive-term"
+	DownsUnbounded    Name = "downs-unbounded"
+
+	StaleDownTaken       Name = "stale-down-taken"
+	FinishedPends        Name = "finished-pends"
+	RequestNotAsked      Name = "request-not-asked"
+	RequestsLostOnLoad   Name = "requests-lost-on-load"
+	AttemptReused        Name = "attempt-reused"
+	StaleAssignmentTaken Name = "stale-assignment-taken"
+	ChangeNotRecorded    Name = "change-not-recorded"
+	RollOutStuck         Name = "roll-out-stuck"
+	RoomFreedEarly       Name = "room-freed-early"
+
+	ReadWithoutAsking   Name = "read-without-asking"
+	AckBeforeSync       Name = "ack-before-sync"
+	LogNotSynced        Name = "log-not-synced"
+	VoteNotKept         Name = "vote-not-kept"
+	VoteNotSynced       Name = "vote-not-synced"
+	HeaderBeforeRecords Name = "header-before-records"
+	RecordsAhead        Name = "records-ahead"
+	TailCut             Name = "tail-cut"
+	ConflictNotCut      Name = "conflict-not-cut"
+	CompactedTooFar     Name = "compacted-too-far"
+)
+
+// All is every mutant, those of the borglet first, then those of the master,
+// of the cell, and of the log.
+var All = []Mutant{
+	{FenceNotKept, "A borglet keeps whom it obeys in memory only, and after a restart obeys a replica that is behind: it starts a task that has ended.",
+		"1: https://github.com/kubernetes/kubernetes/issues/59848", "S8", "stale-replica"},
+	{FenceNotAsked, "A borglet obeys orders that are older than others it has obeyed.",
+		"+: https://github.com/kubernetes/kubernetes/issues/23731", "S8", "stale-replica"},
+	{FenceWithoutIndex, "A borglet compares terms and not indexes, and obeys a replica of the same term that is behind.",
+		Ours, "S8", "stale-replica"},
+	{AbsenceStops, "A borglet stops what is not on a master's list.",
+		"3: https://github.com/kubernetes/kubernetes/issues/24200", "S10", "full-outage"},
+	{EndNotKept, "A borglet reports an end before it has written it down, and after a restart runs the task again.",
+		"22: https://github.com/hashicorp/nomad/issues/5945", "S8", "unkept-end"},
+	{RebootForgotten, "A borglet goes on with the copies of an earlier boot of its machine as if they were of this one.",
+		"22: https://github.com/kubernetes/kubernetes/issues/37447", "S8", "borglet-restart"},
+	{StopLeaksProcess, "A borglet takes a copy that it is told to stop for stopped, and its process goes on.",
+		"23: https://github.com/hashicorp/nomad/issues/5593", "S8", "churn"},
+	{ZombieAdopted, "A borglet that was restarted takes a process that has ended meanwhile for running.",
+		"24: https://github.com/hashicorp/nomad/issues/23684", "L5", "borglet-restart"},
+	{BackoffForgotten, "A borglet starts a service again at once, however often it ends.",
+		"27: https://github.com/hashicorp/nomad/issues/15579", "S18", "churn"},
+	{DuplicateLeftAlone, "A copy that was replaced while its machine was cut off is not stopped when the machine is back: two run.",
+		"2: https://github.com/kubernetes/kubernetes/issues/61832", "L5", "outage"},
+	{ForgetBeforeLogged, "A borglet is told to forget an end that is not in the log yet.",
+		Ours, "S8", "retry"},
+	{ReportedOnce, "A link shard passes each difference on once: one that is lost on its way is lost for good.",
+		"24: https://github.com/hashicorp/nomad/issues/20116", "L5", "retry"},
+
+	{OneWitness, "A machine is down when one replica does not reach it.",
+		Ours, "S17", "cut-machine"},
+	{WindowNotGranted, "A new elected master calls machines down by what was missed before its time.",
+		"8: https://github.com/etcd-io/etcd/issues/15247", "S17", "leader-flap"},
+	{DutiesOutliveTerm, "A replica that is elected again goes on where it was when it lost its election.",
+		"5: https://github.com/hashicorp/nomad/issues/3840", "S17", "leader-flap"},
+	{DownsUnbounded, "All machines that cannot be reached are called down at once.",
+		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
+
+	{StaleDownTaken, "The cell does what an earlier elected master said of a machine.",
+		"8: https://github.com/etcd-io/etcd/issues/12528", "S17", "late-duties"},
+	{FinishedPends, "A batch task that has finished is pending again.",
+		Ours, "S16", "churn"},
+	{RequestNotAsked, "The cell does not look whether it has done a request before.",
+		Ours, "S4", "retry"},
+	{RequestsLostOnLoad, "A cell that is loaded from its records remembers no requests.",
+		"16: https://github.com/hashicorp/nomad/pull/24412", "S3", "retry"},
+	{AttemptReused, "An index that a resize cut off and another brought back counts its attempts from 1 again.",
+		Ours, "S9", "churn"},
+	{StaleAssignmentTaken, "The cell places a task that is not pending any more.",
+		Ours, "S16", "schedulers"},
+	{ChangeNotRecorded, "An order to stop a copy is not written to the records.",
+		Ours, "S3", "unsynced"},
+	{RollOutStuck, "A task that ends while an update restarts it counts as down for ever.",
+		"30: https://github.com/hashicorp/nomad/issues/10465", "S6", "churn"},
+	{RoomFreedEarly, "The room of a copy is free as soon as it is told to stop.",
+		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
+
+	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
+		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},
+	{AckBeforeSync, "A follower acknowledges entries before they are on its disk.",
+		"11: https://github.com/etcd-io/etcd/issues/14370", "S2", "stalls"},
+	{LogNotSynced, "The log is written and not synced.",
+		"11: https://github.com/etcd-io/etcd/issues/14370", "S2", "unsynced"},
+	{VoteNotKept, "A replica does not write down for whom it voted.",
+		Ours, "S1", "votes"},
+	{VoteNotSynced, "Term and vote are synced only together with entries.",
+		Ours, "S1", "votes"},
+	{HeaderBeforeRecords, "What the records stand for is written before them and not with them.",
+		"10: https://github.com/etcd-io/etcd/issues/13766", "S14", "torn"},
+	{RecordsAhead, "The records hold one entry more than they say.",
+		"10: https://github.com/etcd-io/etcd/issues/13766", "S14", "unsynced"},
+	{TailCut, "A replica that is started takes the last entry of its log for torn and drops it.",
+		"15: https://github.com/etcd-io/etcd/issues/11488", "S2", "unsynced"},
+	{ConflictNotCut, "Entries that replace others on the disk leave those after them there.",
+		Ours, "S2", "conflict"},
+	{CompactedTooFar, "The log is dropped up to its end and not up to what the records stand for.",
+		Ours, "S14", "short-log"},
+}
+
+// Find returns the mutant of that name.
+func Find(name Name) (Mutant, bool) {
+	for _, m := range All {
+		if m.Name == name {
+			return m, true
+		}
+	}
+	return Mutant{}, false
+}
