@@ -52,7 +52,7 @@ func TestMutateKeepsItsRequestID(t *testing.T) {
 func TestHungMaster(t *testing.T) {
 	hung, good := startMaster(t), startMaster(t)
 	hung.hung = make(chan error, 1)
-	c := newClient(t, Config{Masters: []string{hung.addr, deadAddr(t), good.addr}})
+	c := newClient(t, Config{Masters: []string{hung.addr, deadAddr(t), good.addr}, Identity: source(t, identity.User, "alice")})
 	c.current = 0
 	result, err := c.Mutate(t.Context(), killOp())
 	if err != nil || result.Index != 7 {
@@ -95,7 +95,7 @@ func TestMutateLeavesASilentReplica(t *testing.T) {
 		}
 		return &borgpb.Result{Index: 9}, nil
 	}
-	c := newClient(t, Config{Masters: []string{m.addr}})
+	c := newClient(t, Config{Masters: []string{m.addr}, Identity: source(t, identity.User, "alice")})
 	if _, err := c.Mutate(t.Context(), killOp()); err != nil {
 		t.Fatal(err)
 	}
