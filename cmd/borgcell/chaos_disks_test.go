@@ -27,7 +27,9 @@ func (c *Cell) says(t *testing.T, program string, args ...string) (string, int) 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, c.bin(program), args...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, c.bin(program), args...)
+	cmd.Env = append(os.Environ(), "BORG_IDENTITY="+c.identityFile())
+	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatalf("%s %s: %v", program, strings.Join(args, " "), err)
