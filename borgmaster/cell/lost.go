@@ -118,6 +118,9 @@ func (c *Cell) returnCopy(p *Copy) {
 	c.move(t, edgeSchedule, stateRunning, "")
 	c.emit(taskEvent(p, borgpb.EventKind_EVENT_KIND_RETURN, statePending, stateRunning))
 	c.rewind(t)
+	if c.format >= formatAnyVersionIsUp {
+		c.seenUp(t)
+	}
 }
 
 func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine) (commit, *borgpb.Refusal) {

@@ -206,10 +206,7 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 		e.Exit, e.Reason = p.exit, p.text
 		c.emit(e)
 	}
-	if to == attemptRunning && t.flags&taskUpdating != 0 && p.version == p.job.latest().Version {
-		c.clearUpdating(t)
-		c.touch(p.job, edgeUpdate)
-	}
+	c.seenUp(t)
 }
 
 // hearEnd follows the end of a copy: of one that was told to stop, only its

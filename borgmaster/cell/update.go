@@ -216,6 +216,25 @@ func (c *Cell) updateInPlace(u *Update, t *Task, spec *Spec, need *Need) {
 	c.emit(taskEvent(p, borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING, stateRunning, stateRunning))
 }
 
+// formatAnyVersionIsUp is the format from which on a task is no longer down for
+// an update once it runs, with whichever spec. Before it the spec had to be the
+// latest: a task that an update had disturbed, and that came up when the next
+// one had begun, counted as down until it was reached, and with a batch of one
+// it never was.
+const formatAnyVersionIsUp = 2
+
+// seenUp notes that a task that the update disturbed runs.
+func (c *Cell) seenUp(t *Task) {
+	if t.flags&taskUpdating == 0 || t.cur.state != attemptRunning {
+		return
+	}
+	if c.format < formatAnyVersionIsUp && t.cur.version != t.job.latest().Version {
+		return
+	}
+	c.clearUpdating(t)
+	c.touch(t.job, edgeUpdate)
+}
+
 // clearUpdating notes that a task is no longer down for the update.
 func (c *Cell) clearUpdating(t *Task) {
 	if t.flags&taskUpdating == 0 {

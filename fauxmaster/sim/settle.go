@@ -69,9 +69,9 @@ func (w *World) unsettled() string {
 		}
 	}
 	for j := range c.Jobs() {
-		// Only under an aim: elsewhere there are updates that wait for good reason.
 		_, inSet := j.AllocSet()
-		if w.cfg.Aim != "" && !inSet && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
+		// By the rules of format 1 one can wait for ever.
+		if c.Format() > 1 && !inSet && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}
