@@ -27,19 +27,22 @@ var imports = map[string]struct {
 	ours  []string
 	never []string
 }{
+	// Who is who: whoever dials, listens or issues needs it, and it needs nobody.
+	"identity": {nil, []string{"google.golang.org/grpc"}},
+
 	"proto/borgpb":  {nil, []string{"google.golang.org/grpc"}},
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
-	"proto/door":    {[]string{"proto/borgpb"}, nil},
+	"proto/door":    {[]string{"identity", "proto/borgpb"}, nil},
 
 	"borgmaster/cell": {[]string{"mutant", "proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
 	"scheduler":       {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
 	// The process around the search: follows a master, answers Explain.
-	"scheduler/process": {[]string{"scheduler", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"scheduler/process": {[]string{"identity", "scheduler", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
-	"borgmaster/replica": {[]string{"borgmaster", "borgmaster/cell", "checkpoint", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster": {[]string{"identity", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// What the elected master does on its own.
 	"borgmaster/duty": {[]string{"borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
@@ -47,7 +50,7 @@ var imports = map[string]struct {
 	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 	// The Log in memory: tests now, the Fauxmaster later.
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
-	"borgmaster/client": {[]string{"proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
 	"borglet":           {[]string{"mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
@@ -63,7 +66,7 @@ var imports = map[string]struct {
 	// Measured numbers in a file: bench and the simulate command keep them alike.
 	"bench/figures": {nil, []string{"google.golang.org/grpc", "net"}},
 	// What all command lines share: flags, exit codes, errors, logger.
-	"cli": {[]string{"spelling"}, []string{"google.golang.org/grpc"}},
+	"cli": {[]string{"identity", "spelling"}, []string{"google.golang.org/grpc"}},
 	// What clients were told, and whether it is linearizable; knows no cell on purpose.
 	"history": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "os", "net"}},
 	// "Did you mean": job files and command lines guess alike.

@@ -1,77 +1,79 @@
 package borgmaster
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgpb"
-	"borg/proto/door"
 )
 
-// access is which role may call which service or method; the longest entry
-// that begins a method's name decides, and what has no entry is refused.
-var access = []struct {
-	prefix string
-	roles  []borgpb.Role
-}{
-	{"/borgrpc.MasterService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_TASK, borgpb.Role_ROLE_MASTER, borgpb.Role_ROLE_SCHEDULER}},
-	{"/borgrpc.MemberService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_MASTER}},
-	{"/borgrpc.CheckpointService/", []borgpb.Role{borgpb.Role_ROLE_USER, borgpb.Role_ROLE_MASTER}},
-	{"/borgrpc.SchedulingService/", []borgpb.Role{borgpb.Role_ROLE_SCHEDULER}},
-	{"/borgrpc.ReplicaService/", []borgpb.Role{borgpb.Role_ROLE_MASTER}},
-	{"/borgrpc.RaftService/", []borgpb.Role{borgpb.Role_ROLE_MASTER}},
-}
-
-// Guard returns the options that make a server keep to the table of who may
-// call what. Every server that serves a Master must be made with them.
-func Guard() []grpc.ServerOption {
-	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			if err := admit(ctx, info.FullMethod); err != nil {
-				return nil, err
-			}
-			return handle(ctx, req)
-		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
-			if err := admit(stream.Context(), info.FullMethod); err != nil {
-				return err
-			}
-			return handle(srv, stream)
-		}),
-	}
-}
-
-func admit(ctx context.Context, method string) error {
-	caller := door.Caller(ctx)
-	if caller.Role == borgpb.Role_ROLE_UNSPECIFIED {
-		return status.Errorf(codes.Unauthenticated, "%s: the caller does not say who it is", method)
-	}
-	for _, rule := range access {
-		if strings.HasPrefix(method, rule.prefix) {
-			if slices.Contains(rule.roles, caller.Role) {
-				return nil
-			}
-			break
+// admins are the users who may change what belongs to the cell or to others: as
+// the cell says, or the first one while it knows of none.
+func (m *Master) admins() []string {
+	var names []string
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if c.NumAdmins() == 0 {
+			return
 		}
+		for u := range c.Users() {
+			if c.Has(u.Name(), cell.Admin) {
+				names = append(names, u.Name())
+			}
+		}
+	})
+	if len(names) == 0 && m.cfg.FirstAdmin != "" {
+		names = []string{m.cfg.FirstAdmin}
 	}
-	return status.Errorf(codes.PermissionDenied, "%s is not for %s", method, roleName(caller.Role))
+	return names
 }
 
-func roleName(r borgpb.Role) string {
-	return "the role " + strings.ToLower(strings.TrimPrefix(r.String(), "ROLE_"))
+// revoked says whether a certificate was issued before the cell was told not to
+// believe it. Users can be revoked; a borglet's certificate is not renewed once
+// its machine has left, and a master's is worth nothing once it is no member.
+func (m *Master) revoked(name identity.Name, issued time.Time) bool {
+	if name.Role != identity.User {
+		return false
+	}
+	is := false
+	m.cfg.Log.View(func(c *cell.Cell) {
+		u := c.User(name.ID)
+		is = u != nil && issued.UnixNano() <= u.RevokedWallNs()
+	})
+	return is
+}
+
+func (m *Master) isAdmin(caller identity.Name) bool {
+	return caller.Role == identity.User && slices.Contains(m.admins(), caller.ID)
+}
+
+// forAdmins refuses everybody else.
+func (m *Master) forAdmins(caller identity.Name) error {
+	if m.isAdmin(caller) {
+		return nil
+	}
+	return status.Error(codes.PermissionDenied, m.needsAdmin(caller))
+}
+
+// needsAdmin says what is missing and who can help.
+func (m *Master) needsAdmin(caller identity.Name) string {
+	return fmt.Sprintf("it needs the capability admin, which %s does not have; it can be granted by %s", caller.Words(), strings.Join(m.admins(), ", "))
 }
 
 // permit says whether caller may ask for op; nil means yes. Users have a say
 // over their own jobs and alloc sets; machines and clocks are for
-// operators; what the cell does by itself is for nobody.
-func permit(caller *borgpb.Principal, operators []string, op *borgpb.Op) *borgpb.Refusal {
-	isOperator := slices.Contains(operators, caller.GetUser())
+// admins; what the cell does by itself is for nobody.
+func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+	if caller.Role == identity.Master {
+		return permitMaster(op)
+	}
+	isAdmin := m.isAdmin(caller)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
 	case *borgpb.Op_SubmitJob:
@@ -86,22 +88,32 @@ func permit(caller *borgpb.Principal, operators []string, op *borgpb.Op) *borgpb
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
-	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time:
-		if isOperator {
+	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
+		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken:
+		if isAdmin {
 			return nil
 		}
-		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "",
-			"user %q is not an operator of this cell; operators: %s", caller.GetUser(), strings.Join(operators, ", "))
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", m.needsAdmin(caller))
 	case nil:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, "", "the request holds no op")
 	default:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "this op is the cell's own; nobody may ask for it")
 	}
-	if owner == caller.GetUser() || isOperator {
+	if owner == caller.ID || isAdmin {
 		return nil
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
-		"it belongs to user %q and you are %q", owner, caller.GetUser())
+		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, m.needsAdmin(caller))
+}
+
+// permitMaster says what a master may ask of the elected one in its own name:
+// what it takes to let in the holder of a token.
+func permitMaster(op *borgpb.Op) *borgpb.Refusal {
+	switch op.GetOp().(type) {
+	case *borgpb.Op_UseToken, *borgpb.Op_AddMachine, *borgpb.Op_SetMachine:
+		return nil
+	}
+	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "masters ask for this in nobody's name")
 }
 
 func refusal(kind borgpb.RefusalKind, object, format string, args ...any) *borgpb.Refusal {

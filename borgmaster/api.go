@@ -37,7 +37,7 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 // answers a repeated id from memory.
 func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
 	caller := door.Caller(ctx)
-	if r := permit(caller, m.cfg.Operators, asked); r != nil {
+	if r := m.permit(caller, asked); r != nil {
 		return &borgpb.Result{Refusal: r}, nil
 	}
 	if asked.GetRequestId() == "" {
@@ -51,7 +51,7 @@ func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, 
 		}
 	}
 	op := proto.CloneOf(asked)
-	op.Principal = caller
+	op.Principal = door.Principal(caller)
 	if r := tooLarge(op); r != nil {
 		return &borgpb.Result{Refusal: r}, nil
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/protobuf/proto"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -56,7 +57,7 @@ func (b *fakeBorglet) serve(addr string) {
 	if err != nil {
 		b.t.Fatal(err)
 	}
-	s := door.NewServer()
+	s := door.NewServer(door.Config{Identity: source(b.t, identity.Borglet, b.name)})
 	borgrpc.RegisterBorgletServiceServer(s, b)
 	done := make(chan struct{})
 	go func() {

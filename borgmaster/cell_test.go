@@ -15,6 +15,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/memlog"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -66,7 +67,7 @@ func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)
 		log := tc.group.Replica(uint64(i + 1))
 		config := borgmaster.Config{
 			CellName: "test", Replica: uint64(i + 1), Addr: tc.addrs[i], Log: log, Members: log,
-			Operators: []string{"root"}, PollPeriod: 200 * time.Millisecond, MonotonicNs: clock(1), Logger: slog.New(slog.DiscardHandler),
+			FirstAdmin: "root", Identity: source(t, identity.Master, fmt.Sprint(i+1)), Authority: ca, PollPeriod: 200 * time.Millisecond, MonotonicNs: clock(1), Logger: slog.New(slog.DiscardHandler),
 		}
 		if change != nil {
 			change(i+1, &config)
@@ -75,7 +76,7 @@ func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)
 		if err != nil {
 			t.Fatal(err)
 		}
-		s := door.NewServer(borgmaster.Guard()...)
+		s := door.NewServer(m.Door())
 		m.RegisterServices(s)
 		ctx, cancel := context.WithCancel(context.Background())
 		var running sync.WaitGroup
@@ -93,9 +94,10 @@ func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)
 	return tc
 }
 
-func (tc *testCell) conn(replica int, who *borgpb.Principal) *grpc.ClientConn {
+func (tc *testCell) conn(replica int, role identity.Role, id string) *grpc.ClientConn {
 	tc.t.Helper()
-	conn, err := door.Dial(tc.addrs[replica-1], who)
+	who := source(tc.t, role, id)
+	conn, err := door.Dial(tc.addrs[replica-1], who, door.AnyMaster(who))
 	if err != nil {
 		tc.t.Fatal(err)
 	}
@@ -103,16 +105,12 @@ func (tc *testCell) conn(replica int, who *borgpb.Principal) *grpc.ClientConn {
 	return conn
 }
 
-func user(name string) *borgpb.Principal {
-	return &borgpb.Principal{User: name, Role: borgpb.Role_ROLE_USER}
-}
-
 func (tc *testCell) client(replica int, name string) borgrpc.MasterServiceClient {
-	return borgrpc.NewMasterServiceClient(tc.conn(replica, user(name)))
+	return borgrpc.NewMasterServiceClient(tc.conn(replica, identity.User, name))
 }
 
 func (tc *testCell) scheduling(replica int) borgrpc.SchedulingServiceClient {
-	return borgrpc.NewSchedulingServiceClient(tc.conn(replica, &borgpb.Principal{User: "scheduler", Role: borgpb.Role_ROLE_SCHEDULER}))
+	return borgrpc.NewSchedulingServiceClient(tc.conn(replica, identity.Scheduler, "1"))
 }
 
 // op completes an op with a request id of its own.

@@ -6,7 +6,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"borg/proto/borgpb"
+	"borg/identity"
 	"borg/proto/door"
 )
 
@@ -23,17 +23,23 @@ const (
 
 var errTooManyConns = errors.New("too many connections are open")
 
-// conns keeps one connection to each address that this replica calls again and
+// conns keeps one connection to each peer that this replica calls again and
 // again. Calls on it are short; whoever streams for long dials for himself.
 type conns struct {
-	who   *borgpb.Principal
+	who   *identity.Source
 	nowNs func() int64
 
 	mu sync.Mutex
 	// Guarded by mu. Nil when closed.
-	byAddr map[string]*pooled
+	byPeer map[peerAt]*pooled
 	// Guarded by mu.
 	sweptNs int64
+}
+
+// peerAt is somebody at an address. Whoever else answers there is not talked to.
+type peerAt struct {
+	want identity.Name
+	addr string
 }
 
 type pooled struct {
@@ -41,37 +47,43 @@ type pooled struct {
 	usedNs int64
 }
 
-func newConns(who *borgpb.Principal, nowNs func() int64) *conns {
-	return &conns{who: who, nowNs: nowNs, byAddr: map[string]*pooled{}}
+func newConns(who *identity.Source, nowNs func() int64) *conns {
+	return &conns{who: who, nowNs: nowNs, byPeer: map[peerAt]*pooled{}}
 }
 
-// to returns the connection to addr, which is made when first used.
-func (c *conns) to(addr string) (*grpc.ClientConn, error) {
+// to returns the connection to a peer at addr, which is made when first used.
+func (c *conns) to(want identity.Name, addr string) (*grpc.ClientConn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.byAddr == nil {
+	if c.byPeer == nil {
 		return nil, errors.New("this replica is stopping")
 	}
 	now := c.nowNs()
-	if p := c.byAddr[addr]; p != nil {
+	to := peerAt{want, addr}
+	if p := c.byPeer[to]; p != nil {
 		p.usedNs = now
 		return p.conn, nil
 	}
 	c.sweep(now)
-	if len(c.byAddr) >= maxConns {
+	if len(c.byPeer) >= maxConns {
 		return nil, errTooManyConns
 	}
-	conn, err := c.dial(addr)
+	conn, err := c.dial(want, addr)
 	if err != nil {
 		return nil, err
 	}
-	c.byAddr[addr] = &pooled{conn: conn, usedNs: now}
+	c.byPeer[to] = &pooled{conn: conn, usedNs: now}
 	return conn, nil
 }
 
+// named is the name of somebody of this replica's cell.
+func (c *conns) named(role identity.Role, id string) identity.Name {
+	return identity.Name{Cell: c.who.Name().Cell, Role: role, ID: id}
+}
+
 // dial makes a connection that the caller closes.
-func (c *conns) dial(addr string) (*grpc.ClientConn, error) {
-	return door.Dial(addr, c.who, grpc.WithConnectParams(quickReconnect))
+func (c *conns) dial(want identity.Name, addr string) (*grpc.ClientConn, error) {
+	return door.Dial(addr, c.who, want, grpc.WithConnectParams(quickReconnect))
 }
 
 // sweep closes what was not used for long. The caller holds mu.
@@ -80,18 +92,18 @@ func (c *conns) sweep(now int64) {
 		return
 	}
 	c.sweptNs = now
-	for addr, p := range c.byAddr {
+	for to, p := range c.byPeer {
 		if now-p.usedNs > connIdleNs {
 			p.conn.Close()
-			delete(c.byAddr, addr)
+			delete(c.byPeer, to)
 		}
 	}
 }
 
 func (c *conns) close() {
 	c.mu.Lock()
-	all := c.byAddr
-	c.byAddr = nil
+	all := c.byPeer
+	c.byPeer = nil
 	c.mu.Unlock()
 	for _, p := range all {
 		p.conn.Close()

@@ -86,8 +86,13 @@ func (d *dutyLoop) Run(ctx context.Context) {
 		case <-ticker.C:
 			state := d.m.cfg.Log.State()
 			var format uint32
-			d.m.cfg.Log.View(func(c *cell.Cell) { format = c.Format() })
-			d.step(duty.Ticked{Applied: state.Applied, Format: format, Members: d.m.memberIDs()})
+			first := ""
+			d.m.cfg.Log.View(func(c *cell.Cell) {
+				if format = c.Format(); c.NumAdmins() == 0 {
+					first = d.m.cfg.FirstAdmin
+				}
+			})
+			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: d.m.memberIDs()})
 		}
 	}
 }
@@ -209,6 +214,8 @@ func (d *dutyLoop) propose(ctx context.Context, e duty.Propose) bool {
 			logger.Warn("machine is down", "machine", e.Machine, "term", op.MachineDown.Term, "reason", op.MachineDown.Reason)
 		case *borgpb.Op_MachineUp:
 			logger.Info("machine is up again", "machine", e.Machine)
+		case *borgpb.Op_Grant:
+			logger.Info("the cell has its first admin", "user", op.Grant.User)
 		case *borgpb.Op_RaiseFormat:
 			logger.Info("cell is raised to a later format", "format", op.RaiseFormat.Format)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/door"
 )
 
@@ -113,7 +115,7 @@ func forward[R any](ctx context.Context, m *Master, replica uint64, call func(co
 	if err != nil {
 		return none, status.Error(codes.Unavailable, err.Error())
 	}
-	out, cancel := context.WithCancel(door.As(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx)))
+	out, cancel := context.WithCancel(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx)))
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -148,7 +150,7 @@ func isForwarded(ctx context.Context) bool {
 func (m *Master) replicaConn(id uint64) (*grpc.ClientConn, error) {
 	for _, member := range m.cfg.Members.Members() {
 		if member.Id == id {
-			return m.conns.to(member.Addr)
+			return m.conns.to(m.conns.named(identity.Master, strconv.FormatUint(id, 10)), member.Addr)
 		}
 	}
 	return nil, fmt.Errorf("the address of replica %d is not known here", id)

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
@@ -23,7 +24,7 @@ func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_
 	if err != nil {
 		return err
 	}
-	conn, err := a.m.conns.dial(from.addr)
+	conn, err := a.m.conns.dial(a.m.conns.named(identity.Borglet, from.machine), from.addr)
 	if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}

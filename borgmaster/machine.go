@@ -8,9 +8,11 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/linkshard"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -31,13 +33,13 @@ func (a *masterAPI) AddMachine(ctx context.Context, req *borgrpc.AddMachineReque
 	add := &borgpb.AddMachine{Name: req.GetName(), Labels: req.GetLabels()}
 	op.Op = &borgpb.Op_AddMachine{AddMachine: add}
 	// Before the borglet is asked: strangers make no master dial.
-	if r := permit(door.Caller(ctx), m.cfg.Operators, op); r != nil {
+	if r := m.permit(door.Caller(ctx), op); r != nil {
 		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
 	}
 	if r := factsOf(req.GetName(), slices.Collect(maps.Keys(req.GetAttributes()))); r != nil {
 		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
 	}
-	is, err := m.introduce(ctx, req.GetAddr())
+	is, err := m.introduce(ctx, req.GetName(), req.GetAddr())
 	if err != nil {
 		return nil, status.Errorf(codes.FailedPrecondition, "no borglet answers at %s: %s; is it running there, and can this master reach it?",
 			req.GetAddr(), door.Reason(err))
@@ -85,21 +87,30 @@ func (m *Master) belongsElsewhere(name, addr, cellID string) *borgpb.Refusal {
 		"the borglet at %s obeys another cell, %s; this one is %s", addr, cellID, m.cellID)
 }
 
-// introduce asks a borglet that is not in the cell yet what machine it is.
-func (m *Master) introduce(ctx context.Context, addr string) (*borgrpc.DescribeResponse, error) {
-	conn, err := m.conns.dial(addr)
+// introduce asks a borglet that is not in the cell yet what machine it is. Its
+// certificate says which one; an empty name is any.
+func (m *Master) introduce(ctx context.Context, name, addr string) (*borgrpc.DescribeResponse, error) {
+	conn, err := m.conns.dial(m.conns.named(identity.Borglet, name), addr)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
-	return borgrpc.NewBorgletServiceClient(conn).Describe(ctx, &borgrpc.DescribeRequest{})
+	var from peer.Peer
+	is, err := borgrpc.NewBorgletServiceClient(conn).Describe(ctx, &borgrpc.DescribeRequest{}, grpc.Peer(&from))
+	if err != nil {
+		return nil, err
+	}
+	if proven := door.Callee(&from).ID; is.GetName() != proven {
+		return nil, status.Errorf(codes.FailedPrecondition, "it calls itself %q and its certificate is that of machine %s", is.GetName(), proven)
+	}
+	return is, nil
 }
 
 // probe tries a machine once and says what came of it.
-func (m *Master) probe(ctx context.Context, addr string) *borgrpc.ProbeResponse {
-	conn, err := m.conns.to(addr)
+func (m *Master) probe(ctx context.Context, machine, addr string) *borgrpc.ProbeResponse {
+	conn, err := m.conns.to(m.conns.named(identity.Borglet, machine), addr)
 	if err != nil {
 		return &borgrpc.ProbeResponse{Error: err.Error()}
 	}
@@ -115,7 +126,7 @@ func (m *Master) probe(ctx context.Context, addr string) *borgrpc.ProbeResponse 
 // answer, so that nothing was learnt.
 func (m *Master) probeFrom(ctx context.Context, replica uint64, machine, addr string, term uint64) (resp *borgrpc.ProbeResponse, ok bool) {
 	if replica == m.cfg.Log.State().Replica {
-		return m.probe(ctx, addr), true
+		return m.probe(ctx, machine, addr), true
 	}
 	conn, err := m.replicaConn(replica)
 	if err != nil {

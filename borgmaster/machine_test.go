@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -206,7 +207,7 @@ func TestDeathOfAFollowerMovesNoTask(t *testing.T) {
 		return names
 	}
 	live := func() (n int) {
-		resp, err := borgrpc.NewMemberServiceClient(tc.conn(1, user("root"))).ListMembers(t.Context(), &borgrpc.ListMembersRequest{})
+		resp, err := borgrpc.NewMemberServiceClient(tc.conn(1, identity.User, "root")).ListMembers(t.Context(), &borgrpc.ListMembersRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

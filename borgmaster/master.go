@@ -24,8 +24,10 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/borgmaster/linkshard"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // Config is what a Master needs.
@@ -40,14 +42,19 @@ type Config struct {
 	SchedulerSocket string
 	// Nil: no scheduler process is started; one may still follow.
 	Scheduler SchedulerProcess
+	// Who this replica is to others.
+	Identity *identity.Source
+	// The cell's, with which this replica issues certificates. Nil: it issues none.
+	Authority *identity.Authority
 	Log       Log
 	Members   Members
 	// Nil: no checkpoints are handed out.
 	Checkpoints Checkpoints
 	// Nil: the membership cannot be changed.
 	MemberChanges MemberChanges
-	// Users who may change machines, members and what belongs to others.
-	Operators []string
+	// User who may change machines, members and what belongs to others, as long as
+	// nobody was granted that.
+	FirstAdmin string
 	// Period of polls of a machine at rest; 0: 2 s.
 	PollPeriod time.Duration
 	// The cell is not raised to a later format than this; 0: to any that all its
@@ -67,6 +74,8 @@ func (c *Config) Validate() error {
 		return errors.New("master: no replica id")
 	case c.Log == nil || c.Members == nil:
 		return errors.New("master: no log or no members")
+	case c.Identity == nil || c.Identity.Name().Replica() != c.Replica:
+		return errors.New("master: it has no certificate of its own")
 	case c.Logger == nil:
 		return errors.New("master: no logger")
 	case c.Scheduler != nil && (c.SchedulerSocket == "" || c.Addr == ""):
@@ -105,7 +114,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(self, cfg.MonotonicNs), saving: make(chan struct{}, 1), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.duty = newDutyLoop(m)
 	m.shard = linkshard.New(linkshard.Config{
@@ -119,13 +128,19 @@ func New(cfg Config) (*Master, error) {
 	return m, nil
 }
 
-// RegisterServices makes s serve this master. s must have been made with Guard.
+// Door is what a server that serves this master must be made with.
+func (m *Master) Door() door.Config {
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Logger: m.cfg.Logger}
+}
+
+// RegisterServices makes s serve this master. s must have been made with Door.
 func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterMasterServiceServer(s, &masterAPI{m: m})
 	borgrpc.RegisterMemberServiceServer(s, &memberAPI{m: m})
 	borgrpc.RegisterSchedulingServiceServer(s, &schedulingAPI{m: m})
 	borgrpc.RegisterReplicaServiceServer(s, &replicaAPI{m: m})
 	borgrpc.RegisterCheckpointServiceServer(s, &checkpointAPI{m: m})
+	borgrpc.RegisterIdentityServiceServer(s, &identityAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams

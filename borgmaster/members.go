@@ -85,9 +85,9 @@ func (a *memberAPI) RemoveMember(ctx context.Context, req *borgrpc.RemoveMemberR
 	return &borgrpc.RemoveMemberResponse{}, err
 }
 
-// change makes an operator's change of the members on the elected master.
+// change makes an admin's change of the members on the elected master.
 func (a *memberAPI) change(ctx context.Context, local func(context.Context, MemberChanges) error, remote func(context.Context, borgrpc.MemberServiceClient) error) error {
-	if err := a.m.forOperators(door.Caller(ctx)); err != nil {
+	if err := a.m.forAdmins(door.Caller(ctx)); err != nil {
 		return err
 	}
 	if a.m.cfg.MemberChanges == nil {

@@ -8,16 +8,15 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/borgmaster/linkshard"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
-// How a master names itself to others; and in the log, where an op without a
-// user is the cell's own doing.
-var (
-	self  = &borgpb.Principal{User: "borgmaster", Role: borgpb.Role_ROLE_MASTER}
-	ownOp = &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER}
-)
+// ownOp is how a master names itself in the log, where an op without a user is
+// the cell's own doing.
+var ownOp = &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER}
 
 // replicaAPI serves ReplicaService.
 type replicaAPI struct {
@@ -27,13 +26,16 @@ type replicaAPI struct {
 
 // Report takes in what a replica's link shard found.
 func (a *replicaAPI) Report(ctx context.Context, req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, error) {
+	if who := door.Caller(ctx); who.Replica() != req.GetReplica() {
+		return nil, status.Errorf(codes.PermissionDenied, "%s reports for replica %d", who.Words(), req.GetReplica())
+	}
 	return a.m.report(ctx, req)
 }
 
 // Probe tries a machine once, for an elected master that wants a second
 // opinion.
 func (a *replicaAPI) Probe(ctx context.Context, req *borgrpc.ProbeRequest) (*borgrpc.ProbeResponse, error) {
-	return a.m.probe(ctx, req.GetAddr()), nil
+	return a.m.probe(ctx, req.GetMachine(), req.GetAddr()), nil
 }
 
 // report is the elected master's side of Report.
@@ -87,8 +89,8 @@ func (v shardView) Report(ctx context.Context, req *borgrpc.ReportRequest) (*bor
 	return borgrpc.NewReplicaServiceClient(conn).Report(ctx, req)
 }
 
-func (v shardView) Borglet(addr string) (borgrpc.BorgletServiceClient, error) {
-	conn, err := v.m.conns.to(addr)
+func (v shardView) Borglet(machine, addr string) (borgrpc.BorgletServiceClient, error) {
+	conn, err := v.m.conns.to(v.m.conns.named(identity.Borglet, machine), addr)
 	if err != nil {
 		return nil, err
 	}

@@ -127,7 +127,7 @@ func (a *schedulingAPI) Assign(ctx context.Context, req *borgrpc.AssignRequest) 
 	if state := m.cfg.Log.State(); !state.Ready {
 		return nil, notElected(state)
 	}
-	op := &borgpb.Op{Principal: &borgpb.Principal{Role: door.Caller(ctx).GetRole()}, Op: &borgpb.Op_Assign{Assign: req.GetAssign()}}
+	op := &borgpb.Op{Principal: door.Principal(door.Caller(ctx)), Op: &borgpb.Op_Assign{Assign: req.GetAssign()}}
 	if r := tooLarge(op); r != nil {
 		return &borgrpc.AssignResponse{Result: &borgpb.Result{Refusal: r}}, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -74,7 +75,7 @@ func (m *Master) explain(ctx context.Context, req *borgrpc.WhyRequest, index uin
 	if m.followers.Load() == 0 {
 		return nil, status.Error(codes.Unavailable, "none follows the cell")
 	}
-	conn, err := m.conns.to("unix:" + m.cfg.SchedulerSocket)
+	conn, err := m.conns.to(m.conns.named(identity.Scheduler, ""), "unix:"+m.cfg.SchedulerSocket)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"borg/borgmaster"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -54,7 +55,7 @@ func TestWhy(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := explainer{asked: make(chan *borgrpc.ExplainRequest, 1)}
-	s := door.NewServer()
+	s := door.NewServer(door.Config{Identity: source(t, identity.Scheduler, "1")})
 	borgrpc.RegisterSchedulerServiceServer(s, e)
 	served := make(chan struct{})
 	go func() {

@@ -91,6 +91,9 @@ func (c *Cell) applyOp(data []byte) *borgpb.Result {
 			return nil
 		}
 		if r == nil {
+			r = c.checkPermission(op)
+		}
+		if r == nil {
 			do, r = c.check(op)
 		}
 		return r
@@ -150,6 +153,14 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkRaiseFormat(o.RaiseFormat)
 	case *borgpb.Op_Digest:
 		return c.checkDigest(o.Digest)
+	case *borgpb.Op_Grant:
+		return c.checkGrant(o.Grant)
+	case *borgpb.Op_Revoke:
+		return c.checkRevoke(o.Revoke)
+	case *borgpb.Op_AddToken:
+		return c.checkAddToken(o.AddToken)
+	case *borgpb.Op_UseToken:
+		return c.checkUseToken(o.UseToken)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -172,6 +183,10 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.KillAllocSet)
 	case *borgpb.Op_AddMachine:
 		return clip(o.AddMachine.Name, 64)
+	case *borgpb.Op_Grant:
+		return clip(o.Grant.User, 64)
+	case *borgpb.Op_Revoke:
+		return clip(o.Revoke.User, 64)
 	case *borgpb.Op_Assign, *borgpb.Op_Reports:
 		return ""
 	}

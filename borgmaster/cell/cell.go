@@ -37,6 +37,9 @@ type Cell struct {
 	// Who names whom as parent or in start_after; live jobs only.
 	links links
 
+	users  users
+	tokens tokens
+
 	requests requests
 	records  recordBook
 	diverged error
@@ -64,6 +67,8 @@ func New(cellID string, epoch uint64) *Cell {
 		setsByU:   make(map[UID]*AllocSet),
 		machines:  make(map[string]*Machine),
 	}
+	c.users.byName = make(map[string]*User)
+	c.tokens.byHash = make(map[tokenHash]*token)
 	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
 	c.links.children = make(map[JobKey][]*Job)

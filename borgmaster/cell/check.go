@@ -33,6 +33,12 @@ func (c *Cell) Check() error {
 		len(c.sets) != len(c.setList) || len(c.setsByU) != len(c.setList) || len(c.machines) != len(c.machineList) {
 		return fmt.Errorf("cell: %d live tasks are counted as %d, or an index is incomplete", live, c.liveTasks)
 	}
+	if err := c.users.check(); err != nil {
+		return err
+	}
+	if err := c.tokens.check(); err != nil {
+		return err
+	}
 	return c.checkCollections()
 }
 

@@ -4,7 +4,7 @@ import "borg/proto/borgpb"
 
 // Event is one thing that happened, in order. Which fields are set depends on
 // ObjectKind: JOB, ALLOC_SET and UPDATE set Key; TASK and ALLOC set Key and
-// Task; MACHINE sets Machine.
+// Task; MACHINE sets Machine; USER sets Name.
 type Event struct {
 	Index uint64
 	N     uint32
@@ -28,14 +28,15 @@ type Event struct {
 	Exit     *Exit
 	// Who asked for it; empty for the cell's own doing.
 	User string
-	// Of REFUSE, which has no ObjectKind: what it was about, as it was named.
+	// Of REFUSE, which has no ObjectKind, what it was about, as it was named; of
+	// USER the user, or whom a token is for.
 	Name string
 }
 
 // Object is the name that people know: "alice/web", "alice/web/3", "m12".
 func (e *Event) Object() string {
 	switch e.ObjectKind {
-	case borgpb.ObjectKind_OBJECT_KIND_UNSPECIFIED:
+	case borgpb.ObjectKind_OBJECT_KIND_UNSPECIFIED, borgpb.ObjectKind_OBJECT_KIND_USER:
 		return e.Name
 	case borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
 		return TaskID{e.Key, e.Task}.String()

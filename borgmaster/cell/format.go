@@ -11,7 +11,8 @@ import (
 
 // BuildFormat is the latest format that this build can apply.
 //
-// Format 2: refusals are remembered under their request ids.
+// Format 2: refusals are remembered under their request ids; users, capabilities
+// and tokens.
 const BuildFormat = 2
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -36,7 +37,13 @@ func newerFormat(cell, build uint32) error {
 // began later than the cell's format exactly as an older build that has never
 // heard of it would, so everything added to a message that reaches the log is
 // listed here.
-var sinceFormat = map[protoreflect.FullName]uint32{}
+var sinceFormat = map[protoreflect.FullName]uint32{
+	"borg.Op.grant": formatGrants, "borg.Op.revoke": formatGrants, "borg.Op.add_token": formatGrants, "borg.Op.use_token": formatGrants,
+	"borg.Grant.user": formatGrants, "borg.Grant.capability": formatGrants,
+	"borg.Revoke.user": formatGrants, "borg.Revoke.capability": formatGrants, "borg.Revoke.certificates_wall_ns": formatGrants,
+	"borg.AddToken.hash": formatGrants, "borg.AddToken.name": formatGrants, "borg.AddToken.expires_wall_ns": formatGrants,
+	"borg.UseToken.hash": formatGrants, "borg.UseToken.name": formatGrants,
+}
 
 // decode reads a message of the log. Bytes that are not one, and anything that
 // the format does not know at any depth, are malformed.

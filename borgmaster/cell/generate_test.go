@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
 
@@ -51,8 +52,10 @@ func (g *generator) next() []byte {
 		op = g.user(g.killAllocSet())
 	case n < 965:
 		op = g.machineOp()
-	case n < 985:
+	case n < 978:
 		op = g.clockOp()
+	case n < 985:
+		op = g.identityOp()
 	default:
 		if len(g.used) > 0 {
 			return marshal(g.t, pick(g.r, g.used))
@@ -60,6 +63,30 @@ func (g *generator) next() []byte {
 		op = g.clockOp()
 	}
 	return marshal(g.t, op)
+}
+
+// identityOp grants, revokes, makes and uses tokens. The one who asks for
+// everything else may become admin, and nobody else: the walk goes on.
+func (g *generator) identityOp() *borgpb.Op {
+	user := pick(g.r, []string{"u", "u", "ann", "bob", "Not-A-Label"})
+	capability := pick(g.r, []string{"no-estimation", "kernel-features", "relax-isolation", "nonsense"})
+	if user == "u" && g.one(2) {
+		capability = "admin"
+	}
+	name := pick(g.r, []string{"user/ann", "borglet/m1", "borglet/m2", "master/1"})
+	hash := bytes.Repeat([]byte{byte(g.r.IntN(8))}, 32)
+	switch g.r.IntN(7) {
+	case 0, 1:
+		return g.user(&borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: user, Capability: capability}}})
+	case 2:
+		return g.user(&borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: user, Capability: capability}}})
+	case 3:
+		return g.user(&borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: user, CertificatesWallNs: g.wallNs - int64(g.r.IntN(100))*second}}})
+	case 4, 5:
+		return g.user(&borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: &borgpb.AddToken{Hash: hash, Name: name, ExpiresWallNs: g.wallNs + int64(g.r.IntN(7200))*second}}})
+	default:
+		return &borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: hash, Name: name}}}
+	}
 }
 
 // garbage is bytes that are no op, or an op with something unknown in it.

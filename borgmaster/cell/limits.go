@@ -54,6 +54,10 @@ const (
 	maxDeviceCount   = 1 << 20
 	maxGraceNs       = 24 * 3600 * second
 
+	maxUsers   = 100_000
+	maxTokens  = 10_000
+	maxTokenNs = 24 * 3600 * second
+
 	maxRequestIDBytes  = 64
 	maxRequests        = 1_000_000
 	requestMemoryNs    = 15 * 60 * second

@@ -117,6 +117,10 @@ func (l *loader) record(key, value []byte) error {
 	case kindRequest:
 		seq := k.uint64()
 		return errors.Join(k.done(), l.request(seq, d))
+	case kindUser:
+		return l.user(string(k.b), d)
+	case kindToken:
+		return l.token(k.b, d)
 	default:
 		return errors.New("it is of a kind that this build does not know")
 	}

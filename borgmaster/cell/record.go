@@ -20,6 +20,8 @@ import (
 //	43 uid index attempt               copy that is not a task's current one
 //	44 uid                             update of a job, the last one
 //	50 seq                             request that was answered
+//	60 name                            user
+//	61 hash                            token
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
@@ -36,6 +38,8 @@ const (
 	kindCopy     = 0x43
 	kindUpdate   = 0x44
 	kindRequest  = 0x50
+	kindUser     = 0x60
+	kindToken    = 0x61
 
 	recordLayout = 1
 )
@@ -364,6 +368,8 @@ func (c *Cell) objects() iter.Seq[record] {
 			}
 		}
 		all(each(c.requests.queue, func(r *request) record { return r }))
+		all(each(c.users.list, func(u *User) record { return u }))
+		all(each(c.tokens.list, func(t *token) record { return t }))
 	}
 }
 

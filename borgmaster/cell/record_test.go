@@ -34,7 +34,7 @@ func richCell(t testing.TB, ops int) *Cell {
 var derivedFields = map[string][]string{
 	"Cell": {"jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
 		"records", "build", "diverged", "liveTasks", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
-		"requests.byID", "requests.queue", "requests.most"},
+		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list"},
 	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "copies", "allocs", "ports", "domains"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
@@ -45,6 +45,8 @@ var derivedFields = map[string][]string{
 	"Copy":    {"next"},
 	"Update":  {"down", "cursor"},
 	"request": {"gone"},
+	"User":    {"gone"},
+	"token":   {"gone"},
 }
 
 // TestEveryFieldCounts changes each field of each kind of record, one at a
@@ -86,6 +88,12 @@ func changeFields(t *testing.T, r record, kind, prefix string, v reflect.Value) 
 			continue
 		}
 		before := encoded(r)
+		// change1 unbinds a copy from its spec, to change what it holds.
+		var spec *Spec
+		p, isCopy := r.(*Copy)
+		if isCopy {
+			spec = p.spec
+		}
 		old := reflect.New(f.Type).Elem()
 		old.Set(fv)
 		if !change1(r, fv) {
@@ -95,6 +103,9 @@ func changeFields(t *testing.T, r record, kind, prefix string, v reflect.Value) 
 			t.Errorf("%s.%s: changed from %v, and the record is the same", kind, path, old)
 		}
 		fv.Set(old)
+		if isCopy {
+			p.spec = spec
+		}
 		if !bytes.Equal(before, encoded(r)) {
 			t.Fatalf("%s.%s: not restored", kind, path)
 		}
@@ -121,6 +132,8 @@ func change1(r record, v reflect.Value) bool {
 		v.SetUint(v.Uint() ^ 1)
 	case reflect.String:
 		v.SetString(v.String() + "x")
+	case reflect.Array:
+		v.Index(0).SetUint(v.Index(0).Uint() ^ 1)
 	case reflect.Map:
 		m := reflect.MakeMap(v.Type())
 		m.SetMapIndex(reflect.ValueOf("new"), reflect.ValueOf("x"))

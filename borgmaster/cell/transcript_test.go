@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"bytes"
 	"fmt"
 	"strconv"
 	"strings"
@@ -216,12 +217,28 @@ func (s *script) op() *borgpb.Op {
 		return s.report()
 	case "settime":
 		return &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{ConfirmWall: s.has("confirm")}}}
+	case "grant":
+		return &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: s.first(0), Capability: s.arg("capability", "")}}}
+	case "revoke":
+		o := &borgpb.Revoke{User: s.first(0), Capability: s.arg("capability", "")}
+		if s.has("certificates") {
+			o.CertificatesWallNs = s.wallNs + s.num("certificates", 0)
+		}
+		return &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: o}}
+	case "invite":
+		return &borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: &borgpb.AddToken{
+			Hash: s.hash(), Name: s.first(0), ExpiresWallNs: s.wallNs + s.num("life", 3600*second)}}}
+	case "join":
+		return &borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: s.hash(), Name: s.first(0)}}}
 	case "raise":
 		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(s.num("format", 0))}}}
 	}
 	s.d.Fatalf(s.t, "unknown command %s", s.d.Cmd)
 	return nil
 }
+
+// hash is that of the token with a number.
+func (s *script) hash() []byte { return bytes.Repeat([]byte{byte(s.num("token", 1))}, 32) }
 
 func (s *script) resources() *borgpb.Resources {
 	return &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}

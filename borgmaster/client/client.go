@@ -9,6 +9,7 @@ package client
 
 import (
 	"context"
+	"crypto/ed25519"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -21,6 +22,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -53,8 +55,8 @@ type Config struct {
 	// Id of the cell; not empty: masters of another cell are refused before
 	// the first mutation.
 	CellID string
-	// Who asks. DNS label.
-	User string
+	// Who asks. Required.
+	Identity *identity.Source
 	// Bound on each call with all its tries; zero: 30 s. A context that ends
 	// earlier wins.
 	Timeout time.Duration
@@ -66,6 +68,9 @@ type Config struct {
 func (c *Config) Validate() error {
 	if len(c.Masters) == 0 {
 		return errors.New("no addresses of masters")
+	}
+	if c.Identity == nil {
+		return errors.New("no certificate to show the masters")
 	}
 	if c.Timeout < 0 {
 		return fmt.Errorf("timeout %v is negative", c.Timeout)
@@ -103,7 +108,6 @@ func New(config Config) (*Client, error) {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{config: config}
-	who := &borgpb.Principal{User: config.User, Role: borgpb.Role_ROLE_USER}
 	// The library's own pause between dials grows to two minutes; a cell that
 	// comes back must be found at once.
 	dial := grpc.WithConnectParams(grpc.ConnectParams{
@@ -111,7 +115,7 @@ func New(config Config) (*Client, error) {
 		MinConnectTimeout: 2 * time.Second,
 	})
 	for _, addr := range config.Masters {
-		conn, err := door.Dial(addr, who, dial)
+		conn, err := door.Dial(addr, config.Identity, door.AnyMaster(config.Identity), dial)
 		if err != nil {
 			_ = c.Close()
 			return nil, err
@@ -138,6 +142,9 @@ func (c *Client) Timeout() time.Duration { return c.config.Timeout }
 // again tells whether another replica, or the same one a little later, may do
 // better. Deadlines of the single try count as no answer; the caller's do not.
 func again(ctx context.Context, err error) bool {
+	if door.Distrusted(err) {
+		return false
+	}
 	switch status.Code(err) {
 	case codes.Unavailable, codes.ResourceExhausted:
 		return true
@@ -192,6 +199,41 @@ func (c *Client) AddMachine(ctx context.Context, req *borgrpc.AddMachineRequest)
 		return nil, err
 	}
 	return resp, refused(resp.GetResult())
+}
+
+// WhoAmI asks what the caller is to the cell.
+func (c *Client) WhoAmI(ctx context.Context) (*borgrpc.WhoAmIResponse, error) {
+	return tryIdentity(ctx, c, "ask who I am", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.WhoAmIResponse, error) {
+		return m.WhoAmI(ctx, &borgrpc.WhoAmIRequest{})
+	})
+}
+
+// ListUsers asks of whom the cell knows something.
+func (c *Client) ListUsers(ctx context.Context) ([]*borgrpc.UserStatus, error) {
+	resp, err := tryIdentity(ctx, c, "list the users", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.ListUsersResponse, error) {
+		return m.ListUsers(ctx, &borgrpc.ListUsersRequest{})
+	})
+	return resp.GetUsers(), err
+}
+
+// Invite has the cell make a token for "user/NAME" or "borglet/MACHINE". Its key
+// is made here and leaves this process in the token alone.
+func (c *Client) Invite(ctx context.Context, name string) (*identity.Token, error) {
+	if err := c.checkCell(ctx); err != nil {
+		return nil, err
+	}
+	public, key, err := ed25519.GenerateKey(nil)
+	if err != nil {
+		return nil, fmt.Errorf("make a key: %w", err)
+	}
+	resp, err := tryIdentity(ctx, c, "make a token for "+name, func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.InviteResponse, error) {
+		return m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public})
+	})
+	if err != nil {
+		return nil, err
+	}
+	credential, err := identity.NewCredential(key, issuedOf(resp.GetCertificate()))
+	return &identity.Token{Credential: credential, Masters: resp.GetCertificate().GetMasters()}, err
 }
 
 // checkCell makes sure, once, that the masters are those of the cell that was

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -25,7 +26,7 @@ func TestMutateKeepsItsRequestID(t *testing.T) {
 	busy.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
 		return nil, status.Error(codes.Unavailable, "nobody is elected")
 	}
-	c := newClient(t, Config{Masters: []string{busy.addr, deadAddr(t), good.addr}, User: "alice"})
+	c := newClient(t, Config{Masters: []string{busy.addr, deadAddr(t), good.addr}, Identity: source(t, identity.User, "alice")})
 	c.current = 0
 	result, err := c.Mutate(t.Context(), killOp())
 	if err != nil || result.Index != 7 {
@@ -51,7 +52,7 @@ func TestMutateKeepsItsRequestID(t *testing.T) {
 func TestHungMaster(t *testing.T) {
 	hung, good := startMaster(t), startMaster(t)
 	hung.hung = make(chan error, 1)
-	c := newClient(t, Config{Masters: []string{hung.addr, deadAddr(t), good.addr}})
+	c := newClient(t, Config{Masters: []string{hung.addr, deadAddr(t), good.addr}, Identity: source(t, identity.User, "alice")})
 	c.current = 0
 	result, err := c.Mutate(t.Context(), killOp())
 	if err != nil || result.Index != 7 {
@@ -78,7 +79,7 @@ func TestMutateWaitsForAnElection(t *testing.T) {
 		}
 		return &borgpb.Result{Index: 9}, nil
 	}
-	c := newClient(t, Config{Masters: []string{m.addr}})
+	c := newClient(t, Config{Masters: []string{m.addr}, Identity: source(t, identity.User, "alice")})
 	result, err := c.Mutate(t.Context(), killOp())
 	if err != nil || result.Index != 9 || len(m.ops) != 4 {
 		t.Fatalf("Mutate = %v, %v after %d tries", result, err, len(m.ops))
@@ -94,7 +95,7 @@ func TestMutateLeavesASilentReplica(t *testing.T) {
 		}
 		return &borgpb.Result{Index: 9}, nil
 	}
-	c := newClient(t, Config{Masters: []string{m.addr}})
+	c := newClient(t, Config{Masters: []string{m.addr}, Identity: source(t, identity.User, "alice")})
 	if _, err := c.Mutate(t.Context(), killOp()); err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +111,7 @@ func TestRefusal(t *testing.T) {
 	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
 		return &borgpb.Result{Index: 3, Refusal: &borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_CONFLICT, Object: "alice/web", Message: "version is 4, not 3", Field: "expect_version"}}, nil
 	}
-	c := newClient(t, Config{Masters: []string{m.addr}})
+	c := newClient(t, Config{Masters: []string{m.addr}, Identity: source(t, identity.User, "alice")})
 	result, err := c.Mutate(t.Context(), killOp())
 	var refused *RefusedError
 	if !errors.As(err, &refused) || refused.Word() != "conflict" || result.Index != 3 {
@@ -126,7 +127,7 @@ func TestRefusal(t *testing.T) {
 
 func TestAnswersHaveTypes(t *testing.T) {
 	m := startMaster(t)
-	c := newClient(t, Config{Masters: []string{m.addr}})
+	c := newClient(t, Config{Masters: []string{m.addr}, Identity: source(t, identity.User, "alice")})
 	for _, tc := range []struct {
 		code codes.Code
 		as   any
@@ -145,7 +146,7 @@ func TestAnswersHaveTypes(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	dead := deadAddr(t)
-	c := newClient(t, Config{Masters: []string{dead}, Timeout: 200 * time.Millisecond})
+	c := newClient(t, Config{Masters: []string{dead}, Timeout: 200 * time.Millisecond, Identity: source(t, identity.User, "alice")})
 	_, err := c.GetCell(t.Context())
 	var away *UnreachableError
 	if !errors.As(err, &away) || away.Answered || !strings.Contains(err.Error(), dead+": connect: connection refused") {
@@ -155,7 +156,7 @@ func TestUnreachable(t *testing.T) {
 	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
 		return nil, status.Error(codes.Unavailable, "nobody is elected")
 	}
-	c = newClient(t, Config{Masters: []string{m.addr, dead}, Timeout: 200 * time.Millisecond})
+	c = newClient(t, Config{Masters: []string{m.addr, dead}, Timeout: 200 * time.Millisecond, Identity: source(t, identity.User, "alice")})
 	_, err = c.Mutate(t.Context(), killOp())
 	if !errors.As(err, &away) || !away.Answered || !away.Unknown {
 		t.Fatalf("Mutate: %#v", err)
@@ -163,7 +164,7 @@ func TestUnreachable(t *testing.T) {
 }
 
 func TestCancelledCall(t *testing.T) {
-	c := newClient(t, Config{Masters: []string{deadAddr(t)}})
+	c := newClient(t, Config{Masters: []string{deadAddr(t)}, Identity: source(t, identity.User, "alice")})
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if _, err := c.GetCell(ctx); !errors.Is(err, context.Canceled) {
@@ -174,13 +175,13 @@ func TestCancelledCall(t *testing.T) {
 // Masters of another cell are found out before anything is changed.
 func TestOtherCell(t *testing.T) {
 	m := startMaster(t)
-	c := newClient(t, Config{Masters: []string{m.addr}, CellID: "id-2"})
+	c := newClient(t, Config{Masters: []string{m.addr}, CellID: "id-2", Identity: source(t, identity.User, "alice")})
 	_, err := c.Mutate(t.Context(), killOp())
 	var other *OtherCellError
 	if !errors.As(err, &other) || other.Got != "id-1" || len(m.ops) != 0 {
 		t.Fatalf("Mutate: %v after %d ops", err, len(m.ops))
 	}
-	c = newClient(t, Config{Masters: []string{m.addr}, CellID: "id-1"})
+	c = newClient(t, Config{Masters: []string{m.addr}, CellID: "id-1", Identity: source(t, identity.User, "alice")})
 	if _, err := c.Mutate(t.Context(), killOp()); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +190,7 @@ func TestOtherCell(t *testing.T) {
 func TestSurvey(t *testing.T) {
 	one, dead, two := startMaster(t), deadAddr(t), startMaster(t)
 	two.err = status.Error(codes.Internal, "broken")
-	c := newClient(t, Config{Masters: []string{one.addr, dead, two.addr}})
+	c := newClient(t, Config{Masters: []string{one.addr, dead, two.addr}, Identity: source(t, identity.User, "alice")})
 	views := c.Survey(t.Context())
 	if len(views) != 3 || views[0].Cell.GetCellName() != "cell" || views[0].Err != nil {
 		t.Fatalf("Survey = %v", views)
@@ -204,7 +205,7 @@ func TestSurvey(t *testing.T) {
 
 func TestListAllTasks(t *testing.T) {
 	m := startMaster(t)
-	c := newClient(t, Config{Masters: []string{m.addr}})
+	c := newClient(t, Config{Masters: []string{m.addr}, Identity: source(t, identity.User, "alice")})
 	for max, want := range map[int]int{0: 5, 3: 4} {
 		resp, err := c.ListAllTasks(t.Context(), &borgrpc.ListTasksRequest{}, max)
 		if err != nil || len(resp.Tasks) != want {
@@ -234,7 +235,7 @@ func TestEventsGoOn(t *testing.T) {
 		_ = send(&borgrpc.EventsResponse{Events: []*borgpb.Event{event(6, 0), event(6, 1), event(6, 2)}})
 		return send(&borgrpc.EventsResponse{Events: []*borgpb.Event{event(7, 0)}})
 	}
-	c := newClient(t, Config{Masters: []string{first.addr, second.addr}})
+	c := newClient(t, Config{Masters: []string{first.addr, second.addr}, Identity: source(t, identity.User, "alice")})
 	c.current = 0
 	enough := errors.New("enough")
 	var got [][2]uint64
@@ -261,7 +262,7 @@ func TestEventsGoOn(t *testing.T) {
 func TestLogsBreakOff(t *testing.T) {
 	busy, m := startMaster(t), startMaster(t)
 	busy.err = status.Error(codes.Unavailable, "nobody is elected")
-	c := newClient(t, Config{Masters: []string{busy.addr, m.addr}})
+	c := newClient(t, Config{Masters: []string{busy.addr, m.addr}, Identity: source(t, identity.User, "alice")})
 	c.current = 0
 	var got []byte
 	err := c.Logs(t.Context(), &borgrpc.LogsRequest{User: "alice", Name: "web"}, func(resp *borgrpc.LogsResponse) error {

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/proto/borgpb"
+	"borg/proto/door"
 )
 
 // RefusedError is an op that the cell did not do, and why.
@@ -59,6 +60,12 @@ func (e *NotFoundError) Error() string { return e.Message }
 type NotAllowedError struct{ Message string }
 
 func (e *NotAllowedError) Error() string { return e.Message }
+
+// DistrustedError says that the masters and we do not believe each other's
+// certificates.
+type DistrustedError struct{ Message string }
+
+func (e *DistrustedError) Error() string { return e.Message }
 
 // InvalidError is an answer that the request makes no sense.
 type InvalidError struct{ Message string }
@@ -184,6 +191,9 @@ func answer(what string, err error) error {
 	s, ok := status.FromError(err)
 	if !ok {
 		return fmt.Errorf("%s: %w", what, err)
+	}
+	if door.Distrusted(err) {
+		return &DistrustedError{door.Reason(err)}
 	}
 	switch s.Code() {
 	case codes.NotFound:

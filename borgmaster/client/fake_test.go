@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -44,7 +45,7 @@ func startMaster(t *testing.T) *fakeMaster {
 		t.Fatal(err)
 	}
 	m := &fakeMaster{addr: l.Addr().String(), cellID: "id-1"}
-	s := door.NewServer()
+	s := door.NewServer(door.Config{Identity: source(t, identity.Master, "1")})
 	borgrpc.RegisterMasterServiceServer(s, m)
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Serve(l) })
@@ -62,7 +63,7 @@ func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*b
 		return nil, ctx.Err()
 	}
 	m.ops = append(m.ops, req.Op)
-	m.callers = append(m.callers, door.Caller(ctx).GetUser())
+	m.callers = append(m.callers, door.Caller(ctx).ID)
 	if d, ok := ctx.Deadline(); ok {
 		m.waits = append(m.waits, time.Until(d))
 	}

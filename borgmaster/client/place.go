@@ -20,6 +20,9 @@ type CellFile struct {
 	Cell    string   `yaml:"cell"`
 	CellID  string   `yaml:"cell_id,omitempty"`
 	Masters []string `yaml:"masters"`
+	// File with the certificate and key of who asks, and the authorities of the
+	// cell; a relative path is from the directory of this file.
+	Identity string `yaml:"identity,omitempty"`
 }
 
 // UserConfig is the user's file, ~/.config/borg/config.yaml.
@@ -105,6 +108,9 @@ type Lookup struct {
 	Flag string
 	// Value of $BORG_CELL.
 	Env string
+	// Path of the certificate file: the value of --identity, or of
+	// $BORG_IDENTITY. Empty: as the cell file says.
+	Identity string
 	// Directory in which .borg/cell.yaml may lie; empty: the present one.
 	Dir string
 	// Path of the user's config; empty: UserConfigPath().
@@ -114,6 +120,8 @@ type Lookup struct {
 // Place is a cell that was found.
 type Place struct {
 	CellFile
+	// Path of the certificate file that belongs to it; empty: none is named.
+	IdentityPath string
 	// Where it was found, for people: "--cell", "$BORG_CELL",
 	// "./.borg/cell.yaml".
 	Origin string
@@ -159,9 +167,45 @@ func ReadUserConfig(path string) (*UserConfig, error) {
 	return &c, nil
 }
 
+// WriteUserConfig writes the user's config whole or not at all.
+func WriteUserConfig(path string, c *UserConfig) error {
+	raw, err := yaml.Marshal(c)
+	if err != nil {
+		return fmt.Errorf("user config %s: %w", path, err)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return fmt.Errorf("write user config: %w", err)
+	}
+	next := path + ".new"
+	if err := os.WriteFile(next, raw, 0o644); err != nil {
+		return fmt.Errorf("write user config: %w", err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		return fmt.Errorf("write user config: %w", err)
+	}
+	return nil
+}
+
 // Find finds the cell: --cell, $BORG_CELL, ./.borg/cell.yaml, the user's
 // config, in that order.
 func (l Lookup) Find() (*Place, error) {
+	p, err := l.find()
+	if err == nil && l.Identity != "" {
+		p.IdentityPath = l.Identity
+	}
+	return p, err
+}
+
+// placeAt is a cell that a file names.
+func placeAt(path string, f *CellFile, origin string) *Place {
+	p := &Place{CellFile: *f, IdentityPath: f.Identity, Origin: origin}
+	if p.IdentityPath != "" && !filepath.IsAbs(p.IdentityPath) {
+		p.IdentityPath = filepath.Join(filepath.Dir(path), p.IdentityPath)
+	}
+	return p
+}
+
+func (l Lookup) find() (*Place, error) {
 	if l.UserConfig == "" {
 		l.UserConfig = UserConfigPath()
 	}
@@ -174,7 +218,7 @@ func (l Lookup) Find() (*Place, error) {
 	local := filepath.Join(l.Dir, ".borg", "cell.yaml")
 	f, err := ReadCellFile(local)
 	if err == nil {
-		return &Place{CellFile: *f, Origin: local}, nil
+		return placeAt(local, f, local), nil
 	}
 	if !errors.Is(err, os.ErrNotExist) {
 		return nil, err
@@ -201,7 +245,7 @@ func (l Lookup) named(value, origin string) (*Place, error) {
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", origin, err)
 		}
-		return &Place{CellFile: *f, Origin: origin + " (" + value + ")"}, nil
+		return placeAt(value, f, origin+" ("+value+")"), nil
 	}
 	if strings.Contains(value, ":") {
 		masters := strings.Split(value, ",")
@@ -223,7 +267,7 @@ func (l Lookup) named(value, origin string) (*Place, error) {
 	if f.Cell == "" {
 		f.Cell = value
 	}
-	return &Place{CellFile: f, Origin: fmt.Sprintf("%s (%s in %s)", origin, value, l.UserConfig)}, nil
+	return placeAt(l.UserConfig, &f, fmt.Sprintf("%s (%s in %s)", origin, value, l.UserConfig)), nil
 }
 
 // UnknownCellError is a name that the user's config does not hold.

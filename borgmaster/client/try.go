@@ -20,7 +20,7 @@ type attempt[R any] struct {
 // its answer.
 type tries[R any] struct {
 	c *Client
-	f func(context.Context, borgrpc.MasterServiceClient) (R, error)
+	f func(context.Context, *replica) (R, error)
 	// The replica that is asked next.
 	next int
 	// How long it is waited for.
@@ -41,7 +41,7 @@ func (t *tries[R]) ask(ctx context.Context) {
 	go func() {
 		ctx, cancel := context.WithTimeout(ctx, each)
 		defer cancel()
-		resp, err := t.f(ctx, t.c.replicas[i].master)
+		resp, err := t.f(ctx, t.c.replicas[i])
 		t.answers <- attempt[R]{i, resp, err}
 	}()
 }
@@ -64,6 +64,17 @@ func (t *tries[R]) note(a attempt[R], failed map[string]error) {
 // error of its own, or the time is up. Each has so long for it, and more with
 // each round, up to tryTimeout.
 func try[R any](ctx context.Context, c *Client, what string, each time.Duration, f func(context.Context, borgrpc.MasterServiceClient) (R, error)) (R, error) {
+	return tryEach(ctx, c, what, each, func(ctx context.Context, r *replica) (R, error) { return f(ctx, r.master) })
+}
+
+// tryIdentity is try for what IdentityService answers.
+func tryIdentity[R any](ctx context.Context, c *Client, what string, f func(context.Context, borgrpc.IdentityServiceClient) (R, error)) (R, error) {
+	return tryEach(ctx, c, what, tryTimeout, func(ctx context.Context, r *replica) (R, error) {
+		return f(ctx, borgrpc.NewIdentityServiceClient(r.conn))
+	})
+}
+
+func tryEach[R any](ctx context.Context, c *Client, what string, each time.Duration, f func(context.Context, *replica) (R, error)) (R, error) {
 	var none R
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)

@@ -33,8 +33,11 @@ const (
 	retryNs = 2e9
 	// Pause between two changes of what is said of a machine.
 	setPauseNs = 10e9
-	// Pause between two tries to raise the cell's format.
+	// Pause between two tries to raise the cell's format, or to grant its first
+	// admin.
 	raisePauseNs = 10e9
+	// Format in which a cell knows users.
+	usersFormat = 2
 	// The cell's clocks are moved on when no entry did for so long.
 	timeIdleNs = 10e9
 	// Of all machines, at most this part (per cent) and at least one a minute
@@ -86,7 +89,10 @@ type (
 	Ticked struct {
 		Applied uint64
 		Format  uint32
-		Members []uint64
+		// Whom to grant the capability admin; empty: somebody has it, or nobody is
+		// named.
+		FirstAdmin string
+		Members    []uint64
 	}
 )
 
@@ -119,8 +125,8 @@ func (Propose) effect() {}
 
 // Core is the pure middle of what the elected master does on its own: it
 // decides which replicas share the machines, which machines are down and up
-// again, follows what borglets say of their machines, raises the cell's format
-// and moves the clocks.
+// again, follows what borglets say of their machines, raises the cell's format,
+// names its first admin, and moves the clocks.
 //
 // A machine is down only when a live replica missed five polls of it while in
 // contact with this master, and a second replica failed to reach it too. What
@@ -141,8 +147,8 @@ type Core struct {
 	// Last applied index seen, and when it was new.
 	applied     uint64
 	appliedAtNs int64
-	// The format is not raised again before.
-	raiseAgainNs int64
+	// The format is not raised again before, nor the first admin named.
+	raiseAgainNs, grantAgainNs int64
 }
 
 type heardReplica struct {
@@ -378,6 +384,12 @@ func (d *Core) tick(now int64, e Ticked) []Effect {
 		d.raiseAgainNs = now + raisePauseNs
 		effects = append(effects, Propose{Op: &borgpb.Op{
 			Reason: "every replica can apply it", Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: next}},
+		}})
+	}
+	if e.FirstAdmin != "" && e.Format >= usersFormat && now >= d.grantAgainNs {
+		d.grantAgainNs = now + raisePauseNs
+		effects = append(effects, Propose{Op: &borgpb.Op{
+			Reason: "the first admin, named when the cell was made", Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: e.FirstAdmin, Capability: "admin"}},
 		}})
 	}
 	if e.Applied != d.applied {

@@ -139,6 +139,7 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 		e := Ticked{Members: ids(t, text)}
 		td.MaybeScanArgs(t, "applied", &e.Applied)
 		td.MaybeScanArgs(t, "format", &e.Format)
+		td.MaybeScanArgs(t, "first-admin", &e.FirstAdmin)
 		return e
 	}
 	t.Fatalf("unknown command %q", td.Cmd)
@@ -159,6 +160,8 @@ func showEffect(e Effect) string {
 			return fmt.Sprintf("set %s %v\n", op.SetMachine.Name, op.SetMachine.SetAttributes)
 		case *borgpb.Op_Time:
 			return "time\n"
+		case *borgpb.Op_Grant:
+			return fmt.Sprintf("grant %s the capability %s\n", op.Grant.User, op.Grant.Capability)
 		case *borgpb.Op_RaiseFormat:
 			return fmt.Sprintf("raise the format to %d\n", op.RaiseFormat.Format)
 		}

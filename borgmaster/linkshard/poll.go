@@ -18,7 +18,7 @@ func (l *loop) poll(p Poll) Answer {
 	if req == nil {
 		return l.station.Weigh(p, nil, Outcome{})
 	}
-	resp, err := l.ask(addr, req)
+	resp, err := l.ask(p.Machine, addr, req)
 	o := Outcome{Response: resp}
 	if err != nil {
 		o = Outcome{Missed: missed(err), Err: door.Reason(err)}
@@ -26,10 +26,10 @@ func (l *loop) poll(p Poll) Answer {
 	return l.station.Weigh(p, req, o)
 }
 
-func (l *loop) ask(addr string, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+func (l *loop) ask(machine, addr string, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	ctx, cancel := context.WithTimeout(l.ctx, PollTimeout)
 	defer cancel()
-	borglet, err := l.cfg.Borglets.Borglet(addr)
+	borglet, err := l.cfg.Borglets.Borglet(machine, addr)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}

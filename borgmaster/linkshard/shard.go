@@ -42,9 +42,10 @@ type Log interface {
 	State() State
 }
 
-// Borglets finds the borglet at an address.
+// Borglets finds the borglet of a machine at an address, and no other that may
+// answer there.
 type Borglets interface {
-	Borglet(addr string) (borgrpc.BorgletServiceClient, error)
+	Borglet(machine, addr string) (borgrpc.BorgletServiceClient, error)
 }
 
 // Master is the elected master, whoever it is at the moment.

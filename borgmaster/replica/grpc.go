@@ -14,8 +14,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // grpcTransport carries messages by RaftService: one long stream to each other
@@ -24,6 +26,8 @@ type grpcTransport struct {
 	in       Inbound
 	log      *slog.Logger
 	identity *borgpb.ReplicaIdentity
+	// Who this replica is, by certificate.
+	own *identity.Source
 
 	mu sync.Mutex
 	// By id; without this replica. Guarded by mu.
@@ -36,9 +40,9 @@ type grpcTransport struct {
 	done chan struct{}
 }
 
-func newGRPCTransport(in Inbound, id *borgpb.ReplicaIdentity, log *slog.Logger) *grpcTransport {
+func newGRPCTransport(in Inbound, id *borgpb.ReplicaIdentity, own *identity.Source, log *slog.Logger) *grpcTransport {
 	return &grpcTransport{
-		in: in, log: log, identity: id,
+		in: in, log: log, identity: id, own: own,
 		peers: make(map[uint64]*peer), changed: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 }
@@ -136,8 +140,11 @@ type caller interface {
 
 // admit checks who opens a stream. Whoever is not known yet may be a new
 // member of whom this replica has not heard.
-func (t *grpcTransport) admit(c caller) error {
+func (t *grpcTransport) admit(ctx context.Context, c caller) error {
 	from, to, cellID := c.GetFrom(), c.GetTo(), c.GetCellId()
+	if who := door.Caller(ctx); who.Replica() != from {
+		return status.Errorf(codes.PermissionDenied, "%s speaks as replica %d", who.Words(), from)
+	}
 	if cellID != t.identity.GetCellId() {
 		return status.Errorf(codes.InvalidArgument, "replica %d of cell id %s speaks to replica %d of cell %s (id %s): an address is wrong", from, cellID, t.identity.GetReplica(), t.identity.GetCellName(), t.identity.GetCellId())
 	}
@@ -183,7 +190,7 @@ func (s raftServer) Send(stream grpc.ClientStreamingServer[borgrpc.SendRequest, 
 	if err != nil {
 		return err
 	}
-	if err := s.t.admit(first); err != nil {
+	if err := s.t.admit(stream.Context(), first); err != nil {
 		return err
 	}
 	// The receiving goroutine ends when this handler returns, because that ends
@@ -229,7 +236,7 @@ func (s raftServer) SendSnapshot(stream grpc.ClientStreamingServer[borgrpc.SendS
 	if err != nil {
 		return err
 	}
-	if err := s.t.admit(first); err != nil {
+	if err := s.t.admit(stream.Context(), first); err != nil {
 		return err
 	}
 	m := new(raftpb.Message)

@@ -7,14 +7,19 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
 	"borg/checkpoint"
+	"borg/identity"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
 
@@ -77,12 +82,13 @@ func (wc *wireCell) init(id uint64, join bool) {
 
 func (wc *wireCell) start(id uint64, l net.Listener) *wireReplica {
 	wc.t.Helper()
-	r, err := Open(Config{Store: checkpoint.Config{Dir: wc.path(id), TailEntries: 64}, FlushInterval: 20 * time.Millisecond})
+	own := source(wc.t, identity.Master, fmt.Sprint(id))
+	r, err := Open(Config{Identity: own, Store: checkpoint.Config{Dir: wc.path(id), TailEntries: 64}, FlushInterval: 20 * time.Millisecond})
 	if err != nil {
 		wc.t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	w := &wireReplica{Replica: r, server: door.NewServer(), cancel: cancel, ended: make(chan error, 2)}
+	w := &wireReplica{Replica: r, server: door.NewServer(door.Config{Identity: own}), cancel: cancel, ended: make(chan error, 2)}
 	r.RegisterServices(w.server)
 	wc.running[id] = w
 	go func() { _ = w.server.Serve(l) }()
@@ -257,4 +263,40 @@ func TestLostDisk(t *testing.T) {
 		t.Errorf("a replica that lost its disk ended with %v, want ErrIncarnation", err)
 	}
 	w.ended <- nil
+}
+
+// TestReplicasSpeakForThemselves: the messages of a stream count as those of the
+// replica that the certificate names, or not at all.
+func TestReplicasSpeakForThemselves(t *testing.T) {
+	wc := newWireCell(t, 1)
+	who := source(t, identity.Master, "3")
+	conn, err := door.Dial(wc.members[0].GetAddr(), who, door.AnyMaster(who))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	client := borgrpc.NewRaftServiceClient(conn)
+	send := func(from uint64) error {
+		stream, err := client.Send(t.Context())
+		if err != nil {
+			return err
+		}
+		_ = stream.Send(&borgrpc.SendRequest{CellId: "test-0001", Epoch: 1, From: from, To: 1, Incarnation: 7})
+		_, err = stream.CloseAndRecv()
+		return err
+	}
+	if err := send(2); status.Code(err) != codes.PermissionDenied || !strings.Contains(err.Error(), "master 3 speaks as replica 2") {
+		t.Errorf("replica 3 speaks as replica 2: %v, want PermissionDenied", err)
+	}
+	if err := send(3); err != nil {
+		t.Errorf("replica 3 speaks as itself: %v", err)
+	}
+	snapshot, err := client.SendSnapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = snapshot.Send(&borgrpc.SendSnapshotRequest{CellId: "test-0001", Epoch: 1, From: 2, To: 1})
+	if _, err := snapshot.CloseAndRecv(); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("replica 3 sends a checkpoint as replica 2: %v, want PermissionDenied", err)
+	}
 }

@@ -15,7 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"borg/proto/borgpb"
+	"borg/identity"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
@@ -51,8 +51,8 @@ type peer struct {
 // dial makes a connection that is made again soon when it breaks: an election
 // waits for no one.
 func (p *peer) dial() (*grpc.ClientConn, error) {
-	who := &borgpb.Principal{User: fmt.Sprintf("replica-%d", p.t.identity.GetReplica()), Role: borgpb.Role_ROLE_MASTER}
-	return door.Dial(p.addr, who, grpc.WithConnectParams(grpc.ConnectParams{
+	want := identity.Name{Cell: p.t.own.Name().Cell, Role: identity.Master, ID: fmt.Sprint(p.id)}
+	return door.Dial(p.addr, p.t.own, want, grpc.WithConnectParams(grpc.ConnectParams{
 		Backoff:           backoff.Config{BaseDelay: minBackoff, Multiplier: 1.6, Jitter: 0.2, MaxDelay: maxBackoff},
 		MinConnectTimeout: time.Second,
 	}))

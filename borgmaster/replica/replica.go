@@ -17,6 +17,7 @@ import (
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
 	"borg/checkpoint"
+	"borg/identity"
 	"borg/proto/borgpb"
 )
 
@@ -27,6 +28,8 @@ type Config struct {
 	// Want is compared with the directory's identity; what is zero in it is
 	// not. Nil: any directory will do.
 	Want *borgpb.ReplicaIdentity
+	// Identity is who this replica is to the others; the gRPC transport needs it.
+	Identity *identity.Source
 	// Transport makes the transport; nil: gRPC.
 	Transport func(in Inbound, id *borgpb.ReplicaIdentity, log *slog.Logger) Transport
 	// Logger; nil: silent.
@@ -262,9 +265,12 @@ func (r *Replica) open() (err error) {
 	r.told = h.GetIndex()
 	r.setState(r.core.State())
 	newTransport := r.cfg.Transport
+	if newTransport == nil && r.cfg.Identity == nil {
+		return errors.New("a replica that speaks to others needs a certificate")
+	}
 	if newTransport == nil {
 		newTransport = func(in Inbound, id *borgpb.ReplicaIdentity, log *slog.Logger) Transport {
-			return newGRPCTransport(in, id, log)
+			return newGRPCTransport(in, id, r.cfg.Identity, log)
 		}
 	}
 	r.transport = newTransport(r, r.identity, r.log)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -28,7 +29,11 @@ func (c *Cell) Held(ctx context.Context, k int) (held, error) {
 	if err != nil {
 		return held{}, err
 	}
-	conn, err := door.Dial(c.borgletAddr(k), &borgpb.Principal{User: c.user, Role: borgpb.Role_ROLE_MASTER})
+	master, err := c.asMaster(elected)
+	if err != nil {
+		return held{}, err
+	}
+	conn, err := door.Dial(c.borgletAddr(k), master, identity.Name{Cell: c.Name, Role: identity.Borglet, ID: c.machineName(k)})
 	if err != nil {
 		return held{}, err
 	}

@@ -18,6 +18,7 @@ import (
 
 	"borg/borgmaster/client"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -44,6 +45,11 @@ type Cell struct {
 	// Client asks in the name of user, who runs the cell.
 	client *client.Client
 	user   string
+	// Makes certificates, as the masters do: their disks are on this machine.
+	authority *identity.Authority
+	source    *identity.Source
+	// Stops the renewal of source; nil: it does not run.
+	endRenewal func()
 	// Asks replica i+1 alone.
 	each []*client.Client
 	// Where a program listens whom others reach at an address, when something
@@ -97,7 +103,7 @@ func (c *Cell) sweepEarlier(ctx context.Context, fresh bool) error {
 		return nil
 	}
 	// Only what is ours: the directory may be somebody's home.
-	for _, name := range []string{"masters", "borglets", "log", filepath.Base(c.cellFile()), filepath.Base(c.recordPath()), filepath.Base(c.layoutFile())} {
+	for _, name := range []string{"masters", "borglets", "log", filepath.Base(c.cellFile()), filepath.Base(c.identityFile()), filepath.Base(c.recordPath()), filepath.Base(c.layoutFile())} {
 		if err := os.RemoveAll(filepath.Join(c.dir, name)); err != nil {
 			return fmt.Errorf("throw away the earlier cell: %w", err)
 		}
@@ -126,7 +132,10 @@ func (c *Cell) prepare(ctx context.Context) error {
 			return err
 		}
 	}
-	file := &client.CellFile{Cell: c.Name, CellID: c.CellID, Masters: c.masterAddrs()}
+	if err := c.certify(); err != nil {
+		return err
+	}
+	file := &client.CellFile{Cell: c.Name, CellID: c.CellID, Masters: c.masterAddrs(), Identity: filepath.Base(c.identityFile())}
 	if err := client.WriteCellFile(c.cellFile(), file); err != nil {
 		return err
 	}
@@ -135,12 +144,12 @@ func (c *Cell) prepare(ctx context.Context) error {
 
 // dial makes the clients; nothing is connected before the first question.
 func (c *Cell) dial() (err error) {
-	c.client, err = client.New(client.Config{Masters: c.masterAddrs(), CellID: c.CellID, User: c.user, Log: c.log})
+	c.client, err = client.New(client.Config{Masters: c.masterAddrs(), CellID: c.CellID, Identity: c.source, Log: c.log})
 	if err != nil {
 		return err
 	}
 	for _, addr := range c.masterAddrs() {
-		one, err := client.New(client.Config{Masters: []string{addr}, User: c.user, Timeout: askWait, Log: c.log})
+		one, err := client.New(client.Config{Masters: []string{addr}, Identity: c.source, Timeout: askWait, Log: c.log})
 		if err != nil {
 			return err
 		}
@@ -196,7 +205,10 @@ func (c *Cell) initMaster(ctx context.Context, i int) error {
 		members = append(members, fmt.Sprintf("%d=%s", j, c.masterAddr(j)))
 	}
 	cmd := exec.CommandContext(ctx, c.bin("borgmaster"), "init", "--dir", dir, "--cell", c.Name, "--cell-id", c.CellID,
-		"--replica", fmt.Sprint(i), "--members", strings.Join(members, ","))
+		"--replica", fmt.Sprint(i), "--members", strings.Join(members, ","), "--admin", c.user)
+	if i > 1 {
+		cmd.Args = append(cmd.Args, "--authority", c.authorityFile())
+	}
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(cmd.Args, " "), err, strings.TrimSpace(string(out)))
 	}
@@ -220,6 +232,9 @@ func (c *Cell) StartBorglet(ctx context.Context, k int) error {
 		return err
 	}
 	if err := os.MkdirAll(c.borgletDir(k), 0o755); err != nil {
+		return err
+	}
+	if err := c.certifyBorglet(k); err != nil {
 		return err
 	}
 	return c.startAndServe(ctx, processSpec{
@@ -449,6 +464,9 @@ func (c *Cell) processesOf(name func(int) string, n int) []*process {
 }
 
 func (c *Cell) unlock() {
+	if c.endRenewal != nil {
+		c.endRenewal()
+	}
 	for _, one := range append(c.each, c.client) {
 		if one != nil {
 			one.Close()

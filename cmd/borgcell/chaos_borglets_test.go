@@ -135,7 +135,15 @@ func TestKilledRunIsSwept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	asker, err := client.New(client.Config{Masters: file.Masters, CellID: file.CellID, User: userName()})
+	place, err := client.Lookup{Flag: l.cellFile()}.Find()
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := place.Source()
+	if err != nil {
+		t.Fatal(err)
+	}
+	asker, err := client.New(client.Config{Masters: file.Masters, CellID: file.CellID, Identity: who})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -26,7 +26,9 @@ func (c *Cell) says(t *testing.T, program string, args ...string) (string, int) 
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, c.bin(program), args...).CombinedOutput()
+	cmd := exec.CommandContext(ctx, c.bin(program), args...)
+	cmd.Env = append(os.Environ(), "BORG_IDENTITY="+c.identityFile())
+	out, err := cmd.CombinedOutput()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		t.Fatalf("%s %s: %v", program, strings.Join(args, " "), err)
@@ -157,7 +159,7 @@ func (c *Cell) replace(t *testing.T, elected, lost int) *client.Client {
 		}
 		return out
 	})
-	fresh, err := client.New(client.Config{Masters: []string{c.masterAddr(number)}, User: c.user, Timeout: askWait, Log: c.log})
+	fresh, err := client.New(client.Config{Masters: []string{c.masterAddr(number)}, Identity: c.source, Timeout: askWait, Log: c.log})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -66,7 +66,7 @@ func newHistorian(t *testing.T, c *Cell, number, keys int, seed uint64, began ti
 		tries: &failedTries{Handler: slog.DiscardHandler}, versions: make(map[string]uint64),
 	}
 	var err error
-	h.client, err = client.New(client.Config{Masters: c.masterAddrs(), CellID: c.CellID, User: c.user, Timeout: historyTimeout, Log: slog.New(h.tries)})
+	h.client, err = client.New(client.Config{Masters: c.masterAddrs(), CellID: c.CellID, Identity: c.source, Timeout: historyTimeout, Log: slog.New(h.tries)})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -109,6 +109,8 @@ func (l layout) logPath(name string) string {
 }
 func (l layout) recordPath() string    { return filepath.Join(l.dir, "processes.json") }
 func (l layout) cellFile() string      { return filepath.Join(l.dir, "cell.yaml") }
+func (l layout) identityFile() string  { return filepath.Join(l.dir, "identity.pem") }
+func (l layout) authorityFile() string { return filepath.Join(l.masterDir(1), "authority.pem") }
 func (l layout) layoutFile() string    { return filepath.Join(l.dir, "borgcell.json") }
 func (l layout) bin(p string) string   { return filepath.Join(l.binDir, p) }
 func (l layout) rack(k int) string     { return fmt.Sprintf("r%d", (k-1)%racks+1) }

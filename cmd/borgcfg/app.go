@@ -36,7 +36,8 @@ func newApp(con *console) *ucli.App {
 		HideVersion:               true,
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "cell", Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration"},
-			&ucli.StringFlag{Name: "user", Usage: "`USER` to act as (default: $BORG_USER, then the name in the user's configuration, then the login name)"},
+			&ucli.StringFlag{Name: "identity", Usage: "`FILE` with the certificate to show (default: $BORG_IDENTITY, then the one that the cell file names)"},
+			&ucli.StringFlag{Name: "user", Usage: "`USER` whose jobs are meant where none is named (default: $BORG_USER, then the user in the certificate)"},
 			&ucli.DurationFlag{DefaultText: "30s for a call, as long as it takes for --wait", Name: "timeout", Usage: "give up after `DURATION`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "quiet", Aliases: []string{"q"}, Usage: "no progress and no hints"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "verbose", Aliases: []string{"v"}, Usage: "tell of each try to reach a master"},
@@ -58,6 +59,10 @@ func outputFlag() ucli.Flag {
 
 func waitFlag(usage string) ucli.Flag {
 	return &ucli.BoolFlag{DisableDefaultText: true, Name: "wait", Usage: usage}
+}
+
+func reasonFlag() ucli.Flag {
+	return &ucli.StringFlag{Name: "reason", Usage: "`WHY`, for the record"}
 }
 
 func fileFlags() []ucli.Flag {
@@ -136,6 +141,15 @@ func commands(con *console) []*ucli.Command {
 			&ucli.StringFlag{Name: "job", Usage: "only of this `JOB` and its tasks"},
 			&ucli.StringFlag{Name: "machine", Usage: "only of this `MACHINE`"},
 			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50, or all with -o json)"}),
+		command(con, "login", "become a user of a cell with a token that an admin made", "TOKEN|FILE", 1, 1, login),
+		command(con, "whoami", "tell who you are to the cell, and what you may do", "", 0, 0, whoami, outputFlag()),
+		command(con, "can-i", "tell whether you may do something: yes, or no with exit code 8", "VERB [OBJECT]", 1, 2, canI),
+		command(con, "grant", "give a user a capability", "USER CAPABILITY", 2, 2, grant, reasonFlag()),
+		command(con, "revoke", "take a capability from a user", "USER CAPABILITY", 2, 2, revoke, reasonFlag()),
+		group("user", "the users of the cell",
+			command(con, "add", "make a token with which somebody becomes a user, once", "USER", 1, 1, userAdd),
+			command(con, "list", "list the users who were granted or revoked something", "", 0, 0, userList, outputFlag()),
+			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
 		command(con, "version", "tell which build this is", "", 0, 0, version),
 	}
@@ -149,6 +163,7 @@ func machineCommands(con *console) *ucli.Command {
 			&ucli.StringFlag{Name: "name", Usage: "`NAME` of the machine (default: what its borglet says)"},
 			&ucli.StringSliceFlag{Name: "label", Usage: "`KEY=VALUE`; may be repeated"},
 			&ucli.StringSliceFlag{Name: "attribute", Usage: "`KEY=VALUE` for constraints; may be repeated"}),
+		command(con, "invite", "make a token with which the borglet of a machine joins the cell, once", "MACHINE", 1, 1, machineInvite),
 		command(con, "remove", "take a machine out of the cell", "MACHINE", 1, 1, machineRemove,
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "force", Usage: "even if it still holds tasks"}),
 		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet),

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,6 +17,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/memlog"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -26,6 +28,7 @@ import (
 // with machines that only pretend.
 type testCell struct {
 	id    string
+	ca    *identity.Authority
 	addrs []string
 	group *memlog.Group
 	stop  func()
@@ -35,14 +38,23 @@ type testCell struct {
 }
 
 // inProcess runs the scheduler beside the masters.
-type inProcess struct{}
+type inProcess struct{ identity *identity.Source }
 
-func (inProcess) Run(ctx context.Context, addr, socket string) error {
-	return process.Run(ctx, process.Config{Master: addr, Socket: socket})
+func (s inProcess) Run(ctx context.Context, addr, socket string) error {
+	return process.Run(ctx, process.Config{Master: addr, Socket: socket, Identity: s.identity})
+}
+
+// source is who somebody of the cell is.
+func (c *testCell) source(role identity.Role, id string) (*identity.Source, error) {
+	return c.ca.Source(identity.Name{Cell: "test", Role: role, ID: id}, time.Now(), identity.LifeOf(role))
 }
 
 func (c *testCell) start(replicas int, id string) error {
 	c.id = id
+	var err error
+	if c.ca, err = identity.NewAuthority("test", time.Now(), rand.Reader); err != nil {
+		return err
+	}
 	sockets, err := os.MkdirTemp("", "borgcfg")
 	if err != nil {
 		return err
@@ -70,16 +82,26 @@ func (c *testCell) start(replicas int, id string) error {
 	var servers []*grpc.Server
 	for i, l := range listeners {
 		log := c.group.Replica(uint64(i + 1))
+		self, err := c.source(identity.Master, strconv.Itoa(i+1))
+		if err != nil {
+			cancel()
+			return err
+		}
+		scheduler, err := c.source(identity.Scheduler, strconv.Itoa(i+1))
+		if err != nil {
+			cancel()
+			return err
+		}
 		m, err := borgmaster.New(borgmaster.Config{
 			CellName: "test", Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
-			Scheduler: inProcess{}, SchedulerSocket: filepath.Join(sockets, strconv.Itoa(i)),
-			Operators: []string{"root"}, PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
+			Scheduler: inProcess{scheduler}, Identity: self, Authority: c.ca, SchedulerSocket: filepath.Join(sockets, strconv.Itoa(i)),
+			FirstAdmin: "root", PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			cancel()
 			return err
 		}
-		s := door.NewServer(borgmaster.Guard()...)
+		s := door.NewServer(m.Door())
 		m.RegisterServices(s)
 		servers = append(servers, s)
 		running.Go(func() { _ = s.Serve(l) })
@@ -152,7 +174,11 @@ func (c *testCell) addBorglet(name string, cpuMilli int64) (string, error) {
 	}
 	b.addr = l.Addr().String()
 	b.spec.Addr = b.addr
-	s := door.NewServer()
+	self, err := c.source(identity.Borglet, name)
+	if err != nil {
+		return "", err
+	}
+	s := door.NewServer(door.Config{Identity: self})
 	borgrpc.RegisterBorgletServiceServer(s, b)
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Serve(l) })

@@ -45,7 +45,7 @@ func machineList(s *session) error {
 		return nil
 	}
 	if len(resp.Machines) == 0 {
-		s.progress("no machines; add one: borgcfg machine add HOST:PORT")
+		s.progress("no machines; let one join: borgcfg machine invite NAME")
 		return nil
 	}
 	return s.machineTable(resp.Machines)

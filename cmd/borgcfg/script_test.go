@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"borg/identity"
 )
 
 func TestMain(m *testing.M) {
@@ -50,6 +52,12 @@ func cellCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(c.stop)
 	ts.Setenv("BORG_CELL", strings.Join(c.addrs, ","))
 	ts.Setenv("CELL_ID", c.id)
+	for _, name := range []string{"alice", "bob", "mallory", "root"} {
+		who, err := c.source(identity.User, name)
+		ts.Check(err)
+		ts.Check(identity.WriteCredential(ts.MkAbs(name+".pem"), who.Current()))
+	}
+	ts.Setenv("BORG_IDENTITY", ts.MkAbs("alice.pem"))
 	for i, a := range c.addrs {
 		ts.Setenv(fmt.Sprintf("MASTER%d", i+1), a)
 	}

@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"os/user"
 	"strings"
+	"sync"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
@@ -14,6 +16,7 @@ import (
 	"borg/borgmaster/client"
 	"borg/cfg"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgpb"
 )
 
@@ -29,8 +32,11 @@ type session struct {
 
 	end    context.CancelFunc
 	place  *client.Place
+	source *identity.Source
 	client *client.Client
 	owner  string
+	// Renews the certificate; ended by end.
+	renewing sync.WaitGroup
 }
 
 var errTimeout = errors.New("--timeout has passed")
@@ -40,10 +46,12 @@ func newSession(ctx *ucli.Context, con *console) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &session{console: con, ctx: ctx.Context, flag: ctx, args: ctx.Args().Slice(), out: out, now: time.Now, end: func() {}}
+	s := &session{console: con, flag: ctx, args: ctx.Args().Slice(), out: out, now: time.Now}
+	s.ctx, s.end = context.WithCancel(ctx.Context)
 	if d := ctx.Duration("timeout"); d < 0 {
 		return nil, cli.Errorf(cli.Usage, "--timeout %v is negative", d)
 	} else if d > 0 {
+		s.end()
 		s.ctx, s.end = context.WithTimeoutCause(ctx.Context, d, errTimeout)
 	}
 	return s, nil
@@ -51,6 +59,7 @@ func newSession(ctx *ucli.Context, con *console) (*session, error) {
 
 func (s *session) close() {
 	s.end()
+	s.renewing.Wait()
 	if s.client != nil {
 		_ = s.client.Close()
 	}
@@ -58,7 +67,7 @@ func (s *session) close() {
 
 // lookup is where the cell may be named.
 func (s *session) lookup() client.Lookup {
-	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env("BORG_CELL")}
+	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env("BORG_CELL"), Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
 }
 
 // master returns the client, making it when first asked.
@@ -66,25 +75,33 @@ func (s *session) master() (*client.Client, error) {
 	if s.client != nil {
 		return s.client, nil
 	}
-	who, err := s.user()
-	if err != nil {
+	// What cannot be the name of a user is said before anything is asked.
+	if _, err := s.user(); err != nil {
 		return nil, err
 	}
 	place, err := s.lookup().Find()
 	if err != nil {
 		return nil, err
 	}
-	config := client.Config{Masters: place.Masters, CellID: place.CellID, User: who, Timeout: s.flag.Duration("timeout")}
+	source, err := place.Source()
+	if err != nil {
+		return nil, err
+	}
+	// Renews what has passed half of its life; a command that ends before that
+	// leaves it to the next one.
+	s.renewing.Go(func() { source.Run(s.ctx) })
+	config := client.Config{Masters: place.Masters, CellID: place.CellID, Identity: source, Timeout: s.flag.Duration("timeout")}
 	if s.flag.Bool("verbose") {
 		config.Log = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
-	s.place = place
+	s.place, s.source = place, source
 	s.client, err = client.New(config)
 	return s.client, err
 }
 
-// user is who acts: --user, $BORG_USER, the user's configuration, the login
-// name made fit for DNS.
+// user is whose jobs are meant where none is named: --user, $BORG_USER, the user
+// in the certificate; without one, the user's configuration or the login name
+// made fit for DNS. Who asks is told by the certificate alone.
 func (s *session) user() (string, error) {
 	if s.owner != "" {
 		return s.owner, nil
@@ -99,6 +116,12 @@ func (s *session) user() (string, error) {
 		}
 		s.owner = given.value
 		return s.owner, nil
+	}
+	if place, err := s.lookup().Find(); err == nil {
+		if source, err := place.Source(); err == nil {
+			s.owner = source.Name().ID
+			return s.owner, nil
+		}
 	}
 	config, err := client.ReadUserConfig(client.UserConfigPath())
 	if err != nil {
@@ -154,6 +177,9 @@ func (s *session) explain(err error) error {
 		refused     *client.RefusedError
 		notFound    *client.NotFoundError
 		notAllowed  *client.NotAllowedError
+		distrusted  *client.DistrustedError
+		nobody      *client.NoIdentityError
+		expired     *client.ExpiredIdentityError
 		invalid     *client.InvalidError
 		state       *client.StateError
 		unreachable *client.UnreachableError
@@ -169,8 +195,10 @@ func (s *session) explain(err error) error {
 		e.Code, e.Next = refusalCode(refused.Refusal.Kind), refusalHint(refused.Refusal.Kind)
 	case errors.As(err, &notFound):
 		e.Code, e.Next = cli.NotFound, "see what there is: borgcfg status"
-	case errors.As(err, &notAllowed):
+	case errors.As(err, &notAllowed), errors.As(err, &distrusted):
 		e.Code = cli.NotAllowed
+	case errors.As(err, &nobody), errors.As(err, &expired):
+		e.Code, e.Next = cli.NotAllowed, "log in: borgcfg login TOKEN, with a token that an admin makes\non the machine of a master: borgmaster login --dir DIRECTORY"
 	case errors.As(err, &invalid), errors.As(err, &state):
 		e.Code = cli.Refused
 	case errors.As(err, &unreachable):
@@ -221,7 +249,7 @@ func refusalHint(k borgpb.RefusalKind) string {
 	case borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND:
 		return "see what there is: borgcfg status"
 	case borgpb.RefusalKind_REFUSAL_KIND_PERMISSION:
-		return "act as somebody else with --user NAME"
+		return "see what you may: borgcfg whoami"
 	case borgpb.RefusalKind_REFUSAL_KIND_MALFORMED:
 		return "is the cell older than this program? compare borgcfg version"
 	}

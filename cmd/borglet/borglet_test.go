@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -16,6 +17,8 @@ import (
 	"time"
 
 	"borg/borglet/container"
+	"borg/borgmaster/client"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -48,6 +51,7 @@ type machine struct {
 	cmd     *exec.Cmd
 	log     *syncBuffer
 	client  borgrpc.BorgletServiceClient
+	master  *identity.Source
 	fence   *borgrpc.Fence
 	desired []*borgrpc.Desired
 	stops   []*borgrpc.Stop
@@ -110,8 +114,31 @@ func newMachine(t *testing.T, runtime string, flags ...string) *machine {
 		}
 	})
 	m.log = &syncBuffer{}
+	m.certify()
 	m.start()
 	return m
+}
+
+// certify gives the borglet a certificate, and the test that of a master.
+func (m *machine) certify() {
+	m.t.Helper()
+	ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if m.master, err = ca.Source(identity.Name{Cell: "test", Role: identity.Master, ID: "1"}, time.Now(), identity.Life); err != nil {
+		m.t.Fatal(err)
+	}
+	own, err := ca.Certify(identity.Name{Cell: "test", Role: identity.Borglet, ID: m.name}, time.Now(), identity.Life)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	if err := identity.WriteCredential(filepath.Join(m.dir, "identity.pem"), own); err != nil {
+		m.t.Fatal(err)
+	}
+	if err := client.WriteCellFile(filepath.Join(m.dir, "cell.yaml"), &client.CellFile{Cell: "test", Masters: []string{"127.0.0.1:1"}}); err != nil {
+		m.t.Fatal(err)
+	}
 }
 
 // start starts the borglet and waits until it serves.
@@ -147,7 +174,7 @@ func (m *machine) start() {
 		if !ok {
 			m.t.Fatalf("borglet ended:\n%s", m.log)
 		}
-		conn, err := door.Dial(a, &borgpb.Principal{User: "master", Role: borgpb.Role_ROLE_MASTER})
+		conn, err := door.Dial(a, m.master, identity.Name{Cell: "test", Role: identity.Borglet, ID: m.name})
 		if err != nil {
 			m.t.Fatal(err)
 		}

@@ -22,6 +22,7 @@ import (
 	"borg/borglet/container"
 	"borg/cfg"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -33,6 +34,8 @@ func serveCommand() *ucli.Command {
 		Name:  "serve",
 		Usage: "run the agent; tasks go on when it ends",
 		Flags: append(flags,
+			&ucli.StringFlag{Name: "join", Usage: "`TOKEN` to join a cell with, or the file that holds it; not looked at once the machine has a certificate"},
+			&ucli.StringFlag{Name: "masters", Usage: "with --join: `ADDRESSES` of masters, host:port[,host:port] (default: those in the token)"},
 			&ucli.StringFlag{Name: "name", Usage: "`NAME` of the machine, a DNS label (default: the host name)"},
 			&ucli.StringFlag{Name: "runtime", Value: "auto", Usage: "auto, container or process"},
 			&ucli.StringFlag{Name: "advertise", Usage: "`ADDRESS` (host:port) at which masters reach it (default: --listen)"},
@@ -62,13 +65,17 @@ type serve struct {
 	listen    string
 	advertise string
 	runtime   string
-	capacity  *borgpb.Resources
-	attrs     map[string]string
-	ports     [2]uint32
-	writable  []string
-	backoff   borglet.Backoff
-	keepBytes int64
-	log       *slog.Logger
+	// A token or its file, and who is to be shown it; may be empty.
+	join, masters string
+	capacity      *borgpb.Resources
+	attrs         map[string]string
+	ports         [2]uint32
+	writable      []string
+	backoff       borglet.Backoff
+	keepBytes     int64
+	log           *slog.Logger
+	// Who this borglet is to the masters.
+	source *identity.Source
 }
 
 func newServe(ctx *ucli.Context) (*serve, error) {
@@ -77,7 +84,7 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	}
 	s := &serve{
 		name: ctx.String("name"), listen: ctx.String("listen"), advertise: ctx.String("advertise"),
-		runtime: ctx.String("runtime"), backoff: borglet.DefaultBackoff(),
+		runtime: ctx.String("runtime"), backoff: borglet.DefaultBackoff(), join: ctx.String("join"), masters: ctx.String("masters"),
 	}
 	switch s.runtime {
 	case "auto", "container", "process":
@@ -177,7 +184,14 @@ func (s *serve) run(ctx context.Context) error {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
 	defer rt.Close()
-	agent, err := s.agent(rt, listener.Addr().String())
+	spec, err := s.describe(rt, listener.Addr().String())
+	if err != nil {
+		return err
+	}
+	if err := s.identify(ctx, spec); err != nil {
+		return err
+	}
+	agent, err := s.agent(rt, spec)
 	if err != nil {
 		return err
 	}
@@ -187,16 +201,12 @@ func (s *serve) run(ctx context.Context) error {
 	if !caps.Limits {
 		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
 	}
-	s.log.Warn("callers are believed without proof; serve on loopback or a trusted network", "machine", s.name)
 	return s.serve(ctx, listener, agent)
 }
 
-func (s *serve) agent(rt borglet.Runtime, addr string) (*borglet.Agent, error) {
+// describe says what the machine is, with the address at which masters reach it.
+func (s *serve) describe(rt borglet.Runtime, addr string) (*borgpb.MachineSpec, error) {
 	spec, err := container.DescribeMachine(s.dir, rt.Capabilities())
-	if err != nil {
-		return nil, cli.Errorf(cli.Failed, "%w", err)
-	}
-	boot, err := container.BootID()
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
 	}
@@ -206,6 +216,14 @@ func (s *serve) agent(rt borglet.Runtime, addr string) (*borglet.Agent, error) {
 	spec.Addr = s.advertise
 	if spec.Addr == "" {
 		spec.Addr = reachable(addr, spec.Attributes["hostname"])
+	}
+	return spec, nil
+}
+
+func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec) (*borglet.Agent, error) {
+	boot, err := container.BootID()
+	if err != nil {
+		return nil, cli.Errorf(cli.Failed, "%w", err)
 	}
 	agent, err := borglet.New(borglet.Config{
 		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
@@ -231,10 +249,14 @@ func reachable(addr, hostname string) string {
 
 // serve runs the agent and the server until ctx ends or one of them fails.
 func (s *serve) serve(ctx context.Context, listener net.Listener, agent *borglet.Agent) error {
-	server := door.NewServer()
+	server := door.NewServer(door.Config{Identity: s.source, Logger: s.log})
 	borgrpc.RegisterBorgletServiceServer(server, borglet.NewServer(agent))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return agent.Run(ctx) })
+	group.Go(func() error {
+		s.source.Run(ctx)
+		return nil
+	})
 	group.Go(func() error {
 		if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve: %w", err)

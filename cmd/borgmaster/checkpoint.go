@@ -14,6 +14,7 @@ import (
 
 	"borg/checkpoint"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgrpc"
 )
 
@@ -23,7 +24,11 @@ func checkpointCommand() *ucli.Command {
 		Usage: "write and read checkpoint files",
 		Subcommands: []*ucli.Command{
 			{Name: "save", Usage: "write a checkpoint: from the directory of a replica that does not run, or from one that does", ArgsUsage: "DIRECTORY FILE | --from HOST:PORT FILE",
-				Flags:  []ucli.Flag{&ucli.StringFlag{Name: "from", Usage: "`ADDRESS` of a replica that runs"}},
+				Flags: []ucli.Flag{
+					&ucli.StringFlag{Name: "from", Usage: "`ADDRESS` of a replica that runs"},
+					&ucli.StringFlag{Name: "cell", Usage: "with --from: `CELL` whose file names the certificate to show (default: as borgcfg finds it)"},
+					identityFlag(),
+				},
 				Action: saveCheckpoint},
 			{Name: "inspect", Usage: "say what is in a checkpoint file", ArgsUsage: "FILE", Action: inspectCheckpoint},
 			{Name: "verify", Usage: "say whether a checkpoint file is whole", ArgsUsage: "FILE", Action: verifyCheckpoint},
@@ -32,7 +37,14 @@ func checkpointCommand() *ucli.Command {
 }
 
 func saveCheckpoint(ctx *ucli.Context) (err error) {
-	source, path, save := ctx.String("from"), ctx.Args().First(), saveFromReplica
+	source, path := ctx.String("from"), ctx.Args().First()
+	save := func(c context.Context, source string, w io.Writer) (string, string, error) {
+		who, err := sourceFor(ctx)
+		if err != nil {
+			return "", "", err
+		}
+		return saveFromReplica(c, who, source, w)
+	}
 	if source == "" {
 		source, path, save = ctx.Args().First(), ctx.Args().Get(1), saveFromDirectory
 	}
@@ -96,8 +108,8 @@ func saveFromDirectory(ctx context.Context, dir string, w io.Writer) (what, warn
 
 // saveFromReplica takes down what a running replica sends. Only its last
 // message says that this is all.
-func saveFromReplica(ctx context.Context, addr string, w io.Writer) (what, warning string, err error) {
-	conn, err := dialMaster(addr)
+func saveFromReplica(ctx context.Context, who *identity.Source, addr string, w io.Writer) (what, warning string, err error) {
+	conn, err := dialMaster(who, addr)
 	if err != nil {
 		return "", "", err
 	}

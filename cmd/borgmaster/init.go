@@ -18,6 +18,7 @@ import (
 	"borg/cfg"
 	"borg/checkpoint"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -26,10 +27,11 @@ func initCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "init",
 		Usage: "make the directory of a replica",
-		UsageText: "borgmaster init --cell NAME --replica N --members 1=HOST:PORT,2=HOST:PORT,... [--cell-id ID]\n" +
+		UsageText: "borgmaster init --cell NAME --replica N --members 1=HOST:PORT,2=HOST:PORT,... [--cell-id ID --authority FILE]\n" +
 			"borgmaster init --join HOST:PORT --replica N --addr HOST:PORT",
 		Description: "The first form makes one replica of a new cell. Run it once for each member, all with the\n" +
-			"same --cell-id: it tells two cells of one name apart, for ever.\n\n" +
+			"same --cell-id: it tells two cells of one name apart, for ever. The first one makes the\n" +
+			"cell's authority; give its file authority.pem to the others with --authority.\n\n" +
 			"The second form adds a replica to a cell that runs. It gets a number that was never used\n" +
 			"before, also when it takes the place of one that lost its disk.",
 		Flags: []ucli.Flag{
@@ -37,6 +39,9 @@ func initCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "cell-id", Usage: "`ID` of the cell, the same for all its replicas (default for a cell of one: made at random)"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of this replica, from 1"},
 			&ucli.StringFlag{Name: "members", Usage: "number and address of `EACH` replica, 1=HOST:PORT,2=HOST:PORT,..."},
+			&ucli.StringFlag{Name: "authority", Usage: "`FILE` authority.pem of another replica of the new cell (default: a new authority)"},
+			&ucli.StringFlag{Name: "admin", Usage: "`USER` who may do everything in the new cell, until that is granted (default: the user who runs this)"},
+			identityFlag(),
 			&ucli.StringFlag{Name: "join", Usage: "`ADDRESS` of any replica of a running cell to join"},
 			&ucli.StringFlag{Name: "addr", Usage: "with --join: `ADDRESS` at which the others reach this replica"},
 			&ucli.StringFlag{Name: "dir", Usage: "`DIRECTORY` of the replica (default: " + cli.StateDir("CELL", "N") + ")"},
@@ -81,7 +86,21 @@ func initCell(ctx *ucli.Context) error {
 	if len(id.CellId) > 64 || cfg.DNSLabel(id.CellId) != id.CellId {
 		return cli.Errorf(cli.Usage, "--cell-id %q: want at most 63 of a-z, 0-9 and dashes", id.CellId)
 	}
-	return makeReplica(ctx, id)
+	if id.Admin = ctx.String("admin"); id.Admin == "" {
+		id.Admin = localUser()
+	}
+	if cfg.DNSLabel(id.Admin) != id.Admin {
+		return cli.Errorf(cli.Usage, "--admin %q cannot be part of a DNS name", id.Admin).Hint("letters a-z, digits and dashes; did you mean %q?", cfg.DNSLabel(id.Admin))
+	}
+	authority, err := authorityForInit(id.CellName, ctx.String("authority"))
+	if err != nil {
+		return err
+	}
+	if err := makeReplica(ctx, id, authority); err != nil {
+		return err
+	}
+	fmt.Fprintf(ctx.App.ErrWriter, "be its admin %s: borgmaster login --dir %s\n", id.Admin, replicaDir(ctx, id.CellName, id.Replica))
+	return nil
 }
 
 // joinCell makes a replica of a running cell and has the cell take it in.
@@ -92,7 +111,11 @@ func joinCell(ctx *ucli.Context) error {
 	if err := checkAddr("--addr", ctx.String("addr")); err != nil {
 		return err
 	}
-	conn, err := dialMaster(ctx.String("join"))
+	who, err := sourceFor(ctx)
+	if err != nil {
+		return err
+	}
+	conn, err := dialMaster(who, ctx.String("join"))
 	if err != nil {
 		return err
 	}
@@ -117,13 +140,21 @@ func joinCell(ctx *ucli.Context) error {
 	if _, err := borgrpc.NewMemberServiceClient(conn).AddMember(call, &borgrpc.AddMemberRequest{Member: me}); err != nil {
 		return masterError(fmt.Sprintf("add replica %d to cell %s", me.Id, is.CellName), err)
 	}
-	return makeReplica(ctx, id)
+	authority, err := fetchAuthority(call, who, ctx.String("join"), me.Id)
+	if err != nil {
+		return cli.Errorf(cli.Failed, "get the authority of cell %s: %w", id.CellName, err).Hint("the replica was added; take it out again: borgmaster member remove %d", me.Id)
+	}
+	return makeReplica(ctx, id, authority)
 }
 
-func makeReplica(ctx *ucli.Context, id *borgpb.ReplicaIdentity) error {
+func makeReplica(ctx *ucli.Context, id *borgpb.ReplicaIdentity, authority []byte) error {
 	dir := replicaDir(ctx, id.CellName, id.Replica)
 	if err := checkEmpty(dir); err != nil {
 		return err
+	}
+	// Before the rest: a directory with an owner is a whole one.
+	if err := identity.WriteSecret(authorityFile(dir), authority); err != nil {
+		return cli.Errorf(cli.Failed, "keep the cell's authority: %w", err)
 	}
 	if err := replica.Init(checkpoint.Config{Dir: dir}, id); err != nil {
 		return cli.Errorf(cli.Failed, "make replica %d: %w", id.Replica, err)

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"os"
-	"os/user"
 	"strconv"
 	"text/tabwriter"
 	"time"
@@ -14,9 +12,8 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"borg/borgmaster/client"
-	"borg/cfg"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -26,7 +23,7 @@ import (
 const callTimeout = 10 * time.Second
 
 func memberCommand() *ucli.Command {
-	which := []ucli.Flag{&ucli.StringFlag{Name: "cell", Aliases: []string{"master"}, Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration (default: as borgcfg finds it)"}}
+	which := []ucli.Flag{identityFlag(), &ucli.StringFlag{Name: "cell", Aliases: []string{"master"}, Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration (default: as borgcfg finds it)"}}
 	return &ucli.Command{
 		Name:  "member",
 		Usage: "see and change which replicas a running cell has",
@@ -109,13 +106,17 @@ func memberNumber(ctx *ucli.Context, args int, usage string) (uint64, error) {
 
 // withMembers makes a call on the first master that answers.
 func withMembers(ctx *ucli.Context, what string, call func(context.Context, borgrpc.MemberServiceClient) error) error {
-	place, err := client.Lookup{Flag: ctx.String("cell"), Env: os.Getenv("BORG_CELL")}.Find()
+	place, err := lookup(ctx).Find()
 	if err != nil {
 		return cli.Errorf(cli.Invalid, "%s: %w", what, err).Hint("say which cell: --cell HOST:PORT of any of its replicas")
 	}
+	who, err := openSource(place)
+	if err != nil {
+		return err
+	}
 	for _, addr := range place.Masters {
 		var conn *grpc.ClientConn
-		if conn, err = dialMaster(addr); err != nil {
+		if conn, err = dialMaster(who, addr); err != nil {
 			return err
 		}
 		one, cancel := context.WithTimeout(ctx.Context, callTimeout)
@@ -129,16 +130,11 @@ func withMembers(ctx *ucli.Context, what string, call func(context.Context, borg
 	return masterError(what, err)
 }
 
-// dialMaster dials in the name of the user at the terminal.
-func dialMaster(addr string) (*grpc.ClientConn, error) {
+func dialMaster(who *identity.Source, addr string) (*grpc.ClientConn, error) {
 	if err := checkAddr("the address of a master", addr); err != nil {
 		return nil, err
 	}
-	name := "admin"
-	if u, err := user.Current(); err == nil {
-		name = cfg.DNSLabel(u.Username)
-	}
-	return door.Dial(addr, &borgpb.Principal{User: name, Role: borgpb.Role_ROLE_USER})
+	return door.Dial(addr, who, door.AnyMaster(who))
 }
 
 // masterError gives what a master answered an exit code.
@@ -160,6 +156,9 @@ func masterError(what string, err error) error {
 		code = cli.NotFound
 	case codes.InvalidArgument:
 		code = cli.Usage
+	}
+	if door.Distrusted(err) {
+		code = cli.NotAllowed
 	}
 	return cli.Errorf(code, "%s: %s", what, door.Reason(err))
 }

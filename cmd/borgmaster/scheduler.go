@@ -6,12 +6,17 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"strconv"
+	"sync"
 	"syscall"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
 
+	"borg/borgmaster/client"
 	"borg/cli"
+	"borg/identity"
 	"borg/scheduler"
 	"borg/scheduler/process"
 )
@@ -26,6 +31,7 @@ func schedulerCommand() *ucli.Command {
 		Description: "An elected replica starts this by itself. It ends when its standard input does, so that a\nmaster that was killed leaves no scheduler behind.",
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "master", Required: true, Usage: "`ADDRESS` of the elected replica"},
+			&ucli.StringFlag{Name: "identity", Required: true, Usage: "`FILE` with its certificate"},
 			&ucli.StringFlag{Name: "socket", Usage: "`PATH` of the socket on which it explains itself"},
 			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
@@ -35,12 +41,23 @@ func schedulerCommand() *ucli.Command {
 			if err != nil {
 				return err
 			}
+			first, err := identity.ReadCredential(ctx.String("identity"))
+			if err != nil {
+				return cli.Errorf(cli.Invalid, "%w", err)
+			}
+			source := client.NewSource(first, []string{ctx.String("master")}, nil)
+			source.OnRenew = cli.LogRenewal(logger)
+			renewing, stop := context.WithCancel(ctx.Context)
+			var running sync.WaitGroup
+			defer running.Wait()
+			defer stop()
+			running.Go(func() { source.Run(renewing) })
 			parent, err := process.Stdin()
 			if err != nil {
 				return err
 			}
 			return process.Run(ctx.Context, process.Config{
-				Master: ctx.String("master"), Socket: ctx.String("socket"), Build: cli.Build(),
+				Master: ctx.String("master"), Identity: source, Socket: ctx.String("socket"), Build: cli.Build(),
 				Parent: parent, Logger: logger, Search: scheduler.Config{},
 			})
 		},
@@ -48,7 +65,12 @@ func schedulerCommand() *ucli.Command {
 }
 
 // schedulerProcess runs this program's scheduler command.
-type schedulerProcess struct{ flags *ucli.Context }
+type schedulerProcess struct {
+	flags     *ucli.Context
+	authority *identity.Authority
+	replica   uint64
+	runDir    string
+}
 
 // Run starts the process and waits for its end. Its standard input is a pipe
 // whose other end only this process holds.
@@ -57,7 +79,17 @@ func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	args := []string{"scheduler", "--master", addr, "--socket", socket, "--log-level", p.flags.String("log-level")}
+	// A certificate for each start; the process renews it by itself.
+	name := identity.Name{Cell: p.authority.Cell(), Role: identity.Scheduler, ID: strconv.FormatUint(p.replica, 10)}
+	credential, err := p.authority.Certify(name, time.Now(), identity.Life)
+	if err != nil {
+		return err
+	}
+	file := filepath.Join(p.runDir, "scheduler.pem")
+	if err := identity.WriteCredential(file, credential); err != nil {
+		return err
+	}
+	args := []string{"scheduler", "--master", addr, "--identity", file, "--socket", socket, "--log-level", p.flags.String("log-level")}
 	if format := p.flags.String("log-format"); format != "" {
 		args = append(args, "--log-format", format)
 	}

@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
-	"os/user"
 	"path/filepath"
 	"strconv"
 	"syscall"
@@ -21,9 +20,9 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/replica"
-	"borg/cfg"
 	"borg/checkpoint"
 	"borg/cli"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/door"
 )
@@ -38,7 +37,6 @@ func serveCommand() *ucli.Command {
 		Flags: append(cli.DaemonFlags("", "", ""),
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
-			&ucli.StringSliceFlag{Name: "operator", Usage: "`USER` who may change machines and members (default: the user who runs this, root, admin)"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
@@ -55,6 +53,9 @@ type server struct {
 	dir      string
 	runDir   string
 	identity *borgpb.ReplicaIdentity
+	// The cell's, and what it says this replica is.
+	authority *identity.Authority
+	source    *identity.Source
 	// base is logger without cell and replica.
 	base, logger *slog.Logger
 	replica      *replica.Replica
@@ -86,8 +87,6 @@ func serve(ctx *ucli.Context) error {
 	if err := s.open(); err != nil {
 		return err
 	}
-	s.logger.Warn("there are no certificates yet: callers are believed to be who they say; listen only where everybody is trusted",
-		"listen", s.listener.Addr().String())
 	return s.run(ctx.Context)
 }
 
@@ -111,6 +110,13 @@ func (s *server) identify() error {
 		return cli.Errorf(cli.Invalid, "%w", err)
 	}
 	s.identity = id
+	if s.authority, err = readAuthority(s.dir, id.CellName); err != nil {
+		return err
+	}
+	s.source, err = s.authority.Source(identity.Name{Cell: id.CellName, Role: identity.Master, ID: strconv.FormatUint(id.Replica, 10)}, time.Now(), identity.Life)
+	if err != nil {
+		return cli.Errorf(cli.Failed, "%w", err)
+	}
 	s.logger = s.base.With("cell", id.CellName, "replica", id.Replica)
 	s.runDir = s.flags.String("run-dir")
 	if s.runDir == "" {
@@ -136,7 +142,7 @@ func (s *server) open() error {
 		}
 		return e
 	}
-	s.replica, err = replica.Open(replica.Config{Store: checkpoint.Config{Dir: s.dir}, Logger: s.base})
+	s.replica, err = replica.Open(replica.Config{Store: checkpoint.Config{Dir: s.dir}, Identity: s.source, Logger: s.base})
 	if err != nil {
 		s.listener.Close()
 		code := cli.Failed
@@ -149,16 +155,17 @@ func (s *server) open() error {
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica,
-		Operators: s.operators(), PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
+		Identity: s.source, Authority: s.authority, FirstAdmin: s.identity.Admin,
+		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
-		config.Scheduler = &schedulerProcess{flags: s.flags}
+		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir}
 	}
 	if s.master, err = borgmaster.New(config); err != nil {
 		s.listener.Close()
 		return errors.Join(err, s.replica.Close())
 	}
-	s.grpc = door.NewServer(borgmaster.Guard()...)
+	s.grpc = door.NewServer(s.master.Door())
 	s.replica.RegisterServices(s.grpc)
 	s.master.RegisterServices(s.grpc)
 	return nil
@@ -194,6 +201,10 @@ func (s *server) run(ctx context.Context) error {
 		g.Go(func() error { return servePprof(gctx, addr) })
 	}
 	g.Go(func() error {
+		s.source.Run(logCtx)
+		return nil
+	})
+	g.Go(func() error {
 		defer stopLog()
 		err := s.master.Run(gctx)
 		s.logger.Info("stopping")
@@ -221,19 +232,6 @@ func (s *server) ownAddr() string {
 		}
 	}
 	return s.flags.String("listen")
-}
-
-func (s *server) operators() []string {
-	if names := s.flags.StringSlice("operator"); len(names) > 0 {
-		return names
-	}
-	names := []string{"admin", "root"}
-	if u, err := user.Current(); err == nil {
-		if name := cfg.DNSLabel(u.Username); name != "" && name != "root" && name != "admin" {
-			names = append(names, name)
-		}
-	}
-	return names
 }
 
 func portOf(addr string) string {

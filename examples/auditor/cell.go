@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -66,10 +67,14 @@ type masters struct {
 	replica []borgrpc.MasterServiceClient
 }
 
-func dial(w *witness, addrs []string, user string) (*masters, error) {
+func dial(w *witness, authority *identity.Authority, addrs []string, user string) (*masters, error) {
 	m := &masters{witness: w}
+	who, err := authority.Source(identity.Name{Cell: authority.Cell(), Role: identity.User, ID: user}, time.Now(), identity.UserLife)
+	if err != nil {
+		return nil, err
+	}
 	for _, addr := range addrs {
-		conn, err := door.Dial(addr, &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_USER})
+		conn, err := door.Dial(addr, who, door.AnyMaster(who))
 		if err != nil {
 			return nil, errors.Join(err, m.close())
 		}

@@ -87,7 +87,7 @@ func (f *fakeCell) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bor
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	op := req.GetOp()
-	if r := f.notAllowed(door.Caller(ctx).GetUser(), op); r != nil {
+	if r := f.notAllowed(door.Caller(ctx).ID, op); r != nil {
 		return &borgrpc.MutateResponse{Result: r}, nil
 	}
 	if old := f.requests[op.GetRequestId()]; old != nil && !f.breaks("once") {

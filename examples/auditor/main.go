@@ -11,6 +11,7 @@ package main
 
 import (
 	"context"
+	crand "crypto/rand"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,6 +25,7 @@ import (
 	"syscall"
 	"time"
 
+	"borg/identity"
 	"borg/proto/borgrpc"
 )
 
@@ -46,6 +48,7 @@ var errUnreachable = errors.New("is the cell up?")
 // config says what to do.
 type config struct {
 	masters   []string
+	authority *identity.Authority
 	cellID    string // empty: whatever cell is there
 	seed      uint64
 	clients   int
@@ -86,6 +89,8 @@ func main() {
 func parse(args []string) (config, error) {
 	var cfg config
 	flags := flag.NewFlagSet("auditor", flag.ContinueOnError)
+	authority := flags.String("authority", "", "`FILE` authority.pem of any replica: the auditor is many users")
+	cell := flags.String("cell", "aud", "`NAME` of the cell")
 	masters := flags.String("masters", "", "`HOST:PORT,...` of every replica")
 	flags.StringVar(&cfg.cellID, "cell-id", "", "`ID` that the cell must have")
 	flags.Uint64Var(&cfg.seed, "seed", 0, "of what the clients do; 0 makes one")
@@ -123,6 +128,13 @@ func parse(args []string) (config, error) {
 	case cfg.auditOnly && cfg.journal == "":
 		return cfg, fmt.Errorf("--audit-only needs the --journal of the run that is to be audited: %w", errUsage)
 	}
+	data, err := identity.ReadSecret(*authority)
+	if err == nil {
+		cfg.authority, err = identity.DecodeAuthority(*cell, data, crand.Reader)
+	}
+	if err != nil {
+		return cfg, fmt.Errorf("--authority: %w: %w", err, errUsage)
+	}
 	if cfg.seed == 0 {
 		cfg.seed = rand.Uint64()>>1 | 1
 	}
@@ -149,7 +161,7 @@ func run(ctx context.Context, cfg config, out io.Writer) error {
 }
 
 func runWith(ctx context.Context, cfg config, w *witness, out io.Writer) (err error) {
-	m, err := dial(w, cfg.masters, "auditor")
+	m, err := dial(w, cfg.authority, cfg.masters, "auditor")
 	if err != nil {
 		return err
 	}
@@ -209,7 +221,7 @@ func start(ctx context.Context, cfg config, m *masters, out io.Writer) (racks []
 // seed. In an error some may be there.
 func newClients(cfg config, w *witness, racks []string, runName string) (clients []*client, operator *client, err error) {
 	newClient := func(user, others string, n int) (*client, error) {
-		own, err := dial(w, cfg.masters, user)
+		own, err := dial(w, cfg.authority, cfg.masters, user)
 		if err != nil {
 			return nil, err
 		}

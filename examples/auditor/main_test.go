@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"net"
 	"os"
@@ -11,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"borg/identity"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
@@ -22,7 +24,12 @@ func audited(t *testing.T, cfg config, cell *fakeCell) (*witness, string, error)
 	if err != nil {
 		t.Fatal(err)
 	}
-	server := door.NewServer()
+	authority := newAuthority(t)
+	own, err := authority.Source(identity.Name{Cell: "test", Role: identity.Master, ID: "1"}, time.Now(), identity.Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := door.NewServer(door.Config{Identity: own})
 	borgrpc.RegisterMasterServiceServer(server, cell)
 	served := make(chan error, 1)
 	go func() { served <- server.Serve(listener) }()
@@ -32,6 +39,7 @@ func audited(t *testing.T, cfg config, cell *fakeCell) (*witness, string, error)
 			t.Error(err)
 		}
 	}()
+	cfg.authority = authority
 	cfg.masters = []string{listener.Addr().String(), listener.Addr().String()}
 	w, out := &witness{book: newBook()}, &bytes.Buffer{}
 	err = runWith(t.Context(), cfg, w, out)
@@ -39,6 +47,15 @@ func audited(t *testing.T, cfg config, cell *fakeCell) (*witness, string, error)
 		t.Error(perr)
 	}
 	return w, out.String(), err
+}
+
+func newAuthority(t *testing.T) *identity.Authority {
+	t.Helper()
+	a, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
 }
 
 func testConfig() config {
@@ -115,7 +132,7 @@ func TestExits(t *testing.T) {
 		}
 	}
 	cfg := testConfig()
-	cfg.masters = []string{"127.0.0.1:1"}
+	cfg.masters, cfg.authority = []string{"127.0.0.1:1"}, newAuthority(t)
 	var out bytes.Buffer
 	if err := run(t.Context(), cfg, &out); !errors.Is(err, errUnreachable) {
 		t.Errorf("without a cell: %v, want %v", err, errUnreachable)

@@ -269,7 +269,10 @@ type ReplicaIdentity struct {
 	// Joins an existing cell as a learner; holds nothing of its own yet.
 	Join bool `protobuf:"varint,7,opt,name=join,proto3" json:"join,omitempty"`
 	// Random, made by `init`; tells two directories of one replica apart.
-	Incarnation   uint64 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation uint64 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// User who has the capability admin in a new cell, as long as nobody was
+	// granted it.
+	Admin         string `protobuf:"bytes,9,opt,name=admin,proto3" json:"admin,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -360,6 +363,13 @@ func (x *ReplicaIdentity) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *ReplicaIdentity) GetAdmin() string {
+	if x != nil {
+		return x.Admin
+	}
+	return ""
+}
+
 var File_borgpb_checkpoint_proto protoreflect.FileDescriptor
 
 const file_borgpb_checkpoint_proto_rawDesc = "" +
@@ -388,7 +398,7 @@ const file_borgpb_checkpoint_proto_rawDesc = "" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12 \n" +
-	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\"\xf6\x01\n" +
+	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\"\x8c\x02\n" +
 	"\x0fReplicaIdentity\x12\x1f\n" +
 	"\vdisk_format\x18\x01 \x01(\rR\n" +
 	"diskFormat\x12\x1b\n" +
@@ -398,7 +408,8 @@ const file_borgpb_checkpoint_proto_rawDesc = "" +
 	"\areplica\x18\x05 \x01(\x04R\areplica\x12&\n" +
 	"\amembers\x18\x06 \x03(\v2\f.borg.MemberR\amembers\x12\x12\n" +
 	"\x04join\x18\a \x01(\bR\x04join\x12 \n" +
-	"\vincarnation\x18\b \x01(\x04R\vincarnationB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\vincarnation\x18\b \x01(\x04R\vincarnation\x12\x14\n" +
+	"\x05admin\x18\t \x01(\tR\x05adminB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_checkpoint_proto_rawDescOnce sync.Once

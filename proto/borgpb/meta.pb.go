@@ -33,7 +33,7 @@ const (
 	Role_ROLE_MASTER Role = 2
 	// A scheduler process.
 	Role_ROLE_SCHEDULER Role = 3
-	// A borglet. It calls nobody so far.
+	// A borglet. It asks for its own certificate and nothing else.
 	Role_ROLE_BORGLET Role = 4
 	// A task of the cell.
 	Role_ROLE_TASK Role = 5

@@ -186,6 +186,14 @@ const (
 	EventKind_EVENT_KIND_WALL_STEP EventKind = 41
 	// A user's op was refused.
 	EventKind_EVENT_KIND_REFUSE EventKind = 42
+	// A user was granted a capability.
+	EventKind_EVENT_KIND_GRANT EventKind = 50
+	// A capability, or his certificates, were taken from a user.
+	EventKind_EVENT_KIND_REVOKE EventKind = 51
+	// A token was made.
+	EventKind_EVENT_KIND_INVITE EventKind = 52
+	// A token was used.
+	EventKind_EVENT_KIND_JOIN EventKind = 53
 )
 
 // Enum value maps for EventKind.
@@ -218,6 +226,10 @@ var (
 		40: "EVENT_KIND_FORMAT",
 		41: "EVENT_KIND_WALL_STEP",
 		42: "EVENT_KIND_REFUSE",
+		50: "EVENT_KIND_GRANT",
+		51: "EVENT_KIND_REVOKE",
+		52: "EVENT_KIND_INVITE",
+		53: "EVENT_KIND_JOIN",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":     0,
@@ -247,6 +259,10 @@ var (
 		"EVENT_KIND_FORMAT":          40,
 		"EVENT_KIND_WALL_STEP":       41,
 		"EVENT_KIND_REFUSE":          42,
+		"EVENT_KIND_GRANT":           50,
+		"EVENT_KIND_REVOKE":          51,
+		"EVENT_KIND_INVITE":          52,
+		"EVENT_KIND_JOIN":            53,
 	}
 )
 
@@ -297,6 +313,8 @@ const (
 	ObjectKind_OBJECT_KIND_UPDATE ObjectKind = 6
 	// The cell as a whole, "cell".
 	ObjectKind_OBJECT_KIND_CELL ObjectKind = 7
+	// A user, "alice".
+	ObjectKind_OBJECT_KIND_USER ObjectKind = 8
 )
 
 // Enum value maps for ObjectKind.
@@ -310,6 +328,7 @@ var (
 		5: "OBJECT_KIND_MACHINE",
 		6: "OBJECT_KIND_UPDATE",
 		7: "OBJECT_KIND_CELL",
+		8: "OBJECT_KIND_USER",
 	}
 	ObjectKind_value = map[string]int32{
 		"OBJECT_KIND_UNSPECIFIED": 0,
@@ -320,6 +339,7 @@ var (
 		"OBJECT_KIND_MACHINE":     5,
 		"OBJECT_KIND_UPDATE":      6,
 		"OBJECT_KIND_CELL":        7,
+		"OBJECT_KIND_USER":        8,
 	}
 )
 
@@ -464,6 +484,10 @@ type Op struct {
 	//	*Op_Time
 	//	*Op_RaiseFormat
 	//	*Op_Digest
+	//	*Op_Grant
+	//	*Op_Revoke
+	//	*Op_AddToken
+	//	*Op_UseToken
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -701,6 +725,42 @@ func (x *Op) GetDigest() *LogDigest {
 	return nil
 }
 
+func (x *Op) GetGrant() *Grant {
+	if x != nil {
+		if x, ok := x.Op.(*Op_Grant); ok {
+			return x.Grant
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetRevoke() *Revoke {
+	if x != nil {
+		if x, ok := x.Op.(*Op_Revoke); ok {
+			return x.Revoke
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetAddToken() *AddToken {
+	if x != nil {
+		if x, ok := x.Op.(*Op_AddToken); ok {
+			return x.AddToken
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetUseToken() *UseToken {
+	if x != nil {
+		if x, ok := x.Op.(*Op_UseToken); ok {
+			return x.UseToken
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -790,6 +850,26 @@ type Op_Digest struct {
 	Digest *LogDigest `protobuf:"bytes,52,opt,name=digest,proto3,oneof"`
 }
 
+type Op_Grant struct {
+	// A user may do more. Since format 2.
+	Grant *Grant `protobuf:"bytes,60,opt,name=grant,proto3,oneof"`
+}
+
+type Op_Revoke struct {
+	// A user may do less. Since format 2.
+	Revoke *Revoke `protobuf:"bytes,61,opt,name=revoke,proto3,oneof"`
+}
+
+type Op_AddToken struct {
+	// A token was made, with which somebody may join. Since format 2.
+	AddToken *AddToken `protobuf:"bytes,62,opt,name=add_token,json=addToken,proto3,oneof"`
+}
+
+type Op_UseToken struct {
+	// A token was used. Since format 2.
+	UseToken *UseToken `protobuf:"bytes,63,opt,name=use_token,json=useToken,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -823,6 +903,14 @@ func (*Op_Time) isOp_Op() {}
 func (*Op_RaiseFormat) isOp_Op() {}
 
 func (*Op_Digest) isOp_Op() {}
+
+func (*Op_Grant) isOp_Op() {}
+
+func (*Op_Revoke) isOp_Op() {}
+
+func (*Op_AddToken) isOp_Op() {}
+
+func (*Op_UseToken) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -2147,6 +2235,249 @@ func (x *RaiseFormat) GetFormat() uint32 {
 	return 0
 }
 
+// Grant gives a user a capability. Refused when he has it.
+type Grant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DNS label; need not have done anything before.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// One of docs/identity.md.
+	Capability    string `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Grant) Reset() {
+	*x = Grant{}
+	mi := &file_borgpb_op_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Grant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Grant) ProtoMessage() {}
+
+func (x *Grant) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Grant.ProtoReflect.Descriptor instead.
+func (*Grant) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *Grant) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Grant) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+// Revoke takes a capability from a user, or makes all certificates that he was
+// issued so far worthless. Refused when nothing would change, and for the last
+// user who has the capability admin.
+type Revoke struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DNS label.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Empty: none is taken.
+	Capability string `protobuf:"bytes,2,opt,name=capability,proto3" json:"capability,omitempty"`
+	// Certificates issued up to this time are not believed any more. Nanoseconds
+	// since 1970, at most the cell's wall time; zero: all stay.
+	CertificatesWallNs int64 `protobuf:"varint,3,opt,name=certificates_wall_ns,json=certificatesWallNs,proto3" json:"certificates_wall_ns,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
+}
+
+func (x *Revoke) Reset() {
+	*x = Revoke{}
+	mi := &file_borgpb_op_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Revoke) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Revoke) ProtoMessage() {}
+
+func (x *Revoke) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
+func (*Revoke) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *Revoke) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Revoke) GetCapability() string {
+	if x != nil {
+		return x.Capability
+	}
+	return ""
+}
+
+func (x *Revoke) GetCertificatesWallNs() int64 {
+	if x != nil {
+		return x.CertificatesWallNs
+	}
+	return 0
+}
+
+// AddToken remembers a token until it is used or its time is over.
+type AddToken struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// SHA-256 of the token's certificate. 32 bytes.
+	Hash []byte `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	// Whom its holder becomes: "user/<name>" or "borglet/<machine>".
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// When it is worth nothing any more. Nanoseconds since 1970, at most a day
+	// ahead of the cell's wall time.
+	ExpiresWallNs int64 `protobuf:"varint,3,opt,name=expires_wall_ns,json=expiresWallNs,proto3" json:"expires_wall_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AddToken) Reset() {
+	*x = AddToken{}
+	mi := &file_borgpb_op_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AddToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AddToken) ProtoMessage() {}
+
+func (x *AddToken) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
+func (*AddToken) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *AddToken) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *AddToken) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AddToken) GetExpiresWallNs() int64 {
+	if x != nil {
+		return x.ExpiresWallNs
+	}
+	return 0
+}
+
+// UseToken takes a token out of memory; refused when it is not there, has
+// another name, or its time is over.
+type UseToken struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in AddToken.
+	Hash []byte `protobuf:"bytes,1,opt,name=hash,proto3" json:"hash,omitempty"`
+	// As in AddToken.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UseToken) Reset() {
+	*x = UseToken{}
+	mi := &file_borgpb_op_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UseToken) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UseToken) ProtoMessage() {}
+
+func (x *UseToken) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
+func (*UseToken) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *UseToken) GetHash() []byte {
+	if x != nil {
+		return x.Hash
+	}
+	return nil
+}
+
+func (x *UseToken) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
 // LogDigest is the elected master's digest as of an earlier index; a replica
 // that remembers another one for that index stops.
 type LogDigest struct {
@@ -2161,7 +2492,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2173,7 +2504,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2186,7 +2517,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -2221,7 +2552,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2233,7 +2564,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2246,7 +2577,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -2301,7 +2632,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2313,7 +2644,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2326,7 +2657,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -2417,7 +2748,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2760,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2773,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -2560,7 +2891,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xbb\b\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xe6\t\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -2593,7 +2924,11 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\areports\x18) \x01(\v2\r.borg.ReportsH\x00R\areports\x12#\n" +
 	"\x04time\x182 \x01(\v2\r.borg.SetTimeH\x00R\x04time\x126\n" +
 	"\fraise_format\x183 \x01(\v2\x11.borg.RaiseFormatH\x00R\vraiseFormat\x12)\n" +
-	"\x06digest\x184 \x01(\v2\x0f.borg.LogDigestH\x00R\x06digestB\x04\n" +
+	"\x06digest\x184 \x01(\v2\x0f.borg.LogDigestH\x00R\x06digest\x12#\n" +
+	"\x05grant\x18< \x01(\v2\v.borg.GrantH\x00R\x05grant\x12&\n" +
+	"\x06revoke\x18= \x01(\v2\f.borg.RevokeH\x00R\x06revoke\x12-\n" +
+	"\tadd_token\x18> \x01(\v2\x0e.borg.AddTokenH\x00R\baddToken\x12-\n" +
+	"\tuse_token\x18? \x01(\v2\x0e.borg.UseTokenH\x00R\buseTokenB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -2713,7 +3048,25 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\aSetTime\x12!\n" +
 	"\fconfirm_wall\x18\x01 \x01(\bR\vconfirmWall\"%\n" +
 	"\vRaiseFormat\x12\x16\n" +
-	"\x06format\x18\x01 \x01(\rR\x06format\"9\n" +
+	"\x06format\x18\x01 \x01(\rR\x06format\";\n" +
+	"\x05Grant\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x02 \x01(\tR\n" +
+	"capability\"n\n" +
+	"\x06Revoke\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
+	"\n" +
+	"capability\x18\x02 \x01(\tR\n" +
+	"capability\x120\n" +
+	"\x14certificates_wall_ns\x18\x03 \x01(\x03R\x12certificatesWallNs\"Z\n" +
+	"\bAddToken\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12&\n" +
+	"\x0fexpires_wall_ns\x18\x03 \x01(\x03R\rexpiresWallNs\"2\n" +
+	"\bUseToken\x12\x12\n" +
+	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"9\n" +
 	"\tLogDigest\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\fR\x06digest\"x\n" +
@@ -2766,7 +3119,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xc3\x05\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x9c\x06\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -2795,7 +3148,11 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x11EVENT_KIND_RESIZE\x10 \x12\x15\n" +
 	"\x11EVENT_KIND_FORMAT\x10(\x12\x18\n" +
 	"\x14EVENT_KIND_WALL_STEP\x10)\x12\x15\n" +
-	"\x11EVENT_KIND_REFUSE\x10**\xcd\x01\n" +
+	"\x11EVENT_KIND_REFUSE\x10*\x12\x14\n" +
+	"\x10EVENT_KIND_GRANT\x102\x12\x15\n" +
+	"\x11EVENT_KIND_REVOKE\x103\x12\x15\n" +
+	"\x11EVENT_KIND_INVITE\x104\x12\x13\n" +
+	"\x0fEVENT_KIND_JOIN\x105*\xe3\x01\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -2805,7 +3162,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x11OBJECT_KIND_ALLOC\x10\x04\x12\x17\n" +
 	"\x13OBJECT_KIND_MACHINE\x10\x05\x12\x16\n" +
 	"\x12OBJECT_KIND_UPDATE\x10\x06\x12\x14\n" +
-	"\x10OBJECT_KIND_CELL\x10\aB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x10OBJECT_KIND_CELL\x10\a\x12\x14\n" +
+	"\x10OBJECT_KIND_USER\x10\bB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_op_proto_rawDescOnce sync.Once
@@ -2820,7 +3178,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),       // 0: borg.RefusalKind
 	(EventKind)(0),         // 1: borg.EventKind
@@ -2846,29 +3204,33 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*MachineReport)(nil),  // 21: borg.MachineReport
 	(*SetTime)(nil),        // 22: borg.SetTime
 	(*RaiseFormat)(nil),    // 23: borg.RaiseFormat
-	(*LogDigest)(nil),      // 24: borg.LogDigest
-	(*Refusal)(nil),        // 25: borg.Refusal
-	(*Result)(nil),         // 26: borg.Result
-	(*Event)(nil),          // 27: borg.Event
-	nil,                    // 28: borg.AddMachine.LabelsEntry
-	nil,                    // 29: borg.AddMachine.AnnotationsEntry
-	nil,                    // 30: borg.SetMachine.SetAttributesEntry
-	nil,                    // 31: borg.SubmitJob.LabelsEntry
-	nil,                    // 32: borg.SubmitJob.AnnotationsEntry
-	nil,                    // 33: borg.UpdateJob.LabelsEntry
-	nil,                    // 34: borg.UpdateJob.AnnotationsEntry
-	nil,                    // 35: borg.SubmitAllocSet.LabelsEntry
-	nil,                    // 36: borg.SubmitAllocSet.AnnotationsEntry
-	(*Principal)(nil),      // 37: borg.Principal
-	(*MachineSpec)(nil),    // 38: borg.MachineSpec
-	(*Resources)(nil),      // 39: borg.Resources
-	(*TaskReport)(nil),     // 40: borg.TaskReport
-	(State)(0),             // 41: borg.State
-	(StopCause)(0),         // 42: borg.StopCause
-	(*Exit)(nil),           // 43: borg.Exit
+	(*Grant)(nil),          // 24: borg.Grant
+	(*Revoke)(nil),         // 25: borg.Revoke
+	(*AddToken)(nil),       // 26: borg.AddToken
+	(*UseToken)(nil),       // 27: borg.UseToken
+	(*LogDigest)(nil),      // 28: borg.LogDigest
+	(*Refusal)(nil),        // 29: borg.Refusal
+	(*Result)(nil),         // 30: borg.Result
+	(*Event)(nil),          // 31: borg.Event
+	nil,                    // 32: borg.AddMachine.LabelsEntry
+	nil,                    // 33: borg.AddMachine.AnnotationsEntry
+	nil,                    // 34: borg.SetMachine.SetAttributesEntry
+	nil,                    // 35: borg.SubmitJob.LabelsEntry
+	nil,                    // 36: borg.SubmitJob.AnnotationsEntry
+	nil,                    // 37: borg.UpdateJob.LabelsEntry
+	nil,                    // 38: borg.UpdateJob.AnnotationsEntry
+	nil,                    // 39: borg.SubmitAllocSet.LabelsEntry
+	nil,                    // 40: borg.SubmitAllocSet.AnnotationsEntry
+	(*Principal)(nil),      // 41: borg.Principal
+	(*MachineSpec)(nil),    // 42: borg.MachineSpec
+	(*Resources)(nil),      // 43: borg.Resources
+	(*TaskReport)(nil),     // 44: borg.TaskReport
+	(State)(0),             // 45: borg.State
+	(StopCause)(0),         // 46: borg.StopCause
+	(*Exit)(nil),           // 47: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	37, // 0: borg.Op.principal:type_name -> borg.Principal
+	41, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -2885,36 +3247,40 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	20, // 14: borg.Op.reports:type_name -> borg.Reports
 	22, // 15: borg.Op.time:type_name -> borg.SetTime
 	23, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	24, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	28, // 18: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	29, // 19: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	38, // 20: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	30, // 21: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	39, // 22: borg.SetMachine.capacity:type_name -> borg.Resources
-	31, // 23: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	32, // 24: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	33, // 25: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	34, // 26: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	35, // 27: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	36, // 28: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 29: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 30: borg.Assignment.victims:type_name -> borg.Victim
-	21, // 31: borg.Reports.machines:type_name -> borg.MachineReport
-	40, // 32: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	0,  // 33: borg.Refusal.kind:type_name -> borg.RefusalKind
-	25, // 34: borg.Result.refusal:type_name -> borg.Refusal
-	25, // 35: borg.Result.items:type_name -> borg.Refusal
-	1,  // 36: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 37: borg.Event.object_kind:type_name -> borg.ObjectKind
-	41, // 38: borg.Event.from:type_name -> borg.State
-	41, // 39: borg.Event.to:type_name -> borg.State
-	42, // 40: borg.Event.cause:type_name -> borg.StopCause
-	43, // 41: borg.Event.exit:type_name -> borg.Exit
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	28, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	24, // 18: borg.Op.grant:type_name -> borg.Grant
+	25, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	26, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	27, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	32, // 22: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	33, // 23: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	42, // 24: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	34, // 25: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	43, // 26: borg.SetMachine.capacity:type_name -> borg.Resources
+	35, // 27: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	36, // 28: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	37, // 29: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	38, // 30: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	39, // 31: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	40, // 32: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 33: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 34: borg.Assignment.victims:type_name -> borg.Victim
+	21, // 35: borg.Reports.machines:type_name -> borg.MachineReport
+	44, // 36: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	0,  // 37: borg.Refusal.kind:type_name -> borg.RefusalKind
+	29, // 38: borg.Result.refusal:type_name -> borg.Refusal
+	29, // 39: borg.Result.items:type_name -> borg.Refusal
+	1,  // 40: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 41: borg.Event.object_kind:type_name -> borg.ObjectKind
+	45, // 42: borg.Event.from:type_name -> borg.State
+	45, // 43: borg.Event.to:type_name -> borg.State
+	46, // 44: borg.Event.cause:type_name -> borg.StopCause
+	47, // 45: borg.Event.exit:type_name -> borg.Exit
+	46, // [46:46] is the sub-list for method output_type
+	46, // [46:46] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -2943,6 +3309,10 @@ func file_borgpb_op_proto_init() {
 		(*Op_Time)(nil),
 		(*Op_RaiseFormat)(nil),
 		(*Op_Digest)(nil),
+		(*Op_Grant)(nil),
+		(*Op_Revoke)(nil),
+		(*Op_AddToken)(nil),
+		(*Op_UseToken)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -2950,7 +3320,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   34,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

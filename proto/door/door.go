@@ -1,14 +1,18 @@
 // Package door is the wire's one door: every program dials and listens through
 // it, so that limits, keepalive and identity are decided in one place.
 //
-// Who is on the other end is not yet proved: a caller names itself in the
-// metadata of each call and is believed. Until certificates are here, listen
-// on loopback or on a network where everybody is trusted.
+// Both ends of each connection prove who they are by a certificate of the cell
+// (package identity), over TLS 1.3; on a socket of one machine, by running as the
+// same user. Whoever dials says whom he expects and talks to nobody else. Whoever
+// listens keeps to the one table of which role may make which call (access.go),
+// and knows the caller from the connection, never from what was sent.
+//
+// What belongs to whom is not decided here.
 package door
 
 import (
-	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -16,24 +20,27 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/keepalive"
-	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"borg/proto/borgpb"
+	"borg/identity"
 )
 
-// maxMessageBytes bounds one message on the wire. Longer things are streamed
-// in chunks.
-const maxMessageBytes = 8 << 20
-
-// maxCallsPerConn bounds the calls that one connection has under way.
-const maxCallsPerConn = 4096
-
 const (
-	userKey = "borg-user"
-	roleKey = "borg-role"
+	// maxMessageBytes bounds one message on the wire. Longer things are streamed
+	// in chunks.
+	maxMessageBytes = 8 << 20
+	// maxCallsPerConn bounds the calls that one connection has under way.
+	maxCallsPerConn = 4096
+	// maxHeaderBytes bounds what is said about a call beside its message.
+	maxHeaderBytes = 16 << 10
+	// handshakeTimeout is how long somebody may take to say who he is.
+	handshakeTimeout = 10 * time.Second
+	// maxConnAge is when a client is asked to connect anew, with the certificate
+	// that it has by then. With half the life of a certificate, after which it is
+	// renewed, that stays below a whole one, so no call ever meets an expired one.
+	maxConnAge = 25 * time.Minute
 )
 
 // Listen opens addr: "host:port", or "unix:PATH".
@@ -51,35 +58,45 @@ func Listen(addr string) (net.Listener, error) {
 	return net.Listen("tcp", addr)
 }
 
-// NewServer returns a gRPC server with the cell's limits.
-func NewServer(opts ...grpc.ServerOption) *grpc.Server {
-	base := []grpc.ServerOption{
+// Config is what a server needs to know whom to let in.
+type Config struct {
+	// Who listens. Required.
+	Identity *identity.Source
+	// Revoked says that certificates which a name was issued at that time are no
+	// longer believed; asked with each call. Nil: none is revoked.
+	Revoked func(name identity.Name, issued time.Time) bool
+	// Hears of connections that were refused; nil: nobody.
+	Logger *slog.Logger
+}
+
+// NewServer returns a gRPC server with the cell's limits and its table of who may
+// call what.
+func NewServer(config Config) *grpc.Server {
+	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger}}
+	return grpc.NewServer(append(config.interceptors(),
+		grpc.Creds(creds),
+		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),
+		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxCallsPerConn),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-	}
-	return grpc.NewServer(append(base, opts...)...)
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: maxConnAge}),
+	)...)
 }
 
 // Dial returns a connection to addr ("host:port" or "unix:PATH"), made when
-// first used. Calls on it carry who.
-func Dial(addr string, who *borgpb.Principal, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
+// first used. It shows who's certificate, and goes no further unless want
+// answers.
+func Dial(addr string, who *identity.Source, want identity.Name, opts ...grpc.DialOption) (*grpc.ClientConn, error) {
 	target := addr
 	if !strings.HasPrefix(addr, "unix:") {
 		target = "passthrough:///" + addr
 	}
 	base := []grpc.DialOption{
-		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithTransportCredentials(&clientCredentials{credentials.NewTLS(who.ClientTLS(want)), who, want}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			return invoke(announce(ctx, who), method, req, reply, cc, opts...)
-		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, stream grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			return stream(announce(ctx, who), desc, cc, method, opts...)
-		}),
 	}
 	conn, err := grpc.NewClient(target, append(base, opts...)...)
 	if err != nil {
@@ -88,34 +105,22 @@ func Dial(addr string, who *borgpb.Principal, opts ...grpc.DialOption) (*grpc.Cl
 	return conn, nil
 }
 
-// announce puts who into the metadata of a call, unless a replica is passing
-// on a call in somebody else's name.
-func announce(ctx context.Context, who *borgpb.Principal) context.Context {
-	if md, ok := metadata.FromOutgoingContext(ctx); ok && len(md.Get(userKey)) > 0 {
-		return ctx
-	}
-	return As(ctx, who)
+// AnyMaster is whom a member of the cell expects at the address of a master.
+func AnyMaster(who *identity.Source) identity.Name {
+	return identity.Name{Cell: who.Name().Cell, Role: identity.Master}
 }
 
-// As makes calls with the returned context carry who. A follower uses it to
-// forward a call in the name of the user who made it.
-func As(ctx context.Context, who *borgpb.Principal) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, userKey, who.GetUser(), roleKey, who.GetRole().String())
-}
+const (
+	handshakeFailed = "transport: authentication handshake failed: "
+	prefaceFailed   = "error reading server preface: "
+)
 
-// Caller says who made the call that is being served.
-func Caller(ctx context.Context) *borgpb.Principal {
-	md, _ := metadata.FromIncomingContext(ctx)
-	first := func(key string) string {
-		if v := md.Get(key); len(v) > 0 {
-			return v[0]
-		}
-		return ""
-	}
-	return &borgpb.Principal{
-		User: first(userKey),
-		Role: borgpb.Role(borgpb.Role_value[first(roleKey)]),
-	}
+// Distrusted says that a call failed because one of both ends does not believe
+// the other one's certificate. Trying again changes nothing.
+func Distrusted(err error) bool {
+	text := status.Convert(err).Message()
+	return strings.Contains(text, handshakeFailed) && !strings.Contains(text, "EOF") && !strings.Contains(text, "deadline") && !strings.Contains(text, "reset") ||
+		strings.Contains(text, "refused our certificate")
 }
 
 // Reason is why a call failed, in words for people: without the wrapping that
@@ -138,7 +143,11 @@ func Reason(err error) string {
 		return "no answer in time"
 	}
 	if _, reason, ok := strings.Cut(text, `connection error: desc = "`); ok {
-		return strings.TrimSuffix(reason, `"`)
+		reason = strings.TrimSuffix(strings.TrimPrefix(reason, handshakeFailed), `"`)
+		if strings.Contains(reason, "refused our certificate") {
+			reason = strings.TrimPrefix(reason, prefaceFailed)
+		}
+		return reason
 	}
 	return text
 }

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"time"
 
+	"borg/identity"
 	"borg/scheduler"
 )
 
@@ -15,6 +16,8 @@ import (
 type Config struct {
 	// Master is the door of the elected master, "host:port".
 	Master string
+	// Identity is who the scheduler is to the master. Required.
+	Identity *identity.Source
 	// Socket is the path of the unix socket on which Explain is served; empty:
 	// it is not served.
 	Socket string
@@ -58,6 +61,9 @@ const (
 func (c Config) withDefaults() (Config, error) {
 	if c.Master == "" {
 		return c, errors.New("scheduler: no master to follow was given; say --master host:port")
+	}
+	if c.Identity == nil {
+		return c, errors.New("scheduler: it has no certificate to show the master; say --identity FILE")
 	}
 	c.Search.Name = c.Name
 	if err := c.Search.Validate(); err != nil {

@@ -58,7 +58,7 @@ func (p *process) serve(group *errgroup.Group) (stop func(), err error) {
 	if err != nil {
 		return nil, fmt.Errorf("serve explain: %w", err)
 	}
-	server := door.NewServer()
+	server := door.NewServer(door.Config{Identity: p.cfg.Identity, Logger: p.cfg.Logger})
 	borgrpc.RegisterSchedulerServiceServer(server, &explainServer{p: p})
 	group.Go(func() error { return server.Serve(l) })
 	return server.Stop, nil

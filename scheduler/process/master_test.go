@@ -14,6 +14,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -63,7 +64,7 @@ func (m *master) listen(t *testing.T, addr string) {
 		t.Fatal(err)
 	}
 	m.addr = l.Addr().String()
-	m.server = door.NewServer()
+	m.server = door.NewServer(door.Config{Identity: source(t, identity.Master, "1")})
 	borgrpc.RegisterSchedulingServiceServer(m.server, m)
 	m.served = make(chan struct{})
 	go func() { defer close(m.served); _ = m.server.Serve(l) }()

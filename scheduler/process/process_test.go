@@ -15,6 +15,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -84,7 +85,7 @@ func (m *master) must(t *testing.T, op *borgpb.Op) *borgpb.Result {
 // TestPlaces follows a master from an empty cell on.
 func TestPlaces(t *testing.T) {
 	m := newMaster(t)
-	start(t, process.Config{Master: m.addr})
+	start(t, process.Config{Identity: source(t, identity.Scheduler, "1"), Master: m.addr})
 	for i := range 10 {
 		m.must(t, addMachine(fmt.Sprintf("m%d", i), 100_000))
 	}
@@ -105,7 +106,7 @@ func TestPlaces(t *testing.T) {
 // TestReconnects loses the master again and again while jobs arrive.
 func TestReconnects(t *testing.T) {
 	m := newMaster(t)
-	start(t, process.Config{Master: m.addr})
+	start(t, process.Config{Identity: source(t, identity.Scheduler, "1"), Master: m.addr})
 	m.must(t, addMachine("m1", 1_000_000))
 	for i := range 10 {
 		job := fmt.Sprintf("job%d", i)
@@ -139,7 +140,7 @@ func TestReconnects(t *testing.T) {
 // TestMissingEntry loads the cell anew when an entry did not come.
 func TestMissingEntry(t *testing.T) {
 	m := newMaster(t)
-	start(t, process.Config{Master: m.addr})
+	start(t, process.Config{Identity: source(t, identity.Scheduler, "1"), Master: m.addr})
 	m.must(t, addMachine("m1", 1_000_000))
 	m.must(t, submitJob("one", 1, 100))
 	eventually(t, "one runs", func() bool { return m.running("one") == 1 })
@@ -176,7 +177,7 @@ func TestStaleRefusals(t *testing.T) {
 		return nil
 	}
 	m.must(t, submitJob("web", 8, 1000))
-	start(t, process.Config{Master: m.addr})
+	start(t, process.Config{Identity: source(t, identity.Scheduler, "1"), Master: m.addr})
 	eventually(t, "all run elsewhere", func() bool { return m.running("web") == 8 })
 	m.view(func(c *cell.Cell) {
 		if m.refused == 0 {
@@ -200,7 +201,7 @@ func TestUnknownOutcome(t *testing.T) {
 		}
 		return nil
 	}
-	start(t, process.Config{Master: m.addr})
+	start(t, process.Config{Identity: source(t, identity.Scheduler, "1"), Master: m.addr})
 	for i := range 6 {
 		job := fmt.Sprintf("job%d", i)
 		m.must(t, submitJob(job, 40, 100))
@@ -221,10 +222,10 @@ func TestUnknownOutcome(t *testing.T) {
 func TestExplain(t *testing.T) {
 	m := newMaster(t)
 	socket := filepath.Join(t.TempDir(), "s")
-	start(t, process.Config{Master: m.addr, Socket: socket})
+	start(t, process.Config{Identity: source(t, identity.Scheduler, "1"), Master: m.addr, Socket: socket})
 	m.must(t, addMachine("m1", 4000))
 	r := m.must(t, submitJob("big", 1, 64_000))
-	conn, err := door.Dial("unix:"+socket, &borgpb.Principal{User: "test", Role: borgpb.Role_ROLE_MASTER})
+	conn, err := door.Dial("unix:"+socket, source(t, identity.Master, "1"), identity.Name{Cell: "test", Role: identity.Scheduler})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -272,7 +273,7 @@ func TestEndsWithParent(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		// Nobody listens there: it is busy dialing.
-		done <- process.Run(context.Background(), process.Config{Master: "127.0.0.1:1", Parent: r})
+		done <- process.Run(context.Background(), process.Config{Identity: source(t, identity.Scheduler, "1"), Master: "127.0.0.1:1", Parent: r})
 	}()
 	if _, err := w.Write([]byte("not yet")); err != nil {
 		t.Fatal(err)
@@ -290,10 +291,12 @@ func TestEndsWithParent(t *testing.T) {
 
 // TestBadConfig refuses at once.
 func TestBadConfig(t *testing.T) {
+	own := source(t, identity.Scheduler, "1")
 	for _, cfg := range []process.Config{
 		{},
-		{Master: "127.0.0.1:1", RetryMin: -1},
-		{Master: "127.0.0.1:1", Socket: "/nosuch/directory/socket"},
+		{Master: "127.0.0.1:1"},
+		{Master: "127.0.0.1:1", Identity: own, RetryMin: -1},
+		{Master: "127.0.0.1:1", Identity: own, Socket: "/nosuch/directory/socket"},
 	} {
 		if err := process.Run(context.Background(), cfg); err == nil {
 			t.Errorf("Run(%+v) = nil, want an error", cfg)

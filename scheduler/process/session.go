@@ -46,7 +46,7 @@ type answer struct {
 
 // session follows the master over one connection and says why that ended.
 func (p *process) session(ctx context.Context) error {
-	conn, err := door.Dial(p.cfg.Master, &borgpb.Principal{User: "scheduler", Role: borgpb.Role_ROLE_SCHEDULER})
+	conn, err := door.Dial(p.cfg.Master, p.cfg.Identity, door.AnyMaster(p.cfg.Identity))
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,231 @@
+package borgmaster
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"strconv"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/cell"
+	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+// identityAPI serves IdentityService. Each replica has the cell's authority and
+// answers by itself; what must be remembered of it goes into the log.
+type identityAPI struct {
+	borgrpc.UnimplementedIdentityServiceServer
+	m *Master
+}
+
+// Renew certifies a new key under the caller's own name, whatever that is: a
+// borglet gets its own machine, a user himself.
+func (a *identityAPI) Renew(ctx context.Context, req *borgrpc.RenewRequest) (*borgrpc.RenewResponse, error) {
+	who := door.Caller(ctx)
+	if who.Role == identity.Borglet && !a.m.hasMachine(who.ID) {
+		return nil, status.Errorf(codes.PermissionDenied, "machine %s is not in cell %s any more", who.ID, a.m.cfg.CellName)
+	}
+	cert, err := a.m.issue(req.GetPublicKey(), who)
+	return &borgrpc.RenewResponse{Certificate: cert}, err
+}
+
+// Invite makes a token's certificate and has the cell remember its fingerprint.
+func (a *identityAPI) Invite(ctx context.Context, req *borgrpc.InviteRequest) (*borgrpc.InviteResponse, error) {
+	if err := a.m.forAdmins(door.Caller(ctx)); err != nil {
+		return nil, err
+	}
+	name, err := identity.ParseName("spiffe://" + a.m.conns.who.Name().Cell + "/join/" + req.GetName())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	cert, err := a.m.issue(req.GetPublicKey(), name)
+	if err != nil {
+		return nil, err
+	}
+	hash := identity.Fingerprint(cert.Certificate)
+	op := &borgpb.Op{RequestId: "invite-" + hex.EncodeToString(hash[:20]), RequestWallNs: time.Now().UnixNano()}
+	op.Op = &borgpb.Op_AddToken{AddToken: &borgpb.AddToken{
+		Hash: hash, Name: req.GetName(), ExpiresWallNs: time.Now().Add(identity.TokenLife).UnixNano(),
+	}}
+	if err := a.m.done(ctx, op); err != nil {
+		return nil, err
+	}
+	return &borgrpc.InviteResponse{Certificate: cert}, nil
+}
+
+// Join makes of the holder of a token whom the token names. The same key may ask
+// again when no answer came; another one finds the token used.
+func (a *identityAPI) Join(ctx context.Context, req *borgrpc.JoinRequest) (*borgrpc.JoinResponse, error) {
+	m := a.m
+	shown := door.Shown(ctx)
+	becomes := door.Caller(ctx).Becomes()
+	if becomes == (identity.Name{}) || shown == nil {
+		return nil, status.Error(codes.PermissionDenied, "this is not the certificate of a token")
+	}
+	// From here on it is this master that asks: a stranger has no say.
+	ctx = door.As(ctx, m.cfg.Identity.Name())
+	key := sha256.Sum256(append(shown, req.GetPublicKey()...))
+	op := func(what string) *borgpb.Op {
+		return &borgpb.Op{RequestId: what + hex.EncodeToString(key[:20]), RequestWallNs: time.Now().UnixNano(), Reason: "its token was shown"}
+	}
+	use := op("join-")
+	use.Op = &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: shown, Name: string(becomes.Role) + "/" + becomes.ID}}
+	if err := m.done(ctx, use); err != nil {
+		return nil, err
+	}
+	if becomes.Role == identity.Borglet {
+		if err := m.takeIn(ctx, becomes.ID, req.GetSpec(), op); err != nil {
+			return nil, err
+		}
+	}
+	cert, err := m.issue(req.GetPublicKey(), becomes)
+	if err != nil {
+		return nil, err
+	}
+	m.cfg.Logger.Info("a token was used", "by", becomes.String())
+	return &borgrpc.JoinResponse{Certificate: cert}, nil
+}
+
+// takeIn makes a machine of the cell of one that has joined, unless it is one
+// already: then it comes back, perhaps at another address.
+func (m *Master) takeIn(ctx context.Context, machine string, spec *borgpb.MachineSpec, op func(string) *borgpb.Op) error {
+	if err := m.readIndex(ctx); err != nil {
+		return err
+	}
+	addr, known := "", false
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if machine := c.Machine(machine); machine != nil {
+			addr, known = machine.Addr(), true
+		}
+	})
+	switch {
+	case !known:
+		add := op("add-")
+		add.Op = &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: machine, Spec: spec}}
+		return m.done(ctx, add)
+	case addr != spec.GetAddr() && spec.GetAddr() != "":
+		set := op("set-")
+		set.Op = &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: machine, Addr: spec.Addr}}
+		return m.done(ctx, set)
+	}
+	return nil
+}
+
+// done makes a mutation; a refusal is an error.
+func (m *Master) done(ctx context.Context, op *borgpb.Op) error {
+	result, err := m.mutate(ctx, op)
+	if err != nil {
+		return err
+	}
+	return refusalError(result.GetRefusal())
+}
+
+// WhoAmI tells a user what he is to the cell.
+func (a *identityAPI) WhoAmI(ctx context.Context, _ *borgrpc.WhoAmIRequest) (*borgrpc.WhoAmIResponse, error) {
+	who := door.Caller(ctx)
+	resp := &borgrpc.WhoAmIResponse{Name: who.String(), Admins: a.m.admins()}
+	a.m.cfg.Log.View(func(c *cell.Cell) {
+		if u := c.User(who.ID); u != nil {
+			for _, has := range u.Capabilities() {
+				resp.Capabilities = append(resp.Capabilities, string(has))
+			}
+		}
+	})
+	if len(resp.Capabilities) == 0 && a.m.isAdmin(who) {
+		resp.Capabilities = []string{string(cell.Admin)}
+	}
+	return resp, nil
+}
+
+// ListUsers tells of whom the cell knows something.
+func (a *identityAPI) ListUsers(ctx context.Context, _ *borgrpc.ListUsersRequest) (*borgrpc.ListUsersResponse, error) {
+	if err := a.m.readIndex(ctx); err != nil {
+		return nil, err
+	}
+	resp := &borgrpc.ListUsersResponse{}
+	a.m.cfg.Log.View(func(c *cell.Cell) {
+		for u := range c.Users() {
+			is := &borgrpc.UserStatus{Name: u.Name(), RevokedWallNs: u.RevokedWallNs()}
+			for _, has := range u.Capabilities() {
+				is.Capabilities = append(is.Capabilities, string(has))
+			}
+			resp.Users = append(resp.Users, is)
+		}
+	})
+	return resp, nil
+}
+
+func (m *Master) hasMachine(name string) bool {
+	has := false
+	m.cfg.Log.View(func(c *cell.Cell) { has = c.Machine(name) != nil })
+	return has
+}
+
+// CertifyMaster certifies the key of a member. It becomes a master with it, and
+// can then ask for the authority: an admin never sees that.
+func (a *identityAPI) CertifyMaster(ctx context.Context, req *borgrpc.CertifyMasterRequest) (*borgrpc.CertifyMasterResponse, error) {
+	if err := a.m.forAdmins(door.Caller(ctx)); err != nil {
+		return nil, err
+	}
+	// This replica may not have heard yet that the member was added.
+	if err := a.m.readIndex(ctx); err != nil {
+		return nil, err
+	}
+	if !a.m.isMember(req.GetReplica()) {
+		return nil, status.Errorf(codes.FailedPrecondition, "replica %d is not a member of this cell; add it first", req.GetReplica())
+	}
+	cert, err := a.m.issue(req.GetPublicKey(), a.m.conns.named(identity.Master, strconv.FormatUint(req.GetReplica(), 10)))
+	return &borgrpc.CertifyMasterResponse{Certificate: cert}, err
+}
+
+// GetAuthority gives a member what makes it a whole master.
+func (a *identityAPI) GetAuthority(ctx context.Context, _ *borgrpc.GetAuthorityRequest) (*borgrpc.GetAuthorityResponse, error) {
+	who := door.Caller(ctx)
+	if !a.m.isMember(who.Replica()) {
+		return nil, status.Errorf(codes.PermissionDenied, "%s is not a member of this cell any more", who.Words())
+	}
+	if a.m.cfg.Authority == nil {
+		return nil, errNoAuthority
+	}
+	data, err := a.m.cfg.Authority.Encode()
+	if err != nil {
+		return nil, status.Error(codes.Internal, err.Error())
+	}
+	a.m.cfg.Logger.Info("authority handed to a member", "to", who.ID)
+	return &borgrpc.GetAuthorityResponse{Authority: data}, nil
+}
+
+var errNoAuthority = status.Error(codes.Unimplemented, "this replica has no authority to issue certificates with")
+
+// isMember says whether a replica is a member, as far as this one knows.
+func (m *Master) isMember(replica uint64) bool {
+	for _, member := range m.cfg.Members.Members() {
+		if member.Id == replica {
+			return true
+		}
+	}
+	return false
+}
+
+// issue certifies a key for as long as names of that role are.
+func (m *Master) issue(public []byte, name identity.Name) (*borgrpc.Certificate, error) {
+	if m.cfg.Authority == nil {
+		return nil, errNoAuthority
+	}
+	issued, err := m.cfg.Authority.Issue(public, name, time.Now(), identity.LifeOf(name.Role))
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	m.cfg.Logger.Debug("certificate issued", "to", name.String())
+	cert := &borgrpc.Certificate{Certificate: issued.Certificate, Authorities: issued.Authorities}
+	for _, member := range m.cfg.Members.Members() {
+		cert.Masters = append(cert.Masters, member.Addr)
+	}
+	return cert, nil
+}

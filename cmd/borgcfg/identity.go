@@ -1,0 +1,250 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"borg/borgmaster/client"
+	"borg/cli"
+	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const admin = "admin"
+
+// login becomes the user that a token names, and makes the cell the one that is
+// meant where none is named.
+func login(s *session) error {
+	token, err := client.ReadToken(s.args[0])
+	if err != nil {
+		return cli.Errorf(cli.Usage, "%w", err).Hint("an admin makes one: borgcfg user add NAME")
+	}
+	becomes := token.Credential.Name.Becomes()
+	if becomes.Role != identity.User {
+		return cli.Errorf(cli.Usage, "the token is for %s", becomes.Words()).Hint("give it to its borglet: borglet serve --join TOKEN")
+	}
+	c, masters, err := client.Certify(s.ctx, identity.NewSource(token.Credential, nil, nil), token.Masters,
+		func(ctx context.Context, c borgrpc.IdentityServiceClient, public ed25519.PublicKey) (*borgrpc.Certificate, error) {
+			resp, err := c.Join(ctx, &borgrpc.JoinRequest{PublicKey: public})
+			return resp.GetCertificate(), err
+		})
+	if err != nil {
+		return cli.Errorf(cli.NotAllowed, "log in as %s: %w", becomes.Words(), err)
+	}
+	path := client.UserConfigPath()
+	config, err := client.ReadUserConfig(path)
+	if err != nil {
+		return err
+	}
+	file := client.CellFile{Cell: becomes.Cell, Masters: masters, Identity: filepath.Join(filepath.Dir(path), becomes.Cell+".pem")}
+	if err := identity.WriteCredential(file.Identity, c); err != nil {
+		return err
+	}
+	if config.Cells == nil {
+		config.Cells = make(map[string]client.CellFile)
+	}
+	config.Cells[becomes.Cell] = file
+	if config.Cell == "" {
+		config.Cell = becomes.Cell
+	}
+	if err := client.WriteUserConfig(path, config); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.stdout, "you are %s of cell %s until %s\n", becomes.Words(), becomes.Cell, c.Expires().Local().Format(time.DateTime))
+	s.progress("the cell is in %s; use it: borgcfg --cell %s status", path, becomes.Cell)
+	return nil
+}
+
+func whoami(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	is, err := m.WhoAmI(s.ctx)
+	if err != nil {
+		return err
+	}
+	expires := s.source.Current().Expires()
+	if s.out.format == "name" {
+		return s.out.names([]string{s.source.Name().ID})
+	}
+	if s.out.machine() {
+		b, err := json.Marshal(struct {
+			Name         string   `json:"name"`
+			User         string   `json:"user"`
+			Expires      string   `json:"expires"`
+			Capabilities []string `json:"capabilities"`
+			Admins       []string `json:"admins"`
+		}{is.Name, s.source.Name().ID, expires.UTC().Format(time.RFC3339), append([]string{}, is.Capabilities...), is.Admins})
+		if err != nil {
+			return fmt.Errorf("print as JSON: %w", err)
+		}
+		return s.out.raw(b)
+	}
+	var t table
+	t.add("user", s.source.Name().ID)
+	t.add("cell", s.source.Name().Cell)
+	t.add("capabilities", orNone(is.Capabilities))
+	t.add("certificate", s.place.IdentityPath+", until "+expires.Local().Format(time.DateTime))
+	t.add("who can grant", orNone(is.Admins))
+	return t.write(s.out, "")
+}
+
+func orNone(list []string) string {
+	if len(list) == 0 {
+		return "none"
+	}
+	return strings.Join(list, ", ")
+}
+
+// Verbs that anybody may use, those on what belongs to somebody, and those on
+// what belongs to the cell.
+var (
+	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "diff", "whoami", "list"}
+	ownVerbs   = []string{"up", "update", "resize", "down"}
+	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint"}
+)
+
+// canI says what the masters would: they decide by the owner and the capability
+// admin alone.
+func canI(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	is, err := m.WhoAmI(s.ctx)
+	if err != nil {
+		return err
+	}
+	verb := s.args[0]
+	owner := s.source.Name().ID
+	if len(s.args) == 2 && slices.Contains(ownVerbs, verb) {
+		job, err := s.job(s.args[1])
+		if err != nil {
+			return err
+		}
+		owner = job.user
+	}
+	why := ""
+	switch {
+	case slices.Contains(readVerbs, verb):
+	case slices.Contains(ownVerbs, verb):
+		if owner != s.source.Name().ID && !slices.Contains(is.Capabilities, admin) {
+			why = fmt.Sprintf("it belongs to user %s, and you are user %s without the capability admin", owner, s.source.Name().ID)
+		}
+	case slices.Contains(adminVerbs, verb):
+		if !slices.Contains(is.Capabilities, admin) {
+			why = fmt.Sprintf("it needs the capability admin, which user %s does not have", s.source.Name().ID)
+		}
+	default:
+		known := slices.Concat(ownVerbs, adminVerbs, readVerbs)
+		return cli.Errorf(cli.Usage, "can-i: unknown verb %q", verb).Hint("verbs: %s", strings.Join(known, ", "))
+	}
+	if why != "" {
+		return cli.Errorf(cli.NotAllowed, "no: %s", why).Hint("who can grant it: %s, by: borgcfg grant %s admin", orNone(is.Admins), s.source.Name().ID)
+	}
+	fmt.Fprintln(s.stdout, "yes")
+	return nil
+}
+
+// change makes a mutation of a user and tells of it.
+func (s *session) change(op *borgpb.Op, format string, args ...any) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	op = s.op(op)
+	op.Reason = s.flag.String("reason")
+	if _, err := m.Mutate(s.ctx, op); err != nil {
+		return err
+	}
+	fmt.Fprintf(s.stdout, format+"\n", args...)
+	return nil
+}
+
+func grant(s *session) error {
+	op := &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: s.args[0], Capability: s.args[1]}}}
+	return s.change(op, "user %s: has the capability %s", s.args[0], s.args[1])
+}
+
+func revoke(s *session) error {
+	op := &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: s.args[0], Capability: s.args[1]}}}
+	return s.change(op, "user %s: no longer has the capability %s", s.args[0], s.args[1])
+}
+
+// userRevoke revokes by the cell's clock: it is what the masters issue by.
+func userRevoke(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	is, err := m.GetCell(s.ctx)
+	if err != nil {
+		return err
+	}
+	at := max(is.WallTimeNs, min(time.Now().UnixNano(), is.WallTimeNs+int64(time.Second)))
+	op := &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: s.args[0], CertificatesWallNs: at}}}
+	return s.change(op, "user %s: all certificates issued so far are worthless; let in again: borgcfg user add %s", s.args[0], s.args[0])
+}
+
+func userAdd(s *session) error {
+	return s.invite(identity.User, "borgcfg login TOKEN")
+}
+
+func machineInvite(s *session) error {
+	return s.invite(identity.Borglet, "borglet serve --join TOKEN --name "+s.args[0]+" ...")
+}
+
+// invite prints a token and nothing else on standard output.
+func (s *session) invite(role identity.Role, next string) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	token, err := m.Invite(s.ctx, string(role)+"/"+s.args[0])
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(s.stdout, token)
+	s.progress("a secret: whoever has it becomes %s, once, until %s; with it: %s",
+		token.Credential.Name.Becomes().Words(), token.Credential.Expires().Local().Format(time.DateTime), next)
+	return nil
+}
+
+func userList(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	users, err := m.ListUsers(s.ctx)
+	if err != nil {
+		return err
+	}
+	if s.out.format == "name" {
+		var names []string
+		for _, u := range users {
+			names = append(names, u.Name)
+		}
+		return s.out.names(names)
+	}
+	if s.out.machine() {
+		return list(s.out, users)
+	}
+	var t table
+	t.head("USER", "CAPABILITIES", "CERTIFICATES")
+	for _, u := range users {
+		revoked := "-"
+		if u.RevokedWallNs != 0 {
+			revoked = "revoked up to " + time.Unix(0, u.RevokedWallNs).Local().Format(time.DateTime)
+		}
+		t.add(u.Name, orNone(u.Capabilities), revoked)
+	}
+	return t.write(s.out, "")
+}

@@ -1,0 +1,189 @@
+package identity
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/tls"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	// A renewal that failed is tried again after so long, or a part of the
+	// certificate's life when that is shorter: half a life holds many tries.
+	maxRenewPause  = time.Minute
+	minRenewPause  = 100 * time.Millisecond
+	triesInOneLife = 120
+	// Bound on one try.
+	renewTimeout = 30 * time.Second
+)
+
+// Renew has a new key certified for whoever the source is.
+type Renew func(ctx context.Context, public ed25519.PublicKey) (*Issued, error)
+
+// Source is somebody's certificate over time. What it hands to TLS asks it
+// anew at each handshake, so a renewal disturbs nobody: connections that are
+// there go on, new ones use the new certificate and believe the new authorities.
+type Source struct {
+	// Hears of each renewal, or why it failed; set before Run. Nil: nobody.
+	OnRenew func(*Credential, error)
+
+	renew Renew
+	save  func(*Credential) error
+
+	mu sync.Mutex
+	// Guarded by mu; never nil.
+	current *Credential
+}
+
+// NewSource begins with a credential. renew may be nil: it is never renewed.
+// save keeps what was renewed; nil: it is not kept.
+func NewSource(first *Credential, renew Renew, save func(*Credential) error) *Source {
+	return &Source{current: first, renew: renew, save: save}
+}
+
+// Source is that of somebody who has the authority at hand and certifies
+// himself.
+func (a *Authority) Source(name Name, now time.Time, life time.Duration) (*Source, error) {
+	first, err := a.Certify(name, now, life)
+	if err != nil {
+		return nil, err
+	}
+	return NewSource(first, func(_ context.Context, public ed25519.PublicKey) (*Issued, error) {
+		return a.Issue(public, name, time.Now(), life)
+	}, nil), nil
+}
+
+// Name is whose it is.
+func (s *Source) Name() Name { return s.Current().Name }
+
+// Current is the newest credential.
+func (s *Source) Current() *Credential {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.current
+}
+
+// Run renews at half of each life, until ctx ends.
+func (s *Source) Run(ctx context.Context) {
+	if s.renew == nil {
+		return
+	}
+	timer := time.NewTimer(time.Until(s.Current().RenewAt()))
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		next, err := s.RenewNow(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if s.OnRenew != nil {
+			s.OnRenew(next, err)
+		}
+		if err != nil {
+			timer.Reset(retryPause(s.Current()))
+			continue
+		}
+		// Never at once again, whatever the clock that issued it says.
+		timer.Reset(max(time.Until(next.RenewAt()), retryPause(next)))
+	}
+}
+
+func retryPause(c *Credential) time.Duration {
+	return min(max(c.leaf.NotAfter.Sub(c.leaf.NotBefore)/triesInOneLife, minRenewPause), maxRenewPause)
+}
+
+// RenewNow has a new certificate issued and uses it from now on.
+func (s *Source) RenewNow(ctx context.Context) (*Credential, error) {
+	was := s.Current()
+	if s.renew == nil {
+		return nil, fmt.Errorf("the certificate of %s is not one to be renewed", was.Name)
+	}
+	public, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		return nil, fmt.Errorf("make a key for %s: %w", was.Name, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, renewTimeout)
+	defer cancel()
+	issued, err := s.renew(ctx, public)
+	if err != nil {
+		return nil, fmt.Errorf("renew the certificate of %s, which runs out at %s: %w", was.Name, was.Expires().UTC().Format(time.RFC3339), err)
+	}
+	next, err := NewCredential(key, issued)
+	if err != nil {
+		return nil, fmt.Errorf("renew the certificate of %s: %w", was.Name, err)
+	}
+	if next.Name != was.Name {
+		return nil, fmt.Errorf("renew the certificate of %s: the answer is for %s", was.Name, next.Name)
+	}
+	s.mu.Lock()
+	s.current = next
+	s.mu.Unlock()
+	if s.save != nil {
+		if err := s.save(next); err != nil {
+			return nil, fmt.Errorf("keep the renewed certificate of %s: %w", was.Name, err)
+		}
+	}
+	return next, nil
+}
+
+// nextProtos: the wire is gRPC's.
+var nextProtos = []string{"h2"}
+
+// ServerTLS is for who listens: TLS 1.3, and whoever has no certificate of the
+// cell is refused in the handshake.
+func (s *Source) ServerTLS() *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: nextProtos,
+		ClientAuth: tls.RequireAnyClientCert,
+		GetCertificate: func(*tls.ClientHelloInfo) (*tls.Certificate, error) {
+			return s.Current().TLS(), nil
+		},
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			_, err := s.Current().Trust.Verify(cs.PeerCertificates, ToCall, time.Now())
+			return err
+		},
+		// A resumed session would be believed by what was true when it began.
+		SessionTicketsDisabled: true,
+	}
+}
+
+// OtherPeerError says that somebody else answers than was expected.
+type OtherPeerError struct{ Want, Got Name }
+
+func (e *OtherPeerError) Error() string {
+	return fmt.Sprintf("%s answers there, and %s was expected", e.Got.Words(), e.Want.Words())
+}
+
+// ClientTLS is for who dials and expects want, or anybody that want stands for.
+func (s *Source) ClientTLS(want Name) *tls.Config {
+	return &tls.Config{
+		MinVersion: tls.VersionTLS13, NextProtos: nextProtos,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+			return s.Current().TLS(), nil
+		},
+		// The names are URIs, which the library does not look at: VerifyConnection
+		// does all of it, and is called for each connection.
+		InsecureSkipVerify: true,
+		VerifyConnection: func(cs tls.ConnectionState) error {
+			got, err := s.Current().Trust.Verify(cs.PeerCertificates, ToAnswer, time.Now())
+			if err == nil && !got.Is(want) {
+				err = &OtherPeerError{Want: want, Got: got}
+			}
+			return err
+		},
+	}
+}
+
+// Fingerprint tells a certificate, DER, from all others.
+func Fingerprint(der []byte) []byte {
+	sum := sha256.Sum256(der)
+	return sum[:]
+}

@@ -1,0 +1,77 @@
+package door
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/identity"
+)
+
+// access is which roles may make which call, of all services of a cell. What has
+// no entry is for nobody; a test holds that each call has one. Handlers decide
+// further: what belongs to whom, and what needs a capability.
+var access = map[string][]identity.Role{
+	"/borgrpc.MasterService/Mutate":       {identity.User, identity.Master},
+	"/borgrpc.MasterService/GetCell":      {identity.User},
+	"/borgrpc.MasterService/GetJob":       {identity.User},
+	"/borgrpc.MasterService/ListJobs":     {identity.User},
+	"/borgrpc.MasterService/ListTasks":    {identity.User},
+	"/borgrpc.MasterService/ListAllocs":   {identity.User},
+	"/borgrpc.MasterService/ListMachines": {identity.User},
+	"/borgrpc.MasterService/AddMachine":   {identity.User},
+	"/borgrpc.MasterService/Why":          {identity.User},
+	"/borgrpc.MasterService/Events":       {identity.User},
+	"/borgrpc.MasterService/Logs":         {identity.User},
+
+	"/borgrpc.MemberService/ListMembers":   {identity.User},
+	"/borgrpc.MemberService/AddMember":     {identity.User},
+	"/borgrpc.MemberService/PromoteMember": {identity.User},
+	"/borgrpc.MemberService/RemoveMember":  {identity.User},
+
+	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
+
+	"/borgrpc.SchedulingService/Follow": {identity.Scheduler},
+	"/borgrpc.SchedulingService/Assign": {identity.Scheduler},
+	"/borgrpc.SchedulerService/Explain": {identity.Master},
+
+	"/borgrpc.ReplicaService/Report":    {identity.Master},
+	"/borgrpc.ReplicaService/Probe":     {identity.Master},
+	"/borgrpc.RaftService/Send":         {identity.Master},
+	"/borgrpc.RaftService/SendSnapshot": {identity.Master},
+
+	"/borgrpc.IdentityService/Renew":         {identity.User, identity.Borglet, identity.Scheduler},
+	"/borgrpc.IdentityService/Join":          {identity.Join},
+	"/borgrpc.IdentityService/Invite":        {identity.User},
+	"/borgrpc.IdentityService/CertifyMaster": {identity.User},
+	"/borgrpc.IdentityService/GetAuthority":  {identity.Master},
+	"/borgrpc.IdentityService/WhoAmI":        {identity.User},
+	"/borgrpc.IdentityService/ListUsers":     {identity.User},
+
+	"/borgrpc.BorgletService/Describe": {identity.Master},
+	"/borgrpc.BorgletService/Poll":     {identity.Master},
+	"/borgrpc.BorgletService/ReadLog":  {identity.Master},
+}
+
+// Access is a copy of the table, for tests and for people.
+func Access() map[string][]identity.Role { return maps.Clone(access) }
+
+// allowed says whether a role may make a call, and if not, who may.
+func allowed(method string, caller identity.Name) error {
+	roles := access[method]
+	if slices.Contains(roles, caller.Role) {
+		return nil
+	}
+	short := method[strings.LastIndexByte(method, '/')+1:]
+	if len(roles) == 0 {
+		return status.Errorf(codes.PermissionDenied, "%s is for nobody: it is not in the table of who may call what", short)
+	}
+	var names []string
+	for _, r := range roles {
+		names = append(names, string(r))
+	}
+	return status.Errorf(codes.PermissionDenied, "%s is for the role %s, and you are %s", short, strings.Join(names, " or "), caller.Words())
+}

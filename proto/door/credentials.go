@@ -1,0 +1,216 @@
+package door
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/credentials"
+
+	"borg/identity"
+)
+
+// authInfo is who is on the other end of a connection.
+type authInfo struct {
+	credentials.CommonAuthInfo
+	name identity.Name
+	// Of the certificate that was shown; zero on a socket of this machine.
+	issued, expires time.Time
+	// Fingerprint of that certificate.
+	shown []byte
+}
+
+// AuthType implements credentials.AuthInfo.
+func (authInfo) AuthType() string { return "borg" }
+
+func infoOf(level credentials.SecurityLevel, name identity.Name) authInfo {
+	return authInfo{CommonAuthInfo: credentials.CommonAuthInfo{SecurityLevel: level}, name: name}
+}
+
+// fromTLS is who a verified handshake has shown.
+func fromTLS(info credentials.AuthInfo) (authInfo, error) {
+	tls, ok := info.(credentials.TLSInfo)
+	if !ok || len(tls.State.PeerCertificates) == 0 {
+		return authInfo{}, fmt.Errorf("no certificate was shown")
+	}
+	leaf := tls.State.PeerCertificates[0]
+	name, err := identity.NameOf(leaf)
+	if err != nil {
+		return authInfo{}, err
+	}
+	a := infoOf(credentials.PrivacyAndIntegrity, name)
+	a.issued, a.expires, a.shown = leaf.NotBefore, leaf.NotAfter, identity.Fingerprint(leaf.Raw)
+	return a, nil
+}
+
+// serverCredentials proves who calls: by TLS, or on a socket of this machine by
+// the user that the other process runs as.
+type serverCredentials struct {
+	credentials.TransportCredentials
+	own *identity.Source
+	log *refusals
+}
+
+func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if socket, ok := raw.(*net.UnixConn); ok {
+		if err := sameUser(socket); err != nil {
+			c.log.refused("a process of this machine", err)
+			return nil, nil, err
+		}
+		// Only a master's own processes listen on sockets, for their master.
+		own := c.own.Name()
+		return raw, infoOf(credentials.PrivacyAndIntegrity, identity.Name{Cell: own.Cell, Role: identity.Master, ID: own.ID}), nil
+	}
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		c.log.refused(raw.RemoteAddr().String(), err)
+		return nil, nil, err
+	}
+	who, err := fromTLS(info)
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return conn, who, nil
+}
+
+func (c *serverCredentials) Clone() credentials.TransportCredentials {
+	return &serverCredentials{c.TransportCredentials.Clone(), c.own, c.log}
+}
+
+// refusals tells an operator of connections that were refused, once a second at
+// most: anybody on the network can cause them.
+type refusals struct {
+	log *slog.Logger
+
+	mu sync.Mutex
+	// Guarded by mu.
+	toldAt time.Time
+	// Not told of since; guarded by mu.
+	untold int
+}
+
+func (r *refusals) refused(from string, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	// Whoever only looks whether the door is open, as a balancer does, is no news.
+	if r.log == nil || strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection reset") {
+		return
+	}
+	if now := time.Now(); now.Sub(r.toldAt) < time.Second {
+		r.untold++
+		return
+	} else {
+		r.toldAt = now
+	}
+	r.log.Warn("connection refused", "from", from, "err", err, "others", r.untold)
+	r.untold = 0
+}
+
+// clientCredentials shows one's certificate and looks at that of the other end.
+type clientCredentials struct {
+	credentials.TransportCredentials
+	own  *identity.Source
+	want identity.Name
+}
+
+func (c *clientCredentials) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	if socket, ok := raw.(*net.UnixConn); ok {
+		if err := sameUser(socket); err != nil {
+			return nil, nil, err
+		}
+		return raw, infoOf(credentials.PrivacyAndIntegrity, c.want), nil
+	}
+	own := c.own.Current()
+	if own.Expired(time.Now()) {
+		return nil, nil, fmt.Errorf("our own certificate, of %s, expired at %s", own.Name, own.Expires().UTC().Format(time.RFC3339))
+	}
+	conn, info, err := c.TransportCredentials.ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		return nil, nil, err
+	}
+	who, err := fromTLS(info)
+	if err != nil {
+		conn.Close()
+		return nil, nil, err
+	}
+	return &tellingConn{Conn: conn, who: who.name, own: own}, who, nil
+}
+
+func (c *clientCredentials) Clone() credentials.TransportCredentials {
+	return &clientCredentials{c.TransportCredentials.Clone(), c.own, c.want}
+}
+
+// tellingConn puts into words that the other end refused us. In TLS 1.3 a client
+// hears of it only after its own side of the handshake is done: as a bare alert
+// when it reads, or as a connection that is gone when it writes.
+type tellingConn struct {
+	net.Conn
+	who identity.Name
+	own *identity.Credential
+	// Something was read: we were let in.
+	heard atomic.Bool
+}
+
+func (c *tellingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if n > 0 {
+		c.heard.Store(true)
+	}
+	return n, c.tell(err)
+}
+
+func (c *tellingConn) Write(b []byte) (int, error) {
+	n, err := c.Conn.Write(b)
+	if err != nil && !c.heard.Load() {
+		// The connection is lost; what it was lost for may still be there to read.
+		_ = c.Conn.SetReadDeadline(time.Now().Add(alertPatience))
+		if _, alert := c.Conn.Read(make([]byte, 1)); isAlert(alert) {
+			err = alert
+		}
+	}
+	return n, c.tell(err)
+}
+
+// alertPatience bounds the wait for a word on why a connection was closed.
+const alertPatience = 500 * time.Millisecond
+
+func isAlert(err error) bool {
+	return err != nil && strings.Contains(err.Error(), "remote error: tls: ")
+}
+
+func (c *tellingConn) tell(err error) error {
+	if !isAlert(err) {
+		return err
+	}
+	return fmt.Errorf("%s refused our certificate, of %s, valid from %s to %s: its log says why; are the clocks right, and is the certificate of this cell? (%w)",
+		c.who.Words(), c.own.Name, c.own.IssuedAt().UTC().Format(time.RFC3339), c.own.Expires().UTC().Format(time.RFC3339), err)
+}
+
+// sameUser refuses the other end of a socket unless it runs as the same user, or
+// as root.
+func sameUser(socket *net.UnixConn) error {
+	raw, err := socket.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var peer *unix.Ucred
+	var failed error
+	if err := raw.Control(func(fd uintptr) { peer, failed = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return err
+	}
+	if failed != nil {
+		return fmt.Errorf("ask who is on the other end of a socket: %w", failed)
+	}
+	if own := uint32(os.Geteuid()); peer.Uid != own && peer.Uid != 0 {
+		return fmt.Errorf("process %d of user %d is on the other end of a socket that is for user %d", peer.Pid, peer.Uid, own)
+	}
+	return nil
+}

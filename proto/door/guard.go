@@ -1,0 +1,172 @@
+package door
+
+import (
+	"context"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/status"
+
+	"borg/identity"
+	"borg/proto/borgpb"
+)
+
+// behalfKey is the metadata in which a master that passes a call on says whose
+// it is. From anybody else it is refused: who calls is told by his certificate.
+const behalfKey = "borg-behalf"
+
+// callerKey is where the guard leaves who calls.
+type callerKey struct{}
+
+// Caller says who made the call that is being served.
+func Caller(ctx context.Context) identity.Name {
+	name, _ := ctx.Value(callerKey{}).(identity.Name)
+	return name
+}
+
+// As makes a call that is being served count as name's from here on: what a
+// master does on its own for somebody who has no say.
+func As(ctx context.Context, name identity.Name) context.Context {
+	return context.WithValue(ctx, callerKey{}, name)
+}
+
+// Shown is the fingerprint of the certificate with which the call that is being
+// served was made; nil on a socket.
+func Shown(ctx context.Context) []byte {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return nil
+	}
+	info, _ := p.AuthInfo.(authInfo)
+	return info.shown
+}
+
+// Callee says who answered a call that was made with grpc.Peer.
+func Callee(p *peer.Peer) identity.Name {
+	info, _ := p.AuthInfo.(authInfo)
+	return info.name
+}
+
+// Behalf makes calls with the returned context count as name's. Masters alone
+// are believed.
+func Behalf(ctx context.Context, name identity.Name) context.Context {
+	return metadata.AppendToOutgoingContext(ctx, behalfKey, name.String())
+}
+
+var roles = map[identity.Role]borgpb.Role{
+	identity.User: borgpb.Role_ROLE_USER, identity.Master: borgpb.Role_ROLE_MASTER, identity.Scheduler: borgpb.Role_ROLE_SCHEDULER,
+	identity.Borglet: borgpb.Role_ROLE_BORGLET, identity.Task: borgpb.Role_ROLE_TASK,
+}
+
+// Principal is a name as the log writes it.
+func Principal(name identity.Name) *borgpb.Principal {
+	p := &borgpb.Principal{Role: roles[name.Role]}
+	if name.Role == identity.User {
+		p.User = name.ID
+	}
+	return p
+}
+
+// guard lets a call in, or says why not. The returned context knows the caller.
+func (c *Config) guard(ctx context.Context, method string) (context.Context, error) {
+	info, err := c.connection(ctx)
+	if err != nil {
+		return nil, err
+	}
+	caller := info.name
+	md, _ := metadata.FromIncomingContext(ctx)
+	if behalf := md.Get(behalfKey); len(behalf) > 0 {
+		if caller.Role != identity.Master {
+			return nil, status.Errorf(codes.PermissionDenied, "%s speaks for somebody else; only masters pass calls on", caller.Words())
+		}
+		other, err := identity.ParseName(behalf[0])
+		if err != nil || len(behalf) > 1 || other.Cell != caller.Cell {
+			return nil, status.Errorf(codes.PermissionDenied, "%s passes on a call of nobody in this cell", caller.Words())
+		}
+		caller = other
+	}
+	if err := allowed(method, caller); err != nil {
+		return nil, err
+	}
+	return context.WithValue(ctx, callerKey{}, caller), nil
+}
+
+// connection says who is on the other end, and whether that still counts: a
+// certificate may have run out or been revoked since the connection was made.
+func (c *Config) connection(ctx context.Context) (authInfo, error) {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return authInfo{}, status.Error(codes.Unauthenticated, "nobody knows who calls")
+	}
+	info, ok := p.AuthInfo.(authInfo)
+	if !ok {
+		return authInfo{}, status.Error(codes.Unauthenticated, "nobody knows who calls")
+	}
+	if !info.expires.IsZero() && time.Now().After(info.expires.Add(identity.Tolerance)) {
+		return authInfo{}, status.Errorf(codes.Unauthenticated, "the certificate of %s with which this connection was made has expired; connect anew", info.name.Words())
+	}
+	if c.Revoked != nil && !info.issued.IsZero() && c.Revoked(info.name, info.issued) {
+		return authInfo{}, status.Errorf(codes.Unauthenticated, "the certificate of %s was revoked", info.name.Words())
+	}
+	return info, nil
+}
+
+func (c *Config) interceptors() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			ctx, err := c.guard(ctx, info.FullMethod)
+			if err != nil {
+				return nil, err
+			}
+			return handle(ctx, req)
+		}),
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			ctx, err := c.guard(stream.Context(), info.FullMethod)
+			if err != nil {
+				return err
+			}
+			return handle(srv, &guardedStream{ServerStream: stream, ctx: ctx, config: c})
+		}),
+	}
+}
+
+// guardedStream ends when its caller's certificate is revoked: it may last for
+// days.
+type guardedStream struct {
+	grpc.ServerStream
+	ctx    context.Context
+	config *Config
+}
+
+func (s *guardedStream) Context() context.Context { return s.ctx }
+
+func (s *guardedStream) SendMsg(m any) error {
+	if err := s.still(); err != nil {
+		return err
+	}
+	return s.ServerStream.SendMsg(m)
+}
+
+func (s *guardedStream) RecvMsg(m any) error {
+	if err := s.ServerStream.RecvMsg(m); err != nil {
+		return err
+	}
+	return s.still()
+}
+
+// still refuses the next message of whoever was revoked. A stream may outlive
+// the certificate that it began with: a log that is followed, the messages of
+// raft.
+func (s *guardedStream) still() error {
+	if s.config.Revoked == nil {
+		return nil
+	}
+	p, _ := peer.FromContext(s.ctx)
+	if info, ok := p.AuthInfo.(authInfo); ok && !info.issued.IsZero() && s.config.Revoked(info.name, info.issued) {
+		return status.Errorf(codes.Unauthenticated, "the certificate of %s was revoked", info.name.Words())
+	}
+	return nil
+}
