@@ -119,9 +119,12 @@ func drawSwarm(r *rand.Rand) swarm {
 	if r.IntN(2) == 0 {
 		s.driftPPM = r.Int64N(100_000)
 	}
+	full := false
 	if r.IntN(4) == 0 {
 		s.steady, s.lostNs, s.cutNs, s.everyNs = true, 60*second, 40*second, min(s.everyNs, second)
 		s.weights[loseMachine], s.weights[cutMachine] = 2, 8
+		// Where there is no room elsewhere, tasks wait for their machine to return.
+		full = r.IntN(2) == 0
 	}
 	if r.IntN(12) == 0 {
 		s.giantTasks = 500 + r.IntN(1000)
@@ -135,6 +138,9 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	if r.IntN(3) == 0 {
 		s.tight, s.machineMilli = true, 1000
+	}
+	if full {
+		s.tight, s.machineMilli, s.jobs = true, 500, 8
 	}
 	return s
 }
@@ -224,7 +230,7 @@ func (w *World) planFaults() {
 				kind++
 			}
 			f := &fault{atNs: at, kind: kind, aimed: r.IntN(2) == 0}
-			if w.swarm.steady && at > w.now+w.cfg.DurationNs/4 && !slices.Contains(ofMachines, kind) {
+			if w.swarm.steady && at > w.now+w.cfg.DurationNs*2/5 && !slices.Contains(ofMachines, kind) {
 				continue
 			}
 			w.faults = append(w.faults, f)
@@ -232,10 +238,10 @@ func (w *World) planFaults() {
 	}
 	// From a stream of their own, so that a shorter run has the same faults.
 	r = stream(w.cfg.Seed, "faults of the elected")
-	if w.swarm.steady {
-		end = w.now + w.cfg.DurationNs/4
-	}
 	every := w.swarm.electedNs
+	if w.swarm.steady {
+		end, every = w.now+w.cfg.DurationNs*2/5, min(every, 2*second)
+	}
 	if every == 0 {
 		end = w.now
 	}
@@ -262,6 +268,17 @@ func (w *World) come(f *fault) {
 	w.result.Faults = append(w.result.Faults, fmt.Sprintf("%.6f s: %s", float64(w.now-second)/1e9, what))
 }
 
+// fewElections tells whether a seed falls behind the changes of the elected
+// replica that every one of them has.
+func (w *World) fewElections() bool {
+	const each = 6
+	length := w.cfg.DurationNs
+	if w.swarm.steady {
+		length = length * 2 / 5
+	}
+	return w.cfg.Aim == "" && int64(w.result.Elections) < 1+(w.now-second)*each/length
+}
+
 // happen does what the fault is, and says it.
 func (w *World) happen(f *fault) string {
 	r := f.rand
@@ -274,7 +291,12 @@ func (w *World) happen(f *fault) string {
 			}
 		}
 	}
-	switch f.kind {
+	kind := f.kind
+	if f.aimed && w.fewElections() && slices.Contains(w.swarm.electedKinds, kind) {
+		// The surest way to another one.
+		kind = crashReplica
+	}
+	switch kind {
 	case crashReplica:
 		return w.crash(f, one, false)
 	case powerLoss:

@@ -24,6 +24,11 @@ type story struct {
 	rand    *rand.Rand
 }
 
+// readPatienceNs is how long a client listens for the answer to a read. Without
+// a bound, a replica that was stopped for long answers dozens at once that all
+// overlap, and an order of them takes minutes to find.
+const readPatienceNs = 500 * millisecond
+
 // looks chooses a job that a client reads, and returns what is to be called with
 // the replica that answers. The answer counts as given when the replica gives
 // it, not when it arrives: that is the narrower of the two.
@@ -31,6 +36,9 @@ func (w *World) looks(c *client) func(r *replicaNode) {
 	key := cell.JobKey{User: fmt.Sprintf("u%d", w.story.rand.IntN(3)), Name: fmt.Sprintf("j%d", w.story.rand.IntN(w.swarm.jobs))}
 	askedNs := w.now - second
 	return func(r *replicaNode) {
+		if w.now-second-askedNs > readPatienceNs {
+			return
+		}
 		var shown *borgpb.Job
 		if j := r.cell.Job(key); j != nil {
 			shown = r.cell.JobProto(j)
