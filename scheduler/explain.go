@@ -51,7 +51,7 @@ type Change struct {
 // task or alloc.
 func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, error) {
 	s.open(c)
-	l, err := lineOf(c, key, index)
+	l, err := s.lineOf(c, key, index)
 	if err != nil {
 		return nil, err
 	}
@@ -78,21 +78,24 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 }
 
 // lineOf finds what key and index name.
-func lineOf(c *cell.Cell, key cell.JobKey, index uint32) (*line, error) {
+func (s *Scheduler) lineOf(c *cell.Cell, key cell.JobKey, index uint32) (*line, error) {
 	var n uint32
 	var l *line
 	kind, one := "job", "task"
 	j, set := c.Job(key), c.AllocSet(key)
 	switch {
 	case j != nil:
-		l = &line{uid: j.UID(), key: key, priority: j.Priority(), job: j}
+		l = &line{uid: j.UID(), key: key, priority: j.Priority(), version: j.Version(), job: j}
 		n = j.NumTasks()
 	case set != nil:
 		kind, one = "alloc set", "alloc"
-		l = &line{uid: set.UID(), key: key, priority: set.Priority(), set: set}
+		l = &line{uid: set.UID(), key: key, priority: set.Priority(), version: 1, set: set}
 		n = set.NumAllocs()
 	default:
 		return nil, fmt.Errorf("there is no job or alloc set %s; `borgcfg status` lists the jobs", key)
+	}
+	if queued := s.queue.byUID[l.uid]; queued != nil {
+		l.promised = queued.promised
 	}
 	if index >= n {
 		return nil, fmt.Errorf("%s %s has %s, with indices from 0 to %d; there is no %s %d", kind, key, plural(int(n), one), n-1, one, index)
@@ -142,12 +145,9 @@ type explanation struct {
 }
 
 func newExplanation(s *Scheduler, c *cell.Cell, l *line, index uint32) *explanation {
-	e := &explanation{
-		search: search{s: s, c: c, crowds: make(map[cell.UID]*crowd)},
-		want:   s.classes.wants(c, l, index),
-		index:  index,
-	}
+	e := &explanation{search: search{s: s, c: c}, want: s.newWant(c, l, index), index: index}
 	e.prepare(e.want, index)
+	e.surround(e.want)
 	return e
 }
 

@@ -13,7 +13,7 @@ import (
 // machine, as Explain does before it offers changes.
 func ProbeDiffers(s *Scheduler, c *cell.Cell, key cell.JobKey, index uint32) error {
 	s.open(c)
-	l, err := lineOf(c, key, index)
+	l, err := s.lineOf(c, key, index)
 	if err != nil {
 		return err
 	}

@@ -318,16 +318,27 @@ func (tr *transcript) pass() string {
 }
 
 func (tr *transcript) assignmentText(a *borgpb.Assignment) string {
-	uid, _ := cell.ParseUID(a.GetUid())
-	name := a.GetUid()
-	if j := tr.copy.JobByUID(uid); j != nil {
-		name = j.Key().String()
-	} else if s := tr.copy.AllocSetByUID(uid); s != nil {
-		name = s.Key().String()
-	}
-	text := fmt.Sprintf("%s/%d -> %s%s", name, a.GetIndex(), a.GetMachine(), a.GetAlloc())
+	parts := []string{fmt.Sprintf("%s/%d -> %s%s", tr.named(a.GetUid()), a.GetIndex(), a.GetMachine(), a.GetAlloc())}
 	if len(a.GetPorts()) > 0 {
-		text += fmt.Sprintf(" ports %v", a.GetPorts())
+		parts[0] += fmt.Sprintf(" ports %v", a.GetPorts())
+	}
+	for _, v := range a.GetVictims() {
+		parts = append(parts, fmt.Sprintf("%s/%d gives way", tr.named(v.GetJobUid()), v.GetIndex()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// named is the key of a job or alloc set.
+func (tr *transcript) named(text string) string {
+	uid, err := cell.ParseUID(text)
+	if err != nil {
+		return text
+	}
+	if j := tr.copy.JobByUID(uid); j != nil {
+		return j.Key().String()
+	}
+	if s := tr.copy.AllocSetByUID(uid); s != nil {
+		return s.Key().String()
 	}
 	return text
 }

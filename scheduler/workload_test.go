@@ -239,15 +239,6 @@ func submitAllocSet(user, name string, spec *borgpb.AllocSetSpec) *borgpb.Op {
 	return asUser(user, &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: data}}})
 }
 
-// load applies the ops of a workload, all before the copy sees them.
-func (w *world) load(tb testing.TB, wl workload) {
-	tb.Helper()
-	for _, op := range wl.ops() {
-		w.must(tb, op)
-	}
-	w.catchUp()
-}
-
 // TestWorkload holds the generator to what the figures are published with.
 func TestWorkload(t *testing.T) {
 	const machines, tasks = 10_000, 150_000

@@ -1,0 +1,298 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// evictable is what could be taken from the lower bands on a machine: a bound,
+// so that most machines need no closer look.
+type evictable struct {
+	cpuMilli, memBytes, diskBytes int64
+	// lowest priority on it; stopping copies count as below all.
+	lowest int32
+	// known: nothing has changed since it was counted.
+	known bool
+}
+
+// unit is what gives way as one: a copy, or an alloc with everything in it.
+type unit struct {
+	id cell.CopyID
+	// priority is the highest in it; below all for a copy that is stopping.
+	priority int32
+	// tasks that are evicted with it.
+	tasks int
+	res   cell.Resources
+	ports []uint32
+}
+
+// stoppingPriority is below all: who is stopping already costs nobody anything.
+const stoppingPriority = -1
+
+// toll is what a placement costs others; less is better.
+type toll struct {
+	band  int
+	tasks int
+	// priority is the highest that is hurt.
+	priority int32
+	units    int
+}
+
+func (t toll) compare(o toll) int {
+	return cmp.Or(cmp.Compare(t.band, o.band), cmp.Compare(t.tasks, o.tasks),
+		cmp.Compare(t.priority, o.priority), cmp.Compare(t.units, o.units))
+}
+
+func tollOf(units []unit) toll {
+	t := toll{band: -1, priority: stoppingPriority, units: len(units)}
+	for i := range units {
+		t.tasks += units[i].tasks
+		t.priority = max(t.priority, units[i].priority)
+	}
+	t.band = bandOf(t.priority)
+	return t
+}
+
+// bandOf numbers the bands (§2.5) from below; stopping copies are below all.
+func bandOf(priority int32) int {
+	switch {
+	case priority < 0:
+		return -1
+	case priority < 100:
+		return 0
+	case priority < prodPriority:
+		return 1
+	case priority < monitoringPriority:
+		return 2
+	}
+	return 3
+}
+
+const monitoringPriority = 360
+
+// maxVictims is how many one assignment may name.
+const maxVictims = 256
+
+// maxExact is up to how many units the fewest are found by trying all subsets.
+const maxExact = 12
+
+// preempt looks for a place for which others give way: the fewest, of the
+// lowest band. It is asked when there is no place without.
+func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok bool) {
+	c, g := w.class, f.s.grid
+	if w.inSet || len(g.sites.walk) == 0 {
+		return spot{}, nil, false
+	}
+	first := int32(f.start(w, index) % uint64(len(g.sites.walk)))
+	var best toll
+	found := 0
+	try := func(i int32) (enough bool) {
+		f.checks++
+		if !f.mayMakeRoom(w, i) {
+			return false
+		}
+		units := f.giveWay(w, g.sites.walk[i])
+		if units == nil {
+			return false
+		}
+		if t := tollOf(units); !ok || t.compare(best) < 0 {
+			at, victims, best, ok = spot{site: g.sites.walk[i]}, units, t, true
+		}
+		found++
+		return found >= f.s.cfg.Enough
+	}
+	if c.blocked && !c.whole {
+		if changed, known := f.s.changes.since(c.seen, first); known {
+			for _, i := range changed {
+				if c.static.fits.has(i) && g.usable.has(i) && try(i) {
+					break
+				}
+			}
+			return at, victims, ok
+		}
+	}
+	r := newRing(c.static.fits, g.usable, first)
+	for i := r.next(); i >= 0; i = r.next() {
+		if try(i) {
+			break
+		}
+	}
+	return at, victims, ok
+}
+
+// mayMakeRoom is the bound: false is certain.
+func (f *search) mayMakeRoom(w *want, i int32) bool {
+	c, g := w.class, f.s.grid
+	e := &g.evictable[i]
+	if !e.known {
+		*e = countEvictable(g.sites.walk[i].machine)
+	}
+	if e.lowest >= c.priority || c.never && e.lowest != stoppingPriority {
+		return false
+	}
+	if f.neighbours != nil && w.limited && f.full(w, i) {
+		return false
+	}
+	if c.priority >= monitoringPriority {
+		// It may take production's place too, which is not counted.
+		return true
+	}
+	q, r := &c.request, &g.rows[c.view][i]
+	return q.cpuMilli <= r.cpuMilli+e.cpuMilli && q.memBytes <= r.memBytes+e.memBytes && q.diskBytes <= r.diskBytes+e.diskBytes
+}
+
+func countEvictable(m *cell.Machine) evictable {
+	e := evictable{lowest: 1 << 20, known: true}
+	take := func(priority int32, res *cell.Resources) {
+		e.lowest = min(e.lowest, priority)
+		if priority < prodPriority {
+			e.cpuMilli += res.CPUMilli
+			e.memBytes += res.MemBytes
+			e.diskBytes += res.DiskBytes
+		}
+	}
+	for p := range m.Copies() {
+		if p.Alloc() != nil {
+			continue
+		}
+		priority := p.Priority()
+		if !p.Current() {
+			priority = stoppingPriority
+		}
+		res := p.Resources()
+		take(priority, &res)
+	}
+	for a := range m.Allocs() {
+		if a.Machine() == m {
+			res := a.Capacity()
+			take(a.Set().Priority(), &res)
+		}
+	}
+	return e
+}
+
+// giveWay returns who on a machine would make room, at the least toll that was
+// found; nil when that is not enough. An empty machine needs nobody.
+func (f *search) giveWay(w *want, t *site) []unit {
+	units := f.units(w, t)
+	free := f.free(w, spot{site: t})
+	need := &w.need.Resources
+	// Lowest first, and of equals the largest, until it fits.
+	slices.SortFunc(units, func(a, b unit) int {
+		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.tasks, b.tasks),
+			cmp.Compare(b.res.CPUMilli, a.res.CPUMilli), cmp.Compare(b.res.MemBytes, a.res.MemBytes), a.id.Compare(b.id))
+	})
+	n, room := 0, free
+	for !need.Fits(room) {
+		if n == len(units) {
+			return nil
+		}
+		room = room.Add(units[n].res)
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	// All of that band may be needed; nobody of a higher one is.
+	band := bandOf(units[n-1].priority)
+	for n < len(units) && bandOf(units[n].priority) == band {
+		n++
+	}
+	units = units[:n]
+	if len(units) <= maxExact {
+		return fewest(units, need, free)
+	}
+	return prune(units, need, free)
+}
+
+// units lists what may be asked to give way to w on a machine.
+func (f *search) units(w *want, t *site) []unit {
+	c := w.class
+	var units []unit
+	promised := func(id cell.CopyID) bool { return slices.Contains(t.promised.Victims, id) }
+	for p := range t.machine.Copies() {
+		if p.Alloc() != nil || p.Claimed() || p.Waits() || promised(p.ID()) {
+			continue
+		}
+		u := unit{id: p.ID(), priority: stoppingPriority, res: p.Resources(), ports: p.Ports()}
+		switch {
+		case p.Current():
+			if c.never || !cell.MayPreempt(c.priority, p.Priority()) {
+				continue
+			}
+			u.priority, u.tasks = p.Priority(), 1
+		case p.State() != borgpb.AttemptState_ATTEMPT_STATE_STOPPING:
+			continue
+		}
+		units = append(units, u)
+	}
+	for a := range t.machine.Allocs() {
+		if u, ok := allocUnit(c, t, a); ok && !promised(u.id) {
+			units = append(units, u)
+		}
+	}
+	return units
+}
+
+// allocUnit is an alloc with everything in it.
+func allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
+	set := a.Set()
+	if a.Machine() != t.machine || len(a.After()) > 0 || c.never || !cell.MayPreempt(c.priority, set.Priority()) {
+		return u, false
+	}
+	u = unit{id: cell.CopyID{Job: set.UID(), Index: a.Index(), Attempt: a.Attempt()}, priority: set.Priority(), tasks: 1, res: a.Capacity()}
+	for p := range a.Copies() {
+		if p.Claimed() || p.Waits() || p.Current() && !cell.MayPreempt(c.priority, p.Priority()) {
+			return u, false
+		}
+		if p.Current() {
+			u.tasks++
+			u.priority = max(u.priority, p.Priority())
+		}
+	}
+	return u, true
+}
+
+// fewest tries all subsets and returns the one of the least toll.
+func fewest(units []unit, need *cell.Resources, free cell.Resources) []unit {
+	var best []unit
+	var least toll
+	var chosen []unit
+	for set := 1; set < 1<<len(units); set++ {
+		chosen = chosen[:0]
+		room := free
+		for i := range units {
+			if set&(1<<i) != 0 {
+				chosen = append(chosen, units[i])
+				room = room.Add(units[i].res)
+			}
+		}
+		if t := tollOf(chosen); (best == nil || t.compare(least) < 0) && need.Fits(room) {
+			best, least = slices.Clone(chosen), t
+		}
+	}
+	return best
+}
+
+// prune takes everybody and lets go who is not needed, the dearest first.
+func prune(units []unit, need *cell.Resources, free cell.Resources) []unit {
+	room := free
+	for i := range units {
+		room = room.Add(units[i].res)
+	}
+	keep := slices.Clone(units)
+	// Of one priority the small go first, so that few large ones remain.
+	for i := len(keep) - 1; i >= 0; i-- {
+		if less := room.Sub(keep[i].res); need.Fits(less) {
+			room = less
+			keep = slices.Delete(keep, i, i+1)
+		}
+	}
+	if len(keep) > maxVictims {
+		return nil
+	}
+	return keep
+}
