@@ -10,27 +10,22 @@ import (
 	"borg/scheduler"
 )
 
-// spent is what a scheduler did for a workload, and what it took: its own time
-// and allocations, not those of the cell that applies the batches.
+// spent is what a scheduler did for a workload, and what it took: its own time,
+// not that of the cell that applies the batches.
 type spent struct {
 	placed int
 	time   time.Duration
 	// cpu is of the whole process, the collector too: on a machine that others
 	// use it says more than time.
-	cpu    time.Duration
-	allocs uint64
+	cpu time.Duration
 }
 
 // measure adds what f takes.
 func (s *spent) measure(f func()) {
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
 	began, cpu := time.Now(), cpuTime()
 	f()
 	s.time += time.Since(began)
 	s.cpu += cpuTime() - cpu
-	runtime.ReadMemStats(&after)
-	s.allocs += after.Mallocs - before.Mallocs
 }
 
 func cpuTime() time.Duration {
@@ -97,7 +92,6 @@ func BenchmarkScratch(b *testing.B) {
 		b.ReportMetric(sp.time.Seconds(), "sched.scratch.10k.seconds")
 		b.ReportMetric(sp.cpu.Seconds(), "sched.scratch.10k.cpu_seconds")
 		b.ReportMetric(float64(sp.placed), "sched.scratch.10k.placed")
-		b.ReportMetric(float64(sp.allocs)/float64(sp.placed), "sched.allocs_per_placement")
 		b.ReportMetric(float64(st.Looked)/float64(sp.placed), "sched.scratch.10k.looked_per_placement")
 		b.Logf("%+v, %d pending", st, pendingTasks(c))
 	}

@@ -45,3 +45,55 @@ func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 	spec.MaxPerMachine, spec.MaxPerRack, spec.MaxPerPower = ch.request.most[0], ch.request.most[1], ch.request.most[2]
 	return spec
 }
+
+// CheckArrays compares the arrays with what they are made from: what is free,
+// the levels, where constraints hold, and that no class has ruled out a machine
+// that has room.
+func CheckArrays(s *Scheduler, c *cell.Cell) error {
+	s.open(c)
+	fresh := newGrid(s.sites)
+	for _, name := range s.grid.devices {
+		fresh.device(name)
+	}
+	for v := range numViews {
+		for i, t := range s.sites.walk {
+			if got, want := s.grid.rows[v][i], fresh.rows[v][i]; got != want {
+				return fmt.Errorf("%s, view %d: free is %+v, want %+v", t.machine.Name(), v, got, want)
+			}
+			if got, want := s.grid.levels[v][i], fresh.levels[v][i]; got != want {
+				return fmt.Errorf("%s, view %d: levels are %+v, want %+v", t.machine.Name(), v, got, want)
+			}
+			for d := range s.grid.devices {
+				if got, want := s.grid.deviceFree[v][d][i], fresh.deviceFree[v][d][i]; got != want {
+					return fmt.Errorf("%s, view %d: %d of %s are free, want %d", t.machine.Name(), v, got, s.grid.devices[d], want)
+				}
+			}
+		}
+	}
+	for i, t := range s.sites.walk {
+		if got, want := s.grid.usable.has(int32(i)), fresh.usable.has(int32(i)); got != want {
+			return fmt.Errorf("%s: usable is %v, want %v", t.machine.Name(), got, want)
+		}
+		for _, st := range s.grid.statics {
+			if got, want := st.fits.has(int32(i)), s.grid.meets(st, t); got != want {
+				return fmt.Errorf("%s: it meets %v: %v, want %v", t.machine.Name(), st.hard, got, want)
+			}
+		}
+	}
+	for _, l := range s.queue.byUID {
+		for _, w := range l.wants {
+			cl := w.class
+			if cl.generation != s.grid.generation || cl.candidates == nil {
+				continue
+			}
+			s.classes.attune(w, s.grid, &s.changes)
+			for i, t := range s.sites.walk {
+				i := int32(i)
+				if !cl.candidates.has(i) && cl.static.fits.has(i) && cl.fits(s.grid, i) {
+					return fmt.Errorf("%s: a class of %s has ruled it out and fits: %+v of %+v", t.machine.Name(), l.key, cl.request, s.grid.rows[cl.view][i])
+				}
+			}
+		}
+	}
+	return nil
+}

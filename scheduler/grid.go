@@ -73,7 +73,7 @@ type row struct {
 
 // levels are what is free, in levelUnits of the machine's capacity, rounded
 // down.
-type levels struct{ cpu, mem, disk uint8 }
+type levels struct{ cpu, mem uint8 }
 
 // levelUnits is the grain in which scores see a machine.
 const levelUnits = 128
@@ -189,7 +189,6 @@ func invert(capacity int64) uint64 {
 func (g *grid) read(t *site) {
 	capacity := t.machine.Capacity()
 	g.evictable[t.slot].known = false
-	changed := false
 	for v := range numViews {
 		free := capacity.Sub(t.machine.Held(v == viewProd))
 		if t.promises > 0 {
@@ -203,16 +202,39 @@ func (g *grid) read(t *site) {
 		for d, name := range g.devices {
 			g.deviceFree[v][d][t.slot] = free.Device(name)
 		}
-		l := levels{
-			levelOf(free.CPUMilli, capacity.CPUMilli), levelOf(free.MemBytes, capacity.MemBytes),
-			levelOf(free.DiskBytes, capacity.DiskBytes),
+	}
+	g.gauge(t.slot, &capacity)
+}
+
+// take is what read would do after a promise of the machine's own room.
+func (g *grid) take(t *site, res *cell.Resources) {
+	for v := range numViews {
+		r := &g.rows[v][t.slot]
+		r.cpuMilli -= res.CPUMilli
+		r.memBytes -= res.MemBytes
+		r.diskBytes -= res.DiskBytes
+		r.diskBytesPerS -= res.DiskBytesPerS
+		r.ports -= res.Ports
+		for _, d := range res.Devices {
+			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Count
 		}
-		if l != g.levels[v][t.slot] {
-			g.levels[v][t.slot], changed = l, true
+	}
+	capacity := t.machine.Capacity()
+	g.gauge(t.slot, &capacity)
+}
+
+// gauge sets the levels of a slot to what is free there.
+func (g *grid) gauge(i int32, capacity *cell.Resources) {
+	changed := false
+	for v := range numViews {
+		r := &g.rows[v][i]
+		l := levels{levelOf(r.cpuMilli, capacity.CPUMilli), levelOf(r.memBytes, capacity.MemBytes)}
+		if l != g.levels[v][i] {
+			g.levels[v][i], changed = l, true
 		}
 	}
 	if changed {
-		g.bump(t.slot)
+		g.bump(i)
 	}
 }
 

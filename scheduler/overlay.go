@@ -21,6 +21,8 @@ type promise struct {
 	site *site
 	// alloc is the one whose room it is in; nil: the machine's own.
 	alloc *cell.Alloc
+	// version of the spec that res is of.
+	version uint64
 	// res is what it takes of the room beyond what its victims free.
 	res   cell.Resources
 	ports []uint32

@@ -86,6 +86,7 @@ func (p *pass) run() (more bool) {
 		switch {
 		case p.place(w, index):
 			l.placed()
+			s.queue.advance()
 		case w.class.blocked && w.class.seen == s.changes.now() && !s.cfg.NoClasses:
 			l.skip(w.last)
 		default:
@@ -116,7 +117,7 @@ func (p *pass) place(w *want, index uint32) bool {
 		a.LastAttempt = l.set.Alloc(index).Attempt()
 	}
 	if at.alloc != nil {
-		a.Alloc = at.alloc.Name()
+		a.Alloc = p.s.roomsOf(at.alloc.Set()).name(at.alloc)
 	} else {
 		a.Machine = at.site.machine.Name()
 	}
@@ -125,7 +126,7 @@ func (p *pass) place(w *want, index uint32) bool {
 		return false
 	}
 	pr := p.newPromise()
-	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, res: w.need.Resources, ports: a.Ports}
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, ports: a.Ports}
 	if len(victims) > 0 {
 		p.name(a, pr, victims)
 	}
@@ -153,7 +154,11 @@ func (p *pass) promise(w *want, pr *promise) {
 	s := p.s
 	s.overlay.add(pr)
 	s.join(w.line, pr.site.slot)
-	s.read(pr.site)
+	if pr.alloc == nil {
+		s.grid.take(pr.site, &pr.res)
+	} else {
+		s.read(pr.site)
+	}
 }
 
 // newAssignment and newPromise give out room from blocks that grow with the
@@ -205,7 +210,8 @@ func (p *pass) placeGang(l *line) {
 		return
 	}
 	delete(s.gangs, l.uid)
-	for range l.rest() {
+	for range len(l.rest()) {
 		l.placed()
 	}
+	s.queue.advance()
 }

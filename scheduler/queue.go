@@ -208,8 +208,9 @@ func (q *queue) enter(l *line) {
 	}
 }
 
-// take returns the next line that has something left and moves the turn on. The
-// caller takes from the line: one index, or all of them.
+// take returns the line whose turn it is. The caller takes from the line: one
+// index, or all of them. What finds no place costs nobody a turn, so it does
+// not matter whether it was searched for or known to be in vain.
 func (q *queue) take() *line {
 	for {
 		if l := q.level.take(); l != nil {
@@ -223,6 +224,13 @@ func (q *queue) take() *line {
 			return nil
 		}
 	}
+}
+
+// advance moves the turn on to the next user, and to the next job of this one.
+func (q *queue) advance() {
+	lv := &q.level
+	lv.users[lv.turn].turn++
+	lv.turn++
 }
 
 // nextLevel collects the lines of the next lower priority.
@@ -265,7 +273,6 @@ func (lv *level) take() *line {
 			lv.turn = 0
 		}
 		if l := lv.users[lv.turn].take(); l != nil {
-			lv.turn++
 			return l
 		}
 		// Rotated to the end, where its storage is kept for the next level.
@@ -283,7 +290,6 @@ func (u *userLines) take() *line {
 			u.turn = 0
 		}
 		if l := u.lines[u.turn]; len(l.rest()) > 0 {
-			u.turn++
 			return l
 		}
 		u.lines = slices.Delete(u.lines, u.turn, u.turn+1)

@@ -8,6 +8,8 @@ type rooms struct {
 	free [numViews][]row
 	// slots of the machines that they are on; -1: on none.
 	slots []int32
+	// names are those that were asked for.
+	names []string
 	// generation of the grid that the slots are of.
 	generation uint64
 }
@@ -18,7 +20,7 @@ func (s *Scheduler) roomsOf(set *cell.AllocSet) *rooms {
 		return r
 	}
 	n := set.NumAllocs()
-	r := &rooms{set: set, slots: make([]int32, n), generation: s.grid.generation}
+	r := &rooms{set: set, slots: make([]int32, n), names: make([]string, n), generation: s.grid.generation}
 	for v := range r.free {
 		r.free[v] = make([]row, n)
 	}
@@ -27,6 +29,15 @@ func (s *Scheduler) roomsOf(set *cell.AllocSet) *rooms {
 	}
 	s.rooms[set] = r
 	return r
+}
+
+// name of an alloc of the set.
+func (r *rooms) name(a *cell.Alloc) string {
+	i := a.Index()
+	if r.names[i] == "" {
+		r.names[i] = a.Name()
+	}
+	return r.names[i]
 }
 
 // readAlloc computes anew where an alloc is, and what is free in it.

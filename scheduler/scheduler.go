@@ -22,6 +22,9 @@ type Scheduler struct {
 	changes changes
 	tally   tally
 	rooms   map[*cell.AllocSet]*rooms
+	// unread are sites on which something happened in the entry that is being
+	// observed.
+	unread []*site
 	// renumbered: slots have changed, and the arrays are to be made anew.
 	renumbered bool
 	stats      Stats
@@ -136,6 +139,16 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			s.changes.all()
 		}
 	}
+	// Not before all of the entry is seen: the copy shows the end of it, and
+	// what is promised has to be of the same moment.
+	for _, t := range s.unread {
+		t.unread = false
+		if !s.renumbered {
+			s.read(t)
+		}
+	}
+	clear(s.unread)
+	s.unread = s.unread[:0]
 }
 
 // idle tells whether events of that kind neither make anything wait nor make
@@ -162,7 +175,7 @@ func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
 	case !s.renumbered:
 		s.tally.unload(s.grid)
 		s.grid.describe(t)
-		s.read(t)
+		s.reread(t)
 		s.changed(t)
 	}
 }
@@ -208,16 +221,24 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		if p != nil {
 			s.overlay.drop(p)
 		}
-		if p == nil || p.site != t {
+		switch {
+		case p == nil || p.site != t:
 			// Somebody else placed it.
 			if p != nil {
 				s.reread(p.site)
 			}
 			s.touch(c, e.UID)
-		} else {
+			s.reread(t)
+		case isAlloc || p.alloc != nil || len(p.victims) > 0 || s.stale(c, p):
 			s.dismiss(p.line)
+			s.reread(t)
+		default:
+			// What was promised is held now: as much is free as before.
+			s.dismiss(p.line)
+			if !s.renumbered {
+				s.grid.evictable[t.slot].known = false
+			}
 		}
-		s.reread(t)
 		if isAlloc && t != nil {
 			// It takes room, and offers some.
 			s.changed(t)
@@ -233,10 +254,17 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 	}
 }
 
-// reread brings the arrays up to the copy.
+// stale tells whether a job has changed since something was promised to it.
+func (s *Scheduler) stale(c *cell.Cell, p *promise) bool {
+	j := c.JobByUID(p.id.UID)
+	return j == nil || j.Version() != p.version
+}
+
+// reread brings the arrays up to the copy, once the entry is observed.
 func (s *Scheduler) reread(t *site) {
-	if t != nil && !s.renumbered {
-		s.read(t)
+	if t != nil && !t.unread {
+		t.unread = true
+		s.unread = append(s.unread, t)
 	}
 }
 

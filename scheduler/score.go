@@ -114,9 +114,6 @@ func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bo
 // cachedPoints is pointsAt with what was found out before.
 func (f *search) cachedPoints(c *class, i int32) (points int64, sure bool) {
 	g := f.s.grid
-	if c.scores == nil {
-		return g.pointsAt(c, i, f.s.cfg.Policy)
-	}
 	e := c.scores[i]
 	if e>>(scoreBits+1) == uint32(g.versions[i]) {
 		f.hits++
@@ -132,13 +129,17 @@ func (f *search) cachedPoints(c *class, i int32) (points int64, sure bool) {
 	return points, sure
 }
 
+// cachedFinds is how often a class must have been searched for before a row of
+// the cache is worth its memory.
+const cachedFinds = 16
+
 // maxScoreBytes bounds the cache; classes that come later go without.
 const maxScoreBytes = 64 << 20
 
 // keepScores gives a class that is searched for again a row of the cache.
 func (f *search) keepScores(c *class) {
 	g := f.s.grid
-	if c.scores != nil || c.finds < 2 || f.s.cfg.NoScoreCache {
+	if c.scores != nil || c.finds < cachedFinds || f.s.cfg.NoScoreCache {
 		return
 	}
 	if (len(g.cached)+1)*len(g.versions)*4 > maxScoreBytes {

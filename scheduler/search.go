@@ -136,10 +136,17 @@ func (f *search) findSlot(w *want, start uint64) int32 {
 func (f *search) consider(w *want, i int32) (enough bool) {
 	c := w.class
 	f.checks++
-	points, sure := f.cachedPoints(c, i)
+	var points int64
+	sure := false
+	if c.scores != nil {
+		points, sure = f.cachedPoints(c, i)
+	}
 	if !sure && !c.fits(f.s.grid, i) {
 		c.rule(i, &f.s.changes)
 		return false
+	}
+	if c.scores == nil {
+		points, _ = f.s.grid.pointsAt(c, i, f.s.cfg.Policy)
 	}
 	if f.neighbours != nil {
 		if w.limited && f.full(w, i) {

@@ -15,6 +15,8 @@ type site struct {
 	order uint64
 	// slot is its index in sites.walk and in all arrays of the grid.
 	slot int32
+	// unread: it is in Scheduler.unread.
+	unread bool
 	// promises counts what is promised on it, in its allocs too; when it is
 	// zero, promised is empty.
 	promises int
