@@ -1,12 +1,15 @@
 package scheduler_test
 
 import (
+	"fmt"
 	"runtime"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
 
 	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
 	"borg/scheduler"
 )
 
@@ -36,23 +39,39 @@ func cpuTime() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// pack lets a scheduler that was just made place a workload in a cell in which
-// nothing runs. The cell is the scheduler's copy as well.
-func pack(tb testing.TB, c *cell.Cell, cfg scheduler.Config) (*spent, *scheduler.Scheduler) {
+// loaded makes a cell of a workload in which nothing has a place yet.
+func loaded(tb testing.TB, wl workload) *cell.Cell {
 	tb.Helper()
-	s, err := scheduler.New(cfg)
-	if err != nil {
-		tb.Fatal(err)
+	w := &world{cell: cell.New("bench", 1), wallNs: 1_800_000_000_000_000_000, timeNs: 1e9}
+	for _, op := range wl.ops() {
+		w.must(tb, op)
+		w.log = w.log[:0]
 	}
-	w := &world{cell: c, copy: c, s: s, wallNs: c.WallNs(), timeNs: c.TimeNs()}
-	sp := &spent{}
-	for {
+	w.cell.Flush(nil)
+	return w.cell
+}
+
+// packSome lets a scheduler that was just made place a workload in a cell in
+// which nothing runs, until so many have places. The cell is the scheduler's
+// copy as well.
+func packSome(tb testing.TB, c *cell.Cell, cfg scheduler.Config, most int) (*spent, *scheduler.Scheduler) {
+	cfg.BatchCount = min(most, 1000)
+	cfg.PassChecks = 1 << 30
+	sp, s := &spent{}, (*scheduler.Scheduler)(nil)
+	w := &world{cell: c, copy: c, wallNs: c.WallNs(), timeNs: c.TimeNs()}
+	sp.measure(func() {
+		var err error
+		if s, err = scheduler.New(cfg); err != nil {
+			tb.Fatal(err)
+		}
+	})
+	for sp.placed < most {
 		var b scheduler.Batch
 		sp.measure(func() { b = s.Pass(c) })
+		if b.ID == 0 && !b.More {
+			break
+		}
 		if b.ID == 0 {
-			if !b.More {
-				return sp, s
-			}
 			continue
 		}
 		r, events := w.apply(assign(b.Assign))
@@ -66,40 +85,239 @@ func pack(tb testing.TB, c *cell.Cell, cfg scheduler.Config) (*spent, *scheduler
 		})
 		c.Flush(nil)
 	}
+	return sp, s
 }
 
-// loaded makes a cell of a workload in which nothing has a place yet.
-func loaded(tb testing.TB, wl workload) *cell.Cell {
+func pack(tb testing.TB, c *cell.Cell, cfg scheduler.Config) (*spent, *scheduler.Scheduler) {
 	tb.Helper()
-	w := &world{cell: cell.New("bench", 1), wallNs: 1_800_000_000_000_000_000, timeNs: 1e9}
-	for _, op := range wl.ops() {
-		w.must(tb, op)
-		w.log = w.log[:0]
-	}
-	w.cell.Flush(nil)
-	return w.cell
+	return packSome(tb, c, cfg, 1<<30)
 }
 
-// BenchmarkScratch packs 150,000 tasks onto 10,000 machines from nothing.
+// again makes another cell of one's records.
+func again(tb testing.TB, c *cell.Cell) *cell.Cell {
+	tb.Helper()
+	o, err := cell.Load(c.Records())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return o
+}
+
+func (s *spent) perPlacement() float64 { return s.cpu.Seconds() / float64(s.placed) }
+
+// workload10k is what most figures are of.
+var workload10k = workload{seed: 1, machines: 10_000, tasks: 150_000}
+
+// BenchmarkScratch packs 150,000 tasks onto 10,000 machines from nothing, then
+// does it with each technique off. What is slow is cut off after so many
+// placements and compared by the CPU time of one.
 func BenchmarkScratch(b *testing.B) {
+	empty := loaded(b, workload10k)
+	base := scheduler.Config{Seed: 1}
+	const all = 1 << 20
 	for range b.N {
-		b.StopTimer()
-		c := loaded(b, workload{seed: 1, machines: 10_000, tasks: 150_000})
-		runtime.GC()
-		b.StartTimer()
-		sp, s := pack(b, c, scheduler.Config{Seed: 1})
-		st := s.Stats()
-		b.ReportMetric(sp.time.Seconds(), "sched.scratch.10k.seconds")
-		b.ReportMetric(sp.cpu.Seconds(), "sched.scratch.10k.cpu_seconds")
-		b.ReportMetric(float64(sp.placed), "sched.scratch.10k.placed")
-		b.ReportMetric(float64(st.Looked)/float64(sp.placed), "sched.scratch.10k.looked_per_placement")
-		b.Logf("%+v, %d pending", st, pendingTasks(c))
+		on, s := pack(b, again(b, empty), base)
+		report(b, "sched.scratch.10k", on, s)
+		for _, v := range []struct {
+			name string
+			most int
+			cfg  scheduler.Config
+		}{
+			{"no_classes", 20_000, scheduler.Config{Seed: 1, NoClasses: true}},
+			{"no_sampling", 20_000, scheduler.Config{Seed: 1, Enough: all}},
+			{"no_sampling_no_score_cache", 20_000, scheduler.Config{Seed: 1, Enough: all, NoScoreCache: true}},
+			{"all_off", 1_000, scheduler.Config{Seed: 1, Enough: all, NoClasses: true, NoScoreCache: true}},
+		} {
+			off, _ := packSome(b, again(b, empty), v.cfg, v.most)
+			b.ReportMetric(off.perPlacement()/on.perPlacement(), "sched."+v.name+"_over_on.10k.ratio")
+		}
+		b.ReportMetric(plainPerPlacement(again(b, empty), 20)/on.perPlacement(), "sched.plain_over_on.10k.ratio")
 	}
 }
 
-func pendingTasks(c *cell.Cell) (n int) {
-	for range c.Pending() {
-		n++
+// report gives the figures of one packing.
+func report(b *testing.B, name string, sp *spent, s *scheduler.Scheduler) {
+	st := s.Stats()
+	b.ReportMetric(sp.time.Seconds(), name+".seconds")
+	b.ReportMetric(sp.cpu.Seconds(), name+".cpu_seconds")
+	b.ReportMetric(float64(sp.placed), name+".placed")
+	b.ReportMetric(float64(sp.placed)/sp.cpu.Seconds(), name+".placements_per_cpu_s")
+	b.ReportMetric(float64(st.Looked)/float64(st.Placed), name+".looked_per_placement")
+	if n := st.CacheHits + st.CacheMisses; n > 0 {
+		b.ReportMetric(100*float64(st.CacheHits)/float64(n), name+".cache_hit_percent")
 	}
-	return n
+}
+
+// plainPerPlacement is the CPU time of the reference for a few tasks.
+func plainPerPlacement(c *cell.Cell, tasks int) float64 {
+	p := plain{c}
+	n, began := 0, cpuTime()
+	for j, index := range c.Pending() {
+		if _, inside := j.AllocSet(); inside || j.NumTasks() > 1 {
+			continue
+		}
+		p.best(j, index)
+		if n++; n == tasks {
+			break
+		}
+	}
+	return (cpuTime() - began).Seconds() / float64(n)
+}
+
+// BenchmarkExhaustive looks at all machines for every task.
+func BenchmarkExhaustive(b *testing.B) {
+	empty := loaded(b, workload10k)
+	for range b.N {
+		sp, s := pack(b, again(b, empty), scheduler.Config{Seed: 1, Enough: 1 << 20})
+		report(b, "sched.exhaustive.10k", sp, s)
+	}
+}
+
+// BenchmarkDistinct packs 150,000 jobs of one task each, no two alike.
+func BenchmarkDistinct(b *testing.B) {
+	empty := loaded(b, workload{seed: 1, machines: 10_000, tasks: 150_000, distinct: true})
+	for range b.N {
+		sp, s := pack(b, again(b, empty), scheduler.Config{Seed: 1})
+		report(b, "sched.distinct.10k", sp, s)
+	}
+}
+
+// BenchmarkGrowth packs 1,000,000 tasks onto 100,000 machines, and 15,000 onto
+// 1,000, for what a placement costs in each.
+func BenchmarkGrowth(b *testing.B) {
+	for range b.N {
+		small, _ := pack(b, loaded(b, workload{seed: 1, machines: 1_000, tasks: 10_000}), scheduler.Config{Seed: 1})
+		large, s := pack(b, loaded(b, workload{seed: 1, machines: 100_000, tasks: 1_000_000}), scheduler.Config{Seed: 1})
+		report(b, "sched.scratch.100k", large, s)
+		b.ReportMetric(large.perPlacement()/small.perPlacement(), "sched.growth.100k_over_1k.ratio")
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		b.ReportMetric(float64(m.Sys), "sched.scratch.100k.process_bytes")
+	}
+}
+
+// full is a cell in which a workload runs, and its scheduler.
+func full(tb testing.TB, wl workload) *world {
+	c := loaded(tb, wl)
+	_, s := pack(tb, c, scheduler.Config{Seed: 1})
+	return &world{cell: c, copy: c, s: s, wallNs: c.WallNs(), timeNs: c.TimeNs()}
+}
+
+// take applies an op and lets the scheduler see it.
+func (w *world) take(tb testing.TB, sp *spent, op *borgpb.Op) {
+	r, events := w.apply(op)
+	if r.GetRefusal() != nil {
+		tb.Fatal(r.GetRefusal())
+	}
+	sp.measure(func() { w.s.Observe(w.cell, events) })
+	w.cell.Flush(nil)
+}
+
+// online makes one pass and applies what it decided.
+func (w *world) online(tb testing.TB, sp *spent) {
+	var b scheduler.Batch
+	sp.measure(func() { b = w.s.Pass(w.cell) })
+	if b.ID == 0 {
+		return
+	}
+	r, events := w.apply(assign(b.Assign))
+	w.s.Observe(w.cell, events)
+	if refused := w.s.Settle(w.cell, b.ID, r); refused.Count > 0 {
+		tb.Fatalf("refused: %v", refused.First)
+	}
+	sp.placed += len(b.Assign.Assignments)
+}
+
+// BenchmarkOnline is what a scheduler does all day, on a full cell of 10,000
+// machines: a pass for 200 tasks of 20 classes that have just come, two of
+// which fit nowhere, and one for a single task. What is measured is taking in
+// what came, and the pass.
+func BenchmarkOnline(b *testing.B) {
+	for range b.N {
+		w := full(b, workload10k)
+		runtime.GC()
+		n := 0
+		var passes, passesCPU []float64
+		for range 100 {
+			sp := &spent{}
+			for i := range 20 {
+				cpuMilli := int64(100 + i*50)
+				if i >= 18 {
+					cpuMilli = 200_000
+				}
+				w.take(b, sp, submitJob("zoe", fmt.Sprintf("online%d", n), service(10, []int32{110, 200}[i%2], cpuMilli, int64(i+1)<<28)))
+				n++
+			}
+			w.online(b, sp)
+			passes, passesCPU = append(passes, sp.time.Seconds()), append(passesCPU, sp.cpu.Seconds())
+			for i := range 2 {
+				w.take(b, &spent{}, asUser("zoe", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "zoe", Name: fmt.Sprintf("online%d", n-1-i)}}}))
+			}
+		}
+		b.ReportMetric(1000*percentile(passes, 95), "sched.online200.p95_ms")
+		b.ReportMetric(1000*percentile(passesCPU, 50), "sched.online200.cpu_p50_ms")
+		var ones, onesCPU []float64
+		for range 1000 {
+			sp := &spent{}
+			w.take(b, sp, submitJob("zoe", fmt.Sprintf("online%d", n), service(1, 200, 300, 1<<29)))
+			n++
+			w.online(b, sp)
+			if sp.placed != 1 {
+				b.Fatal("one task found no place")
+			}
+			ones, onesCPU = append(ones, sp.time.Seconds()), append(onesCPU, sp.cpu.Seconds())
+		}
+		b.ReportMetric(1000*percentile(ones, 99), "sched.one_task.p99_ms")
+		b.ReportMetric(1000*percentile(onesCPU, 50), "sched.one_task.cpu_p50_ms")
+		w.failover(b)
+		b.ReportMetric(w.allocsPerPlacement(b), "sched.allocs_per_placement")
+	}
+}
+
+// failover is what a scheduler that was just made needs for its first placement.
+func (w *world) failover(b *testing.B) {
+	w.take(b, &spent{}, submitJob("zoe", "after-failover", service(1, 200, 300, 1<<29)))
+	sp := &spent{}
+	sp.measure(func() {
+		s, err := scheduler.New(scheduler.Config{Seed: 1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		sp.placed = len(s.Pass(w.cell).Assign.GetAssignments())
+	})
+	if sp.placed == 0 {
+		b.Fatal("nothing was placed after the fail-over")
+	}
+	b.ReportMetric(1000*sp.time.Seconds(), "sched.first_after_failover.ms")
+	b.ReportMetric(1000*sp.cpu.Seconds(), "sched.first_after_failover.cpu_ms")
+}
+
+// allocsPerPlacement places 1,000 tasks of a job in one pass.
+func (w *world) allocsPerPlacement(b *testing.B) float64 {
+	w.take(b, &spent{}, submitJob("zoe", "many", service(2000, 200, 20, 1<<24)))
+	w.online(b, &spent{})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	batch := w.s.Pass(w.cell)
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs-before.Mallocs) / float64(len(batch.Assign.Assignments))
+}
+
+// percentile of figures, by nearest rank.
+func percentile(figures []float64, p int) float64 {
+	sorted := slices.Sorted(slices.Values(figures))
+	return sorted[min(len(sorted)*p/100, len(sorted)-1)]
+}
+
+// BenchmarkExplain asks why a task waits that fits nowhere.
+func BenchmarkExplain(b *testing.B) {
+	w := full(b, workload{seed: 1, machines: 5_000, tasks: 75_000})
+	w.take(b, &spent{}, submitJob("zoe", "huge", service(1, 200, 200_000, 1<<30)))
+	for b.Loop() {
+		why, err := w.s.Explain(w.cell, cell.JobKey{User: "zoe", Name: "huge"}, 0)
+		if err != nil || why.Machines != 5000 || len(why.Changes) == 0 {
+			b.Fatalf("why = %+v, %v", why, err)
+		}
+	}
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1000, "sched.explain_ms")
 }

@@ -129,17 +129,15 @@ func (f *search) cachedPoints(c *class, i int32) (points int64, sure bool) {
 	return points, sure
 }
 
-// cachedFinds is how often a class must have been searched for before a row of
-// the cache is worth its memory.
-const cachedFinds = 16
-
 // maxScoreBytes bounds the cache; classes that come later go without.
 const maxScoreBytes = 64 << 20
 
-// keepScores gives a class that is searched for again a row of the cache.
+// keepScores gives a class a row of the cache, where it is worth its memory: a
+// search that stops at the first few feasible machines rarely sees one again
+// before it has changed, and computing its score costs what looking it up does.
 func (f *search) keepScores(c *class) {
 	g := f.s.grid
-	if c.scores != nil || c.finds < cachedFinds || f.s.cfg.NoScoreCache {
+	if c.scores != nil || c.finds < 2 || f.s.cfg.NoScoreCache || len(c.soft) == 0 && f.s.cfg.Enough < len(g.versions)/8 {
 		return
 	}
 	if (len(g.cached)+1)*len(g.versions)*4 > maxScoreBytes {

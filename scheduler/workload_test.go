@@ -111,6 +111,11 @@ type drawnJob struct {
 	priority int32
 }
 
+// asks is what each task of the job asks for.
+func (j drawnJob) asks(scaleCPU, scaleMem float64) (cpuMilli, memBytes int64) {
+	return step(j.cpu*scaleCPU, 10, 14_000), step(j.mem*scaleMem, 16<<20, 56<<30)
+}
+
 // jobs draws all jobs, scales what they ask for to the share of the cell that
 // is to be filled, and submits them in the order drawn.
 func (d *draw) jobs() {
@@ -118,19 +123,25 @@ func (d *draw) jobs() {
 		d.room[k.text] = d.cpuMilli * k.share / 1000 * 30 / 100
 	}
 	var all []drawnJob
-	var cpu, mem float64
 	for _, n := range d.sizes() {
-		j := d.job(n)
-		all = append(all, j)
-		cpu += j.cpu * float64(n)
-		mem += j.mem * float64(n)
+		all = append(all, d.job(n))
 	}
-	scaleCPU := float64(d.cpuMilli) * float64(d.fillPercent) / 100 / cpu
-	scaleMem := float64(d.memBytes) * float64(d.fillPercent) / 100 / mem
+	// What is asked for is cut to what people ask for at most, so the share is
+	// met in a few steps.
+	scaleCPU, scaleMem := 1.0, 1.0
+	for range 5 {
+		var cpu, mem int64
+		for _, j := range all {
+			cpuMilli, memBytes := j.asks(scaleCPU, scaleMem)
+			cpu += cpuMilli * int64(j.tasks)
+			mem += memBytes * int64(j.tasks)
+		}
+		scaleCPU *= float64(d.cpuMilli) * float64(d.fillPercent) / 100 / float64(cpu)
+		scaleMem *= float64(d.memBytes) * float64(d.fillPercent) / 100 / float64(mem)
+	}
 	inAllocs := d.cpuMilli * int64(d.fillPercent) / 100 / 5
 	for i, j := range all {
-		cpuMilli := step(j.cpu*scaleCPU, 10, 14_000)
-		memBytes := step(j.mem*scaleMem, 16<<20, 56<<30)
+		cpuMilli, memBytes := j.asks(scaleCPU, scaleMem)
 		if d.distinct {
 			// Nobody else asks for exactly that much.
 			memBytes += int64(i) * 4096
@@ -168,7 +179,7 @@ func (d *draw) pick(spec *borgpb.JobSpec, need int64) {
 	}
 }
 
-// sizes are the numbers of tasks: a Pareto tail, 18 on average, none above 3 %
+// sizes are the numbers of tasks: many jobs of one, a Pareto tail, 18 on average, none above 3 %
 // of all.
 func (d *draw) sizes() []int {
 	if d.distinct {
@@ -181,7 +192,7 @@ func (d *draw) sizes() []int {
 	weights := make([]float64, max(d.tasks/18, 1))
 	sum := 0.0
 	for i := range weights {
-		weights[i] = min(math.Pow(1-d.rand.Float64(), -1/1.1), float64(d.tasks)*0.03)
+		weights[i] = min(math.Pow(1-d.rand.Float64(), -1/0.8), float64(d.tasks)*0.03)
 		sum += weights[i]
 	}
 	sizes := make([]int, len(weights))
