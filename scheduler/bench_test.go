@@ -321,3 +321,32 @@ func BenchmarkExplain(b *testing.B) {
 	}
 	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1000, "sched.explain_ms")
 }
+
+// BenchmarkCompact is onto how few machines the workload fits, by policy and by
+// how many machines are looked at: sums over five cells, one trial each.
+func BenchmarkCompact(b *testing.B) {
+	const all = 1 << 20
+	for range b.N {
+		sums := make(map[scheduler.Config]float64)
+		sampled, exhaustive := scheduler.Config{Seed: 1}, scheduler.Config{Seed: 1, Enough: all}
+		bestFit, worstFit := scheduler.Config{Seed: 1, Enough: all, Policy: scheduler.BestFit}, scheduler.Config{Seed: 1, Enough: all, Policy: scheduler.WorstFit}
+		for seed := range uint64(5) {
+			c := loaded(b, workload{seed: seed, machines: 1_000, tasks: 15_000, fillPercent: 60})
+			for _, cfg := range []scheduler.Config{sampled, exhaustive, bestFit, worstFit} {
+				n, ok, err := scheduler.Compact(c, cfg, seed)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if !ok {
+					b.Logf("seed %d, %v, enough %d: it does not fit onto all machines", seed, cfg.Policy, cfg.Enough)
+				}
+				b.Logf("seed %d, %v, enough %d: %d machines", seed, cfg.Policy, cfg.Enough, n)
+				sums[cfg] += float64(n)
+			}
+		}
+		b.ReportMetric(sums[sampled]/sums[exhaustive], "sched.sampled_over_all.machines_ratio")
+		b.ReportMetric(sums[exhaustive]/sums[bestFit], "sched.hybrid_over_bestfit.machines_ratio")
+		b.ReportMetric(sums[bestFit]/sums[worstFit], "sched.bestfit_over_worstfit.machines_ratio")
+		b.ReportMetric(sums[exhaustive]/5/1000, "sched.hybrid.compacted_ratio")
+	}
+}

@@ -95,7 +95,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 	}
 	if l.set != nil {
 		for a := range l.set.Allocs() {
-			if m := a.Machine(); m != nil {
+			if m := a.Machine(); m != nil && !s.dry {
 				add(m)
 			} else if p := s.overlay.byID[ID{l.uid, a.Index()}]; p != nil {
 				add(p.site.machine)
@@ -103,7 +103,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 		}
 	} else {
 		for i, t := range l.job.Tasks() {
-			if p := t.Current(); p != nil {
+			if p := t.Current(); p != nil && !s.dry {
 				add(p.Machine())
 			} else if l.promised > 0 {
 				if p := s.overlay.byID[ID{l.uid, i}]; p != nil {

@@ -15,6 +15,8 @@ import (
 // leaves them as they are.
 type grid struct {
 	sites *sites
+	// empty: what holds a place on the machines does not count.
+	empty bool
 
 	// By view: what is free beyond what is held and promised.
 	rows   [numViews][]row
@@ -29,6 +31,8 @@ type grid struct {
 	// tainted are those with a taint.
 	tainted bitset
 	domains []domains
+	// prices are what a machine costs for what is rare on it, see rare.go.
+	prices []int64
 	// evictable are bounds on what preemption could free, see victim.go.
 	evictable []evictable
 	// racks and powers are the failure domains by name. A number is never used
@@ -144,7 +148,7 @@ func (g *grid) rebuild() {
 	}
 	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
-	g.evictable = make([]evictable, n)
+	g.evictable, g.prices = make([]evictable, n), make([]int64, n)
 	g.racks, g.powers = domainNames{}, domainNames{}
 	g.facts, g.statics = make(map[factKey]*fact), make(map[string]*static)
 	g.cached = nil
@@ -190,7 +194,10 @@ func (g *grid) read(t *site) {
 	capacity := t.machine.Capacity()
 	g.evictable[t.slot].known = false
 	for v := range numViews {
-		free := capacity.Sub(t.machine.Held(v == viewProd))
+		free := capacity
+		if !g.empty {
+			free = free.Sub(t.machine.Held(v == viewProd))
+		}
 		if t.promises > 0 {
 			if v == viewProd {
 				free = free.Sub(t.promised.Limits)
@@ -358,12 +365,7 @@ func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borg
 		return s
 	}
 	s := &static{hard: hard, tolerations: tolerations, fits: newBitset(len(g.sites.walk))}
-	for i := range s.fits {
-		s.fits[i] = math.MaxUint64
-	}
-	if extra := len(s.fits)*64 - len(g.sites.walk); extra > 0 {
-		s.fits[len(s.fits)-1] >>= extra
-	}
+	g.all(s.fits)
 	for _, k := range hard {
 		for i, word := range g.fact(k).holds {
 			s.fits[i] &= word
@@ -378,6 +380,16 @@ func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borg
 	}
 	g.statics[string(key)] = s
 	return s
+}
+
+// all puts every slot into a set.
+func (g *grid) all(b bitset) {
+	for i := range b {
+		b[i] = math.MaxUint64
+	}
+	if extra := len(b)*64 - len(g.sites.walk); extra > 0 {
+		b[len(b)-1] >>= extra
+	}
 }
 
 // maxStatics bounds what is remembered of constraints.

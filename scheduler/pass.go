@@ -33,10 +33,7 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	s.queue.end()
 	// What is held back after refusals waits for cell time alone.
 	s.stirred = more || len(s.refusals) > 0
-	s.stats.Placed += len(p.out)
-	s.stats.Looked += p.checks
-	s.stats.CacheHits += p.hits
-	s.stats.CacheMisses += p.misses
+	s.note(p)
 	s.emit(p, more)
 	b, _ := s.nextReady()
 	return b
@@ -121,6 +118,9 @@ func (p *pass) place(w *want, index uint32) bool {
 	} else {
 		a.Machine = at.site.machine.Name()
 	}
+	if p.s.dry {
+		w.ports = 0
+	}
 	a.Ports = choosePorts(at.site, w.ports, p.s.cfg.Seed^mix(l.uid.Index)^uint64(index)^a.LastAttempt<<32, victims)
 	if len(a.Ports) < w.ports {
 		return false
@@ -154,10 +154,13 @@ func (p *pass) promise(w *want, pr *promise) {
 	s := p.s
 	s.overlay.add(pr)
 	s.join(w.line, pr.site.slot)
+	if r := s.rooms[w.line.set]; r != nil && s.dry {
+		s.readAlloc(r, w.line.set.Alloc(pr.id.Index))
+	}
 	if pr.alloc == nil {
 		s.grid.take(pr.site, &pr.res)
 	} else {
-		s.read(pr.site)
+		s.readAlloc(s.roomsOf(pr.alloc.Set()), pr.alloc)
 	}
 }
 

@@ -2,6 +2,7 @@ package scheduler_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -27,21 +28,25 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 		capacity, held = a.Capacity(), a.Held(prod)
 	}
 	free := capacity.Sub(held)
-	used := func(whole, free, asked int64) int64 {
+	left := func(whole, free, asked int64) (before, after int64) {
 		if whole == 0 {
-			return 1024
+			return 0, 0
 		}
-		part := min(max(free, 0), whole) * 1024 / whole
+		free = min(max(free, 0), whole)
 		if a == nil {
-			part = min(max(free, 0)*128/whole, 128) * 8
+			before = free * 128 / whole * 8
 		} else {
-			part = 1024 - (whole-min(max(free, 0), whole))*1024/whole
+			before = 1024 - (whole-free)*1024/whole
 		}
-		return 1024 - max(part-asked*1024/whole, 0)
+		return before, max(before-asked*1024/whole, 0)
 	}
-	cpu := used(capacity.CPUMilli, free.CPUMilli, need.Resources.CPUMilli)
-	mem := used(capacity.MemBytes, free.MemBytes, need.Resources.MemBytes)
-	points := (cpu+mem)/2 - max(cpu-mem, mem-cpu)/4
+	cpuBefore, cpuAfter := left(capacity.CPUMilli, free.CPUMilli, need.Resources.CPUMilli)
+	memBefore, memAfter := left(capacity.MemBytes, free.MemBytes, need.Resources.MemBytes)
+	before, after := cpuBefore-memBefore, cpuAfter-memAfter
+	points := (before*before - after*after - 8*(cpuAfter+memAfter)) >> 8
+	if a == nil {
+		points -= p.rare(m)
+	}
 	for _, k := range need.Task.GetConstraints() {
 		if k.GetSoft() && cell.Holds(k, m) {
 			points += 2048
@@ -52,6 +57,44 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 		price /= 8
 	}
 	return points - price
+}
+
+// rare prices what live jobs ask for that few machines have.
+func (p plain) rare(m *cell.Machine) (price int64) {
+	asked := make(map[string][]*borgpb.Constraint)
+	note := func(ks []*borgpb.Constraint) {
+		var hard []*borgpb.Constraint
+		var text strings.Builder
+		for _, k := range ks {
+			if !k.GetSoft() {
+				hard = append(hard, k)
+				text.WriteString(cell.ConstraintWords(k) + ";")
+			}
+		}
+		if len(hard) > 0 {
+			asked[text.String()] = hard
+		}
+	}
+	for j := range p.c.Jobs() {
+		if j.State() != borgpb.State_STATE_DEAD {
+			note(j.Need(0).Task.GetConstraints())
+		}
+	}
+	for _, hard := range asked {
+		holds := func(m *cell.Machine) bool {
+			return !slices.ContainsFunc(hard, func(k *borgpb.Constraint) bool { return !cell.Holds(k, m) })
+		}
+		n := int64(0)
+		for o := range p.c.Machines() {
+			if holds(o) {
+				n++
+			}
+		}
+		if holds(m) {
+			price += 128 * (int64(p.c.NumMachines()) - n) / int64(p.c.NumMachines())
+		}
+	}
+	return price
 }
 
 // crowding prices the tasks of the job around m beyond a fair share.

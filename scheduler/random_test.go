@@ -239,14 +239,18 @@ func loadWorld(rt *rapid.T, w *world) *world {
 }
 
 // TestMemoryChangesNothing runs a scheduler through random changes of a cell
-// and checks at each step that one that remembers nothing decides the same.
+// and checks at each step that one that remembers nothing decides the same, with
+// or without what is there for speed alone.
 func TestMemoryChangesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		cfg := scheduler.Config{Seed: 7, Enough: rapid.IntRange(1, 4).Draw(rt, "enough"), BatchCount: 6}
+		cfg := scheduler.Config{Seed: 7, Enough: rapid.SampledFrom([]int{1, 2, 4, 1 << 20}).Draw(rt, "enough"), BatchCount: 6}
 		w := randomWorld(rt, t, cfg)
 		for step := range rapid.IntRange(1, 12).Draw(rt, "steps") {
 			w.catchUp()
-			fresh, err := scheduler.New(cfg)
+			plain := cfg
+			plain.NoScoreCache = rapid.Bool().Draw(rt, "no score cache")
+			plain.NoClasses = rapid.Bool().Draw(rt, "no classes")
+			fresh, err := scheduler.New(plain)
 			if err != nil {
 				rt.Fatal(err)
 			}

@@ -43,24 +43,42 @@ func (r *rooms) name(a *cell.Alloc) string {
 // readAlloc computes anew where an alloc is, and what is free in it.
 func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
 	i := a.Index()
-	r.slots[i] = -1
-	m := a.Machine()
-	if m == nil {
-		return
-	}
-	t := s.sites.byName[m.Name()]
-	if t == nil || t.machine != m {
+	t := s.siteOf(a)
+	if t == nil {
+		r.slots[i] = -1
 		return
 	}
 	r.slots[i] = t.slot
 	capacity, promised := a.Capacity(), s.overlay.allocs[a]
 	for v := range numViews {
-		free := capacity.Sub(a.Held(v == viewProd))
+		free := capacity
+		if !s.dry {
+			free = free.Sub(a.Held(v == viewProd))
+		}
 		if promised != nil {
 			free = free.Sub(promised.promised)
 		}
 		r.free[v][i] = row{free.CPUMilli, free.MemBytes, free.DiskBytes, free.DiskBytesPerS, free.Ports}
 	}
+}
+
+// siteOf is where an alloc is; nil: nowhere. One that is only promised a place
+// is there for nobody who goes through a log.
+func (s *Scheduler) siteOf(a *cell.Alloc) *site {
+	if s.dry {
+		if p := s.overlay.byID[ID{a.Set().UID(), a.Index()}]; p != nil {
+			return p.site
+		}
+		return nil
+	}
+	m := a.Machine()
+	if m == nil {
+		return nil
+	}
+	if t := s.sites.byName[m.Name()]; t != nil && t.machine == m {
+		return t
+	}
+	return nil
 }
 
 // read brings the arrays up to the copy: a machine and the allocs on it.
@@ -77,13 +95,14 @@ func (s *Scheduler) read(t *site) {
 }
 
 // findAlloc looks for room in the allocs of the set in which a job has to run.
-func (f *search) findAlloc(w *want, start uint64) (best spot, ok bool) {
+func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok bool) {
 	key, _ := w.line.job.AllocSet()
 	set := f.c.AllocSet(key)
 	if set == nil || set.NumAllocs() == 0 {
 		return spot{}, false
 	}
 	r, c, g := f.s.roomsOf(set), w.class, f.s.grid
+	f.prepare(w, index)
 	free := r.free[c.view]
 	n := int(set.NumAllocs())
 	at, found, most := int(start%uint64(n)), 0, int64(0)
@@ -102,7 +121,7 @@ func (f *search) findAlloc(w *want, start uint64) (best spot, ok bool) {
 		if c.devices != nil && f.fit(w, spot{g.sites.walk[slot], a}) != cell.FitOK {
 			continue
 		}
-		points := f.allocPoints(w, a, &free[i])
+		points := f.allocPoints(w, g.sites.walk[slot].machine, a, &free[i])
 		if f.neighbours != nil {
 			points += f.spread(w, f.neighbours, slot)
 		}
@@ -117,7 +136,7 @@ func (f *search) findAlloc(w *want, start uint64) (best spot, ok bool) {
 }
 
 // allocPoints scores room in an alloc, without the spread.
-func (f *search) allocPoints(w *want, a *cell.Alloc, free *row) int64 {
+func (f *search) allocPoints(w *want, m *cell.Machine, a *cell.Alloc, free *row) int64 {
 	whole := a.Capacity()
 	left := func(n, of int64) int64 { return fullPoints - fullness(of, n) }
 	part := func(n, of int64) int64 { return fullness(of, of-n) }
@@ -125,7 +144,7 @@ func (f *search) allocPoints(w *want, a *cell.Alloc, free *row) int64 {
 		left(free.cpuMilli, whole.CPUMilli), left(free.memBytes, whole.MemBytes),
 		part(w.class.cpu, whole.CPUMilli), part(w.class.mem, whole.MemBytes))
 	for _, k := range w.soft {
-		if cell.Holds(k, a.Machine()) {
+		if cell.Holds(k, m) {
 			points += softPoints
 		}
 	}

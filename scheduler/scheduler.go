@@ -22,12 +22,19 @@ type Scheduler struct {
 	changes changes
 	tally   tally
 	rooms   map[*cell.AllocSet]*rooms
+	// rarities are what live jobs ask of machines; dearer: prices are to be made
+	// anew.
+	rarities *rarities
+	dearer   bool
 	// unread are sites on which something happened in the entry that is being
 	// observed.
 	unread []*site
 	// renumbered: slots have changed, and the arrays are to be made anew.
 	renumbered bool
 	stats      Stats
+	// dry: nothing goes into a log, and what the copy says of places does not
+	// count; see Pack.
+	dry bool
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.
@@ -99,6 +106,7 @@ func New(cfg Config) (*Scheduler, error) {
 		classes:    newClasses(),
 		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool)},
 		rooms:      make(map[*cell.AllocSet]*rooms),
+		rarities:   newRarities(),
 		gangs:      make(map[cell.UID]uint64),
 		sent:       make(map[uint64][]*promise),
 		refusals:   make(map[ID]refusal),
@@ -108,6 +116,14 @@ func New(cfg Config) (*Scheduler, error) {
 
 // InFlight is the number of promises.
 func (s *Scheduler) InFlight() int { return len(s.overlay.byID) }
+
+// note adds up what a pass did.
+func (s *Scheduler) note(p *pass) {
+	s.stats.Placed += len(p.out)
+	s.stats.Looked += p.checks
+	s.stats.CacheHits += p.hits
+	s.stats.CacheMisses += p.misses
+}
 
 // Stats returns the counters.
 func (s *Scheduler) Stats() Stats { return s.stats }
@@ -175,6 +191,7 @@ func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
 	case !s.renumbered:
 		s.tally.unload(s.grid)
 		s.grid.describe(t)
+		s.dearer = true
 		s.reread(t)
 		s.changed(t)
 	}
@@ -182,12 +199,17 @@ func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
 
 // observeJob takes in what happened to a job or alloc set as a whole.
 func (s *Scheduler) observeJob(c *cell.Cell, e *cell.Event) {
-	s.touch(c, e.UID)
+	note := func(uid cell.UID) {
+		s.touch(c, uid)
+		s.ask(c, uid)
+	}
+	note(e.UID)
 	// An update has a uid of its own, and a key may have gone to another.
 	if j := c.Job(e.Key); j != nil {
-		s.touch(c, j.UID())
+		note(j.UID())
 	}
 	if set := c.AllocSet(e.Key); set != nil {
+		note(set.UID())
 		delete(s.rooms, set)
 		s.changes.all()
 	}
@@ -340,12 +362,16 @@ func (s *Scheduler) open(c *cell.Cell) {
 	case s.sites == nil:
 		s.sites = newSites(c, s.cfg.Seed)
 		s.grid = newGrid(s.sites)
+		s.askAll(c)
 		s.enroll(c)
 	case s.renumbered || len(s.grid.statics) > maxStatics:
 		s.tally = tally{}
 		s.grid.rebuild()
 		s.changes.all()
-		s.renumbered = false
+		s.renumbered, s.dearer = false, true
+	}
+	if s.dearer {
+		s.reprice()
 	}
 }
 

@@ -23,10 +23,12 @@ const (
 type Policy uint8
 
 const (
-	// Hybrid is best fit, less what would be stranded because one resource runs
-	// out before the other.
+	// Hybrid leaves as little stranded as it can: CPU that nobody can use since
+	// the memory has run out, or the other way round. Of equals it fills the
+	// fullest.
 	Hybrid Policy = iota
-	// BestFit fills the fullest machine first.
+	// BestFit takes the place of which least is left, in the resource of which
+	// most is left.
 	BestFit
 	// WorstFit spreads load: the cheapest place by a cost that grows faster
 	// than use (E-PVM, §3.2).
@@ -41,7 +43,7 @@ func (p Policy) String() string { return policyNames[p] }
 // Score says how good a feasible place is, by parts; more is better. All parts
 // are points in fixed point: integers, so that they are the same everywhere.
 type Score struct {
-	// Fit is the policy's.
+	// Fit is the policy's, less what the place costs for what is rare there.
 	Fit int64
 	// Soft is for soft constraints that hold.
 	Soft int64
@@ -55,19 +57,16 @@ func (s Score) Total() int64 { return s.Fit + s.Soft + s.Spread }
 // points scores a place by what is free of it before, and what the request
 // takes, both in fullPoints of its capacity.
 func (p Policy) points(freeCPU, freeMem, cpu, mem int64) int64 {
-	usedCPU := fullPoints - max(freeCPU-cpu, 0)
-	usedMem := fullPoints - max(freeMem-mem, 0)
+	leftCPU, leftMem := max(freeCPU-cpu, 0), max(freeMem-mem, 0)
 	switch p {
 	case BestFit:
-		return (usedCPU + usedMem) / 2
+		return fullPoints - max(leftCPU, leftMem)
 	case WorstFit:
-		return cost(fullPoints-freeCPU) + cost(fullPoints-freeMem) - cost(usedCPU) - cost(usedMem)
+		return cost(fullPoints-freeCPU) + cost(fullPoints-freeMem) - cost(fullPoints-leftCPU) - cost(fullPoints-leftMem)
 	}
-	stranded := usedCPU - usedMem
-	if stranded < 0 {
-		stranded = -stranded
-	}
-	return (usedCPU+usedMem)/2 - stranded/4
+	// Squares: where much is stranded already, a little more weighs more.
+	before, after := freeCPU-freeMem, leftCPU-leftMem
+	return (before*before - after*after - 8*(leftCPU+leftMem)) >> 8
 }
 
 // cost grows with the cube of use: 0 to 8,192 points.
@@ -100,7 +99,7 @@ func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bo
 	const grain = fullPoints / levelUnits
 	freeCPU, freeMem := int64(l.cpu)*grain, int64(l.mem)*grain
 	cpu, mem := share(c.cpu, inv.cpu), share(c.mem, inv.mem)
-	points = policy.points(freeCPU, freeMem, cpu, mem)
+	points = policy.points(freeCPU, freeMem, cpu, mem) - min(g.prices[i], maxRarePoints)
 	for _, f := range c.soft {
 		if f.holds.has(i) {
 			points += softPoints

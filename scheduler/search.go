@@ -45,7 +45,7 @@ func (f *search) find(w *want, index uint32) (best spot, ok bool) {
 	f.surround(w)
 	start := f.start(w, index)
 	if w.inSet {
-		best, ok = f.findAlloc(w, start)
+		best, ok = f.findAlloc(w, index, start)
 	} else if i := f.findSlot(w, start); i >= 0 {
 		best, ok = spot{site: s.sites.walk[i]}, true
 	}

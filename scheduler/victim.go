@@ -83,7 +83,7 @@ const maxExact = 12
 // lowest band. It is asked when there is no place without.
 func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok bool) {
 	c, g := w.class, f.s.grid
-	if w.inSet || len(g.sites.walk) == 0 {
+	if w.inSet || f.s.dry || len(g.sites.walk) == 0 {
 		return spot{}, nil, false
 	}
 	first := int32(f.start(w, index) % uint64(len(g.sites.walk)))

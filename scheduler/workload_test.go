@@ -25,6 +25,8 @@ type workload struct {
 	distinct bool
 	// plain: no allocs.
 	plain bool
+	// uniform: no job has constraints.
+	uniform bool
 	// fillPercent is how much of the cell's CPU and memory is asked for; zero: 75.
 	fillPercent int
 }
@@ -152,9 +154,9 @@ func (d *draw) jobs() {
 		}
 		user, name := fmt.Sprintf("user%d", d.rand.IntN(40)), fmt.Sprintf("job%d", i)
 		need := cpuMilli * int64(j.tasks)
-		if d.rand.IntN(5) == 0 {
+		if d.rand.IntN(5) == 0 && !d.uniform {
 			d.pick(spec, need)
-		} else if j.prod && inAllocs > 0 && j.tasks >= 5 && j.tasks <= 500 && !d.plain {
+		} else if j.prod && inAllocs > 0 && j.tasks >= 2 && j.tasks <= 2000 && !d.plain {
 			inAllocs -= need * 5 / 4
 			spec.AllocSet = user + "/set" + name
 			d.out = append(d.out, submitAllocSet(user, "set"+name, &borgpb.AllocSetSpec{
@@ -179,8 +181,8 @@ func (d *draw) pick(spec *borgpb.JobSpec, need int64) {
 	}
 }
 
-// sizes are the numbers of tasks: many jobs of one, a Pareto tail, 18 on average, none above 3 %
-// of all.
+// sizes are the numbers of tasks: most jobs have one or two, the tail is a
+// Pareto's, none has above 3 % of all.
 func (d *draw) sizes() []int {
 	if d.distinct {
 		ones := make([]int, d.tasks)
@@ -189,26 +191,11 @@ func (d *draw) sizes() []int {
 		}
 		return ones
 	}
-	weights := make([]float64, max(d.tasks/18, 1))
-	sum := 0.0
-	for i := range weights {
-		weights[i] = min(math.Pow(1-d.rand.Float64(), -1/0.8), float64(d.tasks)*0.03)
-		sum += weights[i]
-	}
-	sizes := make([]int, len(weights))
-	left := d.tasks
-	for i, w := range weights {
-		sizes[i] = min(max(1, int(w/sum*float64(d.tasks))), max(1, d.tasks*3/100))
-		left -= sizes[i]
-	}
-	for i := 0; left != 0; i = (i + 1) % len(sizes) {
-		if left > 0 {
-			sizes[i]++
-			left--
-		} else if sizes[i] > 1 {
-			sizes[i]--
-			left++
-		}
+	var sizes []int
+	for left := d.tasks; left > 0; {
+		n := int(min(math.Pow(1-d.rand.Float64(), -1/0.82), float64(max(d.tasks*3/100, 1)), float64(left)))
+		sizes = append(sizes, n)
+		left -= n
 	}
 	return sizes
 }
