@@ -22,7 +22,7 @@ import (
 //	set MACHINE k=v,...                   attributes
 //	drain|undrain|down|up|remove MACHINE
 //	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [priority=N] [kind=batch]
-//	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang]
+//	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never]
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
 //	kill|kill-allocs USER/NAME
@@ -34,6 +34,8 @@ import (
 //	settle                                pass and send until nothing is decided
 //	wait s=SECONDS                        cell time passes
 //	where USER/NAME                       tasks by machine
+//	domains USER/NAME KEY                 tasks by an attribute of their machines
+//	running USER/NAME                     how many tasks run
 //	why TASK
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
@@ -171,6 +173,9 @@ func (o options) jobSpec() *borgpb.JobSpec {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
 	spec.Gang = o.has("gang")
+	if o.has("never") {
+		spec.Preempt = borgpb.Preempt_PREEMPT_NEVER
+	}
 	spec.MaxPerMachine = uint32(o.number("per-machine", 0))
 	spec.MaxPerRack = uint32(o.number("per-rack", 0))
 	spec.MaxRunning = uint32(o.number("max-running", 0))
@@ -243,6 +248,16 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return fmt.Sprintf("%d placed\n", tr.settleAll(t))
 	case "where":
 		return countsText(onMachines(tr.cell, key)) + "\n"
+	case "domains":
+		at := make(map[string]int)
+		for name, n := range onMachines(tr.cell, key) {
+			domain, _ := tr.cell.Machine(name).Attribute(words[2])
+			at[domain] += n
+		}
+		return countsText(at) + "\n"
+	case "running":
+		_, running, _ := tr.cell.Job(key).Counts()
+		return fmt.Sprintf("%d run\n", running)
 	case "why":
 		return tr.why(t, o.name)
 	}
