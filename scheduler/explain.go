@@ -74,6 +74,11 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 		w.Changes = e.changes()
 	}
 	w.Summary = e.summary()
+	if l.job != nil {
+		if who, ok := strings.CutPrefix(l.job.Task(index).Reason(), "makes room for "); ok {
+			w.Summary += "; it gave way to " + who
+		}
+	}
 	return w, nil
 }
 
@@ -255,6 +260,9 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 		case held > 0:
 			r.Detail += "; copies that are stopping there hold " + d.text(held)
 		}
+		if n := e.evictable(r.Nearest, d); n > 0 {
+			r.Detail += "; who could be made to give way there holds " + d.text(n)
+		}
 		return
 	}
 }
@@ -274,6 +282,21 @@ func (e *explanation) stopping(machine string, d dimension) (held int64) {
 		}
 	}
 	return held
+}
+
+// evictable is how much of d lower bands hold on the machine of that name: not
+// enough together with what is free, or they would have given way.
+func (e *explanation) evictable(machine string, d dimension) (n int64) {
+	t := e.s.sites.byName[machine]
+	if t == nil || e.want.inSet {
+		return 0
+	}
+	for _, u := range e.units(e.want, t) {
+		if u.tasks > 0 {
+			n += d.of(&u.res)
+		}
+	}
+	return n
 }
 
 // tooLarge tells whether a request is more than any place has when it is empty.
