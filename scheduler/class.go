@@ -167,10 +167,10 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 }
 
 // rule takes a slot out of the candidates that has no room. A class that was
-// searched for only once may never be again and takes no notes.
+// searched for a few times only may never be again and takes no notes.
 func (c *class) rule(i int32, ch *changes) {
 	if c.candidates == nil {
-		if c.finds < 2 {
+		if c.finds < 4 {
 			return
 		}
 		c.candidates, c.noted = slices.Clone(c.static.fits), ch.now()

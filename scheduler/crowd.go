@@ -48,7 +48,7 @@ func (t *tally) load(g *grid, c *crowd) *counts {
 	if c.own != nil {
 		return c.own
 	}
-	if len(c.slots) > len(g.sites.walk)/64+16 {
+	if len(c.slots) > len(g.sites.walk)/128+16 {
 		c.own = newCounts(g)
 		for _, i := range c.slots {
 			c.own.add(g, i, 1)

@@ -99,6 +99,7 @@ func (s *Scheduler) lineOf(c *cell.Cell, key cell.JobKey, index uint32) (*line, 
 	default:
 		return nil, fmt.Errorf("there is no job or alloc set %s; `borgcfg status` lists the jobs", key)
 	}
+	l.measure()
 	if queued := s.queue.byUID[l.uid]; queued != nil {
 		l.promised = queued.promised
 	}

@@ -70,7 +70,7 @@ func (p *pass) run() (more bool) {
 			// Settle stirs the next pass.
 			return true
 		}
-		if l.gang() {
+		if l.gang {
 			if n := len(p.out); n > 0 && n+len(l.rest()) > s.cfg.BatchCount {
 				// It goes into one op when it fits into one at all.
 				return true

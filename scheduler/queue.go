@@ -20,6 +20,10 @@ type line struct {
 	// job is nil for the allocs of a set, set is nil for the tasks of a job.
 	job *cell.Job
 	set *cell.AllocSet
+	// gang: all of it is placed or nothing.
+	gang bool
+	// tasks is the number of tasks of the job, or allocs of the set.
+	tasks int64
 
 	// indices wait; ascending. Those that are promised are not among them.
 	indices []uint32
@@ -71,22 +75,6 @@ func (l *line) close() {
 		l.indices = append(l.indices[:l.kept], l.indices[l.next:]...)
 	}
 	l.kept, l.next = 0, 0
-}
-
-// gang tells whether all of the line is placed or nothing.
-func (l *line) gang() bool {
-	if l.job == nil {
-		return l.set.Spec().GetGang()
-	}
-	return l.job.Spec().GetGang()
-}
-
-// tasks is the number of tasks of the job, or allocs of the set.
-func (l *line) tasks() int64 {
-	if l.job == nil {
-		return int64(l.set.NumAllocs())
-	}
-	return int64(l.job.NumTasks())
 }
 
 // want returns what index of l asks for.
@@ -151,6 +139,10 @@ func compareLines(a, b *line) int {
 	)
 }
 
+// purgePasses is after how many passes lines that wait for nothing leave the
+// list.
+const purgePasses = 16
+
 // begin starts a pass: the list is put in order.
 func (q *queue) begin() {
 	if q.unsorted {
@@ -158,13 +150,7 @@ func (q *queue) begin() {
 		q.unsorted = false
 	}
 	q.merge()
-	idle := 0
-	for _, l := range q.list {
-		if len(l.indices) == 0 {
-			idle++
-		}
-	}
-	if idle > len(q.list)/2 {
+	if q.pass%purgePasses == 0 {
 		q.list = slices.DeleteFunc(q.list, func(l *line) bool {
 			l.queued = len(l.indices) > 0
 			return !l.queued
@@ -407,6 +393,7 @@ func (s *Scheduler) present(c *cell.Cell, l *line) bool {
 		}
 		l.set, priority = set, set.Priority()
 	}
+	l.measure()
 	if version != l.version {
 		l.version, l.wants = version, nil
 	}
@@ -415,6 +402,15 @@ func (s *Scheduler) present(c *cell.Cell, l *line) bool {
 		l.priority = priority
 	}
 	return true
+}
+
+// measure reads what the search asks of a line again and again.
+func (l *line) measure() {
+	if l.job != nil {
+		l.gang, l.tasks = l.job.Spec().GetGang(), int64(l.job.NumTasks())
+	} else {
+		l.gang, l.tasks = l.set.Spec().GetGang(), int64(l.set.NumAllocs())
+	}
 }
 
 // dismiss forgets a line that waits for nothing.

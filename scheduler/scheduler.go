@@ -159,7 +159,7 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 	// what is promised has to be of the same moment.
 	for _, t := range s.unread {
 		t.unread = false
-		if !s.renumbered {
+		if !s.renumbered && t.slot >= 0 {
 			s.read(t)
 		}
 	}
@@ -224,7 +224,7 @@ func (s *Scheduler) observeJob(c *cell.Cell, e *cell.Event) {
 // observeTask takes in what happened to a task or an alloc.
 func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 	isAlloc := e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_ALLOC
-	if isAlloc {
+	if isAlloc && e.Kind != borgpb.EventKind_EVENT_KIND_SCHEDULE {
 		if set := c.AllocSetByUID(e.UID); set != nil {
 			delete(s.rooms, set)
 		}
@@ -238,32 +238,33 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		if len(s.refusals) > 0 {
 			delete(s.refusals, id)
 		}
-		t := s.sites.byName[e.Machine]
 		p := s.overlay.byID[id]
-		if p != nil {
-			s.overlay.drop(p)
-		}
-		switch {
-		case p == nil || p.site != t:
+		if p == nil || p.site.slot < 0 || p.site.machine.Name() != e.Machine {
 			// Somebody else placed it.
 			if p != nil {
+				s.overlay.drop(p)
 				s.reread(p.site)
 			}
 			s.touch(c, e.UID)
+			t := s.sites.byName[e.Machine]
 			s.reread(t)
-		case isAlloc || p.alloc != nil || len(p.victims) > 0 || s.stale(c, p):
-			s.dismiss(p.line)
-			s.reread(t)
-		default:
-			// What was promised is held now: as much is free as before.
-			s.dismiss(p.line)
-			if !s.renumbered {
-				s.grid.evictable[t.slot].known = false
+			if isAlloc && t != nil {
+				s.changed(t)
 			}
+			return
 		}
-		if isAlloc && t != nil {
+		s.overlay.drop(p)
+		s.dismiss(p.line)
+		switch {
+		case isAlloc:
 			// It takes room, and offers some.
-			s.changed(t)
+			s.reread(p.site)
+			s.changed(p.site)
+		case p.alloc != nil || len(p.victims) > 0 || p.line.job.Version() != p.version:
+			s.reread(p.site)
+		case !s.renumbered:
+			// What was promised is held now: as much is free as before.
+			s.grid.evictable[p.site.slot].known = false
 		}
 		return
 	}
@@ -276,22 +277,22 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 	}
 }
 
-// stale tells whether a job has changed since something was promised to it.
-func (s *Scheduler) stale(c *cell.Cell, p *promise) bool {
-	j := c.JobByUID(p.id.UID)
-	return j == nil || j.Version() != p.version
-}
-
 // reread brings the arrays up to the copy, once the entry is observed.
 func (s *Scheduler) reread(t *site) {
-	if t != nil && !t.unread {
+	if t != nil && t.slot >= 0 && !t.unread {
 		t.unread = true
 		s.unread = append(s.unread, t)
 	}
 }
 
 // changed notes that t may have room for what found none.
-func (s *Scheduler) changed(t *site) { s.changes.add(t.slot, 4*len(s.sites.walk)+1024) }
+func (s *Scheduler) changed(t *site) {
+	if t.slot < 0 {
+		s.changes.all()
+		return
+	}
+	s.changes.add(t.slot, 4*len(s.sites.walk)+1024)
+}
 
 // Refused counts what the log refused of a batch.
 type Refused struct {
@@ -406,7 +407,7 @@ func (s *Scheduler) release(c *cell.Cell, p *promise) bool {
 	if !s.overlay.drop(p) {
 		return false
 	}
-	if s.sites.byName[p.site.machine.Name()] == p.site {
+	if p.site.slot >= 0 {
 		s.read(p.site)
 	}
 	s.touch(c, p.id.UID)

@@ -62,7 +62,7 @@ func (f *search) block(cl *class) { cl.blocked, cl.seen = true, f.s.changes.now(
 // surround sets up the neighbours of the task that is looked for.
 func (f *search) surround(w *want) {
 	f.neighbours = nil
-	n := w.line.tasks()
+	n := w.line.tasks
 	if n < 2 && !w.limited {
 		return
 	}

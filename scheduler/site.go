@@ -13,7 +13,8 @@ type site struct {
 	machine *cell.Machine
 	// order is the site's place in the shuffled walk: a hash of seed and name.
 	order uint64
-	// slot is its index in sites.walk and in all arrays of the grid.
+	// slot is its index in sites.walk and in all arrays of the grid; -1: the
+	// machine has left the cell.
 	slot int32
 	// unread: it is in Scheduler.unread.
 	unread bool
@@ -81,6 +82,7 @@ func (s *sites) update(c *cell.Cell, name string) (t *site, moved bool) {
 		s.walk = slices.Delete(s.walk, int(t.slot), int(t.slot)+1)
 		delete(s.byName, name)
 		s.number()
+		t.slot = -1
 		return nil, true
 	case t == nil:
 		t = s.enter(m)
