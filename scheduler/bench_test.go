@@ -150,7 +150,7 @@ func report(b *testing.B, name string, sp *spent, s *scheduler.Scheduler) {
 
 // plainPerPlacement is the CPU time of the reference for a few tasks.
 func plainPerPlacement(c *cell.Cell, tasks int) float64 {
-	p := plain{c}
+	p := newPlain(c)
 	n, began := 0, cpuTime()
 	for j, index := range c.Pending() {
 		if _, inside := j.AllocSet(); inside || j.NumTasks() > 1 {

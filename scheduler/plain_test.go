@@ -17,6 +17,14 @@ import (
 // of what a place is worth, and the yardstick of what the techniques save.
 type plain struct {
 	c *cell.Cell
+	// prices are what is rare on each machine; see rare.
+	prices map[*cell.Machine]int64
+}
+
+func newPlain(c *cell.Cell) plain {
+	p := plain{c, make(map[*cell.Machine]int64)}
+	p.rare()
+	return p
 }
 
 // points scores a place for index of j as the hybrid policy does; see
@@ -45,7 +53,7 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 	before, after := cpuBefore-memBefore, cpuAfter-memAfter
 	points := (before*before - after*after - 8*(cpuAfter+memAfter)) >> 8
 	if a == nil {
-		points -= p.rare(m)
+		points -= p.prices[m]
 	}
 	for _, k := range need.Task.GetConstraints() {
 		if k.GetSoft() && cell.Holds(k, m) {
@@ -60,7 +68,7 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 }
 
 // rare prices what live jobs ask for that few machines have.
-func (p plain) rare(m *cell.Machine) (price int64) {
+func (p plain) rare() {
 	asked := make(map[string][]*borgpb.Constraint)
 	note := func(ks []*borgpb.Constraint) {
 		var hard []*borgpb.Constraint
@@ -84,17 +92,17 @@ func (p plain) rare(m *cell.Machine) (price int64) {
 		holds := func(m *cell.Machine) bool {
 			return !slices.ContainsFunc(hard, func(k *borgpb.Constraint) bool { return !cell.Holds(k, m) })
 		}
-		n := int64(0)
-		for o := range p.c.Machines() {
-			if holds(o) {
-				n++
+		var where []*cell.Machine
+		for m := range p.c.Machines() {
+			if holds(m) {
+				where = append(where, m)
 			}
 		}
-		if holds(m) {
-			price += 128 * (int64(p.c.NumMachines()) - n) / int64(p.c.NumMachines())
+		all := int64(p.c.NumMachines())
+		for _, m := range where {
+			p.prices[m] += 128 * (all - int64(len(where))) / all
 		}
 	}
-	return price
 }
 
 // crowding prices the tasks of the job around m beyond a fair share.
@@ -259,7 +267,7 @@ func TestAgainstPlain(t *testing.T) {
 			if err := scheduler.CheckArrays(w.s, w.copy); err != nil {
 				rt.Fatal(err)
 			}
-			p := plain{w.copy}
+			p := newPlain(w.copy)
 			if b.ID == 0 {
 				if !b.More {
 					checkNothingFits(rt, p)
