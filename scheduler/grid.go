@@ -21,8 +21,9 @@ type grid struct {
 	// By view: what is free beyond what is held and promised.
 	rows   [numViews][]row
 	levels [numViews][]levels
-	// inverse turns a request into a share of the machine.
+	// inverse turns a request into a share of the machine, whole is the machine.
 	inverse []inverse
+	whole   []whole
 	// versions count the changes of a slot's levels, from 1; they never reach
 	// maxVersion.
 	versions []uint16
@@ -88,6 +89,9 @@ const maxVersion = 1 << 13
 // inverse is 2^64/capacity, rounded down.
 type inverse struct{ cpu, mem uint64 }
 
+// whole is what a machine has when nothing runs on it.
+type whole struct{ cpuMilli, memBytes int64 }
+
 // domains number a machine's failure domains; zero: it shares none.
 type domains struct{ rack, power int32 }
 
@@ -146,6 +150,7 @@ func (g *grid) rebuild() {
 			g.deviceFree[v][d] = make([]int64, n)
 		}
 	}
+	g.whole = make([]whole, n)
 	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
 	g.evictable, g.prices = make([]evictable, n), make([]int64, n)
@@ -161,6 +166,7 @@ func (g *grid) rebuild() {
 func (g *grid) describe(t *site) {
 	m, i := t.machine, t.slot
 	capacity := m.Capacity()
+	g.whole[i] = whole{capacity.CPUMilli, capacity.MemBytes}
 	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
 	g.usable.set(i, m.Up() && !m.Draining())
 	g.tainted.set(i, len(m.Taints()) > 0)
@@ -210,7 +216,7 @@ func (g *grid) read(t *site) {
 			g.deviceFree[v][d][t.slot] = free.Device(name)
 		}
 	}
-	g.gauge(t.slot, &capacity)
+	g.gauge(t.slot)
 }
 
 // take is what read would do after a promise of the machine's own room.
@@ -226,16 +232,15 @@ func (g *grid) take(t *site, res *cell.Resources) {
 			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Count
 		}
 	}
-	capacity := t.machine.Capacity()
-	g.gauge(t.slot, &capacity)
+	g.gauge(t.slot)
 }
 
 // gauge sets the levels of a slot to what is free there.
-func (g *grid) gauge(i int32, capacity *cell.Resources) {
-	changed := false
+func (g *grid) gauge(i int32) {
+	capacity, changed := &g.whole[i], false
 	for v := range numViews {
 		r := &g.rows[v][i]
-		l := levels{levelOf(r.cpuMilli, capacity.CPUMilli), levelOf(r.memBytes, capacity.MemBytes)}
+		l := levels{levelOf(r.cpuMilli, capacity.cpuMilli), levelOf(r.memBytes, capacity.memBytes)}
 		if l != g.levels[v][i] {
 			g.levels[v][i], changed = l, true
 		}

@@ -116,7 +116,7 @@ func (p *pass) place(w *want, index uint32) bool {
 	if at.alloc != nil {
 		a.Alloc = p.s.roomsOf(at.alloc.Set()).name(at.alloc)
 	} else {
-		a.Machine = at.site.machine.Name()
+		a.Machine = at.site.name
 	}
 	if p.s.dry {
 		w.ports = 0

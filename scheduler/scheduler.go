@@ -239,7 +239,7 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 			delete(s.refusals, id)
 		}
 		p := s.overlay.byID[id]
-		if p == nil || p.site.slot < 0 || p.site.machine.Name() != e.Machine {
+		if p == nil || p.site.slot < 0 || p.site.name != e.Machine {
 			// Somebody else placed it.
 			if p != nil {
 				s.overlay.drop(p)
@@ -260,7 +260,7 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 			// It takes room, and offers some.
 			s.reread(p.site)
 			s.changed(p.site)
-		case p.alloc != nil || len(p.victims) > 0 || p.line.job.Version() != p.version:
+		case len(p.victims) > 0 || p.line.job.Version() != p.version:
 			s.reread(p.site)
 		case !s.renumbered:
 			// What was promised is held now: as much is free as before.

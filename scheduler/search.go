@@ -134,19 +134,21 @@ func (f *search) findSlot(w *want, start uint64) int32 {
 
 // consider looks at one slot and reports whether enough were feasible.
 func (f *search) consider(w *want, i int32) (enough bool) {
-	c := w.class
+	c, g := w.class, f.s.grid
 	f.checks++
 	var points int64
 	sure := false
 	if c.scores != nil {
 		points, sure = f.cachedPoints(c, i)
 	}
-	if !sure && !c.fits(f.s.grid, i) {
-		c.rule(i, &f.s.changes)
-		return false
-	}
-	if c.scores == nil {
-		points, _ = f.s.grid.pointsAt(c, i, f.s.cfg.Policy)
+	if !sure {
+		if !c.fitsRow(&g.rows[c.view][i]) || c.devices != nil && !c.devicesFit(g, i) {
+			c.rule(i, &f.s.changes)
+			return false
+		}
+		if c.scores == nil {
+			points, _ = g.pointsAt(c, i, f.s.cfg.Policy)
+		}
 	}
 	if f.neighbours != nil {
 		if w.limited && f.full(w, i) {

@@ -11,6 +11,8 @@ import (
 // promised there beyond it.
 type site struct {
 	machine *cell.Machine
+	// name is the machine's.
+	name string
 	// order is the site's place in the shuffled walk: a hash of seed and name.
 	order uint64
 	// slot is its index in sites.walk and in all arrays of the grid; -1: the
@@ -55,11 +57,11 @@ func newSites(c *cell.Cell, seed uint64) *sites {
 }
 
 func compareSites(a, b *site) int {
-	return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.machine.Name(), b.machine.Name()))
+	return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.name, b.name))
 }
 
 func (s *sites) enter(m *cell.Machine) *site {
-	t := &site{machine: m, order: mix(s.seed ^ hashString(m.Name()))}
+	t := &site{machine: m, name: m.Name(), order: mix(s.seed ^ hashString(m.Name()))}
 	s.byName[m.Name()] = t
 	return t
 }
