@@ -1,6 +1,11 @@
 package scheduler
 
-import "borg/borgmaster/cell"
+import (
+	"slices"
+	"strings"
+
+	"borg/borgmaster/cell"
+)
 
 // Weights of the parts of a score, in points. Fullness gives 0 to fullPoints;
 // the others are measured against it.
@@ -39,6 +44,18 @@ const (
 var policyNames = [numPolicies]string{"hybrid", "best-fit", "worst-fit"}
 
 func (p Policy) String() string { return policyNames[p] }
+
+// ParsePolicy reads the name of a policy; empty is the default one.
+func ParsePolicy(name string) (p Policy, ok bool) {
+	if name == "" {
+		return Hybrid, true
+	}
+	at := slices.Index(policyNames[:], name)
+	return Policy(max(at, 0)), at >= 0
+}
+
+// PolicyWords lists the policies for people.
+func PolicyWords() string { return strings.Join(policyNames[:], ", ") }
 
 // Score says how good a feasible place is, by parts; more is better. All parts
 // are points in fixed point: integers, so that they are the same everywhere.

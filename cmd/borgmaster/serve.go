@@ -26,6 +26,7 @@ import (
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/door"
+	"borg/scheduler"
 )
 
 // drainTimeout is how long a replica that stops waits for calls under way.
@@ -41,6 +42,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringSliceFlag{Name: "operator", Usage: "`USER` who may change machines and members (default: the user who runs this, root, admin)"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
+			&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
 		),
 		Before: cli.ApplyConfig,
@@ -73,6 +75,9 @@ func serve(ctx *ucli.Context) error {
 	}
 	if period := ctx.Duration("poll-period"); period <= 0 {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
+	}
+	if _, err := policyFlag(ctx); err != nil {
+		return err
 	}
 	for _, flag := range []string{"listen", "pprof"} {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
