@@ -288,13 +288,20 @@ func (e *explanation) stopping(machine string, d dimension) (held int64) {
 // evictable is how much of d lower bands hold on the machine of that name: not
 // enough together with what is free, or they would have given way.
 func (e *explanation) evictable(machine string, d dimension) (n int64) {
-	t := e.s.sites.byName[machine]
-	if t == nil || e.want.inSet {
-		return 0
-	}
-	for _, u := range e.units(e.want, t) {
-		if u.tasks > 0 {
-			n += d.of(&u.res)
+	for _, at := range e.spots {
+		if at.site.name != machine {
+			continue
+		}
+		var who []unit
+		if at.alloc != nil {
+			who = e.unitsIn(e.want, at)
+		} else if !e.want.inSet {
+			who = e.units(e.want, at.site)
+		}
+		for _, u := range who {
+			if u.tasks > 0 {
+				n += d.of(&u.res)
+			}
 		}
 	}
 	return n

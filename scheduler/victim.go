@@ -83,8 +83,11 @@ const maxExact = 12
 // lowest band. It is asked when there is no place without.
 func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok bool) {
 	c, g := w.class, f.s.grid
-	if w.inSet || f.s.dry || len(g.sites.walk) == 0 {
+	if f.s.dry || len(g.sites.walk) == 0 {
 		return spot{}, nil, false
+	}
+	if w.inSet {
+		return f.preemptInAllocs(w, index)
 	}
 	first := int32(f.start(w, index) % uint64(len(g.sites.walk)))
 	var best toll
@@ -94,7 +97,8 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 		if !f.mayMakeRoom(w, i) {
 			return false
 		}
-		units := f.giveWay(w, g.sites.walk[i])
+		t := g.sites.walk[i]
+		units := giveWay(f.units(w, t), &w.need.Resources, f.free(w, spot{site: t}))
 		if units == nil {
 			return false
 		}
@@ -117,6 +121,43 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 	r := newRing(c.static.fits, g.usable, first)
 	for i := r.next(); i >= 0; i = r.next() {
 		if try(i) {
+			break
+		}
+	}
+	return at, victims, ok
+}
+
+// preemptInAllocs is preempt for a task that has to run in an alloc: who gives
+// way runs in the same one.
+func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit, ok bool) {
+	key, _ := w.line.job.AllocSet()
+	set := f.c.AllocSet(key)
+	if set == nil || set.NumAllocs() == 0 {
+		return spot{}, nil, false
+	}
+	r, c, g := f.s.roomsOf(set), w.class, f.s.grid
+	n := set.NumAllocs()
+	i := uint32(f.start(w, index) % uint64(n))
+	var best toll
+	found := 0
+	for range n {
+		slot, a := r.slots[i], set.Alloc(i)
+		if i++; i == n {
+			i = 0
+		}
+		f.checks++
+		if slot < 0 || !g.usable.has(slot) || !c.static.fits.has(slot) || w.limited && f.full(w, slot) {
+			continue
+		}
+		here := spot{g.sites.walk[slot], a}
+		units := giveWay(f.unitsIn(w, here), &w.need.Resources, f.free(w, here))
+		if units == nil {
+			continue
+		}
+		if t := tollOf(units); !ok || t.compare(best) < 0 {
+			at, victims, best, ok = here, units, t, true
+		}
+		if found++; found >= f.s.cfg.Enough {
 			break
 		}
 	}
@@ -174,12 +215,9 @@ func countEvictable(m *cell.Machine) evictable {
 	return e
 }
 
-// giveWay returns who on a machine would make room, at the least toll that was
-// found; nil when that is not enough. An empty machine needs nobody.
-func (f *search) giveWay(w *want, t *site) []unit {
-	units := f.units(w, t)
-	free := f.free(w, spot{site: t})
-	need := &w.need.Resources
+// giveWay returns who of some units would make room for need, at the least toll
+// that was found; nil when all of them are not enough, or nobody has to.
+func giveWay(units []unit, need *cell.Resources, free cell.Resources) []unit {
 	// Lowest first, and of equals the largest, until it fits.
 	slices.SortFunc(units, func(a, b unit) int {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.tasks, b.tasks),
@@ -212,29 +250,42 @@ func (f *search) giveWay(w *want, t *site) []unit {
 func (f *search) units(w *want, t *site) []unit {
 	c := w.class
 	var units []unit
-	promised := func(id cell.CopyID) bool { return slices.Contains(t.promised.Victims, id) }
 	for p := range t.machine.Copies() {
-		if p.Alloc() != nil || p.Claimed() || p.Waits() || promised(p.ID()) {
-			continue
+		if u, ok := copyUnit(c, t, p); ok && p.Alloc() == nil {
+			units = append(units, u)
 		}
-		u := unit{id: p.ID(), priority: stoppingPriority, res: p.Resources(), ports: p.Ports()}
-		switch {
-		case p.Current():
-			if c.never || !cell.MayPreempt(c.priority, p.Priority()) {
-				continue
-			}
-			u.priority, u.tasks = p.Priority(), 1
-		case p.State() != borgpb.AttemptState_ATTEMPT_STATE_STOPPING:
-			continue
-		}
-		units = append(units, u)
 	}
 	for a := range t.machine.Allocs() {
-		if u, ok := allocUnit(c, t, a); ok && !promised(u.id) {
+		if u, ok := allocUnit(c, t, a); ok && !slices.Contains(t.promised.Victims, u.id) {
 			units = append(units, u)
 		}
 	}
 	return units
+}
+
+// unitsIn lists what may be asked to give way to w in an alloc.
+func (f *search) unitsIn(w *want, at spot) []unit {
+	var units []unit
+	for p := range at.alloc.Copies() {
+		if u, ok := copyUnit(w.class, at.site, p); ok {
+			units = append(units, u)
+		}
+	}
+	return units
+}
+
+// copyUnit is one copy, if it may be asked: nobody was promised its room, and
+// it waits for nobody's itself.
+func copyUnit(c *class, t *site, p *cell.Copy) (u unit, ok bool) {
+	if p.Claimed() || p.Waits() || slices.Contains(t.promised.Victims, p.ID()) {
+		return u, false
+	}
+	u = unit{id: p.ID(), priority: stoppingPriority, res: p.Resources(), ports: p.Ports()}
+	if p.Current() {
+		u.priority, u.tasks = p.Priority(), 1
+		return u, !c.never && cell.MayPreempt(c.priority, p.Priority())
+	}
+	return u, p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING
 }
 
 // allocUnit is an alloc with everything in it.
