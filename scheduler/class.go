@@ -87,17 +87,26 @@ type classes struct {
 	key, staticKey []byte
 }
 
-// maxClasses bounds what is remembered of things that do not wait any more.
-const maxClasses = 1 << 16
+// maxClasses and maxCandidateBytes bound what is remembered of things that do
+// not wait any more.
+const (
+	maxClasses        = 1 << 16
+	maxCandidateBytes = 256 << 20
+)
 
 func newClasses() *classes { return &classes{byContent: make(map[string]*class)} }
 
 // trim forgets everything when too much is remembered. It costs one search a
 // class.
-func (cs *classes) trim() {
-	if len(cs.byContent) > maxClasses {
-		clear(cs.byContent)
+func (cs *classes) trim(g *grid) {
+	if len(cs.byContent) <= min(maxClasses, maxCandidateBytes/(len(g.sites.walk)/8+1)) {
+		return
 	}
+	clear(cs.byContent)
+	for _, c := range g.cached {
+		c.scores = nil
+	}
+	g.cached = nil
 }
 
 // of returns the class of w.

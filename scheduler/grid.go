@@ -397,5 +397,6 @@ func (g *grid) all(b bitset) {
 	}
 }
 
-// maxStatics bounds what is remembered of constraints.
+// maxStatics bounds what is remembered of constraints, beside those of live
+// jobs.
 const maxStatics = 1 << 14

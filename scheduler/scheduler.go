@@ -365,7 +365,7 @@ func (s *Scheduler) open(c *cell.Cell) {
 		s.grid = newGrid(s.sites)
 		s.askAll(c)
 		s.enroll(c)
-	case s.renumbered || len(s.grid.statics) > maxStatics:
+	case s.renumbered || len(s.grid.statics)+len(s.grid.facts) > maxStatics+4*len(s.rarities.byContent):
 		s.tally = tally{}
 		s.grid.rebuild()
 		s.changes.all()
@@ -393,7 +393,7 @@ func (s *Scheduler) attend(c *cell.Cell) {
 		}
 		return true
 	})
-	s.classes.trim()
+	s.classes.trim(s.grid)
 	if len(s.gangs) > maxRemembered {
 		clear(s.gangs)
 	}
