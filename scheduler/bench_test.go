@@ -353,3 +353,20 @@ func BenchmarkCompact(b *testing.B) {
 		b.ReportMetric(sums[exhaustive]/5/1000, "sched.hybrid.compacted_ratio")
 	}
 }
+
+// BenchmarkPreempt places production tasks on a full cell of 10,000 machines:
+// most need others to give way.
+func BenchmarkPreempt(b *testing.B) {
+	for range b.N {
+		w := full(b, workload{seed: 1, machines: 10_000, tasks: 150_000, fillPercent: 95})
+		w.take(b, &spent{}, submitJob("zoe", "prod", service(5000, 240, 6000, 16<<30)))
+		before, sp := w.s.Stats(), &spent{}
+		for range 20 {
+			w.online(b, sp)
+		}
+		after := w.s.Stats()
+		b.ReportMetric(float64(sp.placed)/sp.cpu.Seconds(), "sched.preempt.placements_per_cpu_s")
+		b.ReportMetric(float64(after.Preempted-before.Preempted)/float64(sp.placed), "sched.preempt.victims_per_placement")
+		b.Logf("%d placed, %v CPU, %v", sp.placed, sp.cpu, sp.time)
+	}
+}

@@ -147,6 +147,7 @@ func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
 		p.s.stats.Preempted += u.tasks
 	}
 	pr.res = pr.res.Sub(freed.Min(pr.res))
+	p.s.grid.evictable[pr.site.slot].known = false
 }
 
 // promise keeps a promise in the overlay and in the arrays.

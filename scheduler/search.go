@@ -21,6 +21,8 @@ type search struct {
 	bestPoints int64
 	found      int
 
+	// unitSpace is scratch of preemption.
+	unitSpace []unit
 	// placement, inDomain and inAlloc are scratch of the cell's own test.
 	placement cell.Placement
 	inAlloc   cell.Overlay

@@ -98,15 +98,14 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 			return false
 		}
 		t := g.sites.walk[i]
-		units := giveWay(f.units(w, t), &w.need.Resources, f.free(w, spot{site: t}))
-		if units == nil {
-			return false
-		}
-		if t := tollOf(units); !ok || t.compare(best) < 0 {
-			at, victims, best, ok = spot{site: g.sites.walk[i]}, units, t, true
-		}
 		found++
-		return found >= f.s.cfg.Enough
+		units := giveWay(f.units(w, t), &w.need.Resources, f.free(w, spot{site: t}), limitOf(best, ok))
+		if units != nil {
+			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				at, victims, best, ok = spot{site: t}, units, toll, true
+			}
+		}
+		return ok && found >= enoughVictims(f.s.cfg.Enough)
 	}
 	if c.blocked && !c.whole {
 		if changed, known := f.s.changes.since(c.seen, first); known {
@@ -125,6 +124,18 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 		}
 	}
 	return at, victims, ok
+}
+
+// enoughVictims is how many machines are looked at closely: a close look costs as
+// much as many scores do.
+func enoughVictims(enough int) int { return enough/4 + 1 }
+
+// limitOf is the toll to beat.
+func limitOf(best toll, ok bool) *toll {
+	if !ok {
+		return nil
+	}
+	return &best
 }
 
 // preemptInAllocs is preempt for a task that has to run in an alloc: who gives
@@ -150,14 +161,13 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 			continue
 		}
 		here := spot{g.sites.walk[slot], a}
-		units := giveWay(f.unitsIn(w, here), &w.need.Resources, f.free(w, here))
-		if units == nil {
-			continue
+		units := giveWay(f.unitsIn(w, here), &w.need.Resources, f.free(w, here), limitOf(best, ok))
+		if units != nil {
+			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				at, victims, best, ok = here, units, toll, true
+			}
 		}
-		if t := tollOf(units); !ok || t.compare(best) < 0 {
-			at, victims, best, ok = here, units, t, true
-		}
-		if found++; found >= f.s.cfg.Enough {
+		if found++; ok && found >= enoughVictims(f.s.cfg.Enough) {
 			break
 		}
 	}
@@ -169,7 +179,7 @@ func (f *search) mayMakeRoom(w *want, i int32) bool {
 	c, g := w.class, f.s.grid
 	e := &g.evictable[i]
 	if !e.known {
-		*e = countEvictable(g.sites.walk[i].machine)
+		*e = countEvictable(g.sites.walk[i])
 	}
 	if e.lowest >= c.priority || c.never && e.lowest != stoppingPriority {
 		return false
@@ -185,9 +195,14 @@ func (f *search) mayMakeRoom(w *want, i int32) bool {
 	return q.cpuMilli <= r.cpuMilli+e.cpuMilli && q.memBytes <= r.memBytes+e.memBytes && q.diskBytes <= r.diskBytes+e.diskBytes
 }
 
-func countEvictable(m *cell.Machine) evictable {
+// countEvictable leaves out whose room is promised already, or who waits for
+// others.
+func countEvictable(t *site) evictable {
 	e := evictable{lowest: 1 << 20, known: true}
-	take := func(priority int32, res *cell.Resources) {
+	take := func(id cell.CopyID, priority int32, res *cell.Resources) {
+		if slices.Contains(t.promised.Victims, id) {
+			return
+		}
 		e.lowest = min(e.lowest, priority)
 		if priority < prodPriority {
 			e.cpuMilli += res.CPUMilli
@@ -195,8 +210,8 @@ func countEvictable(m *cell.Machine) evictable {
 			e.diskBytes += res.DiskBytes
 		}
 	}
-	for p := range m.Copies() {
-		if p.Alloc() != nil {
+	for p := range t.machine.Copies() {
+		if p.Alloc() != nil || p.Claimed() || p.Waits() {
 			continue
 		}
 		priority := p.Priority()
@@ -204,20 +219,26 @@ func countEvictable(m *cell.Machine) evictable {
 			priority = stoppingPriority
 		}
 		res := p.Resources()
-		take(priority, &res)
+		take(p.ID(), priority, &res)
 	}
-	for a := range m.Allocs() {
-		if a.Machine() == m {
+	for a := range t.machine.Allocs() {
+		if a.Machine() == t.machine && len(a.After()) == 0 {
 			res := a.Capacity()
-			take(a.Set().Priority(), &res)
+			take(allocID(a), a.Set().Priority(), &res)
 		}
 	}
 	return e
 }
 
+// allocID names an alloc as a victim.
+func allocID(a *cell.Alloc) cell.CopyID {
+	return cell.CopyID{Job: a.Set().UID(), Index: a.Index(), Attempt: a.Attempt()}
+}
+
 // giveWay returns who of some units would make room for need, at the least toll
-// that was found; nil when all of them are not enough, or nobody has to.
-func giveWay(units []unit, need *cell.Resources, free cell.Resources) []unit {
+// that was found; nil when all of them are not enough, nobody has to, or it would
+// be no better than limit.
+func giveWay(units []unit, need *cell.Resources, free cell.Resources, limit *toll) []unit {
 	// Lowest first, and of equals the largest, until it fits.
 	slices.SortFunc(units, func(a, b unit) int {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.tasks, b.tasks),
@@ -236,12 +257,15 @@ func giveWay(units []unit, need *cell.Resources, free cell.Resources) []unit {
 	}
 	// All of that band may be needed; nobody of a higher one is.
 	band := bandOf(units[n-1].priority)
+	if limit != nil && band > limit.band {
+		return nil
+	}
 	for n < len(units) && bandOf(units[n].priority) == band {
 		n++
 	}
 	units = units[:n]
 	if len(units) <= maxExact {
-		return fewest(units, need, free)
+		return fewest(units, need, free, limit)
 	}
 	return prune(units, need, free)
 }
@@ -249,9 +273,12 @@ func giveWay(units []unit, need *cell.Resources, free cell.Resources) []unit {
 // units lists what may be asked to give way to w on a machine.
 func (f *search) units(w *want, t *site) []unit {
 	c := w.class
-	var units []unit
+	units := f.unitSpace[:0]
 	for p := range t.machine.Copies() {
-		if u, ok := copyUnit(c, t, p); ok && p.Alloc() == nil {
+		if p.Alloc() != nil {
+			continue
+		}
+		if u, ok := copyUnit(c, t, p); ok {
 			units = append(units, u)
 		}
 	}
@@ -260,6 +287,7 @@ func (f *search) units(w *want, t *site) []unit {
 			units = append(units, u)
 		}
 	}
+	f.unitSpace = units
 	return units
 }
 
@@ -294,7 +322,7 @@ func allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
 	if a.Machine() != t.machine || len(a.After()) > 0 || c.never || !cell.MayPreempt(c.priority, set.Priority()) {
 		return u, false
 	}
-	u = unit{id: cell.CopyID{Job: set.UID(), Index: a.Index(), Attempt: a.Attempt()}, priority: set.Priority(), tasks: 1, res: a.Capacity()}
+	u = unit{id: allocID(a), priority: set.Priority(), tasks: 1, res: a.Capacity()}
 	for p := range a.Copies() {
 		if p.Claimed() || p.Waits() || p.Current() && !cell.MayPreempt(c.priority, p.Priority()) {
 			return u, false
@@ -307,25 +335,47 @@ func allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
 	return u, true
 }
 
-// fewest tries all subsets and returns the one of the least toll.
-func fewest(units []unit, need *cell.Resources, free cell.Resources) []unit {
-	var best []unit
-	var least toll
-	var chosen []unit
-	for set := 1; set < 1<<len(units); set++ {
-		chosen = chosen[:0]
-		room := free
-		for i := range units {
-			if set&(1<<i) != 0 {
-				chosen = append(chosen, units[i])
-				room = room.Add(units[i].res)
-			}
+// fewest returns the set of the least toll below a limit; nil when there is
+// none. It tries all sets, but for those that cannot be enough or are too dear
+// already.
+func fewest(units []unit, need *cell.Resources, free cell.Resources, limit *toll) []unit {
+	// rest[i] is what units[i:] would free.
+	var rest [maxExact + 1]cell.Resources
+	for i := len(units) - 1; i >= 0; i-- {
+		rest[i] = rest[i+1].Add(units[i].res)
+	}
+	best, least := 0, limit
+	var dearer toll
+	var try func(i, set int, room cell.Resources, t toll)
+	try = func(i, set int, room cell.Resources, t toll) {
+		if least != nil && t.compare(*least) >= 0 {
+			return
 		}
-		if t := tollOf(chosen); (best == nil || t.compare(least) < 0) && need.Fits(room) {
-			best, least = slices.Clone(chosen), t
+		if need.Fits(room) {
+			best, dearer = set, t
+			least = &dearer
+			return
+		}
+		if i == len(units) || !need.Fits(room.Add(rest[i])) {
+			return
+		}
+		u := &units[i]
+		with := toll{tasks: t.tasks + u.tasks, priority: max(t.priority, u.priority), units: t.units + 1}
+		with.band = bandOf(with.priority)
+		try(i+1, set|1<<i, room.Add(u.res), with)
+		try(i+1, set, room, t)
+	}
+	try(0, 0, free, toll{band: -1, priority: stoppingPriority})
+	if best == 0 {
+		return nil
+	}
+	var chosen []unit
+	for i := range units {
+		if best&(1<<i) != 0 {
+			chosen = append(chosen, units[i])
 		}
 	}
-	return best
+	return chosen
 }
 
 // prune takes everybody and lets go who is not needed, the dearest first.
