@@ -413,9 +413,10 @@ func (l *line) measure() {
 	}
 }
 
-// dismiss forgets a line that waits for nothing.
+// dismiss forgets a line that waits for nothing. One that is dirty may wait for
+// something yet: who forgot it would make another line of the same job.
 func (s *Scheduler) dismiss(l *line) {
-	if len(l.indices) == 0 && l.promised == 0 && s.queue.byUID[l.uid] == l {
+	if !l.dirty && len(l.indices) == 0 && l.promised == 0 && s.queue.byUID[l.uid] == l {
 		s.disperse(l)
 		delete(s.queue.byUID, l.uid)
 	}

@@ -26,6 +26,7 @@ import (
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
 //	kill|kill-allocs USER/NAME
+//	resize USER/NAME n=N
 //	finish TASK                           its borglet says that it ended well
 //	catch-up                              the copy takes in the log
 //	pass                                  one pass; what it decided
@@ -229,6 +230,8 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: data}}})))
 	case "kill":
 		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}})))
+	case "resize":
+		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(o.number("n", 1))}}})))
 	case "kill-allocs":
 		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}})))
 	case "finish":
