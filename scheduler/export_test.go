@@ -85,6 +85,11 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 			}
 		}
 	}
+	for _, l := range s.queue.list {
+		if len(l.indices) > 0 && s.queue.byUID[l.uid] != l {
+			return fmt.Errorf("%s waits in two lines", l.key)
+		}
+	}
 	for _, l := range s.queue.byUID {
 		if l.dirty {
 			continue

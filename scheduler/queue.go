@@ -344,6 +344,8 @@ func (s *Scheduler) refresh(c *cell.Cell) {
 
 func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
 	s.disperse(l)
+	// As a whole it may be another.
+	delete(s.gangs, l.uid)
 	l.indices = l.indices[:0]
 	defer s.dismiss(l)
 	if !s.present(c, l) {

@@ -273,7 +273,15 @@ func TestMemoryChangesNothing(t *testing.T) {
 // randomChange does one thing to the cell; it may be refused.
 func randomChange(rt *rapid.T, w *world, step int) {
 	name := fmt.Sprintf("m%d", rapid.IntRange(0, 8).Draw(rt, "machine"))
-	switch rapid.IntRange(0, 6).Draw(rt, "change") {
+	switch rapid.IntRange(0, 8).Draw(rt, "change") {
+	case 7:
+		w.do(asUser("ann", &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{
+			User: "ann", Name: fmt.Sprintf("j%d", rapid.IntRange(0, 4).Draw(rt, "job")), Tasks: uint32(rapid.IntRange(1, 6).Draw(rt, "tasks")),
+		}}}))
+	case 8:
+		w.do(asUser("ann", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{
+			User: "ann", Name: fmt.Sprintf("j%d", rapid.IntRange(0, 4).Draw(rt, "job")),
+		}}}))
 	case 0:
 		w.do(addMachine(name, randomMachine(rt)))
 	case 1:
