@@ -2,125 +2,371 @@ package scheduler_test
 
 import (
 	"fmt"
+	"runtime"
+	"slices"
+	"syscall"
 	"testing"
 	"time"
 
 	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
 	"borg/scheduler"
 )
 
-// bigWorld is a cell of n machines in racks of 40 and power domains of 400, and
-// jobs of all sizes that together ask for about two thirds of it.
-func bigWorld(tb testing.TB, machines int) (*world, int) {
-	w := newWorld(tb, scheduler.Config{Seed: 1})
-	for i := range machines {
-		w.must(tb, addMachine(fmt.Sprintf("m%05d", i), machineSpec(
-			int64(16+16*(i%3))*1000, int64(64+64*(i%3))<<30,
-			fmt.Sprintf("rack=r%d", i/40), fmt.Sprintf("power=p%d", i/400), fmt.Sprintf("gen=%d", i%5),
-		)))
-	}
-	tasks := 0
-	for i := 0; tasks < machines*10; i++ {
-		n := uint32(1 + (i*i*7)%200)
-		spec := service(n, []int32{100, 110, 200, 360}[i%4], int64(200+(i%8)*400), int64(1+(i%6)*2)<<30)
-		if i%5 == 0 {
-			spec.Task.Constraints = constraints([]string{fmt.Sprintf("gen>=%d", i%4)}, false)
-		}
-		if i%7 == 0 {
-			spec.Task.Ports = []string{"http"}
-		}
-		w.must(tb, submitJob(fmt.Sprintf("user%d", i%9), fmt.Sprintf("job%d", i), spec))
-		tasks += int(n)
-	}
-	w.catchUp()
-	return w, tasks
+// spent is what a scheduler did for a workload, and what it took: its own time,
+// not that of the cell that applies the batches.
+type spent struct {
+	placed int
+	time   time.Duration
+	// cpu is of the whole process, the collector too: on a machine that others
+	// use it says more than time.
+	cpu time.Duration
 }
 
-// BenchmarkPlace fills an empty cell. What counts is the scheduler's own time:
-// passes, and taking in what became of them; not the cell's.
-func BenchmarkPlace(b *testing.B) {
-	for _, size := range []struct {
-		machines int
-		metric   string
-	}{
-		{1000, "scheduler.place_1000.tasks_per_s"},
-		{5000, "scheduler.place.tasks_per_s"},
-		{10000, "scheduler.place_10000.tasks_per_s"},
-	} {
-		b.Run(fmt.Sprintf("machines=%d", size.machines), func(b *testing.B) {
-			placed, spent := 0, time.Duration(0)
-			for range b.N {
-				w, tasks := bigWorld(b, size.machines)
-				n, d := fill(b, w)
-				if n < tasks/2 {
-					b.Fatalf("placed %d of %d tasks", n, tasks)
-				}
-				placed += n
-				spent += d
-			}
-			b.ReportMetric(float64(placed)/spent.Seconds(), size.metric)
-		})
-	}
+// measure adds what f takes.
+func (s *spent) measure(f func()) {
+	began, cpu := time.Now(), cpuTime()
+	f()
+	s.time += time.Since(began)
+	s.cpu += cpuTime() - cpu
 }
 
-// fill places what there is room for, and says how many and in what time.
-func fill(b *testing.B, w *world) (placed int, spent time.Duration) {
-	for {
-		began := time.Now()
-		batch := w.s.Pass(w.copy)
-		spent += time.Since(began)
-		if batch.ID == 0 {
-			if !batch.More {
-				return placed, spent
-			}
+func cpuTime() time.Duration {
+	var u syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
+		panic(err)
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}
+
+// loaded makes a cell of a workload in which nothing has a place yet.
+func loaded(tb testing.TB, wl workload) *cell.Cell {
+	tb.Helper()
+	w := &world{cell: cell.New("bench", 1), wallNs: 1_800_000_000_000_000_000, timeNs: 1e9}
+	for _, op := range wl.ops() {
+		w.must(tb, op)
+		w.log = w.log[:0]
+	}
+	w.cell.Flush(nil)
+	return w.cell
+}
+
+// packSome lets a scheduler that was just made place a workload in a cell in
+// which nothing runs, until so many have places. The cell is the scheduler's
+// copy as well.
+func packSome(tb testing.TB, c *cell.Cell, cfg scheduler.Config, most int) (*spent, *scheduler.Scheduler) {
+	cfg.BatchCount = min(most, 1000)
+	cfg.PassChecks = 1 << 30
+	sp, s := &spent{}, (*scheduler.Scheduler)(nil)
+	w := &world{cell: c, copy: c, wallNs: c.WallNs(), timeNs: c.TimeNs()}
+	sp.measure(func() {
+		var err error
+		if s, err = scheduler.New(cfg); err != nil {
+			tb.Fatal(err)
+		}
+	})
+	for sp.placed < most {
+		var b scheduler.Batch
+		sp.measure(func() { b = s.Pass(c) })
+		if b.ID == 0 && !b.More {
+			break
+		}
+		if b.ID == 0 {
 			continue
 		}
-		r := w.do(assign(batch.Assign))
-		began = time.Now()
-		refused := w.s.Settle(w.copy, batch.ID, r)
-		spent += time.Since(began)
-		if refused.Count > 0 {
-			b.Fatalf("refused: %v", refused.First)
+		r, events := w.apply(assign(b.Assign))
+		sp.measure(func() {
+			s.Observe(c, events)
+			refused := s.Settle(c, b.ID, r)
+			if refused.Count > 0 {
+				tb.Fatalf("refused: %v", refused.First)
+			}
+			sp.placed += refused.Of
+		})
+		c.Flush(nil)
+	}
+	return sp, s
+}
+
+func pack(tb testing.TB, c *cell.Cell, cfg scheduler.Config) (*spent, *scheduler.Scheduler) {
+	tb.Helper()
+	return packSome(tb, c, cfg, 1<<30)
+}
+
+// again makes another cell of one's records.
+func again(tb testing.TB, c *cell.Cell) *cell.Cell {
+	tb.Helper()
+	o, err := cell.Load(c.Records())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	return o
+}
+
+func (s *spent) perPlacement() float64 { return s.cpu.Seconds() / float64(s.placed) }
+
+// workload10k is what most figures are of.
+var workload10k = workload{seed: 1, machines: 10_000, tasks: 150_000}
+
+// BenchmarkScratch packs 150,000 tasks onto 10,000 machines from nothing, then
+// does it with each technique off. What is slow is cut off after so many
+// placements and compared by the CPU time of one.
+func BenchmarkScratch(b *testing.B) {
+	empty := loaded(b, workload10k)
+	base := scheduler.Config{Seed: 1}
+	const all = 1 << 20
+	for range b.N {
+		// The first one warms up the heap, as the cell that a scheduler follows
+		// has long done.
+		pack(b, again(b, empty), base)
+		on, s := pack(b, again(b, empty), base)
+		report(b, "sched.scratch.10k", on, s)
+		for _, v := range []struct {
+			name string
+			most int
+			cfg  scheduler.Config
+		}{
+			{"no_classes", 20_000, scheduler.Config{Seed: 1, NoClasses: true}},
+			{"no_sampling", 20_000, scheduler.Config{Seed: 1, Enough: all}},
+			{"no_sampling_no_score_cache", 20_000, scheduler.Config{Seed: 1, Enough: all, NoScoreCache: true}},
+			{"all_off", 1_000, scheduler.Config{Seed: 1, Enough: all, NoClasses: true, NoScoreCache: true}},
+		} {
+			off, _ := packSome(b, again(b, empty), v.cfg, v.most)
+			b.ReportMetric(off.perPlacement()/on.perPlacement(), "sched."+v.name+"_over_on.10k.ratio")
 		}
-		placed += refused.Of
-		w.catchUp()
+		b.ReportMetric(plainPerPlacement(again(b, empty), 20)/on.perPlacement(), "sched.plain_over_on.10k.ratio")
 	}
 }
 
-// BenchmarkOnlinePass is the pass that a scheduler makes all day: a full cell
-// of 5,000 machines in which 20 classes of tasks wait, and one machine changed.
-func BenchmarkOnlinePass(b *testing.B) {
-	w, _ := bigWorld(b, 5000)
-	for i := range 20 {
-		w.must(b, submitJob("zoe", fmt.Sprintf("huge%d", i), service(10, 200, int64(100+i)*1000, 1<<30)))
+// report gives the figures of one packing.
+func report(b *testing.B, name string, sp *spent, s *scheduler.Scheduler) {
+	st := s.Stats()
+	b.ReportMetric(sp.time.Seconds(), name+".seconds")
+	b.ReportMetric(sp.cpu.Seconds(), name+".cpu_seconds")
+	b.ReportMetric(float64(sp.placed), name+".placed")
+	b.ReportMetric(float64(sp.placed)/sp.cpu.Seconds(), name+".placements_per_cpu_s")
+	b.ReportMetric(float64(st.Looked)/float64(st.Placed), name+".looked_per_placement")
+	if n := st.CacheHits + st.CacheMisses; n > 0 {
+		b.ReportMetric(100*float64(st.CacheHits)/float64(n), name+".cache_hit_percent")
 	}
-	w.settleAll(b)
-	spent := time.Duration(0)
-	b.ResetTimer()
-	for i := range b.N {
-		w.must(b, machineOp("set", options{name: "m00007", words: map[string]string{"touched": fmt.Sprint(i)}}))
-		w.catchUp()
-		began := time.Now()
-		batch := w.s.Pass(w.copy)
-		spent += time.Since(began)
-		if batch.ID != 0 {
-			b.Fatalf("placed %v", batch.Assign)
+}
+
+// plainPerPlacement is the CPU time of the reference for a few tasks.
+func plainPerPlacement(c *cell.Cell, tasks int) float64 {
+	p := newPlain(c)
+	n, began := 0, cpuTime()
+	for j, index := range c.Pending() {
+		if _, inside := j.AllocSet(); inside || j.NumTasks() > 1 {
+			continue
+		}
+		p.best(j, index)
+		if n++; n == tasks {
+			break
 		}
 	}
-	b.ReportMetric(float64(spent.Microseconds())/float64(b.N), "scheduler.online_pass_us")
+	return (cpuTime() - began).Seconds() / float64(n)
+}
+
+// BenchmarkExhaustive looks at all machines for every task.
+func BenchmarkExhaustive(b *testing.B) {
+	empty := loaded(b, workload10k)
+	for range b.N {
+		sp, s := pack(b, again(b, empty), scheduler.Config{Seed: 1, Enough: 1 << 20})
+		report(b, "sched.exhaustive.10k", sp, s)
+	}
+}
+
+// BenchmarkDistinct packs 150,000 jobs of one task each, no two alike.
+func BenchmarkDistinct(b *testing.B) {
+	empty := loaded(b, workload{seed: 1, machines: 10_000, tasks: 150_000, distinct: true})
+	for range b.N {
+		sp, s := pack(b, again(b, empty), scheduler.Config{Seed: 1})
+		report(b, "sched.distinct.10k", sp, s)
+	}
+}
+
+// BenchmarkGrowth packs 1,000,000 tasks onto 100,000 machines, and 15,000 onto
+// 1,000, for what a placement costs in each.
+func BenchmarkGrowth(b *testing.B) {
+	for range b.N {
+		small, _ := pack(b, loaded(b, workload{seed: 1, machines: 1_000, tasks: 10_000}), scheduler.Config{Seed: 1})
+		large, s := pack(b, loaded(b, workload{seed: 1, machines: 100_000, tasks: 1_000_000}), scheduler.Config{Seed: 1})
+		report(b, "sched.scratch.100k", large, s)
+		b.ReportMetric(large.perPlacement()/small.perPlacement(), "sched.growth.100k_over_1k.ratio")
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		b.ReportMetric(float64(m.Sys), "sched.scratch.100k.process_bytes")
+	}
+}
+
+// full is a cell in which a workload runs, and its scheduler.
+func full(tb testing.TB, wl workload) *world {
+	c := loaded(tb, wl)
+	_, s := pack(tb, c, scheduler.Config{Seed: 1})
+	return &world{cell: c, copy: c, s: s, wallNs: c.WallNs(), timeNs: c.TimeNs()}
+}
+
+// take applies an op and lets the scheduler see it.
+func (w *world) take(tb testing.TB, sp *spent, op *borgpb.Op) {
+	r, events := w.apply(op)
+	if r.GetRefusal() != nil {
+		tb.Fatal(r.GetRefusal())
+	}
+	sp.measure(func() { w.s.Observe(w.cell, events) })
+	w.cell.Flush(nil)
+}
+
+// online makes one pass and applies what it decided.
+func (w *world) online(tb testing.TB, sp *spent) {
+	var b scheduler.Batch
+	sp.measure(func() { b = w.s.Pass(w.cell) })
+	if b.ID == 0 {
+		return
+	}
+	r, events := w.apply(assign(b.Assign))
+	w.s.Observe(w.cell, events)
+	if refused := w.s.Settle(w.cell, b.ID, r); refused.Count > 0 {
+		tb.Fatalf("refused: %v", refused.First)
+	}
+	sp.placed += len(b.Assign.Assignments)
+}
+
+// BenchmarkOnline is what a scheduler does all day, on a full cell of 10,000
+// machines: a pass for 200 tasks of 20 classes that have just come, two of
+// which fit nowhere, and one for a single task. What is measured is taking in
+// what came, and the pass.
+func BenchmarkOnline(b *testing.B) {
+	for range b.N {
+		w := full(b, workload10k)
+		runtime.GC()
+		n := 0
+		var passes, passesCPU []float64
+		for range 100 {
+			sp := &spent{}
+			for i := range 20 {
+				cpuMilli := int64(100 + i*50)
+				if i >= 18 {
+					cpuMilli = 200_000
+				}
+				w.take(b, sp, submitJob("zoe", fmt.Sprintf("online%d", n), service(10, []int32{110, 200}[i%2], cpuMilli, int64(i+1)<<28)))
+				n++
+			}
+			w.online(b, sp)
+			passes, passesCPU = append(passes, sp.time.Seconds()), append(passesCPU, sp.cpu.Seconds())
+			for i := range 2 {
+				w.take(b, &spent{}, asUser("zoe", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "zoe", Name: fmt.Sprintf("online%d", n-1-i)}}}))
+			}
+		}
+		b.ReportMetric(1000*percentile(passes, 95), "sched.online200.p95_ms")
+		b.ReportMetric(1000*percentile(passesCPU, 50), "sched.online200.cpu_p50_ms")
+		var ones, onesCPU []float64
+		for range 1000 {
+			sp := &spent{}
+			w.take(b, sp, submitJob("zoe", fmt.Sprintf("online%d", n), service(1, 200, 300, 1<<29)))
+			n++
+			w.online(b, sp)
+			if sp.placed != 1 {
+				b.Fatal("one task found no place")
+			}
+			ones, onesCPU = append(ones, sp.time.Seconds()), append(onesCPU, sp.cpu.Seconds())
+		}
+		b.ReportMetric(1000*percentile(ones, 99), "sched.one_task.p99_ms")
+		b.ReportMetric(1000*percentile(onesCPU, 50), "sched.one_task.cpu_p50_ms")
+		w.failover(b)
+		b.ReportMetric(w.allocsPerPlacement(b), "sched.allocs_per_placement")
+	}
+}
+
+// failover is what a scheduler that was just made needs for its first placement.
+func (w *world) failover(b *testing.B) {
+	w.take(b, &spent{}, submitJob("zoe", "after-failover", service(1, 200, 300, 1<<29)))
+	sp := &spent{}
+	sp.measure(func() {
+		s, err := scheduler.New(scheduler.Config{Seed: 1})
+		if err != nil {
+			b.Fatal(err)
+		}
+		sp.placed = len(s.Pass(w.cell).Assign.GetAssignments())
+	})
+	if sp.placed == 0 {
+		b.Fatal("nothing was placed after the fail-over")
+	}
+	b.ReportMetric(1000*sp.time.Seconds(), "sched.first_after_failover.ms")
+	b.ReportMetric(1000*sp.cpu.Seconds(), "sched.first_after_failover.cpu_ms")
+}
+
+// allocsPerPlacement places 1,000 tasks of a job in one pass.
+func (w *world) allocsPerPlacement(b *testing.B) float64 {
+	w.take(b, &spent{}, submitJob("zoe", "many", service(2000, 200, 20, 1<<24)))
+	w.online(b, &spent{})
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	batch := w.s.Pass(w.cell)
+	runtime.ReadMemStats(&after)
+	return float64(after.Mallocs-before.Mallocs) / float64(len(batch.Assign.Assignments))
+}
+
+// percentile of figures, by nearest rank.
+func percentile(figures []float64, p int) float64 {
+	sorted := slices.Sorted(slices.Values(figures))
+	return sorted[min(len(sorted)*p/100, len(sorted)-1)]
 }
 
 // BenchmarkExplain asks why a task waits that fits nowhere.
 func BenchmarkExplain(b *testing.B) {
-	w, _ := bigWorld(b, 5000)
-	w.must(b, submitJob("zoe", "huge", service(1, 200, 100_000, 1<<30)))
-	w.settleAll(b)
-	b.ResetTimer()
-	for range b.N {
-		why, err := w.s.Explain(w.copy, cell.JobKey{User: "zoe", Name: "huge"}, 0)
+	w := full(b, workload{seed: 1, machines: 5_000, tasks: 75_000})
+	w.take(b, &spent{}, submitJob("zoe", "huge", service(1, 200, 200_000, 1<<30)))
+	for b.Loop() {
+		why, err := w.s.Explain(w.cell, cell.JobKey{User: "zoe", Name: "huge"}, 0)
 		if err != nil || why.Machines != 5000 || len(why.Changes) == 0 {
 			b.Fatalf("why = %+v, %v", why, err)
 		}
 	}
-	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1000, "scheduler.explain_ms")
+	b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/1000, "sched.explain_ms")
+}
+
+// BenchmarkCompact is onto how few machines the workload fits, by policy and by
+// how many machines are looked at: sums over five cells, one trial each.
+func BenchmarkCompact(b *testing.B) {
+	const all = 1 << 20
+	for range b.N {
+		sums := make(map[scheduler.Config]float64)
+		sampled, exhaustive := scheduler.Config{Seed: 1}, scheduler.Config{Seed: 1, Enough: all}
+		bestFit, worstFit := scheduler.Config{Seed: 1, Enough: all, Policy: scheduler.BestFit}, scheduler.Config{Seed: 1, Enough: all, Policy: scheduler.WorstFit}
+		for seed := range uint64(5) {
+			c := loaded(b, workload{seed: seed, machines: 1_000, tasks: 15_000, fillPercent: 60})
+			for _, cfg := range []scheduler.Config{sampled, exhaustive, bestFit, worstFit} {
+				n, ok, err := scheduler.Compact(c, cfg, seed)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if !ok {
+					b.Logf("seed %d, %v, enough %d: it does not fit onto all machines", seed, cfg.Policy, cfg.Enough)
+				}
+				b.Logf("seed %d, %v, enough %d: %d machines", seed, cfg.Policy, cfg.Enough, n)
+				sums[cfg] += float64(n)
+			}
+		}
+		b.ReportMetric(sums[sampled]/sums[exhaustive], "sched.sampled_over_all.machines_ratio")
+		b.ReportMetric(sums[exhaustive]/sums[bestFit], "sched.hybrid_over_bestfit.machines_ratio")
+		b.ReportMetric(sums[bestFit]/sums[worstFit], "sched.bestfit_over_worstfit.machines_ratio")
+		b.ReportMetric(sums[exhaustive]/5/1000, "sched.hybrid.compacted_ratio")
+	}
+}
+
+// BenchmarkPreempt places production tasks on a full cell of 10,000 machines:
+// most need others to give way.
+func BenchmarkPreempt(b *testing.B) {
+	for range b.N {
+		w := full(b, workload{seed: 1, machines: 10_000, tasks: 150_000, fillPercent: 95})
+		w.take(b, &spent{}, submitJob("zoe", "prod", service(5000, 240, 6000, 16<<30)))
+		before, sp := w.s.Stats(), &spent{}
+		for range 20 {
+			w.online(b, sp)
+		}
+		after := w.s.Stats()
+		b.ReportMetric(float64(sp.placed)/sp.cpu.Seconds(), "sched.preempt.placements_per_cpu_s")
+		b.ReportMetric(float64(after.Preempted-before.Preempted)/float64(sp.placed), "sched.preempt.victims_per_placement")
+		b.Logf("%d placed, %v CPU, %v", sp.placed, sp.cpu, sp.time)
+	}
 }

@@ -181,7 +181,7 @@ func (e *explanation) tryLimits(asked request, try func(string, request)) {
 		for i := range e.spots {
 			e.anySpot(i, func(at spot) bool {
 				if e.probe(e.want, &r, at) == cell.FitOK {
-					if n := e.inDomain(e.want, at, cell.DomainKind(kind)) + 1; least == 0 || n < least {
+					if n := uint32(e.inDomain(at.site.slot, cell.DomainKind(kind))) + 1; least == 0 || n < least {
 						least = n
 					}
 				}

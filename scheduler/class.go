@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"encoding/binary"
+	"math"
 	"slices"
 
 	"borg/borgmaster/cell"
@@ -28,13 +29,42 @@ type want struct {
 	set *cell.AllocSet
 	// inSet: the job names an alloc set, which may not exist (any more).
 	inSet bool
-	// limited: the job limits its tasks per failure domain.
+	// limited: the job limits its tasks per failure domain; by most of each.
 	limited bool
+	most    [cell.NumDomainKinds]uint32
 }
 
 // class is an equivalence class: everything that passes and fails the same
-// tests everywhere. What found no place stands for all of its class.
+// tests everywhere. What is found out about a machine for one of it holds for
+// all of it.
 type class struct {
+	// request is what it asks of a machine; never less than anything free where
+	// nothing is asked for.
+	request row
+	devices []deviceNeed
+	cpu     int64
+	mem     int64
+	// slim: it asks for nothing but CPU and memory.
+	slim bool
+	view view
+	// priority and never say whose place it may take.
+	priority int32
+	never    bool
+	static   *static
+	soft     []*fact
+	// generation of the grid that static, soft, candidates and scores are of.
+	generation uint64
+
+	// candidates are the slots of static that may have room: those that were
+	// found full since are out until they change. Nil: all of static.
+	candidates bitset
+	// noted is how far candidates has taken in the changes.
+	noted uint64
+	// scores are cached, see grid.cachedScore; nil: none are.
+	scores []uint32
+	// finds counts the searches for it.
+	finds uint64
+
 	// blocked: nothing of the class found a place when the changes had come to
 	// seen. Only what changed since need be looked at again.
 	blocked bool
@@ -44,81 +74,160 @@ type class struct {
 	whole bool
 }
 
+// deviceNeed is how many of a device are asked for.
+type deviceNeed struct {
+	column int
+	count  int64
+}
+
 // classes knows the classes of what waits.
 type classes struct {
 	byContent map[string]*class
-	byNeed    map[*cell.Need]*class
-	// key is scratch.
-	key []byte
+	// key and staticKey are scratch.
+	key, staticKey []byte
 }
 
-// maxClasses bounds what is remembered of things that do not wait any more.
-const maxClasses = 1 << 16
+// maxClasses and maxCandidateBytes bound what is remembered of things that do
+// not wait any more.
+const (
+	maxClasses        = 1 << 16
+	maxCandidateBytes = 256 << 20
+)
 
-func newClasses() *classes {
-	return &classes{byContent: make(map[string]*class), byNeed: make(map[*cell.Need]*class)}
-}
+func newClasses() *classes { return &classes{byContent: make(map[string]*class)} }
 
 // trim forgets everything when too much is remembered. It costs one search a
 // class.
-func (cs *classes) trim() {
-	if len(cs.byNeed) > maxClasses || len(cs.byContent) > maxClasses {
-		clear(cs.byContent)
-		clear(cs.byNeed)
+func (cs *classes) trim(g *grid) {
+	if len(cs.byContent) <= min(maxClasses, maxCandidateBytes/(len(g.sites.walk)/8+1)) {
+		return
 	}
+	clear(cs.byContent)
+	for _, c := range g.cached {
+		c.scores = nil
+	}
+	g.cached = nil
 }
 
 // of returns the class of w.
-func (cs *classes) of(w *want) *class {
-	if c := cs.byNeed[w.need]; c != nil {
+func (cs *classes) of(w *want, g *grid) *class {
+	cs.key = w.appendKey(cs.key[:0])
+	if c := cs.byContent[string(cs.key)]; c != nil {
 		return c
 	}
-	cs.key = w.appendKey(cs.key[:0])
-	c := cs.byContent[string(cs.key)]
-	if c == nil {
-		c = &class{whole: w.limited || w.inSet}
-		cs.byContent[string(cs.key)] = c
-	}
-	cs.byNeed[w.need] = c
+	c := cs.make(w, g)
+	cs.byContent[string(cs.key)] = c
 	return c
 }
 
-// appendKey encodes everything that feasibility depends on.
-func (w *want) appendKey(b []byte) []byte {
-	text := func(s string) {
-		b = binary.AppendUvarint(b, uint64(len(s)))
-		b = append(b, s...)
+// make returns a class of which nothing is known yet.
+func (cs *classes) make(w *want, g *grid) *class {
+	r := &w.need.Resources
+	asked := func(n int64) int64 {
+		if n == 0 {
+			return math.MinInt64
+		}
+		return n
 	}
-	flag := func(v bool) {
-		if v {
-			b = append(b, 1)
-		} else {
-			b = append(b, 0)
+	c := &class{
+		request: row{asked(r.CPUMilli), asked(r.MemBytes), asked(r.DiskBytes), asked(r.DiskBytesPerS), asked(r.Ports)},
+		cpu:     r.CPUMilli, mem: r.MemBytes,
+		slim: r.DiskBytes == 0 && r.DiskBytesPerS == 0 && r.Ports == 0 && len(r.Devices) == 0,
+		view: viewOf(w.prod), priority: w.line.priority, never: w.never(),
+		whole: w.limited || w.inSet,
+	}
+	for _, d := range r.Devices {
+		c.devices = append(c.devices, deviceNeed{g.device(d.Name), d.Count})
+	}
+	return c
+}
+
+// attune makes what the class knows of slots current: where its constraints
+// hold, and what changed.
+func (cs *classes) attune(w *want, g *grid, ch *changes) {
+	c := w.class
+	if c.generation != g.generation {
+		c.generation = g.generation
+		hard := make([]*borgpb.Constraint, 0, 4)
+		for _, k := range w.constraints() {
+			if !k.GetSoft() {
+				hard = append(hard, k)
+			}
+		}
+		cs.staticKey = w.appendStatic(cs.staticKey[:0])
+		c.static = g.static(cs.staticKey, hard, w.tolerations())
+		c.soft = nil
+		for _, k := range w.soft {
+			c.soft = append(c.soft, g.fact(k))
+		}
+		c.candidates, c.scores = nil, nil
+	}
+	if c.candidates == nil || c.noted == ch.now() {
+		return
+	}
+	if c.noted < ch.base {
+		copy(c.candidates, c.static.fits)
+	} else {
+		for _, i := range ch.log[c.noted-ch.base:] {
+			c.candidates.set(i, c.static.fits.has(i))
 		}
 	}
+	c.noted = ch.now()
+}
+
+// rule takes a slot out of the candidates that has no room. A class that was
+// searched for a few times only may never be again and takes no notes.
+func (c *class) rule(i int32, ch *changes) {
+	if c.candidates == nil {
+		if c.finds < 4 {
+			return
+		}
+		c.candidates, c.noted = slices.Clone(c.static.fits), ch.now()
+	}
+	c.candidates.set(i, false)
+}
+
+// forget drops what was noted over promises that are taken back.
+func (c *class) forget() { c.blocked, c.candidates = false, nil }
+
+// fits makes the test of all amounts.
+func (c *class) fits(g *grid, i int32) bool {
+	return c.fitsRow(&g.rows[c.view][i]) && (c.devices == nil || c.devicesFit(g, i))
+}
+
+func (c *class) fitsRow(r *row) bool {
+	q := &c.request
+	return q.cpuMilli <= r.cpuMilli && q.memBytes <= r.memBytes && q.diskBytes <= r.diskBytes &&
+		q.diskBytesPerS <= r.diskBytesPerS && q.ports <= r.ports
+}
+
+func (c *class) devicesFit(g *grid, i int32) bool {
+	for _, d := range c.devices {
+		if g.deviceFree[c.view][d.column][i] < d.count {
+			return false
+		}
+	}
+	return true
+}
+
+// appendKey encodes everything that feasibility and score depend on.
+func (w *want) appendKey(b []byte) []byte {
 	r := &w.need.Resources
-	for _, v := range []int64{r.CPUMilli, r.MemBytes, r.DiskBytes, r.DiskBytesPerS, r.Ports, int64(w.ports)} {
+	for _, v := range [...]int64{r.CPUMilli, r.MemBytes, r.DiskBytes, r.DiskBytesPerS, r.Ports, int64(w.ports), int64(w.line.priority)} {
 		b = binary.AppendVarint(b, v)
 	}
 	for _, d := range r.Devices {
-		text(d.Name)
+		b = appendText(b, d.Name)
 		b = binary.AppendVarint(b, d.Count)
 	}
 	b = append(b, 0xff)
-	for _, c := range w.constraints() {
-		if !c.GetSoft() {
-			text(c.GetKey())
-			b = append(b, byte(c.GetRelation()))
-			text(c.GetValue())
-		}
+	b = w.appendStatic(b)
+	for _, k := range w.soft {
+		b = appendConstraint(b, k)
 	}
 	b = append(b, 0xff)
-	for _, t := range w.tolerations() {
-		text(t.GetKey())
-		text(t.GetValue())
-	}
-	flag(w.prod)
-	flag(w.inSet)
+	b = appendFlag(b, w.never())
+	b = appendFlag(b, w.inSet)
 	if w.limited || w.inSet {
 		// What the tasks of the same job occupy, or where the set's allocs are,
 		// makes it a class of its own.
@@ -127,6 +236,39 @@ func (w *want) appendKey(b []byte) []byte {
 		b = binary.AppendUvarint(b, uint64(w.line.uid.N))
 	}
 	return b
+}
+
+// appendStatic encodes the hard constraints and the tolerations.
+func (w *want) appendStatic(b []byte) []byte {
+	for _, k := range w.constraints() {
+		if !k.GetSoft() {
+			b = appendConstraint(b, k)
+		}
+	}
+	b = append(b, 0xff)
+	for _, t := range w.tolerations() {
+		b = appendText(b, t.GetKey())
+		b = appendText(b, t.GetValue())
+	}
+	return append(b, 0xff)
+}
+
+func appendConstraint(b []byte, k *borgpb.Constraint) []byte {
+	b = appendText(b, k.GetKey())
+	b = append(b, byte(k.GetRelation()))
+	return appendText(b, k.GetValue())
+}
+
+func appendText(b []byte, s string) []byte {
+	b = binary.AppendUvarint(b, uint64(len(s)))
+	return append(b, s...)
+}
+
+func appendFlag(b []byte, v bool) []byte {
+	if v {
+		return append(b, 1)
+	}
+	return append(b, 0)
 }
 
 func (w *want) constraints() []*borgpb.Constraint {
@@ -143,32 +285,45 @@ func (w *want) tolerations() []*borgpb.Toleration {
 	return w.need.Task.GetTolerations()
 }
 
-// wants returns what index of l asks for.
-func (cs *classes) wants(c *cell.Cell, l *line, index uint32) *want {
+// never tells that it takes nobody's place.
+func (w *want) never() bool {
+	if w.line.set != nil {
+		return w.line.set.Spec().GetPreempt() == borgpb.Preempt_PREEMPT_NEVER
+	}
+	return w.line.job.Spec().GetPreempt() == borgpb.Preempt_PREEMPT_NEVER
+}
+
+// newWant returns what index of l asks for.
+func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 	w := &want{line: l, prod: l.priority >= prodPriority}
 	if l.set != nil {
 		spec := l.set.Spec()
 		w.need = l.set.Need()
 		w.last = l.set.NumAllocs() - 1
-		w.limited = spec.GetMaxPerMachine()|spec.GetMaxPerRack()|spec.GetMaxPerPower() != 0
+		w.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 	} else {
 		spec := l.job.Spec()
 		w.need = l.job.Need(index)
 		w.last = w.need.Last
 		w.ports = len(w.need.Task.GetPorts())
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
-		w.limited = spec.GetMaxPerMachine()|spec.GetMaxPerRack()|spec.GetMaxPerPower() != 0
+		w.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 		if key, ok := l.job.AllocSet(); ok {
 			w.inSet = true
 			w.set = c.AllocSet(key)
 		}
 	}
+	w.limited = w.most != [cell.NumDomainKinds]uint32{}
 	for _, k := range w.constraints() {
 		if k.GetSoft() {
 			w.soft = append(w.soft, k)
 		}
 	}
-	w.class = cs.of(w)
+	if s.cfg.NoClasses {
+		w.class = s.classes.make(w, s.grid)
+	} else {
+		w.class = s.classes.of(w, s.grid)
+	}
 	return w
 }
 
@@ -177,44 +332,44 @@ func (cs *classes) wants(c *cell.Cell, l *line, index uint32) *want {
 type changes struct {
 	// base is the number of changes before those in log.
 	base uint64
-	log  []*site
+	// log holds slots.
+	log []int32
 }
 
 // now is the number of changes so far.
 func (ch *changes) now() uint64 { return ch.base + uint64(len(ch.log)) }
 
-// add notes a change on t. Past limit entries, what was noted counts as "all of
-// them may have changed".
-func (ch *changes) add(t *site, limit int) {
+// add notes a change on a slot. Past limit entries, what was noted counts as
+// "all of them may have changed".
+func (ch *changes) add(slot int32, limit int) {
 	if len(ch.log) >= limit {
 		ch.all()
 		return
 	}
-	ch.log = append(ch.log, t)
+	ch.log = append(ch.log, slot)
 }
 
 // all notes that anything may have changed.
 func (ch *changes) all() {
 	ch.base = ch.now() + 1
-	clear(ch.log)
 	ch.log = ch.log[:0]
 }
 
-// since returns the sites that changed after seen, each once and in the order
+// since returns the slots that changed after seen, each once and in the order
 // of a walk that starts at start; ok is false when it could be any.
-func (ch *changes) since(seen uint64, start int) (changed []*site, ok bool) {
+func (ch *changes) since(seen uint64, start int32) (changed []int32, ok bool) {
 	if seen < ch.base {
 		return nil, false
 	}
 	changed = slices.Clone(ch.log[seen-ch.base:])
-	slices.SortFunc(changed, func(a, b *site) int {
-		if (a.at < start) != (b.at < start) {
-			if a.at < start {
+	slices.SortFunc(changed, func(a, b int32) int {
+		if (a < start) != (b < start) {
+			if a < start {
 				return 1
 			}
 			return -1
 		}
-		return a.at - b.at
+		return int(a - b)
 	})
 	return slices.Compact(changed), true
 }

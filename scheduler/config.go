@@ -19,6 +19,12 @@ type Config struct {
 	// is taken (relaxed randomization, paper §3.4); 50 by default. A count as
 	// large as the cell looks at every machine.
 	Enough int
+	// Policy judges places by what would be left of them.
+	Policy Policy
+	// NoScoreCache computes every score anew; NoClasses makes every task a class
+	// of its own. Both cost time and change no choice: they are there to be
+	// measured.
+	NoScoreCache, NoClasses bool
 	// BatchCount is how many assignments one batch holds at most; 1,000.
 	BatchCount int
 	// BatchBytes is how many bytes the assignments of one batch take at most;
@@ -69,6 +75,9 @@ func (c Config) Validate() error {
 	check("BatchBytes", c.BatchBytes, maxBatchBytes)
 	check("PassChecks", c.PassChecks, maxPassChecks)
 	check("MaxInFlight", c.MaxInFlight, maxMaxInFlight)
+	if c.Policy >= numPolicies {
+		errs = append(errs, fmt.Errorf("scheduler configuration: there is no policy %d", c.Policy))
+	}
 	return errors.Join(errs...)
 }
 
@@ -76,7 +85,7 @@ func (c Config) Validate() error {
 func (c Config) Hash() uint64 {
 	c = c.withDefaults()
 	h := mix(c.Seed ^ hashString(c.Name))
-	for _, v := range []int{c.Enough, c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight} {
+	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight} {
 		h = mix(h ^ uint64(v))
 	}
 	return h

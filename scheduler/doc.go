@@ -5,15 +5,20 @@
 // A Scheduler never writes into the copy. What it has decided and what the log
 // has not yet answered is its overlay, keyed by task; the search sees the copy
 // with the overlay laid over it, and an entry is dropped when the log has
-// applied or refused it. Feasibility is not decided here: every place that is
-// offered has passed the cell's own CheckPlace, the one that Apply asks again
-// when the assignment comes out of the log. What went stale in between is
-// refused there and tried again in a later pass (optimistic concurrency).
+// applied or refused it. What went stale in between is refused by the cell,
+// which tests every assignment again when it comes out of the log, and is tried
+// again in a later pass (optimistic concurrency).
+//
+// Feasibility therefore exists twice: in the cell (Fit), and here in flat arrays
+// (grid). They are to say the same of every place; tests hold them to it. Explain
+// asks the cell.
 //
 // A pass is a function of the copy, the overlay, the configuration and its
 // seed. It reads no clock, starts no goroutine, logs nothing, uses no floating
 // point and lets no map order reach a decision; it is cut by count and never by
-// time. The same copy gives the same batch on any machine.
+// time. The same copy gives the same batch on any machine, and a Scheduler that
+// was just made gives the one that its predecessor would have given: what is
+// remembered between passes saves time and changes no choice.
 //
 //	s, err := scheduler.New(scheduler.Config{Seed: seed})
 //	results, events := copy.Apply(index, term, entry)

@@ -51,7 +51,7 @@ type Change struct {
 // task or alloc.
 func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, error) {
 	s.open(c)
-	l, err := lineOf(c, key, index)
+	l, err := s.lineOf(c, key, index)
 	if err != nil {
 		return nil, err
 	}
@@ -74,25 +74,34 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 		w.Changes = e.changes()
 	}
 	w.Summary = e.summary()
+	if l.job != nil {
+		if who, ok := strings.CutPrefix(l.job.Task(index).Reason(), "makes room for "); ok {
+			w.Summary += "; it gave way to " + who
+		}
+	}
 	return w, nil
 }
 
 // lineOf finds what key and index name.
-func lineOf(c *cell.Cell, key cell.JobKey, index uint32) (*line, error) {
+func (s *Scheduler) lineOf(c *cell.Cell, key cell.JobKey, index uint32) (*line, error) {
 	var n uint32
 	var l *line
 	kind, one := "job", "task"
 	j, set := c.Job(key), c.AllocSet(key)
 	switch {
 	case j != nil:
-		l = &line{uid: j.UID(), key: key, priority: j.Priority(), job: j}
+		l = &line{uid: j.UID(), key: key, priority: j.Priority(), version: j.Version(), job: j}
 		n = j.NumTasks()
 	case set != nil:
 		kind, one = "alloc set", "alloc"
-		l = &line{uid: set.UID(), key: key, priority: set.Priority(), set: set}
+		l = &line{uid: set.UID(), key: key, priority: set.Priority(), version: 1, set: set}
 		n = set.NumAllocs()
 	default:
 		return nil, fmt.Errorf("there is no job or alloc set %s; `borgcfg status` lists the jobs", key)
+	}
+	l.measure()
+	if queued := s.queue.byUID[l.uid]; queued != nil {
+		l.promised = queued.promised
 	}
 	if index >= n {
 		return nil, fmt.Errorf("%s %s has %s, with indices from 0 to %d; there is no %s %d", kind, key, plural(int(n), one), n-1, one, index)
@@ -142,12 +151,9 @@ type explanation struct {
 }
 
 func newExplanation(s *Scheduler, c *cell.Cell, l *line, index uint32) *explanation {
-	e := &explanation{
-		search: search{s: s, c: c, crowds: make(map[cell.UID]*crowd)},
-		want:   s.classes.wants(c, l, index),
-		index:  index,
-	}
+	e := &explanation{search: search{s: s, c: c}, want: s.newWant(c, l, index), index: index}
 	e.prepare(e.want, index)
+	e.surround(e.want)
 	return e
 }
 
@@ -255,6 +261,9 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 		case held > 0:
 			r.Detail += "; copies that are stopping there hold " + d.text(held)
 		}
+		if n := e.evictable(r.Nearest, d); n > 0 {
+			r.Detail += "; who could be made to give way there holds " + d.text(n)
+		}
 		return
 	}
 }
@@ -274,6 +283,28 @@ func (e *explanation) stopping(machine string, d dimension) (held int64) {
 		}
 	}
 	return held
+}
+
+// evictable is how much of d lower bands hold on the machine of that name: not
+// enough together with what is free, or they would have given way.
+func (e *explanation) evictable(machine string, d dimension) (n int64) {
+	for _, at := range e.spots {
+		if at.site.name != machine {
+			continue
+		}
+		var who []unit
+		if at.alloc != nil {
+			who = e.unitsIn(e.want, at)
+		} else if !e.want.inSet {
+			who = e.units(e.want, at.site)
+		}
+		for _, u := range who {
+			if u.tasks > 0 {
+				n += d.of(&u.res)
+			}
+		}
+	}
+	return n
 }
 
 // tooLarge tells whether a request is more than any place has when it is empty.

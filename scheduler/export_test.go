@@ -13,7 +13,7 @@ import (
 // machine, as Explain does before it offers changes.
 func ProbeDiffers(s *Scheduler, c *cell.Cell, key cell.JobKey, index uint32) error {
 	s.open(c)
-	l, err := lineOf(c, key, index)
+	l, err := s.lineOf(c, key, index)
 	if err != nil {
 		return err
 	}
@@ -44,4 +44,88 @@ func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 	spec.Task.Ports = spec.Task.Ports[:ch.request.res.Ports]
 	spec.MaxPerMachine, spec.MaxPerRack, spec.MaxPerPower = ch.request.most[0], ch.request.most[1], ch.request.most[2]
 	return spec
+}
+
+// CheckArrays compares the arrays with what they are made from: what is free,
+// the levels, where constraints hold, and that no class has ruled out a machine
+// that has room.
+func CheckArrays(s *Scheduler, c *cell.Cell) error {
+	s.open(c)
+	fresh := newGrid(s.sites)
+	for _, name := range s.grid.devices {
+		fresh.device(name)
+	}
+	for v := range numViews {
+		for i, t := range s.sites.walk {
+			if !t.machine.Up() {
+				// What its allocs held goes without an event; it is read when it
+				// is up again.
+				continue
+			}
+			if got, want := s.grid.rows[v][i], fresh.rows[v][i]; got != want {
+				return fmt.Errorf("%s, view %d: free is %+v, want %+v", t.machine.Name(), v, got, want)
+			}
+			if got, want := s.grid.levels[v][i], fresh.levels[v][i]; got != want {
+				return fmt.Errorf("%s, view %d: levels are %+v, want %+v", t.machine.Name(), v, got, want)
+			}
+			for d := range s.grid.devices {
+				if got, want := s.grid.deviceFree[v][d][i], fresh.deviceFree[v][d][i]; got != want {
+					return fmt.Errorf("%s, view %d: %d of %s are free, want %d", t.machine.Name(), v, got, s.grid.devices[d], want)
+				}
+			}
+		}
+	}
+	for i, t := range s.sites.walk {
+		if got, want := s.grid.usable.has(int32(i)), fresh.usable.has(int32(i)); got != want {
+			return fmt.Errorf("%s: usable is %v, want %v", t.machine.Name(), got, want)
+		}
+		for _, st := range s.grid.statics {
+			if got, want := st.fits.has(int32(i)), s.grid.meets(st, t); got != want {
+				return fmt.Errorf("%s: it meets %v: %v, want %v", t.machine.Name(), st.hard, got, want)
+			}
+		}
+	}
+	for _, l := range s.queue.list {
+		if len(l.indices) > 0 && s.queue.byUID[l.uid] != l {
+			return fmt.Errorf("%s waits in two lines", l.key)
+		}
+	}
+	for _, l := range s.queue.byUID {
+		if l.dirty {
+			continue
+		}
+		for _, w := range l.wants {
+			cl := w.class
+			s.classes.attune(w, s.grid, &s.changes)
+			if err := fitsDiffer(s, c, w); err != nil {
+				return err
+			}
+			for i, t := range s.sites.walk {
+				i := int32(i)
+				if t.machine.Up() && cl.candidates != nil && !cl.candidates.has(i) && cl.static.fits.has(i) && cl.fits(s.grid, i) {
+					return fmt.Errorf("%s: a class of %s has ruled it out and fits: %+v of %+v", t.machine.Name(), l.key, cl.request, s.grid.rows[cl.view][i])
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// fitsDiffer compares the arrays with the cell's own test, for one want on
+// every machine, with what is promised laid over both.
+func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
+	if w.inSet || w.line.job != nil && c.JobByUID(w.line.uid) != w.line.job {
+		return nil
+	}
+	f := search{s: s, c: c}
+	f.prepare(w, w.need.First)
+	f.surround(w)
+	for i, t := range s.sites.walk {
+		i := int32(i)
+		got := s.grid.usable.has(i) && w.class.static.fits.has(i) && w.class.fits(s.grid, i) && !(w.limited && f.full(w, i))
+		if want := f.fit(w, spot{site: t}); got != (want == cell.FitOK) {
+			return fmt.Errorf("%s on %s: the arrays say %v, the cell %s", w.line.key, t.machine.Name(), got, want)
+		}
+	}
+	return nil
 }

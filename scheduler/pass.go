@@ -1,10 +1,6 @@
 package scheduler
 
 import (
-	"slices"
-
-	"google.golang.org/protobuf/proto"
-
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 )
@@ -30,14 +26,14 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	if !s.stirred || len(s.overlay.byID) >= s.cfg.MaxInFlight {
 		return Batch{}
 	}
-	p := &pass{
-		search: search{s: s, c: c, crowds: make(map[cell.UID]*crowd)},
-		wants:  make(map[cell.UID]*want),
-		before: len(s.overlay.byID),
-	}
+	s.refresh(c)
+	p := &pass{search: search{s: s, c: c}, before: len(s.overlay.byID)}
+	s.queue.begin()
 	more := p.run()
+	s.queue.end()
 	// What is held back after refusals waits for cell time alone.
 	s.stirred = more || len(s.refusals) > 0
+	s.note(p)
 	s.emit(p, more)
 	b, _ := s.nextReady()
 	return b
@@ -46,22 +42,24 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 // pass is one run through the queue.
 type pass struct {
 	search
-	// wants remembers, by job, what its present run of indices asks for.
-	wants map[cell.UID]*want
-	// out is what was decided; bytes is its size in an op.
-	out   []*borgpb.Assignment
-	bytes int
+	// out is what was decided, with its promises; bytes is its size in an op.
+	out      []*borgpb.Assignment
+	promises []*promise
+	bytes    int
 	// before is how much was promised when the pass began.
 	before int
+	// Room for what is made next, so that a placement by itself allocates
+	// nothing.
+	assignments  []borgpb.Assignment
+	promiseSpace []promise
 }
 
 // run places what it can, in the order of the queue, and reports whether a
 // bound cut it short.
 func (p *pass) run() (more bool) {
 	s := p.s
-	q := newQueue(p.lines())
 	for {
-		l := q.take()
+		l := s.queue.take()
 		if l == nil {
 			return false
 		}
@@ -72,7 +70,7 @@ func (p *pass) run() (more bool) {
 			// Settle stirs the next pass.
 			return true
 		}
-		if l.gang() {
+		if l.gang {
 			if n := len(p.out); n > 0 && n+len(l.rest()) > s.cfg.BatchCount {
 				// It goes into one op when it fits into one at all.
 				return true
@@ -81,120 +79,143 @@ func (p *pass) run() (more bool) {
 			continue
 		}
 		index := l.rest()[0]
-		w := p.want(l, index)
-		if p.place(w, index) == nil && w.class.blocked {
+		w := s.want(p.c, l, index)
+		switch {
+		case p.place(w, index):
+			l.placed()
+			s.queue.advance()
+		case w.class.blocked && w.class.seen == s.changes.now() && !s.cfg.NoClasses:
 			l.skip(w.last)
-			continue
+		default:
+			l.keep(1)
 		}
-		l.next++
 	}
 }
 
-// lines collects what waits and is not promised or held back.
-func (p *pass) lines() []*line {
-	s := p.s
-	var lines []*line
-	var l *line
-	ready := func(id ID) bool {
-		return !s.overlay.has(id) && !s.heldBack(p.c, id)
-	}
-	for j, index := range p.c.Pending() {
-		if l == nil || l.job != j {
-			l = &line{uid: j.UID(), key: j.Key(), priority: j.Priority(), job: j}
-			if j.Spec().GetScheduler() == s.cfg.Name {
-				lines = append(lines, l)
-			}
-		}
-		if ready(ID{l.uid, index}) {
-			l.indices = append(l.indices, index)
-		}
-	}
-	if s.cfg.Name != "" {
-		return lines
-	}
-	for a := range p.c.PendingAllocs() {
-		if set := a.Set(); l == nil || l.set != set {
-			l = &line{uid: set.UID(), key: set.Key(), priority: set.Priority(), set: set}
-			lines = append(lines, l)
-		}
-		if ready(ID{l.uid, a.Index()}) {
-			l.indices = append(l.indices, a.Index())
-		}
-	}
-	return lines
-}
-
-// want returns what index of l asks for.
-func (p *pass) want(l *line, index uint32) *want {
-	w := p.wants[l.uid]
-	if w == nil || index > w.last || (l.job != nil && index < w.need.First) {
-		w = p.s.classes.wants(p.c, l, index)
-		p.wants[l.uid] = w
-	}
-	return w
-}
-
-// place finds a place for index of w and promises it; nil when there is none.
-func (p *pass) place(w *want, index uint32) *borgpb.Assignment {
-	at, _, ok := p.find(w, index)
+// place finds a place for index of w and promises it.
+func (p *pass) place(w *want, index uint32) bool {
+	var victims []unit
+	at, ok := p.find(w, index)
 	if !ok {
-		return nil
+		if w.class.blocked && w.class.seen == p.s.changes.now() {
+			return false
+		}
+		if at, victims, ok = p.preempt(w, index); !ok {
+			p.block(w.class)
+			return false
+		}
 	}
 	l := w.line
-	a := &borgpb.Assignment{Uid: l.uid.String(), Index: index, Version: l.version()}
+	a := p.newAssignment()
+	a.Uid, a.Index, a.Version = l.text, index, l.version
 	if l.job != nil {
 		a.LastAttempt = l.job.Task(index).Attempt()
 	} else {
 		a.LastAttempt = l.set.Alloc(index).Attempt()
 	}
 	if at.alloc != nil {
-		a.Alloc = at.alloc.Name()
+		a.Alloc = p.s.roomsOf(at.alloc.Set()).name(at.alloc)
 	} else {
-		a.Machine = at.site.machine.Name()
+		a.Machine = at.site.name
 	}
-	a.Ports = choosePorts(at.site, w.ports, p.s.cfg.Seed^mix(l.uid.Index)^uint64(index)^a.LastAttempt<<32)
+	if p.s.dry {
+		w.ports = 0
+	}
+	a.Ports = choosePorts(at.site, w.ports, p.s.cfg.Seed^mix(l.uid.Index)^uint64(index)^a.LastAttempt<<32, victims)
 	if len(a.Ports) < w.ports {
-		return nil
+		return false
 	}
-	p.promise(w, &promise{
-		id: ID{l.uid, index}, site: at.site, alloc: at.alloc, res: w.need.Resources, ports: a.Ports,
-	})
-	p.out = append(p.out, a)
-	// A field of an op costs a tag and a length beside its bytes.
-	p.bytes += proto.Size(a) + 4
+	pr := p.newPromise()
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, ports: a.Ports}
+	if len(victims) > 0 {
+		p.name(a, pr, victims)
+	}
+	p.promise(w, pr)
+	p.out, p.promises = append(p.out, a), append(p.promises, pr)
+	p.bytes += opBytes(a)
+	return true
+}
+
+// name writes down who gives way. What they free counts once.
+func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
+	var freed cell.Resources
+	for i := range victims {
+		u := &victims[i]
+		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: u.id.Job.String(), Index: u.id.Index, Attempt: u.id.Attempt})
+		pr.victims = append(pr.victims, u.id)
+		freed = freed.Add(u.res)
+		p.s.stats.Preempted += u.tasks
+	}
+	pr.res = pr.res.Sub(freed.Min(pr.res))
+	p.s.grid.evictable[pr.site.slot].known = false
+}
+
+// promise keeps a promise in the overlay and in the arrays.
+func (p *pass) promise(w *want, pr *promise) {
+	s := p.s
+	s.overlay.add(pr)
+	s.join(w.line, pr.site.slot)
+	if r := s.rooms[w.line.set]; r != nil && s.dry {
+		s.readAlloc(r, w.line.set.Alloc(pr.id.Index))
+	}
+	if pr.alloc == nil {
+		s.grid.take(pr.site, &pr.res)
+	} else {
+		s.readAlloc(s.roomsOf(pr.alloc.Set()), pr.alloc)
+	}
+}
+
+// newAssignment and newPromise give out room from blocks that grow with the
+// pass.
+func (p *pass) newAssignment() *borgpb.Assignment {
+	if len(p.assignments) == 0 {
+		p.assignments = make([]borgpb.Assignment, min(16+len(p.out), 1024))
+	}
+	a := &p.assignments[0]
+	p.assignments = p.assignments[1:]
 	return a
 }
 
-// skip takes the indices up to last out of the line.
-func (l *line) skip(last uint32) {
-	at, found := slices.BinarySearch(l.rest(), last)
-	if found {
-		at++
+func (p *pass) newPromise() *promise {
+	if len(p.promiseSpace) == 0 {
+		p.promiseSpace = make([]promise, min(16+len(p.out), 1024))
 	}
-	l.next += at
+	pr := &p.promiseSpace[0]
+	p.promiseSpace = p.promiseSpace[1:]
+	return pr
 }
 
 // placeGang places all that waits of l, or nothing.
 func (p *pass) placeGang(l *line) {
 	s := p.s
-	indices := l.rest()
-	l.drop()
 	if seen, blocked := s.gangs[l.uid]; blocked && seen == s.changes.now() {
+		l.keep(len(l.rest()))
 		return
 	}
 	count, bytes := len(p.out), p.bytes
-	for _, index := range indices {
-		if p.place(p.want(l, index), index) != nil {
+	for _, index := range l.rest() {
+		w := s.want(p.c, l, index)
+		if p.place(w, index) {
 			continue
 		}
-		for _, a := range p.out[count:] {
-			p.takeBack(p.want(l, index), s.overlay.byID[ID{l.uid, a.GetIndex()}])
+		for _, pr := range p.promises[count:] {
+			s.overlay.drop(pr)
+			s.read(pr.site)
 		}
-		p.out, p.bytes = p.out[:count], bytes
-		// The class was found blocked over promises that are taken back now.
-		p.want(l, index).class.blocked = false
+		s.disperse(l)
+		p.out, p.promises, p.bytes = p.out[:count], p.promises[:count], bytes
+		// Its classes were found blocked, and machines full, over promises that
+		// are taken back now.
+		for _, w := range l.wants {
+			w.class.forget()
+		}
 		s.gangs[l.uid] = s.changes.now()
+		l.keep(len(l.rest()))
 		return
 	}
 	delete(s.gangs, l.uid)
+	for range len(l.rest()) {
+		l.placed()
+	}
+	s.queue.advance()
 }

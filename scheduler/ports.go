@@ -5,8 +5,8 @@ import "slices"
 // choosePorts returns n ports of a machine that nobody has and that nobody was
 // promised, ascending from a start that follows from seed, so that neighbours
 // and successors rarely get the ones that others just gave back. It returns nil
-// when there are not enough.
-func choosePorts(t *site, n int, seed uint64) []uint32 {
+// when there are not enough. Ports of victims will do: each has one holder.
+func choosePorts(t *site, n int, seed uint64, victims []unit) []uint32 {
 	if n == 0 {
 		return nil
 	}
@@ -20,7 +20,7 @@ func choosePorts(t *site, n int, seed uint64) []uint32 {
 	ports := make([]uint32, 0, n)
 	for i := uint64(0); i < size && len(ports) < n; i++ {
 		port := first + uint16((start+i)%size)
-		if _, taken := slices.BinarySearch(used, port); taken {
+		if _, taken := slices.BinarySearch(used, port); taken && !heldByVictim(victims, uint32(port)) {
 			continue
 		}
 		if slices.Contains(t.promised.Ports, uint32(port)) {
@@ -32,4 +32,8 @@ func choosePorts(t *site, n int, seed uint64) []uint32 {
 		return nil
 	}
 	return ports
+}
+
+func heldByVictim(victims []unit, port uint32) bool {
+	return slices.ContainsFunc(victims, func(u unit) bool { return slices.Contains(u.ports, port) })
 }

@@ -56,25 +56,11 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 		return cell.FitAlloc
 	}
 	for kind, most := range r.most {
-		if most > 0 && f.inDomain(w, at, cell.DomainKind(kind)) >= most {
+		if most > 0 && f.inDomain(at.site.slot, cell.DomainKind(kind)) >= int64(most) {
 			return cell.FitDomainLimit
 		}
 	}
 	return short(&r.res, f.free(w, at))
-}
-
-// inDomain counts the tasks of w's job around a place, promised ones too.
-func (f *search) inDomain(w *want, at spot, kind cell.DomainKind) uint32 {
-	var n uint32
-	if w.line.set != nil {
-		n = w.line.set.InDomain(kind, at.site.machine)
-	} else {
-		n = w.line.job.InDomain(kind, at.site.machine)
-	}
-	if o := f.overlayAt(w, at); o != nil {
-		n += o.InDomain[kind]
-	}
-	return n
 }
 
 // untolerated returns the first taint that keeps a request away.

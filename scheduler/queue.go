@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
 )
 
 // line is what waits of one job or of one alloc set.
@@ -12,84 +13,244 @@ type line struct {
 	uid      cell.UID
 	key      cell.JobKey
 	priority int32
-	// indices wait; ascending.
-	indices []uint32
-	// next is the place in indices of the one whose turn comes next.
-	next int
-
+	// text is the uid as assignments name it.
+	text string
+	// version of the spec that waits.
+	version uint64
 	// job is nil for the allocs of a set, set is nil for the tasks of a job.
 	job *cell.Job
 	set *cell.AllocSet
+	// gang: all of it is placed or nothing.
+	gang bool
+	// tasks is the number of tasks of the job, or allocs of the set.
+	tasks int64
+
+	// indices wait; ascending. Those that are promised are not among them.
+	indices []uint32
+	// In a pass: indices[:kept] had their turn and found no place, indices[next:]
+	// have not had it.
+	kept, next int
+	// pass is the last one in which it had a turn.
+	pass uint64
+
+	// wants are what runs of indices ask for, as far as they were asked.
+	wants []*want
+	// crowd is where its tasks are; nil: not counted.
+	crowd *crowd
+	// promised counts its promises.
+	promised int
+	// dirty: indices are to be read anew from the copy.
+	dirty bool
+	// queued: it is in the queue's list.
+	queued bool
 }
 
 // rest returns what has not had its turn yet.
 func (l *line) rest() []uint32 { return l.indices[l.next:] }
 
-// drop takes the line out of the queue for the rest of the pass.
-func (l *line) drop() { l.next = len(l.indices) }
+// placed takes the index whose turn it is out of the line.
+func (l *line) placed() { l.next++ }
+
+// keep leaves the next n indices in the line: they found no place.
+func (l *line) keep(n int) {
+	if l.kept != l.next {
+		copy(l.indices[l.kept:], l.indices[l.next:l.next+n])
+	}
+	l.kept += n
+	l.next += n
+}
+
+// skip keeps the indices up to last.
+func (l *line) skip(last uint32) {
+	n, found := slices.BinarySearch(l.rest(), last)
+	if found {
+		n++
+	}
+	l.keep(n)
+}
+
+// close takes out what was placed in the pass that ends.
+func (l *line) close() {
+	if l.kept != l.next {
+		l.indices = append(l.indices[:l.kept], l.indices[l.next:]...)
+	}
+	l.kept, l.next = 0, 0
+}
+
+// want returns what index of l asks for.
+func (s *Scheduler) want(c *cell.Cell, l *line, index uint32) *want {
+	for _, w := range l.wants {
+		if index <= w.last && (l.job == nil || index >= w.need.First) {
+			return w
+		}
+	}
+	w := s.newWant(c, l, index)
+	if !s.cfg.NoClasses {
+		l.wants = append(l.wants, w)
+	}
+	return w
+}
 
 // queue is the order in which what waits is looked at: priority from high to
 // low (which is band before priority, since bands are ranges of priority);
 // within one priority the users in turn, so that one with a million tasks does
 // not stand in front of one with three; within one user the jobs in turn,
-// oldest first; within one job by index.
+// oldest first; within one job by index. Each pass begins anew at its head, so
+// that a scheduler that was just made goes on as the one before it would.
 type queue struct {
-	// levels are not empty; from high priority to low.
-	levels []*level
+	// byUID holds every line that waits for something or has promises.
+	byUID map[cell.UID]*line
+	// list is in order; lines that wait for nothing are left in it for a while,
+	// and added ones come in at the next pass.
+	list  []*line
+	added []*line
+	// dirty lines are to be read anew.
+	dirty []*line
+	// unsorted: the priority of a line in the list has changed.
+	unsorted bool
+	// followers are jobs that wait for others to finish.
+	followers map[cell.UID]bool
+
+	// at is the place in list after the level of the present priority.
+	at    int
+	level level
+	// touched are the lines that had a turn in this pass.
+	touched []*line
+	pass    uint64
 }
 
 // level is everything that waits at one priority.
 type level struct {
-	priority int32
-	// users is in order of name and holds nobody without lines.
-	users []*userLines
+	users []userLines
 	turn  int
 }
 
 // userLines is what one user waits for at one priority.
 type userLines struct {
-	user  string
 	lines []*line
 	turn  int
 }
 
-// newQueue orders lines.
-func newQueue(lines []*line) *queue {
-	slices.SortFunc(lines, func(a, b *line) int {
-		return cmp.Or(
-			cmp.Compare(b.priority, a.priority),
-			cmp.Compare(a.key.User, b.key.User),
-			a.uid.Compare(b.uid),
-		)
-	})
-	q := &queue{}
-	var lv *level
-	var u *userLines
-	for _, l := range lines {
-		if lv == nil || lv.priority != l.priority {
-			lv = &level{priority: l.priority}
-			q.levels = append(q.levels, lv)
-			u = nil
-		}
-		if u == nil || u.user != l.key.User {
-			u = &userLines{user: l.key.User}
-			lv.users = append(lv.users, u)
-		}
-		u.lines = append(u.lines, l)
-	}
-	return q
+func compareLines(a, b *line) int {
+	return cmp.Or(
+		cmp.Compare(b.priority, a.priority),
+		cmp.Compare(a.key.User, b.key.User),
+		a.uid.Compare(b.uid),
+	)
 }
 
-// take returns the next line that has something left and moves the turn on. The
-// caller takes from the line: one index, or all of them.
+// purgePasses is after how many passes lines that wait for nothing leave the
+// list.
+const purgePasses = 16
+
+// begin starts a pass: the list is put in order.
+func (q *queue) begin() {
+	if q.unsorted {
+		slices.SortFunc(q.list, compareLines)
+		q.unsorted = false
+	}
+	q.merge()
+	if q.pass%purgePasses == 0 {
+		q.list = slices.DeleteFunc(q.list, func(l *line) bool {
+			l.queued = len(l.indices) > 0
+			return !l.queued
+		})
+	}
+	q.at, q.level = 0, level{users: q.level.users[:0]}
+	q.pass++
+}
+
+// merge brings the added lines into the list.
+func (q *queue) merge() {
+	slices.SortFunc(q.added, compareLines)
+	i, j := len(q.list)-1, len(q.added)-1
+	q.list = append(q.list, q.added...)
+	for at := len(q.list) - 1; j >= 0; at-- {
+		if i >= 0 && compareLines(q.list[i], q.added[j]) > 0 {
+			q.list[at] = q.list[i]
+			i--
+		} else {
+			q.list[at] = q.added[j]
+			j--
+		}
+	}
+	clear(q.added)
+	q.added = q.added[:0]
+}
+
+// end closes what had a turn.
+func (q *queue) end() {
+	for _, l := range q.touched {
+		l.close()
+	}
+	q.touched = q.touched[:0]
+}
+
+// enter puts a line into the list that has something to wait for.
+func (q *queue) enter(l *line) {
+	if !l.queued {
+		l.queued = true
+		q.added = append(q.added, l)
+	}
+}
+
+// take returns the line whose turn it is. The caller takes from the line: one
+// index, or all of them. What finds no place costs nobody a turn, so it does
+// not matter whether it was searched for or known to be in vain.
 func (q *queue) take() *line {
-	for len(q.levels) > 0 {
-		if l := q.levels[0].take(); l != nil {
+	for {
+		if l := q.level.take(); l != nil {
+			if l.pass != q.pass {
+				l.pass = q.pass
+				q.touched = append(q.touched, l)
+			}
 			return l
 		}
-		q.levels = q.levels[1:]
+		if !q.nextLevel() {
+			return nil
+		}
 	}
-	return nil
+}
+
+// advance moves the turn on to the next user, and to the next job of this one.
+func (q *queue) advance() {
+	lv := &q.level
+	lv.users[lv.turn].turn++
+	lv.turn++
+}
+
+// nextLevel collects the lines of the next lower priority.
+func (q *queue) nextLevel() bool {
+	q.level = level{users: q.level.users[:0]}
+	for q.at < len(q.list) {
+		first := q.list[q.at]
+		for ; q.at < len(q.list) && q.list[q.at].priority == first.priority; q.at++ {
+			l := q.list[q.at]
+			if len(l.indices) == 0 {
+				continue
+			}
+			if n := len(q.level.users); n > 0 && q.level.users[n-1].lines[0].key.User == l.key.User {
+				q.level.users[n-1].lines = append(q.level.users[n-1].lines, l)
+				continue
+			}
+			q.level.addUser(l)
+		}
+		if len(q.level.users) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// addUser uses again what an earlier level had.
+func (lv *level) addUser(l *line) {
+	if n := len(lv.users); n < cap(lv.users) {
+		lv.users = lv.users[:n+1]
+		u := &lv.users[n]
+		u.lines, u.turn = append(u.lines[:0], l), 0
+		return
+	}
+	lv.users = append(lv.users, userLines{lines: []*line{l}})
 }
 
 func (lv *level) take() *line {
@@ -98,10 +259,13 @@ func (lv *level) take() *line {
 			lv.turn = 0
 		}
 		if l := lv.users[lv.turn].take(); l != nil {
-			lv.turn++
 			return l
 		}
-		lv.users = slices.Delete(lv.users, lv.turn, lv.turn+1)
+		// Rotated to the end, where its storage is kept for the next level.
+		spent := lv.users[lv.turn]
+		copy(lv.users[lv.turn:], lv.users[lv.turn+1:])
+		lv.users[len(lv.users)-1] = spent
+		lv.users = lv.users[:len(lv.users)-1]
 	}
 	return nil
 }
@@ -112,7 +276,6 @@ func (u *userLines) take() *line {
 			u.turn = 0
 		}
 		if l := u.lines[u.turn]; len(l.rest()) > 0 {
-			u.turn++
 			return l
 		}
 		u.lines = slices.Delete(u.lines, u.turn, u.turn+1)
@@ -120,19 +283,146 @@ func (u *userLines) take() *line {
 	return nil
 }
 
-// version is that of the spec that waits.
-func (l *line) version() uint64 {
-	if l.job == nil {
-		// The spec of an alloc set never changes.
-		return 1
+// The lines of the copy.
+
+// enroll makes lines of everything in the copy.
+func (s *Scheduler) enroll(c *cell.Cell) {
+	for j := range c.Jobs() {
+		s.touch(c, j.UID())
 	}
-	return l.job.Version()
+	if s.cfg.Name == "" {
+		for set := range c.AllocSets() {
+			s.touch(c, set.UID())
+		}
+	}
 }
 
-// gang tells whether all of the line is placed or nothing.
-func (l *line) gang() bool {
-	if l.job == nil {
-		return l.set.Spec().GetGang()
+// touch notes that what waits of a job or alloc set may be something else.
+func (s *Scheduler) touch(c *cell.Cell, uid cell.UID) {
+	l := s.queue.byUID[uid]
+	if l == nil {
+		if l = s.newLine(c, uid); l == nil {
+			return
+		}
+		s.queue.byUID[uid] = l
 	}
-	return l.job.Spec().GetGang()
+	if !l.dirty {
+		l.dirty = true
+		s.queue.dirty = append(s.queue.dirty, l)
+	}
 }
+
+// newLine returns nil for what does not concern this scheduler.
+func (s *Scheduler) newLine(c *cell.Cell, uid cell.UID) *line {
+	if j := c.JobByUID(uid); j != nil {
+		if pending, _, _ := j.Counts(); pending == 0 || j.Spec().GetScheduler() != s.cfg.Name {
+			return nil
+		}
+		return &line{uid: uid, key: j.Key(), text: uid.String(), job: j}
+	}
+	if set := c.AllocSetByUID(uid); set != nil && s.cfg.Name == "" {
+		return &line{uid: uid, key: set.Key(), text: uid.String(), set: set}
+	}
+	return nil
+}
+
+// refresh reads the dirty lines anew.
+func (s *Scheduler) refresh(c *cell.Cell) {
+	if len(s.refusals) > 0 {
+		// Some wait for cell time alone.
+		for id := range s.refusals {
+			s.touch(c, id.UID)
+		}
+	}
+	for _, l := range s.queue.dirty {
+		l.dirty = false
+		s.refreshLine(c, l)
+	}
+	clear(s.queue.dirty)
+	s.queue.dirty = s.queue.dirty[:0]
+}
+
+func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
+	s.disperse(l)
+	// As a whole it may be another.
+	delete(s.gangs, l.uid)
+	l.indices = l.indices[:0]
+	defer s.dismiss(l)
+	if !s.present(c, l) {
+		return
+	}
+	ready := func(index uint32) bool {
+		id := ID{l.uid, index}
+		return (l.promised == 0 || !s.overlay.has(id)) && !s.heldBack(c, id)
+	}
+	if l.job != nil {
+		for index := range c.PendingOf(l.job) {
+			if ready(index) {
+				l.indices = append(l.indices, index)
+			}
+		}
+		if len(l.indices) == 0 && len(l.job.Spec().GetStartAfter()) > 0 {
+			s.queue.followers[l.uid] = true
+		}
+	} else {
+		for a := range l.set.Allocs() {
+			if waits(a) && ready(a.Index()) {
+				l.indices = append(l.indices, a.Index())
+			}
+		}
+	}
+	if len(l.indices) > 0 {
+		s.queue.enter(l)
+	}
+}
+
+// present brings a line up to the copy and tells whether what it is of is
+// there.
+func (s *Scheduler) present(c *cell.Cell, l *line) bool {
+	var priority int32
+	version := uint64(1)
+	if l.job != nil {
+		j := c.JobByUID(l.uid)
+		if j == nil || j.Spec().GetScheduler() != s.cfg.Name {
+			return false
+		}
+		l.job, priority, version = j, j.Priority(), j.Version()
+	} else {
+		// The spec of an alloc set never changes.
+		set := c.AllocSetByUID(l.uid)
+		if set == nil {
+			return false
+		}
+		l.set, priority = set, set.Priority()
+	}
+	l.measure()
+	if version != l.version {
+		l.version, l.wants = version, nil
+	}
+	if priority != l.priority {
+		s.queue.unsorted = s.queue.unsorted || l.queued
+		l.priority = priority
+	}
+	return true
+}
+
+// measure reads what the search asks of a line again and again.
+func (l *line) measure() {
+	if l.job != nil {
+		l.gang, l.tasks = l.job.Spec().GetGang(), int64(l.job.NumTasks())
+	} else {
+		l.gang, l.tasks = l.set.Spec().GetGang(), int64(l.set.NumAllocs())
+	}
+}
+
+// dismiss forgets a line that waits for nothing. One that is dirty may wait for
+// something yet: who forgot it would make another line of the same job.
+func (s *Scheduler) dismiss(l *line) {
+	if !l.dirty && len(l.indices) == 0 && l.promised == 0 && s.queue.byUID[l.uid] == l {
+		s.disperse(l)
+		delete(s.queue.byUID, l.uid)
+	}
+}
+
+// waits tells whether an alloc is to be placed.
+func waits(a *cell.Alloc) bool { return a.State() == borgpb.State_STATE_PENDING }

@@ -239,18 +239,26 @@ func loadWorld(rt *rapid.T, w *world) *world {
 }
 
 // TestMemoryChangesNothing runs a scheduler through random changes of a cell
-// and checks at each step that one that remembers nothing decides the same.
+// and checks at each step that one that is made anew, over a copy that is loaded
+// anew, decides the same, with or without what is there for speed alone.
 func TestMemoryChangesNothing(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
-		cfg := scheduler.Config{Seed: 7, Enough: rapid.IntRange(1, 4).Draw(rt, "enough"), BatchCount: 6}
+		cfg := scheduler.Config{Seed: 7, Enough: rapid.SampledFrom([]int{1, 2, 4, 1 << 20}).Draw(rt, "enough"), BatchCount: 6}
 		w := randomWorld(rt, t, cfg)
-		for step := range rapid.IntRange(1, 12).Draw(rt, "steps") {
+		for step := range rapid.IntRange(1, 30).Draw(rt, "steps") {
 			w.catchUp()
-			fresh, err := scheduler.New(cfg)
+			again, err := cell.Load(w.copy.Records())
 			if err != nil {
 				rt.Fatal(err)
 			}
-			want, got := fresh.Pass(w.copy), w.s.Pass(w.copy)
+			plain := cfg
+			plain.NoScoreCache = rapid.Bool().Draw(rt, "no score cache")
+			plain.NoClasses = rapid.Bool().Draw(rt, "no classes")
+			fresh, err := scheduler.New(plain)
+			if err != nil {
+				rt.Fatal(err)
+			}
+			want, got := fresh.Pass(again), w.s.Pass(w.copy)
 			if !proto.Equal(got.Assign, want.Assign) {
 				rt.Fatalf("step %d: with memory %v, without %v", step, got.Assign, want.Assign)
 			}
@@ -265,7 +273,15 @@ func TestMemoryChangesNothing(t *testing.T) {
 // randomChange does one thing to the cell; it may be refused.
 func randomChange(rt *rapid.T, w *world, step int) {
 	name := fmt.Sprintf("m%d", rapid.IntRange(0, 8).Draw(rt, "machine"))
-	switch rapid.IntRange(0, 6).Draw(rt, "change") {
+	switch rapid.IntRange(0, 8).Draw(rt, "change") {
+	case 7:
+		w.do(asUser("ann", &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{
+			User: "ann", Name: fmt.Sprintf("j%d", rapid.IntRange(0, 4).Draw(rt, "job")), Tasks: uint32(rapid.IntRange(1, 6).Draw(rt, "tasks")),
+		}}}))
+	case 8:
+		w.do(asUser("ann", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{
+			User: "ann", Name: fmt.Sprintf("j%d", rapid.IntRange(0, 4).Draw(rt, "job")),
+		}}}))
 	case 0:
 		w.do(addMachine(name, randomMachine(rt)))
 	case 1:

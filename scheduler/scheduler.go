@@ -3,8 +3,6 @@ package scheduler
 import (
 	"slices"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 )
@@ -15,18 +13,35 @@ import (
 type Scheduler struct {
 	cfg        Config
 	configHash uint64
-	// sites is nil until the first look at the copy.
+	// sites and grid are nil until the first look at the copy.
 	sites   *sites
+	grid    *grid
 	overlay *overlay
 	classes *classes
+	queue   queue
 	changes changes
+	tally   tally
+	rooms   map[*cell.AllocSet]*rooms
+	// rarities are what live jobs ask of machines; dearer: prices are to be made
+	// anew.
+	rarities *rarities
+	dearer   bool
+	// unread are sites on which something happened in the entry that is being
+	// observed.
+	unread []*site
+	// renumbered: slots have changed, and the arrays are to be made anew.
+	renumbered bool
+	stats      Stats
+	// dry: nothing goes into a log, and what the copy says of places does not
+	// count; see Pack.
+	dry bool
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.
 	stirred bool
 
 	// ready are batches of the last pass that were not handed out yet.
-	ready []Batch
+	ready []readyBatch
 	// sent are the batches that wait for Settle.
 	sent      map[uint64][]*promise
 	lastBatch uint64
@@ -35,6 +50,23 @@ type Scheduler struct {
 	settled []settledBatch
 	// refusals are tasks that the cell would not have where we wanted them.
 	refusals map[ID]refusal
+}
+
+// readyBatch is a batch with its promises.
+type readyBatch struct {
+	Batch
+	promises []*promise
+}
+
+// Stats counts what the search did since the Scheduler was made.
+type Stats struct {
+	// Placed counts promises, Searches the tasks that were searched for, Looked
+	// the places that were looked at.
+	Placed, Searches, Looked int
+	// CacheHits and CacheMisses are those of the score cache.
+	CacheHits, CacheMisses int
+	// Preempted counts the tasks named as victims.
+	Preempted int
 }
 
 // settledBatch waits for the copy to come to index; until then its promises
@@ -72,6 +104,9 @@ func New(cfg Config) (*Scheduler, error) {
 		configHash: cfg.Hash(),
 		overlay:    newOverlay(),
 		classes:    newClasses(),
+		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool)},
+		rooms:      make(map[*cell.AllocSet]*rooms),
+		rarities:   newRarities(),
 		gangs:      make(map[cell.UID]uint64),
 		sent:       make(map[uint64][]*promise),
 		refusals:   make(map[ID]refusal),
@@ -82,13 +117,27 @@ func New(cfg Config) (*Scheduler, error) {
 // InFlight is the number of promises.
 func (s *Scheduler) InFlight() int { return len(s.overlay.byID) }
 
+// note adds up what a pass did.
+func (s *Scheduler) note(p *pass) {
+	s.stats.Placed += len(p.out)
+	s.stats.Looked += p.checks
+	s.stats.CacheHits += p.hits
+	s.stats.CacheMisses += p.misses
+}
+
+// Stats returns the counters.
+func (s *Scheduler) Stats() Stats { return s.stats }
+
 // Observe takes in what an Apply to the copy did. It is called after each, with
 // what it returned.
 func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 	if len(events) == 0 {
 		return
 	}
-	s.open(c)
+	if s.sites == nil {
+		// The first look at the copy will see it all.
+		return
+	}
 	for i := range events {
 		e := &events[i]
 		if idle(e.Kind) {
@@ -97,17 +146,25 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 		s.stirred = true
 		switch e.ObjectKind {
 		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
-			if t := s.sites.update(c, e.Machine); t != nil {
-				s.changed(t)
-			} else {
-				s.changes.all()
-			}
+			s.observeMachine(c, e)
 		case borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
-			s.observeTask(e)
-		case borgpb.ObjectKind_OBJECT_KIND_CELL:
+			s.observeTask(c, e)
+		case borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_UPDATE:
+			s.observeJob(c, e)
+		default:
 			s.changes.all()
 		}
 	}
+	// Not before all of the entry is seen: the copy shows the end of it, and
+	// what is promised has to be of the same moment.
+	for _, t := range s.unread {
+		t.unread = false
+		if !s.renumbered && t.slot >= 0 {
+			s.read(t)
+		}
+	}
+	clear(s.unread)
+	s.unread = s.unread[:0]
 }
 
 // idle tells whether events of that kind neither make anything wait nor make
@@ -123,29 +180,119 @@ func idle(k borgpb.EventKind) bool {
 	return false
 }
 
+// observeMachine takes in what happened to a machine.
+func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
+	t, moved := s.sites.update(c, e.Machine)
+	switch {
+	case moved:
+		s.renumbered = true
+	case t == nil:
+		s.changes.all()
+	case !s.renumbered:
+		s.tally.unload(s.grid)
+		s.grid.describe(t)
+		s.dearer = true
+		s.reread(t)
+		s.changed(t)
+	}
+}
+
+// observeJob takes in what happened to a job or alloc set as a whole.
+func (s *Scheduler) observeJob(c *cell.Cell, e *cell.Event) {
+	note := func(uid cell.UID) {
+		s.touch(c, uid)
+		s.ask(c, uid)
+	}
+	note(e.UID)
+	// An update has a uid of its own, and a key may have gone to another.
+	if j := c.Job(e.Key); j != nil {
+		note(j.UID())
+	}
+	if set := c.AllocSet(e.Key); set != nil {
+		note(set.UID())
+		delete(s.rooms, set)
+		s.changes.all()
+	}
+	if len(s.queue.followers) > 0 {
+		for uid := range s.queue.followers {
+			s.touch(c, uid)
+		}
+		clear(s.queue.followers)
+	}
+}
+
 // observeTask takes in what happened to a task or an alloc.
-func (s *Scheduler) observeTask(e *cell.Event) {
+func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
+	isAlloc := e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_ALLOC
+	if isAlloc && e.Kind != borgpb.EventKind_EVENT_KIND_SCHEDULE {
+		if set := c.AllocSetByUID(e.UID); set != nil {
+			delete(s.rooms, set)
+		}
+	}
 	switch e.Kind {
 	case borgpb.EventKind_EVENT_KIND_SUBMIT:
+		s.touch(c, e.UID)
 		return
 	case borgpb.EventKind_EVENT_KIND_SCHEDULE:
 		id := ID{e.UID, e.Task}
-		s.overlay.drop(s.overlay.byID[id])
-		delete(s.refusals, id)
-		if e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK {
-			// It only takes room; an alloc also offers some.
+		if len(s.refusals) > 0 {
+			delete(s.refusals, id)
+		}
+		p := s.overlay.byID[id]
+		if p == nil || p.site.slot < 0 || p.site.name != e.Machine {
+			// Somebody else placed it.
+			if p != nil {
+				s.overlay.drop(p)
+				s.reread(p.site)
+			}
+			s.touch(c, e.UID)
+			t := s.sites.byName[e.Machine]
+			s.reread(t)
+			if isAlloc && t != nil {
+				s.changed(t)
+			}
 			return
 		}
+		s.overlay.drop(p)
+		s.dismiss(p.line)
+		switch {
+		case isAlloc:
+			// It takes room, and offers some.
+			s.reread(p.site)
+			s.changed(p.site)
+		case len(p.victims) > 0 || p.line.job.Version() != p.version:
+			s.reread(p.site)
+		case !s.renumbered:
+			// What was promised is held now: as much is free as before.
+			s.grid.evictable[p.site.slot].known = false
+		}
+		return
 	}
+	s.touch(c, e.UID)
 	if t := s.sites.byName[e.Machine]; t != nil {
+		s.reread(t)
 		s.changed(t)
 	} else {
 		s.changes.all()
 	}
 }
 
+// reread brings the arrays up to the copy, once the entry is observed.
+func (s *Scheduler) reread(t *site) {
+	if t != nil && t.slot >= 0 && !t.unread {
+		t.unread = true
+		s.unread = append(s.unread, t)
+	}
+}
+
 // changed notes that t may have room for what found none.
-func (s *Scheduler) changed(t *site) { s.changes.add(t, 4*len(s.sites.walk)+1024) }
+func (s *Scheduler) changed(t *site) {
+	if t.slot < 0 {
+		s.changes.all()
+		return
+	}
+	s.changes.add(t.slot, 4*len(s.sites.walk)+1024)
+}
 
 // Refused counts what the log refused of a batch.
 type Refused struct {
@@ -209,10 +356,23 @@ func (s *Scheduler) heldBack(c *cell.Cell, id ID) bool {
 	return ok && c.TimeNs() < r.notBeforeNs
 }
 
-// open looks at the copy for the first time.
+// open looks at the copy for the first time, or makes the arrays anew after
+// machines came or went.
 func (s *Scheduler) open(c *cell.Cell) {
-	if s.sites == nil {
+	switch {
+	case s.sites == nil:
 		s.sites = newSites(c, s.cfg.Seed)
+		s.grid = newGrid(s.sites)
+		s.askAll(c)
+		s.enroll(c)
+	case s.renumbered || len(s.grid.statics)+len(s.grid.facts) > maxStatics+4*len(s.rarities.byContent):
+		s.tally = tally{}
+		s.grid.rebuild()
+		s.changes.all()
+		s.renumbered, s.dearer = false, true
+	}
+	if s.dearer {
+		s.reprice()
 	}
 }
 
@@ -225,7 +385,7 @@ func (s *Scheduler) attend(c *cell.Cell) {
 			return false
 		}
 		for _, p := range b.promises {
-			if s.overlay.drop(p) {
+			if s.release(c, p) {
 				// It was refused, or undone since: its room is free again.
 				s.changed(p.site)
 				s.stirred = true
@@ -233,24 +393,41 @@ func (s *Scheduler) attend(c *cell.Cell) {
 		}
 		return true
 	})
-	s.classes.trim()
+	s.classes.trim(s.grid)
 	if len(s.gangs) > maxRemembered {
 		clear(s.gangs)
 	}
+	if len(s.rooms) > maxRemembered {
+		clear(s.rooms)
+	}
+}
+
+// release takes a promise back that the copy does not show.
+func (s *Scheduler) release(c *cell.Cell, p *promise) bool {
+	if !s.overlay.drop(p) {
+		return false
+	}
+	if p.site.slot >= 0 {
+		s.read(p.site)
+	}
+	s.touch(c, p.id.UID)
+	s.disperse(p.line)
+	return true
 }
 
 // emit makes ops of what a pass decided, none above the bounds of a batch.
 func (s *Scheduler) emit(p *pass, more bool) {
-	for out := p.out; len(out) > 0; {
+	out, promises := p.out, p.promises
+	for len(out) > 0 {
 		n, bytes := 0, 0
 		for n < len(out) && n < s.cfg.BatchCount {
-			if bytes += proto.Size(out[n]) + 4; n > 0 && bytes > s.cfg.BatchBytes {
+			if bytes += opBytes(out[n]); n > 0 && bytes > s.cfg.BatchBytes {
 				break
 			}
 			n++
 		}
 		s.lastBatch++
-		s.ready = append(s.ready, Batch{
+		s.ready = append(s.ready, readyBatch{promises: promises[:n:n], Batch: Batch{
 			ID:   s.lastBatch,
 			More: more,
 			Assign: &borgpb.Assign{
@@ -259,39 +436,36 @@ func (s *Scheduler) emit(p *pass, more bool) {
 				InFlight:    uint32(p.before),
 				ConfigHash:  s.configHash,
 			},
-		})
-		out = out[n:]
+		}})
+		out, promises = out[n:], promises[n:]
 	}
 	if len(p.out) == 0 && more {
-		s.ready = append(s.ready, Batch{More: true})
+		s.ready = append(s.ready, readyBatch{Batch: Batch{More: true}})
 	}
+}
+
+// opBytes is at least what an assignment takes in an op.
+func opBytes(a *borgpb.Assignment) int {
+	// Each field has a tag and a length or a number beside its text.
+	n := 48 + len(a.Uid) + len(a.Machine) + len(a.Alloc) + 3*len(a.Ports)
+	for _, v := range a.Victims {
+		n += 32 + len(v.JobUid)
+	}
+	return n
 }
 
 // nextReady hands out a batch that was made before.
-func (s *Scheduler) nextReady() (b Batch, ok bool) {
+func (s *Scheduler) nextReady() (Batch, bool) {
 	if len(s.ready) == 0 {
 		return Batch{}, false
 	}
-	b, s.ready = s.ready[0], s.ready[1:]
+	b := s.ready[0]
+	s.ready = slices.Delete(s.ready, 0, 1)
 	if len(s.ready) > 0 {
 		b.More = true
 	}
-	if b.ID == 0 {
-		return b, true
+	if b.ID != 0 {
+		s.sent[b.ID] = b.promises
 	}
-	promises := make([]*promise, len(b.Assign.Assignments))
-	for i, a := range b.Assign.Assignments {
-		promises[i] = s.overlay.byID[idOf(a)]
-	}
-	s.sent[b.ID] = promises
-	return b, true
-}
-
-// idOf reads the id back from an assignment that we made.
-func idOf(a *borgpb.Assignment) ID {
-	uid, err := cell.ParseUID(a.GetUid())
-	if err != nil {
-		panic("scheduler: an assignment of ours names no uid: " + err.Error())
-	}
-	return ID{uid, a.GetIndex()}
+	return b.Batch, true
 }

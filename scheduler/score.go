@@ -1,6 +1,11 @@
 package scheduler
 
-import "borg/borgmaster/cell"
+import (
+	"slices"
+	"strings"
+
+	"borg/borgmaster/cell"
+)
 
 // Weights of the parts of a score, in points. Fullness gives 0 to fullPoints;
 // the others are measured against it.
@@ -8,8 +13,8 @@ const (
 	fullPoints = 1024
 	// softPoints is what a soft constraint is worth that holds.
 	softPoints = 2048
-	// The price of each task of the same job that is already on the machine, in
-	// its rack, in its power domain: one task more on a machine costs as much
+	// The price of each task of the same job beyond a fair share on a machine,
+	// in a rack, in a power domain: one task too many on a machine costs as much
 	// as the difference between an empty and a full machine.
 	machinePoints = 1024
 	rackPoints    = 256
@@ -19,11 +24,43 @@ const (
 	batchShift = 3
 )
 
+// Policy is how a place is judged by what would be left of it.
+type Policy uint8
+
+const (
+	// Hybrid leaves as little stranded as it can: CPU that nobody can use since
+	// the memory has run out, or the other way round. Of equals it fills the
+	// fullest.
+	Hybrid Policy = iota
+	// BestFit takes the place of which least is left, in the resource of which
+	// most is left.
+	BestFit
+	// WorstFit spreads load: the cheapest place by a cost that grows faster
+	// than use (E-PVM, §3.2).
+	WorstFit
+	numPolicies
+)
+
+var policyNames = [numPolicies]string{"hybrid", "best-fit", "worst-fit"}
+
+func (p Policy) String() string { return policyNames[p] }
+
+// ParsePolicy reads the name of a policy; empty is the default one.
+func ParsePolicy(name string) (p Policy, ok bool) {
+	if name == "" {
+		return Hybrid, true
+	}
+	at := slices.Index(policyNames[:], name)
+	return Policy(max(at, 0)), at >= 0
+}
+
+// PolicyWords lists the policies for people.
+func PolicyWords() string { return strings.Join(policyNames[:], ", ") }
+
 // Score says how good a feasible place is, by parts; more is better. All parts
 // are points in fixed point: integers, so that they are the same everywhere.
 type Score struct {
-	// Fit is best fit: how full the place will be, less what would be stranded
-	// there because one resource runs out before the other.
+	// Fit is the policy's, less what the place costs for what is rare there.
 	Fit int64
 	// Soft is for soft constraints that hold.
 	Soft int64
@@ -34,17 +71,23 @@ type Score struct {
 // Total is what places are compared by.
 func (s Score) Total() int64 { return s.Fit + s.Soft + s.Spread }
 
-// fitPoints scores what is left of a place after the placement. A place of
-// which nothing is known to be there counts as empty.
-func fitPoints(capacity, left *cell.Resources) int64 {
-	cpu := fullness(capacity.CPUMilli, left.CPUMilli)
-	mem := fullness(capacity.MemBytes, left.MemBytes)
-	stranded := cpu - mem
-	if stranded < 0 {
-		stranded = -stranded
+// points scores a place by what is free of it before, and what the request
+// takes, both in fullPoints of its capacity.
+func (p Policy) points(freeCPU, freeMem, cpu, mem int64) int64 {
+	leftCPU, leftMem := max(freeCPU-cpu, 0), max(freeMem-mem, 0)
+	switch p {
+	case BestFit:
+		return fullPoints - max(leftCPU, leftMem)
+	case WorstFit:
+		return cost(fullPoints-freeCPU) + cost(fullPoints-freeMem) - cost(fullPoints-leftCPU) - cost(fullPoints-leftMem)
 	}
-	return (cpu+mem)/2 - stranded/4
+	// Squares: where much is stranded already, a little more weighs more.
+	before, after := freeCPU-freeMem, leftCPU-leftMem
+	return (before*before - after*after - 8*(leftCPU+leftMem)) >> 8
 }
+
+// cost grows with the cube of use: 0 to 8,192 points.
+func cost(used int64) int64 { return used * used * used >> 17 }
 
 // fullness is how much of whole is used when left is left: 0 to fullPoints.
 // Amounts up to 2^50 bytes times fullPoints stay below 2^63.
@@ -58,10 +101,79 @@ func fullness(whole, left int64) int64 {
 	return (whole - left) * fullPoints / whole
 }
 
-// spreadPoints prices the neighbours of the same job.
-func spreadPoints(onMachine, inRack, inPower int64, batch bool) int64 {
-	p := onMachine*machinePoints + inRack*rackPoints + inPower*powerPoints
-	if batch {
+// A cached score is a version, whether the request fits at the levels alone,
+// and the points above lowestScore.
+const (
+	scoreBits   = 18
+	sureBit     = 1 << scoreBits
+	lowestScore = -(1 << 16)
+)
+
+// pointsAt scores a slot for a class, all but the spread, and tells whether
+// the levels alone show that it fits: then the exact amounts need no look.
+func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bool) {
+	l, inv := &g.levels[c.view][i], &g.inverse[i]
+	const grain = fullPoints / levelUnits
+	freeCPU, freeMem := int64(l.cpu)*grain, int64(l.mem)*grain
+	cpu, mem := share(c.cpu, inv.cpu), share(c.mem, inv.mem)
+	points = policy.points(freeCPU, freeMem, cpu, mem) - min(g.prices[i], maxRarePoints)
+	for _, f := range c.soft {
+		if f.holds.has(i) {
+			points += softPoints
+		}
+	}
+	// A share is rounded down, by less than two points.
+	sure = c.slim && (c.cpu == 0 || freeCPU >= cpu+2) && (c.mem == 0 || freeMem >= mem+2)
+	return points, sure
+}
+
+// cachedPoints is pointsAt with what was found out before.
+func (f *search) cachedPoints(c *class, i int32) (points int64, sure bool) {
+	g := f.s.grid
+	e := c.scores[i]
+	if e>>(scoreBits+1) == uint32(g.versions[i]) {
+		f.hits++
+		return int64(e&(sureBit-1)) + lowestScore, e&sureBit != 0
+	}
+	points, sure = g.pointsAt(c, i, f.s.cfg.Policy)
+	e = uint32(g.versions[i])<<(scoreBits+1) | uint32(points-lowestScore)
+	if sure {
+		e |= sureBit
+	}
+	c.scores[i] = e
+	f.misses++
+	return points, sure
+}
+
+// maxScoreBytes bounds the cache; classes that come later go without.
+const maxScoreBytes = 64 << 20
+
+// keepScores gives a class a row of the cache, where it is worth its memory: a
+// search that stops at the first few feasible machines rarely sees one again
+// before it has changed, and computing its score costs what looking it up does.
+func (f *search) keepScores(c *class) {
+	g := f.s.grid
+	if c.scores != nil || c.finds < 2 || f.s.cfg.NoScoreCache || len(c.soft) == 0 && f.s.cfg.Enough < len(g.versions)/8 {
+		return
+	}
+	if (len(g.cached)+1)*len(g.versions)*4 > maxScoreBytes {
+		return
+	}
+	c.scores = make([]uint32, len(g.versions))
+	g.cached = append(g.cached, c)
+}
+
+// spread prices the neighbours of the same job that one more in a slot has.
+func (f *search) spread(w *want, n *counts, i int32) int64 {
+	d := f.s.grid.domains[i]
+	p := machinePoints * max(0, int64(n.machine[i])+1-f.fair[cell.DomainMachine])
+	if d.rack != 0 {
+		p += rackPoints * max(0, int64(n.rack[d.rack])+1-f.fair[cell.DomainRack])
+	}
+	if d.power != 0 {
+		p += powerPoints * max(0, int64(n.power[d.power])+1-f.fair[cell.DomainPower])
+	}
+	if w.batch {
 		p >>= batchShift
 	}
 	return -p

@@ -1,19 +1,29 @@
 package scheduler
 
-import (
-	"borg/borgmaster/cell"
-)
+import "borg/borgmaster/cell"
 
 // search looks for places in one pass.
 type search struct {
 	s *Scheduler
 	c *cell.Cell
-	// checks counts the places that were checked.
-	checks int
-	// crowds holds, by job, where its tasks are: those in the copy and those
-	// promised. They are counted once a pass and kept up by it.
-	crowds map[cell.UID]*crowd
-	// placement and inAlloc are scratch.
+	// checks counts the places that were looked at; hits and misses are those
+	// of the score cache.
+	checks       int
+	hits, misses int
+
+	// Of the task that is looked for: its neighbours, when they matter, and how
+	// many of its job each domain of a kind may hold before spreading has a
+	// price.
+	neighbours *counts
+	fair       [cell.NumDomainKinds]int64
+	// The best slot so far, its points, and how many were feasible.
+	best       int32
+	bestPoints int64
+	found      int
+
+	// unitSpace is scratch of preemption.
+	unitSpace []unit
+	// placement, inDomain and inAlloc are scratch of the cell's own test.
 	placement cell.Placement
 	inAlloc   cell.Overlay
 }
@@ -24,104 +34,182 @@ type spot struct {
 	alloc *cell.Alloc
 }
 
-// find returns the best place for index of w; ok is false when there is none.
-func (f *search) find(w *want, index uint32) (best spot, score Score, ok bool) {
-	cl := w.class
-	if cl.blocked && cl.seen == f.s.changes.now() {
-		return spot{}, Score{}, false
+// find returns the best place for index of w, without anybody giving way; ok is
+// false when there is none.
+func (f *search) find(w *want, index uint32) (best spot, ok bool) {
+	s, cl := f.s, w.class
+	if cl.blocked && cl.seen == s.changes.now() {
+		return spot{}, false
 	}
-	f.prepare(w, index)
-	found := 0
-	try := func(at spot) bool {
-		if !f.feasible(w, at) {
+	cl.finds++
+	s.stats.Searches++
+	s.classes.attune(w, s.grid, &s.changes)
+	f.surround(w)
+	start := f.start(w, index)
+	if w.inSet {
+		best, ok = f.findAlloc(w, index, start)
+	} else if i := f.findSlot(w, start); i >= 0 {
+		best, ok = spot{site: s.sites.walk[i]}, true
+	}
+	if ok && cl.blocked {
+		// Others of the class must look where this one looked.
+		cl.blocked = cl.seen >= s.changes.base && !cl.whole
+	}
+	return best, ok
+}
+
+// block notes that nothing of the class has a place, as things are.
+func (f *search) block(cl *class) { cl.blocked, cl.seen = true, f.s.changes.now() }
+
+// surround sets up the neighbours of the task that is looked for.
+func (f *search) surround(w *want) {
+	f.neighbours = nil
+	n := w.line.tasks
+	if n < 2 && !w.limited {
+		return
+	}
+	g := f.s.grid
+	f.neighbours = f.s.tally.load(g, f.s.crowdOf(w.line))
+	f.fair = [cell.NumDomainKinds]int64{
+		cell.DomainMachine: fairShare(n, int64(len(g.sites.walk))),
+		cell.DomainRack:    fairShare(n, int64(g.racks.inUse)),
+		cell.DomainPower:   fairShare(n, int64(g.powers.inUse)),
+	}
+}
+
+// fairShare is how many of n fall to each of some domains, rounded up.
+func fairShare(n, domains int64) int64 {
+	if domains <= 1 {
+		return n
+	}
+	return (n + domains - 1) / domains
+}
+
+// start is where the walk for a task begins, before it is taken modulo the
+// places: the same everywhere for the same seed, job, spec version and index.
+func (f *search) start(w *want, index uint32) uint64 {
+	l := w.line
+	h := f.s.cfg.Seed
+	for _, v := range [...]uint64{l.uid.Epoch, l.uid.Index, uint64(l.uid.N), l.version, uint64(index)} {
+		h = mix(h ^ v)
+	}
+	return h
+}
+
+// findSlot walks the machines from a start until enough are feasible (relaxed
+// randomization, §3.4) and returns the best of them; -1 when there is none. A
+// class that found nothing before looks only where something changed.
+func (f *search) findSlot(w *want, start uint64) int32 {
+	g, c := f.s.grid, w.class
+	f.best, f.found = -1, 0
+	n := len(g.sites.walk)
+	if n == 0 {
+		return -1
+	}
+	first := int32(start % uint64(n))
+	if f.s.cfg.NoClasses {
+		f.walkAll(w, first)
+		return f.best
+	}
+	among := c.static.fits
+	if c.candidates != nil {
+		among = c.candidates
+	} else if c.blocked && !c.whole {
+		if changed, ok := f.s.changes.since(c.seen, first); ok {
+			for _, i := range changed {
+				if among.has(i) && g.usable.has(i) && f.consider(w, i) {
+					break
+				}
+			}
+			return f.best
+		}
+	}
+	f.keepScores(c)
+	r := newRing(among, g.usable, first)
+	for i := r.next(); i >= 0; i = r.next() {
+		if f.consider(w, i) {
+			break
+		}
+	}
+	return f.best
+}
+
+// consider looks at one slot and reports whether enough were feasible.
+func (f *search) consider(w *want, i int32) (enough bool) {
+	c, g := w.class, f.s.grid
+	f.checks++
+	var points int64
+	sure := false
+	if c.scores != nil {
+		points, sure = f.cachedPoints(c, i)
+	}
+	if !sure {
+		if !c.fitsRow(&g.rows[c.view][i]) || c.devices != nil && !c.devicesFit(g, i) {
+			c.rule(i, &f.s.changes)
+			return false
+		}
+		if c.scores == nil {
+			points, _ = g.pointsAt(c, i, f.s.cfg.Policy)
+		}
+	}
+	if f.neighbours != nil {
+		if w.limited && f.full(w, i) {
+			return false
+		}
+		points += f.spread(w, f.neighbours, i)
+	}
+	if f.best < 0 || points > f.bestPoints {
+		f.best, f.bestPoints = i, points
+	}
+	f.found++
+	return f.found >= f.s.cfg.Enough
+}
+
+// full tells whether a failure domain of the slot holds as many of the job as
+// the spec allows.
+func (f *search) full(w *want, i int32) bool {
+	for kind, most := range w.most {
+		if most > 0 && f.inDomain(i, cell.DomainKind(kind)) >= int64(most) {
 			return true
 		}
-		if sc := f.score(w, at); !ok || sc.Total() > score.Total() {
-			best, score, ok = at, sc, true
-		}
-		found++
-		return found < f.s.cfg.Enough
 	}
-	if w.inSet {
-		f.walkAllocs(w, try)
-	} else {
-		f.walkSites(w, index, try)
-	}
-	if !ok {
-		cl.blocked, cl.seen = true, f.s.changes.now()
-	} else if cl.blocked {
-		// Others of the class must look where this one looked.
-		cl.blocked = cl.seen >= f.s.changes.base && !cl.whole
-	}
-	return best, score, ok
+	return false
 }
+
+// inDomain counts the tasks of the job around a slot, promised ones too. A
+// machine that names no rack is a rack of its own.
+func (f *search) inDomain(i int32, kind cell.DomainKind) int64 {
+	n, d := f.neighbours, f.s.grid.domains[i]
+	switch {
+	case kind == cell.DomainRack && d.rack != 0:
+		return int64(n.rack[d.rack])
+	case kind == cell.DomainPower && d.power != 0:
+		return int64(n.power[d.power])
+	}
+	return int64(n.machine[i])
+}
+
+// walkAll is the walk without classes: constraints and taints are looked at
+// for each task on each machine.
+func (f *search) walkAll(w *want, first int32) {
+	g := f.s.grid
+	for k := range g.sites.walk {
+		i := first + int32(k)
+		if i >= int32(len(g.sites.walk)) {
+			i -= int32(len(g.sites.walk))
+		}
+		if g.usable.has(i) && g.meets(w.class.static, g.sites.walk[i]) && f.consider(w, i) {
+			return
+		}
+	}
+}
+
+// The cell's own test, with what is promised laid over it: for Explain, and for
+// what the arrays do not hold.
 
 // prepare sets up the question for index of w.
 func (f *search) prepare(w *want, index uint32) {
 	f.placement = cell.Placement{Job: w.line.job, Set: w.line.set, Index: index, AnyPorts: true}
-}
-
-// walkSites offers machines from a start that follows from the task until try
-// has enough. A class that found nothing before looks only where something
-// changed.
-func (f *search) walkSites(w *want, index uint32, try func(spot) bool) {
-	walk := f.s.sites.walk
-	if len(walk) == 0 {
-		return
-	}
-	start := f.start(w, index, len(walk))
-	if cl := w.class; cl.blocked && !cl.whole {
-		if changed, ok := f.s.changes.since(cl.seen, start); ok {
-			for _, t := range changed {
-				if !try(spot{site: t}) {
-					return
-				}
-			}
-			return
-		}
-	}
-	for i := range walk {
-		at := start + i
-		if at >= len(walk) {
-			at -= len(walk)
-		}
-		if !try(spot{site: walk[at]}) {
-			return
-		}
-	}
-}
-
-// walkAllocs offers the allocs of the set in which the task has to run.
-func (f *search) walkAllocs(w *want, try func(spot) bool) {
-	if w.set == nil {
-		return
-	}
-	for a := range w.set.Allocs() {
-		m := a.Machine()
-		if m == nil {
-			continue
-		}
-		t := f.s.sites.byName[m.Name()]
-		if t != nil && t.machine == m && !try(spot{site: t, alloc: a}) {
-			return
-		}
-	}
-}
-
-// start is where the walk for a task begins: the same on every machine for the
-// same seed, job, spec version and index.
-func (f *search) start(w *want, index uint32, n int) int {
-	h := f.s.cfg.Seed
-	for _, v := range [...]uint64{w.line.uid.Epoch, w.line.uid.Index, uint64(w.line.uid.N), w.line.version(), uint64(index)} {
-		h = mix(h ^ v)
-	}
-	return int(h % uint64(n))
-}
-
-// feasible asks the cell, with what is promised laid over it.
-func (f *search) feasible(w *want, at spot) bool {
-	f.checks++
-	return f.fit(w, at) == cell.FitOK
 }
 
 func (f *search) fit(w *want, at spot) cell.Fit {
@@ -134,46 +222,31 @@ func (f *search) fit(w *want, at spot) cell.Fit {
 func (f *search) overlayAt(w *want, at spot) *cell.Overlay {
 	o := at.site.overlay()
 	if at.alloc != nil {
-		f.inAlloc = cell.Overlay{Ports: at.site.promised.Ports}
+		f.inAlloc = cell.Overlay{Ports: at.site.promised.Ports, Victims: at.site.promised.Victims}
 		if r := f.s.overlay.allocs[at.alloc]; r != nil {
 			f.inAlloc.Limits, f.inAlloc.Reserved = r.promised, r.promised
 		}
 		o = &f.inAlloc
 	}
-	if !w.limited || o == nil {
+	if !w.limited {
+		return o
+	}
+	if o == nil {
 		// No promise on this machine; its rack may hold some all the same.
-		if !w.limited {
-			return o
-		}
 		o = &at.site.promised
 	}
-	m, r, p := f.s.overlay.crowds[w.line.uid].around(at.site)
-	if at.site.rack == 0 {
-		r = m
+	for kind := range o.InDomain {
+		o.InDomain[kind] = uint32(f.inDomain(at.site.slot, cell.DomainKind(kind))) - f.placedInDomain(w, at.site.machine, cell.DomainKind(kind))
 	}
-	if at.site.power == 0 {
-		p = m
-	}
-	o.InDomain[cell.DomainMachine] = uint32(m)
-	o.InDomain[cell.DomainRack] = uint32(r)
-	o.InDomain[cell.DomainPower] = uint32(p)
 	return o
 }
 
-// score says how good a feasible place is.
-func (f *search) score(w *want, at spot) Score {
-	capacity, left := f.left(w, at)
-	m, r, p := f.crowd(w).around(at.site)
-	sc := Score{
-		Fit:    fitPoints(&capacity, &left),
-		Spread: spreadPoints(m, r, p, w.batch),
+// placedInDomain counts the tasks that the copy has around a machine.
+func (f *search) placedInDomain(w *want, m *cell.Machine, kind cell.DomainKind) uint32 {
+	if w.line.set != nil {
+		return w.line.set.InDomain(kind, m)
 	}
-	for _, k := range w.soft {
-		if cell.Holds(k, at.site.machine) {
-			sc.Soft += softPoints
-		}
-	}
-	return sc
+	return w.line.job.InDomain(kind, m)
 }
 
 // left is what a place has, and what would be left of it.
@@ -190,50 +263,4 @@ func (f *search) left(w *want, at spot) (capacity, left cell.Resources) {
 		}
 	}
 	return capacity, capacity.Sub(left).Sub(w.need.Resources)
-}
-
-// crowd counts where the tasks of w's job are, or will be.
-func (f *search) crowd(w *want) *crowd {
-	uid := w.line.uid
-	if c, ok := f.crowds[uid]; ok {
-		return c
-	}
-	c := newCrowd()
-	add := func(m *cell.Machine) {
-		if m == nil {
-			return
-		}
-		if t := f.s.sites.byName[m.Name()]; t != nil {
-			c.add(t, t.rack, t.power, 1)
-		}
-	}
-	if w.line.set != nil {
-		for a := range w.line.set.Allocs() {
-			add(a.Machine())
-		}
-	} else if _, running, _ := w.line.job.Counts(); running > 0 {
-		for _, t := range w.line.job.Tasks() {
-			if p := t.Current(); p != nil {
-				add(p.Machine())
-			}
-		}
-	}
-	if promised := f.s.overlay.crowds[uid]; promised != nil {
-		c.include(promised)
-	}
-	f.crowds[uid] = c
-	return c
-}
-
-// promise keeps a promise in the overlay and in what the pass counts.
-func (f *search) promise(w *want, p *promise) {
-	f.s.overlay.add(p)
-	f.crowd(w).add(p.site, p.rack, p.power, 1)
-}
-
-// takeBack undoes a promise of this pass.
-func (f *search) takeBack(w *want, p *promise) {
-	if f.s.overlay.drop(p) {
-		f.crowd(w).add(p.site, p.rack, p.power, -1)
-	}
 }

@@ -11,18 +11,21 @@ import (
 // promised there beyond it.
 type site struct {
 	machine *cell.Machine
+	// name is the machine's.
+	name string
 	// order is the site's place in the shuffled walk: a hash of seed and name.
 	order uint64
-	// at is its index in sites.walk.
-	at int
-	// rack and power number the failure domains that it says it is in; zero: it
-	// is in none that it shares.
-	rack, power int32
+	// slot is its index in sites.walk and in all arrays of the grid; -1: the
+	// machine has left the cell.
+	slot int32
+	// unread: it is in Scheduler.unread.
+	unread bool
 	// promises counts what is promised on it, in its allocs too; when it is
 	// zero, promised is empty.
 	promises int
-	// promised is what promises take of the machine's own room, and all ports
-	// of the machine that they were given. InDomain is scratch of the check.
+	// promised is what promises take of the machine's own room, all ports of
+	// the machine that they were given, and the victims that they name.
+	// InDomain is scratch of the check.
 	promised cell.Overlay
 }
 
@@ -41,16 +44,10 @@ type sites struct {
 	seed   uint64
 	walk   []*site
 	byName map[string]*site
-	// domains numbers the names of racks and power domains, from 1.
-	domains map[string]int32
 }
 
 func newSites(c *cell.Cell, seed uint64) *sites {
-	s := &sites{
-		seed:    seed,
-		byName:  make(map[string]*site, c.NumMachines()),
-		domains: make(map[string]int32),
-	}
+	s := &sites{seed: seed, byName: make(map[string]*site, c.NumMachines())}
 	for m := range c.Machines() {
 		s.walk = append(s.walk, s.enter(m))
 	}
@@ -60,61 +57,43 @@ func newSites(c *cell.Cell, seed uint64) *sites {
 }
 
 func compareSites(a, b *site) int {
-	return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.machine.Name(), b.machine.Name()))
+	return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.name, b.name))
 }
 
 func (s *sites) enter(m *cell.Machine) *site {
-	t := &site{machine: m, order: mix(s.seed ^ hashString(m.Name()))}
-	s.read(t)
+	t := &site{machine: m, name: m.Name(), order: mix(s.seed ^ hashString(m.Name()))}
 	s.byName[m.Name()] = t
 	return t
 }
 
-// read takes over what the machine says of itself.
-func (s *sites) read(t *site) {
-	number := func(key string) int32 {
-		name, ok := t.machine.Attribute(key)
-		if !ok {
-			return 0
-		}
-		// Racks and power domains are counted apart, so they may share names.
-		n := s.domains[name]
-		if n == 0 {
-			n = int32(len(s.domains)) + 1
-			s.domains[name] = n
-		}
-		return n
-	}
-	t.rack, t.power = number("rack"), number("power")
-}
-
 func (s *sites) number() {
 	for i, t := range s.walk {
-		t.at = i
+		t.slot = int32(i)
 	}
 }
 
 // update brings the machine of that name up to the copy, and returns its site;
-// nil when there is no such machine (any more).
-func (s *sites) update(c *cell.Cell, name string) *site {
+// nil when there is no such machine (any more). moved tells that slots have
+// changed.
+func (s *sites) update(c *cell.Cell, name string) (t *site, moved bool) {
 	m, t := c.Machine(name), s.byName[name]
 	switch {
 	case m == nil && t == nil:
-		return nil
+		return nil, false
 	case m == nil:
-		s.walk = slices.Delete(s.walk, t.at, t.at+1)
+		s.walk = slices.Delete(s.walk, int(t.slot), int(t.slot)+1)
 		delete(s.byName, name)
 		s.number()
-		return nil
+		t.slot = -1
+		return nil, true
 	case t == nil:
 		t = s.enter(m)
 		at, _ := slices.BinarySearchFunc(s.walk, t, compareSites)
 		s.walk = slices.Insert(s.walk, at, t)
 		s.number()
-	default:
-		// The same, or another machine of the same name.
-		t.machine = m
-		s.read(t)
+		return t, true
 	}
-	return t
+	// The same, or another machine of the same name.
+	t.machine = m
+	return t, false
 }

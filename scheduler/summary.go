@@ -26,7 +26,7 @@ func (e *explanation) summary() string {
 	case e.s.heldBack(e.c, id):
 		return fmt.Sprintf("it waits a little: the cell refused its placement %s in a row; %s would do now",
 			plural(e.s.refusals[id].count, "time"), plural(fit, "machine"))
-	case e.want.line.gang():
+	case e.want.line.gang:
 		return fmt.Sprintf("it waits: all of %s is placed or nothing, and not all of it fits; for this one alone %s would do", e.want.line.key, plural(fit, "machine"))
 	}
 	return fmt.Sprintf("it waits for the next pass; %s would do", plural(fit, "machine"))

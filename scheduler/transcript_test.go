@@ -22,10 +22,11 @@ import (
 //	set MACHINE k=v,...                   attributes
 //	drain|undrain|down|up|remove MACHINE
 //	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [priority=N] [kind=batch]
-//	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang]
+//	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never]
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
 //	kill|kill-allocs USER/NAME
+//	resize USER/NAME n=N
 //	finish TASK                           its borglet says that it ended well
 //	catch-up                              the copy takes in the log
 //	pass                                  one pass; what it decided
@@ -34,6 +35,8 @@ import (
 //	settle                                pass and send until nothing is decided
 //	wait s=SECONDS                        cell time passes
 //	where USER/NAME                       tasks by machine
+//	domains USER/NAME KEY                 tasks by an attribute of their machines
+//	running USER/NAME                     how many tasks run
 //	why TASK
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
@@ -171,6 +174,9 @@ func (o options) jobSpec() *borgpb.JobSpec {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
 	spec.Gang = o.has("gang")
+	if o.has("never") {
+		spec.Preempt = borgpb.Preempt_PREEMPT_NEVER
+	}
 	spec.MaxPerMachine = uint32(o.number("per-machine", 0))
 	spec.MaxPerRack = uint32(o.number("per-rack", 0))
 	spec.MaxRunning = uint32(o.number("max-running", 0))
@@ -224,6 +230,8 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: data}}})))
 	case "kill":
 		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}})))
+	case "resize":
+		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(o.number("n", 1))}}})))
 	case "kill-allocs":
 		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}})))
 	case "finish":
@@ -243,6 +251,16 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return fmt.Sprintf("%d placed\n", tr.settleAll(t))
 	case "where":
 		return countsText(onMachines(tr.cell, key)) + "\n"
+	case "domains":
+		at := make(map[string]int)
+		for name, n := range onMachines(tr.cell, key) {
+			domain, _ := tr.cell.Machine(name).Attribute(words[2])
+			at[domain] += n
+		}
+		return countsText(at) + "\n"
+	case "running":
+		_, running, _ := tr.cell.Job(key).Counts()
+		return fmt.Sprintf("%d run\n", running)
 	case "why":
 		return tr.why(t, o.name)
 	}
@@ -318,16 +336,27 @@ func (tr *transcript) pass() string {
 }
 
 func (tr *transcript) assignmentText(a *borgpb.Assignment) string {
-	uid, _ := cell.ParseUID(a.GetUid())
-	name := a.GetUid()
-	if j := tr.copy.JobByUID(uid); j != nil {
-		name = j.Key().String()
-	} else if s := tr.copy.AllocSetByUID(uid); s != nil {
-		name = s.Key().String()
-	}
-	text := fmt.Sprintf("%s/%d -> %s%s", name, a.GetIndex(), a.GetMachine(), a.GetAlloc())
+	parts := []string{fmt.Sprintf("%s/%d -> %s%s", tr.named(a.GetUid()), a.GetIndex(), a.GetMachine(), a.GetAlloc())}
 	if len(a.GetPorts()) > 0 {
-		text += fmt.Sprintf(" ports %v", a.GetPorts())
+		parts[0] += fmt.Sprintf(" ports %v", a.GetPorts())
+	}
+	for _, v := range a.GetVictims() {
+		parts = append(parts, fmt.Sprintf("%s/%d gives way", tr.named(v.GetJobUid()), v.GetIndex()))
+	}
+	return strings.Join(parts, ", ")
+}
+
+// named is the key of a job or alloc set.
+func (tr *transcript) named(text string) string {
+	uid, err := cell.ParseUID(text)
+	if err != nil {
+		return text
+	}
+	if j := tr.copy.JobByUID(uid); j != nil {
+		return j.Key().String()
+	}
+	if s := tr.copy.AllocSetByUID(uid); s != nil {
+		return s.Key().String()
 	}
 	return text
 }

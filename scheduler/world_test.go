@@ -59,6 +59,22 @@ func (w *world) do(op *borgpb.Op) *borgpb.Result {
 	return results[0]
 }
 
+// apply is do where cell and copy are one, and says what happened.
+func (w *world) apply(op *borgpb.Op) (*borgpb.Result, []cell.Event) {
+	data, err := proto.Marshal(op)
+	if err != nil {
+		panic(err)
+	}
+	w.wallNs += 1e6
+	w.timeNs += 1e6
+	e, err := proto.Marshal(&borgpb.Entry{CellTimeNs: w.timeNs, WallTimeNs: w.wallNs, Ops: [][]byte{data}})
+	if err != nil {
+		panic(err)
+	}
+	results, events := w.cell.Apply(w.cell.Index()+1, 1, e)
+	return results[0], events
+}
+
 // must is do for an op that is not to be refused.
 func (w *world) must(t testing.TB, op *borgpb.Op) *borgpb.Result {
 	t.Helper()

@@ -164,19 +164,27 @@ func (c *Cell) NumMachines() int { return len(c.machineList) }
 func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
 	return func(yield func(*Job, uint32) bool) {
 		for _, j := range c.jobList {
-			if j.pending == 0 || !c.eligible(j) {
-				continue
-			}
-			left := j.roomToRun()
-			for i := range j.waiting.all() {
-				if left == 0 {
-					break
-				}
-				left--
+			for i := range c.PendingOf(j) {
 				if !yield(j, i) {
 					return
 				}
 			}
+		}
+	}
+}
+
+// PendingOf yields what Pending yields of one job.
+func (c *Cell) PendingOf(j *Job) iter.Seq[uint32] {
+	return func(yield func(uint32) bool) {
+		if j.pending == 0 || !c.eligible(j) {
+			return
+		}
+		left := j.roomToRun()
+		for i := range j.waiting.all() {
+			if left == 0 || !yield(i) {
+				return
+			}
+			left--
 		}
 	}
 }

@@ -181,6 +181,14 @@ func (p *Copy) After() []CopyID {
 	return ids
 }
 
+// Claimed tells that somebody waits for this copy's room; nobody else may name
+// it as a victim.
+func (p *Copy) Claimed() bool { return p.stop != nil && p.stop.promised != nil }
+
+// Waits tells that it does not start before its victims, or those of its alloc,
+// are gone.
+func (p *Copy) Waits() bool { return p.wait != nil || (p.alloc != nil && p.alloc.wait != nil) }
+
 // TaskSpec is what it runs: the job's spec with the overrides for its index,
 // late-bound names as written. Nil when it is no longer current.
 func (p *Copy) TaskSpec() *borgpb.TaskSpec {

@@ -350,7 +350,7 @@ func (g *generator) allocAssignment(al *Alloc) *borgpb.Assignment {
 // nameLower names everything of a lower priority in a room.
 func (g *generator) nameLower(a *borgpb.Assignment, copies []*Copy, in *Alloc, priority int32) {
 	for _, p := range copies {
-		if p.alloc == in && (p.state == attemptStopping || mayPreempt(priority, p.priority)) && !g.one(4) {
+		if p.alloc == in && (p.state == attemptStopping || MayPreempt(priority, p.priority)) && !g.one(4) {
 			a.Victims = append(a.Victims, &borgpb.Victim{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt})
 		}
 	}

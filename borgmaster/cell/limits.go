@@ -89,9 +89,9 @@ const (
 // isProd tells whether work of that priority is placed by limits.
 func isProd(priority int32) bool { return priority >= productionPriority }
 
-// mayPreempt tells whether one priority may take the place of another: never
+// MayPreempt tells whether one priority may take the place of another: never
 // within the production band, so that no cascade starts there (paper §2.5).
-func mayPreempt(by, victim int32) bool {
+func MayPreempt(by, victim int32) bool {
 	inBand := func(p int32) bool { return p >= productionPriority && p < monitoringPriority }
 	return victim < by && !(inBand(by) && inBand(victim))
 }

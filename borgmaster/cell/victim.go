@@ -82,7 +82,7 @@ func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 		return stale(p.name(), "the victim %v holds no place on %s", id, p.Machine.name)
 	case o.room() != p.room():
 		return about(p.name(), invalid("victims", "%v (%v) does not hold its place there", o.TaskID(), id))
-	case o.state.current() && (a.never || !mayPreempt(a.priority, o.priority)):
+	case o.state.current() && (a.never || !MayPreempt(a.priority, o.priority)):
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
 			"priority %d may not take the place of %v of priority %d", a.priority, o.TaskID(), o.priority)
 	}
@@ -99,12 +99,12 @@ func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
 		return stale(p.name(), "the victim alloc %v is not on %s", id, p.Machine.name)
 	case p.Alloc != nil:
 		return about(p.name(), invalid("victims", "alloc %s does not hold its place in an alloc", o.Name()))
-	case a.never || !mayPreempt(a.priority, o.set.spec.Priority):
+	case a.never || !MayPreempt(a.priority, o.set.spec.Priority):
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
 			"priority %d may not take the place of %s of priority %d", a.priority, o.Name(), o.set.spec.Priority)
 	}
 	for _, in := range o.copies {
-		if in.state.current() && !mayPreempt(a.priority, in.priority) {
+		if in.state.current() && !MayPreempt(a.priority, in.priority) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
 				"priority %d may not take the place of %v of priority %d in %s", a.priority, in.TaskID(), in.priority, o.Name())
 		}

@@ -33,11 +33,16 @@ func schedulerCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "master", Required: true, Usage: "`ADDRESS` of the elected replica"},
 			&ucli.StringFlag{Name: "identity", Required: true, Usage: "`FILE` with its certificate"},
 			&ucli.StringFlag{Name: "socket", Usage: "`PATH` of the socket on which it explains itself"},
+			&ucli.StringFlag{Name: "policy", Usage: "how to pack: " + scheduler.PolicyWords() + " (default: hybrid)"},
 			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
 		},
 		Action: func(ctx *ucli.Context) error {
 			logger, err := cli.NewLogger(ctx)
+			if err != nil {
+				return err
+			}
+			policy, err := policyFlag(ctx)
 			if err != nil {
 				return err
 			}
@@ -58,10 +63,19 @@ func schedulerCommand() *ucli.Command {
 			}
 			return process.Run(ctx.Context, process.Config{
 				Master: ctx.String("master"), Identity: source, Socket: ctx.String("socket"), Build: cli.Build(),
-				Parent: parent, Logger: logger, Search: scheduler.Config{},
+				Parent: parent, Logger: logger, Search: scheduler.Config{Policy: policy},
 			})
 		},
 	}
+}
+
+// policyFlag reads --policy.
+func policyFlag(ctx *ucli.Context) (scheduler.Policy, error) {
+	policy, ok := scheduler.ParsePolicy(ctx.String("policy"))
+	if !ok {
+		return 0, cli.Errorf(cli.Usage, "--policy %q: want %s", ctx.String("policy"), scheduler.PolicyWords())
+	}
+	return policy, nil
 }
 
 // schedulerProcess runs this program's scheduler command.
@@ -92,6 +106,9 @@ func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
 	args := []string{"scheduler", "--master", addr, "--identity", file, "--socket", socket, "--log-level", p.flags.String("log-level")}
 	if format := p.flags.String("log-format"); format != "" {
 		args = append(args, "--log-format", format)
+	}
+	if policy := p.flags.String("policy"); policy != "" {
+		args = append(args, "--policy", policy)
 	}
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stderr = p.flags.App.ErrWriter

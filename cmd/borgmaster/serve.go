@@ -25,6 +25,7 @@ import (
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/door"
+	"borg/scheduler"
 )
 
 // drainTimeout is how long a replica that stops waits for calls under way.
@@ -40,6 +41,7 @@ func serveCommand() *ucli.Command {
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
+			&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
 		),
 		Before: cli.ApplyConfig,
@@ -75,6 +77,9 @@ func serve(ctx *ucli.Context) error {
 	}
 	if period := ctx.Duration("poll-period"); period <= 0 {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
+	}
+	if _, err := policyFlag(ctx); err != nil {
+		return err
 	}
 	for _, flag := range []string{"listen", "pprof"} {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {

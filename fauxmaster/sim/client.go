@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/cell"
 	"borg/history"
 	"borg/proto/borgpb"
 )
@@ -283,6 +284,9 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 	if r.IntN(8) == 0 {
 		spec.AllocSet = c.user() + "/" + allocSetName
 	}
+	if c.w.swarm.steady && r.IntN(3) > 0 {
+		c.pin(spec)
+	}
 	return spec
 }
 
@@ -293,3 +297,17 @@ func encode(m proto.Message) []byte {
 	}
 	return data
 }
+
+// pin ties a service to one machine: when that is lost there is no other place,
+// and its tasks wait for its return.
+func (c *client) pin(spec *borgpb.JobSpec) {
+	m := c.w.machines[c.rand.IntN(len(c.w.machines))]
+	spec.Kind, spec.Tasks, spec.MaxFailures, spec.MaxPerMachine = borgpb.JobKind_JOB_KIND_SERVICE, 1, 0, 0
+	spec.Gang, spec.OnLost, spec.AllocSet = false, borgpb.OnLost_ON_LOST_UNSPECIFIED, ""
+	spec.Task.Args = []string{"/bin/task", "0", "0"}
+	spec.Priority, spec.Task.Resources.CpuMilli = 400, 100
+	spec.Task.Constraints = []*borgpb.Constraint{{Key: slotAttribute, Relation: borgpb.Relation_RELATION_EQUAL, Value: m.name}}
+}
+
+// pinned tells whether the tasks of a job may have to wait for one machine.
+func pinned(j *cell.Job) bool { return len(j.Spec().GetTask().GetConstraints()) > 0 }

@@ -120,7 +120,7 @@ func drawSwarm(r *rand.Rand) swarm {
 		s.driftPPM = r.Int64N(100_000)
 	}
 	full := false
-	if r.IntN(4) == 0 {
+	if r.IntN(5) < 2 {
 		s.steady, s.lostNs, s.cutNs, s.everyNs = true, 60*second, 40*second, min(s.everyNs, second)
 		s.weights[loseMachine], s.weights[cutMachine] = 2, 8
 		// Where there is no room elsewhere, tasks wait for their machine to return.
@@ -140,7 +140,7 @@ func drawSwarm(r *rand.Rand) swarm {
 		s.tight, s.machineMilli = true, 1000
 	}
 	if full {
-		s.tight, s.machineMilli, s.jobs = true, 500, 8
+		s.tight, s.machineMilli, s.jobs = true, 400, 10
 	}
 	return s
 }
@@ -479,7 +479,7 @@ func (w *World) cutOneWay(f *fault, x *replicaNode) string {
 
 // cutMachine cuts a machine off from the replicas, from some or from all.
 func (w *World) cutMachine(f *fault, m *machine) string {
-	all := f.rand.IntN(2) == 0
+	all := f.rand.IntN(2) == 0 || w.swarm.steady
 	var links [][2]int
 	for _, x := range w.replicas {
 		if some := f.rand.IntN(2) == 0; all || some {

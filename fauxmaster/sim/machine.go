@@ -11,6 +11,10 @@ import (
 	"borg/proto/borgrpc"
 )
 
+// slotAttribute names the machine among its attributes, for jobs that are tied
+// to one.
+const slotAttribute = "slot"
+
 // machine is one machine: a disk that stays, a kernel that lives while the
 // power is on, and a borglet that comes and goes.
 type machine struct {
@@ -66,7 +70,7 @@ func (m *machine) spec() *borgpb.MachineSpec {
 		Addr:      m.name + ":7101",
 		Capacity:  &borgpb.Resources{CpuMilli: m.w.swarm.machineMilli, MemBytes: 32 << 30, DiskBytes: 100 << 30, Ports: 100},
 		PortFirst: 20000, PortLast: 20099,
-		Attributes: map[string]string{"arch": "amd64"},
+		Attributes: map[string]string{"arch": "amd64", slotAttribute: m.name},
 	}
 }
 

@@ -66,7 +66,6 @@ var Marks = map[string]string{
 
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
-	"task preempted":            "the scheduler does not name victims yet",
 	"done after it was refused": "what a cell must not come to is no aim",
 	// Crashes are aimed there for planted bugs only (aim.go).
 	"struck when " + newerTerm:       "only under an aim",

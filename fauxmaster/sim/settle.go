@@ -64,14 +64,14 @@ func (w *World) unsettled() string {
 	c := w.truth.cell
 	for j, index := range c.Pending() {
 		// In an alloc there may be no room.
-		if _, inSet := j.AllocSet(); !inSet && !w.swarm.tight && c.HeldBack(j) == "" {
+		if _, inSet := j.AllocSet(); !inSet && !pinned(j) && !w.swarm.tight && c.HeldBack(j) == "" {
 			return fmt.Sprintf("task %v/%d pends", j.Key(), index)
 		}
 	}
 	for j := range c.Jobs() {
 		_, inSet := j.AllocSet()
 		// By the rules of format 1 one can wait for ever.
-		if c.Format() > 1 && !inSet && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
+		if c.Format() > 1 && !inSet && !pinned(j) && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}

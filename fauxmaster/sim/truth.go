@@ -203,6 +203,9 @@ func (t *truth) event(e *cell.Event) {
 		t.w.mark("copy taken back")
 	case e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_DOWN:
 		t.w.mark("machine declared down")
+		t.w.say("machine %s is declared down with %d tasks: %s", e.Machine, t.cell.Machine(e.Machine).NumCopies(), e.Reason)
+	case e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_UP:
+		t.w.say("machine %s is up again", e.Machine)
 	}
 	switch e.Cause {
 	case borgpb.StopCause_STOP_CAUSE_DUPLICATE:

@@ -1,0 +1,56 @@
+package scheduler_test
+
+import (
+	"testing"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/scheduler"
+)
+
+// TestNotTriedAgain counts what passes look at while tasks wait that fit
+// nowhere: nothing as long as nothing changed that matters to them, then one
+// machine for each class.
+func TestNotTriedAgain(t *testing.T) {
+	c := loaded(t, workload{seed: 4, machines: 100, tasks: 1000, plain: true, uniform: true, fillPercent: 40})
+	_, s := pack(t, c, scheduler.Config{Seed: 1})
+	w := &world{cell: c, copy: c, s: s, wallNs: c.WallNs(), timeNs: c.TimeNs()}
+	pass := func(op *borgpb.Op) scheduler.Stats {
+		t.Helper()
+		before := s.Stats()
+		w.take(t, &spent{}, op)
+		w.online(t, &spent{})
+		after := s.Stats()
+		return scheduler.Stats{
+			Placed: after.Placed - before.Placed, Searches: after.Searches - before.Searches, Looked: after.Looked - before.Looked,
+		}
+	}
+	// Two jobs of one class, one of another; none of them fits.
+	pass(submitJob("ann", "one", service(50, 110, 500_000, 1<<30)))
+	if got := pass(submitJob("bob", "two", service(50, 110, 500_000, 1<<30))); got.Searches != 0 {
+		t.Errorf("a job of a class that fits nowhere: %+v, want no search", got)
+	}
+	pass(submitJob("cyd", "three", service(50, 110, 600_000, 1<<30)))
+
+	if got := pass(submitJob("dan", "small", service(1, 200, 100, 1<<20))); got.Placed != 1 || got.Searches != 1 {
+		t.Errorf("a task that has room: %+v, want one search, for itself", got)
+	}
+	j := c.Job(cell.JobKey{User: "dan", Name: "small"})
+	m := j.Task(0).Current().Machine()
+	if got := pass(reported(j, 0, m.Name(), 1, borgpb.AttemptState_ATTEMPT_STATE_RUNNING)); got.Searches != 0 {
+		t.Errorf("a task started: %+v, want no search", got)
+	}
+	// Free room on one machine; each class looks there, for room and for who
+	// could give way.
+	got := pass(asUser("dan", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "dan", Name: "small"}}}))
+	if got.Searches > 2 || got.Looked > 4 {
+		t.Errorf("a task stops: %+v, want at most two searches of one machine", got)
+	}
+	got = pass(reported(j, 0, m.Name(), 1, borgpb.AttemptState_ATTEMPT_STATE_STOPPED))
+	if got.Searches != 2 || got.Looked > 4 {
+		t.Errorf("a task is gone: %+v, want two searches of one machine", got)
+	}
+	if got := pass(addMachine("late", machineSpec(8000, 32<<30))); got.Searches != 2 || got.Placed != 0 {
+		t.Errorf("a machine came: %+v, want two searches", got)
+	}
+}

@@ -1,0 +1,402 @@
+package scheduler
+
+import (
+	"math"
+	"math/bits"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// grid is what the search reads of the machines, in flat arrays indexed by
+// slot: the inner loop touches no map and no object of the cell. What is free
+// is exact, so that the arrays and the cell agree on every place; scores are
+// made from levels, which are rounded (design §7), so that a small change
+// leaves them as they are.
+type grid struct {
+	sites *sites
+	// empty: what holds a place on the machines does not count.
+	empty bool
+
+	// By view: what is free beyond what is held and promised.
+	rows   [numViews][]row
+	levels [numViews][]levels
+	// inverse turns a request into a share of the machine, whole is the machine.
+	inverse []inverse
+	whole   []whole
+	// versions count the changes of a slot's levels, from 1; they never reach
+	// maxVersion.
+	versions []uint16
+	// usable are the slots that take tasks: up and not draining.
+	usable bitset
+	// tainted are those with a taint.
+	tainted bitset
+	domains []domains
+	// prices are what a machine costs for what is rare on it, see rare.go.
+	prices []int64
+	// evictable are bounds on what preemption could free, see victim.go.
+	evictable []evictable
+	// racks and powers are the failure domains by name. A number is never used
+	// for another name.
+	racks, powers domainNames
+
+	// devices are the names in use; deviceFree is by view, device, slot.
+	devices    []string
+	deviceFree [numViews][][]int64
+
+	// facts are the hard and soft constraints in use, by content; statics are
+	// the sets of them that tasks have.
+	facts   map[factKey]*fact
+	statics map[string]*static
+	// rows of the score cache, to be told of versions that begin anew.
+	cached []*class
+	// generation counts how often the slots were numbered, layout how often a
+	// slot's failure domains became others.
+	generation, layout uint64
+}
+
+// view is who looks: production counts limits, all others reservations (§5.5).
+type view uint8
+
+const (
+	viewOthers view = iota
+	viewProd
+	numViews
+)
+
+func viewOf(prod bool) view {
+	if prod {
+		return viewProd
+	}
+	return viewOthers
+}
+
+// row is what is free on a machine; it may be negative.
+type row struct {
+	cpuMilli, memBytes, diskBytes, diskBytesPerS, ports int64
+}
+
+// levels are what is free, in levelUnits of the machine's capacity, rounded
+// down.
+type levels struct{ cpu, mem uint8 }
+
+// levelUnits is the grain in which scores see a machine.
+const levelUnits = 128
+
+// maxVersion bounds versions to the bits that a cached score has for it.
+const maxVersion = 1 << 13
+
+// inverse is 2^64/capacity, rounded down.
+type inverse struct{ cpu, mem uint64 }
+
+// whole is what a machine has when nothing runs on it.
+type whole struct{ cpuMilli, memBytes int64 }
+
+// domains number a machine's failure domains; zero: it shares none.
+type domains struct{ rack, power int32 }
+
+// domainNames numbers failure domains from 1 and counts the machines in each.
+type domainNames struct {
+	numbers map[string]int32
+	sizes   []int32
+	// inUse counts those with machines.
+	inUse int32
+}
+
+func (d *domainNames) enter(m *cell.Machine, key string) int32 {
+	name, ok := m.Attribute(key)
+	if !ok {
+		return 0
+	}
+	n := d.numbers[name]
+	if n == 0 {
+		if d.numbers == nil {
+			d.numbers = make(map[string]int32)
+			d.sizes = []int32{0}
+		}
+		n = int32(len(d.sizes))
+		d.numbers[name] = n
+		d.sizes = append(d.sizes, 0)
+	}
+	if d.sizes[n]++; d.sizes[n] == 1 {
+		d.inUse++
+	}
+	return n
+}
+
+func (d *domainNames) leave(n int32) {
+	if n == 0 {
+		return
+	}
+	if d.sizes[n]--; d.sizes[n] == 0 {
+		d.inUse--
+	}
+}
+
+func newGrid(s *sites) *grid {
+	g := &grid{sites: s}
+	g.rebuild()
+	return g
+}
+
+// rebuild makes all arrays anew after the slots were numbered anew.
+func (g *grid) rebuild() {
+	n := len(g.sites.walk)
+	g.generation++
+	g.layout++
+	for v := range g.rows {
+		g.rows[v], g.levels[v] = make([]row, n), make([]levels, n)
+		for d := range g.deviceFree[v] {
+			g.deviceFree[v][d] = make([]int64, n)
+		}
+	}
+	g.whole = make([]whole, n)
+	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
+	g.usable, g.tainted = newBitset(n), newBitset(n)
+	g.evictable, g.prices = make([]evictable, n), make([]int64, n)
+	g.racks, g.powers = domainNames{}, domainNames{}
+	g.facts, g.statics = make(map[factKey]*fact), make(map[string]*static)
+	g.cached = nil
+	for _, t := range g.sites.walk {
+		g.describe(t)
+	}
+}
+
+// describe takes over what a machine says of itself, and what is free.
+func (g *grid) describe(t *site) {
+	m, i := t.machine, t.slot
+	capacity := m.Capacity()
+	g.whole[i] = whole{capacity.CPUMilli, capacity.MemBytes}
+	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
+	g.usable.set(i, m.Up() && !m.Draining())
+	g.tainted.set(i, len(m.Taints()) > 0)
+	old := g.domains[i]
+	g.domains[i] = domains{g.racks.enter(m, "rack"), g.powers.enter(m, "power")}
+	g.racks.leave(old.rack)
+	g.powers.leave(old.power)
+	if g.domains[i] != old {
+		g.layout++
+	}
+	for _, f := range g.facts {
+		f.holds.set(i, cell.Holds(f.constraint, m))
+	}
+	for _, s := range g.statics {
+		s.fits.set(i, g.meets(s, t))
+	}
+	g.read(t)
+	// Its capacity may be another, and soft constraints hold that did not.
+	g.bump(i)
+}
+
+func invert(capacity int64) uint64 {
+	if capacity <= 0 {
+		return 0
+	}
+	return math.MaxUint64 / uint64(capacity)
+}
+
+// read computes anew what is free on a machine.
+func (g *grid) read(t *site) {
+	capacity := t.machine.Capacity()
+	g.evictable[t.slot].known = false
+	for v := range numViews {
+		free := capacity
+		if !g.empty {
+			free = free.Sub(t.machine.Held(v == viewProd))
+		}
+		if t.promises > 0 {
+			if v == viewProd {
+				free = free.Sub(t.promised.Limits)
+			} else {
+				free = free.Sub(t.promised.Reserved)
+			}
+		}
+		g.rows[v][t.slot] = row{free.CPUMilli, free.MemBytes, free.DiskBytes, free.DiskBytesPerS, free.Ports}
+		for d, name := range g.devices {
+			g.deviceFree[v][d][t.slot] = free.Device(name)
+		}
+	}
+	g.gauge(t.slot)
+}
+
+// take is what read would do after a promise of the machine's own room.
+func (g *grid) take(t *site, res *cell.Resources) {
+	for v := range numViews {
+		r := &g.rows[v][t.slot]
+		r.cpuMilli -= res.CPUMilli
+		r.memBytes -= res.MemBytes
+		r.diskBytes -= res.DiskBytes
+		r.diskBytesPerS -= res.DiskBytesPerS
+		r.ports -= res.Ports
+		for _, d := range res.Devices {
+			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Count
+		}
+	}
+	g.gauge(t.slot)
+}
+
+// gauge sets the levels of a slot to what is free there.
+func (g *grid) gauge(i int32) {
+	capacity, changed := &g.whole[i], false
+	for v := range numViews {
+		r := &g.rows[v][i]
+		l := levels{levelOf(r.cpuMilli, capacity.cpuMilli), levelOf(r.memBytes, capacity.memBytes)}
+		if l != g.levels[v][i] {
+			g.levels[v][i], changed = l, true
+		}
+	}
+	if changed {
+		g.bump(i)
+	}
+}
+
+func levelOf(free, capacity int64) uint8 {
+	if free <= 0 || capacity <= 0 {
+		return 0
+	}
+	return uint8(min(free*levelUnits/capacity, levelUnits))
+}
+
+// bump ends what was cached of a slot.
+func (g *grid) bump(i int32) {
+	g.versions[i]++
+	if g.versions[i] == maxVersion {
+		g.versions[i] = 1
+		for _, cl := range g.cached {
+			cl.scores[i] = 0
+		}
+	}
+}
+
+// device returns the column of a device, and makes it when it is new.
+func (g *grid) device(name string) int {
+	for d, known := range g.devices {
+		if known == name {
+			return d
+		}
+	}
+	g.devices = append(g.devices, name)
+	for v := range g.deviceFree {
+		column := make([]int64, len(g.sites.walk))
+		g.deviceFree[v] = append(g.deviceFree[v], column)
+	}
+	for _, t := range g.sites.walk {
+		g.read(t)
+	}
+	return len(g.devices) - 1
+}
+
+// share is how much of a machine a request is, in fullPoints, rounded down.
+func share(request int64, inverse uint64) int64 {
+	hi, _ := bits.Mul64(uint64(request)*fullPoints, inverse)
+	return int64(hi)
+}
+
+// factKey is what a constraint says.
+type factKey struct {
+	key      string
+	relation borgpb.Relation
+	value    string
+}
+
+// fact is where one constraint holds.
+type fact struct {
+	constraint *borgpb.Constraint
+	holds      bitset
+}
+
+// fact returns where k holds. Attributes have few values, so each value is
+// tested once.
+func (g *grid) fact(k *borgpb.Constraint) *fact {
+	key := factKey{k.GetKey(), k.GetRelation(), k.GetValue()}
+	if f := g.facts[key]; f != nil {
+		return f
+	}
+	f := &fact{constraint: k, holds: newBitset(len(g.sites.walk))}
+	known := make(map[string]bool)
+	absent, absentKnown := false, false
+	for _, t := range g.sites.walk {
+		value, ok := t.machine.Attribute(k.GetKey())
+		if !ok {
+			if !absentKnown {
+				absent, absentKnown = cell.Holds(k, t.machine), true
+			}
+			f.holds.set(t.slot, absent)
+			continue
+		}
+		holds, seen := known[value]
+		if !seen {
+			holds = cell.Holds(k, t.machine)
+			known[value] = holds
+		}
+		f.holds.set(t.slot, holds)
+	}
+	g.facts[key] = f
+	return f
+}
+
+// static is what a task asks of machines that does not change with what runs
+// on them.
+type static struct {
+	hard        []*borgpb.Constraint
+	tolerations []*borgpb.Toleration
+	fits        bitset
+}
+
+// meets makes the test of s on one machine.
+func (g *grid) meets(s *static, t *site) bool {
+	for _, k := range s.hard {
+		if !cell.Holds(k, t.machine) {
+			return false
+		}
+	}
+	return tolerates(s.tolerations, t.machine)
+}
+
+func tolerates(tolerations []*borgpb.Toleration, m *cell.Machine) bool {
+	taints := m.Taints()
+	for i := range taints {
+		if !tolerated(tolerations, &taints[i]) {
+			return false
+		}
+	}
+	return true
+}
+
+// static returns where hard constraints hold and taints are tolerated; key is
+// their content.
+func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borgpb.Toleration) *static {
+	if s := g.statics[string(key)]; s != nil {
+		return s
+	}
+	s := &static{hard: hard, tolerations: tolerations, fits: newBitset(len(g.sites.walk))}
+	g.all(s.fits)
+	for _, k := range hard {
+		for i, word := range g.fact(k).holds {
+			s.fits[i] &= word
+		}
+	}
+	for r := newRing(s.fits, g.tainted, 0); ; {
+		i := r.next()
+		if i < 0 {
+			break
+		}
+		s.fits.set(i, tolerates(tolerations, g.sites.walk[i].machine))
+	}
+	g.statics[string(key)] = s
+	return s
+}
+
+// all puts every slot into a set.
+func (g *grid) all(b bitset) {
+	for i := range b {
+		b[i] = math.MaxUint64
+	}
+	if extra := len(b)*64 - len(g.sites.walk); extra > 0 {
+		b[len(b)-1] >>= extra
+	}
+}
+
+// maxStatics bounds what is remembered of constraints, beside those of live
+// jobs.
+const maxStatics = 1 << 14

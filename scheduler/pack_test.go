@@ -1,0 +1,83 @@
+package scheduler_test
+
+import (
+	"bytes"
+	"testing"
+
+	"borg/borgmaster/cell"
+	"borg/scheduler"
+)
+
+// recordsOf is the whole cell as it is written down.
+func recordsOf(c *cell.Cell) []byte {
+	var b bytes.Buffer
+	for k, v := range c.Records() {
+		b.Write(k)
+		b.Write(v)
+	}
+	return b.Bytes()
+}
+
+// TestPack packs the same workload into a cell in which it has no places yet,
+// into one in which it runs, and by way of the log.
+func TestPack(t *testing.T) {
+	wl := workload{seed: 2, machines: 100, tasks: 1500, fillPercent: 50}
+	cfg := scheduler.Config{Seed: 1, Enough: 1 << 20}
+	every := func(*cell.Machine) bool { return true }
+	c := loaded(t, wl)
+	before := recordsOf(c)
+	empty, err := scheduler.Pack(c, cfg, every)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(before, recordsOf(c)) {
+		t.Error("packing changed the cell")
+	}
+	all := 0
+	for j := range c.Jobs() {
+		all += int(j.NumTasks())
+	}
+	for s := range c.AllocSets() {
+		all += int(s.NumAllocs())
+	}
+	if empty.Placed+empty.Pending != all || !empty.Fits() {
+		t.Errorf("%+v of %d, want all placed", empty, all)
+	}
+	sp, _ := pack(t, c, cfg)
+	if sp.placed != all {
+		t.Errorf("by way of the log %d were placed, want %d", sp.placed, all)
+	}
+	full, err := scheduler.Pack(c, cfg, every)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if full.Placed != empty.Placed || full.StrandedCPUPercent != empty.StrandedCPUPercent || full.StrandedMemPercent != empty.StrandedMemPercent {
+		t.Errorf("packed where it runs: %+v, where it waits: %+v", full, empty)
+	}
+	few, err := scheduler.Pack(c, cfg, func(m *cell.Machine) bool { return m.Name() < "m000030" })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if few.Machines != 30 || few.Fits() || few.Pending == 0 {
+		t.Errorf("on 30 machines: %+v, want some that wait", few)
+	}
+}
+
+// TestCompact wants the policies in the order that their purpose gives them,
+// summed over a few cells, and that one machine less would not have done.
+func TestCompact(t *testing.T) {
+	sums := make(map[scheduler.Policy]int)
+	for seed := range uint64(3) {
+		c := loaded(t, workload{seed: seed, machines: 150, tasks: 2000, uniform: true, plain: true})
+		for _, policy := range []scheduler.Policy{scheduler.Hybrid, scheduler.BestFit, scheduler.WorstFit} {
+			n, ok, err := scheduler.Compact(c, scheduler.Config{Seed: 1, Enough: 1 << 20, Policy: policy}, seed)
+			if err != nil || !ok {
+				t.Fatalf("seed %d, %v: %d machines, %v, %v", seed, policy, n, ok, err)
+			}
+			sums[policy] += n
+		}
+	}
+	if sums[scheduler.Hybrid] >= sums[scheduler.BestFit] || sums[scheduler.Hybrid] >= sums[scheduler.WorstFit] {
+		t.Errorf("machines by policy: %v, want hybrid to need the fewest", sums)
+	}
+}

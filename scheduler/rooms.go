@@ -1,0 +1,152 @@
+package scheduler
+
+import "borg/borgmaster/cell"
+
+// rooms are the allocs of one set as the search sees them, by their index.
+type rooms struct {
+	set  *cell.AllocSet
+	free [numViews][]row
+	// slots of the machines that they are on; -1: on none.
+	slots []int32
+	// names are those that were asked for.
+	names []string
+	// generation of the grid that the slots are of.
+	generation uint64
+}
+
+// roomsOf returns the rooms of a set.
+func (s *Scheduler) roomsOf(set *cell.AllocSet) *rooms {
+	if r := s.rooms[set]; r != nil && r.generation == s.grid.generation {
+		return r
+	}
+	n := set.NumAllocs()
+	r := &rooms{set: set, slots: make([]int32, n), names: make([]string, n), generation: s.grid.generation}
+	for v := range r.free {
+		r.free[v] = make([]row, n)
+	}
+	for a := range set.Allocs() {
+		s.readAlloc(r, a)
+	}
+	s.rooms[set] = r
+	return r
+}
+
+// name of an alloc of the set.
+func (r *rooms) name(a *cell.Alloc) string {
+	i := a.Index()
+	if r.names[i] == "" {
+		r.names[i] = a.Name()
+	}
+	return r.names[i]
+}
+
+// readAlloc computes anew where an alloc is, and what is free in it.
+func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
+	i := a.Index()
+	t := s.siteOf(a)
+	if t == nil {
+		r.slots[i] = -1
+		return
+	}
+	r.slots[i] = t.slot
+	capacity, promised := a.Capacity(), s.overlay.allocs[a]
+	for v := range numViews {
+		free := capacity
+		if !s.dry {
+			free = free.Sub(a.Held(v == viewProd))
+		}
+		if promised != nil {
+			free = free.Sub(promised.promised)
+		}
+		r.free[v][i] = row{free.CPUMilli, free.MemBytes, free.DiskBytes, free.DiskBytesPerS, free.Ports}
+	}
+}
+
+// siteOf is where an alloc is; nil: nowhere. One that is only promised a place
+// is there for nobody who goes through a log.
+func (s *Scheduler) siteOf(a *cell.Alloc) *site {
+	if s.dry {
+		if p := s.overlay.byID[ID{a.Set().UID(), a.Index()}]; p != nil {
+			return p.site
+		}
+		return nil
+	}
+	m := a.Machine()
+	if m == nil {
+		return nil
+	}
+	if t := s.sites.byName[m.Name()]; t != nil && t.machine == m {
+		return t
+	}
+	return nil
+}
+
+// read brings the arrays up to the copy: a machine and the allocs on it.
+func (s *Scheduler) read(t *site) {
+	s.grid.read(t)
+	if len(s.rooms) == 0 {
+		return
+	}
+	for a := range t.machine.Allocs() {
+		if r := s.rooms[a.Set()]; r != nil && r.generation == s.grid.generation {
+			s.readAlloc(r, a)
+		}
+	}
+}
+
+// findAlloc looks for room in the allocs of the set in which a job has to run.
+func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok bool) {
+	key, _ := w.line.job.AllocSet()
+	set := f.c.AllocSet(key)
+	if set == nil || set.NumAllocs() == 0 {
+		return spot{}, false
+	}
+	r, c, g := f.s.roomsOf(set), w.class, f.s.grid
+	f.prepare(w, index)
+	free := r.free[c.view]
+	n := int(set.NumAllocs())
+	at, found, most := int(start%uint64(n)), 0, int64(0)
+	for range n {
+		i := at
+		if at++; at == n {
+			at = 0
+		}
+		slot := r.slots[i]
+		f.checks++
+		if slot < 0 || !c.fitsRow(&free[i]) || !g.usable.has(slot) || !c.static.fits.has(slot) ||
+			f.neighbours != nil && f.full(w, slot) {
+			continue
+		}
+		a := set.Alloc(uint32(i))
+		if c.devices != nil && f.fit(w, spot{g.sites.walk[slot], a}) != cell.FitOK {
+			continue
+		}
+		points := f.allocPoints(w, g.sites.walk[slot].machine, a, &free[i])
+		if f.neighbours != nil {
+			points += f.spread(w, f.neighbours, slot)
+		}
+		if !ok || points > most {
+			best, most, ok = spot{g.sites.walk[slot], a}, points, true
+		}
+		if found++; found >= f.s.cfg.Enough {
+			break
+		}
+	}
+	return best, ok
+}
+
+// allocPoints scores room in an alloc, without the spread.
+func (f *search) allocPoints(w *want, m *cell.Machine, a *cell.Alloc, free *row) int64 {
+	whole := a.Capacity()
+	left := func(n, of int64) int64 { return fullPoints - fullness(of, n) }
+	part := func(n, of int64) int64 { return fullness(of, of-n) }
+	points := f.s.cfg.Policy.points(
+		left(free.cpuMilli, whole.CPUMilli), left(free.memBytes, whole.MemBytes),
+		part(w.class.cpu, whole.CPUMilli), part(w.class.mem, whole.MemBytes))
+	for _, k := range w.soft {
+		if cell.Holds(k, m) {
+			points += softPoints
+		}
+	}
+	return points
+}

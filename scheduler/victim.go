@@ -1,0 +1,399 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// evictable is what could be taken from the lower bands on a machine: a bound,
+// so that most machines need no closer look.
+type evictable struct {
+	cpuMilli, memBytes, diskBytes int64
+	// lowest priority on it; stopping copies count as below all.
+	lowest int32
+	// known: nothing has changed since it was counted.
+	known bool
+}
+
+// unit is what gives way as one: a copy, or an alloc with everything in it.
+type unit struct {
+	id cell.CopyID
+	// priority is the highest in it; below all for a copy that is stopping.
+	priority int32
+	// tasks that are evicted with it.
+	tasks int
+	res   cell.Resources
+	ports []uint32
+}
+
+// stoppingPriority is below all: who is stopping already costs nobody anything.
+const stoppingPriority = -1
+
+// toll is what a placement costs others; less is better.
+type toll struct {
+	band  int
+	tasks int
+	// priority is the highest that is hurt.
+	priority int32
+	units    int
+}
+
+func (t toll) compare(o toll) int {
+	return cmp.Or(cmp.Compare(t.band, o.band), cmp.Compare(t.tasks, o.tasks),
+		cmp.Compare(t.priority, o.priority), cmp.Compare(t.units, o.units))
+}
+
+func tollOf(units []unit) toll {
+	t := toll{band: -1, priority: stoppingPriority, units: len(units)}
+	for i := range units {
+		t.tasks += units[i].tasks
+		t.priority = max(t.priority, units[i].priority)
+	}
+	t.band = bandOf(t.priority)
+	return t
+}
+
+// bandOf numbers the bands (§2.5) from below; stopping copies are below all.
+func bandOf(priority int32) int {
+	switch {
+	case priority < 0:
+		return -1
+	case priority < 100:
+		return 0
+	case priority < prodPriority:
+		return 1
+	case priority < monitoringPriority:
+		return 2
+	}
+	return 3
+}
+
+const monitoringPriority = 360
+
+// maxVictims is how many one assignment may name.
+const maxVictims = 256
+
+// maxExact is up to how many units the fewest are found by trying all subsets.
+const maxExact = 12
+
+// preempt looks for a place for which others give way: the fewest, of the
+// lowest band. It is asked when there is no place without.
+func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok bool) {
+	c, g := w.class, f.s.grid
+	if f.s.dry || len(g.sites.walk) == 0 {
+		return spot{}, nil, false
+	}
+	if w.inSet {
+		return f.preemptInAllocs(w, index)
+	}
+	first := int32(f.start(w, index) % uint64(len(g.sites.walk)))
+	var best toll
+	found := 0
+	try := func(i int32) (enough bool) {
+		f.checks++
+		if !f.mayMakeRoom(w, i) {
+			return false
+		}
+		t := g.sites.walk[i]
+		found++
+		units := giveWay(f.units(w, t), &w.need.Resources, f.free(w, spot{site: t}), limitOf(best, ok))
+		if units != nil {
+			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				at, victims, best, ok = spot{site: t}, units, toll, true
+			}
+		}
+		return ok && found >= enoughVictims(f.s.cfg.Enough)
+	}
+	if c.blocked && !c.whole {
+		if changed, known := f.s.changes.since(c.seen, first); known {
+			for _, i := range changed {
+				if c.static.fits.has(i) && g.usable.has(i) && try(i) {
+					break
+				}
+			}
+			return at, victims, ok
+		}
+	}
+	r := newRing(c.static.fits, g.usable, first)
+	for i := r.next(); i >= 0; i = r.next() {
+		if try(i) {
+			break
+		}
+	}
+	return at, victims, ok
+}
+
+// enoughVictims is how many machines are looked at closely: a close look costs as
+// much as many scores do.
+func enoughVictims(enough int) int { return enough/4 + 1 }
+
+// limitOf is the toll to beat.
+func limitOf(best toll, ok bool) *toll {
+	if !ok {
+		return nil
+	}
+	return &best
+}
+
+// preemptInAllocs is preempt for a task that has to run in an alloc: who gives
+// way runs in the same one.
+func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit, ok bool) {
+	key, _ := w.line.job.AllocSet()
+	set := f.c.AllocSet(key)
+	if set == nil || set.NumAllocs() == 0 {
+		return spot{}, nil, false
+	}
+	r, c, g := f.s.roomsOf(set), w.class, f.s.grid
+	n := set.NumAllocs()
+	i := uint32(f.start(w, index) % uint64(n))
+	var best toll
+	found := 0
+	for range n {
+		slot, a := r.slots[i], set.Alloc(i)
+		if i++; i == n {
+			i = 0
+		}
+		f.checks++
+		if slot < 0 || !g.usable.has(slot) || !c.static.fits.has(slot) || w.limited && f.full(w, slot) {
+			continue
+		}
+		here := spot{g.sites.walk[slot], a}
+		units := giveWay(f.unitsIn(w, here), &w.need.Resources, f.free(w, here), limitOf(best, ok))
+		if units != nil {
+			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				at, victims, best, ok = here, units, toll, true
+			}
+		}
+		if found++; ok && found >= enoughVictims(f.s.cfg.Enough) {
+			break
+		}
+	}
+	return at, victims, ok
+}
+
+// mayMakeRoom is the bound: false is certain.
+func (f *search) mayMakeRoom(w *want, i int32) bool {
+	c, g := w.class, f.s.grid
+	e := &g.evictable[i]
+	if !e.known {
+		*e = countEvictable(g.sites.walk[i])
+	}
+	if e.lowest >= c.priority || c.never && e.lowest != stoppingPriority {
+		return false
+	}
+	if f.neighbours != nil && w.limited && f.full(w, i) {
+		return false
+	}
+	if c.priority >= monitoringPriority {
+		// It may take production's place too, which is not counted.
+		return true
+	}
+	q, r := &c.request, &g.rows[c.view][i]
+	return q.cpuMilli <= r.cpuMilli+e.cpuMilli && q.memBytes <= r.memBytes+e.memBytes && q.diskBytes <= r.diskBytes+e.diskBytes
+}
+
+// countEvictable leaves out whose room is promised already, or who waits for
+// others.
+func countEvictable(t *site) evictable {
+	e := evictable{lowest: 1 << 20, known: true}
+	take := func(id cell.CopyID, priority int32, res *cell.Resources) {
+		if slices.Contains(t.promised.Victims, id) {
+			return
+		}
+		e.lowest = min(e.lowest, priority)
+		if priority < prodPriority {
+			e.cpuMilli += res.CPUMilli
+			e.memBytes += res.MemBytes
+			e.diskBytes += res.DiskBytes
+		}
+	}
+	for p := range t.machine.Copies() {
+		if p.Alloc() != nil || p.Claimed() || p.Waits() {
+			continue
+		}
+		priority := p.Priority()
+		if !p.Current() {
+			priority = stoppingPriority
+		}
+		res := p.Resources()
+		take(p.ID(), priority, &res)
+	}
+	for a := range t.machine.Allocs() {
+		if a.Machine() == t.machine && len(a.After()) == 0 {
+			res := a.Capacity()
+			take(allocID(a), a.Set().Priority(), &res)
+		}
+	}
+	return e
+}
+
+// allocID names an alloc as a victim.
+func allocID(a *cell.Alloc) cell.CopyID {
+	return cell.CopyID{Job: a.Set().UID(), Index: a.Index(), Attempt: a.Attempt()}
+}
+
+// giveWay returns who of some units would make room for need, at the least toll
+// that was found; nil when all of them are not enough, nobody has to, or it would
+// be no better than limit.
+func giveWay(units []unit, need *cell.Resources, free cell.Resources, limit *toll) []unit {
+	// Lowest first, and of equals the largest, until it fits.
+	slices.SortFunc(units, func(a, b unit) int {
+		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.tasks, b.tasks),
+			cmp.Compare(b.res.CPUMilli, a.res.CPUMilli), cmp.Compare(b.res.MemBytes, a.res.MemBytes), a.id.Compare(b.id))
+	})
+	n, room := 0, free
+	for !need.Fits(room) {
+		if n == len(units) {
+			return nil
+		}
+		room = room.Add(units[n].res)
+		n++
+	}
+	if n == 0 {
+		return nil
+	}
+	// All of that band may be needed; nobody of a higher one is.
+	band := bandOf(units[n-1].priority)
+	if limit != nil && band > limit.band {
+		return nil
+	}
+	for n < len(units) && bandOf(units[n].priority) == band {
+		n++
+	}
+	units = units[:n]
+	if len(units) <= maxExact {
+		return fewest(units, need, free, limit)
+	}
+	return prune(units, need, free)
+}
+
+// units lists what may be asked to give way to w on a machine.
+func (f *search) units(w *want, t *site) []unit {
+	c := w.class
+	units := f.unitSpace[:0]
+	for p := range t.machine.Copies() {
+		if p.Alloc() != nil {
+			continue
+		}
+		if u, ok := copyUnit(c, t, p); ok {
+			units = append(units, u)
+		}
+	}
+	for a := range t.machine.Allocs() {
+		if u, ok := allocUnit(c, t, a); ok && !slices.Contains(t.promised.Victims, u.id) {
+			units = append(units, u)
+		}
+	}
+	f.unitSpace = units
+	return units
+}
+
+// unitsIn lists what may be asked to give way to w in an alloc.
+func (f *search) unitsIn(w *want, at spot) []unit {
+	var units []unit
+	for p := range at.alloc.Copies() {
+		if u, ok := copyUnit(w.class, at.site, p); ok {
+			units = append(units, u)
+		}
+	}
+	return units
+}
+
+// copyUnit is one copy, if it may be asked: nobody was promised its room, and
+// it waits for nobody's itself.
+func copyUnit(c *class, t *site, p *cell.Copy) (u unit, ok bool) {
+	if p.Claimed() || p.Waits() || slices.Contains(t.promised.Victims, p.ID()) {
+		return u, false
+	}
+	u = unit{id: p.ID(), priority: stoppingPriority, res: p.Resources(), ports: p.Ports()}
+	if p.Current() {
+		u.priority, u.tasks = p.Priority(), 1
+		return u, !c.never && cell.MayPreempt(c.priority, p.Priority())
+	}
+	return u, p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING
+}
+
+// allocUnit is an alloc with everything in it.
+func allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
+	set := a.Set()
+	if a.Machine() != t.machine || len(a.After()) > 0 || c.never || !cell.MayPreempt(c.priority, set.Priority()) {
+		return u, false
+	}
+	u = unit{id: allocID(a), priority: set.Priority(), tasks: 1, res: a.Capacity()}
+	for p := range a.Copies() {
+		if p.Claimed() || p.Waits() || p.Current() && !cell.MayPreempt(c.priority, p.Priority()) {
+			return u, false
+		}
+		if p.Current() {
+			u.tasks++
+			u.priority = max(u.priority, p.Priority())
+		}
+	}
+	return u, true
+}
+
+// fewest returns the set of the least toll below a limit; nil when there is
+// none. It tries all sets, but for those that cannot be enough or are too dear
+// already.
+func fewest(units []unit, need *cell.Resources, free cell.Resources, limit *toll) []unit {
+	// rest[i] is what units[i:] would free.
+	var rest [maxExact + 1]cell.Resources
+	for i := len(units) - 1; i >= 0; i-- {
+		rest[i] = rest[i+1].Add(units[i].res)
+	}
+	best, least := 0, limit
+	var dearer toll
+	var try func(i, set int, room cell.Resources, t toll)
+	try = func(i, set int, room cell.Resources, t toll) {
+		if least != nil && t.compare(*least) >= 0 {
+			return
+		}
+		if need.Fits(room) {
+			best, dearer = set, t
+			least = &dearer
+			return
+		}
+		if i == len(units) || !need.Fits(room.Add(rest[i])) {
+			return
+		}
+		u := &units[i]
+		with := toll{tasks: t.tasks + u.tasks, priority: max(t.priority, u.priority), units: t.units + 1}
+		with.band = bandOf(with.priority)
+		try(i+1, set|1<<i, room.Add(u.res), with)
+		try(i+1, set, room, t)
+	}
+	try(0, 0, free, toll{band: -1, priority: stoppingPriority})
+	if best == 0 {
+		return nil
+	}
+	var chosen []unit
+	for i := range units {
+		if best&(1<<i) != 0 {
+			chosen = append(chosen, units[i])
+		}
+	}
+	return chosen
+}
+
+// prune takes everybody and lets go who is not needed, the dearest first.
+func prune(units []unit, need *cell.Resources, free cell.Resources) []unit {
+	room := free
+	for i := range units {
+		room = room.Add(units[i].res)
+	}
+	keep := slices.Clone(units)
+	// Of one priority the small go first, so that few large ones remain.
+	for i := len(keep) - 1; i >= 0; i-- {
+		if less := room.Sub(keep[i].res); need.Fits(less) {
+			room = less
+			keep = slices.Delete(keep, i, i+1)
+		}
+	}
+	if len(keep) > maxVictims {
+		return nil
+	}
+	return keep
+}
