@@ -29,7 +29,7 @@ func (s *swarm) only(weights map[faultKind]int) {
 // calm takes away what happens to messages and disks by chance.
 func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
-	s.giantTasks, s.failures, s.steady = 0, 0, false
+	s.giantTasks, s.failures, s.steady, s.lasting = 0, 0, false, false
 }
 
 // Aims are all there are.
@@ -103,8 +103,10 @@ var Aims = []Aim{
 	}},
 	{"borglet-restart", "borglets are killed and machines lost again and again", 10 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{killBorglet: 8, loseMachine: 2})
-		s.everyNs, s.lostNs, s.thinkNs = 40*millisecond, 2*second, 40*millisecond
+		s.only(map[faultKind]int{killBorglet: 8, loseMachine: 4})
+		// Copies live long enough to be there when their machine is back.
+		s.everyNs, s.lostNs, s.thinkNs = 60*millisecond, 2*second, 800*millisecond
+		s.tight, s.machineMilli = false, 12000
 	}},
 	{"unkept-end", "borglets are killed when they have heard that a copy is over", 12 * second, func(s *swarm) {
 		s.calm()
@@ -127,13 +129,13 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 4, loseMany: 1})
 		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs = 3*second, 40*second, 60*second, 0, 30*second
-		s.tight, s.machineMilli, s.jobs = true, 1500, 5
+		s.tight, s.machineMilli, s.jobs, s.lasting = true, 1500, 5, true
 	}},
 	{"full-outage", "machines of a full cell are away for long: what ran there waits for them", 90 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 1})
 		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 20*second, 0, 2*second
-		s.tight, s.machineMilli, s.jobs = true, 500, 8
+		s.tight, s.machineMilli, s.jobs, s.lasting = true, 500, 8, true
 	}},
 	{"leader-flap", "masters follow one another while machines are away", 60 * second, func(s *swarm) {
 		s.calm()

@@ -188,6 +188,9 @@ func (c *client) draw() *borgpb.Op {
 		return op
 	}
 	r := c.rand
+	if c.w.swarm.lasting && r.IntN(12) == 0 {
+		return c.lasting()
+	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
 	case n < 45:
@@ -284,9 +287,6 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 	if r.IntN(8) == 0 {
 		spec.AllocSet = c.user() + "/" + allocSetName
 	}
-	if c.w.swarm.steady && r.IntN(3) > 0 {
-		c.pin(spec)
-	}
 	return spec
 }
 
@@ -298,15 +298,24 @@ func encode(m proto.Message) []byte {
 	return data
 }
 
-// pin ties a service to one machine: when that is lost there is no other place,
-// and its tasks wait for its return.
-func (c *client) pin(spec *borgpb.JobSpec) {
+// lasting submits a service that nobody kills or changes. One that is tied to a
+// machine waits for its return when it is lost, as there is no other place; any
+// other is replaced meanwhile, and then there are two of it.
+func (c *client) lasting() *borgpb.Op {
 	m := c.w.machines[c.rand.IntN(len(c.w.machines))]
-	spec.Kind, spec.Tasks, spec.MaxFailures, spec.MaxPerMachine = borgpb.JobKind_JOB_KIND_SERVICE, 1, 0, 0
-	spec.Gang, spec.OnLost, spec.AllocSet = false, borgpb.OnLost_ON_LOST_UNSPECIFIED, ""
-	spec.Task.Args = []string{"/bin/task", "0", "0"}
-	spec.Priority, spec.Task.Resources.CpuMilli = 400, 100
+	spec := &borgpb.JobSpec{
+		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: 1, Priority: 400,
+		Task: &borgpb.TaskSpec{
+			Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 64 << 20, DiskBytes: 1 << 20},
+			Args:      []string{"/bin/task", "0", "0"},
+			GraceNs:   second,
+		},
+	}
+	if c.rand.IntN(2) == 0 {
+		return c.submit("any-"+m.name, spec)
+	}
 	spec.Task.Constraints = []*borgpb.Constraint{{Key: slotAttribute, Relation: borgpb.Relation_RELATION_EQUAL, Value: m.name}}
+	return c.submit("on-"+m.name, spec)
 }
 
 // pinned tells whether the tasks of a job may have to wait for one machine.

@@ -39,6 +39,8 @@ type swarm struct {
 	// After a while the replicas have no faults, so that an elected one lives
 	// long enough to call machines down.
 	steady bool
+	// There are services that nobody kills or changes.
+	lasting bool
 	// Not everything fits.
 	tight bool
 	// Between two faults that are aimed at whoever is elected, and when they
@@ -121,7 +123,8 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	full := false
 	if r.IntN(5) < 2 {
-		s.steady, s.lostNs, s.cutNs, s.everyNs = true, 60*second, 40*second, min(s.everyNs, second)
+		s.steady, s.lasting = true, true
+		s.lostNs, s.cutNs, s.everyNs = 60*second, 40*second, min(s.everyNs, second)
 		s.weights[loseMachine], s.weights[cutMachine] = 2, 8
 		// Where there is no room elsewhere, tasks wait for their machine to return.
 		full = r.IntN(2) == 0
