@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"borg/borglet"
+	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 )
 
@@ -71,7 +72,7 @@ func (w *World) unsettled() string {
 	for j := range c.Jobs() {
 		_, inSet := j.AllocSet()
 		// By the rules of format 1 one can wait for ever.
-		if c.Format() > 1 && !inSet && !pinned(j) && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" {
+		if c.Format() > 1 && !inSet && !pinned(j) && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" && !backsOff(j) {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}
@@ -123,4 +124,15 @@ func (w *World) finish() {
 	}
 	w.judge()
 	w.over = true
+}
+
+// backsOff tells whether a task of a job has failed and waits: an update goes no
+// further until it is seen running.
+func backsOff(j *cell.Job) bool {
+	for _, t := range j.Tasks() {
+		if p := t.Current(); p != nil && p.State() == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF {
+			return true
+		}
+	}
+	return false
 }
