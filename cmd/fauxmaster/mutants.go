@@ -194,10 +194,6 @@ type work struct {
 }
 
 func (w *work) run(trials []*trial, processes int) error {
-	self, err := os.Executable()
-	if err != nil {
-		return cli.Errorf(cli.Failed, "find this program: %w", err)
-	}
 	group, ctx := errgroup.WithContext(w.ctx)
 	group.SetLimit(processes)
 	for _, t := range trials {
@@ -205,7 +201,7 @@ func (w *work) run(trials []*trial, processes int) error {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			if err := w.runTrial(ctx, self, t); err != nil {
+			if err := w.runTrial(ctx, t); err != nil {
 				return err
 			}
 			w.mu.Lock()
@@ -220,7 +216,7 @@ func (w *work) run(trials []*trial, processes int) error {
 
 // runTrial starts a child for as long as seeds are left: one ends with each
 // violation, and some mutants end the whole process.
-func (w *work) runTrial(ctx context.Context, self string, t *trial) error {
+func (w *work) runTrial(ctx context.Context, t *trial) error {
 	for t.tried < t.seeds {
 		from := w.first + t.tried
 		args := []string{"mutants", "--child", "--seed", fmt.Sprint(from), "--seeds", fmt.Sprint(t.seeds - t.tried)}
@@ -229,7 +225,7 @@ func (w *work) runTrial(ctx context.Context, self string, t *trial) error {
 		} else {
 			args = append(args, "--aim", t.aim)
 		}
-		died, err := w.runProcess(ctx, self, args, t)
+		died, err := w.runProcess(ctx, args, t)
 		if err != nil {
 			return err
 		}
@@ -245,10 +241,10 @@ func (w *work) runTrial(ctx context.Context, self string, t *trial) error {
 
 // runProcess runs a child and takes in what it says. died says how it ended
 // before it had said all; empty: it had.
-func (w *work) runProcess(ctx context.Context, self string, args []string, t *trial) (died string, err error) {
+func (w *work) runProcess(ctx context.Context, args []string, t *trial) (died string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, self, args...)
+	cmd := exec.CommandContext(ctx, thisProgram, args...)
 	cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 	var said strings.Builder
 	cmd.Stderr = &said
