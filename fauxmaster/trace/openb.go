@@ -1,0 +1,143 @@
+package trace
+
+import (
+	"io"
+	"strings"
+)
+
+// Openb is the openb trace: the machines of a cell with GPUs, and the pods that
+// were run there (Weng et al., USENIX ATC 2023). It says of a pod what it asked
+// for and nothing of what it used.
+type Openb struct {
+	Machines []OpenbMachine
+	Pods     []OpenbPod
+}
+
+// OpenbMachine is one machine.
+type OpenbMachine struct {
+	Name     string
+	CPUMilli int64
+	MemBytes int64
+	// GPUs are all of the same model; zero: none, and no model.
+	GPUs  int64
+	Model string
+}
+
+// OpenbPod is one task.
+type OpenbPod struct {
+	Name     string
+	CPUMilli int64
+	MemBytes int64
+	// GPUs is how many it asks for; of one it may ask for a part, in
+	// thousandths.
+	GPUs     int64
+	GPUMilli int64
+	// Models are those that would do; nil: any.
+	Models []string
+	// QoS is LS, Guaranteed, Burstable or BE.
+	QoS string
+}
+
+// MilliGPUs is what a pod asks for in all.
+func (p *OpenbPod) MilliGPUs() int64 { return p.GPUs * p.GPUMilli }
+
+const (
+	maxOpenbCPUMilli = 1_000_000_000
+	maxOpenbMemMiB   = 1 << 30
+	maxOpenbGPUs     = 1024
+)
+
+// LoadOpenb reads the machines and the pods of a file each.
+func LoadOpenb(machines, pods string) (*Openb, error) {
+	o := &Openb{}
+	if err := readFile(machines, o.ReadMachines); err != nil {
+		return nil, err
+	}
+	if err := readFile(pods, o.ReadPods); err != nil {
+		return nil, err
+	}
+	return o, nil
+}
+
+// ReadMachines reads the list of nodes.
+func (o *Openb) ReadMachines(file string, in io.Reader) error {
+	r := newHeadedRows(file, in)
+	name, cpu, mem := r.column("machine_id", "sn"), r.column("cpu_milli"), r.column("mem_mib", "memory_mib")
+	gpus, model := r.column("gpu"), r.column("gpu_model", "model")
+	seen := make(map[string]bool)
+	for r.next() {
+		m := OpenbMachine{
+			Name: o.name(r, name, seen), CPUMilli: r.integer(cpu, 0, maxOpenbCPUMilli), MemBytes: r.integer(mem, 0, maxOpenbMemMiB) << 20,
+			GPUs: r.integer(gpus, 0, maxOpenbGPUs), Model: r.text(model),
+		}
+		if (m.GPUs > 0) != (m.Model != "") {
+			r.fail(model, "%s is the model of %d GPUs", brief(m.Model), m.GPUs)
+		}
+		o.model(r, model, m.Model)
+		o.Machines = append(o.Machines, m)
+	}
+	return r.err
+}
+
+// ReadPods reads a list of pods.
+func (o *Openb) ReadPods(file string, in io.Reader) error {
+	r := newHeadedRows(file, in)
+	name, cpu, mem := r.column("job_id", "name"), r.column("cpu_milli"), r.column("mem_mib", "memory_mib")
+	gpus, milli, spec := r.column("gpu_count", "num_gpu"), r.column("gpu_milli_each", "gpu_milli"), r.column("gpu_spec")
+	qos := r.optional("qos")
+	seen := make(map[string]bool)
+	for r.next() {
+		p := OpenbPod{
+			Name: o.name(r, name, seen), CPUMilli: r.integer(cpu, 0, maxOpenbCPUMilli), MemBytes: r.integer(mem, 0, maxOpenbMemMiB) << 20,
+			GPUs: r.integer(gpus, 0, maxOpenbGPUs), GPUMilli: r.integer(milli, 0, 1000),
+		}
+		switch {
+		case p.GPUs > 1 && p.GPUMilli != 1000:
+			r.fail(milli, "%d thousandths of each of %d GPUs; of several each has to be whole (1000)", p.GPUMilli, p.GPUs)
+		case p.GPUs == 1 && p.GPUMilli == 0:
+			r.fail(milli, "0 thousandths of a GPU; want 1 to 1000")
+		case p.GPUs == 0:
+			p.GPUMilli = 0
+		}
+		if text := r.text(spec); text != "" {
+			for model := range strings.SplitSeq(text, "|") {
+				o.model(r, spec, model)
+				p.Models = append(p.Models, model)
+			}
+		}
+		if qos >= 0 {
+			p.QoS = r.text(qos)
+		}
+		o.Pods = append(o.Pods, p)
+	}
+	return r.err
+}
+
+// name reads a name that has not been seen.
+func (o *Openb) name(r *rows, column int, seen map[string]bool) string {
+	text := r.text(column)
+	if !validName(text) {
+		r.fail(column, "%s is no name: want at most %d of a-z, 0-9 and -", brief(text), maxKeyBytes)
+	}
+	if seen[text] {
+		r.fail(column, "%s comes twice", brief(text))
+	}
+	seen[text] = true
+	return text
+}
+
+func (o *Openb) model(r *rows, column int, text string) {
+	if len(text) > maxValueBytes {
+		r.fail(column, "%s has %d bytes, want at most %d", brief(text), len(text), maxValueBytes)
+	}
+}
+
+// validName tells whether the cell takes a name.
+func validName(s string) bool {
+	if s == "" || len(s) > maxKeyBytes || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	return !strings.ContainsFunc(s, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-'
+	})
+}
