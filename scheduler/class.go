@@ -34,6 +34,14 @@ type want struct {
 	most    [cell.NumDomainKinds]uint32
 }
 
+// byView is the one of two amounts that counts for w.
+func (w *want) byView(limits, reserved *cell.Resources) cell.Resources {
+	if w.prod {
+		return *limits
+	}
+	return *reserved
+}
+
 // class is an equivalence class: everything that passes and fails the same
 // tests everywhere. What is found out about a machine for one of it holds for
 // all of it.

@@ -220,8 +220,12 @@ func (g *grid) read(t *site) {
 }
 
 // take is what read would do after a promise of the machine's own room.
-func (g *grid) take(t *site, res *cell.Resources) {
+func (g *grid) take(t *site, limits, reserved *cell.Resources) {
 	for v := range numViews {
+		res := reserved
+		if v == viewProd {
+			res = limits
+		}
 		r := &g.rows[v][t.slot]
 		r.cpuMilli -= res.CPUMilli
 		r.memBytes -= res.MemBytes

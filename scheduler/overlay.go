@@ -23,9 +23,10 @@ type promise struct {
 	alloc *cell.Alloc
 	// version of the spec that res is of.
 	version uint64
-	// res is what it takes of the room beyond what its victims free.
-	res   cell.Resources
-	ports []uint32
+	// res is what it takes of the room beyond what its victims free, reserved the
+	// same in the view of others than production.
+	res, reserved cell.Resources
+	ports         []uint32
 	// victims are named by it; nobody else may name them.
 	victims []cell.CopyID
 }
@@ -40,8 +41,8 @@ type overlay struct {
 
 // room is what is promised of an alloc.
 type room struct {
-	promises int
-	promised cell.Resources
+	promises         int
+	limits, reserved cell.Resources
 }
 
 func newOverlay() *overlay {
@@ -63,7 +64,7 @@ func (o *overlay) add(p *promise) {
 	t.promised.Victims = append(t.promised.Victims, p.victims...)
 	if p.alloc == nil {
 		t.promised.Limits = t.promised.Limits.Add(p.res)
-		t.promised.Reserved = t.promised.Limits
+		t.promised.Reserved = t.promised.Reserved.Add(p.reserved)
 		return
 	}
 	r := o.allocs[p.alloc]
@@ -72,7 +73,7 @@ func (o *overlay) add(p *promise) {
 		o.allocs[p.alloc] = r
 	}
 	r.promises++
-	r.promised = r.promised.Add(p.res)
+	r.limits, r.reserved = r.limits.Add(p.res), r.reserved.Add(p.reserved)
 }
 
 // drop takes a promise back; it reports false when that was done before.
@@ -100,12 +101,12 @@ func (o *overlay) drop(p *promise) bool {
 		}
 		if p.alloc == nil {
 			t.promised.Limits = t.promised.Limits.Sub(p.res)
-			t.promised.Reserved = t.promised.Limits
+			t.promised.Reserved = t.promised.Reserved.Sub(p.reserved)
 		}
 	}
 	if r := o.allocs[p.alloc]; r != nil {
 		r.promises--
-		r.promised = r.promised.Sub(p.res)
+		r.limits, r.reserved = r.limits.Sub(p.res), r.reserved.Sub(p.reserved)
 		if r.promises == 0 {
 			delete(o.allocs, p.alloc)
 		}

@@ -126,7 +126,7 @@ func (p *pass) place(w *want, index uint32) bool {
 		return false
 	}
 	pr := p.newPromise()
-	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, ports: a.Ports}
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: p.s.reservedBy(w, index), ports: a.Ports}
 	if len(victims) > 0 {
 		p.name(a, pr, victims)
 	}
@@ -146,7 +146,7 @@ func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
 		freed = freed.Add(u.res)
 		p.s.stats.Preempted += u.tasks
 	}
-	pr.res = pr.res.Sub(freed.Min(pr.res))
+	pr.res, pr.reserved = pr.res.Sub(freed.Min(pr.res)), pr.reserved.Sub(freed.Min(pr.reserved))
 	p.s.grid.evictable[pr.site.slot].known = false
 }
 
@@ -159,7 +159,7 @@ func (p *pass) promise(w *want, pr *promise) {
 		s.readAlloc(r, w.line.set.Alloc(pr.id.Index))
 	}
 	if pr.alloc == nil {
-		s.grid.take(pr.site, &pr.res)
+		s.grid.take(pr.site, &pr.res, &pr.reserved)
 	} else {
 		s.readAlloc(s.roomsOf(pr.alloc.Set()), pr.alloc)
 	}

@@ -33,8 +33,10 @@ type Scheduler struct {
 	renumbered bool
 	stats      Stats
 	// dry: nothing goes into a log, and what the copy says of places does not
-	// count; see Pack.
-	dry bool
+	// count; see Pack. What tasks hold in the view of others is then as reserved
+	// says, if it is given.
+	dry      bool
+	reserved Reserved
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.
