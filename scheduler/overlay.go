@@ -24,8 +24,9 @@ type promise struct {
 	// version of the spec that res is of.
 	version uint64
 	// res is what it takes of the room beyond what its victims free.
-	res   cell.Resources
-	ports []uint32
+	res     cell.Resources
+	ports   []uint32
+	devices []cell.DeviceGrant
 	// victims are named by it; nobody else may name them.
 	victims []cell.CopyID
 }
@@ -42,6 +43,7 @@ type overlay struct {
 type room struct {
 	promises int
 	promised cell.Resources
+	devices  []cell.DeviceGrant
 }
 
 func newOverlay() *overlay {
@@ -64,6 +66,7 @@ func (o *overlay) add(p *promise) {
 	if p.alloc == nil {
 		t.promised.Limits = t.promised.Limits.Add(p.res)
 		t.promised.Reserved = t.promised.Limits
+		t.promised.Devices = append(t.promised.Devices, p.devices...)
 		return
 	}
 	r := o.allocs[p.alloc]
@@ -73,6 +76,17 @@ func (o *overlay) add(p *promise) {
 	}
 	r.promises++
 	r.promised = r.promised.Add(p.res)
+	r.devices = append(r.devices, p.devices...)
+}
+
+// withdraw takes grants out of a list of them.
+func withdraw(from, gs []cell.DeviceGrant) []cell.DeviceGrant {
+	for _, g := range gs {
+		if i := slices.Index(from, g); i >= 0 {
+			from = slices.Delete(from, i, i+1)
+		}
+	}
+	return from
 }
 
 // drop takes a promise back; it reports false when that was done before.
@@ -101,11 +115,13 @@ func (o *overlay) drop(p *promise) bool {
 		if p.alloc == nil {
 			t.promised.Limits = t.promised.Limits.Sub(p.res)
 			t.promised.Reserved = t.promised.Limits
+			t.promised.Devices = withdraw(t.promised.Devices, p.devices)
 		}
 	}
 	if r := o.allocs[p.alloc]; r != nil {
 		r.promises--
 		r.promised = r.promised.Sub(p.res)
+		r.devices = withdraw(r.devices, p.devices)
 		if r.promises == 0 {
 			delete(o.allocs, p.alloc)
 		}
