@@ -82,12 +82,6 @@ type class struct {
 	whole bool
 }
 
-// deviceNeed is how many of a device are asked for.
-type deviceNeed struct {
-	column int
-	count  int64
-}
-
 // classes knows the classes of what waits.
 type classes struct {
 	byContent map[string]*class
@@ -145,7 +139,7 @@ func (cs *classes) make(w *want, g *grid) *class {
 		whole: w.limited || w.inSet,
 	}
 	for _, d := range r.Devices {
-		c.devices = append(c.devices, deviceNeed{g.device(d.Name), d.Count})
+		c.devices = append(c.devices, newDeviceNeed(g.device(d.Name), d))
 	}
 	return c
 }
@@ -210,8 +204,9 @@ func (c *class) fitsRow(r *row) bool {
 }
 
 func (c *class) devicesFit(g *grid, i int32) bool {
-	for _, d := range c.devices {
-		if g.deviceFree[c.view][d.column][i] < d.count {
+	for k := range c.devices {
+		d := &c.devices[k]
+		if g.deviceFree[c.view][d.column][i] < d.milli || !d.fits(&g.singles[d.column][i]) {
 			return false
 		}
 	}
@@ -226,7 +221,7 @@ func (w *want) appendKey(b []byte) []byte {
 	}
 	for _, d := range r.Devices {
 		b = appendText(b, d.Name)
-		b = binary.AppendVarint(b, d.Count)
+		b = binary.AppendVarint(b, d.Milli)
 	}
 	b = append(b, 0xff)
 	b = w.appendStatic(b)

@@ -244,7 +244,7 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 		if d.fit != fit {
 			continue
 		}
-		short := func(at spot) bool { have := e.free(e.want, at); return d.of(&have) < d.asked }
+		short := func(at spot) bool { return e.freeOf(e.want, at, &d) < d.asked }
 		any := false
 		for i, f := range e.fits {
 			any = any || f == fit && short(e.spots[i])
@@ -253,7 +253,7 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 			continue
 		}
 		r.Detail, r.Nearest = e.nearest(fit, "needs "+d.text(d.asked)+" "+d.name,
-			func(at spot) int64 { have := e.free(e.want, at); return d.of(&have) },
+			func(at spot) int64 { return e.freeOf(e.want, at, &d) },
 			d.text)
 		switch held := e.stopping(r.Nearest, d); {
 		case e.tooLarge(d):

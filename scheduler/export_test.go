@@ -72,6 +72,9 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 				if got, want := s.grid.deviceFree[v][d][i], fresh.deviceFree[v][d][i]; got != want {
 					return fmt.Errorf("%s, view %d: %d of %s are free, want %d", t.machine.Name(), v, got, s.grid.devices[d], want)
 				}
+				if got, want := s.grid.singles[d][i], fresh.singles[d][i]; got != want {
+					return fmt.Errorf("%s: free of single %s is %+v, want %+v", t.machine.Name(), s.grid.devices[d], got, want)
+				}
 			}
 		}
 	}

@@ -40,9 +40,11 @@ type grid struct {
 	// for another name.
 	racks, powers domainNames
 
-	// devices are the names in use; deviceFree is by view, device, slot.
+	// devices are the names in use; deviceFree is by view, device, slot, and
+	// singles by device and slot.
 	devices    []string
 	deviceFree [numViews][][]int64
+	singles    [][]single
 
 	// facts are the hard and soft constraints in use, by content; statics are
 	// the sets of them that tasks have.
@@ -150,6 +152,9 @@ func (g *grid) rebuild() {
 			g.deviceFree[v][d] = make([]int64, n)
 		}
 	}
+	for d := range g.singles {
+		g.singles[d] = make([]single, n)
+	}
 	g.whole = make([]whole, n)
 	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
@@ -216,6 +221,7 @@ func (g *grid) read(t *site) {
 			g.deviceFree[v][d][t.slot] = free.Device(name)
 		}
 	}
+	g.readSingles(t)
 	g.gauge(t.slot)
 }
 
@@ -233,8 +239,11 @@ func (g *grid) take(t *site, limits, reserved *cell.Resources) {
 		r.diskBytesPerS -= res.DiskBytesPerS
 		r.ports -= res.Ports
 		for _, d := range res.Devices {
-			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Count
+			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Milli
 		}
+	}
+	if len(t.promised.Devices) > 0 {
+		g.readSingles(t)
 	}
 	g.gauge(t.slot)
 }
@@ -284,6 +293,7 @@ func (g *grid) device(name string) int {
 		column := make([]int64, len(g.sites.walk))
 		g.deviceFree[v] = append(g.deviceFree[v], column)
 	}
+	g.singles = append(g.singles, make([]single, len(g.sites.walk)))
 	for _, t := range g.sites.walk {
 		g.read(t)
 	}

@@ -27,6 +27,7 @@ type promise struct {
 	// same in the view of others than production.
 	res, reserved cell.Resources
 	ports         []uint32
+	devices       []cell.DeviceGrant
 	// victims are named by it; nobody else may name them.
 	victims []cell.CopyID
 }
@@ -43,6 +44,7 @@ type overlay struct {
 type room struct {
 	promises         int
 	limits, reserved cell.Resources
+	devices          []cell.DeviceGrant
 }
 
 func newOverlay() *overlay {
@@ -65,6 +67,7 @@ func (o *overlay) add(p *promise) {
 	if p.alloc == nil {
 		t.promised.Limits = t.promised.Limits.Add(p.res)
 		t.promised.Reserved = t.promised.Reserved.Add(p.reserved)
+		t.promised.Devices = append(t.promised.Devices, p.devices...)
 		return
 	}
 	r := o.allocs[p.alloc]
@@ -74,6 +77,17 @@ func (o *overlay) add(p *promise) {
 	}
 	r.promises++
 	r.limits, r.reserved = r.limits.Add(p.res), r.reserved.Add(p.reserved)
+	r.devices = append(r.devices, p.devices...)
+}
+
+// withdraw takes grants out of a list of them.
+func withdraw(from, gs []cell.DeviceGrant) []cell.DeviceGrant {
+	for _, g := range gs {
+		if i := slices.Index(from, g); i >= 0 {
+			from = slices.Delete(from, i, i+1)
+		}
+	}
+	return from
 }
 
 // drop takes a promise back; it reports false when that was done before.
@@ -102,11 +116,13 @@ func (o *overlay) drop(p *promise) bool {
 		if p.alloc == nil {
 			t.promised.Limits = t.promised.Limits.Sub(p.res)
 			t.promised.Reserved = t.promised.Reserved.Sub(p.reserved)
+			t.promised.Devices = withdraw(t.promised.Devices, p.devices)
 		}
 	}
 	if r := o.allocs[p.alloc]; r != nil {
 		r.promises--
 		r.limits, r.reserved = r.limits.Sub(p.res), r.reserved.Sub(p.reserved)
+		r.devices = withdraw(r.devices, p.devices)
 		if r.promises == 0 {
 			delete(o.allocs, p.alloc)
 		}

@@ -125,8 +125,13 @@ func (p *pass) place(w *want, index uint32) bool {
 	if len(a.Ports) < w.ports {
 		return false
 	}
+	devices, ok := p.chooseDevices(w, at, victims)
+	if !ok {
+		return false
+	}
+	a.Devices = cell.GrantsProto(devices)
 	pr := p.newPromise()
-	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: p.s.reservedBy(w, index), ports: a.Ports}
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: p.s.reservedBy(w, index), ports: a.Ports, devices: devices}
 	if len(victims) > 0 {
 		p.name(a, pr, victims)
 	}

@@ -60,7 +60,13 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 			return cell.FitDomainLimit
 		}
 	}
-	return short(&r.res, f.free(w, at))
+	if fit := short(&r.res, f.free(w, at)); fit != cell.FitOK || len(r.res.Devices) == 0 {
+		return fit
+	}
+	if q := f.devicesAt(at); f.c.NumbersDevices() && !q.Fit(r.res.Devices) {
+		return cell.FitDevices
+	}
+	return cell.FitOK
 }
 
 // untolerated returns the first taint that keeps a request away.
@@ -103,7 +109,7 @@ func short(res *cell.Resources, free cell.Resources) cell.Fit {
 		return cell.FitDisk
 	}
 	for _, d := range res.Devices {
-		if d.Count > free.Device(d.Name) {
+		if d.Milli > free.Device(d.Name) {
 			return cell.FitDevices
 		}
 	}

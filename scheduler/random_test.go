@@ -46,8 +46,11 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
 	spec.Task.Resources.DiskBytes = rapid.Int64Range(0, 2).Draw(t, "disk") << 30
-	if rapid.IntRange(0, 3).Draw(t, "gpu") == 0 {
+	switch rapid.IntRange(0, 5).Draw(t, "gpu") {
+	case 0:
 		spec.Task.Resources.Devices = map[string]int64{"gpu": rapid.Int64Range(1, 4).Draw(t, "gpus")}
+	case 1, 2:
+		spec.Task.Resources.DeviceMilli = map[string]int64{"gpu": rapid.Int64Range(1, 9).Draw(t, "tenths of a gpu") * 100}
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "constraints") {
 		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{
@@ -94,7 +97,7 @@ func randomWorld(t *rapid.T, tb testing.TB, cfg scheduler.Config) *world {
 	}
 	set, err := proto.Marshal(&borgpb.AllocSetSpec{
 		Allocs: 3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")),
-		Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 4 << 30},
+		Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 4 << 30, Devices: map[string]int64{"gpu": int64(rapid.IntRange(0, 1).Draw(t, "set gpus"))}},
 	})
 	if err != nil {
 		tb.Fatal(err)

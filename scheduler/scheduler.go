@@ -146,6 +146,10 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			continue
 		}
 		s.stirred = true
+		if e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT {
+			// Machines may be read by other rules.
+			s.renumbered = true
+		}
 		switch e.ObjectKind {
 		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
 			s.observeMachine(c, e)
@@ -450,6 +454,9 @@ func (s *Scheduler) emit(p *pass, more bool) {
 func opBytes(a *borgpb.Assignment) int {
 	// Each field has a tag and a length or a number beside its text.
 	n := 48 + len(a.Uid) + len(a.Machine) + len(a.Alloc) + 3*len(a.Ports)
+	for _, g := range a.Devices {
+		n += 8 + len(g.Name) + 3*len(g.Numbers)
+	}
 	for _, v := range a.Victims {
 		n += 32 + len(v.JobUid)
 	}

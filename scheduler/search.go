@@ -224,7 +224,7 @@ func (f *search) overlayAt(w *want, at spot) *cell.Overlay {
 	if at.alloc != nil {
 		f.inAlloc = cell.Overlay{Ports: at.site.promised.Ports, Victims: at.site.promised.Victims}
 		if r := f.s.overlay.allocs[at.alloc]; r != nil {
-			f.inAlloc.Limits, f.inAlloc.Reserved = r.limits, r.reserved
+			f.inAlloc.Limits, f.inAlloc.Reserved, f.inAlloc.Devices = r.limits, r.reserved, r.devices
 		}
 		o = &f.inAlloc
 	}

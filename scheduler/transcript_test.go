@@ -18,10 +18,10 @@ import (
 // line:
 //
 //	cell [enough=N] [batch=N] [name=S]    a new, empty cell and its scheduler
-//	machine NAME cpu=N mem=SIZE [attr=k=v,...] [ports=A-B] [taint=k=v]
+//	machine NAME cpu=N mem=SIZE [gpu=N] [attr=k=v,...] [ports=A-B] [taint=k=v]
 //	set MACHINE k=v,...                   attributes
 //	drain|undrain|down|up|remove MACHINE
-//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [priority=N] [kind=batch]
+//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [gpu=N] [priority=N] [kind=batch]
 //	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never]
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
@@ -131,9 +131,15 @@ func (o options) has(key string) bool {
 }
 
 func (o options) resources() *borgpb.Resources {
-	return &borgpb.Resources{
+	r := &borgpb.Resources{
 		CpuMilli: o.milli("cpu"), MemBytes: o.number("mem", 0), DiskBytes: o.number("disk", 0),
 	}
+	if n := o.milli("gpu"); n >= 1000 {
+		r.Devices = map[string]int64{"gpu": n / 1000}
+	} else if n > 0 {
+		r.DeviceMilli = map[string]int64{"gpu": n}
+	}
+	return r
 }
 
 func constraints(words []string, soft bool) []*borgpb.Constraint {
@@ -188,6 +194,7 @@ func (o options) jobSpec() *borgpb.JobSpec {
 
 func (o options) machineSpec() *borgpb.MachineSpec {
 	spec := machineSpec(o.milli("cpu"), o.number("mem", 0), o.list("attr")...)
+	spec.Capacity.Devices = o.resources().Devices
 	if a, b, ok := strings.Cut(o.words["ports"], "-"); ok {
 		first, _ := strconv.Atoi(a)
 		last, _ := strconv.Atoi(b)
@@ -339,6 +346,9 @@ func (tr *transcript) assignmentText(a *borgpb.Assignment) string {
 	parts := []string{fmt.Sprintf("%s/%d -> %s%s", tr.named(a.GetUid()), a.GetIndex(), a.GetMachine(), a.GetAlloc())}
 	if len(a.GetPorts()) > 0 {
 		parts[0] += fmt.Sprintf(" ports %v", a.GetPorts())
+	}
+	for _, g := range a.GetDevices() {
+		parts[0] += fmt.Sprintf(" %s %v", g.GetName(), g.GetNumbers())
 	}
 	for _, v := range a.GetVictims() {
 		parts = append(parts, fmt.Sprintf("%s/%d gives way", tr.named(v.GetJobUid()), v.GetIndex()))

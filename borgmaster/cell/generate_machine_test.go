@@ -16,6 +16,9 @@ func (g *generator) submitAllocSet() *borgpb.Op {
 	if g.one(3) {
 		spec.MaxPerMachine = 1
 	}
+	if g.one(3) {
+		spec.Resources.Devices = map[string]int64{"gpu": 1}
+	}
 	name := pick(g.r, []string{"p", "q", "a"})
 	return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
 		User: "ann", Name: name, Labels: g.labels(), Spec: marshal(g.t, spec)}}}
@@ -46,6 +49,7 @@ func (g *generator) machineOp() *borgpb.Op {
 		o := &borgpb.SetMachine{Name: name, ExpectVersion: g.version(), SetAttributes: map[string]string{"rack": fmt.Sprint(r.IntN(3))}}
 		if g.one(3) {
 			o.Capacity = &borgpb.Resources{CpuMilli: int64(r.IntN(9)) * 1000, MemBytes: 8 << 30, DiskBytes: 20 << 30}
+			o.Capacity.Devices = map[string]int64{"gpu": int64(r.IntN(4))}
 		}
 		if g.one(5) {
 			o.PortFirst, o.PortLast = 20000, 20000+uint32(r.IntN(50))

@@ -225,7 +225,21 @@ func (l *loader) alloc(uid UID, index uint32, d *decoder) error {
 		l.waits = append(l.waits, loadedWait{alloc: a, victims: ids})
 	}
 	a.changedWallNs, a.reason = d.int(), d.str()
-	return d.done()
+	gs := d.grants()
+	if err := d.done(); err != nil {
+		return err
+	}
+	m := a.machine
+	if m == nil {
+		m = a.lostOn
+	}
+	if len(gs) > 0 && (m == nil || l.c.format < formatDevices) {
+		return errors.New("an alloc with devices of no machine")
+	}
+	if m != nil {
+		a.takeDevices(m, gs)
+	}
+	return nil
 }
 
 func (l *loader) victims(d *decoder) []CopyID {
@@ -399,6 +413,12 @@ func (l *loader) copy(p *Copy, d *decoder) error {
 	}
 	p.endedWallNs = d.int()
 	ids := l.victims(d)
+	if gs := d.grants(); len(gs) > 0 {
+		p.rare().devices = gs
+		if l.c.format < formatDevices {
+			return errOdd
+		}
+	}
 	if err := d.done(); err != nil {
 		return err
 	}

@@ -102,7 +102,7 @@ func (c *Cell) checkSetMachine(o *borgpb.SetMachine) (commit, *borgpb.Refusal) {
 	if len(o.Addr) > maxAddrBytes {
 		return nil, about(m.name, invalid("addr", "longer than %d bytes", maxAddrBytes))
 	}
-	if r := checkResources(o.Capacity, "capacity"); r != nil {
+	if r := checkCapacity(o.Capacity, "capacity"); r != nil {
 		return nil, about(m.name, r)
 	}
 	return func(res *borgpb.Result) {

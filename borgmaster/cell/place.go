@@ -82,9 +82,10 @@ type Placement struct {
 	// The alloc on that machine, for a task of a job that runs in an alloc set.
 	Alloc *Alloc
 
-	// One per named port of the task. With AnyPorts only their number is
-	// tested.
+	// One per named port of the task, and the devices that are asked for. With
+	// AnyPorts only that there are enough of both is tested.
 	Ports    []uint32
+	Devices  []DeviceGrant
 	AnyPorts bool
 
 	// Copies to be stopped (or stopping already) whose room counts as free.
@@ -101,6 +102,8 @@ type Overlay struct {
 	Limits, Reserved Resources
 	// Ports promised on the machine.
 	Ports []uint32
+	// Devices promised in the room that is asked for.
+	Devices []DeviceGrant
 	// Tasks of the same job (or allocs of the same set) promised to the domains
 	// of the machine.
 	InDomain [NumDomainKinds]uint32
@@ -179,6 +182,9 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	}
 	free := c.free(p, o, v)
 	if f := a.need.Resources.shortOf(&free); f != FitOK {
+		return f
+	}
+	if f := c.fitDevices(p, a.need, o, v); f != FitOK {
 		return f
 	}
 	return fitPorts(p, o, v)

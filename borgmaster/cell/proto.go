@@ -91,6 +91,7 @@ func (p *Copy) describe(st *borgpb.TaskStatus) {
 		st.Reason = p.Reason()
 	}
 	st.Reservation = &borgpb.Reservation{Resources: p.res.Proto()}
+	st.Devices = GrantsProto(p.Devices())
 }
 
 // Proto shows a copy as an attempt.
@@ -99,7 +100,7 @@ func (p *Copy) Proto() *borgpb.Attempt {
 		User: p.job.key.User, Job: p.job.key.Name, JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt,
 		Machine: p.machine.name, State: p.State(), Cause: p.Cause(), Reason: p.Reason(), Exit: p.Exit(),
 		Restarts: p.restarts, StopIndex: p.StopIndex(), GraceNs: p.GraceNs(), EndedWallNs: p.endedWallNs,
-		Resources: p.res.Proto(), Ports: p.Ports(),
+		Resources: p.res.Proto(), Ports: p.Ports(), Devices: GrantsProto(p.Devices()),
 	}
 	if p.alloc != nil {
 		a.Alloc = p.alloc.Name()

@@ -138,6 +138,7 @@ func (a *Alloc) appendValue(b []byte) []byte {
 	e.wait(a.wait)
 	e.int(a.changedWallNs)
 	e.str(a.reason)
+	e.grants(a.devices)
 	return e.b
 }
 
@@ -255,6 +256,7 @@ func (e *encoder) copy(p *Copy) {
 	}
 	e.int(p.endedWallNs)
 	e.wait(p.wait)
+	e.grants(p.Devices())
 }
 
 // wait writes the names of the victims that are waited for.

@@ -241,7 +241,14 @@ func (s *script) op() *borgpb.Op {
 func (s *script) hash() []byte { return bytes.Repeat([]byte{byte(s.num("token", 1))}, 32) }
 
 func (s *script) resources() *borgpb.Resources {
-	return &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
+	r := &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
+	if s.has("gpu") {
+		r.Devices = map[string]int64{"gpu": s.num("gpu", 0)}
+	}
+	if s.has("gpu-milli") {
+		r.DeviceMilli = map[string]int64{"gpu": s.num("gpu-milli", 0)}
+	}
+	return r
 }
 
 func (s *script) attributes() map[string]string {
@@ -255,7 +262,7 @@ func (s *script) attributes() map[string]string {
 
 func (s *script) machine() *borgpb.Op {
 	m := &borgpb.MachineSpec{
-		Addr: s.first(0) + ":7101", Capacity: &borgpb.Resources{CpuMilli: s.num("cpu", 4000), MemBytes: s.num("mem", 4<<30)},
+		Addr: s.first(0) + ":7101", Capacity: s.capacity(),
 		Attributes: s.attributes(), PortFirst: 20000, PortLast: uint32(s.num("last-port", 20009)),
 	}
 	for _, t := range s.list("taint") {
@@ -264,10 +271,16 @@ func (s *script) machine() *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: s.first(0), Spec: m}}}
 }
 
+func (s *script) capacity() *borgpb.Resources {
+	r := s.resources()
+	r.CpuMilli, r.MemBytes = s.num("cpu", 4000), s.num("mem", 4<<30)
+	return r
+}
+
 func (s *script) setMachine() *borgpb.Op {
 	o := &borgpb.SetMachine{Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove")}
 	if s.has("cpu") {
-		o.Capacity = &borgpb.Resources{CpuMilli: s.num("cpu", 0), MemBytes: s.num("mem", 4<<30)}
+		o.Capacity = s.capacity()
 	}
 	return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
 }
@@ -332,6 +345,14 @@ func (s *script) assignment() *borgpb.Assignment {
 		n, _ := strconv.Atoi(p)
 		a.Ports = append(a.Ports, uint32(n))
 	}
+	if s.has("gpu") {
+		g := &borgpb.DeviceGrant{Name: "gpu"}
+		for _, number := range s.list("gpu") {
+			n, _ := strconv.Atoi(number)
+			g.Numbers = append(g.Numbers, uint32(n))
+		}
+		a.Devices = append(a.Devices, g)
+	}
 	for _, v := range s.list("victims") {
 		id := s.copyID(v)
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
@@ -394,6 +415,9 @@ func (s *script) show() string {
 			fmt.Fprintf(&b, "  %v.%d %s", p.TaskID(), p.attempt, attemptWord(p.State()))
 			if p.alloc != nil {
 				fmt.Fprintf(&b, " in %s", p.alloc.Name())
+			}
+			for _, g := range p.Devices() {
+				fmt.Fprintf(&b, " %s %s of %d", DeviceText(g.Milli), g.Name, g.Number)
 			}
 			if p.stop != nil {
 				fmt.Fprintf(&b, " cause %s grace %ds", strings.TrimPrefix(p.Cause().String(), "STOP_CAUSE_"), p.GraceNs()/second)

@@ -216,7 +216,7 @@ func checkMachine(s *borgpb.MachineSpec) *borgpb.Refusal {
 	if len(s.Addr) == 0 || len(s.Addr) > maxAddrBytes {
 		return invalid("spec.addr", "want host:port of its borglet, at most %d bytes", maxAddrBytes)
 	}
-	if r := checkResources(s.Capacity, "spec.capacity"); r != nil {
+	if r := checkCapacity(s.Capacity, "spec.capacity"); r != nil {
 		return r
 	}
 	if r := checkAttributes(s.Attributes); r != nil {

@@ -1885,7 +1885,10 @@ type Assignment struct {
 	// on; at most 256. What they wait for themselves need not be named.
 	Victims []*Victim `protobuf:"bytes,7,rep,name=victims,proto3" json:"victims,omitempty"`
 	// Spec version that the scheduler saw; zero: not compared.
-	Version       uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
+	// Devices, one entry per name that is asked for, by name. In an alloc they
+	// are among those that the alloc has. Since format 3.
+	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1974,6 +1977,13 @@ func (x *Assignment) GetVersion() uint64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *Assignment) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
 }
 
 // Victim is a copy of a task, or an alloc, that gives way.
@@ -3025,7 +3035,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x1f\n" +
 	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
 	"configHash\x12\x14\n" +
-	"\x05build\x18\x05 \x01(\tR\x05build\"\xdf\x01\n" +
+	"\x05build\x18\x05 \x01(\tR\x05build\"\x8c\x02\n" +
 	"\n" +
 	"Assignment\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x14\n" +
@@ -3035,7 +3045,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05alloc\x18\x05 \x01(\tR\x05alloc\x12\x14\n" +
 	"\x05ports\x18\x06 \x03(\rR\x05ports\x12&\n" +
 	"\avictims\x18\a \x03(\v2\f.borg.VictimR\avictims\x12\x18\n" +
-	"\aversion\x18\b \x01(\x04R\aversion\"Q\n" +
+	"\aversion\x18\b \x01(\x04R\aversion\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"Q\n" +
 	"\x06Victim\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -3224,10 +3235,11 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*Principal)(nil),      // 41: borg.Principal
 	(*MachineSpec)(nil),    // 42: borg.MachineSpec
 	(*Resources)(nil),      // 43: borg.Resources
-	(*TaskReport)(nil),     // 44: borg.TaskReport
-	(State)(0),             // 45: borg.State
-	(StopCause)(0),         // 46: borg.StopCause
-	(*Exit)(nil),           // 47: borg.Exit
+	(*DeviceGrant)(nil),    // 44: borg.DeviceGrant
+	(*TaskReport)(nil),     // 45: borg.TaskReport
+	(State)(0),             // 46: borg.State
+	(StopCause)(0),         // 47: borg.StopCause
+	(*Exit)(nil),           // 48: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
 	41, // 0: borg.Op.principal:type_name -> borg.Principal
@@ -3265,22 +3277,23 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	40, // 32: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
 	18, // 33: borg.Assign.assignments:type_name -> borg.Assignment
 	19, // 34: borg.Assignment.victims:type_name -> borg.Victim
-	21, // 35: borg.Reports.machines:type_name -> borg.MachineReport
-	44, // 36: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	0,  // 37: borg.Refusal.kind:type_name -> borg.RefusalKind
-	29, // 38: borg.Result.refusal:type_name -> borg.Refusal
-	29, // 39: borg.Result.items:type_name -> borg.Refusal
-	1,  // 40: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 41: borg.Event.object_kind:type_name -> borg.ObjectKind
-	45, // 42: borg.Event.from:type_name -> borg.State
-	45, // 43: borg.Event.to:type_name -> borg.State
-	46, // 44: borg.Event.cause:type_name -> borg.StopCause
-	47, // 45: borg.Event.exit:type_name -> borg.Exit
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	44, // 35: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	21, // 36: borg.Reports.machines:type_name -> borg.MachineReport
+	45, // 37: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	0,  // 38: borg.Refusal.kind:type_name -> borg.RefusalKind
+	29, // 39: borg.Result.refusal:type_name -> borg.Refusal
+	29, // 40: borg.Result.items:type_name -> borg.Refusal
+	1,  // 41: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 42: borg.Event.object_kind:type_name -> borg.ObjectKind
+	46, // 43: borg.Event.from:type_name -> borg.State
+	46, // 44: borg.Event.to:type_name -> borg.State
+	47, // 45: borg.Event.cause:type_name -> borg.StopCause
+	48, // 46: borg.Event.exit:type_name -> borg.Exit
+	47, // [47:47] is the sub-list for method output_type
+	47, // [47:47] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
