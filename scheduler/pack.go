@@ -181,13 +181,21 @@ func (g *grid) stranded() (cpuPercent, memPercent int64) {
 // reclaimed sums up the limits of what is on the machines, and what of them is
 // beyond each.
 func (g *grid) reclaimed() (limits, beyond cell.Resources) {
+	devices := make([]int64, len(g.devices))
 	for _, t := range g.sites.walk {
 		capacity, r := t.machine.Capacity(), &g.rows[viewProd][t.slot]
+		for d, name := range g.devices {
+			devices[d] += capacity.Device(name) - g.deviceFree[viewProd][d][t.slot]
+		}
 		limits.CPUMilli += capacity.CPUMilli - r.cpuMilli
 		limits.MemBytes += capacity.MemBytes - r.memBytes
 		beyond.CPUMilli += max(-r.cpuMilli, 0)
 		beyond.MemBytes += max(-r.memBytes, 0)
 	}
+	for d, name := range g.devices {
+		limits.Devices = append(limits.Devices, cell.Device{Name: name, Milli: devices[d]})
+	}
+	slices.SortFunc(limits.Devices, func(a, b cell.Device) int { return cmp.Compare(a.Name, b.Name) })
 	return limits, beyond
 }
 

@@ -1,8 +1,13 @@
 package trace
 
 import (
+	"fmt"
 	"io"
+	"math/rand/v2"
+	"slices"
 	"strings"
+
+	"borg/proto/borgpb"
 )
 
 // Openb is the openb trace: the machines of a cell with GPUs, and the pods that
@@ -57,6 +62,88 @@ func LoadOpenb(machines, pods string) (*Openb, error) {
 		return nil, err
 	}
 	return o, nil
+}
+
+// Inflate is the workload of the published measurements: all pods in an order
+// that follows from the seed, then pods drawn again and again until those of the
+// list ask for so many percent of the GPUs.
+func (o *Openb) Inflate(seed uint64, percent int64) []OpenbPod {
+	r := rand.New(rand.NewPCG(seed, 0))
+	pods := slices.Clone(o.Pods)
+	r.Shuffle(len(pods), func(i, j int) { pods[i], pods[j] = pods[j], pods[i] })
+	milli, want := int64(0), int64(0)
+	for i := range pods {
+		milli += pods[i].MilliGPUs()
+	}
+	for i := range o.Machines {
+		want += o.Machines[i].GPUs * 10 * percent
+	}
+	if milli == 0 {
+		return pods
+	}
+	for milli < want {
+		p := o.Pods[r.IntN(len(o.Pods))]
+		milli += p.MilliGPUs()
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// Cell is a cell of the machines that have GPUs, with a job of one task for each
+// pod, in their order: all of one user and of one priority, so that they are
+// placed one by one.
+func (o *Openb) Cell(pods []OpenbPod) *Cell {
+	c := &Cell{}
+	var models []string
+	for i := range o.Machines {
+		m := &o.Machines[i]
+		if m.GPUs == 0 {
+			continue
+		}
+		if !slices.Contains(models, m.Model) {
+			models = append(models, m.Model)
+		}
+		c.Machines = append(c.Machines, Machine{m.Name, &borgpb.MachineSpec{
+			Addr:       "127.0.0.1:7101",
+			Capacity:   &borgpb.Resources{CpuMilli: m.CPUMilli, MemBytes: m.MemBytes, Devices: map[string]int64{gpu: m.GPUs}},
+			Attributes: map[string]string{gpuModel: m.Model},
+		}})
+	}
+	slices.Sort(models)
+	for i := range pods {
+		c.Jobs = append(c.Jobs, Job{
+			User: "openb", Name: fmt.Sprintf("pod-%d", i), Machines: []string{""},
+			Spec: &borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: 1, Priority: 200, Task: pods[i].spec(models)},
+		})
+	}
+	return c
+}
+
+// What GPUs and their models are called in our cells.
+const (
+	gpu      = "gpu"
+	gpuModel = "gpu-model"
+)
+
+func (p *OpenbPod) spec(models []string) *borgpb.TaskSpec {
+	r := &borgpb.Resources{CpuMilli: p.CPUMilli, MemBytes: p.MemBytes}
+	switch {
+	case p.GPUs == 0:
+	case p.GPUMilli == 1000:
+		r.Devices = map[string]int64{gpu: p.GPUs}
+	default:
+		r.DeviceMilli = map[string]int64{gpu: p.GPUMilli}
+	}
+	spec := &borgpb.TaskSpec{Args: placeholder, Resources: r}
+	// Any of some models is none of the others.
+	if p.Models != nil {
+		for _, m := range models {
+			if !slices.Contains(p.Models, m) {
+				spec.Constraints = append(spec.Constraints, &borgpb.Constraint{Key: gpuModel, Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: m})
+			}
+		}
+	}
+	return spec
 }
 
 // ReadMachines reads the list of nodes.
