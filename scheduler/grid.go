@@ -173,6 +173,10 @@ func (g *grid) describe(t *site) {
 	capacity := m.Capacity()
 	g.whole[i] = whole{capacity.CPUMilli, capacity.MemBytes}
 	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
+	for _, d := range capacity.Devices {
+		// Scores see the devices of machines, whether anybody asks for them or not.
+		g.device(d.Name)
+	}
 	g.usable.set(i, m.Up() && !m.Draining())
 	g.tainted.set(i, len(m.Taints()) > 0)
 	old := g.domains[i]
