@@ -175,14 +175,14 @@ func (e *explanation) tryTaints(asked request, try func(string, request)) {
 		if f != cell.FitTaint {
 			continue
 		}
-		t := untolerated(&asked, e.spots[i].site.machine)
+		t := cell.Untolerated(asked.tolerations, e.spots[i].site.machine)
 		if t == nil || slices.ContainsFunc(tried, func(o cell.Taint) bool { return o.Key == t.Key && o.Value == t.Value }) {
 			continue
 		}
 		tried = append(tried, *t)
 		r := asked
 		r.tolerations = append(slices.Clone(asked.tolerations), toleration(t))
-		try("tolerate taint "+taintText(t), r)
+		try("tolerate taint "+t.Words(), r)
 	}
 }
 

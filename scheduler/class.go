@@ -29,6 +29,9 @@ type want struct {
 	set *cell.AllocSet
 	// inSet: the job names an alloc set, which may not exist (any more).
 	inSet bool
+	// crashed is the machine that it is kept away from, as it crashed there; such
+	// a want is of one index. Empty: there is none.
+	crashed string
 	// limited: the job limits its tasks per failure domain; by most of each.
 	limited bool
 	most    [cell.NumDomainKinds]uint32
@@ -157,7 +160,7 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 			}
 		}
 		cs.staticKey = w.appendStatic(cs.staticKey[:0])
-		c.static = g.static(cs.staticKey, hard, w.tolerations())
+		c.static = g.static(cs.staticKey, w, hard)
 		c.soft = nil
 		for _, k := range w.soft {
 			c.soft = append(c.soft, g.fact(k))
@@ -241,7 +244,8 @@ func (w *want) appendKey(b []byte) []byte {
 	return b
 }
 
-// appendStatic encodes the hard constraints and the tolerations.
+// appendStatic encodes the hard constraints, the tolerations, and where it may
+// not go.
 func (w *want) appendStatic(b []byte) []byte {
 	for _, k := range w.constraints() {
 		if !k.GetSoft() {
@@ -252,8 +256,10 @@ func (w *want) appendStatic(b []byte) []byte {
 	for _, t := range w.tolerations() {
 		b = appendText(b, t.GetKey())
 		b = appendText(b, t.GetValue())
+		b = appendFlag(b, t.GetForgivenessNs() > 0)
 	}
-	return append(b, 0xff)
+	b = append(b, 0xff)
+	return appendText(b, w.crashed)
 }
 
 func appendConstraint(b []byte, k *borgpb.Constraint) []byte {
@@ -310,6 +316,11 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.last = w.need.Last
 		w.ports = len(w.need.Task.GetPorts())
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
+		if !s.dry {
+			if w.crashed = c.CrashedOn(l.job, index); w.crashed != "" {
+				w.last = index
+			}
+		}
 		w.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 		if key, ok := l.job.AllocSet(); ok {
 			w.inSet = true

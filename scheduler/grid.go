@@ -191,6 +191,7 @@ func (g *grid) describe(t *site) {
 	}
 	for _, s := range g.statics {
 		s.fits.set(i, g.meets(s, t))
+		s.advise(t, len(g.sites.walk))
 	}
 	g.read(t)
 	// Its capacity may be another, and soft constraints hold that did not.
@@ -358,7 +359,11 @@ func (g *grid) fact(k *borgpb.Constraint) *fact {
 type static struct {
 	hard        []*borgpb.Constraint
 	tolerations []*borgpb.Toleration
-	fits        bitset
+	// crashed is the machine that a task is kept away from; empty: none.
+	crashed string
+	fits    bitset
+	// shunned are the slots whose taints advise against them; nil: none.
+	shunned bitset
 }
 
 // meets makes the test of s on one machine.
@@ -368,26 +373,27 @@ func (g *grid) meets(s *static, t *site) bool {
 			return false
 		}
 	}
-	return tolerates(s.tolerations, t.machine)
+	return t.name != s.crashed && cell.Untolerated(s.tolerations, t.machine) == nil
 }
 
-func tolerates(tolerations []*borgpb.Toleration, m *cell.Machine) bool {
-	taints := m.Taints()
-	for i := range taints {
-		if !tolerated(tolerations, &taints[i]) {
-			return false
-		}
+// advise notes whether the taints of a machine advise against it.
+func (s *static) advise(t *site, slots int) {
+	is := cell.Shunned(s.tolerations, t.machine)
+	if s.shunned == nil && is {
+		s.shunned = newBitset(slots)
 	}
-	return true
+	if s.shunned != nil {
+		s.shunned.set(t.slot, is)
+	}
 }
 
-// static returns where hard constraints hold and taints are tolerated; key is
-// their content.
-func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borgpb.Toleration) *static {
+// static returns where w's hard constraints hold and its tolerations suffice;
+// key is their content.
+func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 	if s := g.statics[string(key)]; s != nil {
 		return s
 	}
-	s := &static{hard: hard, tolerations: tolerations, fits: newBitset(len(g.sites.walk))}
+	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, fits: newBitset(len(g.sites.walk))}
 	g.all(s.fits)
 	for _, k := range hard {
 		for i, word := range g.fact(k).holds {
@@ -399,7 +405,12 @@ func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borg
 		if i < 0 {
 			break
 		}
-		s.fits.set(i, tolerates(tolerations, g.sites.walk[i].machine))
+		t := g.sites.walk[i]
+		s.fits.set(i, cell.Untolerated(s.tolerations, t.machine) == nil)
+		s.advise(t, len(g.sites.walk))
+	}
+	if t := g.sites.byName[s.crashed]; t != nil && t.slot >= 0 {
+		s.fits.set(t.slot, false)
 	}
 	g.statics[string(key)] = s
 	return s

@@ -28,11 +28,12 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	}
 	s.refresh(c)
 	p := &pass{search: search{s: s, c: c}, before: len(s.overlay.byID)}
+	s.waitsForTime = false
 	s.queue.begin()
 	more := p.run()
 	s.queue.end()
 	// What is held back after refusals waits for cell time alone.
-	s.stirred = more || len(s.refusals) > 0
+	s.stirred = more || len(s.refusals) > 0 || s.waitsForTime
 	s.note(p)
 	s.emit(p, more)
 	b, _ := s.nextReady()

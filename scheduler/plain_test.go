@@ -61,6 +61,9 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 			points += 2048
 		}
 	}
+	if cell.Shunned(need.Task.GetTolerations(), m) {
+		points -= 2048
+	}
 	price := p.crowding(j, m)
 	if j.Kind() == borgpb.JobKind_JOB_KIND_BATCH {
 		price /= 8

@@ -49,8 +49,11 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 			return cell.FitConstraint
 		}
 	}
-	if untolerated(r, m) != nil {
+	switch {
+	case cell.Untolerated(r.tolerations, m) != nil:
 		return cell.FitTaint
+	case w.crashed == m.Name():
+		return cell.FitCrashed
 	}
 	if w.inSet && at.alloc == nil {
 		return cell.FitAlloc
@@ -67,26 +70,6 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 		return cell.FitDevices
 	}
 	return cell.FitOK
-}
-
-// untolerated returns the first taint that keeps a request away.
-func untolerated(r *request, m *cell.Machine) *cell.Taint {
-	taints := m.Taints()
-	for i := range taints {
-		if !tolerated(r.tolerations, &taints[i]) {
-			return &taints[i]
-		}
-	}
-	return nil
-}
-
-func tolerated(tolerations []*borgpb.Toleration, t *cell.Taint) bool {
-	for _, k := range tolerations {
-		if k.GetKey() == t.Key && (k.GetValue() == "" || k.GetValue() == t.Value) {
-			return true
-		}
-	}
-	return false
 }
 
 // free is what a place has left, promises taken off.

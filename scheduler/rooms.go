@@ -152,5 +152,8 @@ func (f *search) allocPoints(w *want, m *cell.Machine, a *cell.Alloc, free *row)
 			points += softPoints
 		}
 	}
+	if cell.Shunned(w.tolerations(), m) {
+		points -= softPoints
+	}
 	return points
 }

@@ -41,6 +41,8 @@ type Scheduler struct {
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.
 	stirred bool
+	// waitsForTime: in the present pass something was found to wait for time.
+	waitsForTime bool
 
 	// ready are batches of the last pass that were not handed out yet.
 	ready []readyBatch

@@ -252,6 +252,11 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		} else if !slices.Contains(p.alloc.copies, p) || (p.alloc.machine != m && p.alloc.lostOn != m) {
 			return fmt.Errorf("copy %v is not in its alloc", p.ID())
 		}
+		if p.state.current() {
+			if at, t := m.leavesNs(p.spec.Need(p.index).Task.Tolerations); t != nil && (at <= c.clock.cellNs || at < c.leaveDueNs) {
+				return fmt.Errorf("copy %v should have left at %d, it is %d: taint %s", p.ID(), at, c.clock.cellNs, t.Words())
+			}
+		}
 		if c.format >= formatDevices && !sameDevices(p.res, sumDevices(p.Devices())) {
 			return fmt.Errorf("copy %v holds %+v and has %v", p.ID(), p.res.Devices, p.Devices())
 		}

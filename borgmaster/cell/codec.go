@@ -69,7 +69,24 @@ func (e *encoder) resources(r *Resources) {
 // Fields that came later stand behind the others, each under a tag of its own,
 // ascending, and only if there is something to say: what was written before
 // they came reads as it did.
-const tagDevices = 1
+const (
+	// Of an alloc or a copy.
+	tagDevices = 1
+	// Of a machine.
+	tagTaints = 1
+)
+
+// taints writes what format 3 added to them.
+func (e *encoder) taints(ts []Taint) {
+	if !slices.ContainsFunc(ts, func(t Taint) bool { return t.PreferNot || t.SinceNs != 0 }) {
+		return
+	}
+	e.byte(tagTaints)
+	for _, t := range ts {
+		e.bool(t.PreferNot)
+		e.int(t.SinceNs)
+	}
+}
 
 func (e *encoder) grants(gs []DeviceGrant) {
 	if len(gs) == 0 {
@@ -242,6 +259,21 @@ func (d *decoder) tagged(tag byte) bool {
 	}
 	d.b = d.b[1:]
 	return true
+}
+
+func (d *decoder) taints(ts []Taint) {
+	if !d.tagged(tagTaints) {
+		return
+	}
+	said := false
+	for i := range ts {
+		ts[i].PreferNot, ts[i].SinceNs = d.bool(), d.int()
+		said = said || ts[i].PreferNot || ts[i].SinceNs != 0
+		if ts[i].SinceNs < 0 || ts[i].SinceNs > maxTimeNs {
+			d.bad = true
+		}
+	}
+	d.bad = d.bad || !said
 }
 
 func (d *decoder) grants() (gs []DeviceGrant) {

@@ -19,8 +19,9 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 	case FitConstraint:
 		text = fmt.Sprintf("%s does not satisfy %s", m.name, ConstraintWords(failedConstraint(a.need.Task.Constraints, m)))
 	case FitTaint:
-		t := untolerated(a.need.Task.Tolerations, m)
-		text = fmt.Sprintf("the taint %s=%s of %s is not tolerated", t.Key, t.Value, m.name)
+		text = fmt.Sprintf("the taint %s of %s is not tolerated", Untolerated(a.need.Task.Tolerations, m).Words(), m.name)
+	case FitCrashed:
+		text = fmt.Sprintf("its last two copies crashed on %s; for a while it is placed elsewhere", m.name)
 	case FitAlloc:
 		text = "it must be placed on a machine, not in an alloc"
 		if key, ok := p.Job.AllocSet(); ok {

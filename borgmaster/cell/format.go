@@ -13,7 +13,8 @@ import (
 //
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
-// Format 3: devices have numbers, and can be shared.
+// Format 3: devices have numbers, and can be shared; taints that evict and that
+// advise; a task is kept away from where it crashed.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -47,6 +48,7 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
+	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

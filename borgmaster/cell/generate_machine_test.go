@@ -57,6 +57,12 @@ func (g *generator) machineOp() *borgpb.Op {
 		if g.one(5) {
 			o.RemoveAttributes = []string{"rack"}
 		}
+		switch {
+		case g.one(3):
+			o.SetTaints = []*borgpb.Taint{g.taint()}
+		case len(m.taints) > 0 && g.one(2):
+			o.RemoveTaints = []string{m.taints[0].Key}
+		}
 		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
 	case (m.down && n < 80) || n < 35:
 		return &borgpb.Op{Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: name}}}
@@ -84,12 +90,18 @@ func (g *generator) addMachine(name string) *borgpb.Op {
 		PortFirst: 20000, PortLast: 20000 + uint32(4+r.IntN(40)),
 	}
 	if g.one(6) {
-		s.Taints = []*borgpb.Taint{{Key: "dedicated", Value: "x"}}
+		s.Taints = []*borgpb.Taint{g.taint()}
 	}
 	if g.one(20) {
 		s.PortLast = 70000
 	}
 	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: name, Labels: g.labels(), Spec: s}}}
+}
+
+func (g *generator) taint() *borgpb.Taint {
+	t := &borgpb.Taint{Key: pick(g.r, []string{"dedicated", "old"}), Value: pick(g.r, []string{"x", ""}), Evict: g.one(3)}
+	t.PreferNot = g.one(5)
+	return t
 }
 
 func (g *generator) clockOp() *borgpb.Op {

@@ -252,6 +252,9 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 	}
 	if g.one(3) {
 		t.Tolerations = []*borgpb.Toleration{{Key: "dedicated"}}
+		if g.one(2) {
+			t.Tolerations[0].ForgivenessNs = int64(r.IntN(20)) * second
+		}
 	}
 	return t
 }

@@ -69,6 +69,9 @@ const (
 	maxAddrBytes       = 255
 	maxReportTextBytes = 1_024
 
+	// How long a task is kept away from the machine on which it crashed.
+	crashMemoryNs = 600 * second
+
 	// Dead jobs and alloc sets.
 	maxDeadObjects  = 10_000
 	maxDeadTasks    = 1_000_000

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -151,9 +152,13 @@ func (l *loader) machine(name string, d *decoder) error {
 	m.room.capacity = d.resources()
 	m.portFirst, m.portLast = d.uint16(), d.uint16()
 	for range d.count() {
-		m.taints = append(m.taints, Taint{d.str(), d.str(), d.bool()})
+		m.taints = append(m.taints, Taint{Key: d.str(), Value: d.str(), Evict: d.bool()})
 	}
 	m.down, m.draining, m.reason, m.changedWallNs = d.bool(), d.bool(), d.str(), d.int()
+	if d.taints(m.taints); l.c.format < formatTaints && slices.ContainsFunc(m.taints, func(t Taint) bool { return t.PreferNot || t.SinceNs != 0 }) {
+		return errOdd
+	}
+	l.c.actTaints(m)
 	if err := d.done(); err != nil {
 		return err
 	}

@@ -17,6 +17,8 @@ const (
 	FitDraining
 	FitConstraint
 	FitTaint
+	// Its last copies crashed there.
+	FitCrashed
 	FitAlloc
 	FitDomainLimit
 	FitPorts
@@ -30,7 +32,7 @@ const (
 )
 
 var fitNames = [NumFits]string{
-	"fits", "down", "draining", "constraint", "taint", "alloc", "domain_limit",
+	"fits", "down", "draining", "constraint", "taint", "crashed", "alloc", "domain_limit",
 	"ports", "cpu", "memory", "disk", "devices", "victim",
 }
 
@@ -171,8 +173,10 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 		return FitDraining
 	case failedConstraint(a.need.Task.Constraints, m) != nil:
 		return FitConstraint
-	case untolerated(a.need.Task.Tolerations, m) != nil:
+	case Untolerated(a.need.Task.Tolerations, m) != nil:
 		return FitTaint
+	case p.Job != nil && c.crashedOn(p.Job.rows[p.Index]) == m.name:
+		return FitCrashed
 	}
 	if f := fitAlloc(p); f != FitOK {
 		return f
@@ -325,19 +329,6 @@ func Holds(k *borgpb.Constraint, m *Machine) bool {
 	default:
 		return false
 	}
-}
-
-// untolerated returns the first taint of the machine that is not tolerated.
-func untolerated(ts []*borgpb.Toleration, m *Machine) *Taint {
-	for i := range m.taints {
-		t := &m.taints[i]
-		if !slices.ContainsFunc(ts, func(o *borgpb.Toleration) bool {
-			return o.Key == t.Key && (o.Value == "" || o.Value == t.Value)
-		}) {
-			return t
-		}
-	}
-	return nil
 }
 
 // relationWords are for people.

@@ -115,7 +115,7 @@ func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 		PortFirst: uint32(m.portFirst), PortLast: uint32(m.portLast),
 	}
 	for _, t := range m.taints {
-		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: t.Key, Value: t.Value, Evict: t.Evict})
+		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: t.Key, Value: t.Value, Evict: t.Evict, PreferNot: t.PreferNot})
 	}
 	return &borgpb.Machine{
 		Meta: &borgpb.Meta{Name: m.name, Uid: m.uid.String(), Version: m.version, Labels: m.labels, Annotations: m.annotations},

@@ -96,6 +96,7 @@ func (m *Machine) appendValue(b []byte) []byte {
 	e.bool(m.draining)
 	e.str(m.reason)
 	e.int(m.changedWallNs)
+	e.taints(m.taints)
 	return e.b
 }
 

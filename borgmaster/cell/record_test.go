@@ -33,7 +33,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "build", "diverged", "liveTasks", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "build", "diverged", "liveTasks", "leaveDueNs", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list"},
 	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},

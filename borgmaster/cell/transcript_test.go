@@ -265,10 +265,28 @@ func (s *script) machine() *borgpb.Op {
 		Addr: s.first(0) + ":7101", Capacity: s.capacity(),
 		Attributes: s.attributes(), PortFirst: 20000, PortLast: uint32(s.num("last-port", 20009)),
 	}
-	for _, t := range s.list("taint") {
-		m.Taints = append(m.Taints, &borgpb.Taint{Key: t})
-	}
+	m.Taints = s.taints()
 	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: s.first(0), Spec: m}}}
+}
+
+// taints reads taint=(KEY[:VALUE][:evict|:prefer-not],...).
+func (s *script) taints() (out []*borgpb.Taint) {
+	for _, text := range s.list("taint") {
+		words := strings.Split(text, ":")
+		t := &borgpb.Taint{Key: words[0]}
+		for _, w := range words[1:] {
+			switch w {
+			case "evict":
+				t.Evict = true
+			case "prefer-not":
+				t.PreferNot = true
+			default:
+				t.Value = w
+			}
+		}
+		out = append(out, t)
+	}
+	return out
 }
 
 func (s *script) capacity() *borgpb.Resources {
@@ -278,7 +296,10 @@ func (s *script) capacity() *borgpb.Resources {
 }
 
 func (s *script) setMachine() *borgpb.Op {
-	o := &borgpb.SetMachine{Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove")}
+	o := &borgpb.SetMachine{
+		Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove"),
+		SetTaints: s.taints(), RemoveTaints: s.list("untaint"),
+	}
 	if s.has("cpu") {
 		o.Capacity = s.capacity()
 	}
@@ -301,6 +322,11 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	}
 	if s.has("die-if-lost") {
 		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
+	}
+	for _, kv := range s.list("tolerate") {
+		k, forgiven, _ := strings.Cut(kv, ":")
+		n, _ := strconv.Atoi(forgiven)
+		spec.Task.Tolerations = append(spec.Task.Tolerations, &borgpb.Toleration{Key: k, ForgivenessNs: int64(n) * second})
 	}
 	for _, kv := range s.list("where") {
 		k, v, _ := strings.Cut(kv, ":")

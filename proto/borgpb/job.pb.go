@@ -460,6 +460,8 @@ const (
 	StopCause_STOP_CAUSE_RESIZE StopCause = 6
 	// Machine out of resources. Reserved: the cell never gives it so far.
 	StopCause_STOP_CAUSE_OVERCOMMIT StopCause = 7
+	// Its machine has a taint that it does not tolerate (any longer).
+	StopCause_STOP_CAUSE_TAINT StopCause = 8
 )
 
 // Enum value maps for StopCause.
@@ -473,6 +475,7 @@ var (
 		5: "STOP_CAUSE_DUPLICATE",
 		6: "STOP_CAUSE_RESIZE",
 		7: "STOP_CAUSE_OVERCOMMIT",
+		8: "STOP_CAUSE_TAINT",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -483,6 +486,7 @@ var (
 		"STOP_CAUSE_DUPLICATE":   5,
 		"STOP_CAUSE_RESIZE":      6,
 		"STOP_CAUSE_OVERCOMMIT":  7,
+		"STOP_CAUSE_TAINT":       8,
 	}
 )
 
@@ -2291,7 +2295,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14ATTEMPT_STATE_FAILED\x10\b\x12\x19\n" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
-	"*\xd0\x01\n" +
+	"*\xe6\x01\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -2300,7 +2304,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x10STOP_CAUSE_DRAIN\x10\x04\x12\x18\n" +
 	"\x14STOP_CAUSE_DUPLICATE\x10\x05\x12\x15\n" +
 	"\x11STOP_CAUSE_RESIZE\x10\x06\x12\x19\n" +
-	"\x15STOP_CAUSE_OVERCOMMIT\x10\aB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x15STOP_CAUSE_OVERCOMMIT\x10\a\x12\x14\n" +
+	"\x10STOP_CAUSE_TAINT\x10\bB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once

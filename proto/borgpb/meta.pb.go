@@ -615,8 +615,9 @@ type Toleration struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Value of the taint, at most 255 bytes; empty: any.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How long the task may stay after an evicting taint appears. Nanoseconds
-	// of cell time; zero: leave at once. Kept; nothing acts on it yet.
+	// Of an evicting taint: how long who is there may stay once it has appeared;
+	// nobody is placed there meanwhile. Nanoseconds of cell time; zero: for good,
+	// and it may be placed there. Kept without effect before format 3.
 	ForgivenessNs int64 `protobuf:"varint,3,opt,name=forgiveness_ns,json=forgivenessNs,proto3" json:"forgiveness_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
