@@ -25,7 +25,7 @@ import (
 // areas are the packages whose benchmarks belong to an area.
 var areas = map[string][]string{
 	"cell":       {"./borgmaster/cell", "./borgmaster/replica"},
-	"scheduler":  {"./scheduler"},
+	"sched":      {"./scheduler"},
 	"checkpoint": {"./checkpoint"},
 	"linkshard":  {"./borgmaster/linkshard"},
 }
