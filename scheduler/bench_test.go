@@ -153,7 +153,7 @@ func report(b *testing.B, name string, sp *spent, s *scheduler.Scheduler) {
 
 // plainPerPlacement is the CPU time of the reference for a few tasks.
 func plainPerPlacement(c *cell.Cell, tasks int) float64 {
-	p := newPlain(c)
+	p := newPlain(c, scheduler.Config{Weights: scheduler.DefaultWeights()})
 	n, began := 0, cpuTime()
 	for j, index := range c.Pending() {
 		if _, inside := j.AllocSet(); inside || j.NumTasks() > 1 {

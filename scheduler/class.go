@@ -23,6 +23,8 @@ type want struct {
 	prod  bool
 	batch bool
 	soft  []*borgpb.Constraint
+	// packages are better there already.
+	packages []*borgpb.Package
 	// ports is how many ports each is granted.
 	ports int
 	// set is where the tasks run; nil: on machines.
@@ -51,8 +53,8 @@ type class struct {
 	priority int32
 	never    bool
 	static   *static
-	soft     []*fact
-	// generation of the grid that static, soft, candidates and scores are of.
+	likings  []liking
+	// generation of the grid that static, likings, candidates and scores are of.
 	generation uint64
 
 	// candidates are the slots of static that may have room: those that were
@@ -156,10 +158,7 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 		}
 		cs.staticKey = w.appendStatic(cs.staticKey[:0])
 		c.static = g.static(cs.staticKey, hard, w.tolerations())
-		c.soft = nil
-		for _, k := range w.soft {
-			c.soft = append(c.soft, g.fact(k))
-		}
+		c.likings = w.likings(g)
 		c.candidates, c.scores = nil, nil
 	}
 	if c.candidates == nil || c.noted == ch.now() {
@@ -224,6 +223,11 @@ func (w *want) appendKey(b []byte) []byte {
 	b = w.appendStatic(b)
 	for _, k := range w.soft {
 		b = appendConstraint(b, k)
+	}
+	b = append(b, 0xff)
+	for _, p := range w.packages {
+		b = appendText(b, p.GetName())
+		b = appendText(b, p.GetDigest())
 	}
 	b = append(b, 0xff)
 	b = appendFlag(b, w.never())
@@ -306,6 +310,9 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.need = l.job.Need(index)
 		w.last = w.need.Last
 		w.ports = len(w.need.Task.GetPorts())
+		if s.cfg.Weights.Packages != 0 {
+			w.packages = w.need.Task.GetPackages()
+		}
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
 		w.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 		if key, ok := l.job.AllocSet(); ok {
@@ -325,6 +332,24 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.class = s.classes.of(w, s.grid)
 	}
 	return w
+}
+
+// likings are what is worth points where it holds.
+func (w *want) likings(g *grid) []liking {
+	var all []liking
+	for _, k := range w.soft {
+		all = append(all, liking{holds: g.fact(k).holds, points: g.weights.Soft})
+	}
+	for _, p := range w.packages {
+		all = append(all, liking{holds: g.fact(hasPackage(p)).holds, points: g.weights.Packages / int64(len(w.packages)), packages: true})
+	}
+	return all
+}
+
+// hasPackage is the constraint that holds where a package is already: machines
+// that know say so by an attribute.
+func hasPackage(p *borgpb.Package) *borgpb.Constraint {
+	return &borgpb.Constraint{Key: "package/" + p.GetName(), Relation: borgpb.Relation_RELATION_EQUAL, Value: p.GetDigest(), Soft: true}
 }
 
 // changes is the order in which places changed so that something could fit

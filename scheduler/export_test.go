@@ -51,7 +51,7 @@ func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 // that has room.
 func CheckArrays(s *Scheduler, c *cell.Cell) error {
 	s.open(c)
-	fresh := newGrid(s.sites)
+	fresh := newGrid(s.sites, &s.cfg, false)
 	for _, name := range s.grid.devices {
 		fresh.device(name)
 	}
@@ -76,6 +76,9 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 		}
 	}
 	for i, t := range s.sites.walk {
+		if got, want := s.grid.prodLevels[i], fresh.prodLevels[i]; got != want && t.machine.Up() {
+			return fmt.Errorf("%s: production holds %d levels of its CPU, want %d", t.machine.Name(), got, want)
+		}
 		if got, want := s.grid.usable.has(int32(i)), fresh.usable.has(int32(i)); got != want {
 			return fmt.Errorf("%s: usable is %v, want %v", t.machine.Name(), got, want)
 		}

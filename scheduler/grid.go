@@ -16,7 +16,10 @@ import (
 type grid struct {
 	sites *sites
 	// empty: what holds a place on the machines does not count.
-	empty bool
+	empty   bool
+	weights Weights
+	// prefer is what makes a machine better than others; nil: nothing does.
+	prefer *borgpb.Constraint
 
 	// By view: what is free beyond what is held and promised.
 	rows   [numViews][]row
@@ -32,8 +35,14 @@ type grid struct {
 	// tainted are those with a taint.
 	tainted bitset
 	domains []domains
-	// prices are what a machine costs for what is rare on it, see rare.go.
-	prices []int64
+	// prices are what a machine costs for what is rare on it, see rare.go, less
+	// what it is worth when it is preferred.
+	prices    []int64
+	preferred bitset
+	// prodCPU is what production holds or was promised, in thousandths of a core;
+	// kept only while bands are mixed.
+	prodCPU    []int64
+	prodLevels []uint8
 	// evictable are bounds on what preemption could free, see victim.go.
 	evictable []evictable
 	// racks and powers are the failure domains by name. A number is never used
@@ -133,8 +142,8 @@ func (d *domainNames) leave(n int32) {
 	}
 }
 
-func newGrid(s *sites) *grid {
-	g := &grid{sites: s}
+func newGrid(s *sites, cfg *Config, empty bool) *grid {
+	g := &grid{sites: s, empty: empty, weights: cfg.Weights, prefer: cfg.Prefer.constraint()}
 	g.rebuild()
 	return g
 }
@@ -154,6 +163,7 @@ func (g *grid) rebuild() {
 	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
 	g.evictable, g.prices = make([]evictable, n), make([]int64, n)
+	g.preferred, g.prodCPU, g.prodLevels = newBitset(n), make([]int64, n), make([]uint8, n)
 	g.racks, g.powers = domainNames{}, domainNames{}
 	g.facts, g.statics = make(map[factKey]*fact), make(map[string]*static)
 	g.cached = nil
@@ -170,6 +180,7 @@ func (g *grid) describe(t *site) {
 	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
 	g.usable.set(i, m.Up() && !m.Draining())
 	g.tainted.set(i, len(m.Taints()) > 0)
+	g.preferred.set(i, g.prefer != nil && cell.Holds(g.prefer, m))
 	old := g.domains[i]
 	g.domains[i] = domains{g.racks.enter(m, "rack"), g.powers.enter(m, "power")}
 	g.racks.leave(old.rack)
@@ -216,11 +227,35 @@ func (g *grid) read(t *site) {
 			g.deviceFree[v][d][t.slot] = free.Device(name)
 		}
 	}
+	if g.weights.Mix != 0 {
+		g.prodCPU[t.slot] = t.promisedProdCPU
+		if !g.empty {
+			g.prodCPU[t.slot] += heldByProd(t.machine)
+		}
+	}
 	g.gauge(t.slot)
 }
 
+// heldByProd is how much CPU production holds of a machine, allocs as a whole.
+func heldByProd(m *cell.Machine) (cpuMilli int64) {
+	for p := range m.Copies() {
+		if p.Alloc() == nil && p.Priority() >= prodPriority {
+			cpuMilli += p.Resources().CPUMilli
+		}
+	}
+	for a := range m.Allocs() {
+		if a.Set().Priority() >= prodPriority {
+			cpuMilli += a.Capacity().CPUMilli
+		}
+	}
+	return cpuMilli
+}
+
 // take is what read would do after a promise of the machine's own room.
-func (g *grid) take(t *site, res *cell.Resources) {
+func (g *grid) take(t *site, res *cell.Resources, prod bool) {
+	if prod && g.weights.Mix != 0 {
+		g.prodCPU[t.slot] += res.CPUMilli
+	}
 	for v := range numViews {
 		r := &g.rows[v][t.slot]
 		r.cpuMilli -= res.CPUMilli
@@ -243,6 +278,11 @@ func (g *grid) gauge(i int32) {
 		l := levels{levelOf(r.cpuMilli, capacity.cpuMilli), levelOf(r.memBytes, capacity.memBytes)}
 		if l != g.levels[v][i] {
 			g.levels[v][i], changed = l, true
+		}
+	}
+	if g.weights.Mix != 0 {
+		if n := levelOf(g.prodCPU[i], capacity.cpuMilli); n != g.prodLevels[i] {
+			g.prodLevels[i], changed = n, true
 		}
 	}
 	if changed {

@@ -26,6 +26,8 @@ type promise struct {
 	// res is what it takes of the room beyond what its victims free.
 	res   cell.Resources
 	ports []uint32
+	// prod: it is production's.
+	prod bool
 	// victims are named by it; nobody else may name them.
 	victims []cell.CopyID
 }
@@ -64,6 +66,9 @@ func (o *overlay) add(p *promise) {
 	if p.alloc == nil {
 		t.promised.Limits = t.promised.Limits.Add(p.res)
 		t.promised.Reserved = t.promised.Limits
+		if p.prod {
+			t.promisedProdCPU += p.res.CPUMilli
+		}
 		return
 	}
 	r := o.allocs[p.alloc]
@@ -87,6 +92,7 @@ func (o *overlay) drop(p *promise) bool {
 	if t.promises == 0 {
 		ports, victims := t.promised.Ports[:0], t.promised.Victims[:0]
 		t.promised = cell.Overlay{Ports: ports, Victims: victims}
+		t.promisedProdCPU = 0
 	} else {
 		for _, port := range p.ports {
 			if i := slices.Index(t.promised.Ports, port); i >= 0 {
@@ -101,6 +107,9 @@ func (o *overlay) drop(p *promise) bool {
 		if p.alloc == nil {
 			t.promised.Limits = t.promised.Limits.Sub(p.res)
 			t.promised.Reserved = t.promised.Limits
+			if p.prod {
+				t.promisedProdCPU -= p.res.CPUMilli
+			}
 		}
 	}
 	if r := o.allocs[p.alloc]; r != nil {

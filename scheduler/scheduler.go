@@ -40,10 +40,16 @@ type Scheduler struct {
 	// stirred: something happened since the last whole pass.
 	stirred bool
 
+	// work is the pass; kept for its memory.
+	work pass
+	// spare is memory for what passes decide.
+	spare spare
+	// decisions are kept for Explain.
+	decisions decisions
 	// ready are batches of the last pass that were not handed out yet.
 	ready []readyBatch
 	// sent are the batches that wait for Settle.
-	sent      map[uint64][]*promise
+	sent      map[uint64]promised
 	lastBatch uint64
 	// settled are batches that the log has answered at an index that the copy
 	// has not reached, in no order.
@@ -55,7 +61,7 @@ type Scheduler struct {
 // readyBatch is a batch with its promises.
 type readyBatch struct {
 	Batch
-	promises []*promise
+	promised
 }
 
 // Stats counts what the search did since the Scheduler was made.
@@ -72,8 +78,8 @@ type Stats struct {
 // settledBatch waits for the copy to come to index; until then its promises
 // stand for what the copy does not show yet.
 type settledBatch struct {
-	index    uint64
-	promises []*promise
+	index uint64
+	promised
 }
 
 // refusal makes one task wait when it is refused again and again, so that a
@@ -99,16 +105,21 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	hash := cfg.Hash()
+	if cfg.Workload != (Workload{}) {
+		// Those who share the work look at the machines in another order.
+		cfg.Seed = mix(cfg.Seed ^ cfg.Workload.hash())
+	}
 	return &Scheduler{
 		cfg:        cfg,
-		configHash: cfg.Hash(),
+		configHash: hash,
 		overlay:    newOverlay(),
 		classes:    newClasses(),
 		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool)},
 		rooms:      make(map[*cell.AllocSet]*rooms),
 		rarities:   newRarities(),
 		gangs:      make(map[cell.UID]uint64),
-		sent:       make(map[uint64][]*promise),
+		sent:       make(map[uint64]promised),
 		refusals:   make(map[ID]refusal),
 		stirred:    true,
 	}, nil
@@ -305,7 +316,8 @@ type Refused struct {
 // was done or refused stays promised until the copy has come to the index of
 // the answer, then it shows there or is looked at anew.
 func (s *Scheduler) Settle(c *cell.Cell, batch uint64, result *borgpb.Result) Refused {
-	promises := s.sent[batch]
+	sent := s.sent[batch]
+	promises := sent.promises
 	delete(s.sent, batch)
 	r := Refused{Of: len(promises)}
 	refuse := func(p *promise, why *borgpb.Refusal) {
@@ -326,7 +338,7 @@ func (s *Scheduler) Settle(c *cell.Cell, batch uint64, result *borgpb.Result) Re
 			}
 		}
 	}
-	s.settled = append(s.settled, settledBatch{index: result.GetIndex(), promises: promises})
+	s.settled = append(s.settled, settledBatch{result.GetIndex(), sent})
 	s.open(c)
 	s.attend(c)
 	return r
@@ -362,8 +374,9 @@ func (s *Scheduler) open(c *cell.Cell) {
 	switch {
 	case s.sites == nil:
 		s.sites = newSites(c, s.cfg.Seed)
-		s.grid = newGrid(s.sites)
+		s.grid = newGrid(s.sites, &s.cfg, false)
 		s.askAll(c)
+		s.grid.favour()
 		s.enroll(c)
 	case s.renumbered || len(s.grid.statics)+len(s.grid.facts) > maxStatics+4*len(s.rarities.byContent):
 		s.tally = tally{}
@@ -391,6 +404,7 @@ func (s *Scheduler) attend(c *cell.Cell) {
 				s.stirred = true
 			}
 		}
+		s.spare.recover(b.parcel)
 		return true
 	})
 	s.classes.trim(s.grid)
@@ -418,6 +432,10 @@ func (s *Scheduler) release(c *cell.Cell, p *promise) bool {
 // emit makes ops of what a pass decided, none above the bounds of a batch.
 func (s *Scheduler) emit(p *pass, more bool) {
 	out, promises := p.out, p.promises
+	p.parcel.out, p.parcel.promises = out, promises
+	if len(out) == 0 {
+		s.spare.parcels = append(s.spare.parcels, p.parcel)
+	}
 	for len(out) > 0 {
 		n, bytes := 0, 0
 		for n < len(out) && n < s.cfg.BatchCount {
@@ -427,16 +445,13 @@ func (s *Scheduler) emit(p *pass, more bool) {
 			n++
 		}
 		s.lastBatch++
-		s.ready = append(s.ready, readyBatch{promises: promises[:n:n], Batch: Batch{
-			ID:   s.lastBatch,
-			More: more,
-			Assign: &borgpb.Assign{
-				Assignments: out[:n:n],
-				CopyIndex:   p.c.Index(),
-				InFlight:    uint32(p.before),
-				ConfigHash:  s.configHash,
-			},
-		}})
+		assign := p.parcel.assign()
+		assign.Assignments = out[:n:n]
+		assign.CopyIndex, assign.InFlight, assign.ConfigHash = p.c.Index(), uint32(p.before), s.configHash
+		s.ready = append(s.ready, readyBatch{
+			Batch{ID: s.lastBatch, More: more, Assign: assign},
+			promised{promises[:n:n], p.parcel},
+		})
 		out, promises = out[n:], promises[n:]
 	}
 	if len(p.out) == 0 && more {
@@ -465,7 +480,7 @@ func (s *Scheduler) nextReady() (Batch, bool) {
 		b.More = true
 	}
 	if b.ID != 0 {
-		s.sent[b.ID] = b.promises
+		s.sent[b.ID] = b.promised
 	}
 	return b.Batch, true
 }

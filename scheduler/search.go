@@ -16,13 +16,22 @@ type search struct {
 	// price.
 	neighbours *counts
 	fair       [cell.NumDomainKinds]int64
-	// The best slot so far, its points, and how many were feasible.
-	best       int32
-	bestPoints int64
-	found      int
+	// The best slot so far and its points, the best of the others, and how many
+	// were feasible.
+	best, second             int32
+	bestPoints, secondPoints int64
+	found                    int
+	// lookedBefore is checks when the search for this task began; runnerUp is the
+	// second best place.
+	lookedBefore int
+	runnerUp     spot
 
-	// unitSpace is scratch of preemption.
+	// unitSpace is scratch of preemption. Of the last one: how many places were
+	// looked at closely, and the best before the best of them.
 	unitSpace []unit
+	closely   int
+	otherwise *site
+	dearer    toll
 	// placement, inDomain and inAlloc are scratch of the cell's own test.
 	placement cell.Placement
 	inAlloc   cell.Overlay
@@ -46,10 +55,14 @@ func (f *search) find(w *want, index uint32) (best spot, ok bool) {
 	s.classes.attune(w, s.grid, &s.changes)
 	f.surround(w)
 	start := f.start(w, index)
+	f.lookedBefore, f.runnerUp = f.checks, spot{}
 	if w.inSet {
 		best, ok = f.findAlloc(w, index, start)
 	} else if i := f.findSlot(w, start); i >= 0 {
 		best, ok = spot{site: s.sites.walk[i]}, true
+		if f.second >= 0 {
+			f.runnerUp.site = s.sites.walk[f.second]
+		}
 	}
 	if ok && cl.blocked {
 		// Others of the class must look where this one looked.
@@ -101,7 +114,7 @@ func (f *search) start(w *want, index uint32) uint64 {
 // class that found nothing before looks only where something changed.
 func (f *search) findSlot(w *want, start uint64) int32 {
 	g, c := f.s.grid, w.class
-	f.best, f.found = -1, 0
+	f.best, f.second, f.found = -1, -1, 0
 	n := len(g.sites.walk)
 	if n == 0 {
 		return -1
@@ -158,8 +171,12 @@ func (f *search) consider(w *want, i int32) (enough bool) {
 		}
 		points += f.spread(w, f.neighbours, i)
 	}
-	if f.best < 0 || points > f.bestPoints {
+	switch {
+	case f.best < 0 || points > f.bestPoints:
+		f.second, f.secondPoints = f.best, f.bestPoints
 		f.best, f.bestPoints = i, points
+	case f.second < 0 || points > f.secondPoints:
+		f.second, f.secondPoints = i, points
 	}
 	f.found++
 	return f.found >= f.s.cfg.Enough

@@ -92,6 +92,8 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 	first := int32(f.start(w, index) % uint64(len(g.sites.walk)))
 	var best toll
 	found := 0
+	f.otherwise = nil
+	defer func() { f.closely = found }()
 	try := func(i int32) (enough bool) {
 		f.checks++
 		if !f.mayMakeRoom(w, i) {
@@ -102,6 +104,7 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 		units := giveWay(f.units(w, t), &w.need.Resources, f.free(w, spot{site: t}), limitOf(best, ok))
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				f.otherwise, f.dearer = at.site, best
 				at, victims, best, ok = spot{site: t}, units, toll, true
 			}
 		}
@@ -151,6 +154,8 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 	i := uint32(f.start(w, index) % uint64(n))
 	var best toll
 	found := 0
+	f.otherwise = nil
+	defer func() { f.closely = found }()
 	for range n {
 		slot, a := r.slots[i], set.Alloc(i)
 		if i++; i == n {
@@ -164,6 +169,7 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 		units := giveWay(f.unitsIn(w, here), &w.need.Resources, f.free(w, here), limitOf(best, ok))
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				f.otherwise, f.dearer = at.site, best
 				at, victims, best, ok = here, units, toll, true
 			}
 		}
