@@ -58,7 +58,9 @@ type class struct {
 	generation uint64
 
 	// candidates are the slots of static that may have room: those that were
-	// found full since are out until they change. Nil: all of static.
+	// found full since are out until they change. Nil: all of static. Of a class
+	// that runs in allocs they are the indices of the allocs of its set, and all
+	// of them are back after any change.
 	candidates bitset
 	// noted is how far candidates has taken in the changes.
 	noted uint64
@@ -161,7 +163,7 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 		c.likings = w.likings(g)
 		c.candidates, c.scores = nil, nil
 	}
-	if c.candidates == nil || c.noted == ch.now() {
+	if w.inSet || c.candidates == nil || c.noted == ch.now() {
 		return
 	}
 	if c.noted < ch.base {
@@ -177,13 +179,29 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 // rule takes a slot out of the candidates that has no room. A class that was
 // searched for a few times only may never be again and takes no notes.
 func (c *class) rule(i int32, ch *changes) {
-	if c.candidates == nil {
-		if c.finds < 4 {
-			return
-		}
+	if c.keepCandidates(ch) {
+		c.candidates.set(i, false)
+	}
+}
+
+// keepCandidates makes candidates where they are worth it.
+func (c *class) keepCandidates(ch *changes) bool {
+	if c.candidates == nil && c.finds >= 4 {
 		c.candidates, c.noted = slices.Clone(c.static.fits), ch.now()
 	}
-	c.candidates.set(i, false)
+	return c.candidates != nil
+}
+
+// recruit makes the n allocs of the set candidates of a class that runs in them,
+// unless nothing has changed since it did.
+func (c *class) recruit(n int, ch *changes) {
+	if words := (n + 63) / 64; len(c.candidates) != words {
+		c.candidates = make(bitset, words)
+	} else if c.noted == ch.now() {
+		return
+	}
+	c.noted = ch.now()
+	c.candidates.fill(n)
 }
 
 // forget drops what was noted over promises that are taken back.

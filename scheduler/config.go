@@ -33,6 +33,8 @@ type Config struct {
 	// of its own. Both cost time and change no choice: they are there to be
 	// measured.
 	NoScoreCache, NoClasses bool
+	// Threads share what is worth sharing; 1. They change no choice.
+	Threads int
 	// BatchCount is how many assignments one batch holds at most; 1,000.
 	BatchCount int
 	// BatchBytes is how many bytes the assignments of one batch take at most;
@@ -53,6 +55,7 @@ const (
 	maxBatchBytes  = 900 << 10
 	maxPassChecks  = 1 << 30
 	maxMaxInFlight = 1 << 20
+	maxThreads     = 1024
 )
 
 // withDefaults returns c with its zero fields filled in.
@@ -63,6 +66,7 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	set(&c.Enough, 50)
+	set(&c.Threads, 1)
 	set(&c.BatchCount, 1000)
 	set(&c.BatchBytes, 512<<10)
 	set(&c.PassChecks, 2_000_000)
@@ -84,6 +88,7 @@ func (c Config) Validate() error {
 	check("Enough", c.Enough, maxEnough)
 	check("BatchCount", c.BatchCount, maxBatchCount)
 	check("BatchBytes", c.BatchBytes, maxBatchBytes)
+	check("Threads", c.Threads, maxThreads)
 	check("PassChecks", c.PassChecks, maxPassChecks)
 	check("MaxInFlight", c.MaxInFlight, maxMaxInFlight)
 	if c.Policy >= numPolicies {

@@ -28,6 +28,23 @@ func ProbeDiffers(s *Scheduler, c *cell.Cell, key cell.JobKey, index uint32) err
 	return nil
 }
 
+// ShareAlways lets threads share the smallest walks, until the function that it
+// returns is called.
+func ShareAlways() func() {
+	before := minShare
+	minShare = 1
+	return func() { minShare = before }
+}
+
+// HandOver gives work to another thread and waits until it is done.
+func HandOver(work func()) {
+	split(2, 2, func(part, _, _ int) {
+		if part == 0 {
+			work()
+		}
+	})
+}
+
 // Changed returns spec with what ch changes of it.
 func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 	spec = proto.CloneOf(spec)
@@ -105,7 +122,7 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 			}
 			for i, t := range s.sites.walk {
 				i := int32(i)
-				if t.machine.Up() && cl.candidates != nil && !cl.candidates.has(i) && cl.static.fits.has(i) && cl.fits(s.grid, i) {
+				if t.machine.Up() && !w.inSet && cl.candidates != nil && !cl.candidates.has(i) && cl.static.fits.has(i) && cl.fits(s.grid, i) {
 					return fmt.Errorf("%s: a class of %s has ruled it out and fits: %+v of %+v", t.machine.Name(), l.key, cl.request, s.grid.rows[cl.view][i])
 				}
 			}

@@ -18,12 +18,15 @@ type grid struct {
 	// empty: what holds a place on the machines does not count.
 	empty   bool
 	weights Weights
+	threads int
 	// prefer is what makes a machine better than others; nil: nothing does.
 	prefer *borgpb.Constraint
 
 	// By view: what is free beyond what is held and promised.
 	rows   [numViews][]row
 	levels [numViews][]levels
+	// The slots by what is free, beside the exact amounts.
+	cpuSteps, memSteps [numViews]*steps
 	// inverse turns a request into a share of the machine, whole is the machine.
 	inverse []inverse
 	whole   []whole
@@ -143,7 +146,7 @@ func (d *domainNames) leave(n int32) {
 }
 
 func newGrid(s *sites, cfg *Config, empty bool) *grid {
-	g := &grid{sites: s, empty: empty, weights: cfg.Weights, prefer: cfg.Prefer.constraint()}
+	g := &grid{sites: s, empty: empty, threads: cfg.Threads, weights: cfg.Weights, prefer: cfg.Prefer.constraint()}
 	g.rebuild()
 	return g
 }
@@ -155,6 +158,7 @@ func (g *grid) rebuild() {
 	g.layout++
 	for v := range g.rows {
 		g.rows[v], g.levels[v] = make([]row, n), make([]levels, n)
+		g.cpuSteps[v], g.memSteps[v] = newSteps(n, cpuShift), newSteps(n, memShift)
 		for d := range g.deviceFree[v] {
 			g.deviceFree[v][d] = make([]int64, n)
 		}
@@ -168,11 +172,29 @@ func (g *grid) rebuild() {
 	g.facts, g.statics = make(map[factKey]*fact), make(map[string]*static)
 	g.cached = nil
 	for _, t := range g.sites.walk {
-		g.describe(t)
+		g.locate(t)
+	}
+	split(partsOf(g.threads, n), (n+63)/64, func(_, low, high int) {
+		for _, t := range g.sites.walk[low<<6 : min(high<<6, n)] {
+			g.describe(t)
+		}
+	})
+}
+
+// locate takes over the failure domains of a machine.
+func (g *grid) locate(t *site) {
+	m, i := t.machine, t.slot
+	old := g.domains[i]
+	g.domains[i] = domains{g.racks.enter(m, "rack"), g.powers.enter(m, "power")}
+	g.racks.leave(old.rack)
+	g.powers.leave(old.power)
+	if g.domains[i] != old {
+		g.layout++
 	}
 }
 
-// describe takes over what a machine says of itself, and what is free.
+// describe takes over what else a machine says of itself, and what is free. Two
+// threads may do it at once in different words of the sets.
 func (g *grid) describe(t *site) {
 	m, i := t.machine, t.slot
 	capacity := m.Capacity()
@@ -181,13 +203,6 @@ func (g *grid) describe(t *site) {
 	g.usable.set(i, m.Up() && !m.Draining())
 	g.tainted.set(i, len(m.Taints()) > 0)
 	g.preferred.set(i, g.prefer != nil && cell.Holds(g.prefer, m))
-	old := g.domains[i]
-	g.domains[i] = domains{g.racks.enter(m, "rack"), g.powers.enter(m, "power")}
-	g.racks.leave(old.rack)
-	g.powers.leave(old.power)
-	if g.domains[i] != old {
-		g.layout++
-	}
 	for _, f := range g.facts {
 		f.holds.set(i, cell.Holds(f.constraint, m))
 	}
@@ -270,11 +285,13 @@ func (g *grid) take(t *site, res *cell.Resources, prod bool) {
 	g.gauge(t.slot)
 }
 
-// gauge sets the levels of a slot to what is free there.
+// gauge sets the levels and steps of a slot to what is free there.
 func (g *grid) gauge(i int32) {
 	capacity, changed := &g.whole[i], false
 	for v := range numViews {
 		r := &g.rows[v][i]
+		g.cpuSteps[v].put(i, r.cpuMilli)
+		g.memSteps[v].put(i, r.memBytes)
 		l := levels{levelOf(r.cpuMilli, capacity.cpuMilli), levelOf(r.memBytes, capacity.memBytes)}
 		if l != g.levels[v][i] {
 			g.levels[v][i], changed = l, true
@@ -416,7 +433,7 @@ func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borg
 			s.fits[i] &= word
 		}
 	}
-	for r := newRing(s.fits, g.tainted, 0); ; {
+	for r := pair(s.fits, g.tainted, 0); ; {
 		i := r.next()
 		if i < 0 {
 			break
@@ -428,14 +445,7 @@ func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borg
 }
 
 // all puts every slot into a set.
-func (g *grid) all(b bitset) {
-	for i := range b {
-		b[i] = math.MaxUint64
-	}
-	if extra := len(b)*64 - len(g.sites.walk); extra > 0 {
-		b[len(b)-1] >>= extra
-	}
-}
+func (g *grid) all(b bitset) { b.fill(len(g.sites.walk)) }
 
 // maxStatics bounds what is remembered of constraints, beside those of live
 // jobs.

@@ -124,7 +124,7 @@ func (g *grid) holders(s *Scheduler, w *want) (n int) {
 	cl := s.classes.make(w, g)
 	var of classes
 	of.attune(&want{line: w.line, need: w.need, class: cl}, g, &changes{})
-	r := newRing(cl.static.fits, g.usable, 0)
+	r := pair(cl.static.fits, g.usable, 0)
 	for i := r.next(); i >= 0; i = r.next() {
 		if cl.fits(g, i) {
 			n++

@@ -88,7 +88,7 @@ func (s *Scheduler) compare(c *cell.Cell, l *line, index uint32, t *site) *Place
 		defer f.neighbours.add(g, t.slot, 1)
 	}
 	p.Score = f.score(w, spot{site: t})
-	r := newRing(w.class.static.fits, g.usable, 0)
+	r := pair(w.class.static.fits, g.usable, 0)
 	for i := r.next(); i >= 0; i = r.next() {
 		if !w.class.fits(g, i) || f.neighbours != nil && w.limited && f.full(w, i) {
 			continue

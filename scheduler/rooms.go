@@ -105,17 +105,18 @@ func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok b
 	f.prepare(w, index)
 	free := r.free[c.view]
 	n := int(set.NumAllocs())
-	at, most, second := int(start%uint64(n)), int64(0), int64(0)
+	c.recruit(n, &f.s.changes)
+	most, second := int64(0), int64(0)
 	f.found = 0
-	for range n {
-		i := at
-		if at++; at == n {
-			at = 0
-		}
+	walk := pair(c.candidates, c.candidates, int32(start%uint64(n)))
+	for i := walk.next(); i >= 0; i = walk.next() {
 		slot := r.slots[i]
 		f.checks++
-		if slot < 0 || !c.fitsRow(&free[i]) || !g.usable.has(slot) || !c.static.fits.has(slot) ||
-			f.neighbours != nil && f.full(w, slot) {
+		if slot < 0 || !c.fitsRow(&free[i]) {
+			c.candidates.set(i, false)
+			continue
+		}
+		if !g.usable.has(slot) || !c.static.fits.has(slot) || f.neighbours != nil && f.full(w, slot) {
 			continue
 		}
 		a := set.Alloc(uint32(i))

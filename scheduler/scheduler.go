@@ -67,8 +67,8 @@ type readyBatch struct {
 // Stats counts what the search did since the Scheduler was made.
 type Stats struct {
 	// Placed counts promises, Searches the tasks that were searched for, Looked
-	// the places that were looked at.
-	Placed, Searches, Looked int
+	// the places that were looked at, Feasible those of them that had room.
+	Placed, Searches, Looked, Feasible int
 	// CacheHits and CacheMisses are those of the score cache.
 	CacheHits, CacheMisses int
 	// Preempted counts the tasks named as victims.
@@ -201,6 +201,7 @@ func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
 		s.changes.all()
 	case !s.renumbered:
 		s.tally.unload(s.grid)
+		s.grid.locate(t)
 		s.grid.describe(t)
 		s.dearer = true
 		s.reread(t)

@@ -1,6 +1,10 @@
 package scheduler
 
-import "borg/borgmaster/cell"
+import (
+	"slices"
+
+	"borg/borgmaster/cell"
+)
 
 // search looks for places in one pass.
 type search struct {
@@ -55,7 +59,7 @@ func (f *search) find(w *want, index uint32) (best spot, ok bool) {
 	s.classes.attune(w, s.grid, &s.changes)
 	f.surround(w)
 	start := f.start(w, index)
-	f.lookedBefore, f.runnerUp = f.checks, spot{}
+	f.lookedBefore, f.runnerUp, f.found = f.checks, spot{}, 0
 	if w.inSet {
 		best, ok = f.findAlloc(w, index, start)
 	} else if i := f.findSlot(w, start); i >= 0 {
@@ -64,6 +68,7 @@ func (f *search) find(w *want, index uint32) (best spot, ok bool) {
 			f.runnerUp.site = s.sites.walk[f.second]
 		}
 	}
+	s.stats.Feasible += f.found
 	if ok && cl.blocked {
 		// Others of the class must look where this one looked.
 		cl.blocked = cl.seen >= s.changes.base && !cl.whole
@@ -138,7 +143,20 @@ func (f *search) findSlot(w *want, start uint64) int32 {
 		}
 	}
 	f.keepScores(c)
-	r := newRing(among, g.usable, first)
+	sets := [4]bitset{among, g.usable, g.cpuSteps[c.view].of(c.cpu, among), g.memSteps[c.view].of(c.mem, among)}
+	if parts := partsOf(f.s.cfg.Threads, n); parts > 1 && f.s.cfg.Enough >= n {
+		fresh := c.candidates == nil && c.keepCandidates(&f.s.changes)
+		if fresh {
+			sets[0] = c.candidates
+		}
+		f.walkShared(w, parts, first, sets)
+		if fresh && slices.Equal(c.candidates, c.static.fits) {
+			// None was ruled out: one thread would not have made them.
+			c.candidates = nil
+		}
+		return f.best
+	}
+	r := newRing(sets, first)
 	for i := r.next(); i >= 0; i = r.next() {
 		if f.consider(w, i) {
 			break

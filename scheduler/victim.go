@@ -120,7 +120,7 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 			return at, victims, ok
 		}
 	}
-	r := newRing(c.static.fits, g.usable, first)
+	r := pair(c.static.fits, g.usable, first)
 	for i := r.next(); i >= 0; i = r.next() {
 		if try(i) {
 			break

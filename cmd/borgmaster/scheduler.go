@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -83,6 +84,7 @@ func searchFlags() []ucli.Flag {
 	return []ucli.Flag{
 		&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
 		&ucli.StringSliceFlag{Name: "weight", Usage: "`PART=POINTS` of the scheduler's score, may be repeated: " + scheduler.WeightWords()},
+		&ucli.IntFlag{Name: "threads", Value: runtime.NumCPU(), Usage: "`NUMBER` of threads that share the scheduler's long walks; the choices are the same for any"},
 		&ucli.StringFlag{Name: "prefer", Usage: "`KEY=VALUE` of machines that the scheduler prefers, as those already upgraded in a campaign"},
 	}
 }
@@ -98,6 +100,9 @@ func searchConfig(ctx *ucli.Context) (cfg scheduler.Config, err error) {
 		if err := cfg.Weights.Set(text); err != nil {
 			return cfg, cli.Errorf(cli.Usage, "--weight: %w", err)
 		}
+	}
+	if cfg.Threads = ctx.Int("threads"); cfg.Threads < 1 {
+		return cfg, cli.Errorf(cli.Usage, "--threads %d: want 1 or more", cfg.Threads)
 	}
 	if text := ctx.String("prefer"); text != "" {
 		if cfg.Prefer, err = scheduler.ParseAttribute(text); err != nil {
@@ -117,7 +122,7 @@ func searchArgs(ctx *ucli.Context) (args []string) {
 	for _, text := range ctx.StringSlice("weight") {
 		args = append(args, "--weight", text)
 	}
-	return args
+	return append(args, "--threads", strconv.Itoa(ctx.Int("threads")))
 }
 
 // workloads reads --workload of a master, one for each scheduler that it is to
