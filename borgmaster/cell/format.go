@@ -13,7 +13,9 @@ import (
 //
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
-const BuildFormat = 2
+//
+// Format 3: tasks are moved.
+const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
@@ -43,6 +45,9 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Revoke.user": formatGrants, "borg.Revoke.capability": formatGrants, "borg.Revoke.certificates_wall_ns": formatGrants,
 	"borg.AddToken.hash": formatGrants, "borg.AddToken.name": formatGrants, "borg.AddToken.expires_wall_ns": formatGrants,
 	"borg.UseToken.hash": formatGrants, "borg.UseToken.name": formatGrants,
+
+	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
+	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

@@ -460,19 +460,23 @@ const (
 	StopCause_STOP_CAUSE_RESIZE StopCause = 6
 	// Machine out of resources. Reserved: the cell never gives it so far.
 	StopCause_STOP_CAUSE_OVERCOMMIT StopCause = 7
+	// The scheduler found its task another place, and room is needed for somebody
+	// else in this one, or it is the better one. Since format 3.
+	StopCause_STOP_CAUSE_MOVE StopCause = 20
 )
 
 // Enum value maps for StopCause.
 var (
 	StopCause_name = map[int32]string{
-		0: "STOP_CAUSE_UNSPECIFIED",
-		1: "STOP_CAUSE_KILL",
-		2: "STOP_CAUSE_PREEMPTION",
-		3: "STOP_CAUSE_UPDATE",
-		4: "STOP_CAUSE_DRAIN",
-		5: "STOP_CAUSE_DUPLICATE",
-		6: "STOP_CAUSE_RESIZE",
-		7: "STOP_CAUSE_OVERCOMMIT",
+		0:  "STOP_CAUSE_UNSPECIFIED",
+		1:  "STOP_CAUSE_KILL",
+		2:  "STOP_CAUSE_PREEMPTION",
+		3:  "STOP_CAUSE_UPDATE",
+		4:  "STOP_CAUSE_DRAIN",
+		5:  "STOP_CAUSE_DUPLICATE",
+		6:  "STOP_CAUSE_RESIZE",
+		7:  "STOP_CAUSE_OVERCOMMIT",
+		20: "STOP_CAUSE_MOVE",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -483,6 +487,7 @@ var (
 		"STOP_CAUSE_DUPLICATE":   5,
 		"STOP_CAUSE_RESIZE":      6,
 		"STOP_CAUSE_OVERCOMMIT":  7,
+		"STOP_CAUSE_MOVE":        20,
 	}
 )
 
@@ -2271,7 +2276,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14ATTEMPT_STATE_FAILED\x10\b\x12\x19\n" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
-	"*\xd0\x01\n" +
+	"*\xe5\x01\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -2280,7 +2285,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x10STOP_CAUSE_DRAIN\x10\x04\x12\x18\n" +
 	"\x14STOP_CAUSE_DUPLICATE\x10\x05\x12\x15\n" +
 	"\x11STOP_CAUSE_RESIZE\x10\x06\x12\x19\n" +
-	"\x15STOP_CAUSE_OVERCOMMIT\x10\aB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x15STOP_CAUSE_OVERCOMMIT\x10\a\x12\x13\n" +
+	"\x0fSTOP_CAUSE_MOVE\x10\x14B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once

@@ -2277,6 +2277,98 @@ func (x *AssignResponse) GetResult() *borgpb.Result {
 	return nil
 }
 
+// MoveTasksRequest is a plan.
+type MoveTasksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most what one log entry holds, 1 MiB.
+	Move          *borgpb.MoveTasks `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTasksRequest) Reset() {
+	*x = MoveTasksRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTasksRequest) ProtoMessage() {}
+
+func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
+func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+// MoveTasksResponse is the answer of the cell.
+type MoveTasksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Refused as a whole, or done.
+	Result        *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTasksResponse) Reset() {
+	*x = MoveTasksResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTasksResponse) ProtoMessage() {}
+
+func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
+func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+}
+
+func (x *MoveTasksResponse) GetResult() *borgpb.Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
 // ExplainRequest names a task, or an alloc.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2294,7 +2386,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2398,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2411,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -2361,7 +2453,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2373,7 +2465,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2386,7 +2478,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -2423,7 +2515,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2435,7 +2527,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2448,7 +2540,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -2522,7 +2614,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +2626,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +2639,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Contact) GetMachine() string {
@@ -2605,7 +2697,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2617,7 +2709,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2630,7 +2722,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -2683,7 +2775,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +2787,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +2800,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -2745,7 +2837,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +2849,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +2862,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -2958,6 +3050,10 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\rAssignRequest\x12$\n" +
 	"\x06assign\x18\x01 \x01(\v2\f.borg.AssignR\x06assign\"6\n" +
 	"\x0eAssignResponse\x12$\n" +
+	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"7\n" +
+	"\x10MoveTasksRequest\x12#\n" +
+	"\x04move\x18\x01 \x01(\v2\x0f.borg.MoveTasksR\x04move\"9\n" +
+	"\x11MoveTasksResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"k\n" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
@@ -3013,10 +3109,11 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
 	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12;\n" +
 	"\x06Events\x12\x16.borgrpc.EventsRequest\x1a\x17.borgrpc.EventsResponse0\x01\x125\n" +
-	"\x04Logs\x12\x14.borgrpc.LogsRequest\x1a\x15.borgrpc.LogsResponse0\x012\x8b\x01\n" +
+	"\x04Logs\x12\x14.borgrpc.LogsRequest\x1a\x15.borgrpc.LogsResponse0\x012\xcf\x01\n" +
 	"\x11SchedulingService\x12;\n" +
 	"\x06Follow\x12\x16.borgrpc.FollowRequest\x1a\x17.borgrpc.FollowResponse0\x01\x129\n" +
-	"\x06Assign\x12\x16.borgrpc.AssignRequest\x1a\x17.borgrpc.AssignResponse2P\n" +
+	"\x06Assign\x12\x16.borgrpc.AssignRequest\x1a\x17.borgrpc.AssignResponse\x12B\n" +
+	"\tMoveTasks\x12\x19.borgrpc.MoveTasksRequest\x1a\x1a.borgrpc.MoveTasksResponse2P\n" +
 	"\x10SchedulerService\x12<\n" +
 	"\aExplain\x12\x17.borgrpc.ExplainRequest\x1a\x18.borgrpc.ExplainResponse2\x83\x01\n" +
 	"\x0eReplicaService\x129\n" +
@@ -3036,7 +3133,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                // 0: borgrpc.ReadMode
 	(LogStream)(0),               // 1: borgrpc.LogStream
@@ -3070,102 +3167,109 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*CommittedEntry)(nil),       // 29: borgrpc.CommittedEntry
 	(*AssignRequest)(nil),        // 30: borgrpc.AssignRequest
 	(*AssignResponse)(nil),       // 31: borgrpc.AssignResponse
-	(*ExplainRequest)(nil),       // 32: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),      // 33: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),        // 34: borgrpc.ReportRequest
-	(*Contact)(nil),              // 35: borgrpc.Contact
-	(*ReportResponse)(nil),       // 36: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),         // 37: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),        // 38: borgrpc.ProbeResponse
-	nil,                          // 39: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                          // 40: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),            // 41: borg.Op
-	(*borgpb.Result)(nil),        // 42: borg.Result
-	(*borgpb.Member)(nil),        // 43: borg.Member
-	(*borgpb.Job)(nil),           // 44: borg.Job
-	(*borgpb.Update)(nil),        // 45: borg.Update
-	(*borgpb.Task)(nil),          // 46: borg.Task
-	(*borgpb.AllocSet)(nil),      // 47: borg.AllocSet
-	(*borgpb.Alloc)(nil),         // 48: borg.Alloc
-	(*borgpb.Machine)(nil),       // 49: borg.Machine
-	(*borgpb.Event)(nil),         // 50: borg.Event
-	(*borgpb.Assign)(nil),        // 51: borg.Assign
-	(*borgpb.Reports)(nil),       // 52: borg.Reports
-	(*borgpb.MachineReport)(nil), // 53: borg.MachineReport
-	(*borgpb.SetMachine)(nil),    // 54: borg.SetMachine
+	(*MoveTasksRequest)(nil),     // 32: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),    // 33: borgrpc.MoveTasksResponse
+	(*ExplainRequest)(nil),       // 34: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),      // 35: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),        // 36: borgrpc.ReportRequest
+	(*Contact)(nil),              // 37: borgrpc.Contact
+	(*ReportResponse)(nil),       // 38: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),         // 39: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),        // 40: borgrpc.ProbeResponse
+	nil,                          // 41: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                          // 42: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),            // 43: borg.Op
+	(*borgpb.Result)(nil),        // 44: borg.Result
+	(*borgpb.Member)(nil),        // 45: borg.Member
+	(*borgpb.Job)(nil),           // 46: borg.Job
+	(*borgpb.Update)(nil),        // 47: borg.Update
+	(*borgpb.Task)(nil),          // 48: borg.Task
+	(*borgpb.AllocSet)(nil),      // 49: borg.AllocSet
+	(*borgpb.Alloc)(nil),         // 50: borg.Alloc
+	(*borgpb.Machine)(nil),       // 51: borg.Machine
+	(*borgpb.Event)(nil),         // 52: borg.Event
+	(*borgpb.Assign)(nil),        // 53: borg.Assign
+	(*borgpb.MoveTasks)(nil),     // 54: borg.MoveTasks
+	(*borgpb.Reports)(nil),       // 55: borg.Reports
+	(*borgpb.MachineReport)(nil), // 56: borg.MachineReport
+	(*borgpb.SetMachine)(nil),    // 57: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	41, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	42, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	43, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	43, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	44, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	45, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	0,  // 3: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	44, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	45, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	46, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	47, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 6: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	44, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	46, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 8: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	46, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	48, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 10: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	47, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	48, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	49, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	50, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 13: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	49, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	39, // 15: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	40, // 16: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	42, // 17: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	46, // 18: borgrpc.WhyResponse.task:type_name -> borg.Task
+	51, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	41, // 15: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	42, // 16: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	44, // 17: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	48, // 18: borgrpc.WhyResponse.task:type_name -> borg.Task
 	20, // 19: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	21, // 20: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	50, // 21: borgrpc.EventsResponse.events:type_name -> borg.Event
+	52, // 21: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,  // 22: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,  // 23: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
 	28, // 24: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
 	29, // 25: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	51, // 26: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	42, // 27: borgrpc.AssignResponse.result:type_name -> borg.Result
-	19, // 28: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	52, // 29: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	35, // 30: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	53, // 31: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	54, // 32: borgrpc.Contact.set:type_name -> borg.SetMachine
-	42, // 33: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 34: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 35: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	6,  // 36: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	8,  // 37: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	10, // 38: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	12, // 39: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	14, // 40: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	16, // 41: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	18, // 42: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	22, // 43: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	24, // 44: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	26, // 45: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	30, // 46: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	32, // 47: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	34, // 48: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	37, // 49: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 50: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 51: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	7,  // 52: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	9,  // 53: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	11, // 54: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	13, // 55: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	15, // 56: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	17, // 57: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	19, // 58: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	23, // 59: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	25, // 60: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	27, // 61: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	31, // 62: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	33, // 63: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	36, // 64: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	38, // 65: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	50, // [50:66] is the sub-list for method output_type
-	34, // [34:50] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	53, // 26: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	44, // 27: borgrpc.AssignResponse.result:type_name -> borg.Result
+	54, // 28: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	44, // 29: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	19, // 30: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	55, // 31: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	37, // 32: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	56, // 33: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	57, // 34: borgrpc.Contact.set:type_name -> borg.SetMachine
+	44, // 35: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 36: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 37: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	6,  // 38: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	8,  // 39: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	10, // 40: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	12, // 41: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	14, // 42: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	16, // 43: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	18, // 44: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	22, // 45: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	24, // 46: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	26, // 47: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	30, // 48: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	32, // 49: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	34, // 50: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	36, // 51: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	39, // 52: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 53: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 54: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	7,  // 55: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	9,  // 56: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	11, // 57: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	13, // 58: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	15, // 59: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	17, // 60: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	19, // 61: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	23, // 62: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	25, // 63: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	27, // 64: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	31, // 65: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	33, // 66: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	35, // 67: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	38, // 68: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	40, // 69: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	53, // [53:70] is the sub-list for method output_type
+	36, // [36:53] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -3179,7 +3283,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   39,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
