@@ -36,6 +36,10 @@ type Config struct {
 	// MaxInFlight is how many tentative assignments may wait for the log at
 	// once; 8,000. Passes place nothing beyond it.
 	MaxInFlight int
+	// Reschedule is for what Plan moves tasks; ReschedulePending.
+	Reschedule Reschedule
+	// Moves is how many tasks are moved in a minute of cell time at most; 20.
+	Moves int
 }
 
 // bounds are the largest values that make sense; anything above is a mistake.
@@ -45,6 +49,7 @@ const (
 	maxBatchBytes  = 900 << 10
 	maxPassChecks  = 1 << 30
 	maxMaxInFlight = 1 << 20
+	maxMoves       = 1 << 20
 )
 
 // withDefaults returns c with its zero fields filled in.
@@ -59,6 +64,10 @@ func (c Config) withDefaults() Config {
 	set(&c.BatchBytes, 512<<10)
 	set(&c.PassChecks, 2_000_000)
 	set(&c.MaxInFlight, 8000)
+	set(&c.Moves, 20)
+	if c.Reschedule == 0 {
+		c.Reschedule = ReschedulePending
+	}
 	return c
 }
 
@@ -75,6 +84,10 @@ func (c Config) Validate() error {
 	check("BatchBytes", c.BatchBytes, maxBatchBytes)
 	check("PassChecks", c.PassChecks, maxPassChecks)
 	check("MaxInFlight", c.MaxInFlight, maxMaxInFlight)
+	check("Moves", c.Moves, maxMoves)
+	if c.Reschedule != 0 && !c.Reschedule.valid() {
+		errs = append(errs, fmt.Errorf("scheduler configuration: there are no reasons %#x to move tasks", uint8(c.Reschedule)))
+	}
 	if c.Policy >= numPolicies {
 		errs = append(errs, fmt.Errorf("scheduler configuration: there is no policy %d", c.Policy))
 	}
@@ -85,7 +98,7 @@ func (c Config) Validate() error {
 func (c Config) Hash() uint64 {
 	c = c.withDefaults()
 	h := mix(c.Seed ^ hashString(c.Name))
-	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight} {
+	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight, int(c.Reschedule), c.Moves} {
 		h = mix(h ^ uint64(v))
 	}
 	return h

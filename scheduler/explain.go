@@ -73,7 +73,7 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 	if e.counts[cell.FitOK] == 0 {
 		w.Changes = e.changes()
 	}
-	w.Summary = e.summary()
+	w.Summary = e.summary() + e.movesWords()
 	if l.job != nil {
 		if who, ok := strings.CutPrefix(l.job.Task(index).Reason(), "makes room for "); ok {
 			w.Summary += "; it gave way to " + who

@@ -29,14 +29,14 @@ func schedulerCommand() *ucli.Command {
 		Name:        "scheduler",
 		Usage:       "run the scheduler for an elected master",
 		Description: "An elected replica starts this by itself. It ends when its standard input does, so that a\nmaster that was killed leaves no scheduler behind.",
-		Flags: []ucli.Flag{
+		Flags: append([]ucli.Flag{
 			&ucli.StringFlag{Name: "master", Required: true, Usage: "`ADDRESS` of the elected replica"},
 			&ucli.StringFlag{Name: "identity", Required: true, Usage: "`FILE` with its certificate"},
 			&ucli.StringFlag{Name: "socket", Usage: "`PATH` of the socket on which it explains itself"},
 			&ucli.StringFlag{Name: "policy", Usage: "how to pack: " + scheduler.PolicyWords() + " (default: hybrid)"},
 			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
-		},
+		}, rescheduleFlags()...),
 		Action: func(ctx *ucli.Context) error {
 			logger, err := cli.NewLogger(ctx)
 			if err != nil {
@@ -44,6 +44,10 @@ func schedulerCommand() *ucli.Command {
 			}
 			policy, err := policyFlag(ctx)
 			if err != nil {
+				return err
+			}
+			search := scheduler.Config{Policy: policy}
+			if err := reschedule(ctx, &search); err != nil {
 				return err
 			}
 			first, err := identity.ReadCredential(ctx.String("identity"))
@@ -63,7 +67,7 @@ func schedulerCommand() *ucli.Command {
 			}
 			return process.Run(ctx.Context, process.Config{
 				Master: ctx.String("master"), Identity: source, Socket: ctx.String("socket"), Build: cli.Build(),
-				Parent: parent, Logger: logger, Search: scheduler.Config{Policy: policy},
+				Parent: parent, Logger: logger, Search: search,
 			})
 		},
 	}
@@ -110,6 +114,7 @@ func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
 	if policy := p.flags.String("policy"); policy != "" {
 		args = append(args, "--policy", policy)
 	}
+	args = append(args, rescheduleArgs(p.flags)...)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stderr = p.flags.App.ErrWriter
 	stdin, err := cmd.StdinPipe()

@@ -35,7 +35,7 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "serve",
 		Usage: "run a replica",
-		Flags: append(cli.DaemonFlags("", "", ""),
+		Flags: append(append(cli.DaemonFlags("", "", ""),
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
@@ -43,7 +43,7 @@ func serveCommand() *ucli.Command {
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
-		),
+		), rescheduleFlags()...),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -79,6 +79,9 @@ func serve(ctx *ucli.Context) error {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
 	}
 	if _, err := policyFlag(ctx); err != nil {
+		return err
+	}
+	if err := reschedule(ctx, new(scheduler.Config)); err != nil {
 		return err
 	}
 	for _, flag := range []string{"listen", "pprof"} {
