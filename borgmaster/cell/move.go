@@ -61,6 +61,9 @@ func (x *Moves) Overlay(p *Placement, o *Overlay) {
 	for i := range x.laid {
 		l := &x.laid[i]
 		o.Victims = append(o.Victims, l.Victims...)
+		if mutant.Planted(mutant.MovesUnproved) {
+			continue
+		}
 		if l.Machine == p.Machine {
 			o.Ports = append(o.Ports, l.Ports...)
 			if l.Alloc == p.Alloc {
@@ -239,9 +242,6 @@ func (c *Cell) checkLaid(x *Moves, p Placement) (func(), *borgpb.Refusal) {
 	var o Overlay
 	x.Overlay(&p, &o)
 	v, r := c.checkPlace(&p, &o)
-	if r != nil && mutant.Planted(mutant.MoveUnproved) && r.Kind == borgpb.RefusalKind_REFUSAL_KIND_NO_FIT {
-		v, r = c.victims(&p, &o)
-	}
 	if r != nil {
 		return nil, r
 	}

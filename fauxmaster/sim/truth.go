@@ -113,6 +113,9 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.countDone(e, results)
 	for i := range events {
 		t.event(&events[i])
+		if e := &events[i]; e.Kind == borgpb.EventKind_EVENT_KIND_EVICT && e.Cause == borgpb.StopCause_STOP_CAUSE_MOVE {
+			t.moved(e, events[i+1:])
+		}
 	}
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {
