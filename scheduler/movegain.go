@@ -19,8 +19,12 @@ import (
 // is used.
 const minGain = (fullPoints / 8) * (fullPoints / 8)
 
-// maxFragmented is how many machines are looked at for fragments: the worst.
-const maxFragmented = 32
+const (
+	// maxFragmented is how many machines are looked at for fragments: the worst.
+	maxFragmented = 32
+	// maxTried is for how many tasks of a job a better place is looked for.
+	maxTried = 16
+)
 
 // forGain makes a plan of moves that gain something. At most one task of a job is
 // moved, and only when all of the job run: one that was moved is up again before
@@ -56,9 +60,12 @@ func (p *planner) gainSpread(budget int) {
 		if j.NumTasks() < 2 || j.Kind() != borgpb.JobKind_JOB_KIND_SERVICE || !p.settled(j) {
 			continue
 		}
-		best, gain := step{}, int64(0)
+		best, gain, tried := step{}, int64(0), 0
 		for _, task := range j.Tasks() {
 			o := task.Current()
+			if p.work++; tried == maxTried {
+				break
+			}
 			if !p.mayMove(o) || p.touched(o.Machine()) {
 				continue
 			}
@@ -69,6 +76,7 @@ func (p *planner) gainSpread(budget int) {
 			if price <= gain {
 				continue
 			}
+			tried++
 			if st, less, ok := p.better(&q, func(i int32) int64 { return price - p.crowding(q.want, i, own) }); ok && less > gain {
 				best, gain = st, less
 			}
@@ -80,18 +88,20 @@ func (p *planner) gainSpread(budget int) {
 // crowding is the price of the neighbours that a task has in a slot which leaves
 // slot own.
 func (p *planner) crowding(w *want, i, own int32) int64 {
-	walk, d := p.s.sites.walk, p.s.grid.domains[i]
-	price := int64(0)
-	for kind, points := range [...]int64{cell.DomainMachine: machinePoints, cell.DomainRack: rackPoints, cell.DomainPower: powerPoints} {
-		kind := cell.DomainKind(kind)
-		if kind == cell.DomainRack && d.rack == 0 || kind == cell.DomainPower && d.power == 0 {
-			continue
+	d, o, n := p.s.grid.domains[i], p.s.grid.domains[own], p.neighbours
+	// over is how many too many there are with it.
+	over := func(count int32, same bool, kind cell.DomainKind) int64 {
+		if same {
+			count--
 		}
-		n := p.inDomain(i, kind)
-		if walk[i].machine.SameDomain(kind, walk[own].machine) {
-			n--
-		}
-		price += points * max(0, n+1-p.fair[kind])
+		return max(0, int64(count)+1-p.fair[kind])
+	}
+	price := machinePoints * over(n.machine[i], i == own, cell.DomainMachine)
+	if d.rack != 0 {
+		price += rackPoints * over(n.rack[d.rack], d.rack == o.rack, cell.DomainRack)
+	}
+	if d.power != 0 {
+		price += powerPoints * over(n.power[d.power], d.power == o.power, cell.DomainPower)
 	}
 	return price
 }

@@ -314,10 +314,15 @@ func (p *planner) fullBut(w *want, i, own int32) bool {
 	if own < 0 {
 		return p.full(w, i)
 	}
-	walk := p.s.grid.sites.walk
+	d, o := p.s.grid.domains[i], p.s.grid.domains[own]
+	same := [cell.NumDomainKinds]bool{
+		cell.DomainMachine: i == own,
+		cell.DomainRack:    d.rack == o.rack && (d.rack != 0 || i == own),
+		cell.DomainPower:   d.power == o.power && (d.power != 0 || i == own),
+	}
 	for kind, most := range w.most {
 		n := p.inDomain(i, cell.DomainKind(kind))
-		if walk[i].machine.SameDomain(cell.DomainKind(kind), walk[own].machine) {
+		if same[kind] {
 			n--
 		}
 		if most > 0 && n >= int64(most) {
