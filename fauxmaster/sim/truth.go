@@ -200,7 +200,10 @@ func (t *truth) event(e *cell.Event) {
 			t.w.mark("task failed often")
 		}
 	case e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT:
-		t.keepsRefusals = t.index
+		if t.keepsRefusals == 0 {
+			// Format 2 is the first one to come.
+			t.keepsRefusals = t.index
+		}
 		t.w.raised(t.cell.Format())
 	case e.Kind == borgpb.EventKind_EVENT_KIND_RETURN:
 		t.w.mark("copy taken back")
