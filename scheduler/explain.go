@@ -85,7 +85,7 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 	if e.counts[cell.FitOK] == 0 {
 		w.Changes = e.changes()
 	}
-	w.Summary = e.summary()
+	w.Summary = e.summary() + e.movesWords()
 	if l.job != nil {
 		t := l.job.Task(index)
 		if who, ok := strings.CutPrefix(t.Reason(), "makes room for "); ok {

@@ -60,6 +60,7 @@ type Scheduler struct {
 	settled []settledBatch
 	// refusals are tasks that the cell would not have where we wanted them.
 	refusals map[ID]refusal
+	mover    mover
 }
 
 // readyBatch is a batch with its promises.
@@ -77,6 +78,9 @@ type Stats struct {
 	CacheHits, CacheMisses int
 	// Preempted counts the tasks named as victims.
 	Preempted int
+	// Moved counts the tasks that plans moved, Unproved the plans that were
+	// dropped because the cell's own test would have refused them.
+	Moved, Unproved int
 }
 
 // settledBatch waits for the copy to come to index; until then its promises
@@ -153,6 +157,7 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 		// The first look at the copy will see it all.
 		return
 	}
+	s.mover.events += len(events)
 	for i := range events {
 		e := &events[i]
 		if idle(e.Kind) {
@@ -163,6 +168,7 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			// Machines may be read by other rules.
 			s.renumbered = true
 		}
+		s.mover.stirs++
 		switch e.ObjectKind {
 		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
 			s.observeMachine(c, e)

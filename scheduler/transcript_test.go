@@ -42,6 +42,10 @@ import (
 //	domains USER/NAME KEY                 tasks by an attribute of their machines
 //	running USER/NAME                     how many tasks run
 //	why TASK
+//	start USER/NAME                       borglets say that its tasks run
+//	stopped                               and that all has ended that was told to
+//	plan                                  what the rescheduler would move
+//	move                                  the plan goes into the log
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var tr transcript
@@ -55,6 +59,7 @@ func TestTranscripts(t *testing.T) {
 type transcript struct {
 	*world
 	batches []scheduler.Batch
+	plan    *borgpb.MoveTasks
 }
 
 func (tr *transcript) run(t *testing.T, d *datadriven.TestData) string {
@@ -249,8 +254,10 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 	key := cell.JobKey{User: user, Name: name}
 	switch words[0] {
 	case "cell":
-		tr.world = newWorld(t, o.config())
-		tr.batches = nil
+		cfg := o.config()
+		cfg.Reschedule, cfg.Moves = o.reschedule(), int(o.number("moves", 0))
+		tr.world = newWorld(t, cfg)
+		tr.batches, tr.plan = nil, nil
 		return ""
 	case "machine":
 		return refusalText(tr.do(addMachine(o.name, o.machineSpec())))
@@ -314,6 +321,19 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return fmt.Sprintf("%d run\n", running)
 	case "why":
 		return tr.why(t, o.name)
+	case "start":
+		tr.start(key)
+		return ""
+	case "stopped":
+		tr.endStopping()
+		return ""
+	case "plan":
+		tr.plan = tr.s.Plan(tr.copy)
+		return tr.planText()
+	case "move":
+		r := tr.do(moveTasks(tr.plan))
+		tr.s.SettlePlan(tr.copy, r)
+		return refusalText(r)
 	}
 	t.Fatalf("unknown command %q", words[0])
 	return ""

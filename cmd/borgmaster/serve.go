@@ -35,7 +35,7 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "serve",
 		Usage: "run a replica",
-		Flags: append(append(cli.DaemonFlags("", "", ""), searchFlags()...),
+		Flags: append(append(append(cli.DaemonFlags("", "", ""), searchFlags()...),
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
@@ -43,7 +43,7 @@ func serveCommand() *ucli.Command {
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
-		),
+		), rescheduleFlags()...),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -84,6 +84,9 @@ func serve(ctx *ucli.Context) error {
 		return err
 	}
 	if s.workloads, err = workloads(ctx); err != nil {
+		return err
+	}
+	if err := reschedule(ctx, new(scheduler.Config)); err != nil {
 		return err
 	}
 	for _, flag := range []string{"listen", "pprof"} {
