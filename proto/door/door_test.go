@@ -113,13 +113,13 @@ func dial(t *testing.T, addr string, who *identity.Source, want identity.Name) *
 	return conn
 }
 
-func borglet(t *testing.T, addr string) borgrpc.BorgletServiceClient {
+func borgletAt(t *testing.T, addr string) borgrpc.BorgletServiceClient {
 	t.Helper()
 	return borgrpc.NewBorgletServiceClient(dial(t, addr, source(t, identity.Master, "3"), name(identity.Borglet, "m1")))
 }
 
 func TestCallersAreProven(t *testing.T) {
-	c := borglet(t, serve(t, "127.0.0.1:0", door.Config{}))
+	c := borgletAt(t, serve(t, "127.0.0.1:0", door.Config{}))
 	resp, err := c.Describe(t.Context(), &borgrpc.DescribeRequest{})
 	if err != nil || resp.Name != "3" || resp.Build != "master" {
 		t.Errorf("caller is %v, %v, want master 3", resp, err)
@@ -149,7 +149,7 @@ func TestMastersPassCallsOn(t *testing.T) {
 	addr := serve(t, "127.0.0.1:0", door.Config{Identity: source(t, identity.Master, "1")})
 	ask := func(role identity.Role, id string, behalf identity.Name) (*borgrpc.GetCellResponse, error) {
 		c := borgrpc.NewMasterServiceClient(dial(t, addr, source(t, role, id), name(identity.Master, "1")))
-		return c.GetCell(door.Behalf(t.Context(), behalf), &borgrpc.GetCellRequest{})
+		return c.GetCell(door.Behalf(t.Context(), behalf, time.Now()), &borgrpc.GetCellRequest{})
 	}
 	resp, err := ask(identity.Master, "2", name(identity.User, "bob"))
 	if err != nil || resp.CellName != "bob" || resp.Build != "user" {
@@ -322,7 +322,7 @@ func TestReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	_, err = borglet(t, l.Addr().String()).Describe(t.Context(), &borgrpc.DescribeRequest{})
+	_, err = borgletAt(t, l.Addr().String()).Describe(t.Context(), &borgrpc.DescribeRequest{})
 	if got, want := door.Reason(err), "dial tcp "+l.Addr().String()+": connect: connection refused"; got != want || door.Distrusted(err) {
 		t.Errorf("Reason(%v) = %q, want %q", err, got, want)
 	}
@@ -340,7 +340,7 @@ func TestReason(t *testing.T) {
 }
 
 func TestMessagesAreBounded(t *testing.T) {
-	c := borglet(t, serve(t, "127.0.0.1:0", door.Config{}))
+	c := borgletAt(t, serve(t, "127.0.0.1:0", door.Config{}))
 	_, err := c.Poll(t.Context(), &borgrpc.PollRequest{KnownHash: make([]byte, 9<<20)})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a message of 9 MiB: %v, want ResourceExhausted", err)
