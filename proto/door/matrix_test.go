@@ -263,7 +263,12 @@ func (h heard) String() string {
 // outcome makes a call and looks at the first message that comes back.
 func (m *matrix) outcome(addr string, c *identity.Credential, call protoreflect.MethodDescriptor, req func() proto.Message) heard {
 	m.t.Helper()
-	ctx, cancel := context.WithTimeout(m.t.Context(), 30*time.Second)
+	return m.outcomeWith(m.t.Context(), addr, c, call, req)
+}
+
+func (m *matrix) outcomeWith(ctx context.Context, addr string, c *identity.Credential, call protoreflect.MethodDescriptor, req func() proto.Message) heard {
+	m.t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	conn := show(m.t, addr, c)
 	defer conn.Close()
