@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -37,33 +38,44 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 // answers a repeated id from memory.
 func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
 	caller := door.Caller(ctx)
-	if r := m.permit(caller, asked); r != nil {
+	if r := m.admit(caller, asked); r != nil {
+		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
-	}
-	if asked.GetRequestId() == "" {
-		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
-		r.Field = "request_id"
-		return &borgpb.Result{Refusal: r}, nil
-	}
-	if set := asked.GetSetMachine(); set != nil {
-		if r := factsOf(set.GetName(), slices.Collect(maps.Keys(set.GetSetAttributes())), set.GetRemoveAttributes()); r != nil {
-			return &borgpb.Result{Refusal: r}, nil
-		}
 	}
 	op := proto.CloneOf(asked)
 	op.Principal = door.Principal(caller)
-	if r := tooLarge(op); r != nil {
-		return &borgpb.Result{Refusal: r}, nil
-	}
-	return onElected(ctx, m, true,
+	result, err := onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.cfg.Log.Propose(ctx, op) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: op})
 			return resp.GetResult(), err
 		})
+	if status.Code(err) == codes.ResourceExhausted {
+		m.noteRefusal(ctx, asked, refusal(borgpb.RefusalKind_REFUSAL_KIND_LIMIT, "", "%s", status.Convert(err).Message()))
+	}
+	return result, err
 }
 
-// maxOpBytes is what fits into a log entry of 1 MiB, with room for its head.
+// admit says what of an op can be refused before the log; nil: nothing.
+func (m *Master) admit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+	if r := m.permit(caller, op); r != nil {
+		return r
+	}
+	if op.GetRequestId() == "" {
+		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
+		r.Field = "request_id"
+		return r
+	}
+	if set := op.GetSetMachine(); set != nil {
+		if r := factsOf(set.GetName(), slices.Collect(maps.Keys(set.GetSetAttributes())), set.GetRemoveAttributes()); r != nil {
+			return r
+		}
+	}
+	return tooLarge(op)
+}
+
+// maxOpBytes is what fits into a log entry of 1 MiB, with room for its head and
+// who asked.
 const maxOpBytes = 1<<20 - 1<<10
 
 func tooLarge(op *borgpb.Op) *borgpb.Refusal {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -49,7 +50,7 @@ func (a *identityAPI) Invite(ctx context.Context, req *borgrpc.InviteRequest) (*
 		return nil, err
 	}
 	hash := identity.Fingerprint(cert.Certificate)
-	op := &borgpb.Op{RequestId: "invite-" + hex.EncodeToString(hash[:20]), RequestWallNs: time.Now().UnixNano()}
+	op := &borgpb.Op{RequestId: "invite-" + hex.EncodeToString(hash[:20]), RequestWallNs: time.Now().UnixNano(), Command: req.GetCommand(), Reason: req.GetReason()}
 	op.Op = &borgpb.Op_AddToken{AddToken: &borgpb.AddToken{
 		Hash: hash, Name: req.GetName(), ExpiresWallNs: time.Now().Add(identity.TokenLife).UnixNano(),
 	}}
@@ -181,6 +182,9 @@ func (a *identityAPI) CertifyMaster(ctx context.Context, req *borgrpc.CertifyMas
 		return nil, status.Errorf(codes.FailedPrecondition, "replica %d is not a member of this cell; add it first", req.GetReplica())
 	}
 	cert, err := a.m.issue(req.GetPublicKey(), a.m.conns.named(identity.Master, strconv.FormatUint(req.GetReplica(), 10)))
+	if err == nil {
+		a.m.noteDone(ctx, "CertifyMaster", fmt.Sprintf("replica %d", req.GetReplica()))
+	}
 	return &borgrpc.CertifyMasterResponse{Certificate: cert}, err
 }
 
@@ -198,6 +202,7 @@ func (a *identityAPI) GetAuthority(ctx context.Context, _ *borgrpc.GetAuthorityR
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	a.m.cfg.Logger.Info("authority handed to a member", "to", who.ID)
+	a.m.noteDone(ctx, "GetAuthority", "")
 	return &borgrpc.GetAuthorityResponse{Authority: data}, nil
 }
 

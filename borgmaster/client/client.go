@@ -217,8 +217,9 @@ func (c *Client) ListUsers(ctx context.Context) ([]*borgrpc.UserStatus, error) {
 }
 
 // Invite has the cell make a token for "user/NAME" or "borglet/MACHINE". Its key
-// is made here and leaves this process in the token alone.
-func (c *Client) Invite(ctx context.Context, name string) (*identity.Token, error) {
+// is made here and leaves this process in the token alone. Command and reason are
+// for the audit.
+func (c *Client) Invite(ctx context.Context, name, command, reason string) (*identity.Token, error) {
 	if err := c.checkCell(ctx); err != nil {
 		return nil, err
 	}
@@ -227,7 +228,7 @@ func (c *Client) Invite(ctx context.Context, name string) (*identity.Token, erro
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	resp, err := tryIdentity(ctx, c, "make a token for "+name, func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.InviteResponse, error) {
-		return m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public})
+		return m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public, Command: command, Reason: reason})
 	})
 	if err != nil {
 		return nil, err

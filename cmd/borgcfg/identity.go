@@ -160,9 +160,7 @@ func (s *session) change(op *borgpb.Op, format string, args ...any) error {
 	if err != nil {
 		return err
 	}
-	op = s.op(op)
-	op.Reason = s.flag.String("reason")
-	if _, err := m.Mutate(s.ctx, op); err != nil {
+	if _, err := m.Mutate(s.ctx, s.op(op)); err != nil {
 		return err
 	}
 	fmt.Fprintf(s.stdout, format+"\n", args...)
@@ -208,7 +206,7 @@ func (s *session) invite(role identity.Role, next string) error {
 	if err != nil {
 		return err
 	}
-	token, err := m.Invite(s.ctx, string(role)+"/"+s.args[0])
+	token, err := m.Invite(s.ctx, string(role)+"/"+s.args[0], s.command(), s.flag.String("reason"))
 	if err != nil {
 		return err
 	}

@@ -120,7 +120,8 @@ func machineAdd(s *session) error {
 	if err != nil {
 		return err
 	}
-	resp, err := m.AddMachine(s.ctx, &borgrpc.AddMachineRequest{Addr: addr, Name: s.flag.String("name"), Labels: labels, Attributes: attributes})
+	resp, err := m.AddMachine(s.ctx, &borgrpc.AddMachineRequest{Addr: addr, Name: s.flag.String("name"), Labels: labels, Attributes: attributes,
+		Command: s.command(), Reason: s.flag.String("reason")})
 	if err != nil {
 		return err
 	}

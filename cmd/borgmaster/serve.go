@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"borg/borgmaster"
+	"borg/borgmaster/audit"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/cli"
@@ -62,6 +63,7 @@ type server struct {
 	base, logger *slog.Logger
 	replica      *replica.Replica
 	master       *borgmaster.Master
+	audit        *audit.Trail
 	grpc         *grpc.Server
 	listener     net.Listener
 }
@@ -156,10 +158,14 @@ func (s *server) open() error {
 		}
 		return cli.Errorf(code, "open replica %d: %w", s.identity.Replica, err)
 	}
+	if s.audit, err = audit.Open(audit.Config{Dir: filepath.Join(s.dir, "audit"), Replica: s.identity.Replica, Logger: s.logger}); err != nil {
+		s.listener.Close()
+		return cli.Errorf(cli.Failed, "open replica %d: %w", s.identity.Replica, errors.Join(err, s.replica.Close()))
+	}
 	config := borgmaster.Config{
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
-		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica,
+		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Audit: s.audit,
 		Identity: s.source, Authority: s.authority, FirstAdmin: s.identity.Admin,
 		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
@@ -168,7 +174,7 @@ func (s *server) open() error {
 	}
 	if s.master, err = borgmaster.New(config); err != nil {
 		s.listener.Close()
-		return errors.Join(err, s.replica.Close())
+		return errors.Join(err, s.replica.Close(), s.audit.Close())
 	}
 	s.grpc = door.NewServer(s.master.Door())
 	s.replica.RegisterServices(s.grpc)
@@ -215,7 +221,7 @@ func (s *server) run(ctx context.Context) error {
 		s.logger.Info("stopping")
 		return err
 	})
-	err := g.Wait()
+	err := errors.Join(g.Wait(), s.audit.Close())
 	if err != nil && ctx.Err() == nil {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}

@@ -286,7 +286,11 @@ type InviteRequest struct {
 	// "user/<name>" or "borglet/<machine>".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Key of the token, Ed25519, 32 bytes. Its private part stays with the caller.
-	PublicKey     []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// As in borg.Op.
+	Command string `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
+	// As in borg.Op.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +337,20 @@ func (x *InviteRequest) GetPublicKey() []byte {
 		return x.PublicKey
 	}
 	return nil
+}
+
+func (x *InviteRequest) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *InviteRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // InviteResponse is what a token is made of.
@@ -833,11 +851,13 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"public_key\x18\x01 \x01(\fR\tpublicKey\x12%\n" +
 	"\x04spec\x18\x02 \x01(\v2\x11.borg.MachineSpecR\x04spec\"F\n" +
 	"\fJoinResponse\x126\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"B\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"t\n" +
 	"\rInviteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x02 \x01(\fR\tpublicKey\"H\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\x12\x18\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"H\n" +
 	"\x0eInviteResponse\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"O\n" +
 	"\x14CertifyMasterRequest\x12\x18\n" +

@@ -34,6 +34,8 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
 
+	"/borgrpc.AuditService/Audit": {identity.User},
+
 	"/borgrpc.SchedulingService/Follow": {identity.Scheduler},
 	"/borgrpc.SchedulingService/Assign": {identity.Scheduler},
 	"/borgrpc.SchedulerService/Explain": {identity.Master},

@@ -76,6 +76,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	who, err := fromTLS(info)
 	if err != nil {
 		conn.Close()
+		c.log.refused(raw.RemoteAddr().String(), err)
 		return nil, nil, err
 	}
 	return conn, who, nil
@@ -89,6 +90,8 @@ func (c *serverCredentials) Clone() credentials.TransportCredentials {
 // most: anybody on the network can cause them.
 type refusals struct {
 	log *slog.Logger
+	// Hears of each; may be nil.
+	tell func(Refusal)
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -98,10 +101,17 @@ type refusals struct {
 }
 
 func (r *refusals) refused(from string, err error) {
+	// Whoever only looks whether the door is open, as a balancer does, is no news.
+	if strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection reset") {
+		return
+	}
+	if r.tell != nil {
+		// Whom a certificate names that is not believed is in the error, and no more.
+		r.tell(Refusal{Addr: from, Err: err})
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Whoever only looks whether the door is open, as a balancer does, is no news.
-	if r.log == nil || strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection reset") {
+	if r.log == nil {
 		return
 	}
 	if now := time.Now(); now.Sub(r.toldAt) < time.Second {

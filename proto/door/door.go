@@ -67,12 +67,26 @@ type Config struct {
 	Revoked func(name identity.Name, issued time.Time) bool
 	// Hears of connections that were refused; nil: nobody.
 	Logger *slog.Logger
+	// Hears of each connection and call that was refused, also of those that their
+	// handler refused as not allowed; nil: nobody. It must not block.
+	Refused func(Refusal)
+}
+
+// Refusal is a connection or a call that was refused.
+type Refusal struct {
+	// Full name of the call; empty: the connection.
+	Method string
+	// Who it was, as far as a certificate told; zero: nobody knows.
+	Caller identity.Name
+	// From where.
+	Addr string
+	Err  error
 }
 
 // NewServer returns a gRPC server with the cell's limits and its table of who may
 // call what.
 func NewServer(config Config) *grpc.Server {
-	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger}}
+	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger, tell: config.Refused}}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
 		grpc.ConnectionTimeout(handshakeTimeout),
