@@ -47,8 +47,11 @@ type Config struct {
 	Identity *identity.Source
 	// The cell's, with which this replica issues certificates. Nil: it issues none.
 	Authority *identity.Authority
-	Log       Log
-	Members   Members
+	// Keeps what the authority became, which is a secret, where it is read at the
+	// next start. Nil: it is not kept.
+	KeepAuthority func([]byte) error
+	Log           Log
+	Members       Members
 	// Nil: no checkpoints are handed out.
 	Checkpoints Checkpoints
 	// Nil: the membership cannot be changed.
@@ -106,6 +109,8 @@ type Master struct {
 	saving chan struct{}
 	// Holds a token for each audit that is read.
 	auditing chan struct{}
+	// Held while the authority is replaced by a later one.
+	authorityMu sync.Mutex
 	// Closed when Run ends, so that long streams end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -147,6 +152,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterReplicaServiceServer(s, &replicaAPI{m: m})
 	borgrpc.RegisterCheckpointServiceServer(s, &checkpointAPI{m: m})
 	borgrpc.RegisterIdentityServiceServer(s, &identityAPI{m: m})
+	borgrpc.RegisterAuthorityServiceServer(s, &authorityAPI{m: m})
 	borgrpc.RegisterAuditServiceServer(s, &auditAPI{m: m})
 }
 
@@ -159,6 +165,9 @@ func (m *Master) Run(ctx context.Context) error {
 	defer running.Wait()
 	// The elected master's duties.
 	running.Go(func() { m.duty.Run(ctx) })
+	if m.cfg.Authority != nil {
+		running.Go(func() { m.watchAuthority(ctx) })
+	}
 	if m.cfg.Audit != nil {
 		running.Go(func() { m.cfg.Audit.Run(ctx) })
 	}

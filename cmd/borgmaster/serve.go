@@ -166,7 +166,8 @@ func (s *server) open() error {
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Audit: s.audit,
-		Identity: s.source, Authority: s.authority, FirstAdmin: s.identity.Admin,
+		Identity: s.source, Authority: s.authority,
+		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
@@ -222,6 +223,10 @@ func (s *server) run(ctx context.Context) error {
 		return err
 	})
 	err := errors.Join(g.Wait(), s.audit.Close())
+	if errors.Is(err, replica.ErrRemoved) {
+		// Whoever is no member must not go on certifying others.
+		err = errors.Join(err, os.Remove(authorityFile(s.dir)))
+	}
 	if err != nil && ctx.Err() == nil {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}

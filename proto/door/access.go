@@ -36,6 +36,11 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.AuditService/Audit": {identity.User},
 
+	"/borgrpc.AuthorityService/ListAuthorities":   {identity.User, identity.Master},
+	"/borgrpc.AuthorityService/ReplaceAuthority":  {identity.User},
+	"/borgrpc.AuthorityService/DropAuthorities":   {identity.User},
+	"/borgrpc.AuthorityService/LookAtAuthorities": {identity.Master},
+
 	"/borgrpc.SchedulingService/Follow": {identity.Scheduler},
 	"/borgrpc.SchedulingService/Assign": {identity.Scheduler},
 	"/borgrpc.SchedulerService/Explain": {identity.Master},
