@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -104,6 +105,35 @@ func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
 		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, m.needsAdmin(caller))
+}
+
+// Verbs of borgcfg that anybody may use, those on what belongs to somebody, and
+// those on what belongs to the cell.
+var (
+	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list"}
+	ownVerbs   = []string{"up", "update", "resize", "down"}
+	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority"}
+)
+
+// canI says why the caller may not do something; empty: he may. It asks what a
+// mutation would be asked.
+func (m *Master) canI(caller identity.Name, verb, object string) (why string, err error) {
+	op := &borgpb.Op{}
+	switch {
+	case slices.Contains(readVerbs, verb):
+		return "", nil
+	case slices.Contains(ownVerbs, verb):
+		key, err := cell.ParseJobKey(cmp.Or(object, caller.ID+"/x"))
+		if err != nil {
+			return "", status.Error(codes.InvalidArgument, err.Error())
+		}
+		op.Op = &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: key.User, Name: key.Name}}
+	case slices.Contains(adminVerbs, verb):
+		op.Op = &borgpb.Op_Grant{Grant: &borgpb.Grant{}}
+	default:
+		return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(slices.Concat(ownVerbs, adminVerbs, readVerbs), ", "))
+	}
+	return m.permit(caller, op).GetMessage(), nil
 }
 
 // permitMaster says what a master may ask of the elected one in its own name:

@@ -71,7 +71,10 @@ func (m *Master) admit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 			return r
 		}
 	}
-	return tooLarge(op)
+	if r := tooLarge(op); r != nil {
+		return r
+	}
+	return checkTexts(op)
 }
 
 // maxOpBytes is what fits into a log entry of 1 MiB, with room for its head and

@@ -208,6 +208,17 @@ func (c *Client) WhoAmI(ctx context.Context) (*borgrpc.WhoAmIResponse, error) {
 	})
 }
 
+// CanI asks whether the caller may do something; why is empty when he may.
+func (c *Client) CanI(ctx context.Context, verb, object string) (why string, err error) {
+	resp, err := tryIdentity(ctx, c, "ask whether I may", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.CanIResponse, error) {
+		return m.CanI(ctx, &borgrpc.CanIRequest{Verb: verb, Object: object})
+	})
+	if why = resp.GetWhy(); err == nil && why == "" && !resp.GetYes() {
+		why = "the master says no"
+	}
+	return why, err
+}
+
 // ListUsers asks of whom the cell knows something.
 func (c *Client) ListUsers(ctx context.Context) ([]*borgrpc.UserStatus, error) {
 	resp, err := tryIdentity(ctx, c, "list the users", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.ListUsersResponse, error) {

@@ -69,7 +69,7 @@ func (s *session) printEvent(e *borgpb.Event) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(s.stdout, "%s\n", b)
+		_, err = fmt.Fprintf(s.stdout, "%s\n", visibleJSON(b))
 		return err
 	case s.out.format == "yaml":
 		b, err := messageJSON(e)

@@ -36,7 +36,7 @@ func why(s *session) error {
 	if s.out.format == "name" {
 		return s.out.names([]string{taskName(job.user, job.name, index)})
 	}
-	fmt.Fprintf(s.stdout, "%s/%d: %s\n", s.short(job.user, job.name), index, orWord(resp.Summary, word(resp.Task.GetStatus().GetState())))
+	s.say("%s/%d: %s", s.short(job.user, job.name), index, orWord(resp.Summary, word(resp.Task.GetStatus().GetState())))
 	if len(resp.Reasons) == 0 {
 		return nil
 	}
@@ -45,7 +45,7 @@ func why(s *session) error {
 		return err
 	}
 	if len(resp.Changes) > 0 {
-		fmt.Fprintln(s.stdout, "to run it now, any one of:")
+		s.say("to run it now, any one of:")
 		var t table
 		for _, c := range resp.Changes {
 			t.add(c.Change, "fits "+plural(c.Machines, "machine"))

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -43,7 +44,7 @@ func serveCommand() *ucli.Command {
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
-			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
+			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
 		),
 		Before: cli.ApplyConfig,
 		Action: serve,
@@ -87,6 +88,10 @@ func serve(ctx *ucli.Context) error {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
 			return cli.Errorf(cli.Usage, "--%s %q: want an address HOST:PORT", flag, ctx.String(flag))
 		}
+	}
+	if addr := ctx.String("pprof"); addr != "" && !isLoopback(addr) {
+		return cli.Errorf(cli.Usage, "--pprof %s: profiles are served without TLS, and tell what is in this process's memory; want an address of this machine alone", addr).
+			Hint("--pprof 127.0.0.1:PORT; from elsewhere: ssh -L PORT:127.0.0.1:PORT")
 	}
 	if err := s.identify(); err != nil {
 		return err
@@ -253,6 +258,14 @@ func (s *server) ownAddr() string {
 func portOf(addr string) string {
 	_, port, _ := net.SplitHostPort(addr)
 	return port
+}
+
+// isLoopback tells addresses that only this machine reaches. A name is none: it
+// may lead elsewhere tomorrow.
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip, parsed := netip.ParseAddr(host)
+	return err == nil && parsed == nil && ip.IsLoopback()
 }
 
 // servePprof serves profiles until ctx ends.

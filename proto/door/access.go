@@ -57,6 +57,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.IdentityService/GetAuthority":  {identity.Master},
 	"/borgrpc.IdentityService/WhoAmI":        {identity.User},
 	"/borgrpc.IdentityService/ListUsers":     {identity.User},
+	"/borgrpc.IdentityService/CanI":          {identity.User},
 
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},

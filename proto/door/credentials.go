@@ -25,6 +25,8 @@ type authInfo struct {
 	issued, expires time.Time
 	// Fingerprint of that certificate.
 	shown []byte
+	// Calls under way on this connection; nil: they are not counted.
+	calls *atomic.Int32
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -54,8 +56,9 @@ func fromTLS(info credentials.AuthInfo) (authInfo, error) {
 // the user that the other process runs as.
 type serverCredentials struct {
 	credentials.TransportCredentials
-	own *identity.Source
-	log *refusals
+	own   *identity.Source
+	log   *refusals
+	crowd *crowd
 }
 
 func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -68,22 +71,40 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		own := c.own.Name()
 		return raw, infoOf(credentials.PrivacyAndIntegrity, identity.Name{Cell: own.Cell, Role: identity.Master, ID: own.ID}), nil
 	}
-	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	conn, who, err := c.shake(raw)
 	if err != nil {
-		c.log.refused(raw.RemoteAddr().String(), err)
-		return nil, nil, err
-	}
-	who, err := fromTLS(info)
-	if err != nil {
-		conn.Close()
 		c.log.refused(raw.RemoteAddr().String(), err)
 		return nil, nil, err
 	}
 	return conn, who, nil
 }
 
+// shake hears who somebody is, if there is room for him.
+func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
+	leave, err := c.crowd.enter(raw.RemoteAddr())
+	if err != nil {
+		return nil, authInfo{}, err
+	}
+	defer leave()
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, authInfo{}, err
+	}
+	who, err := fromTLS(info)
+	var counted net.Conn
+	if err == nil {
+		counted, err = c.crowd.admit(conn, who.name)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, authInfo{}, err
+	}
+	who.calls = new(atomic.Int32)
+	return counted, who, nil
+}
+
 func (c *serverCredentials) Clone() credentials.TransportCredentials {
-	return &serverCredentials{c.TransportCredentials.Clone(), c.own, c.log}
+	return &serverCredentials{c.TransportCredentials.Clone(), c.own, c.log, c.crowd}
 }
 
 // refusals tells an operator of connections that were refused, once a second at

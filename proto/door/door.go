@@ -86,9 +86,11 @@ type Refusal struct {
 // NewServer returns a gRPC server with the cell's limits and its table of who may
 // call what.
 func NewServer(config Config) *grpc.Server {
-	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger, tell: config.Refused}}
+	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger, tell: config.Refused}, newCrowd()}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
+		grpc.InTapHandle(config.tap),
+		grpc.StatsHandler(callCounter{}),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),

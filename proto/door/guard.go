@@ -76,17 +76,10 @@ func (c *Config) guard(ctx context.Context, method string) (context.Context, err
 	if err != nil {
 		return nil, err
 	}
-	caller := info.name
 	md, _ := metadata.FromIncomingContext(ctx)
-	if behalf := md.Get(behalfKey); len(behalf) > 0 {
-		if caller.Role != identity.Master {
-			return nil, status.Errorf(codes.PermissionDenied, "%s speaks for somebody else; only masters pass calls on", caller.Words())
-		}
-		other, err := identity.ParseName(behalf[0])
-		if err != nil || len(behalf) > 1 || other.Cell != caller.Cell {
-			return nil, status.Errorf(codes.PermissionDenied, "%s passes on a call of nobody in this cell", caller.Words())
-		}
-		caller = other
+	caller, err := callerOf(info.name, md)
+	if err != nil {
+		return nil, err
 	}
 	if err := allowed(method, caller); err != nil {
 		return nil, err
