@@ -8,12 +8,14 @@ package main
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -28,7 +30,15 @@ var areas = map[string][]string{
 	"scheduler":  {"./scheduler"},
 	"checkpoint": {"./checkpoint"},
 	"linkshard":  {"./borgmaster/linkshard"},
+	"tls":        {"./proto/door", "./borgmaster/replica"},
 }
+
+// tags are with which an area is measured once more. Area tls is what TLS costs: a
+// build with the tag plaintext has none.
+var tags = map[string]string{"tls": "plaintext"}
+
+// only are the benchmarks of an area, where its packages have others too.
+var only = map[string]string{"tls": "Handshakes|Connections|Calls|Slow|Writes"}
 
 func main() {
 	out := flag.String("out", "bin/bench.json", "file to merge the figures into")
@@ -45,29 +55,45 @@ func run(area, out, benchtime string) error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"test", "-run", "^$", "-bench", ".", "-benchtime", benchtime, "-count", "1", "-p", "1"}, packages...)
+	bench := []string{"test", "-run", "^$", "-bench", cmp.Or(only[area], "."), "-benchtime", benchtime, "-count", "1", "-p", "1"}
+	found, err := measure(append(bench, packages...))
+	if err != nil {
+		return err
+	}
+	if tag := tags[area]; tag != "" {
+		more, err := measure(append(append(bench, "-tags", tag), packages...))
+		if err != nil {
+			return err
+		}
+		found = append(found, more...)
+	}
+	print(found)
+	return figures.Merge(out, found)
+}
+
+// measure runs benchmarks and returns the figures that they report.
+func measure(args []string) ([]figures.Figure, error) {
 	fmt.Println("$ go", strings.Join(args, " "))
 	cmd := exec.Command("go", args...)
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
 	found, err := parse(io.TeeReader(stdout, os.Stderr))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("benchmarks: %w", err)
+		return nil, fmt.Errorf("benchmarks: %w", err)
 	}
 	if len(found) == 0 {
-		return errors.New("no benchmark reported a figure with a dotted name")
+		return nil, errors.New("no benchmark reported a figure with a dotted name")
 	}
-	print(found)
-	return figures.Merge(out, found)
+	return found, nil
 }
 
 func packagesOf(area string) ([]string, error) {
@@ -88,7 +114,7 @@ func packagesOf(area string) ([]string, error) {
 		all = append(all, p...)
 	}
 	sort.Strings(all)
-	return all, nil
+	return slices.Compact(all), nil
 }
 
 // parse reads the output of go test -bench: a line is a name, a count, and

@@ -86,6 +86,10 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 		return nil, authInfo{}, err
 	}
 	defer leave()
+	if plaintext {
+		name, err := plainHandshake(raw, c.own.Name(), true)
+		return raw, infoOf(credentials.PrivacyAndIntegrity, name), err
+	}
 	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
 	if err != nil {
 		return nil, authInfo{}, err
@@ -158,6 +162,10 @@ func (c *clientCredentials) ClientHandshake(ctx context.Context, authority strin
 			return nil, nil, err
 		}
 		return raw, infoOf(credentials.PrivacyAndIntegrity, c.want), nil
+	}
+	if plaintext {
+		name, err := plainHandshake(raw, c.own.Name(), false)
+		return raw, infoOf(credentials.PrivacyAndIntegrity, name), err
 	}
 	own := c.own.Current()
 	if own.Expired(time.Now()) {

@@ -24,7 +24,7 @@ const (
 	maxConnsOfOne = 1024
 	// maxCallsOfOne bounds the calls that one connection of such a caller has under
 	// way: each may hold a message.
-	maxCallsOfOne = 128
+	maxCallsOfOne = 1024
 )
 
 // crowd counts who is at a door, so that nobody keeps others out.

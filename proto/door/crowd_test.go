@@ -100,8 +100,8 @@ func TestOneCallerKeepsNobodyOut(t *testing.T) {
 		}
 		streams++
 	}
-	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "calls under way") || streams != 129 {
-		t.Errorf("call %d of alice on one connection: %v, want that number 129 is refused", streams, err)
+	if status.Code(err) != codes.ResourceExhausted || !strings.Contains(err.Error(), "calls under way") || streams != 1025 {
+		t.Errorf("call %d of alice on one connection: %v, want that number 1025 is refused", streams, err)
 	}
 	if _, err := bob.GetCell(t.Context(), &borgrpc.GetCellRequest{}); err != nil {
 		t.Errorf("bob beside it: %v", err)

@@ -86,6 +86,9 @@ type Refusal struct {
 // NewServer returns a gRPC server with the cell's limits and its table of who may
 // call what.
 func NewServer(config Config) *grpc.Server {
+	if plaintext && config.Logger != nil {
+		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
+	}
 	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger, tell: config.Refused}, newCrowd()}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
