@@ -59,7 +59,7 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		o.do("alice", o.submitSet(set))
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: "alice", Name: set}}}
 	},
-	"assign":  func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}} },
+	"assign": func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}} },
 	"move_tasks": func(*owners, int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: &borgpb.MoveTasks{}}}
 	},

@@ -34,6 +34,13 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
 
+	"/borgrpc.AuditService/Audit": {identity.User},
+
+	"/borgrpc.AuthorityService/ListAuthorities":   {identity.User, identity.Master},
+	"/borgrpc.AuthorityService/ReplaceAuthority":  {identity.User},
+	"/borgrpc.AuthorityService/DropAuthorities":   {identity.User},
+	"/borgrpc.AuthorityService/LookAtAuthorities": {identity.Master},
+
 	"/borgrpc.SchedulingService/Follow":    {identity.Scheduler},
 	"/borgrpc.SchedulingService/Assign":    {identity.Scheduler},
 	"/borgrpc.SchedulingService/MoveTasks": {identity.Scheduler},
@@ -51,6 +58,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.IdentityService/GetAuthority":  {identity.Master},
 	"/borgrpc.IdentityService/WhoAmI":        {identity.User},
 	"/borgrpc.IdentityService/ListUsers":     {identity.User},
+	"/borgrpc.IdentityService/CanI":          {identity.User},
 
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},
