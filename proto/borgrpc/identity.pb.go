@@ -280,6 +280,107 @@ func (x *JoinResponse) GetCertificate() *Certificate {
 	return nil
 }
 
+// CertifyTaskRequest names a copy of a task.
+type CertifyTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It must be its task's current copy, on the machine of who asks.
+	Copy *CopyID `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
+	// Ed25519, 32 bytes; made on that machine.
+	PublicKey     []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertifyTaskRequest) Reset() {
+	*x = CertifyTaskRequest{}
+	mi := &file_borgrpc_identity_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertifyTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertifyTaskRequest) ProtoMessage() {}
+
+func (x *CertifyTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_identity_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertifyTaskRequest.ProtoReflect.Descriptor instead.
+func (*CertifyTaskRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CertifyTaskRequest) GetCopy() *CopyID {
+	if x != nil {
+		return x.Copy
+	}
+	return nil
+}
+
+func (x *CertifyTaskRequest) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+// CertifyTaskResponse is for that copy alone.
+type CertifyTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Never absent.
+	Certificate   *Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertifyTaskResponse) Reset() {
+	*x = CertifyTaskResponse{}
+	mi := &file_borgrpc_identity_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertifyTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertifyTaskResponse) ProtoMessage() {}
+
+func (x *CertifyTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_identity_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertifyTaskResponse.ProtoReflect.Descriptor instead.
+func (*CertifyTaskResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CertifyTaskResponse) GetCertificate() *Certificate {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
 // InviteRequest says who may join.
 type InviteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -293,7 +394,7 @@ type InviteRequest struct {
 
 func (x *InviteRequest) Reset() {
 	*x = InviteRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[5]
+	mi := &file_borgrpc_identity_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -305,7 +406,7 @@ func (x *InviteRequest) String() string {
 func (*InviteRequest) ProtoMessage() {}
 
 func (x *InviteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[5]
+	mi := &file_borgrpc_identity_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -318,7 +419,7 @@ func (x *InviteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
 func (*InviteRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{5}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InviteRequest) GetName() string {
@@ -346,7 +447,7 @@ type InviteResponse struct {
 
 func (x *InviteResponse) Reset() {
 	*x = InviteResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[6]
+	mi := &file_borgrpc_identity_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +459,7 @@ func (x *InviteResponse) String() string {
 func (*InviteResponse) ProtoMessage() {}
 
 func (x *InviteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[6]
+	mi := &file_borgrpc_identity_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +472,7 @@ func (x *InviteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteResponse.ProtoReflect.Descriptor instead.
 func (*InviteResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{6}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InviteResponse) GetCertificate() *Certificate {
@@ -394,7 +495,7 @@ type CertifyMasterRequest struct {
 
 func (x *CertifyMasterRequest) Reset() {
 	*x = CertifyMasterRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[7]
+	mi := &file_borgrpc_identity_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -406,7 +507,7 @@ func (x *CertifyMasterRequest) String() string {
 func (*CertifyMasterRequest) ProtoMessage() {}
 
 func (x *CertifyMasterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[7]
+	mi := &file_borgrpc_identity_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -419,7 +520,7 @@ func (x *CertifyMasterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMasterRequest.ProtoReflect.Descriptor instead.
 func (*CertifyMasterRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CertifyMasterRequest) GetReplica() uint64 {
@@ -447,7 +548,7 @@ type CertifyMasterResponse struct {
 
 func (x *CertifyMasterResponse) Reset() {
 	*x = CertifyMasterResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[8]
+	mi := &file_borgrpc_identity_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -459,7 +560,7 @@ func (x *CertifyMasterResponse) String() string {
 func (*CertifyMasterResponse) ProtoMessage() {}
 
 func (x *CertifyMasterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[8]
+	mi := &file_borgrpc_identity_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -472,7 +573,7 @@ func (x *CertifyMasterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMasterResponse.ProtoReflect.Descriptor instead.
 func (*CertifyMasterResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CertifyMasterResponse) GetCertificate() *Certificate {
@@ -491,7 +592,7 @@ type GetAuthorityRequest struct {
 
 func (x *GetAuthorityRequest) Reset() {
 	*x = GetAuthorityRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[9]
+	mi := &file_borgrpc_identity_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -503,7 +604,7 @@ func (x *GetAuthorityRequest) String() string {
 func (*GetAuthorityRequest) ProtoMessage() {}
 
 func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[9]
+	mi := &file_borgrpc_identity_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -516,7 +617,7 @@ func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAuthorityRequest.ProtoReflect.Descriptor instead.
 func (*GetAuthorityRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{11}
 }
 
 // GetAuthorityResponse is a secret.
@@ -530,7 +631,7 @@ type GetAuthorityResponse struct {
 
 func (x *GetAuthorityResponse) Reset() {
 	*x = GetAuthorityResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[10]
+	mi := &file_borgrpc_identity_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -542,7 +643,7 @@ func (x *GetAuthorityResponse) String() string {
 func (*GetAuthorityResponse) ProtoMessage() {}
 
 func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[10]
+	mi := &file_borgrpc_identity_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -555,7 +656,7 @@ func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAuthorityResponse.ProtoReflect.Descriptor instead.
 func (*GetAuthorityResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetAuthorityResponse) GetAuthority() []byte {
@@ -574,7 +675,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[11]
+	mi := &file_borgrpc_identity_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -586,7 +687,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[11]
+	mi := &file_borgrpc_identity_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -599,7 +700,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{13}
 }
 
 // WhoAmIResponse is who the caller is.
@@ -617,7 +718,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[12]
+	mi := &file_borgrpc_identity_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -629,7 +730,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[12]
+	mi := &file_borgrpc_identity_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -642,7 +743,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WhoAmIResponse) GetName() string {
@@ -675,7 +776,7 @@ type ListUsersRequest struct {
 
 func (x *ListUsersRequest) Reset() {
 	*x = ListUsersRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[13]
+	mi := &file_borgrpc_identity_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -687,7 +788,7 @@ func (x *ListUsersRequest) String() string {
 func (*ListUsersRequest) ProtoMessage() {}
 
 func (x *ListUsersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[13]
+	mi := &file_borgrpc_identity_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -700,7 +801,7 @@ func (x *ListUsersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsersRequest.ProtoReflect.Descriptor instead.
 func (*ListUsersRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{15}
 }
 
 // ListUsersResponse is at most 7 MiB; what is longer is an error.
@@ -714,7 +815,7 @@ type ListUsersResponse struct {
 
 func (x *ListUsersResponse) Reset() {
 	*x = ListUsersResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[14]
+	mi := &file_borgrpc_identity_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -726,7 +827,7 @@ func (x *ListUsersResponse) String() string {
 func (*ListUsersResponse) ProtoMessage() {}
 
 func (x *ListUsersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[14]
+	mi := &file_borgrpc_identity_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -739,7 +840,7 @@ func (x *ListUsersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsersResponse.ProtoReflect.Descriptor instead.
 func (*ListUsersResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListUsersResponse) GetUsers() []*UserStatus {
@@ -765,7 +866,7 @@ type UserStatus struct {
 
 func (x *UserStatus) Reset() {
 	*x = UserStatus{}
-	mi := &file_borgrpc_identity_proto_msgTypes[15]
+	mi := &file_borgrpc_identity_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -777,7 +878,7 @@ func (x *UserStatus) String() string {
 func (*UserStatus) ProtoMessage() {}
 
 func (x *UserStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[15]
+	mi := &file_borgrpc_identity_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -790,7 +891,7 @@ func (x *UserStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserStatus.ProtoReflect.Descriptor instead.
 func (*UserStatus) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UserStatus) GetName() string {
@@ -818,7 +919,7 @@ var File_borgrpc_identity_proto protoreflect.FileDescriptor
 
 const file_borgrpc_identity_proto_rawDesc = "" +
 	"\n" +
-	"\x16borgrpc/identity.proto\x12\aborgrpc\x1a\x14borgpb/machine.proto\"k\n" +
+	"\x16borgrpc/identity.proto\x12\aborgrpc\x1a\x14borgpb/machine.proto\x1a\x15borgrpc/borglet.proto\"k\n" +
 	"\vCertificate\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12 \n" +
 	"\vauthorities\x18\x02 \x03(\fR\vauthorities\x12\x18\n" +
@@ -833,6 +934,12 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"public_key\x18\x01 \x01(\fR\tpublicKey\x12%\n" +
 	"\x04spec\x18\x02 \x01(\v2\x11.borg.MachineSpecR\x04spec\"F\n" +
 	"\fJoinResponse\x126\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"X\n" +
+	"\x12CertifyTaskRequest\x12#\n" +
+	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\"M\n" +
+	"\x13CertifyTaskResponse\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"B\n" +
 	"\rInviteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
@@ -861,10 +968,11 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"UserStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
 	"\fcapabilities\x18\x02 \x03(\tR\fcapabilities\x12&\n" +
-	"\x0frevoked_wall_ns\x18\x03 \x01(\x03R\rrevokedWallNs2\xd5\x03\n" +
+	"\x0frevoked_wall_ns\x18\x03 \x01(\x03R\rrevokedWallNs2\x9f\x04\n" +
 	"\x0fIdentityService\x126\n" +
 	"\x05Renew\x12\x15.borgrpc.RenewRequest\x1a\x16.borgrpc.RenewResponse\x123\n" +
-	"\x04Join\x12\x14.borgrpc.JoinRequest\x1a\x15.borgrpc.JoinResponse\x129\n" +
+	"\x04Join\x12\x14.borgrpc.JoinRequest\x1a\x15.borgrpc.JoinResponse\x12H\n" +
+	"\vCertifyTask\x12\x1b.borgrpc.CertifyTaskRequest\x1a\x1c.borgrpc.CertifyTaskResponse\x129\n" +
 	"\x06Invite\x12\x16.borgrpc.InviteRequest\x1a\x17.borgrpc.InviteResponse\x12N\n" +
 	"\rCertifyMaster\x12\x1d.borgrpc.CertifyMasterRequest\x1a\x1e.borgrpc.CertifyMasterResponse\x12K\n" +
 	"\fGetAuthority\x12\x1c.borgrpc.GetAuthorityRequest\x1a\x1d.borgrpc.GetAuthorityResponse\x129\n" +
@@ -883,52 +991,59 @@ func file_borgrpc_identity_proto_rawDescGZIP() []byte {
 	return file_borgrpc_identity_proto_rawDescData
 }
 
-var file_borgrpc_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_borgrpc_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_borgrpc_identity_proto_goTypes = []any{
 	(*Certificate)(nil),           // 0: borgrpc.Certificate
 	(*RenewRequest)(nil),          // 1: borgrpc.RenewRequest
 	(*RenewResponse)(nil),         // 2: borgrpc.RenewResponse
 	(*JoinRequest)(nil),           // 3: borgrpc.JoinRequest
 	(*JoinResponse)(nil),          // 4: borgrpc.JoinResponse
-	(*InviteRequest)(nil),         // 5: borgrpc.InviteRequest
-	(*InviteResponse)(nil),        // 6: borgrpc.InviteResponse
-	(*CertifyMasterRequest)(nil),  // 7: borgrpc.CertifyMasterRequest
-	(*CertifyMasterResponse)(nil), // 8: borgrpc.CertifyMasterResponse
-	(*GetAuthorityRequest)(nil),   // 9: borgrpc.GetAuthorityRequest
-	(*GetAuthorityResponse)(nil),  // 10: borgrpc.GetAuthorityResponse
-	(*WhoAmIRequest)(nil),         // 11: borgrpc.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 12: borgrpc.WhoAmIResponse
-	(*ListUsersRequest)(nil),      // 13: borgrpc.ListUsersRequest
-	(*ListUsersResponse)(nil),     // 14: borgrpc.ListUsersResponse
-	(*UserStatus)(nil),            // 15: borgrpc.UserStatus
-	(*borgpb.MachineSpec)(nil),    // 16: borg.MachineSpec
+	(*CertifyTaskRequest)(nil),    // 5: borgrpc.CertifyTaskRequest
+	(*CertifyTaskResponse)(nil),   // 6: borgrpc.CertifyTaskResponse
+	(*InviteRequest)(nil),         // 7: borgrpc.InviteRequest
+	(*InviteResponse)(nil),        // 8: borgrpc.InviteResponse
+	(*CertifyMasterRequest)(nil),  // 9: borgrpc.CertifyMasterRequest
+	(*CertifyMasterResponse)(nil), // 10: borgrpc.CertifyMasterResponse
+	(*GetAuthorityRequest)(nil),   // 11: borgrpc.GetAuthorityRequest
+	(*GetAuthorityResponse)(nil),  // 12: borgrpc.GetAuthorityResponse
+	(*WhoAmIRequest)(nil),         // 13: borgrpc.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 14: borgrpc.WhoAmIResponse
+	(*ListUsersRequest)(nil),      // 15: borgrpc.ListUsersRequest
+	(*ListUsersResponse)(nil),     // 16: borgrpc.ListUsersResponse
+	(*UserStatus)(nil),            // 17: borgrpc.UserStatus
+	(*borgpb.MachineSpec)(nil),    // 18: borg.MachineSpec
+	(*CopyID)(nil),                // 19: borgrpc.CopyID
 }
 var file_borgrpc_identity_proto_depIdxs = []int32{
 	0,  // 0: borgrpc.RenewResponse.certificate:type_name -> borgrpc.Certificate
-	16, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
+	18, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
 	0,  // 2: borgrpc.JoinResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 3: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 4: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
-	15, // 5: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
-	1,  // 6: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
-	3,  // 7: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
-	5,  // 8: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
-	7,  // 9: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
-	9,  // 10: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
-	11, // 11: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
-	13, // 12: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
-	2,  // 13: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
-	4,  // 14: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
-	6,  // 15: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
-	8,  // 16: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
-	10, // 17: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
-	12, // 18: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
-	14, // 19: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
-	13, // [13:20] is the sub-list for method output_type
-	6,  // [6:13] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	19, // 3: borgrpc.CertifyTaskRequest.copy:type_name -> borgrpc.CopyID
+	0,  // 4: borgrpc.CertifyTaskResponse.certificate:type_name -> borgrpc.Certificate
+	0,  // 5: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
+	0,  // 6: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
+	17, // 7: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
+	1,  // 8: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
+	3,  // 9: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
+	5,  // 10: borgrpc.IdentityService.CertifyTask:input_type -> borgrpc.CertifyTaskRequest
+	7,  // 11: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
+	9,  // 12: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
+	11, // 13: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
+	13, // 14: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
+	15, // 15: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
+	2,  // 16: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
+	4,  // 17: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
+	6,  // 18: borgrpc.IdentityService.CertifyTask:output_type -> borgrpc.CertifyTaskResponse
+	8,  // 19: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
+	10, // 20: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
+	12, // 21: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
+	14, // 22: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
+	16, // 23: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
+	16, // [16:24] is the sub-list for method output_type
+	8,  // [8:16] is the sub-list for method input_type
+	8,  // [8:8] is the sub-list for extension type_name
+	8,  // [8:8] is the sub-list for extension extendee
+	0,  // [0:8] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_identity_proto_init() }
@@ -936,13 +1051,14 @@ func file_borgrpc_identity_proto_init() {
 	if File_borgrpc_identity_proto != nil {
 		return
 	}
+	file_borgrpc_borglet_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_identity_proto_rawDesc), len(file_borgrpc_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,7 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.IdentityService/Renew":         {identity.User, identity.Borglet, identity.Scheduler},
 	"/borgrpc.IdentityService/Join":          {identity.Join},
+	"/borgrpc.IdentityService/CertifyTask":   {identity.Borglet},
 	"/borgrpc.IdentityService/Invite":        {identity.User},
 	"/borgrpc.IdentityService/CertifyMaster": {identity.User},
 	"/borgrpc.IdentityService/GetAuthority":  {identity.Master},
