@@ -48,6 +48,8 @@ var imports = map[string]struct {
 	"borgmaster/duty": {[]string{"borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Which machines a replica polls, and what it makes of the answers.
 	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	// The keys of secrets, which are in no log: the cell must not have them.
+	"borgmaster/cellkey": {nil, []string{"google.golang.org/grpc", "os", "net"}},
 	// The Log in memory: tests now, the Fauxmaster later.
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},

@@ -45,6 +45,8 @@ type Copy struct {
 	endedWallNs int64
 	// Victims that must be gone before it starts; nil: none.
 	wait *waiting
+	// What it says of itself; nil: nothing.
+	note *note
 
 	// Next older copy of the same row.
 	next *Copy

@@ -13,7 +13,9 @@ import (
 //
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
-const BuildFormat = 2
+//
+// Format 3: secrets; what tasks may ask for.
+const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
@@ -43,6 +45,16 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Revoke.user": formatGrants, "borg.Revoke.capability": formatGrants, "borg.Revoke.certificates_wall_ns": formatGrants,
 	"borg.AddToken.hash": formatGrants, "borg.AddToken.name": formatGrants, "borg.AddToken.expires_wall_ns": formatGrants,
 	"borg.UseToken.hash": formatGrants, "borg.UseToken.name": formatGrants,
+
+	"borg.Op.set_secret": FormatSecrets, "borg.Op.delete_secret": FormatSecrets, "borg.Op.reseal_secret": FormatSecrets, "borg.Op.use_cell_key": FormatSecrets,
+	"borg.SetSecret.user": FormatSecrets, "borg.SetSecret.name": FormatSecrets, "borg.SetSecret.version": FormatSecrets, "borg.SetSecret.key_id": FormatSecrets, "borg.SetSecret.sealed": FormatSecrets,
+	"borg.DeleteSecret.user": FormatSecrets, "borg.DeleteSecret.name": FormatSecrets,
+	"borg.ResealSecret.user": FormatSecrets, "borg.ResealSecret.name": FormatSecrets, "borg.ResealSecret.version": FormatSecrets, "borg.ResealSecret.key_id": FormatSecrets, "borg.ResealSecret.sealed": FormatSecrets,
+	"borg.UseCellKey.key_id": FormatSecrets,
+
+	"borg.Op.set_task_note": formatTasks, "borg.Principal.task": formatTasks, "borg.JobSpec.submit_children": formatTasks,
+	"borg.SetTaskNote.user": formatTasks, "borg.SetTaskNote.job": formatTasks, "borg.SetTaskNote.index": formatTasks, "borg.SetTaskNote.attempt": formatTasks,
+	"borg.SetTaskNote.text": formatTasks, "borg.SetTaskNote.annotations": formatTasks,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

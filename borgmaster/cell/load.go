@@ -121,6 +121,10 @@ func (l *loader) record(key, value []byte) error {
 		return l.user(string(k.b), d)
 	case kindToken:
 		return l.token(k.b, d)
+	case kindSecret:
+		return l.secret(string(k.b), d)
+	case kindCellKey:
+		return errors.Join(k.done(), l.cellKey(d))
 	default:
 		return errors.New("it is of a kind that this build does not know")
 	}
@@ -399,6 +403,10 @@ func (l *loader) copy(p *Copy, d *decoder) error {
 	}
 	p.endedWallNs = d.int()
 	ids := l.victims(d)
+	var err error
+	if p.note, err = l.note(d); err != nil {
+		return err
+	}
 	if err := d.done(); err != nil {
 		return err
 	}
