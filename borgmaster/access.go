@@ -38,6 +38,9 @@ func (m *Master) admins() []string {
 // believe it. Users can be revoked; a borglet's certificate is not renewed once
 // its machine has left, and a master's is worth nothing once it is no member.
 func (m *Master) revoked(name identity.Name, issued time.Time) bool {
+	if name.Role == identity.Task {
+		return m.ended(name, issued)
+	}
 	if name.Role != identity.User {
 		return false
 	}
@@ -45,6 +48,23 @@ func (m *Master) revoked(name identity.Name, issued time.Time) bool {
 	m.cfg.Log.View(func(c *cell.Cell) {
 		u := c.User(name.ID)
 		is = u != nil && issued.UnixNano() <= u.RevokedWallNs()
+	})
+	return is
+}
+
+// ended says whether a task died after that. This replica may be behind: a task
+// that it has not heard of, or knows as one that died before, may be alive.
+func (m *Master) ended(task identity.Name, issued time.Time) bool {
+	id, err := cell.ParseTaskID(task.ID)
+	if err != nil {
+		return true
+	}
+	is := false
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if j := c.Job(id.Job); j != nil {
+			t := c.TaskProto(j, id.Index, false)
+			is = t != nil && t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issued.UnixNano()
+		}
 	})
 	return is
 }
@@ -70,8 +90,11 @@ func (m *Master) needsAdmin(caller identity.Name) string {
 // over their own jobs and alloc sets; machines and clocks are for
 // admins; what the cell does by itself is for nobody.
 func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
-	if caller.Role == identity.Master {
+	switch caller.Role {
+	case identity.Master:
 		return permitMaster(op)
+	case identity.Task:
+		return m.permitTask(caller, op)
 	}
 	isAdmin := m.isAdmin(caller)
 	owner, object := "", ""
@@ -88,6 +111,10 @@ func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
+	case *borgpb.Op_DeleteSecret:
+		owner, object = o.DeleteSecret.GetUser(), o.DeleteSecret.GetName()
+	case *borgpb.Op_SetTaskNote:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "what a task says of itself is for that task alone to say")
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
 		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken:
 		if isAdmin {
@@ -114,6 +141,24 @@ func permitMaster(op *borgpb.Op) *borgpb.Refusal {
 		return nil
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "masters ask for this in nobody's name")
+}
+
+// permitTask says what a task may ask for. Whether it may do it to this object,
+// the cell decides, by what it has of the task and its job.
+func (m *Master) permitTask(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+	switch op.GetOp().(type) {
+	case *borgpb.Op_SetTaskNote, *borgpb.Op_SubmitJob, *borgpb.Op_KillJob:
+	case nil:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, "", "the request holds no op")
+	default:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "you are %s: a task may set its own note, and submit and end children of its job if that was granted; nothing else", caller.Words())
+	}
+	var format uint32
+	m.cfg.Log.View(func(c *cell.Cell) { format = c.Format() })
+	if format < cell.FormatTasks {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and tasks may ask for something from format %d on", format, cell.FormatTasks)
+	}
+	return nil
 }
 
 func refusal(kind borgpb.RefusalKind, object, format string, args ...any) *borgpb.Refusal {

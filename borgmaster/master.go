@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/cellkey"
 	"borg/borgmaster/linkshard"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -46,8 +47,10 @@ type Config struct {
 	Identity *identity.Source
 	// The cell's, with which this replica issues certificates. Nil: it issues none.
 	Authority *identity.Authority
-	Log       Log
-	Members   Members
+	// With which it seals and opens secrets. Nil: it keeps none.
+	Keys    *cellkey.Ring
+	Log     Log
+	Members Members
 	// Nil: no checkpoints are handed out.
 	Checkpoints Checkpoints
 	// Nil: the membership cannot be changed.
@@ -100,6 +103,15 @@ type Master struct {
 	followers, loading atomic.Int64
 	// Holds a token while a checkpoint is sent.
 	saving chan struct{}
+	// Held while a secret is set.
+	sealing sync.Mutex
+	// Holds a token while the cell key is rotated.
+	rotating chan struct{}
+	// The last rotation and its answer. Only whoever has the token looks.
+	rotated struct {
+		id   string
+		resp *borgrpc.RotateCellKeyResponse
+	}
 	// Closed when Run ends, so that long streams end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -114,7 +126,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), rotating: make(chan struct{}, 1), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.duty = newDutyLoop(m)
 	m.shard = linkshard.New(linkshard.Config{
@@ -141,6 +153,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterReplicaServiceServer(s, &replicaAPI{m: m})
 	borgrpc.RegisterCheckpointServiceServer(s, &checkpointAPI{m: m})
 	borgrpc.RegisterIdentityServiceServer(s, &identityAPI{m: m})
+	borgrpc.RegisterSecretServiceServer(s, &secretAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams

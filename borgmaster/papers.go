@@ -15,7 +15,7 @@ import (
 )
 
 // CertifyTask gives a borglet what a task on its machine needs to prove who it
-// is. What the borglet says of the task counts for nothing: the copy must be
+// is, and its secrets. What the borglet says of the task counts for nothing: the copy must be
 // current in the cell, and on that machine.
 func (a *identityAPI) CertifyTask(ctx context.Context, req *borgrpc.CertifyTaskRequest) (*borgrpc.CertifyTaskResponse, error) {
 	m := a.m
@@ -24,7 +24,11 @@ func (a *identityAPI) CertifyTask(ctx context.Context, req *borgrpc.CertifyTaskR
 	if err := m.readIndex(ctx); err != nil {
 		return nil, err
 	}
-	task, _, err := m.runsOn(req.GetCopy(), door.Caller(ctx).ID)
+	task, spec, err := m.runsOn(req.GetCopy(), door.Caller(ctx).ID)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := m.open(task.Job.User, spec.GetSecrets())
 	if err != nil {
 		return nil, err
 	}
@@ -33,7 +37,7 @@ func (a *identityAPI) CertifyTask(ctx context.Context, req *borgrpc.CertifyTaskR
 	if err != nil {
 		return nil, err
 	}
-	return &borgrpc.CertifyTaskResponse{Certificate: cert}, nil
+	return &borgrpc.CertifyTaskResponse{Certificate: cert, Secrets: secrets}, nil
 }
 
 // runsOn finds the task of a copy that is current and on that machine.

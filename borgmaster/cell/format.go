@@ -52,9 +52,9 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.ResealSecret.user": FormatSecrets, "borg.ResealSecret.name": FormatSecrets, "borg.ResealSecret.version": FormatSecrets, "borg.ResealSecret.key_id": FormatSecrets, "borg.ResealSecret.sealed": FormatSecrets,
 	"borg.UseCellKey.key_id": FormatSecrets,
 
-	"borg.Op.set_task_note": formatTasks, "borg.Principal.task": formatTasks, "borg.JobSpec.submit_children": formatTasks,
-	"borg.SetTaskNote.user": formatTasks, "borg.SetTaskNote.job": formatTasks, "borg.SetTaskNote.index": formatTasks, "borg.SetTaskNote.attempt": formatTasks,
-	"borg.SetTaskNote.text": formatTasks, "borg.SetTaskNote.annotations": formatTasks,
+	"borg.Op.set_task_note": FormatTasks, "borg.Principal.task": FormatTasks, "borg.JobSpec.submit_children": FormatTasks,
+	"borg.SetTaskNote.user": FormatTasks, "borg.SetTaskNote.job": FormatTasks, "borg.SetTaskNote.index": FormatTasks, "borg.SetTaskNote.attempt": FormatTasks,
+	"borg.SetTaskNote.text": FormatTasks, "borg.SetTaskNote.annotations": FormatTasks,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

@@ -236,7 +236,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	}
 	s.MaxFailures = uint32(r.IntN(3))
 	// Of what a walk of an earlier format submits, nothing may be refused for it.
-	s.SubmitChildren = g.c.format >= formatTasks && g.one(3)
+	s.SubmitChildren = g.c.format >= FormatTasks && g.one(3)
 	if g.one(4) {
 		s.MaxPerMachine, s.MaxPerRack = uint32(r.IntN(3)), uint32(r.IntN(4))
 	}

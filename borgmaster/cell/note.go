@@ -8,8 +8,8 @@ import (
 	"borg/proto/borgpb"
 )
 
-// formatTasks is the format in which tasks began to ask for something.
-const formatTasks = 3
+// FormatTasks is the format in which tasks began to ask for something.
+const FormatTasks = 3
 
 // note is what a copy says of itself (paper §2.6: a task's status string). It
 // goes with the copy.
@@ -161,7 +161,7 @@ func (e *encoder) note(n *note) {
 
 // note reads what encoder.note writes, to the end of the record.
 func (l *loader) note(d *decoder) (*note, error) {
-	if l.c.format < formatTasks || !d.more() {
+	if l.c.format < FormatTasks || !d.more() {
 		return nil, nil
 	}
 	n := &note{text: d.str(), annotations: d.strs()}

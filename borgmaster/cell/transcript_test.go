@@ -312,7 +312,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0), Secrets: s.list("secrets"),
 		},
 		SubmitChildren: s.has("submit-children"),
-		MaxFailures: uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
+		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
 		StartAfter: s.list("after"), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
 		MaxRunning: uint32(s.num("max-running", 0)),
 		Update:     &borgpb.UpdatePolicy{BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0))},

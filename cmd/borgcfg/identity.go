@@ -108,7 +108,7 @@ func orNone(list []string) string {
 // what belongs to the cell.
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "diff", "whoami", "list"}
-	ownVerbs   = []string{"up", "update", "resize", "down"}
+	ownVerbs   = []string{"up", "update", "resize", "down", "secret"}
 	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint"}
 )
 

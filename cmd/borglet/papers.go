@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -58,6 +59,9 @@ func (i *issuer) Issue(ctx context.Context, id borglet.ID) (*borglet.Papers, err
 	files, err := papersOf(c, cert.GetMasters())
 	if err != nil {
 		return nil, err
+	}
+	for _, s := range resp.GetSecrets() {
+		files[filepath.Join(borglet.SecretPapers, s.GetName())] = s.GetValue()
 	}
 	return &borglet.Papers{Files: files, RenewAt: c.RenewAt()}, nil
 }

@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc"
 
 	"borg/borgmaster"
+	"borg/borgmaster/cellkey"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/cli"
@@ -58,6 +59,7 @@ type server struct {
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
+	keys      *cellkey.Ring
 	// base is logger without cell and replica.
 	base, logger *slog.Logger
 	replica      *replica.Replica
@@ -118,6 +120,9 @@ func (s *server) identify() error {
 	if s.authority, err = readAuthority(s.dir, id.CellName); err != nil {
 		return err
 	}
+	if s.keys, err = readKeys(s.dir); err != nil {
+		return err
+	}
 	s.source, err = s.authority.Source(identity.Name{Cell: id.CellName, Role: identity.Master, ID: strconv.FormatUint(id.Replica, 10)}, time.Now(), identity.Life)
 	if err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)
@@ -160,7 +165,7 @@ func (s *server) open() error {
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica,
-		Identity: s.source, Authority: s.authority, FirstAdmin: s.identity.Admin,
+		Identity: s.source, Authority: s.authority, Keys: s.keys, FirstAdmin: s.identity.Admin,
 		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {

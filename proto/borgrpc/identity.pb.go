@@ -339,7 +339,9 @@ func (x *CertifyTaskRequest) GetPublicKey() []byte {
 type CertifyTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Never absent.
-	Certificate   *Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	Certificate *Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// Those that the copy's spec names.
+	Secrets       []*Secret `protobuf:"bytes,2,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +379,13 @@ func (*CertifyTaskResponse) Descriptor() ([]byte, []int) {
 func (x *CertifyTaskResponse) GetCertificate() *Certificate {
 	if x != nil {
 		return x.Certificate
+	}
+	return nil
+}
+
+func (x *CertifyTaskResponse) GetSecrets() []*Secret {
+	if x != nil {
+		return x.Secrets
 	}
 	return nil
 }
@@ -624,7 +633,9 @@ func (*GetAuthorityRequest) Descriptor() ([]byte, []int) {
 type GetAuthorityResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// PEM: the private key and all certificates.
-	Authority     []byte `protobuf:"bytes,1,opt,name=authority,proto3" json:"authority,omitempty"`
+	Authority []byte `protobuf:"bytes,1,opt,name=authority,proto3" json:"authority,omitempty"`
+	// The keys of secrets, as in the file of a replica; empty: it has none.
+	CellKeys      []byte `protobuf:"bytes,2,opt,name=cell_keys,json=cellKeys,proto3" json:"cell_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -662,6 +673,13 @@ func (*GetAuthorityResponse) Descriptor() ([]byte, []int) {
 func (x *GetAuthorityResponse) GetAuthority() []byte {
 	if x != nil {
 		return x.Authority
+	}
+	return nil
+}
+
+func (x *GetAuthorityResponse) GetCellKeys() []byte {
+	if x != nil {
+		return x.CellKeys
 	}
 	return nil
 }
@@ -919,7 +937,7 @@ var File_borgrpc_identity_proto protoreflect.FileDescriptor
 
 const file_borgrpc_identity_proto_rawDesc = "" +
 	"\n" +
-	"\x16borgrpc/identity.proto\x12\aborgrpc\x1a\x14borgpb/machine.proto\x1a\x15borgrpc/borglet.proto\"k\n" +
+	"\x16borgrpc/identity.proto\x12\aborgrpc\x1a\x14borgpb/machine.proto\x1a\x15borgrpc/borglet.proto\x1a\x14borgrpc/secret.proto\"k\n" +
 	"\vCertificate\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12 \n" +
 	"\vauthorities\x18\x02 \x03(\fR\vauthorities\x12\x18\n" +
@@ -938,9 +956,10 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"\x12CertifyTaskRequest\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x02 \x01(\fR\tpublicKey\"M\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\"x\n" +
 	"\x13CertifyTaskResponse\x126\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"B\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\x12)\n" +
+	"\asecrets\x18\x02 \x03(\v2\x0f.borgrpc.SecretR\asecrets\"B\n" +
 	"\rInviteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -953,9 +972,10 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"public_key\x18\x02 \x01(\fR\tpublicKey\"O\n" +
 	"\x15CertifyMasterResponse\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"\x15\n" +
-	"\x13GetAuthorityRequest\"4\n" +
+	"\x13GetAuthorityRequest\"Q\n" +
 	"\x14GetAuthorityResponse\x12\x1c\n" +
-	"\tauthority\x18\x01 \x01(\fR\tauthority\"\x0f\n" +
+	"\tauthority\x18\x01 \x01(\fR\tauthority\x12\x1b\n" +
+	"\tcell_keys\x18\x02 \x01(\fR\bcellKeys\"\x0f\n" +
 	"\rWhoAmIRequest\"`\n" +
 	"\x0eWhoAmIResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
@@ -1013,6 +1033,7 @@ var file_borgrpc_identity_proto_goTypes = []any{
 	(*UserStatus)(nil),            // 17: borgrpc.UserStatus
 	(*borgpb.MachineSpec)(nil),    // 18: borg.MachineSpec
 	(*CopyID)(nil),                // 19: borgrpc.CopyID
+	(*Secret)(nil),                // 20: borgrpc.Secret
 }
 var file_borgrpc_identity_proto_depIdxs = []int32{
 	0,  // 0: borgrpc.RenewResponse.certificate:type_name -> borgrpc.Certificate
@@ -1020,30 +1041,31 @@ var file_borgrpc_identity_proto_depIdxs = []int32{
 	0,  // 2: borgrpc.JoinResponse.certificate:type_name -> borgrpc.Certificate
 	19, // 3: borgrpc.CertifyTaskRequest.copy:type_name -> borgrpc.CopyID
 	0,  // 4: borgrpc.CertifyTaskResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 5: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 6: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
-	17, // 7: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
-	1,  // 8: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
-	3,  // 9: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
-	5,  // 10: borgrpc.IdentityService.CertifyTask:input_type -> borgrpc.CertifyTaskRequest
-	7,  // 11: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
-	9,  // 12: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
-	11, // 13: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
-	13, // 14: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
-	15, // 15: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
-	2,  // 16: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
-	4,  // 17: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
-	6,  // 18: borgrpc.IdentityService.CertifyTask:output_type -> borgrpc.CertifyTaskResponse
-	8,  // 19: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
-	10, // 20: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
-	12, // 21: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
-	14, // 22: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
-	16, // 23: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
-	16, // [16:24] is the sub-list for method output_type
-	8,  // [8:16] is the sub-list for method input_type
-	8,  // [8:8] is the sub-list for extension type_name
-	8,  // [8:8] is the sub-list for extension extendee
-	0,  // [0:8] is the sub-list for field type_name
+	20, // 5: borgrpc.CertifyTaskResponse.secrets:type_name -> borgrpc.Secret
+	0,  // 6: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
+	0,  // 7: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
+	17, // 8: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
+	1,  // 9: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
+	3,  // 10: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
+	5,  // 11: borgrpc.IdentityService.CertifyTask:input_type -> borgrpc.CertifyTaskRequest
+	7,  // 12: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
+	9,  // 13: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
+	11, // 14: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
+	13, // 15: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
+	15, // 16: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
+	2,  // 17: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
+	4,  // 18: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
+	6,  // 19: borgrpc.IdentityService.CertifyTask:output_type -> borgrpc.CertifyTaskResponse
+	8,  // 20: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
+	10, // 21: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
+	12, // 22: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
+	14, // 23: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
+	16, // 24: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
+	17, // [17:25] is the sub-list for method output_type
+	9,  // [9:17] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_identity_proto_init() }
@@ -1052,6 +1074,7 @@ func file_borgrpc_identity_proto_init() {
 		return
 	}
 	file_borgrpc_borglet_proto_init()
+	file_borgrpc_secret_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

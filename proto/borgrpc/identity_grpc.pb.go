@@ -52,7 +52,7 @@ type IdentityServiceClient interface {
 	// GetAuthority hands the cell's authority to a member that does not have it.
 	// For masters.
 	GetAuthority(ctx context.Context, in *GetAuthorityRequest, opts ...grpc.CallOption) (*GetAuthorityResponse, error)
-	// WhoAmI tells a user what he is to the cell.
+	// WhoAmI tells a user, or a task, what he is to the cell.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// ListUsers tells which users the cell knows of, by name: those who were
 	// granted or revoked something.
@@ -170,7 +170,7 @@ type IdentityServiceServer interface {
 	// GetAuthority hands the cell's authority to a member that does not have it.
 	// For masters.
 	GetAuthority(context.Context, *GetAuthorityRequest) (*GetAuthorityResponse, error)
-	// WhoAmI tells a user what he is to the cell.
+	// WhoAmI tells a user, or a task, what he is to the cell.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// ListUsers tells which users the cell knows of, by name: those who were
 	// granted or revoked something.

@@ -403,7 +403,10 @@ type RotateCellKeyRequest struct {
 	// As in Op.
 	Command string `protobuf:"bytes,1,opt,name=command,proto3" json:"command,omitempty"`
 	// As in Op.
-	Reason        string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Made by the client, the same for all tries: each gets the answer of the
+	// first.
+	RequestId     string `protobuf:"bytes,3,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -448,6 +451,13 @@ func (x *RotateCellKeyRequest) GetCommand() string {
 func (x *RotateCellKeyRequest) GetReason() string {
 	if x != nil {
 		return x.Reason
+	}
+	return ""
+}
+
+func (x *RotateCellKeyRequest) GetRequestId() string {
+	if x != nil {
+		return x.RequestId
 	}
 	return ""
 }
@@ -654,10 +664,12 @@ const file_borgrpc_secret_proto_rawDesc = "" +
 	"\x06key_id\x18\x05 \x01(\tR\x05keyId\"2\n" +
 	"\x06Secret\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value\"H\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"g\n" +
 	"\x14RotateCellKeyRequest\x12\x18\n" +
 	"\acommand\x18\x01 \x01(\tR\acommand\x12\x16\n" +
-	"\x06reason\x18\x02 \x01(\tR\x06reason\"x\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"request_id\x18\x03 \x01(\tR\trequestId\"x\n" +
 	"\x15RotateCellKeyResponse\x12\x15\n" +
 	"\x06key_id\x18\x01 \x01(\tR\x05keyId\x12\x16\n" +
 	"\x06sealed\x18\x02 \x01(\rR\x06sealed\x12\x18\n" +

@@ -93,6 +93,7 @@ func TestMatrix(t *testing.T) {
 	borgrpc.RegisterReplicaServiceServer(s, borgrpc.UnimplementedReplicaServiceServer{})
 	borgrpc.RegisterRaftServiceServer(s, borgrpc.UnimplementedRaftServiceServer{})
 	borgrpc.RegisterIdentityServiceServer(s, borgrpc.UnimplementedIdentityServiceServer{})
+	borgrpc.RegisterSecretServiceServer(s, borgrpc.UnimplementedSecretServiceServer{})
 	borgrpc.RegisterBorgletServiceServer(s, borgrpc.UnimplementedBorgletServiceServer{})
 	l, err := door.Listen("127.0.0.1:0")
 	if err != nil {
