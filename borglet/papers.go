@@ -57,8 +57,10 @@ const (
 	renewEvery = time.Second
 	// reissueAfter is the wait after papers that were not to be had.
 	reissueAfter = 30 * time.Second
-	// maxIssueFailures ends a round of renewals: the masters are away.
+	// maxIssueFailures ends a round of renewals, and the next one begins after
+	// awayPause: the masters are away.
 	maxIssueFailures = 3
+	awayPause        = 10 * time.Second
 )
 
 // papers keeps the papers of the copies that live, in memory:
@@ -205,31 +207,46 @@ func (p *papers) run(ctx context.Context, begun func() map[ID]bool) {
 	if p == nil {
 		return
 	}
-	ticker := time.NewTicker(renewEvery)
-	defer ticker.Stop()
+	timer := time.NewTimer(renewEvery)
+	defer timer.Stop()
 	for {
 		select {
-		case <-ticker.C:
+		case <-timer.C:
 		case <-ctx.Done():
 			return
 		}
-		failures := 0
-		for _, id := range p.whoIsDue(begun()) {
-			one, cancel := context.WithTimeout(ctx, issueBound)
-			err := p.issue(one, id)
-			cancel()
-			if ctx.Err() != nil {
-				return
-			}
-			if err == nil {
-				continue
-			}
-			p.log.Warn("papers cannot be renewed; tried again", "attempt", id.Attempt, "job", id.JobUID, "index", id.Index, "err", err)
-			if failures++; failures == maxIssueFailures {
-				break
-			}
+		failures, err := p.renew(ctx, p.whoIsDue(begun()))
+		if ctx.Err() != nil {
+			return
+		}
+		if err != nil {
+			p.log.Warn("papers cannot be renewed; tried again", "copies", failures, "err", err)
+		}
+		if failures == maxIssueFailures {
+			timer.Reset(awayPause)
+		} else {
+			timer.Reset(renewEvery)
 		}
 	}
+}
+
+// renew makes one round, and says how many failed and what was said first.
+func (p *papers) renew(ctx context.Context, due []ID) (failures int, first error) {
+	for _, id := range due {
+		one, cancel := context.WithTimeout(ctx, issueBound)
+		err := p.issue(one, id)
+		cancel()
+		if err == nil {
+			continue
+		}
+		if first == nil {
+			first = fmt.Errorf("copy %s: %w", id, err)
+		}
+		if failures++; failures == maxIssueFailures || ctx.Err() != nil {
+			return failures, first
+		}
+	}
+	return failures, first
 }
 
 func (p *papers) whoIsDue(begun map[ID]bool) []ID {

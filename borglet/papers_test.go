@@ -2,6 +2,8 @@ package borglet
 
 import (
 	"context"
+	"crypto/rand"
+	"crypto/x509"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,9 +12,12 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -185,4 +190,71 @@ func TestPapersHaveNamesOfFiles(t *testing.T) {
 			t.Errorf("a file %q was written", odd)
 		}
 	}
+}
+
+// authorityIssuer gives papers as a master would, when one answers.
+type authorityIssuer struct {
+	ca   *identity.Authority
+	away atomic.Bool
+	n    atomic.Int64
+}
+
+func (a *authorityIssuer) Issue(_ context.Context, id ID) (*Papers, error) {
+	if a.away.Load() {
+		return nil, errors.New("nobody answers")
+	}
+	a.n.Add(1)
+	c, err := a.ca.Certify(identity.Name{Cell: "test", Role: identity.Task, ID: fmt.Sprintf("alice/web/%d", id.Index)}, time.Now(), identity.Life)
+	if err != nil {
+		return nil, err
+	}
+	whole, err := c.Encode()
+	return &Papers{Files: map[string][]byte{IdentityPaper: whole}, RenewAt: c.RenewAt()}, err
+}
+
+// TestTwoDaysOfPapers: for 48 hours, of which the masters are away for 25 minutes
+// of each hour, whoever opens a task's certificate finds one that is good.
+func TestTwoDaysOfPapers(t *testing.T) {
+	dir := t.TempDir()
+	synctest.Test(t, func(t *testing.T) {
+		ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+		if err != nil {
+			t.Fatal(err)
+		}
+		issuer := &authorityIssuer{ca: ca}
+		p := papersUnderTest(t, dir, issuer)
+		begun := map[ID]bool{}
+		for i := range uint32(5) {
+			id := ID{"1-5-0", i, 1}
+			if err := p.before(id, "a task", nil); err != nil {
+				t.Fatal(err)
+			}
+			begun[id] = true
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		var running sync.WaitGroup
+		running.Go(func() { p.run(ctx, func() map[ID]bool { return begun }) })
+		looks := 0
+		for minute := range 48 * 60 {
+			issuer.away.Store(minute%60 >= 35)
+			time.Sleep(time.Minute)
+			for id := range begun {
+				c, err := identity.ReadCredential(filepath.Join(p.path(id), currentPapers, IdentityPaper))
+				if err != nil {
+					t.Fatalf("minute %d: %v", minute, err)
+				}
+				leaf := c.TLS().Leaf
+				if _, err := c.Trust.Verify([]*x509.Certificate{leaf}, identity.ToCall, time.Now()); err != nil || c.Expired(time.Now()) {
+					t.Fatalf("minute %d: copy %s: %v, until %v", minute, id, err, c.Expires())
+				}
+				looks++
+			}
+		}
+		cancel()
+		running.Wait()
+		if n := issuer.n.Load(); n < 5*48 || n > 5*48*3 {
+			t.Errorf("%d certificates in 48 hours for 5 tasks, want about two an hour for each", n)
+		}
+		t.Logf("looked %d times; %d certificates", looks, issuer.n.Load())
+	})
 }

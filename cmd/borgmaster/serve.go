@@ -128,6 +128,9 @@ func (s *server) identify() error {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
 	s.logger = s.base.With("cell", id.CellName, "replica", id.Replica)
+	if len(s.keys.IDs()) == 0 {
+		s.logger.Warn("this replica has no cell key and can keep no secrets; an admin makes one for all: borgcfg secret rotate-key")
+	}
 	s.runDir = s.flags.String("run-dir")
 	if s.runDir == "" {
 		s.runDir = cli.RunDir(id.CellName, strconv.FormatUint(id.Replica, 10))
