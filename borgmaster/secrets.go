@@ -219,7 +219,8 @@ func (m *Master) rotate(ctx context.Context, caller identity.Name, req *borgrpc.
 		return m.cfg.Log.Propose(ctx, op)
 	}
 	current, stale := m.sealedOtherwise(keys)
-	if len(stale) == 0 {
+	// A key that was lost is no reason to be without one.
+	if len(stale) == 0 || !slices.Contains(keys.IDs(), current) {
 		if current, err = m.takeNewKey(ctx, keys, current, propose); err != nil {
 			return nil, err
 		}
@@ -294,9 +295,11 @@ func (m *Master) takeNewKey(ctx context.Context, keys *cellkey.Ring, current str
 }
 
 // sealAnew seals secrets with the key in use. One that was set or deleted
-// meanwhile is left.
+// meanwhile is left; those that cannot be opened here are an error when all
+// others are done.
 func (m *Master) sealAnew(keys *cellkey.Ring, current string, stale []cellkey.Of, propose func(*borgpb.Op) (*borgpb.Result, error)) (uint32, error) {
 	done := uint32(0)
+	var lost []string
 	for _, of := range stale {
 		var keyID string
 		var sealed []byte
@@ -309,6 +312,11 @@ func (m *Master) sealAnew(keys *cellkey.Ring, current string, stale []cellkey.Of
 			continue
 		}
 		value, err := keys.Open(keyID, of, sealed)
+		var unknown *cellkey.UnknownKeyError
+		if errors.As(err, &unknown) {
+			lost = append(lost, of.User+"/"+of.Name)
+			continue
+		}
 		if err != nil {
 			return done, m.keyError(err)
 		}
@@ -328,6 +336,12 @@ func (m *Master) sealAnew(keys *cellkey.Ring, current string, stale []cellkey.Of
 		default:
 			return done, refusalError(r)
 		}
+	}
+	if n := len(lost); n > 0 {
+		const some = 5
+		words := strings.Join(lost[:min(n, some)], ", ")
+		return done, status.Errorf(codes.FailedPrecondition, "secrets are kept with key %s from now on, but %d of them are sealed with keys that replica %d does not have (%s): "+
+			"copy cell-keys.json from a replica that has them, start this one anew and rotate again; or set these secrets anew", current, n, m.cfg.Replica, words)
 	}
 	return done, nil
 }

@@ -262,6 +262,25 @@ func TestReplicaWithoutKeys(t *testing.T) {
 	if !slices.Equal(rings[0].IDs(), rings[1].IDs()) {
 		t.Errorf("the replicas have %v and %v", rings[0].IDs(), rings[1].IDs())
 	}
+	// Lost with secrets sealed: those are set anew.
+	for _, ring := range rings {
+		if err := ring.Change(nil, ring.IDs()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rotate := func() error {
+		_, err := tc.secrets(1, "root").RotateCellKey(t.Context(), &borgrpc.RotateCellKeyRequest{})
+		return err
+	}
+	if err := rotate(); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "alice/db") || !strings.Contains(err.Error(), "set these secrets anew") {
+		t.Errorf("the key of a secret is lost: %v, want which, and what to do", err)
+	}
+	if r, err := tc.setSecret(1, "alice", "alice", "db", "y"); err != nil || r.Refusal != nil || r.Version != 2 {
+		t.Errorf("set anew: %v, %v", r, err)
+	}
+	if err := rotate(); err != nil {
+		t.Errorf("after that: %v", err)
+	}
 }
 
 // TestWhatATaskMayDo: with the certificate of a task, against real masters.
