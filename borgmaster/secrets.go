@@ -23,6 +23,8 @@ import (
 const (
 	// keyShareTimeout bounds how long another replica may take to keep a key.
 	keyShareTimeout = 5 * time.Second
+	// keyShareTries bounds how often one that cannot be reached is tried.
+	keyShareTries = 5
 	// maxSealRounds bounds how often a rotation looks for secrets that were set
 	// with the old key meanwhile.
 	maxSealRounds = 3
@@ -367,17 +369,35 @@ func (m *Master) tellKeys(ctx context.Context, req *borgrpc.ChangeCellKeysReques
 		if member.Id == m.cfg.Replica {
 			continue
 		}
-		conn, err := m.replicaConn(member.Id)
-		if err == nil {
-			call, cancel := context.WithTimeout(ctx, keyShareTimeout)
-			_, err = borgrpc.NewSecretServiceClient(conn).ChangeCellKeys(call, req)
-			cancel()
-		}
-		if err != nil {
+		if err := m.tellKeysTo(ctx, member.Id, req); err != nil {
 			untold = append(untold, fmt.Sprintf("replica %d: %s", member.Id, door.Reason(err)))
 		}
 	}
 	return untold
+}
+
+// tellKeysTo tries a few times: one that is only slow to take a connection must
+// not keep the key from all.
+func (m *Master) tellKeysTo(ctx context.Context, replica uint64, req *borgrpc.ChangeCellKeysRequest) (err error) {
+	for range keyShareTries {
+		var conn *grpc.ClientConn
+		if conn, err = m.replicaConn(replica); err != nil {
+			return err
+		}
+		call, cancel := context.WithTimeout(ctx, keyShareTimeout)
+		_, err = borgrpc.NewSecretServiceClient(conn).ChangeCellKeys(call, req)
+		cancel()
+		if status.Code(err) != codes.Unavailable || ctx.Err() != nil {
+			return err
+		}
+		pause := time.NewTimer(electionRetry)
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+		}
+		pause.Stop()
+	}
+	return err
 }
 
 // ChangeCellKeys is called by the elected master. A key that anything is sealed

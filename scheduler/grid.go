@@ -40,9 +40,11 @@ type grid struct {
 	// for another name.
 	racks, powers domainNames
 
-	// devices are the names in use; deviceFree is by view, device, slot.
+	// devices are the names in use; deviceFree is by view, device, slot, and
+	// singles by device and slot.
 	devices    []string
 	deviceFree [numViews][][]int64
+	singles    [][]single
 
 	// facts are the hard and soft constraints in use, by content; statics are
 	// the sets of them that tasks have.
@@ -150,6 +152,9 @@ func (g *grid) rebuild() {
 			g.deviceFree[v][d] = make([]int64, n)
 		}
 	}
+	for d := range g.singles {
+		g.singles[d] = make([]single, n)
+	}
 	g.whole = make([]whole, n)
 	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
@@ -168,6 +173,10 @@ func (g *grid) describe(t *site) {
 	capacity := m.Capacity()
 	g.whole[i] = whole{capacity.CPUMilli, capacity.MemBytes}
 	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
+	for _, d := range capacity.Devices {
+		// Scores see the devices of machines, whether anybody asks for them or not.
+		g.device(d.Name)
+	}
 	g.usable.set(i, m.Up() && !m.Draining())
 	g.tainted.set(i, len(m.Taints()) > 0)
 	old := g.domains[i]
@@ -182,6 +191,7 @@ func (g *grid) describe(t *site) {
 	}
 	for _, s := range g.statics {
 		s.fits.set(i, g.meets(s, t))
+		s.advise(t, len(g.sites.walk))
 	}
 	g.read(t)
 	// Its capacity may be another, and soft constraints hold that did not.
@@ -216,12 +226,17 @@ func (g *grid) read(t *site) {
 			g.deviceFree[v][d][t.slot] = free.Device(name)
 		}
 	}
+	g.readSingles(t)
 	g.gauge(t.slot)
 }
 
 // take is what read would do after a promise of the machine's own room.
-func (g *grid) take(t *site, res *cell.Resources) {
+func (g *grid) take(t *site, limits, reserved *cell.Resources) {
 	for v := range numViews {
+		res := reserved
+		if v == viewProd {
+			res = limits
+		}
 		r := &g.rows[v][t.slot]
 		r.cpuMilli -= res.CPUMilli
 		r.memBytes -= res.MemBytes
@@ -229,8 +244,11 @@ func (g *grid) take(t *site, res *cell.Resources) {
 		r.diskBytesPerS -= res.DiskBytesPerS
 		r.ports -= res.Ports
 		for _, d := range res.Devices {
-			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Count
+			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Milli
 		}
+	}
+	if len(t.promised.Devices) > 0 {
+		g.readSingles(t)
 	}
 	g.gauge(t.slot)
 }
@@ -280,6 +298,7 @@ func (g *grid) device(name string) int {
 		column := make([]int64, len(g.sites.walk))
 		g.deviceFree[v] = append(g.deviceFree[v], column)
 	}
+	g.singles = append(g.singles, make([]single, len(g.sites.walk)))
 	for _, t := range g.sites.walk {
 		g.read(t)
 	}
@@ -340,7 +359,11 @@ func (g *grid) fact(k *borgpb.Constraint) *fact {
 type static struct {
 	hard        []*borgpb.Constraint
 	tolerations []*borgpb.Toleration
-	fits        bitset
+	// crashed is the machine that a task is kept away from; empty: none.
+	crashed string
+	fits    bitset
+	// shunned are the slots whose taints advise against them; nil: none.
+	shunned bitset
 }
 
 // meets makes the test of s on one machine.
@@ -350,26 +373,27 @@ func (g *grid) meets(s *static, t *site) bool {
 			return false
 		}
 	}
-	return tolerates(s.tolerations, t.machine)
+	return t.name != s.crashed && cell.Untolerated(s.tolerations, t.machine) == nil
 }
 
-func tolerates(tolerations []*borgpb.Toleration, m *cell.Machine) bool {
-	taints := m.Taints()
-	for i := range taints {
-		if !tolerated(tolerations, &taints[i]) {
-			return false
-		}
+// advise notes whether the taints of a machine advise against it.
+func (s *static) advise(t *site, slots int) {
+	is := cell.Shunned(s.tolerations, t.machine)
+	if s.shunned == nil && is {
+		s.shunned = newBitset(slots)
 	}
-	return true
+	if s.shunned != nil {
+		s.shunned.set(t.slot, is)
+	}
 }
 
-// static returns where hard constraints hold and taints are tolerated; key is
-// their content.
-func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borgpb.Toleration) *static {
+// static returns where w's hard constraints hold and its tolerations suffice;
+// key is their content.
+func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 	if s := g.statics[string(key)]; s != nil {
 		return s
 	}
-	s := &static{hard: hard, tolerations: tolerations, fits: newBitset(len(g.sites.walk))}
+	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, fits: newBitset(len(g.sites.walk))}
 	g.all(s.fits)
 	for _, k := range hard {
 		for i, word := range g.fact(k).holds {
@@ -381,7 +405,12 @@ func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borg
 		if i < 0 {
 			break
 		}
-		s.fits.set(i, tolerates(tolerations, g.sites.walk[i].machine))
+		t := g.sites.walk[i]
+		s.fits.set(i, cell.Untolerated(s.tolerations, t.machine) == nil)
+		s.advise(t, len(g.sites.walk))
+	}
+	if t := g.sites.byName[s.crashed]; t != nil && t.slot >= 0 {
+		s.fits.set(t.slot, false)
 	}
 	g.statics[string(key)] = s
 	return s

@@ -56,7 +56,11 @@ func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
 			free = free.Sub(a.Held(v == viewProd))
 		}
 		if promised != nil {
-			free = free.Sub(promised.promised)
+			if view(v) == viewProd {
+				free = free.Sub(promised.limits)
+			} else {
+				free = free.Sub(promised.reserved)
+			}
 		}
 		r.free[v][i] = row{free.CPUMilli, free.MemBytes, free.DiskBytes, free.DiskBytesPerS, free.Ports}
 	}
@@ -147,6 +151,9 @@ func (f *search) allocPoints(w *want, m *cell.Machine, a *cell.Alloc, free *row)
 		if cell.Holds(k, m) {
 			points += softPoints
 		}
+	}
+	if cell.Shunned(w.tolerations(), m) {
+		points -= softPoints
 	}
 	return points
 }

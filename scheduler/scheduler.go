@@ -33,12 +33,16 @@ type Scheduler struct {
 	renumbered bool
 	stats      Stats
 	// dry: nothing goes into a log, and what the copy says of places does not
-	// count; see Pack.
-	dry bool
+	// count; see Pack. What tasks hold in the view of others is then as reserved
+	// says, if it is given.
+	dry      bool
+	reserved Reserved
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.
 	stirred bool
+	// waitsForTime: in the present pass something was found to wait for time.
+	waitsForTime bool
 
 	// ready are batches of the last pass that were not handed out yet.
 	ready []readyBatch
@@ -144,6 +148,10 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			continue
 		}
 		s.stirred = true
+		if e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT {
+			// Machines may be read by other rules.
+			s.renumbered = true
+		}
 		switch e.ObjectKind {
 		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
 			s.observeMachine(c, e)
@@ -448,6 +456,9 @@ func (s *Scheduler) emit(p *pass, more bool) {
 func opBytes(a *borgpb.Assignment) int {
 	// Each field has a tag and a length or a number beside its text.
 	n := 48 + len(a.Uid) + len(a.Machine) + len(a.Alloc) + 3*len(a.Ports)
+	for _, g := range a.Devices {
+		n += 8 + len(g.Name) + 3*len(g.Numbers)
+	}
 	for _, v := range a.Victims {
 		n += 32 + len(v.JobUid)
 	}

@@ -122,6 +122,12 @@ func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bo
 			points += softPoints
 		}
 	}
+	if len(g.devices) > 0 {
+		points += g.devicePoints(c, i, freeCPU, freeMem, cpu, mem)
+	}
+	if c.static.shunned != nil && c.static.shunned.has(i) {
+		points -= softPoints
+	}
 	// A share is rounded down, by less than two points.
 	sure = c.slim && (c.cpu == 0 || freeCPU >= cpu+2) && (c.mem == 0 || freeMem >= mem+2)
 	return points, sure

@@ -18,16 +18,18 @@ import (
 // line:
 //
 //	cell [enough=N] [batch=N] [name=S]    a new, empty cell and its scheduler
-//	machine NAME cpu=N mem=SIZE [attr=k=v,...] [ports=A-B] [taint=k=v]
+//	machine NAME cpu=N mem=SIZE [gpu=N] [attr=k=v,...] [ports=A-B] [taint=k=v]
 //	set MACHINE k=v,...                   attributes
+//	taint MACHINE KEY[=VALUE][:evict|:prefer-not]
+//	untaint MACHINE KEY
 //	drain|undrain|down|up|remove MACHINE
-//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [priority=N] [kind=batch]
+//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [gpu=N] [priority=N] [kind=batch]
 //	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never]
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
 //	kill|kill-allocs USER/NAME
 //	resize USER/NAME n=N
-//	finish TASK                           its borglet says that it ended well
+//	finish|fail TASK                      its borglet says that it ended well, or not
 //	catch-up                              the copy takes in the log
 //	pass                                  one pass; what it decided
 //	send                                  the oldest batch goes into the log
@@ -131,9 +133,15 @@ func (o options) has(key string) bool {
 }
 
 func (o options) resources() *borgpb.Resources {
-	return &borgpb.Resources{
+	r := &borgpb.Resources{
 		CpuMilli: o.milli("cpu"), MemBytes: o.number("mem", 0), DiskBytes: o.number("disk", 0),
 	}
+	if n := o.milli("gpu"); n >= 1000 {
+		r.Devices = map[string]int64{"gpu": n / 1000}
+	} else if n > 0 {
+		r.DeviceMilli = map[string]int64{"gpu": n}
+	}
+	return r
 }
 
 func constraints(words []string, soft bool) []*borgpb.Constraint {
@@ -172,6 +180,7 @@ func (o options) jobSpec() *borgpb.JobSpec {
 	}
 	if o.words["kind"] == "batch" {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
+		spec.MaxFailures = uint32(o.number("failures", 0))
 	}
 	spec.Gang = o.has("gang")
 	if o.has("never") {
@@ -188,14 +197,14 @@ func (o options) jobSpec() *borgpb.JobSpec {
 
 func (o options) machineSpec() *borgpb.MachineSpec {
 	spec := machineSpec(o.milli("cpu"), o.number("mem", 0), o.list("attr")...)
+	spec.Capacity.Devices = o.resources().Devices
 	if a, b, ok := strings.Cut(o.words["ports"], "-"); ok {
 		first, _ := strconv.Atoi(a)
 		last, _ := strconv.Atoi(b)
 		spec.PortFirst, spec.PortLast = uint32(first), uint32(last)
 	}
 	for _, w := range o.list("taint") {
-		k, v, _ := strings.Cut(w, "=")
-		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: k, Value: v})
+		spec.Taints = append(spec.Taints, readTaint(w))
 	}
 	return spec
 }
@@ -213,6 +222,14 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return ""
 	case "machine":
 		return refusalText(tr.do(addMachine(o.name, o.machineSpec())))
+	case "taint", "untaint":
+		set := &borgpb.SetMachine{Name: o.name}
+		if words[0] == "untaint" {
+			set.RemoveTaints = words[2:]
+		} else {
+			set.SetTaints = []*borgpb.Taint{readTaint(words[2])}
+		}
+		return refusalText(tr.do(asUser("admin", &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}})))
 	case "set", "drain", "undrain", "down", "up", "remove":
 		return refusalText(tr.do(machineOp(words[0], o)))
 	case "job":
@@ -235,7 +252,9 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 	case "kill-allocs":
 		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}})))
 	case "finish":
-		return tr.finish(t, o.name)
+		return tr.finish(t, o.name, borgpb.AttemptState_ATTEMPT_STATE_FINISHED)
+	case "fail":
+		return tr.finish(t, o.name, borgpb.AttemptState_ATTEMPT_STATE_FAILED)
 	case "catch-up":
 		tr.catchUp()
 		return ""
@@ -268,6 +287,13 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 	return ""
 }
 
+// readTaint reads KEY[=VALUE][:evict|:prefer-not].
+func readTaint(text string) *borgpb.Taint {
+	text, effect, _ := strings.Cut(text, ":")
+	k, v, _ := strings.Cut(text, "=")
+	return &borgpb.Taint{Key: k, Value: v, Evict: effect == "evict", PreferNot: effect == "prefer-not"}
+}
+
 func machineOp(verb string, o options) *borgpb.Op {
 	op := &borgpb.Op{}
 	switch verb {
@@ -293,7 +319,7 @@ func refusalText(r *borgpb.Result) string {
 	return ""
 }
 
-func (tr *transcript) finish(t *testing.T, task string) string {
+func (tr *transcript) finish(t *testing.T, task string, state borgpb.AttemptState) string {
 	id, err := cell.ParseTaskID(task)
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +336,6 @@ func (tr *transcript) finish(t *testing.T, task string) string {
 	if p == nil {
 		return "it has no copy\n"
 	}
-	state := borgpb.AttemptState_ATTEMPT_STATE_FINISHED
 	if !p.Current() {
 		state = borgpb.AttemptState_ATTEMPT_STATE_STOPPED
 	}
@@ -339,6 +364,9 @@ func (tr *transcript) assignmentText(a *borgpb.Assignment) string {
 	parts := []string{fmt.Sprintf("%s/%d -> %s%s", tr.named(a.GetUid()), a.GetIndex(), a.GetMachine(), a.GetAlloc())}
 	if len(a.GetPorts()) > 0 {
 		parts[0] += fmt.Sprintf(" ports %v", a.GetPorts())
+	}
+	for _, g := range a.GetDevices() {
+		parts[0] += fmt.Sprintf(" %s %v", g.GetName(), g.GetNumbers())
 	}
 	for _, v := range a.GetVictims() {
 		parts = append(parts, fmt.Sprintf("%s/%d gives way", tr.named(v.GetJobUid()), v.GetIndex()))

@@ -58,11 +58,14 @@ func (c *Cell) checkAssignment(a *borgpb.Assignment) (func(), *borgpb.Refusal) {
 	if r := c.findPlace(&p, a); r != nil {
 		return nil, r
 	}
+	if r := c.readGrants(&p, p.asker().need, a.Devices); r != nil {
+		return nil, r
+	}
 	v, r := c.checkPlace(&p, nil)
 	if r != nil {
 		return nil, r
 	}
-	at := place{machine: p.Machine, alloc: p.Alloc, victims: v}
+	at := place{machine: p.Machine, alloc: p.Alloc, devices: p.Devices, victims: v}
 	if p.Set != nil {
 		alloc := p.Set.allocs[p.Index]
 		return func() { c.placeAlloc(alloc, at) }, nil

@@ -14,7 +14,9 @@ import (
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
 //
-// Format 3: secrets; what tasks may ask for.
+// Format 3: devices have numbers, and can be shared; taints that evict and that
+// advise; a task is kept away from where it crashed; secrets; what tasks may ask
+// for.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -55,6 +57,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Op.set_task_note": FormatTasks, "borg.Principal.task": FormatTasks, "borg.JobSpec.submit_children": FormatTasks,
 	"borg.SetTaskNote.user": FormatTasks, "borg.SetTaskNote.job": FormatTasks, "borg.SetTaskNote.index": FormatTasks, "borg.SetTaskNote.attempt": FormatTasks,
 	"borg.SetTaskNote.text": FormatTasks, "borg.SetTaskNote.annotations": FormatTasks,
+
+	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
+	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
+	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that
@@ -132,7 +138,7 @@ func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 	case nil:
 		return nil, malformed("an op of no kind that format %d knows", format)
 	case *borgpb.Op_Assign:
-		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownAssign(o.Assign) {
+		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownAssign(o.Assign, format) {
 			return nil, malformed("Assign has a field or value that format %d does not know", format)
 		}
 		return op, nil
@@ -151,7 +157,7 @@ func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 
 func unknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }
 
-func knownAssign(a *borgpb.Assign) bool {
+func knownAssign(a *borgpb.Assign, format uint32) bool {
 	if unknown(a) {
 		return false
 	}
@@ -161,6 +167,14 @@ func knownAssign(a *borgpb.Assign) bool {
 		}
 		for _, v := range x.Victims {
 			if unknown(v) {
+				return false
+			}
+		}
+		if len(x.Devices) > 0 && format < formatDevices {
+			return false
+		}
+		for _, g := range x.Devices {
+			if unknown(g) {
 				return false
 			}
 		}

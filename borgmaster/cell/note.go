@@ -20,10 +20,18 @@ type note struct {
 
 // Note is what the copy says of itself; empty: nothing.
 func (p *Copy) Note() (text string, annotations map[string]string) {
-	if p.note == nil {
+	n := p.ownNote()
+	if n == nil {
 		return "", nil
 	}
-	return p.note.text, maps.Clone(p.note.annotations)
+	return n.text, maps.Clone(n.annotations)
+}
+
+func (p *Copy) ownNote() *note {
+	if p.few == nil {
+		return nil
+	}
+	return p.few.note
 }
 
 // printable: it can be shown on a terminal as it is.
@@ -74,9 +82,11 @@ func (c *Cell) checkSetTaskNote(o *borgpb.SetTaskNote) (commit, *borgpb.Refusal)
 		return nil, stale(id.String(), "attempt %d says it, and attempt %d is the current one", o.Attempt, t.attempt)
 	}
 	return func(*borgpb.Result) {
-		t.cur.note = nil
-		if o.Text != "" || len(o.Annotations) > 0 {
-			t.cur.note = &note{text: o.Text, annotations: o.Annotations}
+		switch {
+		case o.Text != "" || len(o.Annotations) > 0:
+			t.cur.rare().note = &note{text: o.Text, annotations: o.Annotations}
+		case t.cur.few != nil:
+			t.cur.few.note = nil
 		}
 		c.dirty(t)
 	}, nil
@@ -150,18 +160,19 @@ func (c *Cell) checkChild(parent JobKey, o *borgpb.SubmitJob) *borgpb.Refusal {
 	return nil
 }
 
-// note writes what a copy says, if it says something: nothing follows it.
+// note writes what a copy says, if it says something.
 func (e *encoder) note(n *note) {
 	if n == nil {
 		return
 	}
+	e.byte(tagNote)
 	e.str(n.text)
 	e.strs(n.annotations)
 }
 
-// note reads what encoder.note writes, to the end of the record.
+// note reads what encoder.note writes.
 func (l *loader) note(d *decoder) (*note, error) {
-	if l.c.format < FormatTasks || !d.more() {
+	if l.c.format < FormatTasks || !d.tagged(tagNote) {
 		return nil, nil
 	}
 	n := &note{text: d.str(), annotations: d.strs()}

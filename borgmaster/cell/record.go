@@ -100,6 +100,7 @@ func (m *Machine) appendValue(b []byte) []byte {
 	e.bool(m.draining)
 	e.str(m.reason)
 	e.int(m.changedWallNs)
+	e.taints(m.taints)
 	return e.b
 }
 
@@ -142,6 +143,7 @@ func (a *Alloc) appendValue(b []byte) []byte {
 	e.wait(a.wait)
 	e.int(a.changedWallNs)
 	e.str(a.reason)
+	e.grants(a.devices)
 	return e.b
 }
 
@@ -259,7 +261,8 @@ func (e *encoder) copy(p *Copy) {
 	}
 	e.int(p.endedWallNs)
 	e.wait(p.wait)
-	e.note(p.note)
+	e.grants(p.Devices())
+	e.note(p.ownNote())
 }
 
 // wait writes the names of the victims that are waited for.

@@ -13,7 +13,8 @@ type victims struct {
 	copies []*Copy
 	allocs []*Alloc
 	// What the room that is asked for gains.
-	freed Resources
+	freed   Resources
+	devices []DeviceGrant
 }
 
 func (v *victims) all() []*Copy {
@@ -88,6 +89,7 @@ func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 	}
 	v.copies = append(v.copies, o)
 	v.freed = v.freed.Add(*o.res)
+	v.devices = append(v.devices, o.Devices()...)
 	return nil
 }
 
@@ -111,6 +113,7 @@ func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
 	}
 	v.allocs = append(v.allocs, o)
 	v.freed = v.freed.Add(*o.set.res())
+	v.devices = append(v.devices, o.devices...)
 	v.copies = append(v.copies, o.copies...)
 	return nil
 }
@@ -154,6 +157,7 @@ func (v *victims) inherit(p *Placement, w *waiting) {
 		v.copies = append(v.copies, o)
 		if o.room() == p.room() {
 			v.freed = v.freed.Add(*o.res)
+			v.devices = append(v.devices, o.Devices()...)
 		}
 	}
 }

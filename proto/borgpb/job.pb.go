@@ -460,6 +460,8 @@ const (
 	StopCause_STOP_CAUSE_RESIZE StopCause = 6
 	// Machine out of resources. Reserved: the cell never gives it so far.
 	StopCause_STOP_CAUSE_OVERCOMMIT StopCause = 7
+	// Its machine has a taint that it does not tolerate (any longer).
+	StopCause_STOP_CAUSE_TAINT StopCause = 8
 )
 
 // Enum value maps for StopCause.
@@ -473,6 +475,7 @@ var (
 		5: "STOP_CAUSE_DUPLICATE",
 		6: "STOP_CAUSE_RESIZE",
 		7: "STOP_CAUSE_OVERCOMMIT",
+		8: "STOP_CAUSE_TAINT",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -483,6 +486,7 @@ var (
 		"STOP_CAUSE_DUPLICATE":   5,
 		"STOP_CAUSE_RESIZE":      6,
 		"STOP_CAUSE_OVERCOMMIT":  7,
+		"STOP_CAUSE_TAINT":       8,
 	}
 )
 
@@ -1700,8 +1704,10 @@ type TaskStatus struct {
 	Note string `protobuf:"bytes,30,opt,name=note,proto3" json:"note,omitempty"`
 	// The same, for programs.
 	NoteAnnotations map[string]string `protobuf:"bytes,31,rep,name=note_annotations,json=noteAnnotations,proto3" json:"note_annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Devices that it has, by name.
+	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TaskStatus) Reset() {
@@ -1853,6 +1859,13 @@ func (x *TaskStatus) GetNoteAnnotations() map[string]string {
 	return nil
 }
 
+func (x *TaskStatus) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 // Attempt is a copy of a task that is no longer the current one: one that is
 // stopping (and still holds its place), that may still run on an unreachable
 // machine, or that is dead and still remembered.
@@ -1894,7 +1907,9 @@ type Attempt struct {
 	// What it holds until it has stopped.
 	Resources *Resources `protobuf:"bytes,16,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Granted port numbers, in the order of the spec's names.
-	Ports         []uint32 `protobuf:"varint,17,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	Ports []uint32 `protobuf:"varint,17,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// Devices that it holds until it has stopped, by name.
+	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2044,6 +2059,13 @@ func (x *Attempt) GetResources() *Resources {
 func (x *Attempt) GetPorts() []uint32 {
 	if x != nil {
 		return x.Ports
+	}
+	return nil
+}
+
+func (x *Attempt) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
 	}
 	return nil
 }
@@ -2217,7 +2239,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	".borg.MetaR\x04meta\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\"\n" +
 	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\x12(\n" +
-	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xad\x05\n" +
+	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xda\x05\n" +
 	"\n" +
 	"TaskStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
@@ -2238,10 +2260,11 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\battempts\x18\x0e \x03(\v2\r.borg.AttemptR\battempts\x12&\n" +
 	"\x0fstarted_wall_ns\x18\x0f \x01(\x03R\rstartedWallNs\x12\x12\n" +
 	"\x04note\x18\x1e \x01(\tR\x04note\x12P\n" +
-	"\x10note_annotations\x18\x1f \x03(\v2%.borg.TaskStatus.NoteAnnotationsEntryR\x0fnoteAnnotations\x1aB\n" +
+	"\x10note_annotations\x18\x1f \x03(\v2%.borg.TaskStatus.NoteAnnotationsEntryR\x0fnoteAnnotations\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x1aB\n" +
 	"\x14NoteAnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xf0\x03\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x04\n" +
 	"\aAttempt\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x17\n" +
@@ -2262,7 +2285,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\bgrace_ns\x18\x0e \x01(\x03R\agraceNs\x12\"\n" +
 	"\rended_wall_ns\x18\x0f \x01(\x03R\vendedWallNs\x12-\n" +
 	"\tresources\x18\x10 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x14\n" +
-	"\x05ports\x18\x11 \x03(\rR\x05ports\"\\\n" +
+	"\x05ports\x18\x11 \x03(\rR\x05ports\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"\\\n" +
 	"\vReservation\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x1e\n" +
 	"\vset_cell_ns\x18\x02 \x01(\x03R\tsetCellNs*u\n" +
@@ -2305,7 +2329,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14ATTEMPT_STATE_FAILED\x10\b\x12\x19\n" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
-	"*\xd0\x01\n" +
+	"*\xe6\x01\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -2314,7 +2338,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x10STOP_CAUSE_DRAIN\x10\x04\x12\x18\n" +
 	"\x14STOP_CAUSE_DUPLICATE\x10\x05\x12\x15\n" +
 	"\x11STOP_CAUSE_RESIZE\x10\x06\x12\x19\n" +
-	"\x15STOP_CAUSE_OVERCOMMIT\x10\aB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x15STOP_CAUSE_OVERCOMMIT\x10\a\x12\x14\n" +
+	"\x10STOP_CAUSE_TAINT\x10\bB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once
@@ -2362,6 +2387,7 @@ var file_borgpb_job_proto_goTypes = []any{
 	(*Toleration)(nil),   // 28: borg.Toleration
 	(State)(0),           // 29: borg.State
 	(*Exit)(nil),         // 30: borg.Exit
+	(*DeviceGrant)(nil),  // 31: borg.DeviceGrant
 }
 var file_borgpb_job_proto_depIdxs = []int32{
 	25, // 0: borg.Job.meta:type_name -> borg.Meta
@@ -2397,16 +2423,18 @@ var file_borgpb_job_proto_depIdxs = []int32{
 	21, // 30: borg.TaskStatus.reservation:type_name -> borg.Reservation
 	20, // 31: borg.TaskStatus.attempts:type_name -> borg.Attempt
 	24, // 32: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	6,  // 33: borg.Attempt.state:type_name -> borg.AttemptState
-	7,  // 34: borg.Attempt.cause:type_name -> borg.StopCause
-	30, // 35: borg.Attempt.exit:type_name -> borg.Exit
-	26, // 36: borg.Attempt.resources:type_name -> borg.Resources
-	26, // 37: borg.Reservation.resources:type_name -> borg.Resources
-	38, // [38:38] is the sub-list for method output_type
-	38, // [38:38] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	31, // 33: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	6,  // 34: borg.Attempt.state:type_name -> borg.AttemptState
+	7,  // 35: borg.Attempt.cause:type_name -> borg.StopCause
+	30, // 36: borg.Attempt.exit:type_name -> borg.Exit
+	26, // 37: borg.Attempt.resources:type_name -> borg.Resources
+	31, // 38: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	26, // 39: borg.Reservation.resources:type_name -> borg.Resources
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }

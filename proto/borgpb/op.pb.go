@@ -1160,7 +1160,12 @@ type SetMachine struct {
 	// First of the ports that may be granted; both zero: as they are.
 	PortFirst uint32 `protobuf:"varint,7,opt,name=port_first,json=portFirst,proto3" json:"port_first,omitempty"`
 	// The last of them, inclusive, at most 65,535.
-	PortLast      uint32 `protobuf:"varint,8,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	PortLast uint32 `protobuf:"varint,8,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	// Added to the taints, or put in the place of those with these keys. Since
+	// format 3.
+	SetTaints []*Taint `protobuf:"bytes,40,rep,name=set_taints,json=setTaints,proto3" json:"set_taints,omitempty"`
+	// Keys of taints to take away, before others are set. Since format 3.
+	RemoveTaints  []string `protobuf:"bytes,41,rep,name=remove_taints,json=removeTaints,proto3" json:"remove_taints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1249,6 +1254,20 @@ func (x *SetMachine) GetPortLast() uint32 {
 		return x.PortLast
 	}
 	return 0
+}
+
+func (x *SetMachine) GetSetTaints() []*Taint {
+	if x != nil {
+		return x.SetTaints
+	}
+	return nil
+}
+
+func (x *SetMachine) GetRemoveTaints() []string {
+	if x != nil {
+		return x.RemoveTaints
+	}
+	return nil
 }
 
 // MachineUp says that a machine answers again. Its copies are taken back or
@@ -1986,7 +2005,10 @@ type Assignment struct {
 	// on; at most 256. What they wait for themselves need not be named.
 	Victims []*Victim `protobuf:"bytes,7,rep,name=victims,proto3" json:"victims,omitempty"`
 	// Spec version that the scheduler saw; zero: not compared.
-	Version       uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
+	// Devices, one entry per name that is asked for, by name. In an alloc they
+	// are among those that the alloc has. Since format 3.
+	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2075,6 +2097,13 @@ func (x *Assignment) GetVersion() uint64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *Assignment) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
 }
 
 // Victim is a copy of a task, or an alloc, that gives way.
@@ -3413,7 +3442,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
 	"\rRemoveMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\xff\x02\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\xd0\x03\n" +
 	"\n" +
 	"SetMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -3424,7 +3453,10 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\bcapacity\x18\x06 \x01(\v2\x0f.borg.ResourcesR\bcapacity\x12\x1d\n" +
 	"\n" +
 	"port_first\x18\a \x01(\rR\tportFirst\x12\x1b\n" +
-	"\tport_last\x18\b \x01(\rR\bportLast\x1a@\n" +
+	"\tport_last\x18\b \x01(\rR\bportLast\x12*\n" +
+	"\n" +
+	"set_taints\x18( \x03(\v2\v.borg.TaintR\tsetTaints\x12#\n" +
+	"\rremove_taints\x18) \x03(\tR\fremoveTaints\x1a@\n" +
 	"\x12SetAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x1f\n" +
@@ -3494,7 +3526,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x1f\n" +
 	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
 	"configHash\x12\x14\n" +
-	"\x05build\x18\x05 \x01(\tR\x05build\"\xdf\x01\n" +
+	"\x05build\x18\x05 \x01(\tR\x05build\"\x8c\x02\n" +
 	"\n" +
 	"Assignment\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x14\n" +
@@ -3504,7 +3536,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05alloc\x18\x05 \x01(\tR\x05alloc\x12\x14\n" +
 	"\x05ports\x18\x06 \x03(\rR\x05ports\x12&\n" +
 	"\avictims\x18\a \x03(\v2\f.borg.VictimR\avictims\x12\x18\n" +
-	"\aversion\x18\b \x01(\x04R\aversion\"Q\n" +
+	"\aversion\x18\b \x01(\x04R\aversion\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"Q\n" +
 	"\x06Victim\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -3731,10 +3764,12 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*Principal)(nil),      // 47: borg.Principal
 	(*MachineSpec)(nil),    // 48: borg.MachineSpec
 	(*Resources)(nil),      // 49: borg.Resources
-	(*TaskReport)(nil),     // 50: borg.TaskReport
-	(State)(0),             // 51: borg.State
-	(StopCause)(0),         // 52: borg.StopCause
-	(*Exit)(nil),           // 53: borg.Exit
+	(*Taint)(nil),          // 50: borg.Taint
+	(*DeviceGrant)(nil),    // 51: borg.DeviceGrant
+	(*TaskReport)(nil),     // 52: borg.TaskReport
+	(State)(0),             // 53: borg.State
+	(StopCause)(0),         // 54: borg.StopCause
+	(*Exit)(nil),           // 55: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
 	47, // 0: borg.Op.principal:type_name -> borg.Principal
@@ -3769,31 +3804,33 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	48, // 29: borg.AddMachine.spec:type_name -> borg.MachineSpec
 	39, // 30: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
 	49, // 31: borg.SetMachine.capacity:type_name -> borg.Resources
-	40, // 32: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	41, // 33: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	42, // 34: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	43, // 35: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	44, // 36: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	45, // 37: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 38: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 39: borg.Assignment.victims:type_name -> borg.Victim
-	21, // 40: borg.Reports.machines:type_name -> borg.MachineReport
-	50, // 41: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	46, // 42: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 43: borg.Refusal.kind:type_name -> borg.RefusalKind
-	34, // 44: borg.Result.refusal:type_name -> borg.Refusal
-	34, // 45: borg.Result.items:type_name -> borg.Refusal
-	1,  // 46: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 47: borg.Event.object_kind:type_name -> borg.ObjectKind
-	51, // 48: borg.Event.from:type_name -> borg.State
-	51, // 49: borg.Event.to:type_name -> borg.State
-	52, // 50: borg.Event.cause:type_name -> borg.StopCause
-	53, // 51: borg.Event.exit:type_name -> borg.Exit
-	52, // [52:52] is the sub-list for method output_type
-	52, // [52:52] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	50, // 32: borg.SetMachine.set_taints:type_name -> borg.Taint
+	40, // 33: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	41, // 34: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	42, // 35: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	43, // 36: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	44, // 37: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	45, // 38: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 39: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 40: borg.Assignment.victims:type_name -> borg.Victim
+	51, // 41: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	21, // 42: borg.Reports.machines:type_name -> borg.MachineReport
+	52, // 43: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	46, // 44: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 45: borg.Refusal.kind:type_name -> borg.RefusalKind
+	34, // 46: borg.Result.refusal:type_name -> borg.Refusal
+	34, // 47: borg.Result.items:type_name -> borg.Refusal
+	1,  // 48: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 49: borg.Event.object_kind:type_name -> borg.ObjectKind
+	53, // 50: borg.Event.from:type_name -> borg.State
+	53, // 51: borg.Event.to:type_name -> borg.State
+	54, // 52: borg.Event.cause:type_name -> borg.StopCause
+	55, // 53: borg.Event.exit:type_name -> borg.Exit
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
