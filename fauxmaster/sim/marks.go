@@ -32,6 +32,7 @@ var Marks = map[string]string{
 	"done after it was refused":              "a try was refused, and a later one of the same request done",
 	"duplicate stopped":                      "a machine returned with a copy that was replaced meanwhile",
 	"giant job":                              "a job of hundreds of tasks",
+	"first phase went on":                    "too little was acknowledged or elected in its time",
 	"format raised":                          "all replicas can apply a later format of the cell, and it is raised",
 	"link clogged":                           "a link holds all for a while and then delivers it",
 	"links cut one by one":                   "links are cut one after the other and healed in another order",
@@ -69,6 +70,7 @@ var Marks = map[string]string{
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
 	"done after it was refused": "what a cell must not come to is no aim",
+	"first phase went on":       "one seed in hundreds needs it",
 	"moves refused":             "a plan is a moment old when it comes to the log",
 	// Crashes are aimed there for planted bugs only (aim.go).
 	"struck when " + newerTerm:       "only under an aim",
