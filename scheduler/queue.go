@@ -20,8 +20,9 @@ type line struct {
 	// job is nil for the allocs of a set, set is nil for the tasks of a job.
 	job *cell.Job
 	set *cell.AllocSet
-	// gang: all of it is placed or nothing.
-	gang bool
+	// gang: all of it is placed or nothing; whole: all of it that the cell offers is
+	// among the indices.
+	gang, whole bool
 	// tasks is the number of tasks of the job, or allocs of the set.
 	tasks int64
 
@@ -351,14 +352,18 @@ func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
 	s.disperse(l)
 	// As a whole it may be another.
 	delete(s.gangs, l.uid)
-	l.indices = l.indices[:0]
+	l.indices, l.whole = l.indices[:0], true
 	defer s.dismiss(l)
 	if !s.present(c, l) {
 		return
 	}
 	ready := func(index uint32) bool {
 		id := ID{l.uid, index}
-		return (l.promised == 0 || !s.overlay.has(id)) && !s.heldBack(c, id)
+		if l.promised > 0 && s.overlay.has(id) || s.heldBack(c, id) {
+			l.whole = false
+			return false
+		}
+		return true
 	}
 	if l.job != nil {
 		for index := range c.PendingOf(l.job) {

@@ -426,11 +426,17 @@ func (s *Scheduler) emit(p *pass, more bool) {
 	out, promises := p.out, p.promises
 	for len(out) > 0 {
 		n, bytes := 0, 0
-		for n < len(out) && n < s.cfg.BatchCount {
-			if bytes += opBytes(out[n]); n > 0 && bytes > s.cfg.BatchBytes {
+		for n < len(out) {
+			// A gang is not split.
+			next := n
+			for next == n || next < len(out) && promises[n].line.gang && promises[next].line == promises[n].line {
+				bytes += opBytes(out[next])
+				next++
+			}
+			if n > 0 && (next > s.cfg.BatchCount || bytes > s.cfg.BatchBytes) {
 				break
 			}
-			n++
+			n = next
 		}
 		s.lastBatch++
 		s.ready = append(s.ready, readyBatch{promises: promises[:n:n], Batch: Batch{

@@ -8,20 +8,29 @@ import (
 )
 
 // assignAll applies a batch of assignments, each checked against the state
-// that the ones before it left. An assignment is refused here.
+// that the ones before it left. An assignment is refused here. Those of a gang,
+// which follow one another, are done together or not at all.
 func (c *Cell) assignAll(o *borgpb.Assign, res *borgpb.Result) {
 	c.now.events = slices.Grow(c.now.events, len(o.Assignments))
-	for i, a := range o.Assignments {
+	refuse := func(i int, r *borgpb.Refusal) {
+		if res.Items == nil {
+			res.Items = newItems(len(o.Assignments))
+		}
+		res.Items[i] = r
+	}
+	for i, n := 0, 0; i < len(o.Assignments); i += n {
+		if n = c.gangAt(o.Assignments[i:]); n > 0 {
+			c.assignGang(o.Assignments[i:i+n], func(k int, r *borgpb.Refusal) { refuse(i+k, r) })
+			continue
+		}
+		n = 1
 		var do func()
 		refusal := guarded(func() (r *borgpb.Refusal) {
-			do, r = c.checkAssignment(a)
+			do, r = c.checkAssignment(o.Assignments[i])
 			return r
 		})
 		if refusal != nil {
-			if res.Items == nil {
-				res.Items = newItems(len(o.Assignments))
-			}
-			res.Items[i] = refusal
+			refuse(i, refusal)
 			continue
 		}
 		do()
@@ -40,11 +49,25 @@ func newItems(n int) []*borgpb.Refusal {
 
 // checkAssignment decides whether one assignment still holds.
 func (c *Cell) checkAssignment(a *borgpb.Assignment) (func(), *borgpb.Refusal) {
+	p, r := c.readAssignment(a)
+	if r != nil {
+		return nil, r
+	}
+	v, r := c.checkPlace(p, nil)
+	if r != nil {
+		return nil, r
+	}
+	return c.placing(p, v), nil
+}
+
+// readAssignment makes a placement of an assignment whose task or alloc waits as
+// the scheduler saw it, and whose place is there.
+func (c *Cell) readAssignment(a *borgpb.Assignment) (*Placement, *borgpb.Refusal) {
 	uid, ok := parseUID(a.Uid)
 	if !ok {
 		return nil, invalid("uid", "%q is not a uid", clip(a.Uid, 64))
 	}
-	p := Placement{Index: a.Index, Ports: a.Ports}
+	p := &Placement{Index: a.Index, Ports: a.Ports}
 	if p.Job = c.jobsByUID[uid]; p.Job == nil {
 		if p.Set = c.setsByU[uid]; p.Set == nil {
 			return nil, stale(a.Uid, "there is no such job or alloc set any more")
@@ -55,20 +78,18 @@ func (c *Cell) checkAssignment(a *borgpb.Assignment) (func(), *borgpb.Refusal) {
 	} else if r := c.checkTaskWaits(p.Job, a); r != nil {
 		return nil, r
 	}
-	if r := c.findPlace(&p, a); r != nil {
+	if r := c.findPlace(p, a); r != nil {
 		return nil, r
 	}
-	if r := c.readGrants(&p, p.asker().need, a.Devices); r != nil {
-		return nil, r
-	}
-	v, r := c.checkPlace(&p, nil)
-	if r != nil {
-		return nil, r
-	}
+	return p, c.readGrants(p, p.asker().need, a.Devices)
+}
+
+// placing returns what does a placement that was checked.
+func (c *Cell) placing(p *Placement, v *victims) func() {
 	at := place{machine: p.Machine, alloc: p.Alloc, devices: p.Devices, victims: v}
 	if p.Set != nil {
 		alloc := p.Set.allocs[p.Index]
-		return func() { c.placeAlloc(alloc, at) }, nil
+		return func() { c.placeAlloc(alloc, at) }
 	}
 	if len(p.Ports) > 0 {
 		at.ports = make([]uint16, len(p.Ports))
@@ -77,7 +98,7 @@ func (c *Cell) checkAssignment(a *borgpb.Assignment) (func(), *borgpb.Refusal) {
 		}
 	}
 	t := p.Job.rows[p.Index]
-	return func() { c.schedule(t, at) }, nil
+	return func() { c.schedule(t, at) }
 }
 
 // checkTaskWaits wants a task that is as the scheduler saw it.

@@ -14,7 +14,7 @@ import (
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
 // Format 3: devices have numbers, and can be shared; taints that evict and that
-// advise; a task is kept away from where it crashed.
+// advise; a task is kept away from where it crashed; gangs are held together.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.

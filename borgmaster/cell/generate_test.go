@@ -202,6 +202,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.one(10) {
 		s.Preempt = borgpb.Preempt_PREEMPT_NEVER
 	}
+	s.Gang = g.one(8)
 	switch {
 	case g.one(60):
 		s.Priority = 451
@@ -334,7 +335,14 @@ func (g *generator) assign() *borgpb.Op {
 			o.Assignments = append(o.Assignments, g.allocAssignment(pick(g.r, allocs)))
 		case len(waiting) > 0:
 			id := pick(g.r, waiting)
-			o.Assignments = append(o.Assignments, g.assignment(g.c.Job(id.Job), id.Index))
+			j := g.c.Job(id.Job)
+			if j.Spec().Gang && !g.one(5) {
+				for i := range g.c.PendingOf(j) {
+					o.Assignments = append(o.Assignments, g.assignment(j, i))
+				}
+				continue
+			}
+			o.Assignments = append(o.Assignments, g.assignment(j, id.Index))
 		}
 	}
 	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: o}}

@@ -213,6 +213,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
 	case "assign":
 		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}}}
+	case "batch":
+		return s.batch()
 	case "report":
 		return s.report()
 	case "settime":
@@ -320,6 +322,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
+	spec.Gang = s.has("gang")
 	if s.has("die-if-lost") {
 		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
 	}
@@ -384,6 +387,22 @@ func (s *script) assignment() *borgpb.Assignment {
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
 	}
 	return a
+}
+
+// batch reads one assignment a line.
+func (s *script) batch() *borgpb.Op {
+	o, whole := new(borgpb.Assign), s.d
+	defer func() { s.d = whole }()
+	for line := range strings.Lines(whole.Input) {
+		one := *whole
+		var err error
+		if one.Cmd, one.CmdArgs, err = datadriven.ParseLine("assign " + line); err != nil {
+			whole.Fatalf(s.t, "%v", err)
+		}
+		s.d = &one
+		o.Assignments = append(o.Assignments, s.assignment())
+	}
+	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: o}}
 }
 
 func (s *script) report() *borgpb.Op {

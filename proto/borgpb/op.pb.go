@@ -1804,7 +1804,9 @@ func (x *KillAllocSet) GetExpectVersion() uint64 {
 // scheduler in the results.
 type Assign struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Applied one after the other, each to what those before it left.
+	// Applied one after the other, each to what those before it left. Since
+	// format 3 those of a gang follow one another by index, are all that wait of
+	// it, and are done together or refused together.
 	Assignments []*Assignment `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
 	// For the record, as what follows: log index of the scheduler's copy.
 	CopyIndex uint64 `protobuf:"varint,2,opt,name=copy_index,json=copyIndex,proto3" json:"copy_index,omitempty"`
