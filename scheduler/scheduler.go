@@ -106,7 +106,7 @@ func New(cfg Config) (*Scheduler, error) {
 		configHash: cfg.Hash(),
 		overlay:    newOverlay(),
 		classes:    newClasses(),
-		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool)},
+		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool), held: make(map[cell.UID]bool)},
 		rooms:      make(map[*cell.AllocSet]*rooms),
 		rarities:   newRarities(),
 		gangs:      make(map[cell.UID]uint64),
@@ -447,6 +447,7 @@ func (s *Scheduler) emit(p *pass, more bool) {
 				CopyIndex:   p.c.Index(),
 				InFlight:    uint32(p.before),
 				ConfigHash:  s.configHash,
+				Enable:      enabled(promises[:n]),
 			},
 		}})
 		out, promises = out[n:], promises[n:]
@@ -454,6 +455,16 @@ func (s *Scheduler) emit(p *pass, more bool) {
 	if len(p.out) == 0 && more {
 		s.ready = append(s.ready, readyBatch{Batch: Batch{More: true}})
 	}
+}
+
+// enabled are the jobs that leave the batch queue with what is placed of them.
+func enabled(promises []*promise) (uids []string) {
+	for _, p := range promises {
+		if p.line.enable && !slices.Contains(uids, p.line.text) {
+			uids = append(uids, p.line.text)
+		}
+	}
+	return uids
 }
 
 // opBytes is at least what an assignment takes in an op.

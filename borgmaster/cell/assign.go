@@ -11,6 +11,7 @@ import (
 // that the ones before it left. An assignment is refused here. Those of a gang,
 // which follow one another, are done together or not at all.
 func (c *Cell) assignAll(o *borgpb.Assign, res *borgpb.Result) {
+	c.enableAll(o.Enable)
 	c.now.events = slices.Grow(c.now.events, len(o.Assignments))
 	refuse := func(i int, r *borgpb.Refusal) {
 		if res.Items == nil {
@@ -116,7 +117,7 @@ func (c *Cell) checkTaskWaits(j *Job, a *borgpb.Assignment) *borgpb.Refusal {
 		return stale(t.ID().String(), "its last attempt is %d, not %d", t.attempt, a.LastAttempt)
 	case a.Version != 0 && (a.Version < j.latest().Version || a.Version > j.version):
 		return stale(t.ID().String(), "the job's version is %d, not %d", j.version, a.Version)
-	case !c.eligible(j) || j.roomToRun() == 0:
+	case !c.eligible(j) || j.roomToRun() == 0 || c.Queued(j):
 		return badState(t.ID().String(), "%s", c.HeldBack(j))
 	case len(a.Ports) != len(j.Need(a.Index).Task.Ports):
 		return about(t.ID().String(), invalid("ports", "%d ports for %d names", len(a.Ports), len(j.Need(a.Index).Task.Ports)))

@@ -14,7 +14,8 @@ import (
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
 // Format 3: devices have numbers, and can be shared; taints that evict and that
-// advise; a task is kept away from where it crashed; gangs are held together.
+// advise; a task is kept away from where it crashed; gangs are held together;
+// the batch queue.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -48,6 +49,7 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
+	"borg.Assign.enable": formatQueue,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
 }
 
@@ -146,7 +148,7 @@ func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 func unknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }
 
 func knownAssign(a *borgpb.Assign, format uint32) bool {
-	if unknown(a) {
+	if unknown(a) || len(a.Enable) > 0 && format < formatQueue {
 		return false
 	}
 	for _, x := range a.Assignments {

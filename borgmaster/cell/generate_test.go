@@ -202,7 +202,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.one(10) {
 		s.Preempt = borgpb.Preempt_PREEMPT_NEVER
 	}
-	s.Gang = g.one(8)
+	s.Gang, s.BatchQueue = g.one(8), g.one(6)
 	switch {
 	case g.one(60):
 		s.Priority = 451
@@ -321,6 +321,11 @@ func (g *generator) resize() *borgpb.Op {
 
 func (g *generator) assign() *borgpb.Op {
 	o := &borgpb.Assign{CopyIndex: g.c.Index(), Build: "walk"}
+	for _, j := range g.c.jobList {
+		if g.c.NumbersDevices() && g.c.Queued(j) && g.one(2) {
+			o.Enable = append(o.Enable, j.uid.String())
+		}
+	}
 	var waiting []TaskID
 	for j, i := range g.c.Pending() {
 		waiting = append(waiting, TaskID{j.key, i})

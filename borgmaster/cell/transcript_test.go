@@ -212,7 +212,11 @@ func (s *script) op() *borgpb.Op {
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
 	case "assign":
-		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}}}
+		a := &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}
+		for _, name := range s.list("enable") {
+			a.Enable = append(a.Enable, s.c.jobs[mustKey(name)].uid.String())
+		}
+		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: a}}
 	case "batch":
 		return s.batch()
 	case "report":
@@ -322,7 +326,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
-	spec.Gang = s.has("gang")
+	spec.Gang, spec.BatchQueue = s.has("gang"), s.has("queue")
 	if s.has("die-if-lost") {
 		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
 	}
