@@ -49,7 +49,7 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
-	"borg.Assign.enable": formatQueue,
+	"borg.Assign.enable":    formatQueue,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
 }
 
