@@ -35,6 +35,7 @@ const (
 	DrainingTaken        Name = "draining-taken"
 	TaintNotAsked        Name = "taint-not-asked"
 	PreemptsItsLike      Name = "preempts-its-like"
+	MovesUnproved        Name = "moves-unproved"
 
 	ReadWithoutAsking   Name = "read-without-asking"
 	AckBeforeSync       Name = "ack-before-sync"
@@ -104,19 +105,21 @@ var All = []Mutant{
 	{RollOutStuck, "A task that ends while an update restarts it counts as down for ever.",
 		"30: https://github.com/hashicorp/nomad/issues/10465", "S6", "churn"},
 	{GangSplit, "The cell places what fits of a gang.",
-		Ours, "S19", "crowded"},
+		Ours, "S20", "crowded"},
 	{DeviceSharedTwice, "What somebody has of a device counts as free.",
-		Ours, "S19", "crowded"},
+		Ours, "S20", "crowded"},
 	{ForgivenForEver, "Who is forgiven for a while when a taint appears may stay.",
-		Ours, "S19", "crowded"},
+		Ours, "S20", "crowded"},
 	{DrainingTaken, "The cell does not look whether a machine is being emptied.",
-		Ours, "S19", "crowded"},
+		Ours, "S20", "crowded"},
 	{TaintNotAsked, "Neither cell nor scheduler looks at taints.",
-		Ours, "S19", "crowded"},
+		Ours, "S20", "crowded"},
 	{PreemptsItsLike, "Work takes the place of work of the same priority, which takes it back.",
-		"28: https://github.com/kubernetes/kubernetes/issues/130429", "S19", "crowded"},
+		"28: https://github.com/kubernetes/kubernetes/issues/130429", "S20", "crowded"},
 	{RoomFreedEarly, "The room of a copy is free as soon as it is told to stop.",
 		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
+	{MovesUnproved, "Each place of a plan is tested without the others: two are moved into the same room.",
+		Ours, "S6", "tight"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
 		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},

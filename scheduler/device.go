@@ -12,6 +12,11 @@ type single struct {
 	// whole devices that nobody has anything of, and the most that is free of any
 	// one, in thousandths.
 	whole, most int64
+	// capacity is that of all of them.
+	capacity int64
+	// parts are what is free of those of which somebody has a part and not all,
+	// ascending. Where they are many, some are left out.
+	parts [8]uint16
 }
 
 // deviceNeed is what is asked for of a device: a share of one, or whole ones.
@@ -47,6 +52,20 @@ func (g *grid) readSingles(t *site) {
 	for d, name := range g.devices {
 		s := &g.singles[d][t.slot]
 		s.whole, s.most = q.Able(name, wholeDevice)
+		if s.capacity = t.machine.Capacity().Device(name); s.capacity == 0 {
+			continue
+		}
+		// Scores see single devices.
+		g.bump(t.slot)
+		n := 0
+		s.parts = [len(s.parts)]uint16{}
+		for free := range q.Partly(name) {
+			if n < len(s.parts) {
+				s.parts[n] = uint16(free)
+				n++
+			}
+		}
+		slices.Sort(s.parts[:n])
 	}
 }
 

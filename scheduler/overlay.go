@@ -23,10 +23,13 @@ type promise struct {
 	alloc *cell.Alloc
 	// version of the spec that res is of.
 	version uint64
-	// res is what it takes of the room beyond what its victims free.
-	res     cell.Resources
-	ports   []uint32
-	devices []cell.DeviceGrant
+	// res is what it takes of the room beyond what its victims free, reserved the
+	// same in the view of others than production.
+	res, reserved cell.Resources
+	ports         []uint32
+	devices       []cell.DeviceGrant
+	// prod: it is production's.
+	prod bool
 	// victims are named by it; nobody else may name them.
 	victims []cell.CopyID
 }
@@ -41,9 +44,9 @@ type overlay struct {
 
 // room is what is promised of an alloc.
 type room struct {
-	promises int
-	promised cell.Resources
-	devices  []cell.DeviceGrant
+	promises         int
+	limits, reserved cell.Resources
+	devices          []cell.DeviceGrant
 }
 
 func newOverlay() *overlay {
@@ -65,8 +68,11 @@ func (o *overlay) add(p *promise) {
 	t.promised.Victims = append(t.promised.Victims, p.victims...)
 	if p.alloc == nil {
 		t.promised.Limits = t.promised.Limits.Add(p.res)
-		t.promised.Reserved = t.promised.Limits
+		t.promised.Reserved = t.promised.Reserved.Add(p.reserved)
 		t.promised.Devices = append(t.promised.Devices, p.devices...)
+		if p.prod {
+			t.promisedProdCPU += p.res.CPUMilli
+		}
 		return
 	}
 	r := o.allocs[p.alloc]
@@ -75,7 +81,7 @@ func (o *overlay) add(p *promise) {
 		o.allocs[p.alloc] = r
 	}
 	r.promises++
-	r.promised = r.promised.Add(p.res)
+	r.limits, r.reserved = r.limits.Add(p.res), r.reserved.Add(p.reserved)
 	r.devices = append(r.devices, p.devices...)
 }
 
@@ -101,6 +107,7 @@ func (o *overlay) drop(p *promise) bool {
 	if t.promises == 0 {
 		ports, victims := t.promised.Ports[:0], t.promised.Victims[:0]
 		t.promised = cell.Overlay{Ports: ports, Victims: victims}
+		t.promisedProdCPU = 0
 	} else {
 		for _, port := range p.ports {
 			if i := slices.Index(t.promised.Ports, port); i >= 0 {
@@ -114,13 +121,16 @@ func (o *overlay) drop(p *promise) bool {
 		}
 		if p.alloc == nil {
 			t.promised.Limits = t.promised.Limits.Sub(p.res)
-			t.promised.Reserved = t.promised.Limits
+			t.promised.Reserved = t.promised.Reserved.Sub(p.reserved)
 			t.promised.Devices = withdraw(t.promised.Devices, p.devices)
+			if p.prod {
+				t.promisedProdCPU -= p.res.CPUMilli
+			}
 		}
 	}
 	if r := o.allocs[p.alloc]; r != nil {
 		r.promises--
-		r.promised = r.promised.Sub(p.res)
+		r.limits, r.reserved = r.limits.Sub(p.res), r.reserved.Sub(p.reserved)
 		r.devices = withdraw(r.devices, p.devices)
 		if r.promises == 0 {
 			delete(o.allocs, p.alloc)

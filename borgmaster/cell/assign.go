@@ -50,42 +50,42 @@ func newItems(n int) []*borgpb.Refusal {
 
 // checkAssignment decides whether one assignment still holds.
 func (c *Cell) checkAssignment(a *borgpb.Assignment) (func(), *borgpb.Refusal) {
-	p, r := c.readAssignment(a)
+	p, r := c.placement(a)
 	if r != nil {
 		return nil, r
 	}
-	v, r := c.checkPlace(p, nil)
+	if r := c.readGrants(&p, p.asker().need, a.Devices); r != nil {
+		return nil, r
+	}
+	v, r := c.checkPlace(&p, nil)
 	if r != nil {
 		return nil, r
 	}
-	return c.placing(p, v), nil
+	return c.placing(&p, v), nil
 }
 
-// readAssignment makes a placement of an assignment whose task or alloc waits as
-// the scheduler saw it, and whose place is there.
-func (c *Cell) readAssignment(a *borgpb.Assignment) (*Placement, *borgpb.Refusal) {
+// placement is what an assignment asks for, if who is to be placed still waits.
+func (c *Cell) placement(a *borgpb.Assignment) (p Placement, r *borgpb.Refusal) {
 	uid, ok := parseUID(a.Uid)
 	if !ok {
-		return nil, invalid("uid", "%q is not a uid", clip(a.Uid, 64))
+		return p, invalid("uid", "%q is not a uid", clip(a.Uid, 64))
 	}
-	p := &Placement{Index: a.Index, Ports: a.Ports}
+	p = Placement{Index: a.Index, Ports: a.Ports}
 	if p.Job = c.jobsByUID[uid]; p.Job == nil {
 		if p.Set = c.setsByU[uid]; p.Set == nil {
-			return nil, stale(a.Uid, "there is no such job or alloc set any more")
+			return p, stale(a.Uid, "there is no such job or alloc set any more")
 		}
-		if r := c.checkAllocWaits(p.Set, a); r != nil {
-			return nil, r
-		}
-	} else if r := c.checkTaskWaits(p.Job, a); r != nil {
-		return nil, r
+		r = c.checkAllocWaits(p.Set, a)
+	} else {
+		r = c.checkTaskWaits(p.Job, a)
 	}
-	if r := c.findPlace(p, a); r != nil {
-		return nil, r
+	if r == nil {
+		r = c.findPlace(&p, a)
 	}
-	return p, c.readGrants(p, p.asker().need, a.Devices)
+	return p, r
 }
 
-// placing returns what does a placement that was checked.
+// placing returns what gives a task or alloc the place that was checked.
 func (c *Cell) placing(p *Placement, v *victims) func() {
 	at := place{machine: p.Machine, alloc: p.Alloc, devices: p.Devices, victims: v}
 	if p.Set != nil {

@@ -193,6 +193,29 @@ func (q *DeviceRoom) Able(name string, each int64) (devices, most int64) {
 	return devices, most
 }
 
+// Partly yields what is free of each device of which somebody has a part and not
+// all.
+func (q *DeviceRoom) Partly(name string) iter.Seq[int64] {
+	return func(yield func(free int64) bool) {
+		if q.room.parts != nil && !q.Empty {
+			for _, g := range q.room.parts {
+				if g.Name != name {
+					continue
+				}
+				if free := q.free(name, g.Number); free > 0 && free < g.Milli && !yield(free) {
+					return
+				}
+			}
+			return
+		}
+		for number, free := range q.inUse(name) {
+			if free > 0 && free < q.whole(name, number) && !yield(free) {
+				return
+			}
+		}
+	}
+}
+
 // Fit tells whether there are devices for all that is asked for.
 func (q *DeviceRoom) Fit(need []Device) bool {
 	for _, d := range need {

@@ -15,7 +15,7 @@ import (
 // and tokens.
 // Format 3: devices have numbers, and can be shared; taints that evict and that
 // advise; a task is kept away from where it crashed; gangs are held together;
-// the batch queue.
+// the batch queue; tasks are moved.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -51,6 +51,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
 	"borg.Assign.enable":    formatQueue,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
+	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
+	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

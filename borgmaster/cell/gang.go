@@ -87,7 +87,11 @@ func (c *Cell) checkGang(as []*borgpb.Assignment) (do []func(), at int, r *borgp
 		if i > 0 && as[i-1].Index >= a.Index {
 			return nil, i, invalid("index", "the indices of a gang do not ascend")
 		}
-		p, r := c.readAssignment(a)
+		q, r := c.placement(a)
+		p := &q
+		if r == nil {
+			r = c.readGrants(p, p.asker().need, a.Devices)
+		}
 		if r != nil {
 			return nil, i, r
 		}

@@ -219,6 +219,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: a}}
 	case "batch":
 		return s.batch()
+	case "move":
+		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: s.moves()}}
 	case "report":
 		return s.report()
 	case "settime":
@@ -407,6 +409,27 @@ func (s *script) batch() *borgpb.Op {
 		o.Assignments = append(o.Assignments, s.assignment())
 	}
 	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: o}}
+}
+
+// moves reads a plan, one placement on a line: "move" or "place", and what assign
+// takes.
+func (s *script) moves() *borgpb.MoveTasks {
+	o := new(borgpb.MoveTasks)
+	whole := s.d
+	defer func() { s.d = whole }()
+	for line := range strings.Lines(whole.Input) {
+		cmd, args, err := datadriven.ParseLine(line)
+		if err != nil {
+			whole.Fatalf(s.t, "%v", err)
+		}
+		s.d = &datadriven.TestData{Pos: whole.Pos, Cmd: cmd, CmdArgs: args}
+		if cmd == "place" {
+			o.Placement = s.assignment()
+		} else {
+			o.Moves = append(o.Moves, s.assignment())
+		}
+	}
+	return o
 }
 
 func (s *script) report() *borgpb.Op {

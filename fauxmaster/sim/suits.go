@@ -10,7 +10,7 @@ import (
 	"borg/proto/borgpb"
 )
 
-// S19: what is placed suits its machine at the index at which it is. The cell and
+// S20: what is placed suits its machine at the index at which it is. The cell and
 // the scheduler test that in code that they share in part, so it is said here a
 // second time, in the plainest way.
 
@@ -48,7 +48,7 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 					t.w.mark("gang placed")
 				}
 				for index := range t.cell.PendingOf(j) {
-					t.w.fail("S19: %v of a gang is placed, and %d of it waits", p.TaskID(), index)
+					t.w.fail("S20: %v of a gang is placed, and %d of it waits", p.TaskID(), index)
 				}
 			}
 		}
@@ -81,13 +81,13 @@ func (t *truth) placed(p *cell.Copy, j *cell.Job, m *cell.Machine) {
 	task := p.TaskSpec()
 	switch {
 	case !m.Up():
-		t.w.fail("S19: %v is placed on %s, which is down", p.TaskID(), m.Name())
+		t.w.fail("S20: %v is placed on %s, which is down", p.TaskID(), m.Name())
 	case m.Draining():
-		t.w.fail("S19: %v is placed on %s, which is draining", p.TaskID(), m.Name())
+		t.w.fail("S20: %v is placed on %s, which is draining", p.TaskID(), m.Name())
 	}
 	for _, k := range task.GetConstraints() {
 		if v, _ := m.Attribute(k.GetKey()); !k.GetSoft() && k.GetRelation() == borgpb.Relation_RELATION_EQUAL && v != k.GetValue() {
-			t.w.fail("S19: %v is placed on %s, where %s is %q, not %q", p.TaskID(), m.Name(), k.GetKey(), v, k.GetValue())
+			t.w.fail("S20: %v is placed on %s, where %s is %q, not %q", p.TaskID(), m.Name(), k.GetKey(), v, k.GetValue())
 		}
 	}
 	for _, x := range m.Taints() {
@@ -95,7 +95,7 @@ func (t *truth) placed(p *cell.Copy, j *cell.Job, m *cell.Machine) {
 			continue
 		}
 		if forgiven, ok := forgiveness(task, x); !ok || x.Evict && forgiven > 0 && t.cell.Format() >= cell.BuildFormat {
-			t.w.fail("S19: %v is placed on %s, which has the taint %s", p.TaskID(), m.Name(), x.Key)
+			t.w.fail("S20: %v is placed on %s, which has the taint %s", p.TaskID(), m.Name(), x.Key)
 		}
 	}
 	if most := j.Spec().GetMaxPerMachine(); most > 0 {
@@ -106,7 +106,7 @@ func (t *truth) placed(p *cell.Copy, j *cell.Job, m *cell.Machine) {
 			}
 		}
 		if n > most {
-			t.w.fail("S19: with %v there are %d of its job on %s, at most %d are allowed", p.TaskID(), n, m.Name(), most)
+			t.w.fail("S20: with %v there are %d of its job on %s, at most %d are allowed", p.TaskID(), n, m.Name(), most)
 		}
 	}
 	t.devices(p, m)
@@ -125,7 +125,7 @@ func (t *truth) devices(p *cell.Copy, m *cell.Machine) {
 	}
 	for _, g := range p.Devices() {
 		if n := milli[cell.DeviceGrant{Name: g.Name, Number: g.Number}]; n > 1000 || int64(g.Number) >= capacity.Device(g.Name)/1000 {
-			t.w.fail("S19: with %v there are %d thousandths of %s %d on %s in use", p.TaskID(), n, g.Name, g.Number, m.Name())
+			t.w.fail("S20: with %v there are %d thousandths of %s %d on %s in use", p.TaskID(), n, g.Name, g.Number, m.Name())
 		}
 		t.w.mark("device granted")
 	}
@@ -155,7 +155,7 @@ func (t *truth) tainted() {
 				}
 				forgiven, ok := forgiveness(p.TaskSpec(), x)
 				if !ok || forgiven > 0 && t.cell.TimeNs() >= x.SinceNs+forgiven {
-					t.w.fail("S19: %v stays on %s, which has the taint %s since %d ms", p.TaskID(), m.Name(), x.Key, (t.cell.TimeNs()-x.SinceNs)/millisecond)
+					t.w.fail("S20: %v stays on %s, which has the taint %s since %d ms", p.TaskID(), m.Name(), x.Key, (t.cell.TimeNs()-x.SinceNs)/millisecond)
 				}
 				t.w.mark("taint forgiven")
 			}
@@ -169,7 +169,7 @@ func (t *truth) gaveWay(ev *cell.Event, victim *cell.Copy) {
 	name, ok := strings.CutPrefix(ev.Reason, "makes room for ")
 	id, err := cell.ParseTaskID(name)
 	if !ok || err != nil {
-		t.w.fail("S19: %v gave way, and nobody knows to whom: %q", victim.TaskID(), ev.Reason)
+		t.w.fail("S20: %v gave way, and nobody knows to whom: %q", victim.TaskID(), ev.Reason)
 	}
 	by := int32(-1)
 	if j := t.cell.Job(id.Job); j != nil {
@@ -179,6 +179,6 @@ func (t *truth) gaveWay(ev *cell.Event, victim *cell.Copy) {
 	}
 	production := func(p int32) bool { return p >= 120 && p < 360 }
 	if was := victim.Priority(); by <= was || production(by) && production(was) {
-		t.w.fail("S19: %v of priority %d gave way to %s of priority %d", victim.TaskID(), was, name, by)
+		t.w.fail("S20: %v of priority %d gave way to %s of priority %d", victim.TaskID(), was, name, by)
 	}
 }

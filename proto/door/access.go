@@ -34,9 +34,10 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
 
-	"/borgrpc.SchedulingService/Follow": {identity.Scheduler},
-	"/borgrpc.SchedulingService/Assign": {identity.Scheduler},
-	"/borgrpc.SchedulerService/Explain": {identity.Master},
+	"/borgrpc.SchedulingService/Follow":    {identity.Scheduler},
+	"/borgrpc.SchedulingService/Assign":    {identity.Scheduler},
+	"/borgrpc.SchedulingService/MoveTasks": {identity.Scheduler},
+	"/borgrpc.SchedulerService/Explain":    {identity.Master},
 
 	"/borgrpc.ReplicaService/Report":    {identity.Master},
 	"/borgrpc.ReplicaService/Probe":     {identity.Master},
