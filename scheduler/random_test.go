@@ -106,7 +106,7 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 // randomWorld draws a cell in which some things have found places.
 func randomWorld(t *rapid.T, tb testing.TB, cfg scheduler.Config) *world {
 	w := newWorld(tb, cfg)
-	for i := range rapid.IntRange(0, 8).Draw(t, "machines") {
+	for i := range rapid.IntRange(0, 20).Draw(t, "machines") {
 		name := fmt.Sprintf("m%d", i)
 		w.must(tb, addMachine(name, randomMachine(t)))
 		switch rapid.IntRange(0, 7).Draw(t, "state") {
