@@ -36,13 +36,9 @@ func ShareAlways() func() {
 	return func() { minShare = before }
 }
 
-// HandOver gives work to another thread and waits until it is done.
+// HandOver lets two threads do the same work and waits until both are done.
 func HandOver(work func()) {
-	split(2, 2, func(part, _, _ int) {
-		if part == 0 {
-			work()
-		}
-	})
+	split(2, 2, func(int, int, int) { work() })
 }
 
 // Changed returns spec with what ch changes of it.
