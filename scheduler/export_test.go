@@ -36,6 +36,13 @@ func ShareAlways() func() {
 	return func() { minShare = before }
 }
 
+// Stranded is how much of all CPU and memory is free where the other one has run
+// out, in percent.
+func Stranded(s *Scheduler) (cpuPercent, memPercent int64) { return s.grid.stranded() }
+
+// NumClasses is how many classes are known.
+func NumClasses(s *Scheduler) int { return len(s.classes.byContent) }
+
 // HandOver lets two threads do the same work and waits until both are done.
 func HandOver(work func()) {
 	split(2, 2, func(int, int, int) { work() })
