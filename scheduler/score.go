@@ -174,11 +174,11 @@ func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bo
 // like.
 func (g *grid) mixPoints(v view, i int32) int64 {
 	prod := int64(g.prodLevels[i])
-	others := max(levelUnits-int64(g.levels[viewProd][i].cpu)-prod, 0)
 	if v == viewProd {
-		return g.weights.Mix * (others - prod) / levelUnits
+		others := max(levelUnits-int64(g.levels[viewProd][i].cpu)-prod, 0)
+		return g.weights.Mix * others / levelUnits
 	}
-	return g.weights.Mix * (prod - others) / levelUnits
+	return g.weights.Mix * prod / levelUnits
 }
 
 // parts is pointsAt by parts, for people.
