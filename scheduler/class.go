@@ -31,9 +31,20 @@ type want struct {
 	set *cell.AllocSet
 	// inSet: the job names an alloc set, which may not exist (any more).
 	inSet bool
+	// crashed is the machine that it is kept away from, as it crashed there; such
+	// a want is of one index. Empty: there is none.
+	crashed string
 	// limited: the job limits its tasks per failure domain; by most of each.
 	limited bool
 	most    [cell.NumDomainKinds]uint32
+}
+
+// byView is the one of two amounts that counts for w.
+func (w *want) byView(limits, reserved *cell.Resources) cell.Resources {
+	if w.prod {
+		return *limits
+	}
+	return *reserved
 }
 
 // class is an equivalence class: everything that passes and fails the same
@@ -76,12 +87,6 @@ type class struct {
 	// whole: a change on one machine can open others too, so after any change
 	// the search looks at all of them.
 	whole bool
-}
-
-// deviceNeed is how many of a device are asked for.
-type deviceNeed struct {
-	column int
-	count  int64
 }
 
 // classes knows the classes of what waits.
@@ -141,7 +146,7 @@ func (cs *classes) make(w *want, g *grid) *class {
 		whole: w.limited || w.inSet,
 	}
 	for _, d := range r.Devices {
-		c.devices = append(c.devices, deviceNeed{g.device(d.Name), d.Count})
+		c.devices = append(c.devices, newDeviceNeed(g.device(d.Name), d))
 	}
 	return c
 }
@@ -159,7 +164,7 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 			}
 		}
 		cs.staticKey = w.appendStatic(cs.staticKey[:0])
-		c.static = g.static(cs.staticKey, hard, w.tolerations())
+		c.static = g.static(cs.staticKey, w, hard)
 		c.likings = w.likings(g)
 		c.candidates, c.scores = nil, nil
 	}
@@ -219,8 +224,9 @@ func (c *class) fitsRow(r *row) bool {
 }
 
 func (c *class) devicesFit(g *grid, i int32) bool {
-	for _, d := range c.devices {
-		if g.deviceFree[c.view][d.column][i] < d.count {
+	for k := range c.devices {
+		d := &c.devices[k]
+		if g.deviceFree[c.view][d.column][i] < d.milli || !d.fits(&g.singles[d.column][i]) {
 			return false
 		}
 	}
@@ -235,7 +241,7 @@ func (w *want) appendKey(b []byte) []byte {
 	}
 	for _, d := range r.Devices {
 		b = appendText(b, d.Name)
-		b = binary.AppendVarint(b, d.Count)
+		b = binary.AppendVarint(b, d.Milli)
 	}
 	b = append(b, 0xff)
 	b = w.appendStatic(b)
@@ -260,7 +266,8 @@ func (w *want) appendKey(b []byte) []byte {
 	return b
 }
 
-// appendStatic encodes the hard constraints and the tolerations.
+// appendStatic encodes the hard constraints, the tolerations, and where it may
+// not go.
 func (w *want) appendStatic(b []byte) []byte {
 	for _, k := range w.constraints() {
 		if !k.GetSoft() {
@@ -271,8 +278,10 @@ func (w *want) appendStatic(b []byte) []byte {
 	for _, t := range w.tolerations() {
 		b = appendText(b, t.GetKey())
 		b = appendText(b, t.GetValue())
+		b = appendFlag(b, t.GetForgivenessNs() > 0)
 	}
-	return append(b, 0xff)
+	b = append(b, 0xff)
+	return appendText(b, w.crashed)
 }
 
 func appendConstraint(b []byte, k *borgpb.Constraint) []byte {
@@ -332,6 +341,11 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 			w.packages = w.need.Task.GetPackages()
 		}
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
+		if !s.dry {
+			if w.crashed = c.CrashedOn(l.job, index); w.crashed != "" {
+				w.last = index
+			}
+		}
 		w.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 		if key, ok := l.job.AllocSet(); ok {
 			w.inSet = true

@@ -46,6 +46,10 @@ type Config struct {
 	// MaxInFlight is how many tentative assignments may wait for the log at
 	// once; 8,000. Passes place nothing beyond it.
 	MaxInFlight int
+	// Reschedule is for what Plan moves tasks; ReschedulePending.
+	Reschedule Reschedule
+	// Moves is how many tasks are moved in a minute of cell time at most; 20.
+	Moves int
 }
 
 // bounds are the largest values that make sense; anything above is a mistake.
@@ -56,6 +60,7 @@ const (
 	maxPassChecks  = 1 << 30
 	maxMaxInFlight = 1 << 20
 	maxThreads     = 1024
+	maxMoves       = 1 << 20
 )
 
 // withDefaults returns c with its zero fields filled in.
@@ -74,6 +79,10 @@ func (c Config) withDefaults() Config {
 	if c.Weights == (Weights{}) {
 		c.Weights = DefaultWeights()
 	}
+	set(&c.Moves, 20)
+	if c.Reschedule == 0 {
+		c.Reschedule = ReschedulePending
+	}
 	return c
 }
 
@@ -91,6 +100,10 @@ func (c Config) Validate() error {
 	check("Threads", c.Threads, maxThreads)
 	check("PassChecks", c.PassChecks, maxPassChecks)
 	check("MaxInFlight", c.MaxInFlight, maxMaxInFlight)
+	check("Moves", c.Moves, maxMoves)
+	if c.Reschedule != 0 && !c.Reschedule.valid() {
+		errs = append(errs, fmt.Errorf("scheduler configuration: there are no reasons %#x to move tasks", uint8(c.Reschedule)))
+	}
 	if c.Policy >= numPolicies {
 		errs = append(errs, fmt.Errorf("scheduler configuration: there is no policy %d", c.Policy))
 	}
@@ -101,7 +114,7 @@ func (c Config) Validate() error {
 func (c Config) Hash() uint64 {
 	c = c.withDefaults()
 	h := mix(c.Seed ^ hashString(c.Name))
-	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight} {
+	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight, int(c.Reschedule), c.Moves} {
 		h = mix(h ^ uint64(v))
 	}
 	for _, w := range c.Weights.list() {

@@ -85,7 +85,7 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 	if e.counts[cell.FitOK] == 0 {
 		w.Changes = e.changes()
 	}
-	w.Summary = e.summary()
+	w.Summary = e.summary() + e.movesWords()
 	if l.job != nil {
 		t := l.job.Task(index)
 		if who, ok := strings.CutPrefix(t.Reason(), "makes room for "); ok {
@@ -237,11 +237,13 @@ func (e *explanation) reason(fit cell.Fit) Reason {
 		})
 	case cell.FitTaint:
 		r.Detail = e.tally(fit, func(at spot) string {
-			if t := untolerated(&req, at.site.machine); t != nil {
-				return taintText(t)
+			if t := cell.Untolerated(req.tolerations, at.site.machine); t != nil {
+				return t.Words()
 			}
 			return "a taint"
 		})
+	case cell.FitCrashed:
+		r.Detail = "its last two copies crashed on " + listText(e.names(fit), 3)
 	case cell.FitAlloc:
 		r.Detail = e.allocDetail()
 	case cell.FitDomainLimit:
@@ -258,7 +260,7 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 		if d.fit != fit {
 			continue
 		}
-		short := func(at spot) bool { have := e.free(e.want, at); return d.of(&have) < d.asked }
+		short := func(at spot) bool { return e.freeOf(e.want, at, &d) < d.asked }
 		any := false
 		for i, f := range e.fits {
 			any = any || f == fit && short(e.spots[i])
@@ -267,7 +269,7 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 			continue
 		}
 		r.Detail, r.Nearest = e.nearest(fit, "needs "+d.text(d.asked)+" "+d.name,
-			func(at spot) int64 { have := e.free(e.want, at); return d.of(&have) },
+			func(at spot) int64 { return e.freeOf(e.want, at, &d) },
 			d.text)
 		switch held := e.stopping(r.Nearest, d); {
 		case e.tooLarge(d):
@@ -389,13 +391,6 @@ func (e *explanation) allocDetail() string {
 		return fmt.Sprintf("alloc set %s is dead", key)
 	}
 	return fmt.Sprintf("no alloc of %s is there", key)
-}
-
-func taintText(t *cell.Taint) string {
-	if t.Value == "" {
-		return t.Key
-	}
-	return t.Key + "=" + t.Value
 }
 
 var limitNames = [cell.NumDomainKinds]string{"machine", "rack", "power domain"}

@@ -88,9 +88,13 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 			if got, want := s.grid.levels[v][i], fresh.levels[v][i]; got != want {
 				return fmt.Errorf("%s, view %d: levels are %+v, want %+v", t.machine.Name(), v, got, want)
 			}
-			for d := range s.grid.devices {
-				if got, want := s.grid.deviceFree[v][d][i], fresh.deviceFree[v][d][i]; got != want {
-					return fmt.Errorf("%s, view %d: %d of %s are free, want %d", t.machine.Name(), v, got, s.grid.devices[d], want)
+			for d, name := range s.grid.devices {
+				e := fresh.device(name)
+				if got, want := s.grid.deviceFree[v][d][i], fresh.deviceFree[v][e][i]; got != want {
+					return fmt.Errorf("%s, view %d: %d of %s are free, want %d", t.machine.Name(), v, got, name, want)
+				}
+				if got, want := s.grid.singles[d][i], fresh.singles[e][i]; got != want {
+					return fmt.Errorf("%s: free of single %s is %+v, want %+v", t.machine.Name(), name, got, want)
 				}
 			}
 		}
@@ -139,6 +143,10 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	if w.inSet || w.line.job != nil && c.JobByUID(w.line.uid) != w.line.job {
 		return nil
+	}
+	if w.line.job != nil && c.CrashedOn(w.line.job, w.need.First) != "" {
+		w = s.newWant(c, w.line, w.need.First)
+		s.classes.attune(w, s.grid, &s.changes)
 	}
 	f := search{s: s, c: c}
 	f.prepare(w, w.need.First)

@@ -52,9 +52,11 @@ type grid struct {
 	// for another name.
 	racks, powers domainNames
 
-	// devices are the names in use; deviceFree is by view, device, slot.
+	// devices are the names in use; deviceFree is by view, device, slot, and
+	// singles by device and slot.
 	devices    []string
 	deviceFree [numViews][][]int64
+	singles    [][]single
 
 	// facts are the hard and soft constraints in use, by content; statics are
 	// the sets of them that tasks have.
@@ -163,6 +165,9 @@ func (g *grid) rebuild() {
 			g.deviceFree[v][d] = make([]int64, n)
 		}
 	}
+	for d := range g.singles {
+		g.singles[d] = make([]single, n)
+	}
 	g.whole = make([]whole, n)
 	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
@@ -184,6 +189,10 @@ func (g *grid) rebuild() {
 // locate takes over the failure domains of a machine.
 func (g *grid) locate(t *site) {
 	m, i := t.machine, t.slot
+	for _, d := range m.Capacity().Devices {
+		// Scores see the devices of machines, whether anybody asks for them or not.
+		g.device(d.Name)
+	}
 	old := g.domains[i]
 	g.domains[i] = domains{g.racks.enter(m, "rack"), g.powers.enter(m, "power")}
 	g.racks.leave(old.rack)
@@ -208,6 +217,7 @@ func (g *grid) describe(t *site) {
 	}
 	for _, s := range g.statics {
 		s.fits.set(i, g.meets(s, t))
+		s.advise(t, len(g.sites.walk))
 	}
 	g.read(t)
 	// Its capacity may be another, and soft constraints hold that did not.
@@ -242,6 +252,7 @@ func (g *grid) read(t *site) {
 			g.deviceFree[v][d][t.slot] = free.Device(name)
 		}
 	}
+	g.readSingles(t)
 	if g.weights.Mix != 0 {
 		g.prodCPU[t.slot] = t.promisedProdCPU
 		if !g.empty {
@@ -267,11 +278,15 @@ func heldByProd(m *cell.Machine) (cpuMilli int64) {
 }
 
 // take is what read would do after a promise of the machine's own room.
-func (g *grid) take(t *site, res *cell.Resources, prod bool) {
+func (g *grid) take(t *site, limits, reserved *cell.Resources, prod bool) {
 	if prod && g.weights.Mix != 0 {
-		g.prodCPU[t.slot] += res.CPUMilli
+		g.prodCPU[t.slot] += limits.CPUMilli
 	}
 	for v := range numViews {
+		res := reserved
+		if v == viewProd {
+			res = limits
+		}
 		r := &g.rows[v][t.slot]
 		r.cpuMilli -= res.CPUMilli
 		r.memBytes -= res.MemBytes
@@ -279,8 +294,11 @@ func (g *grid) take(t *site, res *cell.Resources, prod bool) {
 		r.diskBytesPerS -= res.DiskBytesPerS
 		r.ports -= res.Ports
 		for _, d := range res.Devices {
-			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Count
+			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Milli
 		}
+	}
+	if len(t.promised.Devices) > 0 {
+		g.readSingles(t)
 	}
 	g.gauge(t.slot)
 }
@@ -337,6 +355,7 @@ func (g *grid) device(name string) int {
 		column := make([]int64, len(g.sites.walk))
 		g.deviceFree[v] = append(g.deviceFree[v], column)
 	}
+	g.singles = append(g.singles, make([]single, len(g.sites.walk)))
 	for _, t := range g.sites.walk {
 		g.read(t)
 	}
@@ -397,7 +416,11 @@ func (g *grid) fact(k *borgpb.Constraint) *fact {
 type static struct {
 	hard        []*borgpb.Constraint
 	tolerations []*borgpb.Toleration
-	fits        bitset
+	// crashed is the machine that a task is kept away from; empty: none.
+	crashed string
+	fits    bitset
+	// shunned are the slots whose taints advise against them; nil: none.
+	shunned bitset
 }
 
 // meets makes the test of s on one machine.
@@ -407,26 +430,27 @@ func (g *grid) meets(s *static, t *site) bool {
 			return false
 		}
 	}
-	return tolerates(s.tolerations, t.machine)
+	return t.name != s.crashed && cell.Untolerated(s.tolerations, t.machine) == nil
 }
 
-func tolerates(tolerations []*borgpb.Toleration, m *cell.Machine) bool {
-	taints := m.Taints()
-	for i := range taints {
-		if !tolerated(tolerations, &taints[i]) {
-			return false
-		}
+// advise notes whether the taints of a machine advise against it.
+func (s *static) advise(t *site, slots int) {
+	is := cell.Shunned(s.tolerations, t.machine)
+	if s.shunned == nil && is {
+		s.shunned = newBitset(slots)
 	}
-	return true
+	if s.shunned != nil {
+		s.shunned.set(t.slot, is)
+	}
 }
 
-// static returns where hard constraints hold and taints are tolerated; key is
-// their content.
-func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borgpb.Toleration) *static {
+// static returns where w's hard constraints hold and its tolerations suffice;
+// key is their content.
+func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 	if s := g.statics[string(key)]; s != nil {
 		return s
 	}
-	s := &static{hard: hard, tolerations: tolerations, fits: newBitset(len(g.sites.walk))}
+	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, fits: newBitset(len(g.sites.walk))}
 	g.all(s.fits)
 	for _, k := range hard {
 		for i, word := range g.fact(k).holds {
@@ -438,7 +462,12 @@ func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borg
 		if i < 0 {
 			break
 		}
-		s.fits.set(i, tolerates(tolerations, g.sites.walk[i].machine))
+		t := g.sites.walk[i]
+		s.fits.set(i, cell.Untolerated(s.tolerations, t.machine) == nil)
+		s.advise(t, len(g.sites.walk))
+	}
+	if t := g.sites.byName[s.crashed]; t != nil && t.slot >= 0 {
+		s.fits.set(t.slot, false)
 	}
 	g.statics[string(key)] = s
 	return s

@@ -29,11 +29,12 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	}
 	s.refresh(c)
 	p := s.begin(c)
+	s.waitsForTime = false
 	s.queue.begin()
 	more := p.run()
 	s.queue.end()
 	// What is held back after refusals waits for cell time alone.
-	s.stirred = more || len(s.refusals) > 0
+	s.stirred = more || len(s.refusals) > 0 || s.waitsForTime
 	s.note(p)
 	s.emit(p, more)
 	b, _ := s.nextReady()
@@ -135,8 +136,14 @@ func (p *pass) place(w *want, index uint32) bool {
 		p.s.spare.assignments = append(p.s.spare.assignments, a)
 		return false
 	}
+	devices, ok := p.chooseDevices(w, at, victims)
+	if !ok {
+		p.s.spare.assignments = append(p.s.spare.assignments, a)
+		return false
+	}
+	a.Devices = cell.GrantsProto(devices)
 	pr := p.s.spare.promise()
-	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, ports: a.Ports, prod: w.prod}
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: p.s.reservedBy(w, index), ports: a.Ports, devices: devices, prod: w.prod}
 	if len(victims) > 0 {
 		p.name(a, pr, victims)
 	}
@@ -157,7 +164,7 @@ func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
 		freed = freed.Add(u.res)
 		p.s.stats.Preempted += u.tasks
 	}
-	pr.res = pr.res.Sub(freed.Min(pr.res))
+	pr.res, pr.reserved = pr.res.Sub(freed.Min(pr.res)), pr.reserved.Sub(freed.Min(pr.reserved))
 	p.s.grid.evictable[pr.site.slot].known = false
 }
 
@@ -170,7 +177,7 @@ func (p *pass) promise(w *want, pr *promise) {
 		s.readAlloc(r, w.line.set.Alloc(pr.id.Index))
 	}
 	if pr.alloc == nil {
-		s.grid.take(pr.site, &pr.res, pr.prod)
+		s.grid.take(pr.site, &pr.res, &pr.reserved, pr.prod)
 	} else {
 		s.readAlloc(s.roomsOf(pr.alloc.Set()), pr.alloc)
 	}

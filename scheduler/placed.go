@@ -81,8 +81,8 @@ func (s *Scheduler) compare(c *cell.Cell, l *line, index uint32, t *site) *Place
 	g, p := s.grid, &Placement{Machine: t.name, Looked: len(s.sites.walk)}
 	// It leaves for as long as the question takes.
 	leaves := cell.Resources{}.Sub(w.need.Resources)
-	g.take(t, &leaves, w.prod)
-	defer g.take(t, &w.need.Resources, w.prod)
+	g.take(t, &leaves, &leaves, w.prod)
+	defer g.take(t, &w.need.Resources, &w.need.Resources, w.prod)
 	if f.neighbours != nil {
 		f.neighbours.add(g, t.slot, -1)
 		defer f.neighbours.add(g, t.slot, 1)

@@ -55,7 +55,7 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 	before, after := cpuBefore-memBefore, cpuAfter-memAfter
 	points := (before*before - after*after - 8*(cpuAfter+memAfter)) >> 8
 	if a == nil {
-		points -= p.prices[m]
+		points += p.devices(need, m, min(cpuBefore, memBefore), min(cpuAfter, memAfter)) - p.prices[m]
 		if at := p.cfg.Prefer; at.Key != "" {
 			if value, ok := m.Attribute(at.Key); ok && value == at.Value {
 				points += p.cfg.Weights.Prefer
@@ -73,11 +73,64 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 			points += p.cfg.Weights.Packages / int64(len(need.Task.GetPackages()))
 		}
 	}
+	if cell.Shunned(need.Task.GetTolerations(), m) {
+		points -= p.cfg.Weights.Soft
+	}
 	price := p.crowding(j, m)
 	if j.Kind() == borgpb.JobKind_JOB_KIND_BATCH {
 		price /= 8
 	}
 	return points - price
+}
+
+// devices is the part of points for the devices of a machine: what is free of them
+// and, as CPU and memory are, of no use, before and after; and what a share leaves
+// of the device that it comes to lie on.
+func (p plain) devices(need *cell.Need, m *cell.Machine, usable, usableAfter int64) (points int64) {
+	for _, d := range m.Capacity().Devices {
+		frees := make([]int64, d.Milli/1000)
+		for number := range frees {
+			frees[number] = 1000
+			hold := func(gs []cell.DeviceGrant) {
+				for _, g := range gs {
+					if g.Name == d.Name && int(g.Number) == number {
+						frees[number] -= g.Milli
+					}
+				}
+			}
+			for o := range m.Copies() {
+				if o.Alloc() == nil {
+					hold(o.Devices())
+				}
+			}
+			for a := range m.Allocs() {
+				if a.Machine() == m {
+					hold(a.Devices())
+				}
+			}
+		}
+		free := m.Capacity().Sub(m.Held(true)).Device(d.Name)
+		left := free
+		for _, asked := range need.Resources.Devices {
+			if asked.Name != d.Name {
+				continue
+			}
+			left -= asked.Milli
+			if asked.Milli < 1000 {
+				rest := 1000 - asked.Milli
+				for _, one := range frees {
+					if one < 1000 && one >= asked.Milli {
+						rest = min(rest, one-asked.Milli)
+					}
+				}
+				points -= rest * 1024 / 1000
+			}
+		}
+		before := max(free*1024/d.Milli-usable, 0)
+		after := max(left*1024/d.Milli-usableAfter, 0)
+		points += (before*before - after*after) >> 6
+	}
+	return min(max(points, -32768), 32768)
 }
 
 // mix is for production among others, and for others among production.

@@ -56,7 +56,11 @@ func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
 			free = free.Sub(a.Held(v == viewProd))
 		}
 		if promised != nil {
-			free = free.Sub(promised.promised)
+			if view(v) == viewProd {
+				free = free.Sub(promised.limits)
+			} else {
+				free = free.Sub(promised.reserved)
+			}
 		}
 		r.free[v][i] = row{free.CPUMilli, free.MemBytes, free.DiskBytes, free.DiskBytesPerS, free.Ports}
 	}
@@ -148,6 +152,9 @@ func (f *search) allocPoints(w *want, slot int32, a *cell.Alloc, free *row) int6
 		if o := &w.class.likings[k]; o.holds.has(slot) {
 			points += o.points
 		}
+	}
+	if cell.Shunned(w.tolerations(), f.s.sites.walk[slot].machine) {
+		points -= f.s.grid.weights.Soft
 	}
 	return points
 }

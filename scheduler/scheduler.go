@@ -33,12 +33,16 @@ type Scheduler struct {
 	renumbered bool
 	stats      Stats
 	// dry: nothing goes into a log, and what the copy says of places does not
-	// count; see Pack.
-	dry bool
+	// count; see Pack. What tasks hold in the view of others is then as reserved
+	// says, if it is given.
+	dry      bool
+	reserved Reserved
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.
 	stirred bool
+	// waitsForTime: in the present pass something was found to wait for time.
+	waitsForTime bool
 
 	// work is the pass; kept for its memory.
 	work pass
@@ -56,6 +60,7 @@ type Scheduler struct {
 	settled []settledBatch
 	// refusals are tasks that the cell would not have where we wanted them.
 	refusals map[ID]refusal
+	mover    mover
 }
 
 // readyBatch is a batch with its promises.
@@ -73,6 +78,9 @@ type Stats struct {
 	CacheHits, CacheMisses int
 	// Preempted counts the tasks named as victims.
 	Preempted int
+	// Moved counts the tasks that plans moved, Unproved the plans that were
+	// dropped because the cell's own test would have refused them.
+	Moved, Unproved int
 	// Transactions are what batches held of one job each, as far as the log has
 	// answered; Conflicts those of them of which the cell refused something.
 	Transactions, Conflicts int
@@ -153,12 +161,18 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 		// The first look at the copy will see it all.
 		return
 	}
+	s.mover.events += len(events)
 	for i := range events {
 		e := &events[i]
 		if idle(e.Kind) {
 			continue
 		}
 		s.stirred = true
+		if e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT {
+			// Machines may be read by other rules.
+			s.renumbered = true
+		}
+		s.mover.stirs++
 		switch e.ObjectKind {
 		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
 			s.observeMachine(c, e)
@@ -480,6 +494,9 @@ func (s *Scheduler) emit(p *pass, more bool) {
 func opBytes(a *borgpb.Assignment) int {
 	// Each field has a tag and a length or a number beside its text.
 	n := 48 + len(a.Uid) + len(a.Machine) + len(a.Alloc) + 3*len(a.Ports)
+	for _, g := range a.Devices {
+		n += 8 + len(g.Name) + 3*len(g.Numbers)
+	}
 	for _, v := range a.Victims {
 		n += 32 + len(v.JobUid)
 	}

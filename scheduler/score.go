@@ -161,6 +161,12 @@ func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bo
 			points += o.points
 		}
 	}
+	if len(g.devices) > 0 {
+		points += g.devicePoints(c, i, freeCPU, freeMem, cpu, mem)
+	}
+	if c.static.shunned != nil && c.static.shunned.has(i) {
+		points -= g.weights.Soft
+	}
 	if g.weights.Mix != 0 {
 		points += g.mixPoints(c.view, i)
 	}

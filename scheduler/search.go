@@ -275,7 +275,7 @@ func (f *search) overlayAt(w *want, at spot) *cell.Overlay {
 	if at.alloc != nil {
 		f.inAlloc = cell.Overlay{Ports: at.site.promised.Ports, Victims: at.site.promised.Victims}
 		if r := f.s.overlay.allocs[at.alloc]; r != nil {
-			f.inAlloc.Limits, f.inAlloc.Reserved = r.promised, r.promised
+			f.inAlloc.Limits, f.inAlloc.Reserved, f.inAlloc.Devices = r.limits, r.reserved, r.devices
 		}
 		o = &f.inAlloc
 	}
@@ -305,12 +305,12 @@ func (f *search) left(w *want, at spot) (capacity, left cell.Resources) {
 	if at.alloc == nil {
 		capacity, left = at.site.machine.Capacity(), at.site.machine.Held(w.prod)
 		if at.site.promises > 0 {
-			left = left.Add(at.site.promised.Limits)
+			left = left.Add(w.byView(&at.site.promised.Limits, &at.site.promised.Reserved))
 		}
 	} else {
 		capacity, left = at.alloc.Capacity(), at.alloc.Held(w.prod)
 		if r := f.s.overlay.allocs[at.alloc]; r != nil {
-			left = left.Add(r.promised)
+			left = left.Add(w.byView(&r.limits, &r.reserved))
 		}
 	}
 	return capacity, capacity.Sub(left).Sub(w.need.Resources)

@@ -39,7 +39,7 @@ func schedulerCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "workload", Usage: "place only these jobs: " + scheduler.WorkloadWords + " (default: all)"},
 			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
-		}, searchFlags()...),
+		}, append(searchFlags(), rescheduleFlags()...)...),
 		Action: func(ctx *ucli.Context) error {
 			logger, err := cli.NewLogger(ctx)
 			if err != nil {
@@ -54,6 +54,9 @@ func schedulerCommand() *ucli.Command {
 			}
 			if search.Workload != (scheduler.Workload{}) {
 				logger = logger.With("workload", search.Workload.String())
+			}
+			if err := reschedule(ctx, &search); err != nil {
+				return err
 			}
 			first, err := identity.ReadCredential(ctx.String("identity"))
 			if err != nil {
@@ -197,6 +200,7 @@ func (p *schedulerProcess) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
+	args = append(args, rescheduleArgs(p.flags)...)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stderr = p.flags.App.ErrWriter
 	stdin, err := cmd.StdinPipe()

@@ -1211,6 +1211,10 @@ type AddMachineRequest struct {
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// As in borg.Op. Nanoseconds since 1970.
 	RequestWallNs int64 `protobuf:"varint,6,opt,name=request_wall_ns,json=requestWallNs,proto3" json:"request_wall_ns,omitempty"`
+	// As in borg.Op.
+	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
+	// As in borg.Op.
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1285,6 +1289,20 @@ func (x *AddMachineRequest) GetRequestWallNs() int64 {
 		return x.RequestWallNs
 	}
 	return 0
+}
+
+func (x *AddMachineRequest) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *AddMachineRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // AddMachineResponse is the answer of the cell.
@@ -2655,6 +2673,98 @@ func (x *AssignResponse) GetResult() *borgpb.Result {
 	return nil
 }
 
+// MoveTasksRequest is a plan.
+type MoveTasksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most what one log entry holds, 1 MiB.
+	Move          *borgpb.MoveTasks `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTasksRequest) Reset() {
+	*x = MoveTasksRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTasksRequest) ProtoMessage() {}
+
+func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
+func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+// MoveTasksResponse is the answer of the cell.
+type MoveTasksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Refused as a whole, or done.
+	Result        *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTasksResponse) Reset() {
+	*x = MoveTasksResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTasksResponse) ProtoMessage() {}
+
+func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
+func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *MoveTasksResponse) GetResult() *borgpb.Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
 // ExplainRequest names a task, or an alloc.
 type ExplainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2672,7 +2782,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2684,7 +2794,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2697,7 +2807,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -2739,7 +2849,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2751,7 +2861,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2764,7 +2874,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -2801,7 +2911,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2813,7 +2923,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2826,7 +2936,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -2900,7 +3010,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2912,7 +3022,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2925,7 +3035,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Contact) GetMachine() string {
@@ -2983,7 +3093,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3105,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3118,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3061,7 +3171,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3183,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3196,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3123,7 +3233,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3135,7 +3245,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3148,7 +3258,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -3252,7 +3362,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\"W\n" +
 	"\x14ListMachinesResponse\x12)\n" +
 	"\bmachines\x18\x01 \x03(\v2\r.borg.MachineR\bmachines\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\x88\x03\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\xba\x03\n" +
 	"\x11AddMachineRequest\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\tR\x04addr\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12>\n" +
@@ -3262,7 +3372,9 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"attributes\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12&\n" +
-	"\x0frequest_wall_ns\x18\x06 \x01(\x03R\rrequestWallNs\x1a9\n" +
+	"\x0frequest_wall_ns\x18\x06 \x01(\x03R\rrequestWallNs\x12\x18\n" +
+	"\acommand\x18\a \x01(\tR\acommand\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
@@ -3366,6 +3478,10 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\rAssignRequest\x12$\n" +
 	"\x06assign\x18\x01 \x01(\v2\f.borg.AssignR\x06assign\"6\n" +
 	"\x0eAssignResponse\x12$\n" +
+	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"7\n" +
+	"\x10MoveTasksRequest\x12#\n" +
+	"\x04move\x18\x01 \x01(\v2\x0f.borg.MoveTasksR\x04move\"9\n" +
+	"\x11MoveTasksResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"k\n" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
@@ -3421,10 +3537,11 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
 	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12;\n" +
 	"\x06Events\x12\x16.borgrpc.EventsRequest\x1a\x17.borgrpc.EventsResponse0\x01\x125\n" +
-	"\x04Logs\x12\x14.borgrpc.LogsRequest\x1a\x15.borgrpc.LogsResponse0\x012\x8b\x01\n" +
+	"\x04Logs\x12\x14.borgrpc.LogsRequest\x1a\x15.borgrpc.LogsResponse0\x012\xcf\x01\n" +
 	"\x11SchedulingService\x12;\n" +
 	"\x06Follow\x12\x16.borgrpc.FollowRequest\x1a\x17.borgrpc.FollowResponse0\x01\x129\n" +
-	"\x06Assign\x12\x16.borgrpc.AssignRequest\x1a\x17.borgrpc.AssignResponse2P\n" +
+	"\x06Assign\x12\x16.borgrpc.AssignRequest\x1a\x17.borgrpc.AssignResponse\x12B\n" +
+	"\tMoveTasks\x12\x19.borgrpc.MoveTasksRequest\x1a\x1a.borgrpc.MoveTasksResponse2P\n" +
 	"\x10SchedulerService\x12<\n" +
 	"\aExplain\x12\x17.borgrpc.ExplainRequest\x1a\x18.borgrpc.ExplainResponse2\x83\x01\n" +
 	"\x0eReplicaService\x129\n" +
@@ -3444,7 +3561,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                // 0: borgrpc.ReadMode
 	(LogStream)(0),               // 1: borgrpc.LogStream
@@ -3482,50 +3599,53 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*CommittedEntry)(nil),       // 33: borgrpc.CommittedEntry
 	(*AssignRequest)(nil),        // 34: borgrpc.AssignRequest
 	(*AssignResponse)(nil),       // 35: borgrpc.AssignResponse
-	(*ExplainRequest)(nil),       // 36: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),      // 37: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),        // 38: borgrpc.ReportRequest
-	(*Contact)(nil),              // 39: borgrpc.Contact
-	(*ReportResponse)(nil),       // 40: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),         // 41: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),        // 42: borgrpc.ProbeResponse
-	nil,                          // 43: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                          // 44: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),            // 45: borg.Op
-	(*borgpb.Result)(nil),        // 46: borg.Result
-	(*borgpb.Member)(nil),        // 47: borg.Member
-	(*borgpb.Job)(nil),           // 48: borg.Job
-	(*borgpb.Update)(nil),        // 49: borg.Update
-	(*borgpb.Task)(nil),          // 50: borg.Task
-	(*borgpb.AllocSet)(nil),      // 51: borg.AllocSet
-	(*borgpb.Alloc)(nil),         // 52: borg.Alloc
-	(*borgpb.Machine)(nil),       // 53: borg.Machine
-	(*borgpb.Event)(nil),         // 54: borg.Event
-	(*borgpb.Assign)(nil),        // 55: borg.Assign
-	(*borgpb.Reports)(nil),       // 56: borg.Reports
-	(*borgpb.MachineReport)(nil), // 57: borg.MachineReport
-	(*borgpb.SetMachine)(nil),    // 58: borg.SetMachine
+	(*MoveTasksRequest)(nil),     // 36: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),    // 37: borgrpc.MoveTasksResponse
+	(*ExplainRequest)(nil),       // 38: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),      // 39: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),        // 40: borgrpc.ReportRequest
+	(*Contact)(nil),              // 41: borgrpc.Contact
+	(*ReportResponse)(nil),       // 42: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),         // 43: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),        // 44: borgrpc.ProbeResponse
+	nil,                          // 45: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                          // 46: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),            // 47: borg.Op
+	(*borgpb.Result)(nil),        // 48: borg.Result
+	(*borgpb.Member)(nil),        // 49: borg.Member
+	(*borgpb.Job)(nil),           // 50: borg.Job
+	(*borgpb.Update)(nil),        // 51: borg.Update
+	(*borgpb.Task)(nil),          // 52: borg.Task
+	(*borgpb.AllocSet)(nil),      // 53: borg.AllocSet
+	(*borgpb.Alloc)(nil),         // 54: borg.Alloc
+	(*borgpb.Machine)(nil),       // 55: borg.Machine
+	(*borgpb.Event)(nil),         // 56: borg.Event
+	(*borgpb.Assign)(nil),        // 57: borg.Assign
+	(*borgpb.MoveTasks)(nil),     // 58: borg.MoveTasks
+	(*borgpb.Reports)(nil),       // 59: borg.Reports
+	(*borgpb.MachineReport)(nil), // 60: borg.MachineReport
+	(*borgpb.SetMachine)(nil),    // 61: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	45, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	46, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	47, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	47, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	48, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	49, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	0,  // 3: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	48, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	49, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	50, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	51, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 6: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	48, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	50, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 8: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	50, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	52, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 10: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	51, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	52, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	53, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	54, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 13: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	53, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	43, // 15: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	44, // 16: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	46, // 17: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	50, // 18: borgrpc.WhyResponse.task:type_name -> borg.Task
+	55, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	45, // 15: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	46, // 16: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	48, // 17: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	52, // 18: borgrpc.WhyResponse.task:type_name -> borg.Task
 	24, // 19: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	25, // 20: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
 	20, // 21: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
@@ -3534,56 +3654,60 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	22, // 24: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
 	23, // 25: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
 	23, // 26: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	54, // 27: borgrpc.EventsResponse.events:type_name -> borg.Event
+	56, // 27: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,  // 28: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,  // 29: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
 	32, // 30: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
 	33, // 31: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	55, // 32: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	46, // 33: borgrpc.AssignResponse.result:type_name -> borg.Result
-	19, // 34: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	56, // 35: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	39, // 36: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	57, // 37: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	58, // 38: borgrpc.Contact.set:type_name -> borg.SetMachine
-	46, // 39: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 40: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 41: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	6,  // 42: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	8,  // 43: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	10, // 44: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	12, // 45: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	14, // 46: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	16, // 47: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	18, // 48: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	26, // 49: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	28, // 50: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	30, // 51: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	34, // 52: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	36, // 53: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	38, // 54: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	41, // 55: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 56: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 57: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	7,  // 58: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	9,  // 59: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	11, // 60: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	13, // 61: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	15, // 62: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	17, // 63: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	19, // 64: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	27, // 65: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	29, // 66: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	31, // 67: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	35, // 68: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	37, // 69: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	40, // 70: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	42, // 71: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	56, // [56:72] is the sub-list for method output_type
-	40, // [40:56] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	57, // 32: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	48, // 33: borgrpc.AssignResponse.result:type_name -> borg.Result
+	58, // 34: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	48, // 35: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	19, // 36: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	59, // 37: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	41, // 38: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	60, // 39: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	61, // 40: borgrpc.Contact.set:type_name -> borg.SetMachine
+	48, // 41: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 42: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 43: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	6,  // 44: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	8,  // 45: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	10, // 46: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	12, // 47: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	14, // 48: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	16, // 49: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	18, // 50: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	26, // 51: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	28, // 52: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	30, // 53: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	34, // 54: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	36, // 55: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	38, // 56: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	40, // 57: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	43, // 58: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 59: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 60: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	7,  // 61: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	9,  // 62: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	11, // 63: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	13, // 64: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	15, // 65: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	17, // 66: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	19, // 67: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	27, // 68: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	29, // 69: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	31, // 70: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	35, // 71: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	37, // 72: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	39, // 73: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	42, // 74: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	44, // 75: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	59, // [59:76] is the sub-list for method output_type
+	42, // [42:59] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -3597,7 +3721,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   43,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

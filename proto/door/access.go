@@ -34,9 +34,17 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
 
-	"/borgrpc.SchedulingService/Follow": {identity.Scheduler},
-	"/borgrpc.SchedulingService/Assign": {identity.Scheduler},
-	"/borgrpc.SchedulerService/Explain": {identity.Master},
+	"/borgrpc.AuditService/Audit": {identity.User},
+
+	"/borgrpc.AuthorityService/ListAuthorities":   {identity.User, identity.Master},
+	"/borgrpc.AuthorityService/ReplaceAuthority":  {identity.User},
+	"/borgrpc.AuthorityService/DropAuthorities":   {identity.User},
+	"/borgrpc.AuthorityService/LookAtAuthorities": {identity.Master},
+
+	"/borgrpc.SchedulingService/Follow":    {identity.Scheduler},
+	"/borgrpc.SchedulingService/Assign":    {identity.Scheduler},
+	"/borgrpc.SchedulingService/MoveTasks": {identity.Scheduler},
+	"/borgrpc.SchedulerService/Explain":    {identity.Master},
 
 	"/borgrpc.ReplicaService/Report":    {identity.Master},
 	"/borgrpc.ReplicaService/Probe":     {identity.Master},
@@ -50,6 +58,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.IdentityService/GetAuthority":  {identity.Master},
 	"/borgrpc.IdentityService/WhoAmI":        {identity.User},
 	"/borgrpc.IdentityService/ListUsers":     {identity.User},
+	"/borgrpc.IdentityService/CanI":          {identity.User},
 
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},
@@ -59,8 +68,8 @@ var access = map[string][]identity.Role{
 // Access is a copy of the table, for tests and for people.
 func Access() map[string][]identity.Role { return maps.Clone(access) }
 
-// allowed says whether a role may make a call, and if not, who may.
-func allowed(method string, caller identity.Name) error {
+// Allowed says whether somebody's role may make a call, and if not, whose may.
+func Allowed(method string, caller identity.Name) error {
 	roles := access[method]
 	if slices.Contains(roles, caller.Role) {
 		return nil

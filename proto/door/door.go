@@ -63,18 +63,41 @@ type Config struct {
 	// Who listens. Required.
 	Identity *identity.Source
 	// Revoked says that certificates which a name was issued at that time are no
-	// longer believed; asked with each call. Nil: none is revoked.
+	// longer believed; asked with each call, and now and then for each connection.
+	// Nil: none is revoked.
 	Revoked func(name identity.Name, issued time.Time) bool
 	// Hears of connections that were refused; nil: nobody.
 	Logger *slog.Logger
+	// Hears of each connection and call that was refused, also of those that their
+	// handler refused as not allowed; nil: nobody. It must not block.
+	Refused func(Refusal)
+}
+
+// Refusal is a connection or a call that was refused.
+type Refusal struct {
+	// Full name of the call; empty: the connection.
+	Method string
+	// Who it was, as far as a certificate told; zero: nobody knows.
+	Caller identity.Name
+	// From where.
+	Addr string
+	Err  error
 }
 
 // NewServer returns a gRPC server with the cell's limits and its table of who may
 // call what.
 func NewServer(config Config) *grpc.Server {
-	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger}}
+	if plaintext && config.Logger != nil {
+		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
+	}
+	creds := &serverCredentials{
+		TransportCredentials: credentials.NewTLS(config.Identity.ServerTLS()), own: config.Identity,
+		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: newCrowd(), config: &config,
+	}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
+		grpc.InTapHandle(config.tap),
+		grpc.StatsHandler(callCounter{}),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),
