@@ -153,6 +153,10 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	f.surround(w)
 	for i, t := range s.sites.walk {
 		i := int32(i)
+		points, _ := s.grid.pointsAt(w.class, i, s.cfg.Policy)
+		if parts := s.grid.parts(w.class, i, s.cfg.Policy); parts.Total() != points {
+			return fmt.Errorf("%s on %s: the parts of the score are %+v, which is %d, want %d", w.line.key, t.machine.Name(), parts, parts.Total(), points)
+		}
 		got := s.grid.usable.has(i) && w.class.static.fits.has(i) && w.class.fits(s.grid, i) && !(w.limited && f.full(w, i))
 		if want := f.fit(w, spot{site: t}); got != (want == cell.FitOK) {
 			return fmt.Errorf("%s on %s: the arrays say %v, the cell %s", w.line.key, t.machine.Name(), got, want)
