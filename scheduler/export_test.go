@@ -129,3 +129,6 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	}
 	return nil
 }
+
+// Config is that of a scheduler.
+func (s *Scheduler) Config() Config { return s.cfg }

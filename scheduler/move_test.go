@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/scheduler"
@@ -287,7 +289,7 @@ func moveSeeds(t *testing.T, most uint64) (first, last uint64) {
 // it, and then everybody who was displaced runs.
 func TestPlansAgainstBruteForce(t *testing.T) {
 	seen := make(map[string]int)
-	first, last := moveSeeds(t, 200)
+	first, last := moveSeeds(t, 100)
 	for seed := first; seed <= last; seed++ {
 		w := tightCell(t, rand.New(rand.NewPCG(seed, 1)), scheduler.ReschedulePending)
 		if problem := checkPlans(t, w, seen); problem != "" {
@@ -295,6 +297,38 @@ func TestPlansAgainstBruteForce(t *testing.T) {
 		}
 	}
 	t.Logf("%v", seen)
+}
+
+// TestSamePlanAfterRestart wants the plan of a scheduler that was just made over
+// the cell as it is written down to be that of the one that has followed it.
+func TestSamePlanAfterRestart(t *testing.T) {
+	first, last := moveSeeds(t, 200)
+	plans := 0
+	for seed := first; seed <= last; seed++ {
+		all := scheduler.ReschedulePending | scheduler.RescheduleSpread | scheduler.RescheduleDefragment
+		w := tightCell(t, rand.New(rand.NewPCG(seed, 5)), all)
+		w.startAll()
+		w.settleAll(t)
+		copied, err := cell.Load(w.cell.Records())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s, err := scheduler.New(w.s.Config())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if b := s.Pass(copied); b.ID != 0 || b.More {
+			t.Fatalf("seed %d: a pass decides something: %v", seed, b)
+		}
+		was, is := w.s.Plan(w.copy), s.Plan(copied)
+		if !proto.Equal(was, is) {
+			t.Fatalf("the plan was %v and is %v\n\trepeat with: BORG_MOVE_SEED=%d go test ./scheduler -run %s", was, is, seed, t.Name())
+		}
+		if is != nil {
+			plans++
+		}
+	}
+	t.Logf("%d plans", plans)
 }
 
 // checkPlans makes plans until there are no more.
