@@ -36,6 +36,8 @@ var imports = map[string]struct {
 
 	"borgmaster/cell": {[]string{"mutant", "proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
 	"scheduler":       {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
+	// What tasks will use of what they asked for; imports nobody, so that master and scheduler can share it.
+	"scheduler/reservation": {nil, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net"}},
 	// The process around the search: follows a master, answers Explain.
 	"scheduler/process": {[]string{"identity", "scheduler", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
@@ -58,6 +60,9 @@ var imports = map[string]struct {
 	// The whole cell on one thread: every core, and what lies between them.
 	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "history", "proto/borgpb", "proto/borgrpc"},
 		[]string{"google.golang.org/grpc", "net"}},
+
+	// What other cells have recorded, as objects of ours.
+	"fauxmaster/trace": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "net"}},
 
 	// Bugs that can be planted in a build of its own; in all others it is false.
 	"mutant": {nil, []string{"os", "sync", "time"}},

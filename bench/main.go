@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -22,12 +23,22 @@ import (
 	"borg/bench/figures"
 )
 
-// areas are the packages whose benchmarks belong to an area.
-var areas = map[string][]string{
-	"cell":       {"./borgmaster/cell", "./borgmaster/replica"},
-	"scheduler":  {"./scheduler"},
-	"checkpoint": {"./checkpoint"},
-	"linkshard":  {"./borgmaster/linkshard"},
+// area is whose benchmarks belong together.
+type area struct {
+	packages []string
+	// only are the benchmarks of them that count, as a pattern of go test; empty:
+	// all do.
+	only string
+}
+
+var areas = map[string]area{
+	"cell":       {packages: []string{"./borgmaster/cell", "./borgmaster/replica"}},
+	"sched":      {packages: []string{"./scheduler"}},
+	"checkpoint": {packages: []string{"./checkpoint"}},
+	"linkshard":  {packages: []string{"./borgmaster/linkshard"}},
+	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.
+	// Without it they are skipped, also where all of the scheduler's run.
+	"traces": {packages: []string{"./scheduler"}, only: "^BenchmarkTrace"},
 }
 
 func main() {
@@ -41,11 +52,11 @@ func main() {
 }
 
 func run(area, out, benchtime string) error {
-	packages, err := packagesOf(area)
+	of, err := areaOf(area)
 	if err != nil {
 		return err
 	}
-	args := append([]string{"test", "-run", "^$", "-bench", ".", "-benchtime", benchtime, "-count", "1", "-p", "1"}, packages...)
+	args := append([]string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1"}, of.packages...)
 	fmt.Println("$ go", strings.Join(args, " "))
 	cmd := exec.Command("go", args...)
 	cmd.Stderr = os.Stderr
@@ -64,30 +75,34 @@ func run(area, out, benchtime string) error {
 		return fmt.Errorf("benchmarks: %w", err)
 	}
 	if len(found) == 0 {
-		return errors.New("no benchmark reported a figure with a dotted name")
+		return errors.New("no benchmark reported a figure with a dotted name (those of real traces are skipped unless BORG_TRACES names their folder)")
 	}
 	print(found)
 	return figures.Merge(out, found)
 }
 
-func packagesOf(area string) ([]string, error) {
-	if area != "" && area != "all" {
-		p, ok := areas[area]
+func areaOf(name string) (area, error) {
+	if name != "" && name != "all" {
+		a, ok := areas[name]
 		if !ok {
 			names := []string{"all"}
 			for name := range areas {
 				names = append(names, name)
 			}
 			sort.Strings(names)
-			return nil, fmt.Errorf("unknown area %q; areas: %s", area, strings.Join(names, ", "))
+			return area{}, fmt.Errorf("unknown area %q; areas: %s", name, strings.Join(names, ", "))
 		}
-		return p, nil
+		if a.only == "" {
+			a.only = "."
+		}
+		return a, nil
 	}
-	var all []string
-	for _, p := range areas {
-		all = append(all, p...)
+	all := area{only: "."}
+	for _, a := range areas {
+		all.packages = append(all.packages, a.packages...)
 	}
-	sort.Strings(all)
+	slices.Sort(all.packages)
+	all.packages = slices.Compact(all.packages)
 	return all, nil
 }
 

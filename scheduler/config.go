@@ -21,10 +21,20 @@ type Config struct {
 	Enough int
 	// Policy judges places by what would be left of them.
 	Policy Policy
+	// Weights of the parts of a score; the zero value is DefaultWeights().
+	Weights Weights
+	// Prefer is what machines have that are better than others for everything:
+	// in a campaign those that are upgraded already. Its zero value is nothing.
+	Prefer Attribute
+	// Workload is which of the jobs of its name the scheduler places; the zero
+	// value: all of them.
+	Workload Workload
 	// NoScoreCache computes every score anew; NoClasses makes every task a class
 	// of its own. Both cost time and change no choice: they are there to be
 	// measured.
 	NoScoreCache, NoClasses bool
+	// Threads share what is worth sharing; 1. They change no choice.
+	Threads int
 	// BatchCount is how many assignments one batch holds at most; 1,000.
 	BatchCount int
 	// BatchBytes is how many bytes the assignments of one batch take at most;
@@ -49,6 +59,7 @@ const (
 	maxBatchBytes  = 900 << 10
 	maxPassChecks  = 1 << 30
 	maxMaxInFlight = 1 << 20
+	maxThreads     = 1024
 	maxMoves       = 1 << 20
 )
 
@@ -60,10 +71,14 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	set(&c.Enough, 50)
+	set(&c.Threads, 1)
 	set(&c.BatchCount, 1000)
 	set(&c.BatchBytes, 512<<10)
 	set(&c.PassChecks, 2_000_000)
 	set(&c.MaxInFlight, 8000)
+	if c.Weights == (Weights{}) {
+		c.Weights = DefaultWeights()
+	}
 	set(&c.Moves, 20)
 	if c.Reschedule == 0 {
 		c.Reschedule = ReschedulePending
@@ -82,6 +97,7 @@ func (c Config) Validate() error {
 	check("Enough", c.Enough, maxEnough)
 	check("BatchCount", c.BatchCount, maxBatchCount)
 	check("BatchBytes", c.BatchBytes, maxBatchBytes)
+	check("Threads", c.Threads, maxThreads)
 	check("PassChecks", c.PassChecks, maxPassChecks)
 	check("MaxInFlight", c.MaxInFlight, maxMaxInFlight)
 	check("Moves", c.Moves, maxMoves)
@@ -91,7 +107,7 @@ func (c Config) Validate() error {
 	if c.Policy >= numPolicies {
 		errs = append(errs, fmt.Errorf("scheduler configuration: there is no policy %d", c.Policy))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Weights.validate(), c.Workload.validate())...)
 }
 
 // Hash tells two configurations apart in the log: every batch carries it.
@@ -101,7 +117,11 @@ func (c Config) Hash() uint64 {
 	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight, int(c.Reschedule), c.Moves} {
 		h = mix(h ^ uint64(v))
 	}
-	return h
+	for _, w := range c.Weights.list() {
+		h = mix(h ^ uint64(*w.points))
+	}
+	h = mix(h ^ hashString(c.Prefer.String()))
+	return mix(h ^ c.Workload.hash())
 }
 
 // mix is the finalizer of splitmix64: a cheap, fixed hash of 64 bits.

@@ -16,14 +16,6 @@ import (
 	"borg/scheduler"
 )
 
-// raise brings the cell to the latest format.
-func (w *world) raise(t testing.TB) {
-	t.Helper()
-	for f := w.cell.Format() + 1; f <= cell.BuildFormat; f++ {
-		w.must(t, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: f}}})
-	}
-}
-
 func moveTasks(o *borgpb.MoveTasks) *borgpb.Op {
 	return &borgpb.Op{
 		Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER},
@@ -77,7 +69,6 @@ func tightCell(t testing.TB, r *rand.Rand, reschedule scheduler.Reschedule) *wor
 	w := newWorld(t, scheduler.Config{
 		Seed: r.Uint64(), Policy: policies[r.IntN(len(policies))], Reschedule: reschedule, Moves: 1000,
 	})
-	w.raise(t)
 	machines := 2 + r.IntN(7)
 	for i := range machines {
 		spec := machineSpec(int64(2+r.IntN(7))*500, int64(4+r.IntN(13))<<28)
@@ -248,7 +239,7 @@ func (b *bruteForce) place(o *borgpb.MoveTasks, leave []*cell.Copy, todo []*borg
 
 // hopeless lists tasks of production that fit nowhere, whoever gives way.
 func hopeless(c *cell.Cell) (ids []cell.TaskID) {
-	p := newPlain(c)
+	p := newPlain(c, scheduler.Config{})
 	for j, index := range c.Pending() {
 		if j.Priority() < 120 || j.Spec().GetPreempt() == borgpb.Preempt_PREEMPT_NEVER {
 			continue

@@ -98,7 +98,7 @@ func newPlanner(s *Scheduler, c *cell.Cell) *planner {
 // make finds the cheapest plan of at most budget moves after which index of w
 // fits; nil when there is none, or when it needs none.
 func (p *planner) make(w *want, index uint32, budget int) *borgpb.MoveTasks {
-	if w.inSet || w.never() || w.line.gang || !p.hopeless(w, index) {
+	if w.inSet || w.never() || w.line.gang || len(w.need.Resources.Devices) > 0 || !p.hopeless(w, index) {
 		return nil
 	}
 	p.most, p.best = bandOf(w.line.priority), nil
@@ -297,7 +297,7 @@ func (p *planner) walk(q *needy) func(func(int32) bool) {
 			return
 		}
 		p.work += n
-		r := newRing(q.want.class.static.fits, g.usable, int32(p.start(q.want, q.index)%uint64(n)))
+		r := pair(q.want.class.static.fits, g.usable, int32(p.start(q.want, q.index)%uint64(n)))
 		for i := r.next(); i >= 0 && yield(i); i = r.next() {
 		}
 	}
@@ -546,7 +546,7 @@ func (p *planner) propose() *borgpb.MoveTasks {
 			a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
 			claimed = append(claimed, unit{id: id, ports: st.site.machine.Copy(id).Ports()})
 		}
-		a.Ports = choosePorts(st.site, st.want.ports, p.s.cfg.Seed^mix(l.uid.Index)^uint64(st.index)^a.LastAttempt<<32, claimed)
+		a.Ports = choosePorts(nil, st.site, st.want.ports, p.s.cfg.Seed^mix(l.uid.Index)^uint64(st.index)^a.LastAttempt<<32, claimed)
 		if len(a.Ports) < st.want.ports {
 			return nil
 		}

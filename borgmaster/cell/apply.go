@@ -67,6 +67,8 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 			Reason: fmt.Sprintf("the wall clock is %d s from where it was expected", (entry.WallTimeNs-c.clock.wallNs)/second)})
 	}
 	c.forgetRequests()
+	c.leaveTainted()
+	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
 	for i, data := range entry.Ops {
 		results[i] = c.applyOp(data)

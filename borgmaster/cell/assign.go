@@ -44,6 +44,9 @@ func (c *Cell) checkAssignment(a *borgpb.Assignment) (func(), *borgpb.Refusal) {
 	if r != nil {
 		return nil, r
 	}
+	if r := c.readGrants(&p, p.asker().need, a.Devices); r != nil {
+		return nil, r
+	}
 	v, r := c.checkPlace(&p, nil)
 	if r != nil {
 		return nil, r
@@ -74,7 +77,7 @@ func (c *Cell) placement(a *borgpb.Assignment) (p Placement, r *borgpb.Refusal) 
 
 // placing returns what gives a task or alloc the place that was checked.
 func (c *Cell) placing(p *Placement, v *victims) func() {
-	at := place{machine: p.Machine, alloc: p.Alloc, victims: v}
+	at := place{machine: p.Machine, alloc: p.Alloc, devices: p.Devices, victims: v}
 	if p.Set != nil {
 		alloc := p.Set.allocs[p.Index]
 		return func() { c.placeAlloc(alloc, at) }

@@ -221,8 +221,11 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 func (g *generator) resources() *borgpb.Resources {
 	r := g.r
 	res := &borgpb.Resources{CpuMilli: int64(100 + 100*r.IntN(20)), MemBytes: int64(r.IntN(20)) << 26, DiskBytes: int64(r.IntN(3)) << 30}
-	if g.one(8) {
+	switch {
+	case g.one(8):
 		res.Devices = map[string]int64{"gpu": int64(r.IntN(3))}
+	case g.one(8):
+		res.DeviceMilli = map[string]int64{"gpu": int64(r.IntN(12)) * 100}
 	}
 	switch {
 	case g.one(80):
@@ -252,6 +255,9 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 	}
 	if g.one(3) {
 		t.Tolerations = []*borgpb.Toleration{{Key: "dedicated"}}
+		if g.one(2) {
+			t.Tolerations[0].ForgivenessNs = int64(r.IntN(20)) * second
+		}
 	}
 	return t
 }
@@ -341,8 +347,11 @@ func (g *generator) allocAssignment(al *Alloc) *borgpb.Assignment {
 	a := &borgpb.Assignment{
 		Uid: al.set.uid.String(), Index: al.index, LastAttempt: al.attempt, Machine: g.machineName(), Version: uint64(g.r.IntN(3)),
 	}
-	if m := g.c.Machine(a.Machine); m != nil && g.one(2) {
-		g.nameLower(a, m.copies, nil, al.set.spec.Priority)
+	if m := g.c.Machine(a.Machine); m != nil {
+		if g.one(2) {
+			g.nameLower(a, m.copies, nil, al.set.spec.Priority)
+		}
+		g.nameDevices(a, al.set.need, m, m.DeviceRoom())
 	}
 	if g.one(50) {
 		a.Index += 7
@@ -387,6 +396,11 @@ func (g *generator) assignment(j *Job, index uint32) *borgpb.Assignment {
 	} else if g.one(6) {
 		g.nameVictims(a, m)
 	}
+	if al := g.c.AllocByName(a.Alloc); al != nil {
+		g.nameDevices(a, j.Need(index), m, al.DeviceRoom())
+	} else {
+		g.nameDevices(a, j.Need(index), m, m.DeviceRoom())
+	}
 	g.grantPorts(a, m, len(j.Need(index).Task.Ports))
 	switch {
 	case g.one(30):
@@ -401,6 +415,31 @@ func (g *generator) assignment(j *Job, index uint32) *borgpb.Assignment {
 		a.Ports = append(a.Ports, 20001)
 	}
 	return a
+}
+
+// nameDevices names devices, most times such as are free.
+func (g *generator) nameDevices(a *borgpb.Assignment, need *Need, m *Machine, q DeviceRoom) {
+	if !g.c.NumbersDevices() || len(need.Resources.Devices) == 0 {
+		return
+	}
+	for _, v := range a.Victims {
+		uid, _ := ParseUID(v.JobUid)
+		if p := m.find(CopyID{uid, v.Index, v.Attempt}); p != nil {
+			q.Freed = append(q.Freed, p.Devices()...)
+		}
+		if set := g.c.setsByU[uid]; set != nil && set.Alloc(v.Index) != nil {
+			q.Freed = append(q.Freed, set.allocs[v.Index].devices...)
+		}
+	}
+	a.Devices = GrantsProto(q.Choose(need.Resources.Devices))
+	switch {
+	case g.one(20):
+		a.Devices = nil
+	case len(a.Devices) > 0 && g.one(20):
+		a.Devices[0].Numbers[0] += uint32(g.r.IntN(3))
+	case len(a.Devices) > 0 && g.one(30):
+		a.Devices[0].Numbers = append(a.Devices[0].Numbers, 0)
+	}
 }
 
 // moveTasks moves some that run, most times to where they fit, and now and then

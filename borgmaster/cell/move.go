@@ -101,6 +101,8 @@ func (c *Cell) Unmovable(p *Copy) string {
 		return "it waits for others to make room"
 	case p.alloc != nil:
 		return "it runs in an alloc"
+	case len(p.res.Devices) > 0:
+		return "it has devices"
 	case p.job.update.Rolling():
 		return "an update of its job is under way"
 	case p.version != p.job.latest().Version:
@@ -166,6 +168,9 @@ func (c *Cell) checkMoveTasks(o *borgpb.MoveTasks) (commit, *borgpb.Refusal) {
 		p, r := c.placement(a)
 		if r == nil && p.Job != nil && p.Job.latest().Proto.Gang {
 			r = badState(p.name(), "all of its gang is placed at once")
+		}
+		if r == nil && len(p.asker().need.Resources.Devices) > 0 {
+			r = badState(p.name(), "it asks for devices, and no plan grants them")
 		}
 		if r == nil {
 			r = lay(p)

@@ -13,7 +13,8 @@ type victims struct {
 	copies []*Copy
 	allocs []*Alloc
 	// What the room that is asked for gains.
-	freed Resources
+	freed   Resources
+	devices []DeviceGrant
 	// As in Overlay.
 	leaving []*Copy
 }
@@ -93,6 +94,7 @@ func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 	}
 	v.copies = append(v.copies, o)
 	v.freed = v.freed.Add(*o.res)
+	v.devices = append(v.devices, o.Devices()...)
 	return nil
 }
 
@@ -116,6 +118,7 @@ func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
 	}
 	v.allocs = append(v.allocs, o)
 	v.freed = v.freed.Add(*o.set.res())
+	v.devices = append(v.devices, o.devices...)
 	v.copies = append(v.copies, o.copies...)
 	return nil
 }
@@ -159,6 +162,7 @@ func (v *victims) inherit(p *Placement, w *waiting) {
 		v.copies = append(v.copies, o)
 		if o.room() == p.room() {
 			v.freed = v.freed.Add(*o.res)
+			v.devices = append(v.devices, o.Devices()...)
 		}
 	}
 }

@@ -167,6 +167,7 @@ func machineCommands(con *console) *ucli.Command {
 		command(con, "remove", "take a machine out of the cell", "MACHINE", 1, 1, machineRemove,
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "force", Usage: "even if it still holds tasks"}),
 		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet),
+		command(con, "taint", "keep tasks away: key, key=value, with :evict or :prefer-not; key- removes", "MACHINE TAINT|KEY-...", 2, -1, machineTaint),
 		command(con, "drain", "place nothing more on a machine and move its tasks away", "MACHINE", 1, 1, machineDrain, waitFlag("wait until it is empty")),
 		command(con, "undrain", "place tasks on a machine again", "MACHINE", 1, 1, machineUndrain),
 	)

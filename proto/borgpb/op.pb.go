@@ -1076,7 +1076,12 @@ type SetMachine struct {
 	// First of the ports that may be granted; both zero: as they are.
 	PortFirst uint32 `protobuf:"varint,7,opt,name=port_first,json=portFirst,proto3" json:"port_first,omitempty"`
 	// The last of them, inclusive, at most 65,535.
-	PortLast      uint32 `protobuf:"varint,8,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	PortLast uint32 `protobuf:"varint,8,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	// Added to the taints, or put in the place of those with these keys. Since
+	// format 3.
+	SetTaints []*Taint `protobuf:"bytes,40,rep,name=set_taints,json=setTaints,proto3" json:"set_taints,omitempty"`
+	// Keys of taints to take away, before others are set. Since format 3.
+	RemoveTaints  []string `protobuf:"bytes,41,rep,name=remove_taints,json=removeTaints,proto3" json:"remove_taints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1165,6 +1170,20 @@ func (x *SetMachine) GetPortLast() uint32 {
 		return x.PortLast
 	}
 	return 0
+}
+
+func (x *SetMachine) GetSetTaints() []*Taint {
+	if x != nil {
+		return x.SetTaints
+	}
+	return nil
+}
+
+func (x *SetMachine) GetRemoveTaints() []string {
+	if x != nil {
+		return x.RemoveTaints
+	}
+	return nil
 }
 
 // MachineUp says that a machine answers again. Its copies are taken back or
@@ -1902,7 +1921,10 @@ type Assignment struct {
 	// on; at most 256. What they wait for themselves need not be named.
 	Victims []*Victim `protobuf:"bytes,7,rep,name=victims,proto3" json:"victims,omitempty"`
 	// Spec version that the scheduler saw; zero: not compared.
-	Version       uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
+	// Devices, one entry per name that is asked for, by name. In an alloc they
+	// are among those that the alloc has. Since format 3.
+	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1991,6 +2013,13 @@ func (x *Assignment) GetVersion() uint64 {
 		return x.Version
 	}
 	return 0
+}
+
+func (x *Assignment) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
 }
 
 // Victim is a copy of a task, or an alloc, that gives way.
@@ -3053,7 +3082,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
 	"\rRemoveMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\xff\x02\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\xd0\x03\n" +
 	"\n" +
 	"SetMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -3064,7 +3093,10 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\bcapacity\x18\x06 \x01(\v2\x0f.borg.ResourcesR\bcapacity\x12\x1d\n" +
 	"\n" +
 	"port_first\x18\a \x01(\rR\tportFirst\x12\x1b\n" +
-	"\tport_last\x18\b \x01(\rR\bportLast\x1a@\n" +
+	"\tport_last\x18\b \x01(\rR\bportLast\x12*\n" +
+	"\n" +
+	"set_taints\x18( \x03(\v2\v.borg.TaintR\tsetTaints\x12#\n" +
+	"\rremove_taints\x18) \x03(\tR\fremoveTaints\x1a@\n" +
 	"\x12SetAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x1f\n" +
@@ -3134,7 +3166,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x1f\n" +
 	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
 	"configHash\x12\x14\n" +
-	"\x05build\x18\x05 \x01(\tR\x05build\"\xdf\x01\n" +
+	"\x05build\x18\x05 \x01(\tR\x05build\"\x8c\x02\n" +
 	"\n" +
 	"Assignment\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x14\n" +
@@ -3144,7 +3176,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05alloc\x18\x05 \x01(\tR\x05alloc\x12\x14\n" +
 	"\x05ports\x18\x06 \x03(\rR\x05ports\x12&\n" +
 	"\avictims\x18\a \x03(\v2\f.borg.VictimR\avictims\x12\x18\n" +
-	"\aversion\x18\b \x01(\x04R\aversion\"Q\n" +
+	"\aversion\x18\b \x01(\x04R\aversion\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"Q\n" +
 	"\x06Victim\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -3342,10 +3375,12 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*Principal)(nil),      // 42: borg.Principal
 	(*MachineSpec)(nil),    // 43: borg.MachineSpec
 	(*Resources)(nil),      // 44: borg.Resources
-	(*TaskReport)(nil),     // 45: borg.TaskReport
-	(State)(0),             // 46: borg.State
-	(StopCause)(0),         // 47: borg.StopCause
-	(*Exit)(nil),           // 48: borg.Exit
+	(*Taint)(nil),          // 45: borg.Taint
+	(*DeviceGrant)(nil),    // 46: borg.DeviceGrant
+	(*TaskReport)(nil),     // 47: borg.TaskReport
+	(State)(0),             // 48: borg.State
+	(StopCause)(0),         // 49: borg.StopCause
+	(*Exit)(nil),           // 50: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
 	42, // 0: borg.Op.principal:type_name -> borg.Principal
@@ -3376,32 +3411,34 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	43, // 25: borg.AddMachine.spec:type_name -> borg.MachineSpec
 	35, // 26: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
 	44, // 27: borg.SetMachine.capacity:type_name -> borg.Resources
-	36, // 28: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	37, // 29: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	38, // 30: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	39, // 31: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	40, // 32: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	41, // 33: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 34: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 35: borg.Assignment.victims:type_name -> borg.Victim
-	18, // 36: borg.MoveTasks.moves:type_name -> borg.Assignment
-	18, // 37: borg.MoveTasks.placement:type_name -> borg.Assignment
-	22, // 38: borg.Reports.machines:type_name -> borg.MachineReport
-	45, // 39: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	0,  // 40: borg.Refusal.kind:type_name -> borg.RefusalKind
-	30, // 41: borg.Result.refusal:type_name -> borg.Refusal
-	30, // 42: borg.Result.items:type_name -> borg.Refusal
-	1,  // 43: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 44: borg.Event.object_kind:type_name -> borg.ObjectKind
-	46, // 45: borg.Event.from:type_name -> borg.State
-	46, // 46: borg.Event.to:type_name -> borg.State
-	47, // 47: borg.Event.cause:type_name -> borg.StopCause
-	48, // 48: borg.Event.exit:type_name -> borg.Exit
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	45, // 28: borg.SetMachine.set_taints:type_name -> borg.Taint
+	36, // 29: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	37, // 30: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	38, // 31: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	39, // 32: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	40, // 33: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	41, // 34: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 35: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 36: borg.Assignment.victims:type_name -> borg.Victim
+	46, // 37: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	18, // 38: borg.MoveTasks.moves:type_name -> borg.Assignment
+	18, // 39: borg.MoveTasks.placement:type_name -> borg.Assignment
+	22, // 40: borg.Reports.machines:type_name -> borg.MachineReport
+	47, // 41: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	0,  // 42: borg.Refusal.kind:type_name -> borg.RefusalKind
+	30, // 43: borg.Result.refusal:type_name -> borg.Refusal
+	30, // 44: borg.Result.items:type_name -> borg.Refusal
+	1,  // 45: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 46: borg.Event.object_kind:type_name -> borg.ObjectKind
+	48, // 47: borg.Event.from:type_name -> borg.State
+	48, // 48: borg.Event.to:type_name -> borg.State
+	49, // 49: borg.Event.cause:type_name -> borg.StopCause
+	50, // 50: borg.Event.exit:type_name -> borg.Exit
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
