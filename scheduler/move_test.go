@@ -123,6 +123,9 @@ func tightJob(r *rand.Rand) *borgpb.JobSpec {
 		spec.Task.Tolerations = []*borgpb.Toleration{{Key: "dedicated"}}
 	case 4:
 		spec.Task.Resources.Devices = map[string]int64{"gpu": int64(1 + r.IntN(2))}
+		if r.IntN(2) == 0 {
+			spec.Task.Resources.Devices, spec.Task.Resources.DeviceMilli = nil, map[string]int64{"gpu": int64(1+r.IntN(9)) * 100}
+		}
 	case 5:
 		spec.Preempt = borgpb.Preempt_PREEMPT_NEVER
 	}
@@ -229,12 +232,37 @@ func (b *bruteForce) place(o *borgpb.MoveTasks, leave []*cell.Copy, todo []*borg
 					taken = append(taken, p)
 				}
 			}
-			if b.place(o, leave, todo[1:], taken) {
-				return true
+			for _, devices := range b.grants(a, m) {
+				if a.Devices = devices; b.place(o, leave, todo[1:], taken) {
+					return true
+				}
 			}
 		}
 	}
 	return false
+}
+
+// grants are all ways to name the devices on m that a needs.
+func (b *bruteForce) grants(a *borgpb.Assignment, m *cell.Machine) (all [][]*borgpb.DeviceGrant) {
+	uid, _ := cell.ParseUID(a.Uid)
+	need := b.c.JobByUID(uid).Need(a.Index).Resources.Devices
+	if len(need) == 0 {
+		return [][]*borgpb.DeviceGrant{nil}
+	}
+	n, _ := need[0].Split()
+	capacity := m.Capacity()
+	for set := range 1 << (capacity.Device(need[0].Name) / 1000) {
+		g := &borgpb.DeviceGrant{Name: need[0].Name}
+		for number := range uint32(8) {
+			if set&(1<<number) != 0 {
+				g.Numbers = append(g.Numbers, number)
+			}
+		}
+		if int64(len(g.Numbers)) == n {
+			all = append(all, []*borgpb.DeviceGrant{g})
+		}
+	}
+	return all
 }
 
 // hopeless lists tasks of production that fit nowhere, whoever gives way.
