@@ -138,7 +138,7 @@ func TestForeignUsers(t *testing.T) {
 		clientErr, serverErr := shake(client.ClientTLS(name(identity.Master, "1")), server)
 		if tt.user == "" {
 			heard := false
-			for _, want := range strings.Split(tt.hears, "|") {
+			for want := range strings.SplitSeq(tt.hears, "|") {
 				heard = heard || serverErr != nil && strings.Contains(serverErr.Error(), want)
 			}
 			if !heard || clientErr == nil {
