@@ -30,6 +30,10 @@ const (
 	RollOutStuck         Name = "roll-out-stuck"
 	RoomFreedEarly       Name = "room-freed-early"
 
+	OwnerFromRequest Name = "owner-from-request"
+	RevokedFromCache Name = "revoked-from-cache"
+	RaftForAll       Name = "raft-for-all"
+
 	ReadWithoutAsking   Name = "read-without-asking"
 	AckBeforeSync       Name = "ack-before-sync"
 	LogNotSynced        Name = "log-not-synced"
@@ -43,7 +47,7 @@ const (
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
-// of the cell, and of the log.
+// of the cell, of who may do what, and of the log.
 var All = []Mutant{
 	{FenceNotKept, "A borglet keeps whom it obeys in memory only, and after a restart obeys a replica that is behind: it starts a task that has ended.",
 		"1: https://github.com/kubernetes/kubernetes/issues/59848", "S8", "stale-replica"},
@@ -97,6 +101,13 @@ var All = []Mutant{
 		"30: https://github.com/hashicorp/nomad/issues/10465", "S6", "churn"},
 	{RoomFreedEarly, "The room of a copy is free as soon as it is told to stop.",
 		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
+
+	{OwnerFromRequest, "Who asks is read from the request and not from the certificate that was shown.",
+		"+: https://github.com/hashicorp/nomad/issues/6432", "S19", "strangers"},
+	{RevokedFromCache, "A certificate that was believed once is believed from memory after it was revoked.",
+		Ours, "S19", "strangers"},
+	{RaftForAll, "Whoever has a certificate of the cell may send messages of raft.",
+		"+: https://nvd.nist.gov/vuln/detail/CVE-2021-37218", "S1", "strangers"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
 		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},
