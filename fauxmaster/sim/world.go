@@ -93,7 +93,7 @@ type World struct {
 	aimed    []*aimedAt
 	replicas []*replicaNode
 	machines []*machine
-	operator *client
+	operator *operator
 	clients  []*client
 	truth    *truth
 	failover failover
@@ -192,7 +192,7 @@ func (w *World) build() {
 	for i := range w.cfg.Machines {
 		w.machines = append(w.machines, newMachine(w, i))
 	}
-	w.operator = newClient(w, operatorClient)
+	w.operator = newOperator(w)
 	for i := range w.cfg.Clients {
 		w.clients = append(w.clients, newClient(w, i))
 	}
@@ -209,6 +209,7 @@ func (w *World) build() {
 		}
 	}
 	w.planFaults()
+	w.forge()
 	w.watch()
 }
 
@@ -330,6 +331,9 @@ func (c clock) wallNs(now int64) int64 { return 1_800_000_000*second + c.monoNs(
 func replicaEnd(id uint64) int { return int(id) }
 func machineEnd(i int) int     { return 100 + i }
 func clientEnd(i int) int      { return 10_000 + i }
+
+// forgerEnd is where forged messages come from.
+const forgerEnd = 20_000
 
 func isMachine(end int) bool { return end >= machineEnd(0) && end < clientEnd(0) }
 
