@@ -21,7 +21,15 @@ type story struct {
 	records []history.Record
 	// Request ids of the mutations that were refused, by place in records.
 	refused map[int]string
+	// Mutations whose client was turned away, with their request ids.
+	turned []turned
 	rand    *rand.Rand
+}
+
+// turned is a mutation of which its client does not know what became.
+type turned struct {
+	id     string
+	record history.Record
 }
 
 // readPatienceNs is how long a client listens for the answer to a read. Without
@@ -50,7 +58,8 @@ func (w *World) looks(c *client) func(r *replicaNode) {
 // heard takes in the answer to a client's mutation.
 func (w *World) heard(c *client, res *borgpb.Result) {
 	s := &w.story
-	if c.asked.Kind == 0 {
+	// Who was refused for who he is has learnt nothing of the job; S21 judges that.
+	if c.asked.Kind == 0 || res.GetRefusal().GetKind() == borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
 		return
 	}
 	r := c.asked
@@ -65,12 +74,19 @@ func (w *World) heard(c *client, res *borgpb.Result) {
 }
 
 // judge: S5, what clients were told can have come from a cell that does one
-// thing at a time. The log is asked for one thing only: whether what was refused
-// was done by a later try, which clients cannot know.
+// thing at a time. The log is asked for one thing only: whether what was refused,
+// or turned away, was done by another try, which clients cannot know. A revoked
+// client goes on asking, and an order of all that may have been done takes hours
+// to find.
 func (w *World) judge() {
 	s := &w.story
 	for i, id := range s.refused {
 		s.records[i].Late = w.truth.done[id].times > 0
+	}
+	for _, t := range s.turned {
+		if w.truth.done[t.id].times > 0 {
+			s.records = append(s.records, t.record)
+		}
 	}
 	w.result.History = history.Check(s.records, historyLimit)
 	if w.result.History.Illegal > 0 {

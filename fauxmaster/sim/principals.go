@@ -95,7 +95,7 @@ func (c *client) turnedAway(by *replicaNode) {
 	c.w.mark("revoked caller refused")
 	c.w.truth.wasRevoked(c.caller())
 	if c.asked.Kind != 0 {
-		c.w.story.records = append(c.w.story.records, c.asked)
+		c.w.story.turned = append(c.w.story.turned, turned{c.op.RequestId, c.asked})
 	}
 	c.op = nil
 	if c.turned++; c.turned%4 == 0 {

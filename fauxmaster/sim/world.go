@@ -241,7 +241,7 @@ const (
 func (w *World) healWhenBusy() {
 	each := func(n int64) int { return int(n * w.cfg.DurationNs / (30 * second)) }
 	few := w.result.Elections < each(wantElections)
-	if w.went == mostGoOn || !few && len(w.truth.acked) >= each(wantAcknowledged) {
+	if w.cfg.Aim != "" || w.went == mostGoOn || !few && len(w.truth.acked) >= each(wantAcknowledged) {
 		w.heal()
 		return
 	}
