@@ -3,7 +3,7 @@ package scheduler
 import "math/bits"
 
 // steps are the slots by what is free there of one resource: a set for each of
-// some amounts, four to a doubling, of those with at least that much. A walk over
+// some amounts, two to a doubling, of those with at least that much. A walk over
 // the set of the highest step that a request reaches passes by most of the machines
 // that are too full without looking at them.
 type steps struct {
@@ -16,7 +16,7 @@ type steps struct {
 }
 
 // maxSteps is the highest step; beyond are the amounts of 2^16 units and more.
-const maxSteps = 64
+const maxSteps = 32
 
 // The first steps are 32 thousandths of a core and 16 MiB.
 const (
@@ -42,9 +42,9 @@ func stepOf(amount int64, shift uint8) uint8 {
 		return 0
 	}
 	doublings := bits.Len64(uint64(units)) - 1
-	// The two bits below the highest: quarters of the doubling.
-	quarters := uint64(units) << 2 >> doublings & 3
-	return uint8(min(4*doublings+int(quarters)+1, maxSteps))
+	// The bit below the highest: the upper half of the doubling.
+	upper := uint64(units) << 1 >> doublings & 1
+	return uint8(min(2*doublings+int(upper)+1, maxSteps))
 }
 
 // put notes how much is free in a slot.

@@ -10,6 +10,10 @@ const formatCrashes = 3
 // crashes there too, it is the task (paper §4). A cell with no other machine that
 // takes tasks has no choice.
 func (c *Cell) crashedOn(t *Task) string {
+	if t.attempt < 2 {
+		// Nearly all; what it did before lies elsewhere in memory.
+		return ""
+	}
 	last := t.past
 	if c.format < formatCrashes || last == nil || last.next == nil || t.state != statePending {
 		return ""
