@@ -72,6 +72,8 @@ func (e *encoder) resources(r *Resources) {
 const (
 	// Of an alloc or a copy.
 	tagDevices = 1
+	// Of a copy.
+	tagNote = 2
 	// Of a machine.
 	tagTaints = 1
 	// Of a job; it has no value.

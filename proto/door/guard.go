@@ -94,8 +94,11 @@ var roles = map[identity.Role]borgpb.Role{
 // Principal is a name as the log writes it.
 func Principal(name identity.Name) *borgpb.Principal {
 	p := &borgpb.Principal{Role: roles[name.Role]}
-	if name.Role == identity.User {
+	switch name.Role {
+	case identity.User:
 		p.User = name.ID
+	case identity.Task:
+		p.User, p.Task = name.User(), name.ID
 	}
 	return p
 }
