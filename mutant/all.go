@@ -37,6 +37,10 @@ const (
 	PreemptsItsLike      Name = "preempts-its-like"
 	MovesUnproved        Name = "moves-unproved"
 
+	OwnerFromRequest Name = "owner-from-request"
+	RevokedFromCache Name = "revoked-from-cache"
+	RaftForAll       Name = "raft-for-all"
+
 	ReadWithoutAsking   Name = "read-without-asking"
 	AckBeforeSync       Name = "ack-before-sync"
 	LogNotSynced        Name = "log-not-synced"
@@ -52,7 +56,7 @@ const (
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
-// of the cell, of the log, and of the scheduler.
+// of the cell, of who may do what, of the log, and of the scheduler.
 var All = []Mutant{
 	{FenceNotKept, "A borglet keeps whom it obeys in memory only, and after a restart obeys a replica that is behind: it starts a task that has ended.",
 		"1: https://github.com/kubernetes/kubernetes/issues/59848", "S8", "stale-replica"},
@@ -120,6 +124,13 @@ var All = []Mutant{
 		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
 	{MovesUnproved, "Each place of a plan is tested without the others: two are moved into the same room.",
 		Ours, "S6", "tight"},
+
+	{OwnerFromRequest, "Who asks is read from the request and not from the certificate that was shown.",
+		"+: https://github.com/hashicorp/nomad/issues/6432", "S21", "strangers"},
+	{RevokedFromCache, "A certificate that was believed once is believed from memory after it was revoked.",
+		Ours, "S21", "strangers"},
+	{RaftForAll, "Whoever has a certificate of the cell may send messages of raft.",
+		"+: https://nvd.nist.gov/vuln/detail/CVE-2021-37218", "S1", "strangers"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
 		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},

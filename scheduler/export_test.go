@@ -36,13 +36,16 @@ func ShareAlways() func() {
 	return func() { minShare = before }
 }
 
-// HandOver gives work to another thread and waits until it is done.
+// Stranded is how much of all CPU and memory is free where the other one has run
+// out, in percent.
+func Stranded(s *Scheduler) (cpuPercent, memPercent int64) { return s.grid.stranded() }
+
+// NumClasses is how many classes are known.
+func NumClasses(s *Scheduler) int { return len(s.classes.byContent) }
+
+// HandOver lets two threads do the same work and waits until both are done.
 func HandOver(work func()) {
-	split(2, 2, func(part, _, _ int) {
-		if part == 0 {
-			work()
-		}
-	})
+	split(2, 2, func(int, int, int) { work() })
 }
 
 // Changed returns spec with what ch changes of it.
@@ -150,6 +153,10 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	f.surround(w)
 	for i, t := range s.sites.walk {
 		i := int32(i)
+		points, _ := s.grid.pointsAt(w.class, i, s.cfg.Policy)
+		if parts := s.grid.parts(w.class, i, s.cfg.Policy); parts.Total() != points {
+			return fmt.Errorf("%s on %s: the parts of the score are %+v, which is %d, want %d", w.line.key, t.machine.Name(), parts, parts.Total(), points)
+		}
 		got := s.grid.usable.has(i) && w.class.static.fits.has(i) && w.class.fits(s.grid, i) && !(w.limited && f.full(w, i))
 		if want := f.fit(w, spot{site: t}); got != (want == cell.FitOK) {
 			return fmt.Errorf("%s on %s: the arrays say %v, the cell %s", w.line.key, t.machine.Name(), got, want)
@@ -217,3 +224,5 @@ func (f *search) arraysSay(w *want, at spot) bool {
 	q := f.devicesAt(at)
 	return cl.devices == nil || q.Fit(w.need.Resources.Devices)
 }
+// Config is that of a scheduler.
+func (s *Scheduler) Config() Config { return s.cfg }

@@ -43,6 +43,9 @@ type line struct {
 	crowd *crowd
 	// promised counts its promises.
 	promised int
+	// settled and refused are the last batches of which the log answered, or
+	// refused, something of this line.
+	settled, refused uint64
 	// dirty: indices are to be read anew from the copy.
 	dirty bool
 	// queued: it is in the queue's list.

@@ -81,6 +81,15 @@ type Stats struct {
 	// Moved counts the tasks that plans moved, Unproved the plans that were
 	// dropped because the cell's own test would have refused them.
 	Moved, Unproved int
+	// Transactions are what batches held of one job each, as far as the log has
+	// answered; Conflicts those of them of which the cell refused something.
+	Transactions, Conflicts int
+}
+
+// ConflictFraction is conflicts for each transaction that went through, in
+// thousandths.
+func (s Stats) ConflictFraction() int {
+	return 1000 * s.Conflicts / max(s.Transactions-s.Conflicts, 1)
 }
 
 // settledBatch waits for the copy to come to index; until then its promises
@@ -113,14 +122,9 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	hash := cfg.Hash()
-	if cfg.Workload != (Workload{}) {
-		// Those who share the work look at the machines in another order.
-		cfg.Seed = mix(cfg.Seed ^ cfg.Workload.hash())
-	}
 	return &Scheduler{
 		cfg:        cfg,
-		configHash: hash,
+		configHash: cfg.Hash(),
 		overlay:    newOverlay(),
 		classes:    newClasses(),
 		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool), held: make(map[cell.UID]bool)},
@@ -335,11 +339,23 @@ func (s *Scheduler) Settle(c *cell.Cell, batch uint64, result *borgpb.Result) Re
 	promises := sent.promises
 	delete(s.sent, batch)
 	r := Refused{Of: len(promises)}
+	if result != nil {
+		for _, p := range promises {
+			if p.line.settled != batch {
+				p.line.settled = batch
+				s.stats.Transactions++
+			}
+		}
+	}
 	refuse := func(p *promise, why *borgpb.Refusal) {
 		if r.Count == 0 {
 			r.First = why
 		}
 		r.Count++
+		if p.line.refused != batch {
+			p.line.refused = batch
+			s.stats.Conflicts++
+		}
 		s.noteRefusal(c, p.id, why)
 	}
 	if whole := result.GetRefusal(); whole != nil {

@@ -15,8 +15,8 @@ import (
 // and tokens.
 //
 // Format 3: devices have numbers, and can be shared; taints that evict and that
-// advise; a task is kept away from where it crashed; gangs are held together;
-// the batch queue; tasks are moved; secrets; what tasks may ask for.
+// advise; a task is kept away from where it crashed; gangs are held together; the
+// batch queue; tasks are moved; secrets; what tasks may ask for.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.

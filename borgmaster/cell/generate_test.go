@@ -549,6 +549,7 @@ func (g *generator) moveTasks() *borgpb.Op {
 		if g.one(4) {
 			g.nameLeaving(a, leaving)
 		}
+		g.nameDevices(a, p.job.Need(p.index), m, m.DeviceRoom())
 		if g.one(40) {
 			a.LastAttempt++
 		}
@@ -560,6 +561,7 @@ func (g *generator) moveTasks() *borgpb.Op {
 		if !g.one(4) {
 			g.nameLeaving(a, leaving)
 		}
+		g.nameDevices(a, j.Need(id.Index), leaving[0].machine, leaving[0].machine.DeviceRoom())
 		o.Placement = a
 	}
 	return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: o}}

@@ -30,6 +30,7 @@ func (s *swarm) only(weights map[faultKind]int) {
 func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich = 0, 0, false, false, false
+	s.trespassPermille, s.revokeNs, s.forgeNs = 0, 0, 0
 }
 
 // Aims are all there are.
@@ -151,6 +152,11 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 3})
 		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 12*second, 10*second
+	}},
+	{"strangers", "clients ask for what is not theirs, go on when they were revoked, and forge messages of raft", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.thinkNs, s.trespassPermille, s.revokeNs, s.forgeNs = 30*millisecond, 200, 4*second, 300*millisecond
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()

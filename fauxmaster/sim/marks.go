@@ -32,9 +32,12 @@ var Marks = map[string]string{
 	"done after it was refused":              "a try was refused, and a later one of the same request done",
 	"duplicate stopped":                      "a machine returned with a copy that was replaced meanwhile",
 	"giant job":                              "a job of hundreds of tasks",
+	"first phase went on":                    "too little was acknowledged or elected in its time",
+	"forged message refused":                 "who is no replica sent a message of raft",
 	"format raised":                          "all replicas can apply a later format of the cell, and it is raised",
 	"link clogged":                           "a link holds all for a while and then delivers it",
 	"links cut one by one":                   "links are cut one after the other and healed in another order",
+	"logged in again":                        "a user whose certificate was revoked has a new one",
 	"machine cut off":                        "a machine is out of reach of some replicas or all",
 	"machine declared down":                  "the log has it that a machine is down",
 	"moves refused":                          "the cell refused a plan of moves that had become stale",
@@ -45,6 +48,7 @@ var Marks = map[string]string{
 	"replica ended for its disk":             "a replica stopped because its disk did not keep what it wrote",
 	"replica stepped back to an older build": "an upgraded replica is restarted as the build before",
 	"retry answered from memory":             "a repeated request was answered as it was at first",
+	"revoked caller refused":                 "a call was made with a certificate that was revoked",
 	"slow disk":                              "each sync takes 5 to 50 ms for a while",
 	"stale assignment refused":               "a scheduler had decided on an older state",
 	"stale fence refused":                    "a borglet refused a master that was no longer elected",
@@ -58,6 +62,7 @@ var Marks = map[string]string{
 	"task in an alloc":                       "a task was placed inside an alloc",
 	"task moved":                             "a running task goes to another machine, for which room is proven",
 	"task preempted":                         "a task is stopped for one of higher priority",
+	"trespass refused":                       "a user asked for what belongs to another, or to the cell",
 	"unknown outcome tried again":            "the elected replica lost its place with mutations under way",
 	"struck when " + beforeAppend:            "an aimed crash came there; as are those below",
 	"struck when " + afterAppend:             "",
@@ -74,6 +79,7 @@ var Marks = map[string]string{
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
 	"done after it was refused": "what a cell must not come to is no aim",
+	"first phase went on":       "one seed in hundreds needs it",
 	"moves refused":             "a plan is a moment old when it comes to the log",
 	// Crashes are aimed there for planted bugs only (aim.go).
 	"struck when " + newerTerm:       "only under an aim",
