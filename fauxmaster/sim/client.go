@@ -351,7 +351,7 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 	return spec
 }
 
-// enrich makes a job ask for a device, or tolerate a taint.
+// enrich makes a job ask for a device, tolerate a taint, or wait in the queue.
 func (c *client) enrich(spec *borgpb.JobSpec) {
 	r, res := c.rand, spec.Task.Resources
 	switch r.IntN(8) {
@@ -363,6 +363,7 @@ func (c *client) enrich(spec *borgpb.JobSpec) {
 	if r.IntN(3) == 0 {
 		spec.Task.Tolerations = []*borgpb.Toleration{{Key: taintKey, ForgivenessNs: r.Int64N(2) * between(r, second, 3*second)}}
 	}
+	spec.BatchQueue = spec.Kind == borgpb.JobKind_JOB_KIND_BATCH && c.made%3 == 0
 }
 
 // The one kind of device, of which every second machine has some, and the one

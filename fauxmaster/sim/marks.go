@@ -53,6 +53,7 @@ var Marks = map[string]string{
 	"stale assignment refused":               "a scheduler had decided on an older state",
 	"stale fence refused":                    "a borglet refused a master that was no longer elected",
 	"device granted":                         "a task has a device, or a share of one",
+	"job left the batch queue":               "a batch job was enabled as all of it fits",
 	"gang placed":                            "several tasks of a gang were placed",
 	"taint forgiven":                         "a task stays on a machine with a taint that it tolerates",
 	"taint evicts":                           "a task is stopped because of a taint of its machine",

@@ -212,6 +212,8 @@ func (t *truth) event(e *cell.Event) {
 			t.keepsRefusals = t.index
 		}
 		t.w.raised(t.cell.Format())
+	case e.Kind == borgpb.EventKind_EVENT_KIND_ENABLE:
+		t.w.mark("job left the batch queue")
 	case e.Kind == borgpb.EventKind_EVENT_KIND_RETURN:
 		t.w.mark("copy taken back")
 	case e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_DOWN:
