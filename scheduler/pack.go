@@ -47,8 +47,8 @@ func Pack(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool) (Packed, erro
 }
 
 // PackReserved is Pack where what is packed has reservations: production is
-// placed by the limits of what is there, others by the reservations. Each still
-// asks for its own limit. Without reservations they are the limits.
+// placed by the limits of production, others by the reservations of all. Each
+// still asks for its own limit. Without reservations they are the limits.
 func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reserved Reserved) (Packed, error) {
 	// One pass decides everything.
 	cfg.BatchCount, cfg.BatchBytes, cfg.PassChecks, cfg.MaxInFlight = 0, 0, 0, 0
@@ -82,17 +82,9 @@ func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reser
 	}
 	s.countPending(c, &packed)
 	packed.StrandedCPUPercent, packed.StrandedMemPercent = s.grid.stranded()
-	packed.Limits, packed.Reclaimed = s.grid.reclaimed()
+	packed.Limits, packed.Reclaimed = s.reclaimed(c)
 	packed.Stats = s.stats
 	return packed, nil
-}
-
-// reservedBy is what w will hold in the view of others.
-func (s *Scheduler) reservedBy(w *want, index uint32) cell.Resources {
-	if s.reserved == nil || w.line.job == nil {
-		return w.need.Resources
-	}
-	return s.reserved(w.line.job, index)
 }
 
 // enlist makes lines of everything that is not dead, placed or not.
@@ -178,24 +170,21 @@ func (g *grid) stranded() (cpuPercent, memPercent int64) {
 	return 100 * strandedCPU / max(cpu, 1), 100 * strandedMem / max(mem, 1)
 }
 
-// reclaimed sums up the limits of what is on the machines, and what of them is
-// beyond each.
-func (g *grid) reclaimed() (limits, beyond cell.Resources) {
-	devices := make([]int64, len(g.devices))
-	for _, t := range g.sites.walk {
-		capacity, r := t.machine.Capacity(), &g.rows[viewProd][t.slot]
-		for d, name := range g.devices {
-			devices[d] += capacity.Device(name) - g.deviceFree[viewProd][d][t.slot]
+// reclaimed sums up the limits of what is promised on the machines, and what of
+// them is beyond each.
+func (s *Scheduler) reclaimed(c *cell.Cell) (limits, beyond cell.Resources) {
+	onSlot := make([]cell.Resources, len(s.sites.walk))
+	for _, p := range s.overlay.byID {
+		if p.alloc == nil {
+			onSlot[p.site.slot] = onSlot[p.site.slot].Add(s.want(c, p.line, p.id.Index).need.Resources)
 		}
-		limits.CPUMilli += capacity.CPUMilli - r.cpuMilli
-		limits.MemBytes += capacity.MemBytes - r.memBytes
-		beyond.CPUMilli += max(-r.cpuMilli, 0)
-		beyond.MemBytes += max(-r.memBytes, 0)
 	}
-	for d, name := range g.devices {
-		limits.Devices = append(limits.Devices, cell.Device{Name: name, Milli: devices[d]})
+	for i, t := range s.sites.walk {
+		capacity := t.machine.Capacity()
+		limits = limits.Add(onSlot[i])
+		beyond.CPUMilli += max(onSlot[i].CPUMilli-capacity.CPUMilli, 0)
+		beyond.MemBytes += max(onSlot[i].MemBytes-capacity.MemBytes, 0)
 	}
-	slices.SortFunc(limits.Devices, func(a, b cell.Device) int { return cmp.Compare(a.Name, b.Name) })
 	return limits, beyond
 }
 

@@ -148,9 +148,16 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			continue
 		}
 		s.stirred = true
-		if e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT {
+		switch e.Kind {
+		case borgpb.EventKind_EVENT_KIND_FORMAT:
 			// Machines may be read by other rules.
 			s.renumbered = true
+		case borgpb.EventKind_EVENT_KIND_RESERVE:
+			if t := s.sites.byName[e.Machine]; t != nil {
+				s.reread(t)
+				s.changed(t)
+			}
+			continue
 		}
 		switch e.ObjectKind {
 		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:

@@ -90,7 +90,8 @@ func (p *Copy) describe(st *borgpb.TaskStatus) {
 	if st.Reason == "" {
 		st.Reason = p.Reason()
 	}
-	st.Reservation = &borgpb.Reservation{Resources: p.res.Proto()}
+	res, setNs, _ := p.Reservation()
+	st.Reservation = &borgpb.Reservation{Resources: res.Proto(), SetCellNs: setNs}
 	st.Devices = GrantsProto(p.Devices())
 }
 
@@ -122,7 +123,7 @@ func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 		Spec: spec,
 		Status: &borgpb.MachineStatus{
 			State: m.State(), Reason: m.reason, Draining: m.draining,
-			Limits: m.room.limits.Proto(), Reserved: m.room.reserved.Proto(),
+			Limits: m.limits().Proto(), Reserved: m.room.taken.others.Proto(),
 			Tasks: uint32(len(m.copies)), Allocs: uint32(len(m.allocs)), ChangedWallNs: m.changedWallNs,
 		},
 	}
@@ -150,7 +151,7 @@ func (s *AllocSet) meta() *borgpb.Meta {
 // AllocProto shows an alloc.
 func (c *Cell) AllocProto(a *Alloc) *borgpb.Alloc {
 	st := &borgpb.AllocStatus{
-		State: a.State(), Reason: a.reason, Used: a.room.limits.Proto(),
+		State: a.State(), Reason: a.reason, Used: a.limits().Proto(),
 		ChangedWallNs: a.changedWallNs, Attempt: a.attempt,
 	}
 	if st.ChangedWallNs == 0 {

@@ -258,6 +258,7 @@ func (e *encoder) copy(p *Copy) {
 	e.int(p.endedWallNs)
 	e.wait(p.wait)
 	e.grants(p.Devices())
+	e.reservation(p.estimate)
 }
 
 // wait writes the names of the victims that are waited for.

@@ -194,6 +194,8 @@ const (
 	EventKind_EVENT_KIND_INVITE EventKind = 52
 	// A token was used.
 	EventKind_EVENT_KIND_JOIN EventKind = 53
+	// Copies on a machine have other reservations.
+	EventKind_EVENT_KIND_RESERVE EventKind = 54
 )
 
 // Enum value maps for EventKind.
@@ -230,6 +232,7 @@ var (
 		51: "EVENT_KIND_REVOKE",
 		52: "EVENT_KIND_INVITE",
 		53: "EVENT_KIND_JOIN",
+		54: "EVENT_KIND_RESERVE",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":     0,
@@ -263,6 +266,7 @@ var (
 		"EVENT_KIND_REVOKE":          51,
 		"EVENT_KIND_INVITE":          52,
 		"EVENT_KIND_JOIN":            53,
+		"EVENT_KIND_RESERVE":         54,
 	}
 )
 
@@ -2122,7 +2126,11 @@ type MachineReport struct {
 	// Name of the machine.
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// Each is refused or done on its own.
-	Tasks         []*TaskReport `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	Tasks []*TaskReport `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// What the elected master estimates that copies there will use, as far as
+	// it has changed. Those that do not apply are passed over; they have no items
+	// in the result. Since format 3.
+	Reservations  []*TaskReservation `protobuf:"bytes,50,rep,name=reservations,proto3" json:"reservations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2171,6 +2179,97 @@ func (x *MachineReport) GetTasks() []*TaskReport {
 	return nil
 }
 
+func (x *MachineReport) GetReservations() []*TaskReservation {
+	if x != nil {
+		return x.Reservations
+	}
+	return nil
+}
+
+// TaskReservation is what a copy of a task will use as far as anybody can tell
+// (paper §5.5). Of all but CPU and memory it reserves its limit. A copy that is
+// new, waits for others, is being stopped, or must not be estimated has none.
+type TaskReservation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid of the job. Since format 3.
+	JobUid string `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of the task. Since format 3.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy of the task. Since format 3.
+	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Thousandths of a core; may be above the limit where use is. Since format 3.
+	CpuMilli int64 `protobuf:"varint,4,opt,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
+	// Memory. Bytes; may be above the limit where use is. Since format 3.
+	MemBytes      int64 `protobuf:"varint,5,opt,name=mem_bytes,json=memBytes,proto3" json:"mem_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskReservation) Reset() {
+	*x = TaskReservation{}
+	mi := &file_borgpb_op_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskReservation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskReservation) ProtoMessage() {}
+
+func (x *TaskReservation) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskReservation.ProtoReflect.Descriptor instead.
+func (*TaskReservation) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *TaskReservation) GetJobUid() string {
+	if x != nil {
+		return x.JobUid
+	}
+	return ""
+}
+
+func (x *TaskReservation) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *TaskReservation) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *TaskReservation) GetCpuMilli() int64 {
+	if x != nil {
+		return x.CpuMilli
+	}
+	return 0
+}
+
+func (x *TaskReservation) GetMemBytes() int64 {
+	if x != nil {
+		return x.MemBytes
+	}
+	return 0
+}
+
 // SetTime moves the clocks on when nothing else does.
 type SetTime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2183,7 +2282,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2195,7 +2294,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2208,7 +2307,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -2229,7 +2328,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2340,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2353,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -2277,7 +2376,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2289,7 +2388,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2302,7 +2401,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Grant) GetUser() string {
@@ -2337,7 +2436,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2349,7 +2448,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2362,7 +2461,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Revoke) GetUser() string {
@@ -2402,7 +2501,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2513,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2526,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -2465,7 +2564,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2477,7 +2576,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2490,7 +2589,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -2521,7 +2620,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2632,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2645,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -2581,7 +2680,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2692,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2705,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -2661,7 +2760,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2673,7 +2772,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2686,7 +2785,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -2777,7 +2876,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2789,7 +2888,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2802,7 +2901,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3074,10 +3173,17 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x04R\aattempt\":\n" +
 	"\aReports\x12/\n" +
-	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"Q\n" +
+	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"\x8c\x01\n" +
 	"\rMachineReport\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12&\n" +
-	"\x05tasks\x18\x02 \x03(\v2\x10.borg.TaskReportR\x05tasks\",\n" +
+	"\x05tasks\x18\x02 \x03(\v2\x10.borg.TaskReportR\x05tasks\x129\n" +
+	"\freservations\x182 \x03(\v2\x15.borg.TaskReservationR\freservations\"\x94\x01\n" +
+	"\x0fTaskReservation\x12\x17\n" +
+	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x1b\n" +
+	"\tcpu_milli\x18\x04 \x01(\x03R\bcpuMilli\x12\x1b\n" +
+	"\tmem_bytes\x18\x05 \x01(\x03R\bmemBytes\",\n" +
 	"\aSetTime\x12!\n" +
 	"\fconfirm_wall\x18\x01 \x01(\bR\vconfirmWall\"%\n" +
 	"\vRaiseFormat\x12\x16\n" +
@@ -3152,7 +3258,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x9c\x06\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xb4\x06\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -3185,7 +3291,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10EVENT_KIND_GRANT\x102\x12\x15\n" +
 	"\x11EVENT_KIND_REVOKE\x103\x12\x15\n" +
 	"\x11EVENT_KIND_INVITE\x104\x12\x13\n" +
-	"\x0fEVENT_KIND_JOIN\x105*\xe3\x01\n" +
+	"\x0fEVENT_KIND_JOIN\x105\x12\x16\n" +
+	"\x12EVENT_KIND_RESERVE\x106*\xe3\x01\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -3211,61 +3318,62 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_borgpb_op_proto_goTypes = []any{
-	(RefusalKind)(0),       // 0: borg.RefusalKind
-	(EventKind)(0),         // 1: borg.EventKind
-	(ObjectKind)(0),        // 2: borg.ObjectKind
-	(*Entry)(nil),          // 3: borg.Entry
-	(*Op)(nil),             // 4: borg.Op
-	(*AddMachine)(nil),     // 5: borg.AddMachine
-	(*RemoveMachine)(nil),  // 6: borg.RemoveMachine
-	(*SetMachine)(nil),     // 7: borg.SetMachine
-	(*MachineUp)(nil),      // 8: borg.MachineUp
-	(*MachineDown)(nil),    // 9: borg.MachineDown
-	(*DrainMachine)(nil),   // 10: borg.DrainMachine
-	(*SubmitJob)(nil),      // 11: borg.SubmitJob
-	(*KillJob)(nil),        // 12: borg.KillJob
-	(*UpdateJob)(nil),      // 13: borg.UpdateJob
-	(*ResizeJob)(nil),      // 14: borg.ResizeJob
-	(*SubmitAllocSet)(nil), // 15: borg.SubmitAllocSet
-	(*KillAllocSet)(nil),   // 16: borg.KillAllocSet
-	(*Assign)(nil),         // 17: borg.Assign
-	(*Assignment)(nil),     // 18: borg.Assignment
-	(*Victim)(nil),         // 19: borg.Victim
-	(*Reports)(nil),        // 20: borg.Reports
-	(*MachineReport)(nil),  // 21: borg.MachineReport
-	(*SetTime)(nil),        // 22: borg.SetTime
-	(*RaiseFormat)(nil),    // 23: borg.RaiseFormat
-	(*Grant)(nil),          // 24: borg.Grant
-	(*Revoke)(nil),         // 25: borg.Revoke
-	(*AddToken)(nil),       // 26: borg.AddToken
-	(*UseToken)(nil),       // 27: borg.UseToken
-	(*LogDigest)(nil),      // 28: borg.LogDigest
-	(*Refusal)(nil),        // 29: borg.Refusal
-	(*Result)(nil),         // 30: borg.Result
-	(*Event)(nil),          // 31: borg.Event
-	nil,                    // 32: borg.AddMachine.LabelsEntry
-	nil,                    // 33: borg.AddMachine.AnnotationsEntry
-	nil,                    // 34: borg.SetMachine.SetAttributesEntry
-	nil,                    // 35: borg.SubmitJob.LabelsEntry
-	nil,                    // 36: borg.SubmitJob.AnnotationsEntry
-	nil,                    // 37: borg.UpdateJob.LabelsEntry
-	nil,                    // 38: borg.UpdateJob.AnnotationsEntry
-	nil,                    // 39: borg.SubmitAllocSet.LabelsEntry
-	nil,                    // 40: borg.SubmitAllocSet.AnnotationsEntry
-	(*Principal)(nil),      // 41: borg.Principal
-	(*MachineSpec)(nil),    // 42: borg.MachineSpec
-	(*Resources)(nil),      // 43: borg.Resources
-	(*Taint)(nil),          // 44: borg.Taint
-	(*DeviceGrant)(nil),    // 45: borg.DeviceGrant
-	(*TaskReport)(nil),     // 46: borg.TaskReport
-	(State)(0),             // 47: borg.State
-	(StopCause)(0),         // 48: borg.StopCause
-	(*Exit)(nil),           // 49: borg.Exit
+	(RefusalKind)(0),        // 0: borg.RefusalKind
+	(EventKind)(0),          // 1: borg.EventKind
+	(ObjectKind)(0),         // 2: borg.ObjectKind
+	(*Entry)(nil),           // 3: borg.Entry
+	(*Op)(nil),              // 4: borg.Op
+	(*AddMachine)(nil),      // 5: borg.AddMachine
+	(*RemoveMachine)(nil),   // 6: borg.RemoveMachine
+	(*SetMachine)(nil),      // 7: borg.SetMachine
+	(*MachineUp)(nil),       // 8: borg.MachineUp
+	(*MachineDown)(nil),     // 9: borg.MachineDown
+	(*DrainMachine)(nil),    // 10: borg.DrainMachine
+	(*SubmitJob)(nil),       // 11: borg.SubmitJob
+	(*KillJob)(nil),         // 12: borg.KillJob
+	(*UpdateJob)(nil),       // 13: borg.UpdateJob
+	(*ResizeJob)(nil),       // 14: borg.ResizeJob
+	(*SubmitAllocSet)(nil),  // 15: borg.SubmitAllocSet
+	(*KillAllocSet)(nil),    // 16: borg.KillAllocSet
+	(*Assign)(nil),          // 17: borg.Assign
+	(*Assignment)(nil),      // 18: borg.Assignment
+	(*Victim)(nil),          // 19: borg.Victim
+	(*Reports)(nil),         // 20: borg.Reports
+	(*MachineReport)(nil),   // 21: borg.MachineReport
+	(*TaskReservation)(nil), // 22: borg.TaskReservation
+	(*SetTime)(nil),         // 23: borg.SetTime
+	(*RaiseFormat)(nil),     // 24: borg.RaiseFormat
+	(*Grant)(nil),           // 25: borg.Grant
+	(*Revoke)(nil),          // 26: borg.Revoke
+	(*AddToken)(nil),        // 27: borg.AddToken
+	(*UseToken)(nil),        // 28: borg.UseToken
+	(*LogDigest)(nil),       // 29: borg.LogDigest
+	(*Refusal)(nil),         // 30: borg.Refusal
+	(*Result)(nil),          // 31: borg.Result
+	(*Event)(nil),           // 32: borg.Event
+	nil,                     // 33: borg.AddMachine.LabelsEntry
+	nil,                     // 34: borg.AddMachine.AnnotationsEntry
+	nil,                     // 35: borg.SetMachine.SetAttributesEntry
+	nil,                     // 36: borg.SubmitJob.LabelsEntry
+	nil,                     // 37: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 38: borg.UpdateJob.LabelsEntry
+	nil,                     // 39: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 40: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 41: borg.SubmitAllocSet.AnnotationsEntry
+	(*Principal)(nil),       // 42: borg.Principal
+	(*MachineSpec)(nil),     // 43: borg.MachineSpec
+	(*Resources)(nil),       // 44: borg.Resources
+	(*Taint)(nil),           // 45: borg.Taint
+	(*DeviceGrant)(nil),     // 46: borg.DeviceGrant
+	(*TaskReport)(nil),      // 47: borg.TaskReport
+	(State)(0),              // 48: borg.State
+	(StopCause)(0),          // 49: borg.StopCause
+	(*Exit)(nil),            // 50: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	41, // 0: borg.Op.principal:type_name -> borg.Principal
+	42, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -3280,44 +3388,45 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	16, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
 	17, // 13: borg.Op.assign:type_name -> borg.Assign
 	20, // 14: borg.Op.reports:type_name -> borg.Reports
-	22, // 15: borg.Op.time:type_name -> borg.SetTime
-	23, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	28, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	24, // 18: borg.Op.grant:type_name -> borg.Grant
-	25, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	26, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	27, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	32, // 22: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	33, // 23: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	42, // 24: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	34, // 25: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	43, // 26: borg.SetMachine.capacity:type_name -> borg.Resources
-	44, // 27: borg.SetMachine.set_taints:type_name -> borg.Taint
-	35, // 28: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	36, // 29: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	37, // 30: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	38, // 31: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	39, // 32: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	40, // 33: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	23, // 15: borg.Op.time:type_name -> borg.SetTime
+	24, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	29, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	25, // 18: borg.Op.grant:type_name -> borg.Grant
+	26, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	27, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	28, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	33, // 22: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	34, // 23: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	43, // 24: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	35, // 25: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	44, // 26: borg.SetMachine.capacity:type_name -> borg.Resources
+	45, // 27: borg.SetMachine.set_taints:type_name -> borg.Taint
+	36, // 28: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	37, // 29: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	38, // 30: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	39, // 31: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	40, // 32: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	41, // 33: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
 	18, // 34: borg.Assign.assignments:type_name -> borg.Assignment
 	19, // 35: borg.Assignment.victims:type_name -> borg.Victim
-	45, // 36: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	46, // 36: borg.Assignment.devices:type_name -> borg.DeviceGrant
 	21, // 37: borg.Reports.machines:type_name -> borg.MachineReport
-	46, // 38: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	0,  // 39: borg.Refusal.kind:type_name -> borg.RefusalKind
-	29, // 40: borg.Result.refusal:type_name -> borg.Refusal
-	29, // 41: borg.Result.items:type_name -> borg.Refusal
-	1,  // 42: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 43: borg.Event.object_kind:type_name -> borg.ObjectKind
-	47, // 44: borg.Event.from:type_name -> borg.State
-	47, // 45: borg.Event.to:type_name -> borg.State
-	48, // 46: borg.Event.cause:type_name -> borg.StopCause
-	49, // 47: borg.Event.exit:type_name -> borg.Exit
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	47, // 38: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	22, // 39: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	0,  // 40: borg.Refusal.kind:type_name -> borg.RefusalKind
+	30, // 41: borg.Result.refusal:type_name -> borg.Refusal
+	30, // 42: borg.Result.items:type_name -> borg.Refusal
+	1,  // 43: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 44: borg.Event.object_kind:type_name -> borg.ObjectKind
+	48, // 45: borg.Event.from:type_name -> borg.State
+	48, // 46: borg.Event.to:type_name -> borg.State
+	49, // 47: borg.Event.cause:type_name -> borg.StopCause
+	50, // 48: borg.Event.exit:type_name -> borg.Exit
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -3357,7 +3466,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
