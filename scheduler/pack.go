@@ -41,14 +41,23 @@ func (p Packed) Fits() bool {
 type Reserved func(j *cell.Job, index uint32) cell.Resources
 
 // Pack packs all that is not dead in a cell onto some of its machines as if
-// they were empty. The cell is not changed.
+// they were empty. What runs has the reservations that the cell knows. The cell is
+// not changed.
 func Pack(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool) (Packed, error) {
-	return PackReserved(c, cfg, keep, nil)
+	return PackReserved(c, cfg, keep, reservedInCell)
 }
 
-// PackReserved is Pack where what is packed has reservations: production is
-// placed by the limits of production, others by the reservations of all. Each
-// still asks for its own limit. Without reservations they are the limits.
+// reservedInCell is what a task's copy reserves; of one that waits, its limit.
+func reservedInCell(j *cell.Job, index uint32) cell.Resources {
+	if p := j.Task(index).Current(); p != nil {
+		return p.Held(false)
+	}
+	return j.Need(index).Resources
+}
+
+// PackReserved is Pack for a workload of which something else is known:
+// production is placed by the limits of production, others by the reservations of
+// all. Each still asks for its own limit.
 func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reserved Reserved) (Packed, error) {
 	// One pass decides everything.
 	cfg.BatchCount, cfg.BatchBytes, cfg.PassChecks, cfg.MaxInFlight = 0, 0, 0, 0
@@ -192,7 +201,7 @@ func (s *Scheduler) reclaimed(c *cell.Cell) (limits, beyond cell.Resources) {
 // taken away in an order that follows from the trial, and the workload is packed
 // from nothing at every probe. Ok is false when it does not fit onto all of them.
 func Compact(c *cell.Cell, cfg Config, trial uint64) (machines int, ok bool, err error) {
-	return CompactReserved(c, cfg, trial, nil)
+	return CompactReserved(c, cfg, trial, reservedInCell)
 }
 
 // CompactReserved is Compact for a workload with reservations; see PackReserved.

@@ -133,7 +133,7 @@ func (p *pass) place(w *want, index uint32) bool {
 	a.Devices = cell.GrantsProto(devices)
 	pr := p.newPromise()
 	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: w.need.Resources, ports: a.Ports, devices: devices}
-	if p.s.reserved != nil && l.job != nil {
+	if p.s.dry && l.job != nil {
 		pr.reserved = p.s.reserved(l.job, index)
 		if !w.prod {
 			pr.res = pr.reserved

@@ -33,8 +33,7 @@ type Scheduler struct {
 	renumbered bool
 	stats      Stats
 	// dry: nothing goes into a log, and what the copy says of places does not
-	// count; see Pack. What tasks hold in the view of others is then as reserved
-	// says, if it is given.
+	// count; see Pack. What tasks reserve is then as reserved says.
 	dry      bool
 	reserved Reserved
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
