@@ -13,8 +13,9 @@ import (
 //
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
-// Format 3: copies have reservations; devices have numbers, and can be shared; taints that evict and that
-// advise; a task is kept away from where it crashed.
+// Format 3: devices have numbers, and can be shared; taints that evict and that
+// advise; a task is kept away from where it crashed; tasks are moved; copies have
+// reservations.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -52,6 +53,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.TaskReservation.index": formatReservations, "borg.TaskReservation.attempt": formatReservations,
 	"borg.TaskReservation.cpu_milli": formatReservations, "borg.TaskReservation.mem_bytes": formatReservations,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
+	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
+	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that
