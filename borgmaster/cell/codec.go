@@ -73,7 +73,8 @@ const (
 	// Of an alloc or a copy.
 	tagDevices = 1
 	// Of a copy.
-	tagReservation = 2
+	tagNote        = 2
+	tagReservation = 3
 	// Of a machine.
 	tagTaints = 1
 )

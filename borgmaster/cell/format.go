@@ -13,9 +13,10 @@ import (
 //
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
+//
 // Format 3: devices have numbers, and can be shared; taints that evict and that
-// advise; a task is kept away from where it crashed; tasks are moved; copies have
-// reservations.
+// advise; a task is kept away from where it crashed; tasks are moved; secrets; what
+// tasks may ask for; copies have reservations.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -46,6 +47,16 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Revoke.user": formatGrants, "borg.Revoke.capability": formatGrants, "borg.Revoke.certificates_wall_ns": formatGrants,
 	"borg.AddToken.hash": formatGrants, "borg.AddToken.name": formatGrants, "borg.AddToken.expires_wall_ns": formatGrants,
 	"borg.UseToken.hash": formatGrants, "borg.UseToken.name": formatGrants,
+
+	"borg.Op.set_secret": FormatSecrets, "borg.Op.delete_secret": FormatSecrets, "borg.Op.reseal_secret": FormatSecrets, "borg.Op.use_cell_key": FormatSecrets,
+	"borg.SetSecret.user": FormatSecrets, "borg.SetSecret.name": FormatSecrets, "borg.SetSecret.version": FormatSecrets, "borg.SetSecret.key_id": FormatSecrets, "borg.SetSecret.sealed": FormatSecrets,
+	"borg.DeleteSecret.user": FormatSecrets, "borg.DeleteSecret.name": FormatSecrets,
+	"borg.ResealSecret.user": FormatSecrets, "borg.ResealSecret.name": FormatSecrets, "borg.ResealSecret.version": FormatSecrets, "borg.ResealSecret.key_id": FormatSecrets, "borg.ResealSecret.sealed": FormatSecrets,
+	"borg.UseCellKey.key_id": FormatSecrets,
+
+	"borg.Op.set_task_note": FormatTasks, "borg.Principal.task": FormatTasks, "borg.JobSpec.submit_children": FormatTasks,
+	"borg.SetTaskNote.user": FormatTasks, "borg.SetTaskNote.job": FormatTasks, "borg.SetTaskNote.index": FormatTasks, "borg.SetTaskNote.attempt": FormatTasks,
+	"borg.SetTaskNote.text": FormatTasks, "borg.SetTaskNote.annotations": FormatTasks,
 
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,

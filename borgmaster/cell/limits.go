@@ -62,6 +62,19 @@ const (
 	maxTokens  = 10_000
 	maxTokenNs = 24 * 3600 * second
 
+	// MaxSecretBytes is the size of a value, before it is sealed.
+	MaxSecretBytes   = 64 << 10
+	maxSecretsOfUser = 100
+	// Of the whole cell, sealed: each replica has them in memory.
+	maxSecretsBytes = 64 << 20
+	// What sealing adds: a nonce and a tag.
+	sealBytes  = 28
+	keyIDBytes = 16
+
+	maxNoteBytes           = 256
+	maxNoteAnnotations     = 16
+	maxNoteAnnotationBytes = 4 << 10
+
 	maxRequestIDBytes  = 64
 	maxRequests        = 1_000_000
 	requestMemoryNs    = 15 * 60 * second

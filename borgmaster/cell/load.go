@@ -122,6 +122,10 @@ func (l *loader) record(key, value []byte) error {
 		return l.user(string(k.b), d)
 	case kindToken:
 		return l.token(k.b, d)
+	case kindSecret:
+		return l.secret(string(k.b), d)
+	case kindCellKey:
+		return errors.Join(k.done(), l.cellKey(d))
 	default:
 		return errors.New("it is of a kind that this build does not know")
 	}
@@ -423,6 +427,11 @@ func (l *loader) copy(p *Copy, d *decoder) error {
 		if l.c.format < formatDevices {
 			return errOdd
 		}
+	}
+	if n, err := l.note(d); err != nil {
+		return err
+	} else if n != nil {
+		p.rare().note = n
 	}
 	p.estimate = d.reservation()
 	if p.estimate != nil && (!p.state.live() || len(ids) > 0 || l.c.format < formatReservations) {

@@ -52,7 +52,7 @@ func comparePromise(l *testLog, r *rand.Rand, first, next *Task) (did, changed i
 		p := &Placement{Job: first.job, Index: first.index, Machine: m, Ports: freePorts(m, len(need.Task.Ports), 0)}
 		devices := m.DeviceRoom()
 		p.Devices = devices.Choose(need.Resources.Devices)
-		if c.Fit(p, nil) != FitOK || len(p.Devices) == 0 && len(need.Resources.Devices) > 0 {
+		if c.Fit(p, nil) != FitOK || len(p.Ports) < len(need.Task.Ports) || len(p.Devices) == 0 && len(need.Resources.Devices) > 0 {
 			continue
 		}
 		o := &Overlay{Limits: need.Resources, Reserved: need.Resources, Ports: p.Ports, Devices: p.Devices}
@@ -62,11 +62,11 @@ func comparePromise(l *testLog, r *rand.Rand, first, next *Task) (did, changed i
 		q := &Placement{Job: next.job, Index: next.index, Machine: m,
 			Ports: freePorts(m, len(next.job.Need(next.index).Task.Ports), r.IntN(2))}
 		promised, before := c.Fit(q, o), c.Fit(q, nil)
-		l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{
+		r := l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{
 			Uid: first.job.uid.String(), Index: first.index, LastAttempt: first.attempt, Machine: m.name, Ports: p.Ports, Devices: GrantsProto(p.Devices),
 		}}}}})
 		if first.cur == nil {
-			l.t.Fatalf("%v was refused on %s although it fits", first.ID(), m.name)
+			l.t.Fatalf("%v was refused on %s although it fits: %v", first.ID(), m.name, r)
 		}
 		if real := c.Fit(q, nil); real != promised {
 			l.t.Errorf("with an overlay %v, after the assignment %v", promised, real)

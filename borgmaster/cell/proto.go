@@ -90,6 +90,7 @@ func (p *Copy) describe(st *borgpb.TaskStatus) {
 	if st.Reason == "" {
 		st.Reason = p.Reason()
 	}
+	st.Note, st.NoteAnnotations = p.Note()
 	res, setNs, _ := p.Reservation()
 	st.Reservation = &borgpb.Reservation{Resources: res.Proto(), SetCellNs: setNs}
 	st.Devices = GrantsProto(p.Devices())

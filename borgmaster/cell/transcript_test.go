@@ -110,6 +110,10 @@ func (s *script) run(d *datadriven.TestData) string {
 	if user := s.arg("as", ""); user != "" {
 		op.Principal = &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_USER}
 	}
+	if task := s.arg("as-task", ""); task != "" {
+		user, _, _ := strings.Cut(task, "/")
+		op.Principal = &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_TASK, Task: task}
+	}
 	results, events := s.apply(op)
 	return s.tell(results[0], events)
 }
@@ -239,6 +243,30 @@ func (s *script) op() *borgpb.Op {
 			Hash: s.hash(), Name: s.first(0), ExpiresWallNs: s.wallNs + s.num("life", 3600*second)}}}
 	case "join":
 		return &borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: s.hash(), Name: s.first(0)}}}
+	case "secret":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{
+			User: user, Name: name, Version: uint64(s.num("version", 1)), KeyId: s.keyID(), Sealed: s.sealed()}}}
+	case "reseal":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_ResealSecret{ResealSecret: &borgpb.ResealSecret{
+			User: user, Name: name, Version: uint64(s.num("version", 1)), KeyId: s.keyID(), Sealed: s.sealed()}}}
+	case "delete-secret":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: user, Name: name}}}
+	case "use-key":
+		return &borgpb.Op{Op: &borgpb.Op_UseCellKey{UseCellKey: &borgpb.UseCellKey{KeyId: s.keyID()}}}
+	case "note":
+		id, err := ParseTaskID(s.first(0))
+		if err != nil {
+			s.d.Fatalf(s.t, "%v", err)
+		}
+		o := &borgpb.SetTaskNote{User: id.Job.User, Job: id.Job.Name, Index: id.Index, Attempt: uint64(s.num("attempt", 1)), Text: s.arg("text", "")}
+		if s.has("annotation") {
+			k, v, _ := strings.Cut(s.arg("annotation", ""), ":")
+			o.Annotations = map[string]string{k: v}
+		}
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: o}}
 	case "raise":
 		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(s.num("format", 0))}}}
 	}
@@ -248,6 +276,11 @@ func (s *script) op() *borgpb.Op {
 
 // hash is that of the token with a number.
 func (s *script) hash() []byte { return bytes.Repeat([]byte{byte(s.num("token", 1))}, 32) }
+
+// keyID is that of the cell key with a number.
+func (s *script) keyID() string { return fmt.Sprintf("%016x", s.num("key", 1)) }
+
+func (s *script) sealed() []byte { return make([]byte, s.num("bytes", 32)) }
 
 func (s *script) resources() *borgpb.Resources {
 	r := &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
@@ -319,10 +352,11 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.num("tasks", 1)), Priority: int32(s.num("priority", 200)),
 		Task: &borgpb.TaskSpec{
-			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0),
+			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0), Secrets: s.list("secrets"),
 			NoEstimation: s.has("no-estimation"),
 		},
-		MaxFailures: uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
+		SubmitChildren: s.has("submit-children"),
+		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
 		StartAfter: s.list("after"), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
 		MaxRunning: uint32(s.num("max-running", 0)),
 		Update:     &borgpb.UpdatePolicy{BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0))},
@@ -513,6 +547,11 @@ func (s *script) show() string {
 			p := s.c.AllocProto(a)
 			fmt.Fprintf(&b, "%s %s on %q used cpu %d tasks %v\n", a.Name(), word(p.Status.State), p.Status.Machine, p.Status.Used.CpuMilli, p.Status.Tasks)
 		}
+	case "secrets":
+		for one := range s.c.Secrets() {
+			fmt.Fprintf(&b, "%s/%s version %d key %s, %d bytes\n", one.User(), one.Name(), one.Version(), one.KeyID(), len(one.Sealed()))
+		}
+		fmt.Fprintf(&b, "key in use: %q\n", s.c.CellKey())
 	case "time":
 		fmt.Fprintf(&b, "cell %ds wall %ds suspect %v\n", s.c.TimeNs()/second, s.c.WallNs()/second-1_700_000_000, s.c.WallSuspect())
 	}
@@ -534,6 +573,9 @@ func (s *script) showTask(b *strings.Builder, j *Job, i uint32) {
 	}
 	if st.Reason != "" {
 		fmt.Fprintf(b, " (%s)", st.Reason)
+	}
+	if st.Note != "" || len(st.NoteAnnotations) > 0 {
+		fmt.Fprintf(b, " says %q %v", st.Note, st.NoteAnnotations)
 	}
 	b.WriteString("\n")
 	for _, a := range st.Attempts {

@@ -52,11 +52,15 @@ func cellCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(c.stop)
 	ts.Setenv("BORG_CELL", strings.Join(c.addrs, ","))
 	ts.Setenv("CELL_ID", c.id)
+	ts.Setenv("LONG", strings.Repeat("x", 1025))
 	for _, name := range []string{"alice", "bob", "mallory", "root"} {
 		who, err := c.source(identity.User, name)
 		ts.Check(err)
 		ts.Check(identity.WriteCredential(ts.MkAbs(name+".pem"), who.Current()))
 	}
+	task, err := c.source(identity.Task, "alice/web/0")
+	ts.Check(err)
+	ts.Check(identity.WriteCredential(ts.MkAbs("task.pem"), task.Current()))
 	ts.Setenv("BORG_IDENTITY", ts.MkAbs("alice.pem"))
 	for i, a := range c.addrs {
 		ts.Setenv(fmt.Sprintf("MASTER%d", i+1), a)

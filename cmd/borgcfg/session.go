@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	ucli "github.com/urfave/cli/v2"
 
@@ -46,6 +48,9 @@ func newSession(ctx *ucli.Context, con *console) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
+	if reason := ctx.String("reason"); len(reason) > maxCommandBytes || !utf8.ValidString(reason) {
+		return nil, cli.Errorf(cli.Usage, "--reason: want text of at most %d bytes", maxCommandBytes)
+	}
 	s := &session{console: con, flag: ctx, args: ctx.Args().Slice(), out: out, now: time.Now}
 	s.ctx, s.end = context.WithCancel(ctx.Context)
 	if d := ctx.Duration("timeout"); d < 0 {
@@ -67,7 +72,8 @@ func (s *session) close() {
 
 // lookup is where the cell may be named.
 func (s *session) lookup() client.Lookup {
-	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env("BORG_CELL"), Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
+	// A task is told the name of its cell, and where its masters are.
+	return client.Lookup{Flag: s.flag.String("cell"), Env: cmp.Or(s.env("BORG_CELL_FILE"), s.env("BORG_CELL")), Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
 }
 
 // master returns the client, making it when first asked.
@@ -119,7 +125,7 @@ func (s *session) user() (string, error) {
 	}
 	if place, err := s.lookup().Find(); err == nil {
 		if source, err := place.Source(); err == nil {
-			s.owner = source.Name().ID
+			s.owner = source.Name().User()
 			return s.owner, nil
 		}
 	}
@@ -142,16 +148,46 @@ func (s *session) user() (string, error) {
 // progress tells people what goes on.
 func (s *session) progress(format string, args ...any) {
 	if !s.flag.Bool("quiet") {
-		fmt.Fprintf(s.stderr, format+"\n", args...)
+		fmt.Fprintln(s.stderr, cli.VisibleLines(fmt.Sprintf(format, args...)))
 	}
+}
+
+// say prints a line that was asked for. What others wrote may be in it.
+func (s *session) say(format string, args ...any) {
+	fmt.Fprintln(s.stdout, cli.VisibleLines(fmt.Sprintf(format, args...)))
 }
 
 // op is a mutation with what the audit wants to know.
 func (s *session) op(op *borgpb.Op) *borgpb.Op {
-	words := append([]string{"borgcfg"}, strings.Fields(strings.TrimPrefix(s.flag.Command.HelpName, "borgcfg"))...)
-	command := strings.Join(append(words, s.args...), " ")
-	op.Command = command[:min(len(command), 1024)]
+	op.Command, op.Reason = s.command(), s.flag.String("reason")
 	return op
+}
+
+// maxCommandBytes is what the cell keeps of a command line, and of a reason.
+const maxCommandBytes = 1 << 10
+
+// command is the command line that was typed, as a shell would take it.
+func (s *session) command() string {
+	words := []string{"borgcfg"}
+	for _, arg := range s.console.args[1:] {
+		words = append(words, quoted(arg))
+	}
+	line := strings.Join(words, " ")
+	if len(line) > maxCommandBytes {
+		line = strings.ToValidUTF8(line[:maxCommandBytes-3], "") + "..."
+	}
+	return line
+}
+
+// quoted is a word as a shell would take it, and always text.
+func quoted(word string) string {
+	word = strings.ToValidUTF8(word, "\ufffd")
+	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_=+./:,@%^", r)
+	}) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // explain gives an error its exit code and, where there is something to type

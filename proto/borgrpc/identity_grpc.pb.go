@@ -21,11 +21,13 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	IdentityService_Renew_FullMethodName         = "/borgrpc.IdentityService/Renew"
 	IdentityService_Join_FullMethodName          = "/borgrpc.IdentityService/Join"
+	IdentityService_CertifyTask_FullMethodName   = "/borgrpc.IdentityService/CertifyTask"
 	IdentityService_Invite_FullMethodName        = "/borgrpc.IdentityService/Invite"
 	IdentityService_CertifyMaster_FullMethodName = "/borgrpc.IdentityService/CertifyMaster"
 	IdentityService_GetAuthority_FullMethodName  = "/borgrpc.IdentityService/GetAuthority"
 	IdentityService_WhoAmI_FullMethodName        = "/borgrpc.IdentityService/WhoAmI"
 	IdentityService_ListUsers_FullMethodName     = "/borgrpc.IdentityService/ListUsers"
+	IdentityService_CanI_FullMethodName          = "/borgrpc.IdentityService/CanI"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -40,6 +42,10 @@ type IdentityServiceClient interface {
 	// Join makes of the holder of a token whom the token names, once. A machine
 	// joins the cell with it.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
+	// CertifyTask certifies a key for a copy of a task that the cell has running on
+	// the caller's machine now, and hands over the secrets that it names.
+	// For borglets.
+	CertifyTask(ctx context.Context, in *CertifyTaskRequest, opts ...grpc.CallOption) (*CertifyTaskResponse, error)
 	// Invite certifies a key as a token with which somebody may join. For admins.
 	Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error)
 	// CertifyMaster certifies the key of a member that is to join. For admins.
@@ -47,11 +53,13 @@ type IdentityServiceClient interface {
 	// GetAuthority hands the cell's authority to a member that does not have it.
 	// For masters.
 	GetAuthority(ctx context.Context, in *GetAuthorityRequest, opts ...grpc.CallOption) (*GetAuthorityResponse, error)
-	// WhoAmI tells a user what he is to the cell.
+	// WhoAmI tells a user, or a task, what he is to the cell.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// ListUsers tells which users the cell knows of, by name: those who were
 	// granted or revoked something.
 	ListUsers(ctx context.Context, in *ListUsersRequest, opts ...grpc.CallOption) (*ListUsersResponse, error)
+	// CanI tells whether the caller may do something.
+	CanI(ctx context.Context, in *CanIRequest, opts ...grpc.CallOption) (*CanIResponse, error)
 }
 
 type identityServiceClient struct {
@@ -76,6 +84,16 @@ func (c *identityServiceClient) Join(ctx context.Context, in *JoinRequest, opts 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(JoinResponse)
 	err := c.cc.Invoke(ctx, IdentityService_Join_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) CertifyTask(ctx context.Context, in *CertifyTaskRequest, opts ...grpc.CallOption) (*CertifyTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CertifyTaskResponse)
+	err := c.cc.Invoke(ctx, IdentityService_CertifyTask_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -132,6 +150,16 @@ func (c *identityServiceClient) ListUsers(ctx context.Context, in *ListUsersRequ
 	return out, nil
 }
 
+func (c *identityServiceClient) CanI(ctx context.Context, in *CanIRequest, opts ...grpc.CallOption) (*CanIResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CanIResponse)
+	err := c.cc.Invoke(ctx, IdentityService_CanI_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // IdentityServiceServer is the server API for IdentityService service.
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
@@ -144,6 +172,10 @@ type IdentityServiceServer interface {
 	// Join makes of the holder of a token whom the token names, once. A machine
 	// joins the cell with it.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
+	// CertifyTask certifies a key for a copy of a task that the cell has running on
+	// the caller's machine now, and hands over the secrets that it names.
+	// For borglets.
+	CertifyTask(context.Context, *CertifyTaskRequest) (*CertifyTaskResponse, error)
 	// Invite certifies a key as a token with which somebody may join. For admins.
 	Invite(context.Context, *InviteRequest) (*InviteResponse, error)
 	// CertifyMaster certifies the key of a member that is to join. For admins.
@@ -151,11 +183,13 @@ type IdentityServiceServer interface {
 	// GetAuthority hands the cell's authority to a member that does not have it.
 	// For masters.
 	GetAuthority(context.Context, *GetAuthorityRequest) (*GetAuthorityResponse, error)
-	// WhoAmI tells a user what he is to the cell.
+	// WhoAmI tells a user, or a task, what he is to the cell.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// ListUsers tells which users the cell knows of, by name: those who were
 	// granted or revoked something.
 	ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error)
+	// CanI tells whether the caller may do something.
+	CanI(context.Context, *CanIRequest) (*CanIResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
 }
 
@@ -172,6 +206,9 @@ func (UnimplementedIdentityServiceServer) Renew(context.Context, *RenewRequest) 
 func (UnimplementedIdentityServiceServer) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
 }
+func (UnimplementedIdentityServiceServer) CertifyTask(context.Context, *CertifyTaskRequest) (*CertifyTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CertifyTask not implemented")
+}
 func (UnimplementedIdentityServiceServer) Invite(context.Context, *InviteRequest) (*InviteResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Invite not implemented")
 }
@@ -186,6 +223,9 @@ func (UnimplementedIdentityServiceServer) WhoAmI(context.Context, *WhoAmIRequest
 }
 func (UnimplementedIdentityServiceServer) ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListUsers not implemented")
+}
+func (UnimplementedIdentityServiceServer) CanI(context.Context, *CanIRequest) (*CanIResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CanI not implemented")
 }
 func (UnimplementedIdentityServiceServer) mustEmbedUnimplementedIdentityServiceServer() {}
 func (UnimplementedIdentityServiceServer) testEmbeddedByValue()                         {}
@@ -240,6 +280,24 @@ func _IdentityService_Join_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(IdentityServiceServer).Join(ctx, req.(*JoinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_CertifyTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CertifyTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).CertifyTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_CertifyTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).CertifyTask(ctx, req.(*CertifyTaskRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -334,6 +392,24 @@ func _IdentityService_ListUsers_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_CanI_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CanIRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).CanI(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_CanI_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).CanI(ctx, req.(*CanIRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // IdentityService_ServiceDesc is the grpc.ServiceDesc for IdentityService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -348,6 +424,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Join",
 			Handler:    _IdentityService_Join_Handler,
+		},
+		{
+			MethodName: "CertifyTask",
+			Handler:    _IdentityService_CertifyTask_Handler,
 		},
 		{
 			MethodName: "Invite",
@@ -368,6 +448,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListUsers",
 			Handler:    _IdentityService_ListUsers_Handler,
+		},
+		{
+			MethodName: "CanI",
+			Handler:    _IdentityService_CanI_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
