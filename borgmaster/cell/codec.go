@@ -77,6 +77,8 @@ const (
 	tagReservation = 3
 	// Of a machine.
 	tagTaints = 1
+	// Of a job; it has no value.
+	tagEnabled = 1
 )
 
 // taints writes what format 3 added to them.
