@@ -15,7 +15,7 @@ type single struct {
 	// capacity is that of all of them.
 	capacity int64
 	// parts are what is free of those of which somebody has a part and not all,
-	// ascending. Where they are many, some are left out.
+	// ascending. Where they are many, the largest are left out.
 	parts [8]uint16
 }
 
@@ -57,15 +57,23 @@ func (g *grid) readSingles(t *site) {
 		}
 		// Scores see single devices.
 		g.bump(t.slot)
-		n := 0
 		s.parts = [len(s.parts)]uint16{}
 		for free := range q.Partly(name) {
-			if n < len(s.parts) {
-				s.parts[n] = uint16(free)
-				n++
-			}
+			s.note(uint16(free))
 		}
-		slices.Sort(s.parts[:n])
+	}
+}
+
+// note keeps the smallest parts: which ones must not depend on their order.
+func (s *single) note(part uint16) {
+	for i, have := range s.parts {
+		if have == 0 {
+			s.parts[i] = part
+			return
+		}
+		if part < have {
+			s.parts[i], part = part, have
+		}
 	}
 }
 

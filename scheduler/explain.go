@@ -293,7 +293,7 @@ func (e *explanation) stopping(machine string, d dimension) (held int64) {
 		}
 		for p := range at.site.machine.Copies() {
 			if p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING && p.Alloc() == at.alloc {
-				res := p.Resources()
+				res := p.Held(e.want.prod)
 				held += d.of(&res)
 			}
 		}

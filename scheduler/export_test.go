@@ -224,5 +224,6 @@ func (f *search) arraysSay(w *want, at spot) bool {
 	q := f.devicesAt(at)
 	return cl.devices == nil || q.Fit(w.need.Resources.Devices)
 }
+
 // Config is that of a scheduler.
 func (s *Scheduler) Config() Config { return s.cfg }

@@ -130,7 +130,7 @@ func (p *planner) gainFragments(budget int) {
 				continue
 			}
 			q := p.needyOf(o)
-			res := o.Resources()
+			res := o.Held(true)
 			less := p.fragment(i, nil) - p.fragment(i, freed(&res))
 			st, most, ok := p.better(&q, func(y int32) int64 {
 				return less + p.fragment(y, nil) - p.fragment(y, &q.want.need.Resources)

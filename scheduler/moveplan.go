@@ -424,10 +424,10 @@ func (p *planner) freeAt(q *needy, t *site) cell.Resources {
 	p.prepare(q.want, q.index)
 	p.placement.Machine = t.machine
 	p.moves.Overlay(&p.placement, &p.laid)
-	free := t.machine.Capacity().Sub(t.machine.Held(q.want.prod)).Sub(p.laid.Limits)
+	free := t.machine.Capacity().Sub(t.machine.Held(q.want.prod)).Sub(q.want.byView(&p.laid.Limits, &p.laid.Reserved))
 	for _, o := range p.moves.Leaving() {
 		if o.Machine() == t.machine && !p.moves.Claimed(o) {
-			free = free.Add(o.Resources())
+			free = free.Add(o.Held(q.want.prod))
 		}
 	}
 	return free
@@ -487,7 +487,7 @@ func (p *planner) sets(q *needy, here, elsewhere []*cell.Copy, free cell.Resourc
 		room := free
 		for _, o := range os {
 			if o.Machine() == p.placement.Machine {
-				room = room.Add(o.Resources())
+				room = room.Add(o.Held(q.want.prod))
 			}
 		}
 		return need.Fits(room)

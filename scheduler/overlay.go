@@ -23,8 +23,8 @@ type promise struct {
 	alloc *cell.Alloc
 	// version of the spec that res is of.
 	version uint64
-	// res is what it takes of the room beyond what its victims free, reserved the
-	// same in the view of others than production.
+	// res is what it takes of the room beyond what its victims free, in the view of
+	// production, reserved the same in that of others.
 	res, reserved cell.Resources
 	ports         []uint32
 	devices       []cell.DeviceGrant

@@ -41,14 +41,23 @@ func (p Packed) Fits() bool {
 type Reserved func(j *cell.Job, index uint32) cell.Resources
 
 // Pack packs all that is not dead in a cell onto some of its machines as if
-// they were empty. The cell is not changed.
+// they were empty. What runs has the reservations that the cell knows. The cell is
+// not changed.
 func Pack(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool) (Packed, error) {
-	return PackReserved(c, cfg, keep, nil)
+	return PackReserved(c, cfg, keep, reservedInCell)
 }
 
-// PackReserved is Pack where what is packed has reservations: production is
-// placed by the limits of what is there, others by the reservations. Each still
-// asks for its own limit. Without reservations they are the limits.
+// reservedInCell is what a task's copy reserves; of one that waits, its limit.
+func reservedInCell(j *cell.Job, index uint32) cell.Resources {
+	if p := j.Task(index).Current(); p != nil {
+		return p.Held(false)
+	}
+	return j.Need(index).Resources
+}
+
+// PackReserved is Pack for a workload of which something else is known:
+// production is placed by the limits of production, others by the reservations of
+// all. Each still asks for its own limit.
 func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reserved Reserved) (Packed, error) {
 	// One pass decides everything.
 	cfg.BatchCount, cfg.BatchBytes, cfg.PassChecks, cfg.MaxInFlight = 0, 0, 0, 0
@@ -82,17 +91,9 @@ func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reser
 	}
 	s.countPending(c, &packed)
 	packed.StrandedCPUPercent, packed.StrandedMemPercent = s.grid.stranded()
-	packed.Limits, packed.Reclaimed = s.grid.reclaimed()
+	packed.Limits, packed.Reclaimed = s.reclaimed(c)
 	packed.Stats = s.stats
 	return packed, nil
-}
-
-// reservedBy is what w will hold in the view of others.
-func (s *Scheduler) reservedBy(w *want, index uint32) cell.Resources {
-	if s.reserved == nil || w.line.job == nil {
-		return w.need.Resources
-	}
-	return s.reserved(w.line.job, index)
 }
 
 // enlist makes lines of everything that is not dead, placed or not.
@@ -178,24 +179,21 @@ func (g *grid) stranded() (cpuPercent, memPercent int64) {
 	return 100 * strandedCPU / max(cpu, 1), 100 * strandedMem / max(mem, 1)
 }
 
-// reclaimed sums up the limits of what is on the machines, and what of them is
-// beyond each.
-func (g *grid) reclaimed() (limits, beyond cell.Resources) {
-	devices := make([]int64, len(g.devices))
-	for _, t := range g.sites.walk {
-		capacity, r := t.machine.Capacity(), &g.rows[viewProd][t.slot]
-		for d, name := range g.devices {
-			devices[d] += capacity.Device(name) - g.deviceFree[viewProd][d][t.slot]
+// reclaimed sums up the limits of what is promised on the machines, and what of
+// them is beyond each.
+func (s *Scheduler) reclaimed(c *cell.Cell) (limits, beyond cell.Resources) {
+	onSlot := make([]cell.Resources, len(s.sites.walk))
+	for _, p := range s.overlay.byID {
+		if p.alloc == nil {
+			onSlot[p.site.slot] = onSlot[p.site.slot].Add(s.want(c, p.line, p.id.Index).need.Resources)
 		}
-		limits.CPUMilli += capacity.CPUMilli - r.cpuMilli
-		limits.MemBytes += capacity.MemBytes - r.memBytes
-		beyond.CPUMilli += max(-r.cpuMilli, 0)
-		beyond.MemBytes += max(-r.memBytes, 0)
 	}
-	for d, name := range g.devices {
-		limits.Devices = append(limits.Devices, cell.Device{Name: name, Milli: devices[d]})
+	for i, t := range s.sites.walk {
+		capacity := t.machine.Capacity()
+		limits = limits.Add(onSlot[i])
+		beyond.CPUMilli += max(onSlot[i].CPUMilli-capacity.CPUMilli, 0)
+		beyond.MemBytes += max(onSlot[i].MemBytes-capacity.MemBytes, 0)
 	}
-	slices.SortFunc(limits.Devices, func(a, b cell.Device) int { return cmp.Compare(a.Name, b.Name) })
 	return limits, beyond
 }
 
@@ -203,7 +201,7 @@ func (g *grid) reclaimed() (limits, beyond cell.Resources) {
 // taken away in an order that follows from the trial, and the workload is packed
 // from nothing at every probe. Ok is false when it does not fit onto all of them.
 func Compact(c *cell.Cell, cfg Config, trial uint64) (machines int, ok bool, err error) {
-	return CompactReserved(c, cfg, trial, nil)
+	return CompactReserved(c, cfg, trial, reservedInCell)
 }
 
 // CompactReserved is Compact for a workload with reservations; see PackReserved.

@@ -81,3 +81,25 @@ func TestCompact(t *testing.T) {
 		t.Errorf("machines by policy: %v, want hybrid to need the fewest", sums)
 	}
 }
+
+// TestPackLive packs a cell in which batch runs on what production reserves and
+// does not use: it fits where it runs, by the reservations that the cell has.
+func TestPackLive(t *testing.T) {
+	w := newWorld(t, scheduler.Config{})
+	w.must(t, addMachine("m", machineSpec(10_000, 100<<30)))
+	w.must(t, submitJob("ann", "prod", service(2, 200, 5000, 50<<30)))
+	if n := w.settleAll(t); n != 2 {
+		t.Fatalf("%d of production have a place, want 2", n)
+	}
+	for _, task := range w.cell.Job(cell.JobKey{User: "ann", Name: "prod"}).Tasks() {
+		w.must(t, reserved(task.Current(), 1000, 10<<30))
+	}
+	w.must(t, submitJob("ann", "batch", service(8, 110, 1000, 10<<30)))
+	if n := w.settleAll(t); n != 8 {
+		t.Fatalf("%d of batch have a place, want 8", n)
+	}
+	p, err := scheduler.Pack(w.cell, scheduler.Config{Seed: 1}, func(*cell.Machine) bool { return true })
+	if err != nil || p.Placed != 10 || p.Pending != 0 || p.Limits.CPUMilli != 18_000 || p.Reclaimed.CPUMilli != 8_000 {
+		t.Errorf("%+v, %v; want all 10 placed, 8 of 18 cores in reclaimed resources", p, err)
+	}
+}

@@ -143,7 +143,13 @@ func (p *pass) place(w *want, index uint32) bool {
 	}
 	a.Devices = cell.GrantsProto(devices)
 	pr := p.s.spare.promise()
-	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: p.s.reservedBy(w, index), ports: a.Ports, devices: devices, prod: w.prod}
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: w.need.Resources, ports: a.Ports, devices: devices, prod: w.prod}
+	if p.s.dry && l.job != nil {
+		pr.reserved = p.s.reserved(l.job, index)
+		if !w.prod {
+			pr.res = pr.reserved
+		}
+	}
 	if len(victims) > 0 {
 		p.name(a, pr, victims)
 	}
@@ -156,15 +162,18 @@ func (p *pass) place(w *want, index uint32) bool {
 
 // name writes down who gives way. What they free counts once.
 func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
-	var freed cell.Resources
+	var freed, other cell.Resources
 	for i := range victims {
 		u := &victims[i]
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: u.id.Job.String(), Index: u.id.Index, Attempt: u.id.Attempt})
 		pr.victims = append(pr.victims, u.id)
-		freed = freed.Add(u.res)
+		freed, other = freed.Add(u.res), other.Add(u.other)
 		p.s.stats.Preempted += u.tasks
 	}
-	pr.res, pr.reserved = pr.res.Sub(freed.Min(pr.res)), pr.reserved.Sub(freed.Min(pr.reserved))
+	if pr.line.priority < prodPriority {
+		freed, other = other, freed
+	}
+	pr.res, pr.reserved = pr.res.Sub(freed.Min(pr.res)), pr.reserved.Sub(other.Min(pr.reserved))
 	p.s.grid.evictable[pr.site.slot].known = false
 }
 

@@ -80,9 +80,15 @@ func (s *Scheduler) compare(c *cell.Cell, l *line, index uint32, t *site) *Place
 	f.surround(w)
 	g, p := s.grid, &Placement{Machine: t.name, Looked: len(s.sites.walk)}
 	// It leaves for as long as the question takes.
-	leaves := cell.Resources{}.Sub(w.need.Resources)
-	g.take(t, &leaves, &leaves, w.prod)
-	defer g.take(t, &w.need.Resources, &w.need.Resources, w.prod)
+	holds, reserves := w.need.Resources, w.need.Resources
+	if l.job != nil {
+		if p := l.job.Task(index).Current(); p != nil {
+			holds, reserves = p.Held(true), p.Held(false)
+		}
+	}
+	leaves, leavesReserved := cell.Resources{}.Sub(holds), cell.Resources{}.Sub(reserves)
+	g.take(t, &leaves, &leavesReserved, w.prod)
+	defer g.take(t, &holds, &reserves, w.prod)
 	if f.neighbours != nil {
 		f.neighbours.add(g, t.slot, -1)
 		defer f.neighbours.add(g, t.slot, 1)

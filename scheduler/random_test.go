@@ -297,7 +297,18 @@ func TestMemoryChangesNothing(t *testing.T) {
 // randomChange does one thing to the cell; it may be refused.
 func randomChange(rt *rapid.T, w *world, step int) {
 	name := fmt.Sprintf("m%d", rapid.IntRange(0, 8).Draw(rt, "machine"))
-	switch rapid.IntRange(0, 10).Draw(rt, "change") {
+	switch rapid.IntRange(0, 12).Draw(rt, "change") {
+	case 11, 12:
+		m := w.cell.Machine(name)
+		if m == nil {
+			return
+		}
+		for p := range m.Copies() {
+			// Mostly less than the limit, now and then more.
+			part := rapid.Int64Range(0, 9).Draw(rt, "part")
+			r := p.Resources()
+			w.do(reserved(p, r.CPUMilli*part/8, r.MemBytes*part/8))
+		}
 	case 7:
 		w.do(asUser("ann", &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{
 			User: "ann", Name: fmt.Sprintf("j%d", rapid.IntRange(0, 4).Draw(rt, "job")), Tasks: uint32(rapid.IntRange(1, 6).Draw(rt, "tasks")),

@@ -33,8 +33,7 @@ type Scheduler struct {
 	renumbered bool
 	stats      Stats
 	// dry: nothing goes into a log, and what the copy says of places does not
-	// count; see Pack. What tasks hold in the view of others is then as reserved
-	// says, if it is given.
+	// count; see Pack. What tasks reserve is then as reserved says.
 	dry      bool
 	reserved Reserved
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
@@ -168,9 +167,16 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			continue
 		}
 		s.stirred = true
-		if e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT {
+		switch e.Kind {
+		case borgpb.EventKind_EVENT_KIND_FORMAT:
 			// Machines may be read by other rules.
 			s.renumbered = true
+		case borgpb.EventKind_EVENT_KIND_RESERVE:
+			if t := s.sites.byName[e.Machine]; t != nil {
+				s.reread(t)
+				s.changed(t)
+			}
+			continue
 		}
 		s.mover.stirs++
 		switch e.ObjectKind {

@@ -399,7 +399,7 @@ func TestPackReserved(t *testing.T) {
 		// reclaimed is the least that cannot be on machines by limits.
 		reclaimed int64
 	}{
-		{"by limits", nil, 10 + 50, 0},
+		{"by limits", func(j *cell.Job, index uint32) cell.Resources { return j.Need(index).Resources }, 10 + 50, 0},
 		{"by reservations", half, 10 + 100, 50_000},
 	} {
 		p, err := scheduler.PackReserved(w.cell, scheduler.Config{Seed: 1, Enough: 100}, everyMachine, c.reserved)

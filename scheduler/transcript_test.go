@@ -32,6 +32,7 @@ import (
 //	kill|kill-allocs USER/NAME
 //	resize USER/NAME n=N
 //	finish|fail TASK                      its borglet says that it ended well, or not
+//	reserve TASK cpu=N mem=SIZE           the master estimates that it will use so much
 //	catch-up                              the copy takes in the log
 //	pass                                  one pass; what it decided
 //	send                                  the oldest batch goes into the log
@@ -294,6 +295,13 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return tr.finish(t, o.name, borgpb.AttemptState_ATTEMPT_STATE_FINISHED)
 	case "fail":
 		return tr.finish(t, o.name, borgpb.AttemptState_ATTEMPT_STATE_FAILED)
+	case "reserve":
+		id, err := cell.ParseTaskID(o.name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r := o.resources()
+		return refusalText(tr.do(reserved(tr.cell.Job(id.Job).Task(id.Index).Current(), r.CpuMilli, r.MemBytes)))
 	case "catch-up":
 		tr.catchUp()
 		return ""

@@ -24,10 +24,11 @@ type unit struct {
 	// priority is the highest in it; below all for a copy that is stopping.
 	priority int32
 	// tasks that are evicted with it.
-	tasks   int
-	res     cell.Resources
-	ports   []uint32
-	devices []cell.DeviceGrant
+	tasks int
+	// res is what it holds in the view of who asks, other in the other one.
+	res, other cell.Resources
+	ports      []uint32
+	devices    []cell.DeviceGrant
 }
 
 // stoppingPriority is below all: who is stopping already costs nobody anything.
@@ -225,8 +226,10 @@ func countEvictable(t *site) evictable {
 		if !p.Current() {
 			priority = stoppingPriority
 		}
-		res := p.Resources()
-		take(p.ID(), priority, &res)
+		// A bound in both views: a reservation may be above the limit.
+		limit, reserved := p.Held(true), p.Held(false)
+		limit.CPUMilli, limit.MemBytes = max(limit.CPUMilli, reserved.CPUMilli), max(limit.MemBytes, reserved.MemBytes)
+		take(p.ID(), priority, &limit)
 	}
 	for a := range t.machine.Allocs() {
 		if a.Machine() == t.machine && len(a.After()) == 0 {
@@ -321,7 +324,7 @@ func copyUnit(c *class, t *site, p *cell.Copy) (u unit, ok bool) {
 	if p.Claimed() || p.Waits() || slices.Contains(t.promised.Victims, p.ID()) {
 		return u, false
 	}
-	u = unit{id: p.ID(), priority: stoppingPriority, res: p.Resources(), ports: p.Ports(), devices: p.Devices()}
+	u = unit{id: p.ID(), priority: stoppingPriority, res: p.Held(c.view == viewProd), other: p.Held(c.view != viewProd), ports: p.Ports(), devices: p.Devices()}
 	if p.Current() {
 		u.priority, u.tasks = p.Priority(), 1
 		return u, !c.never && cell.MayPreempt(c.priority, p.Priority())
@@ -335,7 +338,7 @@ func allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
 	if a.Machine() != t.machine || len(a.After()) > 0 || c.never || !cell.MayPreempt(c.priority, set.Priority()) {
 		return u, false
 	}
-	u = unit{id: allocID(a), priority: set.Priority(), tasks: 1, res: a.Capacity(), devices: a.Devices()}
+	u = unit{id: allocID(a), priority: set.Priority(), tasks: 1, res: a.Capacity(), other: a.Capacity(), devices: a.Devices()}
 	for p := range a.Copies() {
 		if p.Claimed() || p.Waits() || p.Current() && !cell.MayPreempt(c.priority, p.Priority()) {
 			return u, false

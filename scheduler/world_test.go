@@ -136,6 +136,16 @@ func reported(j *cell.Job, index uint32, machine string, attempt uint64, state b
 	}}}}}
 }
 
+// reserved is what an elected master estimates that a copy will use.
+func reserved(p *cell.Copy, cpuMilli, memBytes int64) *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{
+		Machine: p.Machine().Name(),
+		Reservations: []*borgpb.TaskReservation{{
+			JobUid: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt(), CpuMilli: cpuMilli, MemBytes: memBytes,
+		}},
+	}}}}}
+}
+
 // machineSpec is a machine with room; attributes are "key=value".
 func machineSpec(cpuMilli, memBytes int64, attributes ...string) *borgpb.MachineSpec {
 	spec := &borgpb.MachineSpec{

@@ -152,7 +152,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 	}
 	a.attempt++
 	c.enterMachine(a, at.machine)
-	at.machine.room.add(a.set.res())
+	at.machine.room.add(inBoth(a.set.res()))
 	a.takeDevices(at.machine, at.devices)
 	a.wait = await(&at.machine.room, a.set.res(), at.victims.all())
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
@@ -207,7 +207,7 @@ func (c *Cell) leaveMachine(a *Alloc) {
 		a.wait.drop()
 		a.wait = nil
 	}
-	m.room.sub(a.set.res())
+	m.room.sub(inBoth(a.set.res()))
 	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
 	countDomains(a.set.domains, m, -1)
@@ -246,7 +246,7 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 		a.wait.drop()
 		a.wait = nil
 	}
-	m.room.sub(a.set.res())
+	m.room.sub(inBoth(a.set.res()))
 	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
 	for _, p := range slices.Clone(a.copies) {

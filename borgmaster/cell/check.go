@@ -263,6 +263,9 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		if c.format >= formatDevices && !sameDevices(p.res, sumDevices(p.Devices())) {
 			return fmt.Errorf("copy %v holds %+v and has %v", p.ID(), p.res.Devices, p.Devices())
 		}
+		if p.estimate != nil && (c.format < formatReservations || p.wait != nil) {
+			return fmt.Errorf("copy %v has a reservation of %+v", p.ID(), *p.estimate)
+		}
 		if p.wait != nil && (p.wait.room != p.room() || p.wait.res != p.res) {
 			return fmt.Errorf("copy %v waits for room elsewhere", p.ID())
 		}
@@ -285,30 +288,30 @@ func (c *Cell) checkMachineState(m *Machine) error {
 
 // checkRoom adds up what is held anew.
 func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
-	var limits, discount Resources
+	var taken, discount byView
 	var devices []DeviceGrant
 	for _, p := range copies {
-		limits = limits.Add(*p.res)
+		taken = taken.add(p.held())
 		devices = append(devices, p.Devices()...)
 		if w := p.wait; w != nil {
-			discount = discount.Add(w.discount)
+			discount = discount.add(w.discount)
 			if err := checkWait(w); err != nil {
 				return err
 			}
 		}
 	}
 	for _, a := range allocs {
-		limits = limits.Add(*a.set.res())
+		taken = taken.add(inBoth(a.set.res()))
 		devices = append(devices, a.devices...)
 		if a.wait != nil {
-			discount = discount.Add(a.wait.discount)
+			discount = discount.add(a.wait.discount)
 			if err := checkWait(a.wait); err != nil {
 				return err
 			}
 		}
 	}
-	if !limits.Equal(r.limits) || !limits.Equal(r.reserved) || !discount.Equal(r.discount) {
-		return fmt.Errorf("held %+v less %+v, kept %+v %+v less %+v", limits, discount, r.limits, r.reserved, r.discount)
+	if !taken.equal(r.taken) || !discount.equal(r.discount) {
+		return fmt.Errorf("held %+v less %+v, kept %+v less %+v", taken, discount, r.taken, r.discount)
 	}
 	slices.SortFunc(devices, compareGrants)
 	if !slices.Equal(devices, r.devices) {
@@ -321,17 +324,17 @@ func checkWait(w *waiting) error {
 	if len(w.victims) == 0 {
 		return fmt.Errorf("a claim on nobody")
 	}
-	var freed Resources
+	var freed byView
 	for _, v := range w.victims {
 		if v.stop == nil || v.stop.promised != w || !v.state.live() {
 			return fmt.Errorf("victim %v (%d) is not promised to who waits for it", v.ID(), v.state)
 		}
 		if v.room() == w.room {
-			freed = freed.Add(*v.res)
+			freed = freed.add(v.held())
 		}
 	}
-	if !freed.Min(*w.res).Equal(w.discount) {
-		return fmt.Errorf("a claim of %+v is counted as %+v", freed.Min(*w.res), w.discount)
+	if want := freed.min(inBoth(w.res)); !want.equal(w.discount) {
+		return fmt.Errorf("a claim of %+v is counted as %+v", want, w.discount)
 	}
 	return nil
 }

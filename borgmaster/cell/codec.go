@@ -73,7 +73,8 @@ const (
 	// Of an alloc or a copy.
 	tagDevices = 1
 	// Of a copy.
-	tagNote = 2
+	tagNote        = 2
+	tagReservation = 3
 	// Of a machine.
 	tagTaints = 1
 	// Of a job; it has no value.
@@ -103,6 +104,16 @@ func (e *encoder) grants(gs []DeviceGrant) {
 		e.uint(uint64(g.Number))
 		e.uint(uint64(g.Milli))
 	}
+}
+
+func (e *encoder) reservation(r *reservation) {
+	if r == nil {
+		return
+	}
+	e.byte(tagReservation)
+	e.int(r.cpuMilli)
+	e.int(r.memBytes)
+	e.int(r.setNs)
 }
 
 func (e *encoder) exit(x *Exit) {
@@ -292,6 +303,17 @@ func (d *decoder) grants() (gs []DeviceGrant) {
 		d.bad, d.b = true, nil
 	}
 	return gs
+}
+
+func (d *decoder) reservation() *reservation {
+	if !d.tagged(tagReservation) {
+		return nil
+	}
+	r := &reservation{d.int(), d.int(), d.int()}
+	if r.cpuMilli < 0 || r.cpuMilli > maxCPUMilli || r.memBytes < 0 || r.memBytes > maxMemBytes || r.setNs < 0 || r.setNs > maxTimeNs {
+		d.bad = true
+	}
+	return r
 }
 
 func (d *decoder) exit() *Exit {

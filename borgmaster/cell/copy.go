@@ -32,6 +32,9 @@ type Copy struct {
 	res   *Resources
 	ports []uint16
 
+	// What it will use, as far as anybody can tell; nil: its limit.
+	estimate *reservation
+
 	restarts      uint32
 	pid           int64
 	startedWallNs int64
@@ -137,7 +140,7 @@ func (p *Copy) Live() bool { return p.state.live() }
 // Version of the spec that it runs.
 func (p *Copy) Version() uint64 { return p.version }
 
-// Resources that it holds.
+// Resources that it holds: its limit.
 func (p *Copy) Resources() Resources { return *p.res }
 
 // Ports granted to it, in the order of the spec's names.

@@ -16,7 +16,8 @@ import (
 //
 // Format 3: devices have numbers, and can be shared; taints that evict and that
 // advise; a task is kept away from where it crashed; gangs are held together; the
-// batch queue; tasks are moved; secrets; what tasks may ask for.
+// batch queue; tasks are moved; secrets; what tasks may ask for; copies
+// have reservations.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -60,6 +61,9 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
+	"borg.MachineReport.reservations": formatReservations, "borg.TaskReservation.job_uid": formatReservations,
+	"borg.TaskReservation.index": formatReservations, "borg.TaskReservation.attempt": formatReservations,
+	"borg.TaskReservation.cpu_milli": formatReservations, "borg.TaskReservation.mem_bytes": formatReservations,
 	"borg.Assign.enable":    formatQueue,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
 	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
@@ -146,7 +150,7 @@ func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 		}
 		return op, nil
 	case *borgpb.Op_Reports:
-		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownReports(o.Reports) {
+		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownReports(o.Reports, format) {
 			return nil, malformed("Reports has a field or value that format %d does not know", format)
 		}
 		return op, nil
@@ -185,7 +189,7 @@ func knownAssign(a *borgpb.Assign, format uint32) bool {
 	return true
 }
 
-func knownReports(r *borgpb.Reports) bool {
+func knownReports(r *borgpb.Reports, format uint32) bool {
 	if unknown(r) {
 		return false
 	}
@@ -195,6 +199,14 @@ func knownReports(r *borgpb.Reports) bool {
 		}
 		for _, t := range m.Tasks {
 			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) {
+				return false
+			}
+		}
+		if len(m.Reservations) > 0 && format < formatReservations {
+			return false
+		}
+		for _, t := range m.Reservations {
+			if unknown(t) {
 				return false
 			}
 		}

@@ -152,11 +152,11 @@ func (g *gangPlan) overlay(p *Placement) *Overlay {
 
 // take adds p to the plan. What its victims free counts once.
 func (g *gangPlan) take(p *Placement, v *victims) {
-	o, on, res := g.rooms[p.room()], g.machine(p.Machine), p.asker().need.Resources
+	o, on, res := g.rooms[p.room()], g.machine(p.Machine), inBoth(&p.asker().need.Resources)
 	if v != nil {
-		res = res.Sub(v.freed.Min(res))
+		res = res.sub(v.freed.min(res))
 	}
-	o.Limits, o.Reserved = o.Limits.Add(res), o.Reserved.Add(res)
+	o.Limits, o.Reserved = o.Limits.Add(res.prod), o.Reserved.Add(res.others)
 	o.Devices = append(o.Devices, p.Devices...)
 	on.ports = append(on.ports, p.Ports...)
 	on.victims = append(on.victims, p.Victims...)

@@ -639,12 +639,35 @@ func (g *generator) reports() *borgpb.Op {
 		if g.one(10) {
 			mr.Tasks = append(mr.Tasks, &borgpb.TaskReport{JobUid: "1-2-3", Attempt: 1, State: int32(g.r.IntN(12))})
 		}
+		for _, p := range m.copies {
+			if g.one(2) {
+				mr.Reservations = append(mr.Reservations, g.reservation(p))
+			}
+		}
 		if g.one(40) {
 			mr.Machine = "nowhere"
 		}
 		o.Machines = append(o.Machines, mr)
 	}
 	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: o}}
+}
+
+// reservation draws mostly less than the limit, now and then more, or nonsense.
+func (g *generator) reservation(p *Copy) *borgpb.TaskReservation {
+	r := &borgpb.TaskReservation{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt}
+	part := int64(g.r.IntN(9))
+	r.CpuMilli, r.MemBytes = p.res.CPUMilli*part/8, p.res.MemBytes*part/8
+	switch {
+	case g.one(20):
+		r.CpuMilli, r.MemBytes = p.res.CPUMilli*2, p.res.MemBytes*2
+	case g.one(40):
+		r.Attempt++
+	case g.one(40):
+		r.CpuMilli = -1
+	case g.one(40):
+		r.JobUid = "?"
+	}
+	return r
 }
 
 func (g *generator) taskReport(p *Copy) *borgpb.TaskReport {

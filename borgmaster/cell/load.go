@@ -228,7 +228,7 @@ func (l *loader) alloc(uid UID, index uint32, d *decoder) error {
 		} else {
 			l.c.enterMachine(a, m)
 		}
-		m.room.add(s.res())
+		m.room.add(inBoth(s.res()))
 	}
 	if ids := l.victims(d); len(ids) > 0 {
 		l.waits = append(l.waits, loadedWait{alloc: a, victims: ids})
@@ -435,6 +435,10 @@ func (l *loader) copy(p *Copy, d *decoder) error {
 		return err
 	} else if n != nil {
 		p.rare().note = n
+	}
+	p.estimate = d.reservation()
+	if p.estimate != nil && (!p.state.live() || len(ids) > 0 || l.c.format < formatReservations) {
+		return errOdd
 	}
 	if err := d.done(); err != nil {
 		return err

@@ -22,7 +22,7 @@ type Moves struct {
 type laid struct {
 	Placement
 	// What it takes beyond the room of its victims.
-	res Resources
+	res byView
 }
 
 // Leave says that a copy is moved away from its place. All who leave are named
@@ -34,14 +34,14 @@ func (x *Moves) Leaving() []*Copy { return x.leaving }
 
 // Lay gives a place away that was found to do.
 func (x *Moves) Lay(p Placement) {
-	res := p.asker().need.Resources
-	var freed Resources
+	res := inBoth(&p.asker().need.Resources)
+	var freed byView
 	for _, o := range x.leaving {
 		if slices.Contains(p.Victims, o.ID()) {
-			freed = freed.Add(*o.res)
+			freed = freed.add(o.held())
 		}
 	}
-	x.laid = append(x.laid, laid{p, res.Sub(freed.Min(res))})
+	x.laid = append(x.laid, laid{p, res.sub(freed.min(res))})
 }
 
 // Len is how many leave, and how many placements are laid.
@@ -67,7 +67,7 @@ func (x *Moves) Overlay(p *Placement, o *Overlay) {
 		if l.Machine == p.Machine {
 			o.Ports = append(o.Ports, l.Ports...)
 			if l.Alloc == p.Alloc {
-				o.Limits = o.Limits.Add(l.res)
+				o.Limits, o.Reserved = o.Limits.Add(l.res.prod), o.Reserved.Add(l.res.others)
 				o.Devices = append(o.Devices, l.Devices...)
 			}
 		}
@@ -75,7 +75,6 @@ func (x *Moves) Overlay(p *Placement, o *Overlay) {
 			o.inDomain(l.Machine, p.Machine, 1)
 		}
 	}
-	o.Reserved = o.Limits
 	for _, q := range x.leaving {
 		if q.job == p.Job {
 			o.inDomain(q.machine, p.Machine, ^uint32(0))

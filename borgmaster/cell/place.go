@@ -247,7 +247,7 @@ func (c *Cell) free(p *Placement, o *Overlay, v *victims) Resources {
 		}
 	}
 	if v != nil {
-		free = free.Add(v.freed)
+		free = free.Add(v.freed.of(prod))
 	}
 	return free
 }

@@ -91,7 +91,8 @@ func (p *Copy) describe(st *borgpb.TaskStatus) {
 		st.Reason = p.Reason()
 	}
 	st.Note, st.NoteAnnotations = p.Note()
-	st.Reservation = &borgpb.Reservation{Resources: p.res.Proto()}
+	res, setNs, _ := p.Reservation()
+	st.Reservation = &borgpb.Reservation{Resources: res.Proto(), SetCellNs: setNs}
 	st.Devices = GrantsProto(p.Devices())
 }
 
@@ -123,7 +124,7 @@ func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 		Spec: spec,
 		Status: &borgpb.MachineStatus{
 			State: m.State(), Reason: m.reason, Draining: m.draining,
-			Limits: m.room.limits.Proto(), Reserved: m.room.reserved.Proto(),
+			Limits: m.limits().Proto(), Reserved: m.room.taken.others.Proto(),
 			Tasks: uint32(len(m.copies)), Allocs: uint32(len(m.allocs)), ChangedWallNs: m.changedWallNs,
 		},
 	}
@@ -151,7 +152,7 @@ func (s *AllocSet) meta() *borgpb.Meta {
 // AllocProto shows an alloc.
 func (c *Cell) AllocProto(a *Alloc) *borgpb.Alloc {
 	st := &borgpb.AllocStatus{
-		State: a.State(), Reason: a.reason, Used: a.room.limits.Proto(),
+		State: a.State(), Reason: a.reason, Used: a.limits().Proto(),
 		ChangedWallNs: a.changedWallNs, Attempt: a.attempt,
 	}
 	if st.ChangedWallNs == 0 {

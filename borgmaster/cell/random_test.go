@@ -128,8 +128,8 @@ func (w *walk) step() {
 		}
 		w.count(r, e.Ops, i)
 	}
-	for _, ev := range events {
-		w.hear(ev)
+	for i, ev := range events {
+		w.hear(ev, events[i+1:])
 	}
 	w.verify(index)
 }
@@ -208,7 +208,7 @@ func (w *walk) gangs(data []byte, r *borgpb.Result) {
 }
 
 // hear follows the life of each task by the events alone.
-func (w *walk) hear(e Event) {
+func (w *walk) hear(e Event, later []Event) {
 	if e.From != e.To || e.Kind == borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING {
 		legal := slices.Contains(diagram[e.Kind], [2]borgpb.State{e.From, e.To})
 		if !legal {
@@ -247,7 +247,7 @@ func (w *walk) hear(e Event) {
 		if w.ended[id] {
 			w.t.Fatalf("%v of %s: attempt %d had ended", e.Kind, e.Object(), e.Attempt)
 		}
-		w.fits(e)
+		w.fits(e, later)
 	}
 }
 
@@ -263,9 +263,17 @@ func (w *walk) forget(e Event) {
 	}
 }
 
+// refilled tells whether what came later in the entry may have put a machine over
+// in one view: a placement in the other view, or reservations.
+func refilled(later []Event, machine string) bool {
+	return slices.ContainsFunc(later, func(e Event) bool {
+		return e.Machine == machine && (e.Kind == borgpb.EventKind_EVENT_KIND_RESERVE || e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE)
+	})
+}
+
 // fits holds S6: at the index of an assignment its machine is not over in the
 // view in which it was placed, once the victims that are promised have gone.
-func (w *walk) fits(e Event) {
+func (w *walk) fits(e Event, later []Event) {
 	m, j := w.c.Machine(e.Machine), w.c.JobByUID(e.UID)
 	if m == nil || j == nil || e.Kind != borgpb.EventKind_EVENT_KIND_SCHEDULE {
 		return
@@ -290,13 +298,20 @@ func (w *walk) fits(e Event) {
 		}
 	}
 	room := p.room()
-	held := room.limits
+	prod := isProd(p.priority)
+	held := room.taken.of(prod)
 	for _, o := range m.copies {
 		if o.stop != nil && o.stop.promised != nil && o.room() == room {
-			held = held.Sub(*o.res)
+			held = held.Sub(o.Held(prod))
+			if o.estimate != nil {
+				w.edges["place of a reservation"]++
+			}
 		}
 	}
-	if !held.Fits(room.capacity) {
+	if limits := m.limits(); !limits.Fits(m.room.capacity) {
+		w.edges["reclaimed"]++
+	}
+	if !held.Fits(room.capacity) && !refilled(later, m.name) {
 		w.t.Fatalf("%s was placed on %s, which is over: %+v of %+v", e.Object(), e.Machine, held, room.capacity)
 	}
 }

@@ -266,6 +266,7 @@ func (e *encoder) copy(p *Copy) {
 	e.wait(p.wait)
 	e.grants(p.Devices())
 	e.note(p.ownNote())
+	e.reservation(p.estimate)
 }
 
 // wait writes the names of the victims that are waited for.

@@ -37,7 +37,7 @@ var derivedFields = map[string][]string{
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID"},
-	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains"},
+	"Machine":  {"gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
@@ -187,6 +187,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&stopping{index: 12345}))
 	case *rareCopy:
 		v.Set(reflect.ValueOf(&rareCopy{devices: []DeviceGrant{{"tpu", 7, 1000}}}))
+	case *reservation:
+		v.Set(reflect.ValueOf(&reservation{cpuMilli: 12345}))
 	case *waiting:
 		v.Set(reflect.ValueOf(&waiting{victims: []*Copy{{job: &Job{}}}}))
 	case *Copy:
@@ -209,11 +211,12 @@ func TestNestedFieldsCount(t *testing.T) {
 		exit: &Exit{}, stop: &stopping{},
 	}
 	p.few = &rareCopy{devices: []DeviceGrant{{"gpu", 0, 1}}, note: &note{text: "well"}}
+	p.estimate = &reservation{}
 	victim := &Copy{job: &Job{uid: UID{4, 5, 6}}, machine: p.machine, res: p.res, stop: &stopping{}}
 	p.wait = &waiting{victims: []*Copy{victim}}
 	skip := []string{"promised", "room", "res", "discount"}
 	for name, target := range map[string]any{
-		"res": p.res, "few": p.few, "note": p.few.note, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
+		"res": p.res, "few": p.few, "note": p.few.note, "estimate": p.estimate, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
 	} {
 		v := reflect.ValueOf(target).Elem()
 		for i := range v.NumField() {

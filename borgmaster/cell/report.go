@@ -133,6 +133,7 @@ func (c *Cell) reportAll(o *borgpb.Reports, res *borgpb.Result) {
 			}
 			n++
 		}
+		c.reserve(m, mr.Reservations)
 	}
 }
 

@@ -4,14 +4,12 @@ import "slices"
 
 // room is a capacity and what is held of it: a machine's own, or an alloc's.
 //
-// Production tasks are placed by the limits of what is there, others by the
-// reservations (paper §5.5), so both sums are kept. A copy that waits for
-// victims and the victims themselves never run together; of both sums only the
+// What is there counts for production otherwise than for others (byView), so
+// both sums are kept. A copy that waits for victims and the victims themselves never run together; of both sums only the
 // larger counts. discount is what that saves.
 type room struct {
-	capacity         Resources
-	limits, reserved Resources
-	discount         Resources
+	capacity        Resources
+	taken, discount byView
 	// What is held of single devices, sorted. As with ports, what is promised is
 	// there twice until the victim is gone.
 	devices []DeviceGrant
@@ -22,32 +20,22 @@ type room struct {
 
 // held is what counts as taken in the view of production or of others.
 func (r *room) held(prod bool) Resources {
-	if prod {
-		return r.limits.Sub(r.discount)
-	}
-	return r.reserved.Sub(r.discount)
+	return r.taken.of(prod).Sub(r.discount.of(prod))
 }
 
-// add takes room. The reservation is the limit until usage is known.
-func (r *room) add(res *Resources) {
-	r.limits = r.limits.Add(*res)
-	r.reserved = r.reserved.Add(*res)
-}
-
-func (r *room) sub(res *Resources) {
-	r.limits = r.limits.Sub(*res)
-	r.reserved = r.reserved.Sub(*res)
-}
+// add takes room, sub gives it back.
+func (r *room) add(h byView) { r.taken = r.taken.add(h) }
+func (r *room) sub(h byView) { r.taken = r.taken.sub(h) }
 
 // waiting is a claim on the room of victims by the one who waits for them: a
 // copy, or an alloc. While it lasts nobody else may name them.
 type waiting struct {
 	room *room
-	// What the one who waits holds.
+	// What the one who waits holds, in both views: it has used nothing yet.
 	res *Resources
 	// Victims that still hold a place, in the order named. Never empty.
 	victims  []*Copy
-	discount Resources
+	discount byView
 }
 
 func (w *waiting) ids(out []CopyID) []CopyID {
@@ -75,21 +63,21 @@ func await(r *room, res *Resources, victims []*Copy) *waiting {
 // reckon computes the discount anew. Victims that hold their place in another
 // room (their alloc ended) free nothing here.
 func (w *waiting) reckon() {
-	w.room.discount = w.room.discount.Sub(w.discount)
-	var freed Resources
+	w.room.discount = w.room.discount.sub(w.discount)
+	var freed byView
 	for _, v := range w.victims {
 		if v.room() == w.room {
-			freed = freed.Add(*v.res)
+			freed = freed.add(v.held())
 		}
 	}
-	w.discount = freed.Min(*w.res)
-	w.room.discount = w.room.discount.Add(w.discount)
+	w.discount = freed.min(inBoth(w.res))
+	w.room.discount = w.room.discount.add(w.discount)
 }
 
 // drop ends the claim.
 func (w *waiting) drop() {
-	w.room.discount = w.room.discount.Sub(w.discount)
-	w.discount = Resources{}
+	w.room.discount = w.room.discount.sub(w.discount)
+	w.discount = byView{}
 	for _, v := range w.victims {
 		v.stop.promised = nil
 	}
@@ -124,7 +112,7 @@ func (c *Cell) hold(p *Copy) {
 	if p.alloc != nil {
 		p.alloc.copies = insertCopy(p.alloc.copies, p)
 	}
-	p.room().add(p.res)
+	p.room().add(p.held())
 	p.room().holdDevices(p.Devices())
 }
 
@@ -144,7 +132,8 @@ func (c *Cell) release(p *Copy) {
 			m.ports = slices.Delete(m.ports, at, at+1)
 		}
 	}
-	p.room().sub(p.res)
+	p.room().sub(p.held())
+	p.estimate = nil
 	p.room().dropDevices(p.Devices())
 	if p.alloc != nil {
 		p.alloc.copies = removeCopy(p.alloc.copies, p)
@@ -180,15 +169,15 @@ func (c *Cell) victimEnded(p *Copy) {
 // detach moves a copy's place out of its alloc into the machine's own room.
 func (c *Cell) detach(p *Copy) {
 	a := p.alloc
-	a.room.sub(p.res)
+	a.room.sub(p.held())
 	a.room.dropDevices(p.Devices())
 	a.copies = removeCopy(a.copies, p)
 	if p.wait != nil {
-		p.wait.room.discount = p.wait.room.discount.Sub(p.wait.discount)
-		p.wait.discount = Resources{}
+		p.wait.room.discount = p.wait.room.discount.sub(p.wait.discount)
+		p.wait.discount = byView{}
 	}
 	p.alloc = nil
-	p.machine.room.add(p.res)
+	p.machine.room.add(p.held())
 	p.machine.room.holdDevices(p.Devices())
 	if p.wait != nil {
 		p.wait.room = &p.machine.room

@@ -157,8 +157,8 @@ func (c *Cell) evict(t *Task, e edge, to state, cause borgpb.StopCause, reason s
 	c.setCopyState(p, attemptStopping)
 	c.order(p, cause, reason, graceNs)
 	if mutant.Planted(mutant.RoomFreedEarly) {
-		p.room().sub(p.res)
-		p.res = &Resources{}
+		p.room().sub(p.held())
+		p.res, p.estimate = &Resources{}, nil
 	}
 	c.move(t, e, to, reason)
 	ev := taskEvent(p, edgeEvents[e], stateRunning, to)

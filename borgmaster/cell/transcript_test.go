@@ -227,6 +227,13 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: s.moves()}}
 	case "report":
 		return s.report()
+	case "reserve":
+		id := s.copyID(s.first(1))
+		return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{
+			Machine: s.first(0), Reservations: []*borgpb.TaskReservation{{
+				JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt, CpuMilli: s.num("cpu", 0), MemBytes: s.num("mem", 0),
+			}},
+		}}}}}
 	case "settime":
 		return &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{ConfirmWall: s.has("confirm")}}}
 	case "grant":
@@ -352,6 +359,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.num("tasks", 1)), Priority: int32(s.num("priority", 200)),
 		Task: &borgpb.TaskSpec{
 			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0), Secrets: s.list("secrets"),
+			NoEstimation: s.has("no-estimation"),
 		},
 		SubmitChildren: s.has("submit-children"),
 		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
@@ -517,6 +525,9 @@ func (s *script) show() string {
 		m := s.c.Machine(s.first(1))
 		fmt.Fprintf(&b, "%s: held cpu %d mem %d ports %d of cpu %d mem %d ports %d\n", m.name,
 			m.Held(true).CPUMilli, m.Held(true).MemBytes, m.Held(true).Ports, m.Capacity().CPUMilli, m.Capacity().MemBytes, m.Capacity().Ports)
+		if o := m.Held(false); !o.Equal(m.Held(true)) {
+			fmt.Fprintf(&b, "  for others than production: held cpu %d mem %d\n", o.CPUMilli, o.MemBytes)
+		}
 		for p := range m.Copies() {
 			fmt.Fprintf(&b, "  %v.%d %s", p.TaskID(), p.attempt, attemptWord(p.State()))
 			if p.alloc != nil {
@@ -524,6 +535,9 @@ func (s *script) show() string {
 			}
 			for _, g := range p.Devices() {
 				fmt.Fprintf(&b, " %s %s of %d", DeviceText(g.Milli), g.Name, g.Number)
+			}
+			if res, setNs, ok := p.Reservation(); ok {
+				fmt.Fprintf(&b, " reserves cpu %d mem %d since %d s", res.CPUMilli, res.MemBytes, setNs/second)
 			}
 			if p.stop != nil {
 				fmt.Fprintf(&b, " cause %s grace %ds", strings.TrimPrefix(p.Cause().String(), "STOP_CAUSE_"), p.GraceNs()/second)

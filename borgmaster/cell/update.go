@@ -200,9 +200,11 @@ func (c *Cell) updateInPlace(u *Update, t *Task, spec *Spec, need *Need) {
 	p := t.cur
 	old := p.spec
 	r := p.room()
-	r.sub(p.res)
+	r.sub(p.held())
 	p.res, p.priority = &need.Resources, spec.Proto.Priority
-	r.add(p.res)
+	// What was estimated was for another limit.
+	p.estimate = nil
+	r.add(p.held())
 	if p.wait != nil {
 		p.wait.res = p.res
 		p.wait.reckon()
@@ -319,11 +321,12 @@ func (c *Cell) staysPut(p *Copy, spec *Spec, need *Need) bool {
 		return true
 	}
 	r := p.room()
-	held := r.held(isProd(spec.Proto.Priority))
+	prod := isProd(spec.Proto.Priority)
+	held := r.held(prod)
 	if p.wait != nil {
-		held = held.Add(p.wait.discount)
+		held = held.Add(p.wait.discount.of(prod))
 	}
-	free := r.capacity.Sub(held).Add(*p.res)
+	free := r.capacity.Sub(held).Add(p.Held(prod))
 	// Less than before is always given, however full the machine is.
 	more := need.Resources.Sub(*p.res)
 	return more.shortOf(&Resources{}) == FitOK || need.Resources.shortOf(&free) == FitOK

@@ -13,7 +13,7 @@ type victims struct {
 	copies []*Copy
 	allocs []*Alloc
 	// What the room that is asked for gains.
-	freed   Resources
+	freed   byView
 	devices []DeviceGrant
 	// As in Overlay.
 	leaving []*Copy
@@ -93,7 +93,7 @@ func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 			"priority %d may not take the place of %v of priority %d", a.priority, o.TaskID(), o.priority)
 	}
 	v.copies = append(v.copies, o)
-	v.freed = v.freed.Add(*o.res)
+	v.freed = v.freed.add(o.held())
 	v.devices = append(v.devices, o.Devices()...)
 	return nil
 }
@@ -117,7 +117,7 @@ func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
 		}
 	}
 	v.allocs = append(v.allocs, o)
-	v.freed = v.freed.Add(*o.set.res())
+	v.freed = v.freed.add(inBoth(o.set.res()))
 	v.devices = append(v.devices, o.devices...)
 	v.copies = append(v.copies, o.copies...)
 	return nil
@@ -153,7 +153,7 @@ func (v *victims) close(p *Placement) *borgpb.Refusal {
 
 func (v *victims) inherit(p *Placement, w *waiting) {
 	if w.room == p.room() {
-		v.freed = v.freed.Sub(w.discount)
+		v.freed = v.freed.sub(w.discount)
 	}
 	for _, o := range w.victims {
 		if slices.Contains(v.copies, o) {
@@ -161,7 +161,7 @@ func (v *victims) inherit(p *Placement, w *waiting) {
 		}
 		v.copies = append(v.copies, o)
 		if o.room() == p.room() {
-			v.freed = v.freed.Add(*o.res)
+			v.freed = v.freed.add(o.held())
 			v.devices = append(v.devices, o.Devices()...)
 		}
 	}

@@ -15,11 +15,12 @@ func Concerned(events []cell.Event) (machines []string) {
 	return machines
 }
 
-// concernsBorglet leaves out what the borglet itself has just said.
+// concernsBorglet leaves out what the borglet itself has just said, and what
+// only schedulers act on.
 func concernsBorglet(kind borgpb.EventKind) bool {
 	switch kind {
 	case borgpb.EventKind_EVENT_KIND_START, borgpb.EventKind_EVENT_KIND_RESTART, borgpb.EventKind_EVENT_KIND_STOPPED,
-		borgpb.EventKind_EVENT_KIND_FINISH, borgpb.EventKind_EVENT_KIND_FAIL:
+		borgpb.EventKind_EVENT_KIND_FINISH, borgpb.EventKind_EVENT_KIND_FAIL, borgpb.EventKind_EVENT_KIND_RESERVE:
 		return false
 	}
 	return true

@@ -999,8 +999,7 @@ type TaskSpec struct {
 	// Whole physical cores kept free of other latency-sensitive tasks. Kept;
 	// borglets do not act on it yet.
 	ExclusiveCores bool `protobuf:"varint,17,opt,name=exclusive_cores,json=exclusiveCores,proto3" json:"exclusive_cores,omitempty"`
-	// Reservation stays at the limit (paper §2.5, a capability). Kept; every
-	// reservation does so far.
+	// Reservation stays at the limit (paper §2.5, a capability).
 	NoEstimation  bool `protobuf:"varint,18,opt,name=no_estimation,json=noEstimation,proto3" json:"no_estimation,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2079,7 +2078,7 @@ func (x *Attempt) GetDevices() []*DeviceGrant {
 // Reservation is the master's estimate of what a task will use (paper §5.5).
 type Reservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The estimate. Always the limit so far.
+	// The estimate; the limit until there is one.
 	Resources *Resources `protobuf:"bytes,1,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Cell time from which a new elected master resumes the decay.
 	SetCellNs     int64 `protobuf:"varint,2,opt,name=set_cell_ns,json=setCellNs,proto3" json:"set_cell_ns,omitempty"`

@@ -196,6 +196,8 @@ const (
 	EventKind_EVENT_KIND_INVITE EventKind = 52
 	// A token was used.
 	EventKind_EVENT_KIND_JOIN EventKind = 53
+	// Copies on a machine have other reservations.
+	EventKind_EVENT_KIND_RESERVE EventKind = 54
 	// A secret was set.
 	EventKind_EVENT_KIND_SECRET_SET EventKind = 60
 	// A secret was deleted.
@@ -239,6 +241,7 @@ var (
 		51: "EVENT_KIND_REVOKE",
 		52: "EVENT_KIND_INVITE",
 		53: "EVENT_KIND_JOIN",
+		54: "EVENT_KIND_RESERVE",
 		60: "EVENT_KIND_SECRET_SET",
 		61: "EVENT_KIND_SECRET_DELETE",
 		62: "EVENT_KIND_CELL_KEY",
@@ -276,6 +279,7 @@ var (
 		"EVENT_KIND_REVOKE":          51,
 		"EVENT_KIND_INVITE":          52,
 		"EVENT_KIND_JOIN":            53,
+		"EVENT_KIND_RESERVE":         54,
 		"EVENT_KIND_SECRET_SET":      60,
 		"EVENT_KIND_SECRET_DELETE":   61,
 		"EVENT_KIND_CELL_KEY":        62,
@@ -2346,7 +2350,11 @@ type MachineReport struct {
 	// Name of the machine.
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// Each is refused or done on its own.
-	Tasks         []*TaskReport `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	Tasks []*TaskReport `protobuf:"bytes,2,rep,name=tasks,proto3" json:"tasks,omitempty"`
+	// What the elected master estimates that copies there will use, as far as
+	// it has changed. Those that do not apply are passed over; they have no items
+	// in the result. Since format 3.
+	Reservations  []*TaskReservation `protobuf:"bytes,50,rep,name=reservations,proto3" json:"reservations,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2395,6 +2403,97 @@ func (x *MachineReport) GetTasks() []*TaskReport {
 	return nil
 }
 
+func (x *MachineReport) GetReservations() []*TaskReservation {
+	if x != nil {
+		return x.Reservations
+	}
+	return nil
+}
+
+// TaskReservation is what a copy of a task will use as far as anybody can tell
+// (paper §5.5). Of all but CPU and memory it reserves its limit. A copy that is
+// new, waits for others, is being stopped, or must not be estimated has none.
+type TaskReservation struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid of the job. Since format 3.
+	JobUid string `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of the task. Since format 3.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy of the task. Since format 3.
+	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Thousandths of a core; may be above the limit where use is. Since format 3.
+	CpuMilli int64 `protobuf:"varint,4,opt,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
+	// Memory. Bytes; may be above the limit where use is. Since format 3.
+	MemBytes      int64 `protobuf:"varint,5,opt,name=mem_bytes,json=memBytes,proto3" json:"mem_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskReservation) Reset() {
+	*x = TaskReservation{}
+	mi := &file_borgpb_op_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskReservation) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskReservation) ProtoMessage() {}
+
+func (x *TaskReservation) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskReservation.ProtoReflect.Descriptor instead.
+func (*TaskReservation) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *TaskReservation) GetJobUid() string {
+	if x != nil {
+		return x.JobUid
+	}
+	return ""
+}
+
+func (x *TaskReservation) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *TaskReservation) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *TaskReservation) GetCpuMilli() int64 {
+	if x != nil {
+		return x.CpuMilli
+	}
+	return 0
+}
+
+func (x *TaskReservation) GetMemBytes() int64 {
+	if x != nil {
+		return x.MemBytes
+	}
+	return 0
+}
+
 // SetTime moves the clocks on when nothing else does.
 type SetTime struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2407,7 +2506,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2419,7 +2518,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,7 +2531,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -2453,7 +2552,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2465,7 +2564,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2478,7 +2577,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -2501,7 +2600,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2513,7 +2612,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2526,7 +2625,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Grant) GetUser() string {
@@ -2561,7 +2660,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2672,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2685,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Revoke) GetUser() string {
@@ -2626,7 +2725,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2737,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2750,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -2689,7 +2788,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2701,7 +2800,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2714,7 +2813,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -2752,7 +2851,7 @@ type SetSecret struct {
 
 func (x *SetSecret) Reset() {
 	*x = SetSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2764,7 +2863,7 @@ func (x *SetSecret) String() string {
 func (*SetSecret) ProtoMessage() {}
 
 func (x *SetSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2777,7 +2876,7 @@ func (x *SetSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
 func (*SetSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SetSecret) GetUser() string {
@@ -2828,7 +2927,7 @@ type DeleteSecret struct {
 
 func (x *DeleteSecret) Reset() {
 	*x = DeleteSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2840,7 +2939,7 @@ func (x *DeleteSecret) String() string {
 func (*DeleteSecret) ProtoMessage() {}
 
 func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2853,7 +2952,7 @@ func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
 func (*DeleteSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *DeleteSecret) GetUser() string {
@@ -2890,7 +2989,7 @@ type ResealSecret struct {
 
 func (x *ResealSecret) Reset() {
 	*x = ResealSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2902,7 +3001,7 @@ func (x *ResealSecret) String() string {
 func (*ResealSecret) ProtoMessage() {}
 
 func (x *ResealSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2915,7 +3014,7 @@ func (x *ResealSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
 func (*ResealSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *ResealSecret) GetUser() string {
@@ -2965,7 +3064,7 @@ type UseCellKey struct {
 
 func (x *UseCellKey) Reset() {
 	*x = UseCellKey{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2977,7 +3076,7 @@ func (x *UseCellKey) String() string {
 func (*UseCellKey) ProtoMessage() {}
 
 func (x *UseCellKey) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2990,7 +3089,7 @@ func (x *UseCellKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
 func (*UseCellKey) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *UseCellKey) GetKeyId() string {
@@ -3022,7 +3121,7 @@ type SetTaskNote struct {
 
 func (x *SetTaskNote) Reset() {
 	*x = SetTaskNote{}
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3034,7 +3133,7 @@ func (x *SetTaskNote) String() string {
 func (*SetTaskNote) ProtoMessage() {}
 
 func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3047,7 +3146,7 @@ func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
 func (*SetTaskNote) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SetTaskNote) GetUser() string {
@@ -3106,7 +3205,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3217,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3230,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -3166,7 +3265,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3178,7 +3277,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3191,7 +3290,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -3246,7 +3345,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3258,7 +3357,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3271,7 +3370,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -3362,7 +3461,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3374,7 +3473,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3387,7 +3486,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3677,10 +3776,17 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"configHash\x12\x14\n" +
 	"\x05build\x18\x05 \x01(\tR\x05build\":\n" +
 	"\aReports\x12/\n" +
-	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"Q\n" +
+	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"\x8c\x01\n" +
 	"\rMachineReport\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12&\n" +
-	"\x05tasks\x18\x02 \x03(\v2\x10.borg.TaskReportR\x05tasks\",\n" +
+	"\x05tasks\x18\x02 \x03(\v2\x10.borg.TaskReportR\x05tasks\x129\n" +
+	"\freservations\x182 \x03(\v2\x15.borg.TaskReservationR\freservations\"\x94\x01\n" +
+	"\x0fTaskReservation\x12\x17\n" +
+	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x1b\n" +
+	"\tcpu_milli\x18\x04 \x01(\x03R\bcpuMilli\x12\x1b\n" +
+	"\tmem_bytes\x18\x05 \x01(\x03R\bmemBytes\",\n" +
 	"\aSetTime\x12!\n" +
 	"\fconfirm_wall\x18\x01 \x01(\bR\vconfirmWall\"%\n" +
 	"\vRaiseFormat\x12\x16\n" +
@@ -3783,7 +3889,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x85\a\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x9d\a\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -3817,7 +3923,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10EVENT_KIND_GRANT\x102\x12\x15\n" +
 	"\x11EVENT_KIND_REVOKE\x103\x12\x15\n" +
 	"\x11EVENT_KIND_INVITE\x104\x12\x13\n" +
-	"\x0fEVENT_KIND_JOIN\x105\x12\x19\n" +
+	"\x0fEVENT_KIND_JOIN\x105\x12\x16\n" +
+	"\x12EVENT_KIND_RESERVE\x106\x12\x19\n" +
 	"\x15EVENT_KIND_SECRET_SET\x10<\x12\x1c\n" +
 	"\x18EVENT_KIND_SECRET_DELETE\x10=\x12\x17\n" +
 	"\x13EVENT_KIND_CELL_KEY\x10>*\xfb\x01\n" +
@@ -3847,68 +3954,69 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_borgpb_op_proto_goTypes = []any{
-	(RefusalKind)(0),       // 0: borg.RefusalKind
-	(EventKind)(0),         // 1: borg.EventKind
-	(ObjectKind)(0),        // 2: borg.ObjectKind
-	(*Entry)(nil),          // 3: borg.Entry
-	(*Op)(nil),             // 4: borg.Op
-	(*AddMachine)(nil),     // 5: borg.AddMachine
-	(*RemoveMachine)(nil),  // 6: borg.RemoveMachine
-	(*SetMachine)(nil),     // 7: borg.SetMachine
-	(*MachineUp)(nil),      // 8: borg.MachineUp
-	(*MachineDown)(nil),    // 9: borg.MachineDown
-	(*DrainMachine)(nil),   // 10: borg.DrainMachine
-	(*SubmitJob)(nil),      // 11: borg.SubmitJob
-	(*KillJob)(nil),        // 12: borg.KillJob
-	(*UpdateJob)(nil),      // 13: borg.UpdateJob
-	(*ResizeJob)(nil),      // 14: borg.ResizeJob
-	(*SubmitAllocSet)(nil), // 15: borg.SubmitAllocSet
-	(*KillAllocSet)(nil),   // 16: borg.KillAllocSet
-	(*Assign)(nil),         // 17: borg.Assign
-	(*Assignment)(nil),     // 18: borg.Assignment
-	(*Victim)(nil),         // 19: borg.Victim
-	(*MoveTasks)(nil),      // 20: borg.MoveTasks
-	(*Reports)(nil),        // 21: borg.Reports
-	(*MachineReport)(nil),  // 22: borg.MachineReport
-	(*SetTime)(nil),        // 23: borg.SetTime
-	(*RaiseFormat)(nil),    // 24: borg.RaiseFormat
-	(*Grant)(nil),          // 25: borg.Grant
-	(*Revoke)(nil),         // 26: borg.Revoke
-	(*AddToken)(nil),       // 27: borg.AddToken
-	(*UseToken)(nil),       // 28: borg.UseToken
-	(*SetSecret)(nil),      // 29: borg.SetSecret
-	(*DeleteSecret)(nil),   // 30: borg.DeleteSecret
-	(*ResealSecret)(nil),   // 31: borg.ResealSecret
-	(*UseCellKey)(nil),     // 32: borg.UseCellKey
-	(*SetTaskNote)(nil),    // 33: borg.SetTaskNote
-	(*LogDigest)(nil),      // 34: borg.LogDigest
-	(*Refusal)(nil),        // 35: borg.Refusal
-	(*Result)(nil),         // 36: borg.Result
-	(*Event)(nil),          // 37: borg.Event
-	nil,                    // 38: borg.AddMachine.LabelsEntry
-	nil,                    // 39: borg.AddMachine.AnnotationsEntry
-	nil,                    // 40: borg.SetMachine.SetAttributesEntry
-	nil,                    // 41: borg.SubmitJob.LabelsEntry
-	nil,                    // 42: borg.SubmitJob.AnnotationsEntry
-	nil,                    // 43: borg.UpdateJob.LabelsEntry
-	nil,                    // 44: borg.UpdateJob.AnnotationsEntry
-	nil,                    // 45: borg.SubmitAllocSet.LabelsEntry
-	nil,                    // 46: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                    // 47: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),      // 48: borg.Principal
-	(*MachineSpec)(nil),    // 49: borg.MachineSpec
-	(*Resources)(nil),      // 50: borg.Resources
-	(*Taint)(nil),          // 51: borg.Taint
-	(*DeviceGrant)(nil),    // 52: borg.DeviceGrant
-	(*TaskReport)(nil),     // 53: borg.TaskReport
-	(State)(0),             // 54: borg.State
-	(StopCause)(0),         // 55: borg.StopCause
-	(*Exit)(nil),           // 56: borg.Exit
+	(RefusalKind)(0),        // 0: borg.RefusalKind
+	(EventKind)(0),          // 1: borg.EventKind
+	(ObjectKind)(0),         // 2: borg.ObjectKind
+	(*Entry)(nil),           // 3: borg.Entry
+	(*Op)(nil),              // 4: borg.Op
+	(*AddMachine)(nil),      // 5: borg.AddMachine
+	(*RemoveMachine)(nil),   // 6: borg.RemoveMachine
+	(*SetMachine)(nil),      // 7: borg.SetMachine
+	(*MachineUp)(nil),       // 8: borg.MachineUp
+	(*MachineDown)(nil),     // 9: borg.MachineDown
+	(*DrainMachine)(nil),    // 10: borg.DrainMachine
+	(*SubmitJob)(nil),       // 11: borg.SubmitJob
+	(*KillJob)(nil),         // 12: borg.KillJob
+	(*UpdateJob)(nil),       // 13: borg.UpdateJob
+	(*ResizeJob)(nil),       // 14: borg.ResizeJob
+	(*SubmitAllocSet)(nil),  // 15: borg.SubmitAllocSet
+	(*KillAllocSet)(nil),    // 16: borg.KillAllocSet
+	(*Assign)(nil),          // 17: borg.Assign
+	(*Assignment)(nil),      // 18: borg.Assignment
+	(*Victim)(nil),          // 19: borg.Victim
+	(*MoveTasks)(nil),       // 20: borg.MoveTasks
+	(*Reports)(nil),         // 21: borg.Reports
+	(*MachineReport)(nil),   // 22: borg.MachineReport
+	(*TaskReservation)(nil), // 23: borg.TaskReservation
+	(*SetTime)(nil),         // 24: borg.SetTime
+	(*RaiseFormat)(nil),     // 25: borg.RaiseFormat
+	(*Grant)(nil),           // 26: borg.Grant
+	(*Revoke)(nil),          // 27: borg.Revoke
+	(*AddToken)(nil),        // 28: borg.AddToken
+	(*UseToken)(nil),        // 29: borg.UseToken
+	(*SetSecret)(nil),       // 30: borg.SetSecret
+	(*DeleteSecret)(nil),    // 31: borg.DeleteSecret
+	(*ResealSecret)(nil),    // 32: borg.ResealSecret
+	(*UseCellKey)(nil),      // 33: borg.UseCellKey
+	(*SetTaskNote)(nil),     // 34: borg.SetTaskNote
+	(*LogDigest)(nil),       // 35: borg.LogDigest
+	(*Refusal)(nil),         // 36: borg.Refusal
+	(*Result)(nil),          // 37: borg.Result
+	(*Event)(nil),           // 38: borg.Event
+	nil,                     // 39: borg.AddMachine.LabelsEntry
+	nil,                     // 40: borg.AddMachine.AnnotationsEntry
+	nil,                     // 41: borg.SetMachine.SetAttributesEntry
+	nil,                     // 42: borg.SubmitJob.LabelsEntry
+	nil,                     // 43: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 44: borg.UpdateJob.LabelsEntry
+	nil,                     // 45: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 46: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 47: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                     // 48: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),       // 49: borg.Principal
+	(*MachineSpec)(nil),     // 50: borg.MachineSpec
+	(*Resources)(nil),       // 51: borg.Resources
+	(*Taint)(nil),           // 52: borg.Taint
+	(*DeviceGrant)(nil),     // 53: borg.DeviceGrant
+	(*TaskReport)(nil),      // 54: borg.TaskReport
+	(State)(0),              // 55: borg.State
+	(StopCause)(0),          // 56: borg.StopCause
+	(*Exit)(nil),            // 57: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	48, // 0: borg.Op.principal:type_name -> borg.Principal
+	49, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -3923,53 +4031,54 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	16, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
 	17, // 13: borg.Op.assign:type_name -> borg.Assign
 	21, // 14: borg.Op.reports:type_name -> borg.Reports
-	23, // 15: borg.Op.time:type_name -> borg.SetTime
-	24, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	34, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	25, // 18: borg.Op.grant:type_name -> borg.Grant
-	26, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	27, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	28, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	29, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
-	30, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
-	31, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
-	32, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
-	33, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	24, // 15: borg.Op.time:type_name -> borg.SetTime
+	25, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	35, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	26, // 18: borg.Op.grant:type_name -> borg.Grant
+	27, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	28, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	29, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	30, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	31, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	32, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	33, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	34, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
 	20, // 27: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	38, // 28: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	39, // 29: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	49, // 30: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	40, // 31: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	50, // 32: borg.SetMachine.capacity:type_name -> borg.Resources
-	51, // 33: borg.SetMachine.set_taints:type_name -> borg.Taint
-	41, // 34: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	42, // 35: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	43, // 36: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	44, // 37: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	45, // 38: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	46, // 39: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	39, // 28: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	40, // 29: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	50, // 30: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	41, // 31: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	51, // 32: borg.SetMachine.capacity:type_name -> borg.Resources
+	52, // 33: borg.SetMachine.set_taints:type_name -> borg.Taint
+	42, // 34: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	43, // 35: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	44, // 36: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	45, // 37: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	46, // 38: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	47, // 39: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
 	18, // 40: borg.Assign.assignments:type_name -> borg.Assignment
 	19, // 41: borg.Assignment.victims:type_name -> borg.Victim
-	52, // 42: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	53, // 42: borg.Assignment.devices:type_name -> borg.DeviceGrant
 	18, // 43: borg.MoveTasks.moves:type_name -> borg.Assignment
 	18, // 44: borg.MoveTasks.placement:type_name -> borg.Assignment
 	22, // 45: borg.Reports.machines:type_name -> borg.MachineReport
-	53, // 46: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	47, // 47: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 48: borg.Refusal.kind:type_name -> borg.RefusalKind
-	35, // 49: borg.Result.refusal:type_name -> borg.Refusal
-	35, // 50: borg.Result.items:type_name -> borg.Refusal
-	1,  // 51: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 52: borg.Event.object_kind:type_name -> borg.ObjectKind
-	54, // 53: borg.Event.from:type_name -> borg.State
-	54, // 54: borg.Event.to:type_name -> borg.State
-	55, // 55: borg.Event.cause:type_name -> borg.StopCause
-	56, // 56: borg.Event.exit:type_name -> borg.Exit
-	57, // [57:57] is the sub-list for method output_type
-	57, // [57:57] is the sub-list for method input_type
-	57, // [57:57] is the sub-list for extension type_name
-	57, // [57:57] is the sub-list for extension extendee
-	0,  // [0:57] is the sub-list for field type_name
+	54, // 46: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	23, // 47: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	48, // 48: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 49: borg.Refusal.kind:type_name -> borg.RefusalKind
+	36, // 50: borg.Result.refusal:type_name -> borg.Refusal
+	36, // 51: borg.Result.items:type_name -> borg.Refusal
+	1,  // 52: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 53: borg.Event.object_kind:type_name -> borg.ObjectKind
+	55, // 54: borg.Event.from:type_name -> borg.State
+	55, // 55: borg.Event.to:type_name -> borg.State
+	56, // 56: borg.Event.cause:type_name -> borg.StopCause
+	57, // 57: borg.Event.exit:type_name -> borg.Exit
+	58, // [58:58] is the sub-list for method output_type
+	58, // [58:58] is the sub-list for method input_type
+	58, // [58:58] is the sub-list for extension type_name
+	58, // [58:58] is the sub-list for extension extendee
+	0,  // [0:58] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -4015,7 +4124,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
