@@ -158,5 +158,65 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	return nil
 }
 
+// CompareFeasibility asks the arrays and the cell's own test, with what is
+// promised laid over both, about every place for each task and alloc that waits.
+// It returns how many answers there were, and how many of them were yes.
+func CompareFeasibility(s *Scheduler, c *cell.Cell) (answers, yes int, err error) {
+	s.attend(c)
+	s.refresh(c)
+	for _, l := range s.queue.byUID {
+		for _, index := range l.indices {
+			w := s.want(c, l, index)
+			s.classes.attune(w, s.grid, &s.changes)
+			f := search{s: s, c: c}
+			f.prepare(w, index)
+			f.surround(w)
+			for _, t := range s.sites.walk {
+				for _, at := range spotsOn(w, t) {
+					got, want := f.arraysSay(w, at), f.fit(w, at)
+					if got != (want == cell.FitOK) {
+						return answers, yes, fmt.Errorf("%s/%d on %s: the arrays say %v, the cell %s", l.key, index, t.name, got, want)
+					}
+					answers++
+					if got {
+						yes++
+					}
+				}
+			}
+		}
+	}
+	return answers, yes, nil
+}
+
+// spotsOn are the places on a machine that w could have.
+func spotsOn(w *want, t *site) (all []spot) {
+	if !w.inSet {
+		return []spot{{site: t}}
+	}
+	for a := range t.machine.Allocs() {
+		if a.Set() == w.set && a.Machine() == t.machine {
+			all = append(all, spot{t, a})
+		}
+	}
+	return all
+}
+
+// arraysSay is what the search finds out about a place.
+func (f *search) arraysSay(w *want, at spot) bool {
+	g, cl, i := f.s.grid, w.class, at.site.slot
+	if !g.usable.has(i) || !cl.static.fits.has(i) || w.limited && f.full(w, i) {
+		return false
+	}
+	if at.alloc == nil {
+		return cl.fits(g, i)
+	}
+	r := f.s.roomsOf(w.set)
+	if n := at.alloc.Index(); r.slots[n] != i || !cl.fitsRow(&r.free[cl.view][n]) {
+		return false
+	}
+	q := f.devicesAt(at)
+	return cl.devices == nil || q.Fit(w.need.Resources.Devices)
+}
+
 // Config is that of a scheduler.
 func (s *Scheduler) Config() Config { return s.cfg }

@@ -123,7 +123,7 @@ func New(cfg Config) (*Scheduler, error) {
 		configHash: hash,
 		overlay:    newOverlay(),
 		classes:    newClasses(),
-		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool)},
+		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool), held: make(map[cell.UID]bool)},
 		rooms:      make(map[*cell.AllocSet]*rooms),
 		rarities:   newRarities(),
 		gangs:      make(map[cell.UID]uint64),
@@ -453,16 +453,23 @@ func (s *Scheduler) emit(p *pass, more bool) {
 	}
 	for len(out) > 0 {
 		n, bytes := 0, 0
-		for n < len(out) && n < s.cfg.BatchCount {
-			if bytes += opBytes(out[n]); n > 0 && bytes > s.cfg.BatchBytes {
+		for n < len(out) {
+			// A gang is not split.
+			next := n
+			for next == n || next < len(out) && promises[n].line.gang && promises[next].line == promises[n].line {
+				bytes += opBytes(out[next])
+				next++
+			}
+			if n > 0 && (next > s.cfg.BatchCount || bytes > s.cfg.BatchBytes) {
 				break
 			}
-			n++
+			n = next
 		}
 		s.lastBatch++
 		assign := p.parcel.assign()
 		assign.Assignments = out[:n:n]
 		assign.CopyIndex, assign.InFlight, assign.ConfigHash = p.c.Index(), uint32(p.before), s.configHash
+		assign.Enable = enabled(promises[:n])
 		s.ready = append(s.ready, readyBatch{
 			Batch{ID: s.lastBatch, More: more, Assign: assign},
 			promised{promises[:n:n], p.parcel},
@@ -472,6 +479,16 @@ func (s *Scheduler) emit(p *pass, more bool) {
 	if len(p.out) == 0 && more {
 		s.ready = append(s.ready, readyBatch{Batch: Batch{More: true}})
 	}
+}
+
+// enabled are the jobs that leave the batch queue with what is placed of them.
+func enabled(promises []*promise) (uids []string) {
+	for _, p := range promises {
+		if p.line.enable && !slices.Contains(uids, p.line.text) {
+			uids = append(uids, p.line.text)
+		}
+	}
+	return uids
 }
 
 // opBytes is at least what an assignment takes in an op.
