@@ -52,7 +52,8 @@ func comparePromise(l *testLog, r *rand.Rand, first, next *Task) (did, changed i
 		need := first.job.Need(first.index)
 		p := &Placement{Job: first.job, Index: first.index, Machine: m, Ports: freePorts(m, len(need.Task.Ports), 0)}
 		p.Devices = freeDevices(c, m, need)
-		if c.Fit(p, nil) != FitOK || len(p.Ports) < len(need.Task.Ports) || c.NumbersDevices() && len(need.Resources.Devices) > 0 && p.Devices == nil {
+		if c.Fit(p, nil) != FitOK || len(p.Ports) < len(need.Task.Ports) ||
+			c.NumbersDevices() && len(p.Devices) < len(need.Resources.Devices) {
 			continue
 		}
 		o := &Overlay{Limits: need.Resources, Reserved: need.Resources, Ports: p.Ports, Devices: p.Devices}
