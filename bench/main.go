@@ -33,7 +33,7 @@ type area struct {
 
 var areas = map[string]area{
 	"cell":       {packages: []string{"./borgmaster/cell", "./borgmaster/replica"}},
-	"scheduler":  {packages: []string{"./scheduler"}},
+	"sched":      {packages: []string{"./scheduler"}},
 	"checkpoint": {packages: []string{"./checkpoint"}},
 	"linkshard":  {packages: []string{"./borgmaster/linkshard"}},
 	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.

@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -8,65 +9,115 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
 	"borg/identity"
 	"borg/proto/borgpb"
+	"borg/proto/door"
 )
 
-// admins are the users who may change what belongs to the cell or to others: as
+// Gate decides who is believed and who may ask for what, by the cell as it is at
+// that moment. It is pure; the simulator has it too.
+type Gate struct {
+	// Who is an admin as long as the cell knows of none; may be empty.
+	FirstAdmin string
+	// Tells the numbers of replicas that were taken out; nil: none was.
+	Removed func(replica uint64) bool
+}
+
+// Admins are the users who may change what belongs to the cell or to others: as
 // the cell says, or the first one while it knows of none.
-func (m *Master) admins() []string {
+func (g *Gate) Admins(c *cell.Cell) []string {
+	if c.NumAdmins() == 0 {
+		if g.FirstAdmin == "" {
+			return nil
+		}
+		return []string{g.FirstAdmin}
+	}
 	var names []string
-	m.cfg.Log.View(func(c *cell.Cell) {
-		if c.NumAdmins() == 0 {
-			return
+	for u := range c.Users() {
+		if c.Has(u.Name(), cell.Admin) {
+			names = append(names, u.Name())
 		}
-		for u := range c.Users() {
-			if c.Has(u.Name(), cell.Admin) {
-				names = append(names, u.Name())
-			}
-		}
-	})
-	if len(names) == 0 && m.cfg.FirstAdmin != "" {
-		names = []string{m.cfg.FirstAdmin}
 	}
 	return names
 }
 
-// revoked says whether a certificate was issued before the cell was told not to
-// believe it. Users can be revoked; a borglet's certificate is not renewed once
-// its machine has left, and a master's is worth nothing once it is no member.
-func (m *Master) revoked(name identity.Name, issued time.Time) bool {
-	if name.Role == identity.Task {
-		return m.ended(name, issued)
+// Revoked says whether a certificate that a name was issued at that time is not
+// believed any more. A user is revoked by time, with the tokens that he had not
+// used; a replica, with its scheduler, when it is taken out of the cell; a task
+// when it is dead. A borglet's certificate is not renewed once its machine has left, and is good for
+// nothing else.
+func (g *Gate) Revoked(c *cell.Cell, name identity.Name, issuedNs int64) bool {
+	switch name.Role {
+	case identity.Master, identity.Scheduler:
+		return g.Removed != nil && g.Removed(name.Replica())
+	case identity.Join:
+		name = name.Becomes()
+	case identity.Task:
+		return ended(c, name, issuedNs)
 	}
-	if name.Role != identity.User {
-		return false
-	}
-	is := false
-	m.cfg.Log.View(func(c *cell.Cell) {
-		u := c.User(name.ID)
-		is = u != nil && issued.UnixNano() <= u.RevokedWallNs()
-	})
-	return is
+	u := c.User(name.ID)
+	return name.Role == identity.User && u != nil && issuedNs <= u.RevokedWallNs()
 }
 
 // ended says whether a task died after that. This replica may be behind: a task
 // that it has not heard of, or knows as one that died before, may be alive.
-func (m *Master) ended(task identity.Name, issued time.Time) bool {
+func ended(c *cell.Cell, task identity.Name, issuedNs int64) bool {
 	id, err := cell.ParseTaskID(task.ID)
 	if err != nil {
 		return true
 	}
-	is := false
-	m.cfg.Log.View(func(c *cell.Cell) {
-		if j := c.Job(id.Job); j != nil {
-			t := c.TaskProto(j, id.Index, false)
-			is = t != nil && t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issued.UnixNano()
+	j := c.Job(id.Job)
+	if j == nil {
+		return false
+	}
+	t := c.TaskProto(j, id.Index, false)
+	return t != nil && t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issuedNs
+}
+
+// revokeSlackNs is how far ahead of the elected master's clock certificates are
+// revoked: others are issued by the cell's time, which goes on until the
+// revocation is in the log.
+const revokeSlackNs = 500e6
+
+// Admit makes of what caller asks for the op that goes into the log, or says why
+// he may not ask for it. Only the elected master, which knows the latest, may go
+// by it. Who asks is told by the connection, never by the op.
+func (g *Gate) Admit(c *cell.Cell, caller identity.Name, asked *borgpb.Op, wallNs int64) (*borgpb.Op, *borgpb.Refusal) {
+	if r := g.permit(c, caller, asked); r != nil {
+		return nil, r
+	}
+	op := proto.CloneOf(asked)
+	op.Principal = door.Principal(caller)
+	if v := op.GetRevoke(); v.GetCertificatesWallNs() > c.WallNs() {
+		// Of a time to come: all there are.
+		v.CertificatesWallNs = c.WallNs()
+		if !c.WallSuspect() {
+			v.CertificatesWallNs = wallNs + revokeSlackNs
 		}
-	})
+	}
+	return op, nil
+}
+
+func (m *Master) admins() (names []string) {
+	m.cfg.Log.View(func(c *cell.Cell) { names = m.gate.Admins(c) })
+	return names
+}
+
+func (m *Master) revoked(name identity.Name, issued time.Time) (is bool) {
+	m.cfg.Log.View(func(c *cell.Cell) { is = m.gate.Revoked(c, name, issued.UnixNano()) })
 	return is
+}
+
+// believes asks once more whether the caller was revoked: the door went by what
+// this replica knew before it waited.
+func (m *Master) believes(ctx context.Context) error {
+	if who, issued := door.Caller(ctx), door.Issued(ctx); !issued.IsZero() && m.revoked(who, issued) {
+		return door.Revoked(who)
+	}
+	return nil
 }
 
 func (m *Master) isAdmin(caller identity.Name) bool {
@@ -78,25 +129,29 @@ func (m *Master) forAdmins(caller identity.Name) error {
 	if m.isAdmin(caller) {
 		return nil
 	}
-	return status.Error(codes.PermissionDenied, m.needsAdmin(caller))
+	why := ""
+	m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.needsAdmin(c, caller) })
+	return status.Error(codes.PermissionDenied, why)
 }
 
 // needsAdmin says what is missing and who can help.
-func (m *Master) needsAdmin(caller identity.Name) string {
-	return fmt.Sprintf("it needs the capability admin, which %s does not have; it can be granted by %s", caller.Words(), strings.Join(m.admins(), ", "))
+func (g *Gate) needsAdmin(c *cell.Cell, caller identity.Name) string {
+	return fmt.Sprintf("it needs the capability admin, which %s does not have; it can be granted by %s", caller.Words(), strings.Join(g.Admins(c), ", "))
 }
 
 // permit says whether caller may ask for op; nil means yes. Users have a say
 // over their own jobs and alloc sets; machines and clocks are for
-// admins; what the cell does by itself is for nobody.
-func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+// admins; what the cell does by itself is for nobody. A cell that has admins
+// decides by itself what belongs to whom, after it has looked whether it has done
+// the request already; until then it is decided here.
+func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 	switch caller.Role {
 	case identity.Master:
 		return permitMaster(op)
 	case identity.Task:
-		return m.permitTask(caller, op)
+		return permitTask(c, caller, op)
 	}
-	isAdmin := m.isAdmin(caller)
+	isAdmin := caller.Role == identity.User && (c.NumAdmins() > 0 || caller.ID == g.FirstAdmin)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
 	case *borgpb.Op_SubmitJob:
@@ -120,7 +175,7 @@ func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 		if isAdmin {
 			return nil
 		}
-		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", m.needsAdmin(caller))
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", g.needsAdmin(c, caller))
 	case nil:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, "", "the request holds no op")
 	default:
@@ -130,7 +185,7 @@ func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 		return nil
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
-		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, m.needsAdmin(caller))
+		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, g.needsAdmin(c, caller))
 }
 
 // permitMaster says what a master may ask of the elected one in its own name:
@@ -145,7 +200,7 @@ func permitMaster(op *borgpb.Op) *borgpb.Refusal {
 
 // permitTask says what a task may ask for. Whether it may do it to this object,
 // the cell decides, by what it has of the task and its job.
-func (m *Master) permitTask(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+func permitTask(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 	switch op.GetOp().(type) {
 	case *borgpb.Op_SetTaskNote, *borgpb.Op_SubmitJob, *borgpb.Op_KillJob:
 	case nil:
@@ -153,10 +208,8 @@ func (m *Master) permitTask(caller identity.Name, op *borgpb.Op) *borgpb.Refusal
 	default:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "you are %s: a task may set its own note, and submit and end children of its job if that was granted; nothing else", caller.Words())
 	}
-	var format uint32
-	m.cfg.Log.View(func(c *cell.Cell) { format = c.Format() })
-	if format < cell.FormatTasks {
-		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and tasks may ask for something from format %d on", format, cell.FormatTasks)
+	if c.Format() < cell.FormatTasks {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and tasks may ask for something from format %d on", c.Format(), cell.FormatTasks)
 	}
 	return nil
 }

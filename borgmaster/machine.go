@@ -33,7 +33,8 @@ func (a *masterAPI) AddMachine(ctx context.Context, req *borgrpc.AddMachineReque
 	add := &borgpb.AddMachine{Name: req.GetName(), Labels: req.GetLabels()}
 	op.Op = &borgpb.Op_AddMachine{AddMachine: add}
 	// Before the borglet is asked: strangers make no master dial.
-	if r := m.permit(door.Caller(ctx), op); r != nil {
+	if err := m.forAdmins(door.Caller(ctx)); err != nil {
+		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", status.Convert(err).Message())
 		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
 	}
 	if r := factsOf(req.GetName(), slices.Collect(maps.Keys(req.GetAttributes()))); r != nil {

@@ -93,6 +93,7 @@ type Master struct {
 	cfg    Config
 	cellID string
 	conns  *conns
+	gate   *Gate
 	events eventRing
 	shard  *linkshard.Shard
 	duty   *dutyLoop
@@ -128,6 +129,7 @@ func New(cfg Config) (*Master, error) {
 	}
 	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), rotating: make(chan struct{}, 1), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
+	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
 	m.duty = newDutyLoop(m)
 	m.shard = linkshard.New(linkshard.Config{
 		Core:     linkshard.CoreConfig{Replica: cfg.Replica, PeriodNs: cmp.Or(int64(cfg.PollPeriod), int64(2*time.Second))},

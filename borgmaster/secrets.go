@@ -48,7 +48,7 @@ func (m *Master) forOwner(caller identity.Name, user string) error {
 	if m.isAdmin(caller) {
 		return nil
 	}
-	return status.Errorf(codes.PermissionDenied, "the secrets of user %q are for that user and for admins: %s", user, m.needsAdmin(caller))
+	return status.Errorf(codes.PermissionDenied, "the secrets of user %q are for that user and for admins: %s", user, door.Reason(m.forAdmins(caller)))
 }
 
 func (a *secretAPI) SetSecret(ctx context.Context, req *borgrpc.SetSecretRequest) (*borgrpc.SetSecretResponse, error) {
@@ -64,6 +64,9 @@ func (a *secretAPI) SetSecret(ctx context.Context, req *borgrpc.SetSecretRequest
 	}
 	return onElected(ctx, m, true,
 		func(ctx context.Context) (*borgrpc.SetSecretResponse, error) {
+			if err := m.believes(ctx); err != nil {
+				return nil, err
+			}
 			result, err := m.setSecret(ctx, caller, req)
 			return &borgrpc.SetSecretResponse{Result: result}, err
 		},
@@ -193,7 +196,12 @@ func (a *secretAPI) RotateCellKey(ctx context.Context, req *borgrpc.RotateCellKe
 		return nil, err
 	}
 	return onElected(ctx, m, true,
-		func(ctx context.Context) (*borgrpc.RotateCellKeyResponse, error) { return m.rotate(ctx, caller, req) },
+		func(ctx context.Context) (*borgrpc.RotateCellKeyResponse, error) {
+			if err := m.believes(ctx); err != nil {
+				return nil, err
+			}
+			return m.rotate(ctx, caller, req)
+		},
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.RotateCellKeyResponse, error) {
 			return borgrpc.NewSecretServiceClient(conn).RotateCellKey(ctx, req)
 		})

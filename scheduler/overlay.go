@@ -28,6 +28,8 @@ type promise struct {
 	res, reserved cell.Resources
 	ports         []uint32
 	devices       []cell.DeviceGrant
+	// prod: it is production's.
+	prod bool
 	// victims are named by it; nobody else may name them.
 	victims []cell.CopyID
 }
@@ -68,6 +70,9 @@ func (o *overlay) add(p *promise) {
 		t.promised.Limits = t.promised.Limits.Add(p.res)
 		t.promised.Reserved = t.promised.Reserved.Add(p.reserved)
 		t.promised.Devices = append(t.promised.Devices, p.devices...)
+		if p.prod {
+			t.promisedProdCPU += p.res.CPUMilli
+		}
 		return
 	}
 	r := o.allocs[p.alloc]
@@ -102,6 +107,7 @@ func (o *overlay) drop(p *promise) bool {
 	if t.promises == 0 {
 		ports, victims := t.promised.Ports[:0], t.promised.Victims[:0]
 		t.promised = cell.Overlay{Ports: ports, Victims: victims}
+		t.promisedProdCPU = 0
 	} else {
 		for _, port := range p.ports {
 			if i := slices.Index(t.promised.Ports, port); i >= 0 {
@@ -117,6 +123,9 @@ func (o *overlay) drop(p *promise) bool {
 			t.promised.Limits = t.promised.Limits.Sub(p.res)
 			t.promised.Reserved = t.promised.Reserved.Sub(p.reserved)
 			t.promised.Devices = withdraw(t.promised.Devices, p.devices)
+			if p.prod {
+				t.promisedProdCPU -= p.res.CPUMilli
+			}
 		}
 	}
 	if r := o.allocs[p.alloc]; r != nil {

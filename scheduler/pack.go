@@ -62,9 +62,9 @@ func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reser
 	s.sites = newSites(c, cfg.Seed)
 	s.sites.walk = slices.DeleteFunc(s.sites.walk, func(t *site) bool { return !keep(t.machine) })
 	s.sites.number()
-	s.grid = &grid{sites: s.sites, empty: true}
-	s.grid.rebuild()
+	s.grid = newGrid(s.sites, &s.cfg, true)
 	s.askAll(c)
+	s.grid.favour()
 	s.enlist(c)
 	packed := Packed{Machines: len(s.sites.walk)}
 	for {
@@ -136,8 +136,7 @@ func (s *Scheduler) countPending(c *cell.Cell, packed *Packed) {
 				packed.ProdPending++
 			}
 			if whole == nil {
-				whole = &grid{sites: newSites(c, 0), empty: true}
-				whole.rebuild()
+				whole = newGrid(newSites(c, 0), &s.cfg, true)
 			}
 			if whole.holders(s, s.want(c, l, index)) <= pickyMachines {
 				packed.Picky++
@@ -150,8 +149,8 @@ func (s *Scheduler) countPending(c *cell.Cell, packed *Packed) {
 func (g *grid) holders(s *Scheduler, w *want) (n int) {
 	cl := s.classes.make(w, g)
 	var of classes
-	of.attune(&want{line: w.line, need: w.need, soft: w.soft, class: cl}, g, &changes{})
-	r := newRing(cl.static.fits, g.usable, 0)
+	of.attune(&want{line: w.line, need: w.need, class: cl}, g, &changes{})
+	r := pair(cl.static.fits, g.usable, 0)
 	for i := r.next(); i >= 0; i = r.next() {
 		if cl.fits(g, i) {
 			n++

@@ -17,13 +17,14 @@ import (
 // and scores it, with nothing kept from one task to the next. It is the oracle
 // of what a place is worth, and the yardstick of what the techniques save.
 type plain struct {
-	c *cell.Cell
+	c   *cell.Cell
+	cfg scheduler.Config
 	// prices are what is rare on each machine; see rare.
 	prices map[*cell.Machine]int64
 }
 
-func newPlain(c *cell.Cell) plain {
-	p := plain{c, make(map[*cell.Machine]int64)}
+func newPlain(c *cell.Cell, cfg scheduler.Config) plain {
+	p := plain{c, cfg, make(map[*cell.Machine]int64)}
 	p.rare()
 	return p
 }
@@ -55,14 +56,25 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 	points := (before*before - after*after - 8*(cpuAfter+memAfter)) >> 8
 	if a == nil {
 		points += p.devices(need, m, min(cpuBefore, memBefore), min(cpuAfter, memAfter)) - p.prices[m]
+		if at := p.cfg.Prefer; at.Key != "" {
+			if value, ok := m.Attribute(at.Key); ok && value == at.Value {
+				points += p.cfg.Weights.Prefer
+			}
+		}
+		points += p.mix(prod, m)
 	}
 	for _, k := range need.Task.GetConstraints() {
 		if k.GetSoft() && cell.Holds(k, m) {
-			points += 2048
+			points += p.cfg.Weights.Soft
+		}
+	}
+	for _, k := range need.Task.GetPackages() {
+		if value, ok := m.Attribute("package/" + k.GetName()); ok && value == k.GetDigest() {
+			points += p.cfg.Weights.Packages / int64(len(need.Task.GetPackages()))
 		}
 	}
 	if cell.Shunned(need.Task.GetTolerations(), m) {
-		points -= 2048
+		points -= p.cfg.Weights.Soft
 	}
 	price := p.crowding(j, m)
 	if j.Kind() == borgpb.JobKind_JOB_KIND_BATCH {
@@ -121,6 +133,29 @@ func (p plain) devices(need *cell.Need, m *cell.Machine, usable, usableAfter int
 	return min(max(points, -32768), 32768)
 }
 
+// mix is for production among others, and for others among production.
+func (p plain) mix(prod bool, m *cell.Machine) int64 {
+	whole := m.Capacity().CPUMilli
+	var held int64
+	for o := range m.Copies() {
+		if o.Alloc() == nil && o.Priority() >= 120 {
+			held += o.Resources().CPUMilli
+		}
+	}
+	for a := range m.Allocs() {
+		if a.Set().Priority() >= 120 {
+			held += a.Capacity().CPUMilli
+		}
+	}
+	level := func(n int64) int64 { return min(max(n, 0)*128/whole, 128) }
+	share := level(held)
+	others := max(128-level(whole-m.Held(true).CPUMilli)-share, 0)
+	if prod {
+		return p.cfg.Weights.Mix * (others - share) / 128
+	}
+	return p.cfg.Weights.Mix * (share - others) / 128
+}
+
 // rare prices what live jobs ask for that few machines have.
 func (p plain) rare() {
 	asked := make(map[string][]*borgpb.Constraint)
@@ -154,7 +189,7 @@ func (p plain) rare() {
 		}
 		all := int64(p.c.NumMachines())
 		for _, m := range where {
-			p.prices[m] += 128 * (all - int64(len(where))) / all
+			p.prices[m] += p.cfg.Weights.Rare * (all - int64(len(where))) / all
 		}
 	}
 }
@@ -168,7 +203,7 @@ func (p plain) crowding(j *cell.Job, m *cell.Machine) (price int64) {
 	for _, d := range []struct {
 		key    string
 		points int64
-	}{{"", 1024}, {"rack", 256}, {"power", 128}} {
+	}{{"", p.cfg.Weights.Machine}, {"rack", p.cfg.Weights.Rack}, {"power", p.cfg.Weights.Power}} {
 		domain := func(m *cell.Machine) (string, bool) {
 			if d.key == "" {
 				return m.Name(), true
@@ -322,7 +357,15 @@ func mayGiveWay(at spot) (ids []cell.CopyID) {
 func TestAgainstPlain(t *testing.T) {
 	seen := make(map[string]int)
 	rapid.Check(t, func(rt *rapid.T) {
-		w := randomWorld(rt, t, scheduler.Config{Seed: rapid.Uint64().Draw(rt, "seed"), Enough: 1 << 20, BatchCount: 1})
+		cfg := scheduler.Config{Seed: rapid.Uint64().Draw(rt, "seed"), Enough: 1 << 20, BatchCount: 1, Weights: scheduler.DefaultWeights()}
+		if rapid.Bool().Draw(rt, "other weights") {
+			cfg.Prefer = scheduler.Attribute{Key: "gen", Value: "2"}
+			cfg.Weights = scheduler.Weights{
+				Soft: 300, Machine: 100, Rack: 1000, Power: 17, Rare: rapid.Int64Range(0, 300).Draw(rt, "rare"), Prefer: 77, Packages: 90,
+				Mix: rapid.Int64Range(0, 500).Draw(rt, "mix"),
+			}
+		}
+		w := randomWorld(rt, t, cfg)
 		for i := range rapid.IntRange(0, 3).Draw(rt, "jobs in allocs") {
 			// Without the set it is refused.
 			spec := service(2, rapid.SampledFrom([]int32{25, 110, 200, 370}).Draw(rt, "priority"), rapid.Int64Range(1, 4).Draw(rt, "half cpu")*500, 1<<30)
@@ -335,7 +378,7 @@ func TestAgainstPlain(t *testing.T) {
 			if err := scheduler.CheckArrays(w.s, w.copy); err != nil {
 				rt.Fatal(err)
 			}
-			p := newPlain(w.copy)
+			p := newPlain(w.copy, cfg)
 			if b.ID == 0 {
 				if !b.More {
 					checkNothingFits(rt, p)

@@ -20,7 +20,7 @@ func randomMachine(t *rapid.T) *borgpb.MachineSpec {
 		rapid.Int64Range(1, 16).Draw(t, "gib")<<30,
 	)
 	spec.Capacity.DiskBytes = rapid.Int64Range(0, 3).Draw(t, "disk") << 30
-	for _, key := range []string{"rack", "power", "arch", "gen"} {
+	for _, key := range []string{"rack", "power", "arch", "gen", "package/p"} {
 		if rapid.Bool().Draw(t, key) {
 			spec.Attributes[key] = rapid.SampledFrom([]string{"1", "2", "x"}).Draw(t, key+" value")
 		}
@@ -79,6 +79,9 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 			Key: "dedicated", Value: rapid.SampledFrom([]string{"", "db"}).Draw(t, "toleration"),
 			ForgivenessNs: rapid.SampledFrom([]int64{0, 0, 3e6}).Draw(t, "forgiveness"),
 		}}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "packages") == 0 {
+		spec.Task.Packages = []*borgpb.Package{{Name: "p", Digest: "1", Path: "/p"}, {Name: "q", Digest: "1", Path: "/q"}}
 	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "ports") {
 		spec.Task.Ports = append(spec.Task.Ports, fmt.Sprintf("p%d", i))

@@ -27,6 +27,8 @@ type site struct {
 	// ports of the machine that they were given, and the victims that they name.
 	// InDomain is scratch of the check.
 	promised cell.Overlay
+	// promisedProdCPU is production's part of it, in thousandths of a core.
+	promisedProdCPU int64
 }
 
 // overlay returns what the cell's check should add, nil when nothing is

@@ -93,6 +93,8 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 	first := int32(f.start(w, index) % uint64(len(g.sites.walk)))
 	var best toll
 	found := 0
+	f.otherwise = nil
+	defer func() { f.closely = found }()
 	try := func(i int32) (enough bool) {
 		f.checks++
 		if !f.mayMakeRoom(w, i) {
@@ -103,6 +105,7 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 		units := f.giveWay(w, spot{site: t}, f.units(w, t), limitOf(best, ok))
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				f.otherwise, f.dearer = at.site, best
 				at, victims, best, ok = spot{site: t}, units, toll, true
 			}
 		}
@@ -118,7 +121,7 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 			return at, victims, ok
 		}
 	}
-	r := newRing(c.static.fits, g.usable, first)
+	r := pair(c.static.fits, g.usable, first)
 	for i := r.next(); i >= 0; i = r.next() {
 		if try(i) {
 			break
@@ -152,6 +155,8 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 	i := uint32(f.start(w, index) % uint64(n))
 	var best toll
 	found := 0
+	f.otherwise = nil
+	defer func() { f.closely = found }()
 	for range n {
 		slot, a := r.slots[i], set.Alloc(i)
 		if i++; i == n {
@@ -165,6 +170,7 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 		units := f.giveWay(w, here, f.unitsIn(w, here), limitOf(best, ok))
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				f.otherwise, f.dearer = at.site, best
 				at, victims, best, ok = here, units, toll, true
 			}
 		}

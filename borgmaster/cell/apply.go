@@ -148,6 +148,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkKillAllocSet(o.KillAllocSet)
 	case *borgpb.Op_Assign:
 		return func(res *borgpb.Result) { c.assignAll(o.Assign, res) }, nil
+	case *borgpb.Op_MoveTasks:
+		return c.checkMoveTasks(o.MoveTasks)
 	case *borgpb.Op_Reports:
 		return func(res *borgpb.Result) { c.reportAll(o.Reports, res) }, nil
 	case *borgpb.Op_Time:

@@ -15,8 +15,8 @@ import (
 // and tokens.
 //
 // Format 3: devices have numbers, and can be shared; taints that evict and that
-// advise; a task is kept away from where it crashed; secrets; what tasks may ask
-// for.
+// advise; a task is kept away from where it crashed; tasks are moved; secrets;
+// what tasks may ask for.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -61,6 +61,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
+	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
+	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

@@ -46,6 +46,7 @@ const (
 	maxGangTasks   = 10_000
 	maxFailures    = 1_000_000
 	maxVictims     = 256
+	maxMoves       = 64
 	maxPathBytes   = 4_096
 
 	maxPriority      = 450

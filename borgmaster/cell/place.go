@@ -111,6 +111,9 @@ type Overlay struct {
 	InDomain [NumDomainKinds]uint32
 	// Copies already named as victims; none of them may be named again.
 	Victims []CopyID
+	// Copies that go elsewhere before this: they may be named as victims whatever
+	// their priority. InDomain counts them out.
+	Leaving []*Copy
 }
 
 // asker is who asks for a place, job and alloc set alike.

@@ -217,6 +217,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
 	case "assign":
 		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}}}
+	case "move":
+		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: s.moves()}}
 	case "report":
 		return s.report()
 	case "settime":
@@ -418,6 +420,27 @@ func (s *script) assignment() *borgpb.Assignment {
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
 	}
 	return a
+}
+
+// moves reads a plan, one placement on a line: "move" or "place", and what assign
+// takes.
+func (s *script) moves() *borgpb.MoveTasks {
+	o := new(borgpb.MoveTasks)
+	whole := s.d
+	defer func() { s.d = whole }()
+	for line := range strings.Lines(whole.Input) {
+		cmd, args, err := datadriven.ParseLine(line)
+		if err != nil {
+			whole.Fatalf(s.t, "%v", err)
+		}
+		s.d = &datadriven.TestData{Pos: whole.Pos, Cmd: cmd, CmdArgs: args}
+		if cmd == "place" {
+			o.Placement = s.assignment()
+		} else {
+			o.Moves = append(o.Moves, s.assignment())
+		}
+	}
+	return o
 }
 
 func (s *script) report() *borgpb.Op {

@@ -15,6 +15,8 @@ type victims struct {
 	// What the room that is asked for gains.
 	freed   Resources
 	devices []DeviceGrant
+	// As in Overlay.
+	leaving []*Copy
 }
 
 func (v *victims) all() []*Copy {
@@ -29,7 +31,7 @@ func (v *victims) all() []*Copy {
 func (v *victims) inDomain(p *Placement, m *Machine, kind DomainKind) uint32 {
 	var n uint32
 	for _, o := range v.all() {
-		if o.state.current() && o.job == p.Job && o.machine.domains[kind] == m.domains[kind] {
+		if o.state.current() && o.job == p.Job && o.machine.domains[kind] == m.domains[kind] && !slices.Contains(v.leaving, o) {
 			n--
 		}
 	}
@@ -56,6 +58,9 @@ func (c *Cell) victims(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) {
 		return nil, about(p.name(), limit("victims", "%d victims; at most %d", len(p.Victims), maxVictims))
 	}
 	v := new(victims)
+	if o != nil {
+		v.leaving = o.Leaving
+	}
 	for i, id := range p.Victims {
 		if slices.Contains(p.Victims[:i], id) {
 			return nil, about(p.name(), invalid("victims", "%v is named twice", id))
@@ -83,7 +88,7 @@ func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 		return stale(p.name(), "the victim %v holds no place on %s", id, p.Machine.name)
 	case o.room() != p.room():
 		return about(p.name(), invalid("victims", "%v (%v) does not hold its place there", o.TaskID(), id))
-	case o.state.current() && (a.never || !MayPreempt(a.priority, o.priority)):
+	case o.state.current() && (a.never || !MayPreempt(a.priority, o.priority) && !slices.Contains(v.leaving, o)):
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
 			"priority %d may not take the place of %v of priority %d", a.priority, o.TaskID(), o.priority)
 	}

@@ -36,15 +36,15 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "serve",
 		Usage: "run a replica",
-		Flags: append(cli.DaemonFlags("", "", ""),
+		Flags: append(append(append(cli.DaemonFlags("", "", ""), searchFlags()...),
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
-			&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
+			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
-		),
+		), rescheduleFlags()...),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -56,6 +56,8 @@ type server struct {
 	dir      string
 	runDir   string
 	identity *borgpb.ReplicaIdentity
+	// What the scheduler processes place, one each.
+	workloads []string
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
@@ -80,7 +82,13 @@ func serve(ctx *ucli.Context) error {
 	if period := ctx.Duration("poll-period"); period <= 0 {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
 	}
-	if _, err := policyFlag(ctx); err != nil {
+	if _, err := searchConfig(ctx); err != nil {
+		return err
+	}
+	if s.workloads, err = workloads(ctx); err != nil {
+		return err
+	}
+	if err := reschedule(ctx, new(scheduler.Config)); err != nil {
 		return err
 	}
 	for _, flag := range []string{"listen", "pprof"} {
@@ -172,7 +180,7 @@ func (s *server) open() error {
 		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
-		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir}
+		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}
 	}
 	if s.master, err = borgmaster.New(config); err != nil {
 		s.listener.Close()

@@ -462,20 +462,24 @@ const (
 	StopCause_STOP_CAUSE_OVERCOMMIT StopCause = 7
 	// Its machine has a taint that it does not tolerate (any longer).
 	StopCause_STOP_CAUSE_TAINT StopCause = 8
+	// The scheduler found its task another place, and room is needed for somebody
+	// else in this one, or it is the better one. Since format 3.
+	StopCause_STOP_CAUSE_MOVE StopCause = 20
 )
 
 // Enum value maps for StopCause.
 var (
 	StopCause_name = map[int32]string{
-		0: "STOP_CAUSE_UNSPECIFIED",
-		1: "STOP_CAUSE_KILL",
-		2: "STOP_CAUSE_PREEMPTION",
-		3: "STOP_CAUSE_UPDATE",
-		4: "STOP_CAUSE_DRAIN",
-		5: "STOP_CAUSE_DUPLICATE",
-		6: "STOP_CAUSE_RESIZE",
-		7: "STOP_CAUSE_OVERCOMMIT",
-		8: "STOP_CAUSE_TAINT",
+		0:  "STOP_CAUSE_UNSPECIFIED",
+		1:  "STOP_CAUSE_KILL",
+		2:  "STOP_CAUSE_PREEMPTION",
+		3:  "STOP_CAUSE_UPDATE",
+		4:  "STOP_CAUSE_DRAIN",
+		5:  "STOP_CAUSE_DUPLICATE",
+		6:  "STOP_CAUSE_RESIZE",
+		7:  "STOP_CAUSE_OVERCOMMIT",
+		8:  "STOP_CAUSE_TAINT",
+		20: "STOP_CAUSE_MOVE",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -487,6 +491,7 @@ var (
 		"STOP_CAUSE_RESIZE":      6,
 		"STOP_CAUSE_OVERCOMMIT":  7,
 		"STOP_CAUSE_TAINT":       8,
+		"STOP_CAUSE_MOVE":        20,
 	}
 )
 
@@ -2329,7 +2334,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14ATTEMPT_STATE_FAILED\x10\b\x12\x19\n" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
-	"*\xe6\x01\n" +
+	"*\xfb\x01\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -2339,7 +2344,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14STOP_CAUSE_DUPLICATE\x10\x05\x12\x15\n" +
 	"\x11STOP_CAUSE_RESIZE\x10\x06\x12\x19\n" +
 	"\x15STOP_CAUSE_OVERCOMMIT\x10\a\x12\x14\n" +
-	"\x10STOP_CAUSE_TAINT\x10\bB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x10STOP_CAUSE_TAINT\x10\b\x12\x13\n" +
+	"\x0fSTOP_CAUSE_MOVE\x10\x14B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once

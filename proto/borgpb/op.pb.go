@@ -509,6 +509,7 @@ type Op struct {
 	//	*Op_ResealSecret
 	//	*Op_UseCellKey
 	//	*Op_SetTaskNote
+	//	*Op_MoveTasks
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -827,6 +828,15 @@ func (x *Op) GetSetTaskNote() *SetTaskNote {
 	return nil
 }
 
+func (x *Op) GetMoveTasks() *MoveTasks {
+	if x != nil {
+		if x, ok := x.Op.(*Op_MoveTasks); ok {
+			return x.MoveTasks
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -961,6 +971,11 @@ type Op_SetTaskNote struct {
 	SetTaskNote *SetTaskNote `protobuf:"bytes,74,opt,name=set_task_note,json=setTaskNote,proto3,oneof"`
 }
 
+type Op_MoveTasks struct {
+	// A scheduler found better places for what runs. Since format 3.
+	MoveTasks *MoveTasks `protobuf:"bytes,120,opt,name=move_tasks,json=moveTasks,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1012,6 +1027,8 @@ func (*Op_ResealSecret) isOp_Op() {}
 func (*Op_UseCellKey) isOp_Op() {}
 
 func (*Op_SetTaskNote) isOp_Op() {}
+
+func (*Op_MoveTasks) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -2170,6 +2187,95 @@ func (x *Victim) GetAttempt() uint64 {
 	return 0
 }
 
+// MoveTasks moves tasks that run to other machines, most times to make room for
+// one that waits. It holds as a whole at the present state, and all of it is
+// done, or nothing is: nobody is moved who has no place to go to. The copies that
+// are left are told to stop at once and hold their room until they have. Since
+// format 3.
+type MoveTasks struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// New places of running tasks, 1 to 64. last_attempt names the copy that runs;
+	// victims are copies that this op moves away from that machine, whose room the
+	// new copy waits for.
+	Moves []*Assignment `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Who is placed in the room that this makes, with victims as above; absent:
+	// nobody waits for it.
+	Placement *Assignment `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
+	// As in Assign.
+	CopyIndex uint64 `protobuf:"varint,3,opt,name=copy_index,json=copyIndex,proto3" json:"copy_index,omitempty"`
+	// As in Assign.
+	ConfigHash uint64 `protobuf:"varint,4,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`
+	// As in Assign.
+	Build         string `protobuf:"bytes,5,opt,name=build,proto3" json:"build,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTasks) Reset() {
+	*x = MoveTasks{}
+	mi := &file_borgpb_op_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTasks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTasks) ProtoMessage() {}
+
+func (x *MoveTasks) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTasks.ProtoReflect.Descriptor instead.
+func (*MoveTasks) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *MoveTasks) GetMoves() []*Assignment {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *MoveTasks) GetPlacement() *Assignment {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+func (x *MoveTasks) GetCopyIndex() uint64 {
+	if x != nil {
+		return x.CopyIndex
+	}
+	return 0
+}
+
+func (x *MoveTasks) GetConfigHash() uint64 {
+	if x != nil {
+		return x.ConfigHash
+	}
+	return 0
+}
+
+func (x *MoveTasks) GetBuild() string {
+	if x != nil {
+		return x.Build
+	}
+	return ""
+}
+
 // Reports is a batch of what borglets said, differences only.
 type Reports struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2182,7 +2288,7 @@ type Reports struct {
 
 func (x *Reports) Reset() {
 	*x = Reports{}
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2194,7 +2300,7 @@ func (x *Reports) String() string {
 func (*Reports) ProtoMessage() {}
 
 func (x *Reports) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2207,7 +2313,7 @@ func (x *Reports) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reports.ProtoReflect.Descriptor instead.
 func (*Reports) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Reports) GetMachines() []*MachineReport {
@@ -2230,7 +2336,7 @@ type MachineReport struct {
 
 func (x *MachineReport) Reset() {
 	*x = MachineReport{}
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2242,7 +2348,7 @@ func (x *MachineReport) String() string {
 func (*MachineReport) ProtoMessage() {}
 
 func (x *MachineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2255,7 +2361,7 @@ func (x *MachineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineReport.ProtoReflect.Descriptor instead.
 func (*MachineReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MachineReport) GetMachine() string {
@@ -2284,7 +2390,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2296,7 +2402,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2309,7 +2415,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -2330,7 +2436,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2342,7 +2448,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2355,7 +2461,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -2378,7 +2484,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2390,7 +2496,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2403,7 +2509,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Grant) GetUser() string {
@@ -2438,7 +2544,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2450,7 +2556,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2463,7 +2569,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Revoke) GetUser() string {
@@ -2503,7 +2609,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2515,7 +2621,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2528,7 +2634,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -2566,7 +2672,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2578,7 +2684,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2591,7 +2697,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -2629,7 +2735,7 @@ type SetSecret struct {
 
 func (x *SetSecret) Reset() {
 	*x = SetSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2641,7 +2747,7 @@ func (x *SetSecret) String() string {
 func (*SetSecret) ProtoMessage() {}
 
 func (x *SetSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2654,7 +2760,7 @@ func (x *SetSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
 func (*SetSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SetSecret) GetUser() string {
@@ -2705,7 +2811,7 @@ type DeleteSecret struct {
 
 func (x *DeleteSecret) Reset() {
 	*x = DeleteSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2717,7 +2823,7 @@ func (x *DeleteSecret) String() string {
 func (*DeleteSecret) ProtoMessage() {}
 
 func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2730,7 +2836,7 @@ func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
 func (*DeleteSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DeleteSecret) GetUser() string {
@@ -2767,7 +2873,7 @@ type ResealSecret struct {
 
 func (x *ResealSecret) Reset() {
 	*x = ResealSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +2885,7 @@ func (x *ResealSecret) String() string {
 func (*ResealSecret) ProtoMessage() {}
 
 func (x *ResealSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +2898,7 @@ func (x *ResealSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
 func (*ResealSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResealSecret) GetUser() string {
@@ -2842,7 +2948,7 @@ type UseCellKey struct {
 
 func (x *UseCellKey) Reset() {
 	*x = UseCellKey{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2854,7 +2960,7 @@ func (x *UseCellKey) String() string {
 func (*UseCellKey) ProtoMessage() {}
 
 func (x *UseCellKey) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2867,7 +2973,7 @@ func (x *UseCellKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
 func (*UseCellKey) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UseCellKey) GetKeyId() string {
@@ -2899,7 +3005,7 @@ type SetTaskNote struct {
 
 func (x *SetTaskNote) Reset() {
 	*x = SetTaskNote{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2911,7 +3017,7 @@ func (x *SetTaskNote) String() string {
 func (*SetTaskNote) ProtoMessage() {}
 
 func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2924,7 +3030,7 @@ func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
 func (*SetTaskNote) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetTaskNote) GetUser() string {
@@ -2983,7 +3089,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2995,7 +3101,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3008,7 +3114,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -3043,7 +3149,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3055,7 +3161,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3068,7 +3174,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -3123,7 +3229,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3135,7 +3241,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3148,7 +3254,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -3239,7 +3345,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3251,7 +3357,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3264,7 +3370,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3382,7 +3488,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xfd\v\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xaf\f\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -3426,7 +3532,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\rreseal_secret\x18H \x01(\v2\x12.borg.ResealSecretH\x00R\fresealSecret\x124\n" +
 	"\fuse_cell_key\x18I \x01(\v2\x10.borg.UseCellKeyH\x00R\n" +
 	"useCellKey\x127\n" +
-	"\rset_task_note\x18J \x01(\v2\x11.borg.SetTaskNoteH\x00R\vsetTaskNoteB\x04\n" +
+	"\rset_task_note\x18J \x01(\v2\x11.borg.SetTaskNoteH\x00R\vsetTaskNote\x120\n" +
+	"\n" +
+	"move_tasks\x18x \x01(\v2\x0f.borg.MoveTasksH\x00R\tmoveTasksB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -3541,7 +3649,15 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x06Victim\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\":\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xb9\x01\n" +
+	"\tMoveTasks\x12&\n" +
+	"\x05moves\x18\x01 \x03(\v2\x10.borg.AssignmentR\x05moves\x12.\n" +
+	"\tplacement\x18\x02 \x01(\v2\x10.borg.AssignmentR\tplacement\x12\x1d\n" +
+	"\n" +
+	"copy_index\x18\x03 \x01(\x04R\tcopyIndex\x12\x1f\n" +
+	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
+	"configHash\x12\x14\n" +
+	"\x05build\x18\x05 \x01(\tR\x05build\":\n" +
 	"\aReports\x12/\n" +
 	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"Q\n" +
 	"\rMachineReport\x12\x18\n" +
@@ -3712,7 +3828,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 44)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),       // 0: borg.RefusalKind
 	(EventKind)(0),         // 1: borg.EventKind
@@ -3734,45 +3850,46 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*Assign)(nil),         // 17: borg.Assign
 	(*Assignment)(nil),     // 18: borg.Assignment
 	(*Victim)(nil),         // 19: borg.Victim
-	(*Reports)(nil),        // 20: borg.Reports
-	(*MachineReport)(nil),  // 21: borg.MachineReport
-	(*SetTime)(nil),        // 22: borg.SetTime
-	(*RaiseFormat)(nil),    // 23: borg.RaiseFormat
-	(*Grant)(nil),          // 24: borg.Grant
-	(*Revoke)(nil),         // 25: borg.Revoke
-	(*AddToken)(nil),       // 26: borg.AddToken
-	(*UseToken)(nil),       // 27: borg.UseToken
-	(*SetSecret)(nil),      // 28: borg.SetSecret
-	(*DeleteSecret)(nil),   // 29: borg.DeleteSecret
-	(*ResealSecret)(nil),   // 30: borg.ResealSecret
-	(*UseCellKey)(nil),     // 31: borg.UseCellKey
-	(*SetTaskNote)(nil),    // 32: borg.SetTaskNote
-	(*LogDigest)(nil),      // 33: borg.LogDigest
-	(*Refusal)(nil),        // 34: borg.Refusal
-	(*Result)(nil),         // 35: borg.Result
-	(*Event)(nil),          // 36: borg.Event
-	nil,                    // 37: borg.AddMachine.LabelsEntry
-	nil,                    // 38: borg.AddMachine.AnnotationsEntry
-	nil,                    // 39: borg.SetMachine.SetAttributesEntry
-	nil,                    // 40: borg.SubmitJob.LabelsEntry
-	nil,                    // 41: borg.SubmitJob.AnnotationsEntry
-	nil,                    // 42: borg.UpdateJob.LabelsEntry
-	nil,                    // 43: borg.UpdateJob.AnnotationsEntry
-	nil,                    // 44: borg.SubmitAllocSet.LabelsEntry
-	nil,                    // 45: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                    // 46: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),      // 47: borg.Principal
-	(*MachineSpec)(nil),    // 48: borg.MachineSpec
-	(*Resources)(nil),      // 49: borg.Resources
-	(*Taint)(nil),          // 50: borg.Taint
-	(*DeviceGrant)(nil),    // 51: borg.DeviceGrant
-	(*TaskReport)(nil),     // 52: borg.TaskReport
-	(State)(0),             // 53: borg.State
-	(StopCause)(0),         // 54: borg.StopCause
-	(*Exit)(nil),           // 55: borg.Exit
+	(*MoveTasks)(nil),      // 20: borg.MoveTasks
+	(*Reports)(nil),        // 21: borg.Reports
+	(*MachineReport)(nil),  // 22: borg.MachineReport
+	(*SetTime)(nil),        // 23: borg.SetTime
+	(*RaiseFormat)(nil),    // 24: borg.RaiseFormat
+	(*Grant)(nil),          // 25: borg.Grant
+	(*Revoke)(nil),         // 26: borg.Revoke
+	(*AddToken)(nil),       // 27: borg.AddToken
+	(*UseToken)(nil),       // 28: borg.UseToken
+	(*SetSecret)(nil),      // 29: borg.SetSecret
+	(*DeleteSecret)(nil),   // 30: borg.DeleteSecret
+	(*ResealSecret)(nil),   // 31: borg.ResealSecret
+	(*UseCellKey)(nil),     // 32: borg.UseCellKey
+	(*SetTaskNote)(nil),    // 33: borg.SetTaskNote
+	(*LogDigest)(nil),      // 34: borg.LogDigest
+	(*Refusal)(nil),        // 35: borg.Refusal
+	(*Result)(nil),         // 36: borg.Result
+	(*Event)(nil),          // 37: borg.Event
+	nil,                    // 38: borg.AddMachine.LabelsEntry
+	nil,                    // 39: borg.AddMachine.AnnotationsEntry
+	nil,                    // 40: borg.SetMachine.SetAttributesEntry
+	nil,                    // 41: borg.SubmitJob.LabelsEntry
+	nil,                    // 42: borg.SubmitJob.AnnotationsEntry
+	nil,                    // 43: borg.UpdateJob.LabelsEntry
+	nil,                    // 44: borg.UpdateJob.AnnotationsEntry
+	nil,                    // 45: borg.SubmitAllocSet.LabelsEntry
+	nil,                    // 46: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                    // 47: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),      // 48: borg.Principal
+	(*MachineSpec)(nil),    // 49: borg.MachineSpec
+	(*Resources)(nil),      // 50: borg.Resources
+	(*Taint)(nil),          // 51: borg.Taint
+	(*DeviceGrant)(nil),    // 52: borg.DeviceGrant
+	(*TaskReport)(nil),     // 53: borg.TaskReport
+	(State)(0),             // 54: borg.State
+	(StopCause)(0),         // 55: borg.StopCause
+	(*Exit)(nil),           // 56: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	47, // 0: borg.Op.principal:type_name -> borg.Principal
+	48, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -3786,51 +3903,54 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	15, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
 	16, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
 	17, // 13: borg.Op.assign:type_name -> borg.Assign
-	20, // 14: borg.Op.reports:type_name -> borg.Reports
-	22, // 15: borg.Op.time:type_name -> borg.SetTime
-	23, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	33, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	24, // 18: borg.Op.grant:type_name -> borg.Grant
-	25, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	26, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	27, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	28, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
-	29, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
-	30, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
-	31, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
-	32, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
-	37, // 27: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	38, // 28: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	48, // 29: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	39, // 30: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	49, // 31: borg.SetMachine.capacity:type_name -> borg.Resources
-	50, // 32: borg.SetMachine.set_taints:type_name -> borg.Taint
-	40, // 33: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	41, // 34: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	42, // 35: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	43, // 36: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	44, // 37: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	45, // 38: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 39: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 40: borg.Assignment.victims:type_name -> borg.Victim
-	51, // 41: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	21, // 42: borg.Reports.machines:type_name -> borg.MachineReport
-	52, // 43: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	46, // 44: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 45: borg.Refusal.kind:type_name -> borg.RefusalKind
-	34, // 46: borg.Result.refusal:type_name -> borg.Refusal
-	34, // 47: borg.Result.items:type_name -> borg.Refusal
-	1,  // 48: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 49: borg.Event.object_kind:type_name -> borg.ObjectKind
-	53, // 50: borg.Event.from:type_name -> borg.State
-	53, // 51: borg.Event.to:type_name -> borg.State
-	54, // 52: borg.Event.cause:type_name -> borg.StopCause
-	55, // 53: borg.Event.exit:type_name -> borg.Exit
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	21, // 14: borg.Op.reports:type_name -> borg.Reports
+	23, // 15: borg.Op.time:type_name -> borg.SetTime
+	24, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	34, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	25, // 18: borg.Op.grant:type_name -> borg.Grant
+	26, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	27, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	28, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	29, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	30, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	31, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	32, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	33, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	20, // 27: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	38, // 28: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	39, // 29: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	49, // 30: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	40, // 31: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	50, // 32: borg.SetMachine.capacity:type_name -> borg.Resources
+	51, // 33: borg.SetMachine.set_taints:type_name -> borg.Taint
+	41, // 34: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	42, // 35: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	43, // 36: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	44, // 37: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	45, // 38: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	46, // 39: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 40: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 41: borg.Assignment.victims:type_name -> borg.Victim
+	52, // 42: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	18, // 43: borg.MoveTasks.moves:type_name -> borg.Assignment
+	18, // 44: borg.MoveTasks.placement:type_name -> borg.Assignment
+	22, // 45: borg.Reports.machines:type_name -> borg.MachineReport
+	53, // 46: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	47, // 47: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 48: borg.Refusal.kind:type_name -> borg.RefusalKind
+	35, // 49: borg.Result.refusal:type_name -> borg.Refusal
+	35, // 50: borg.Result.items:type_name -> borg.Refusal
+	1,  // 51: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 52: borg.Event.object_kind:type_name -> borg.ObjectKind
+	54, // 53: borg.Event.from:type_name -> borg.State
+	54, // 54: borg.Event.to:type_name -> borg.State
+	55, // 55: borg.Event.cause:type_name -> borg.StopCause
+	56, // 56: borg.Event.exit:type_name -> borg.Exit
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -3868,6 +3988,7 @@ func file_borgpb_op_proto_init() {
 		(*Op_ResealSecret)(nil),
 		(*Op_UseCellKey)(nil),
 		(*Op_SetTaskNote)(nil),
+		(*Op_MoveTasks)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3875,7 +3996,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   44,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

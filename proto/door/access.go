@@ -34,9 +34,10 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
 
-	"/borgrpc.SchedulingService/Follow": {identity.Scheduler},
-	"/borgrpc.SchedulingService/Assign": {identity.Scheduler},
-	"/borgrpc.SchedulerService/Explain": {identity.Master},
+	"/borgrpc.SchedulingService/Follow":    {identity.Scheduler},
+	"/borgrpc.SchedulingService/Assign":    {identity.Scheduler},
+	"/borgrpc.SchedulingService/MoveTasks": {identity.Scheduler},
+	"/borgrpc.SchedulerService/Explain":    {identity.Master},
 
 	"/borgrpc.ReplicaService/Report":    {identity.Master},
 	"/borgrpc.ReplicaService/Probe":     {identity.Master},
@@ -65,8 +66,8 @@ var access = map[string][]identity.Role{
 // Access is a copy of the table, for tests and for people.
 func Access() map[string][]identity.Role { return maps.Clone(access) }
 
-// allowed says whether a role may make a call, and if not, who may.
-func allowed(method string, caller identity.Name) error {
+// Allowed says whether somebody's role may make a call, and if not, whose may.
+func Allowed(method string, caller identity.Name) error {
 	roles := access[method]
 	if slices.Contains(roles, caller.Role) {
 		return nil

@@ -63,7 +63,8 @@ type Config struct {
 	// Who listens. Required.
 	Identity *identity.Source
 	// Revoked says that certificates which a name was issued at that time are no
-	// longer believed; asked with each call. Nil: none is revoked.
+	// longer believed; asked with each call, and now and then for each connection.
+	// Nil: none is revoked.
 	Revoked func(name identity.Name, issued time.Time) bool
 	// Hears of connections that were refused; nil: nobody.
 	Logger *slog.Logger
@@ -72,7 +73,7 @@ type Config struct {
 // NewServer returns a gRPC server with the cell's limits and its table of who may
 // call what.
 func NewServer(config Config) *grpc.Server {
-	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger}}
+	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger}, &config}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
 		grpc.ConnectionTimeout(handshakeTimeout),
