@@ -44,8 +44,10 @@ var imports = map[string]struct {
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster": {[]string{"identity", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
+	// Who did what, in files of the replica; reads the log and knows no cell.
+	"borgmaster/audit": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// What the elected master does on its own.
 	"borgmaster/duty": {[]string{"borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Which machines a replica polls, and what it makes of the answers.

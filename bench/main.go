@@ -29,6 +29,8 @@ type area struct {
 	// only are the benchmarks of them that count, as a pattern of go test; empty:
 	// all do.
 	only string
+	// tag is that of a build with which they are measured once more; empty: none.
+	tag string
 }
 
 var areas = map[string]area{
@@ -39,6 +41,8 @@ var areas = map[string]area{
 	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.
 	// Without it they are skipped, also where all of the scheduler's run.
 	"traces": {packages: []string{"./scheduler"}, only: "^BenchmarkTrace"},
+	// What TLS costs: a build with the tag plaintext has none.
+	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 }
 
 func main() {
@@ -56,29 +60,45 @@ func run(area, out, benchtime string) error {
 	if err != nil {
 		return err
 	}
-	args := append([]string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1"}, of.packages...)
+	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1"}
+	found, err := measure(append(bench, of.packages...))
+	if err != nil {
+		return err
+	}
+	if of.tag != "" {
+		more, err := measure(append(append(bench, "-tags", of.tag), of.packages...))
+		if err != nil {
+			return err
+		}
+		found = append(found, more...)
+	}
+	print(found)
+	return figures.Merge(out, found)
+}
+
+// measure runs benchmarks and returns the figures that they report.
+func measure(args []string) ([]figures.Figure, error) {
 	fmt.Println("$ go", strings.Join(args, " "))
 	cmd := exec.Command("go", args...)
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		return err
+		return nil, err
 	}
 	found, err := parse(io.TeeReader(stdout, os.Stderr))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("benchmarks: %w", err)
+		return nil, fmt.Errorf("benchmarks: %w", err)
 	}
 	if len(found) == 0 {
-		return errors.New("no benchmark reported a figure with a dotted name (those of real traces are skipped unless BORG_TRACES names their folder)")
+		return nil, errors.New("no benchmark reported a figure with a dotted name (those of real traces are skipped unless BORG_TRACES names their folder)")
 	}
-	print(found)
-	return figures.Merge(out, found)
+	return found, nil
 }
 
 func areaOf(name string) (area, error) {

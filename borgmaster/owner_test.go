@@ -59,7 +59,7 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		o.do("alice", o.submitSet(set))
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: "alice", Name: set}}}
 	},
-	"assign":  func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}} },
+	"assign": func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}} },
 	"move_tasks": func(*owners, int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: &borgpb.MoveTasks{}}}
 	},
@@ -87,6 +87,34 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		o.do("root", &borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: add}})
 		return &borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: add.Hash, Name: add.Name}}}
 	},
+	"set_secret": func(_ *owners, n int) *borgpb.Op { return sealedSecret(fmt.Sprint("new-", n)) },
+	"delete_secret": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: "alice", Name: o.secret(n)}}}
+	},
+	"reseal_secret": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_ResealSecret{ResealSecret: &borgpb.ResealSecret{User: "alice", Name: o.secret(n), Version: 1, KeyId: "00000000000000aa", Sealed: make([]byte, 28)}}}
+	},
+	"use_cell_key": func(_ *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_UseCellKey{UseCellKey: &borgpb.UseCellKey{KeyId: fmt.Sprintf("%016x", n)}}}
+	},
+	// No user speaks for a task; what tasks may is in TestWhatATaskMayDo.
+	"set_task_note": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: &borgpb.SetTaskNote{User: "alice", Job: o.job(n), Attempt: 1, Text: "x"}}}
+	},
+}
+
+func sealedSecret(name string) *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{User: "alice", Name: name, Version: 1, KeyId: "00000000000000aa", Sealed: make([]byte, 28)}}}
+}
+
+// secret is one of alice, as the elected master would put it into the log.
+func (o *owners) secret(n int) string {
+	o.t.Helper()
+	name := fmt.Sprint("secret-", n)
+	if r, err := o.group.Replica(1).Propose(o.t.Context(), sealedSecret(name)); err != nil || r.Refusal != nil {
+		o.t.Fatalf("set secret %s: %v, %v", name, r, err)
+	}
+	return name
 }
 
 // owners is a cell in which alice has jobs.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -120,11 +119,12 @@ func machineAdd(s *session) error {
 	if err != nil {
 		return err
 	}
-	resp, err := m.AddMachine(s.ctx, &borgrpc.AddMachineRequest{Addr: addr, Name: s.flag.String("name"), Labels: labels, Attributes: attributes})
+	resp, err := m.AddMachine(s.ctx, &borgrpc.AddMachineRequest{Addr: addr, Name: s.flag.String("name"), Labels: labels, Attributes: attributes,
+		Command: s.command(), Reason: s.flag.String("reason")})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "machine %s: added\n", resp.GetName())
+	s.say("machine %s: added", resp.GetName())
 	return nil
 }
 
@@ -142,7 +142,7 @@ func (s *session) mutateMachine(op *borgpb.Op, done string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "machine %s: %s\n", s.args[0], done)
+	s.say("machine %s: %s", s.args[0], done)
 	return nil
 }
 

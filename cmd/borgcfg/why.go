@@ -36,14 +36,15 @@ func why(s *session) error {
 	if s.out.format == "name" {
 		return s.out.names([]string{taskName(job.user, job.name, index)})
 	}
-	fmt.Fprintf(s.stdout, "%s/%d: %s\n", s.short(job.user, job.name), index, orWord(resp.Summary, word(resp.Task.GetStatus().GetState())))
+	s.say("%s/%d: %s", s.short(job.user, job.name), index, orWord(resp.Summary, word(resp.Task.GetStatus().GetState())))
 	if len(resp.Reasons) > 0 {
-		if err := funnel(resp).write(s.out, "  "); err != nil {
+		t := funnel(resp)
+		if err := t.write(s.out, "  "); err != nil {
 			return err
 		}
 	}
 	if len(resp.Changes) > 0 {
-		fmt.Fprintln(s.stdout, "to run it now, any one of:")
+		s.say("to run it now, any one of:")
 		var t table
 		for _, c := range resp.Changes {
 			t.add(c.Change, "fits "+plural(c.Machines, "machine"))

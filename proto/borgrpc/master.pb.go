@@ -1211,6 +1211,10 @@ type AddMachineRequest struct {
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// As in borg.Op. Nanoseconds since 1970.
 	RequestWallNs int64 `protobuf:"varint,6,opt,name=request_wall_ns,json=requestWallNs,proto3" json:"request_wall_ns,omitempty"`
+	// As in borg.Op.
+	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
+	// As in borg.Op.
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1285,6 +1289,20 @@ func (x *AddMachineRequest) GetRequestWallNs() int64 {
 		return x.RequestWallNs
 	}
 	return 0
+}
+
+func (x *AddMachineRequest) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *AddMachineRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // AddMachineResponse is the answer of the cell.
@@ -3344,7 +3362,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\"W\n" +
 	"\x14ListMachinesResponse\x12)\n" +
 	"\bmachines\x18\x01 \x03(\v2\r.borg.MachineR\bmachines\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\x88\x03\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\xba\x03\n" +
 	"\x11AddMachineRequest\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\tR\x04addr\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12>\n" +
@@ -3354,7 +3372,9 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"attributes\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12&\n" +
-	"\x0frequest_wall_ns\x18\x06 \x01(\x03R\rrequestWallNs\x1a9\n" +
+	"\x0frequest_wall_ns\x18\x06 \x01(\x03R\rrequestWallNs\x12\x18\n" +
+	"\acommand\x18\a \x01(\tR\acommand\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +

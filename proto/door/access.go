@@ -34,6 +34,13 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
 
+	"/borgrpc.AuditService/Audit": {identity.User},
+
+	"/borgrpc.AuthorityService/ListAuthorities":   {identity.User, identity.Master},
+	"/borgrpc.AuthorityService/ReplaceAuthority":  {identity.User},
+	"/borgrpc.AuthorityService/DropAuthorities":   {identity.User},
+	"/borgrpc.AuthorityService/LookAtAuthorities": {identity.Master},
+
 	"/borgrpc.SchedulingService/Follow":    {identity.Scheduler},
 	"/borgrpc.SchedulingService/Assign":    {identity.Scheduler},
 	"/borgrpc.SchedulingService/MoveTasks": {identity.Scheduler},
@@ -52,6 +59,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.IdentityService/GetAuthority":  {identity.Master},
 	"/borgrpc.IdentityService/WhoAmI":        {identity.User, identity.Task},
 	"/borgrpc.IdentityService/ListUsers":     {identity.User},
+	"/borgrpc.IdentityService/CanI":          {identity.User},
 
 	"/borgrpc.SecretService/SetSecret":      {identity.User},
 	"/borgrpc.SecretService/ListSecrets":    {identity.User},

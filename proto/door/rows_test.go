@@ -92,6 +92,7 @@ func newMatrix(t *testing.T) *matrix {
 	m.masterRows(web)
 	m.secretRows(web)
 	m.memberRows()
+	m.auditRows()
 	m.identityRows()
 	m.programRows(m1, web)
 	return m
@@ -190,8 +191,25 @@ func (m *matrix) memberRows() {
 	m.add("CheckpointService/SaveCheckpoint", &row{asks: []ask{{who: root, req: always(&borgrpc.SaveCheckpointRequest{})}}})
 }
 
+// auditRows are those of AuditService and AuthorityService. A user is shown what is
+// his own.
+func (m *matrix) auditRows() {
+	m.add("AuditService/Audit", &row{asks: []ask{{who: alice, req: always(&borgrpc.AuditRequest{})}}, open: map[string]string{"otherUser": "own"}})
+	ofReplica := func(req proto.Message) ask {
+		return ask{who: name(identity.Master, "2"), req: always(req), before: &ask{who: name(identity.Master, "3"), req: always(req)}}
+	}
+	list := look(&borgrpc.ListAuthoritiesRequest{})
+	list.asks = append(list.asks, ofReplica(&borgrpc.ListAuthoritiesRequest{}))
+	m.add("AuthorityService/ListAuthorities", list)
+	m.add("AuthorityService/LookAtAuthorities", &row{asks: []ask{ofReplica(&borgrpc.LookAtAuthoritiesRequest{})}})
+	// What is issued meanwhile is still of the present key.
+	m.add("AuthorityService/ReplaceAuthority", &row{asks: []ask{{who: root, req: always(&borgrpc.ReplaceAuthorityRequest{WaitNs: int64(time.Hour), OverlapNs: int64(time.Hour)})}}})
+	m.add("AuthorityService/DropAuthorities", &row{asks: []ask{{who: root, req: always(&borgrpc.DropAuthoritiesRequest{})}}})
+}
+
 // identityRows are those of IdentityService.
 func (m *matrix) identityRows() {
+	m.add("IdentityService/CanI", &row{asks: []ask{{who: alice, req: always(&borgrpc.CanIRequest{Verb: "up"})}}, open: map[string]string{"otherUser": "own"}})
 	own := map[string]string{"otherUser": "own", "otherMachine": "own"}
 	whoami := map[string]string{"otherUser": "own", "otherTask": "own"}
 	renew := func() proto.Message {
