@@ -32,10 +32,11 @@ var imports = map[string]struct {
 
 	"proto/borgpb":  {nil, []string{"google.golang.org/grpc"}},
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
-	"proto/door":    {[]string{"identity", "proto/borgpb"}, nil},
+	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb"}, nil},
 
 	"borgmaster/cell": {[]string{"mutant", "proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
-	"scheduler":       {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
+	// mutant: bugs that the simulator must find.
+	"scheduler": {[]string{"borgmaster/cell", "mutant", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
 	// What tasks will use of what they asked for; imports nobody, so that master and scheduler can share it.
 	"scheduler/reservation": {nil, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net"}},
 	// The process around the search: follows a master, answers Explain.
@@ -44,7 +45,7 @@ var imports = map[string]struct {
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster": {[]string{"identity", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
@@ -62,7 +63,7 @@ var imports = map[string]struct {
 	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
 
 	// The whole cell on one thread: every core, and what lies between them.
-	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "history", "proto/borgpb", "proto/borgrpc"},
+	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"google.golang.org/grpc", "net"}},
 
 	// What other cells have recorded, as objects of ours.

@@ -14,6 +14,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/identity"
+	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/door"
 )
@@ -25,6 +26,8 @@ type Gate struct {
 	FirstAdmin string
 	// Tells the numbers of replicas that were taken out; nil: none was.
 	Removed func(replica uint64) bool
+	// Whom it has believed; for a mutant alone.
+	believed map[identity.Name]int64
 }
 
 // Admins are the users who may change what belongs to the cell or to others: as
@@ -47,35 +50,29 @@ func (g *Gate) Admins(c *cell.Cell) []string {
 
 // Revoked says whether a certificate that a name was issued at that time is not
 // believed any more. A user is revoked by time, with the tokens that he had not
-// used; a replica, with its scheduler, when it is taken out of the cell; a task
-// when it is dead. A borglet's certificate is not renewed once its machine has left, and is good for
+// used; a replica, with its scheduler, when it is taken out of the cell; a task when
+// it died since. A borglet's certificate is not renewed once its machine has left, and is good for
 // nothing else.
 func (g *Gate) Revoked(c *cell.Cell, name identity.Name, issuedNs int64) bool {
+	if mutant.Planted(mutant.RevokedFromCache) {
+		if g.believed[name] == issuedNs {
+			return false
+		}
+		if g.believed == nil {
+			g.believed = map[identity.Name]int64{}
+		}
+		g.believed[name] = issuedNs
+	}
 	switch name.Role {
+	case identity.Task:
+		return ended(c, name, issuedNs)
 	case identity.Master, identity.Scheduler:
 		return g.Removed != nil && g.Removed(name.Replica())
 	case identity.Join:
 		name = name.Becomes()
-	case identity.Task:
-		return ended(c, name, issuedNs)
 	}
 	u := c.User(name.ID)
 	return name.Role == identity.User && u != nil && issuedNs <= u.RevokedWallNs()
-}
-
-// ended says whether a task died after that. This replica may be behind: a task
-// that it has not heard of, or knows as one that died before, may be alive.
-func ended(c *cell.Cell, task identity.Name, issuedNs int64) bool {
-	id, err := cell.ParseTaskID(task.ID)
-	if err != nil {
-		return true
-	}
-	j := c.Job(id.Job)
-	if j == nil {
-		return false
-	}
-	t := c.TaskProto(j, id.Index, false)
-	return t != nil && t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issuedNs
 }
 
 // revokeSlackNs is how far ahead of the elected master's clock certificates are
@@ -87,6 +84,9 @@ const revokeSlackNs = 500e6
 // he may not ask for it. Only the elected master, which knows the latest, may go
 // by it. Who asks is told by the connection, never by the op.
 func (g *Gate) Admit(c *cell.Cell, caller identity.Name, asked *borgpb.Op, wallNs int64) (*borgpb.Op, *borgpb.Refusal) {
+	if mutant.Planted(mutant.OwnerFromRequest) && asked.GetPrincipal().GetUser() != "" {
+		caller.ID = asked.Principal.User
+	}
 	if r := g.permit(c, caller, asked); r != nil {
 		return nil, r
 	}
@@ -121,6 +121,21 @@ func (m *Master) believes(ctx context.Context) error {
 	return nil
 }
 
+// ended says whether a task died after that. The copy that is asked may be behind: a
+// task that it has not heard of, or knows as one that died before, may be alive.
+func ended(c *cell.Cell, task identity.Name, issuedNs int64) bool {
+	id, err := cell.ParseTaskID(task.ID)
+	if err != nil {
+		return true
+	}
+	j := c.Job(id.Job)
+	if j == nil {
+		return false
+	}
+	t := c.TaskProto(j, id.Index, false)
+	return t != nil && t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issuedNs
+}
+
 func (m *Master) isAdmin(caller identity.Name) bool {
 	return caller.Role == identity.User && slices.Contains(m.admins(), caller.ID)
 }
@@ -130,9 +145,12 @@ func (m *Master) forAdmins(caller identity.Name) error {
 	if m.isAdmin(caller) {
 		return nil
 	}
-	why := ""
+	return status.Error(codes.PermissionDenied, m.needsAdmin(caller))
+}
+
+func (m *Master) needsAdmin(caller identity.Name) (why string) {
 	m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.needsAdmin(c, caller) })
-	return status.Error(codes.PermissionDenied, why)
+	return why
 }
 
 // needsAdmin says what is missing and who can help.
@@ -219,8 +237,7 @@ func (m *Master) canI(caller identity.Name, verb, object string) (why string, er
 	default:
 		return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(slices.Concat(ownVerbs, adminVerbs, readVerbs), ", "))
 	}
-	m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.needsAdmin(c, caller) })
-	return whose + why, nil
+	return whose + m.needsAdmin(caller), nil
 }
 
 // permitMaster says what a master may ask of the elected one in its own name:
@@ -243,8 +260,8 @@ func permitTask(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb.Refus
 	default:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "you are %s: a task may set its own note, and submit and end children of its job if that was granted; nothing else", caller.Words())
 	}
-	if c.Format() < cell.FormatTasks {
-		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and tasks may ask for something from format %d on", c.Format(), cell.FormatTasks)
+	if format := c.Format(); format < cell.FormatTasks {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and tasks may ask for something from format %d on", format, cell.FormatTasks)
 	}
 	return nil
 }

@@ -29,6 +29,9 @@ type identityAPI struct {
 // borglet gets its own machine, a user himself.
 func (a *identityAPI) Renew(ctx context.Context, req *borgrpc.RenewRequest) (*borgrpc.RenewResponse, error) {
 	who := door.Caller(ctx)
+	if door.Foreign(ctx) {
+		return nil, status.Errorf(codes.PermissionDenied, "the certificate of %s was issued by another authority, which renews it", who.Words())
+	}
 	// This replica may not have heard yet that the caller was revoked, or the
 	// machine removed.
 	if err := a.m.readIndex(ctx); err != nil {

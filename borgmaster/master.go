@@ -111,6 +111,10 @@ type Master struct {
 	followers, loading atomic.Int64
 	// Holds a token while a checkpoint is sent.
 	saving chan struct{}
+	// Holds a token for each audit that is read.
+	auditing chan struct{}
+	// Held while the authority is replaced by a later one.
+	authorityMu sync.Mutex
 	// Held while a secret is set.
 	sealing sync.Mutex
 	// Holds a token while the cell key is rotated.
@@ -120,10 +124,6 @@ type Master struct {
 		id   string
 		resp *borgrpc.RotateCellKeyResponse
 	}
-	// Holds a token for each audit that is read.
-	auditing chan struct{}
-	// Held while the authority is replaced by a later one.
-	authorityMu sync.Mutex
 	// Closed when Run ends, so that long streams end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -138,10 +138,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{
-		cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), rotating: make(chan struct{}, 1),
-		auditing: make(chan struct{}, maxAudits), stopping: make(chan struct{}),
-	}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
 	m.duty = newDutyLoop(m)
@@ -169,9 +166,9 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterReplicaServiceServer(s, &replicaAPI{m: m})
 	borgrpc.RegisterCheckpointServiceServer(s, &checkpointAPI{m: m})
 	borgrpc.RegisterIdentityServiceServer(s, &identityAPI{m: m})
-	borgrpc.RegisterSecretServiceServer(s, &secretAPI{m: m})
 	borgrpc.RegisterAuthorityServiceServer(s, &authorityAPI{m: m})
 	borgrpc.RegisterAuditServiceServer(s, &auditAPI{m: m})
+	borgrpc.RegisterSecretServiceServer(s, &secretAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams

@@ -48,7 +48,7 @@ func (m *Master) forOwner(caller identity.Name, user string) error {
 	if m.isAdmin(caller) {
 		return nil
 	}
-	return status.Errorf(codes.PermissionDenied, "the secrets of user %q are for that user and for admins: %s", user, door.Reason(m.forAdmins(caller)))
+	return status.Errorf(codes.PermissionDenied, "the secrets of user %q are for that user and for admins: %s", user, m.needsAdmin(caller))
 }
 
 func (a *secretAPI) SetSecret(ctx context.Context, req *borgrpc.SetSecretRequest) (*borgrpc.SetSecretResponse, error) {

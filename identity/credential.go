@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
@@ -18,10 +19,16 @@ import (
 type Credential struct {
 	Name  Name
 	Trust *Trust
-	key   ed25519.PrivateKey
+	key   crypto.Signer
 	leaf  *x509.Certificate
 	tls   tls.Certificate
+	// What another authority issued, with what leads up to it: tls.Certificate. Who
+	// one is then is for the masters to say; Name is what they said.
+	foreign bool
 }
+
+// Foreign says that another authority issued it, which renews it too.
+func (c *Credential) Foreign() bool { return c.foreign }
 
 // NewCredential puts together a key and what an authority issued for it.
 func NewCredential(key ed25519.PrivateKey, issued *Issued) (*Credential, error) {
@@ -81,6 +88,9 @@ func (c *Credential) Fingerprint() []byte { return Fingerprint(c.leaf.Raw) }
 
 // Encode writes the credential down, with its key.
 func (c *Credential) Encode() ([]byte, error) {
+	if c.foreign {
+		return c.encodeForeign()
+	}
 	return encodePEM(c.key, append([]*x509.Certificate{c.leaf}, c.Trust.roots...)...)
 }
 
@@ -99,6 +109,9 @@ func (c *Credential) Parts() (key, cert, authorities []byte, err error) {
 
 // DecodeCredential reads what Encode wrote.
 func DecodeCredential(data []byte) (*Credential, error) {
+	if isForeign(data) {
+		return decodeForeign(data)
+	}
 	key, certs, err := decodePEM(data)
 	if err != nil {
 		return nil, err

@@ -142,8 +142,8 @@ type caller interface {
 // member of whom this replica has not heard.
 func (t *grpcTransport) admit(ctx context.Context, c caller) error {
 	from, to, cellID := c.GetFrom(), c.GetTo(), c.GetCellId()
-	if who := door.Caller(ctx); who.Replica() != from {
-		return status.Errorf(codes.PermissionDenied, "%s speaks as replica %d", who.Words(), from)
+	if err := SpeaksAs(door.Caller(ctx), from); err != nil {
+		return err
 	}
 	if cellID != t.identity.GetCellId() {
 		return status.Errorf(codes.InvalidArgument, "replica %d of cell id %s speaks to replica %d of cell %s (id %s): an address is wrong", from, cellID, t.identity.GetReplica(), t.identity.GetCellName(), t.identity.GetCellId())
@@ -158,6 +158,14 @@ func (t *grpcTransport) admit(ctx context.Context, c caller) error {
 		return err
 	}
 	t.in.Seen(from, c.GetIncarnation())
+	return nil
+}
+
+// SpeaksAs refuses what comes from a replica and was sent by somebody else.
+func SpeaksAs(who identity.Name, replica uint64) error {
+	if who.Replica() != replica {
+		return status.Errorf(codes.PermissionDenied, "%s speaks as replica %d", who.Words(), replica)
+	}
 	return nil
 }
 

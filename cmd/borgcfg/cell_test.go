@@ -31,6 +31,7 @@ import (
 type testCell struct {
 	id    string
 	ca    *identity.Authority
+	corp  *corp
 	addrs []string
 	group *memlog.Group
 	stop  func()
@@ -55,6 +56,13 @@ func (c *testCell) start(replicas int, id string) error {
 	c.id = id
 	var err error
 	if c.ca, err = identity.NewAuthority("test", time.Now(), rand.Reader); err != nil {
+		return err
+	}
+	if c.corp, err = newCorp(); err != nil {
+		return err
+	}
+	foreign, err := c.corp.trust()
+	if err != nil {
 		return err
 	}
 	sockets, err := os.MkdirTemp("", "borgcfg")
@@ -94,6 +102,7 @@ func (c *testCell) start(replicas int, id string) error {
 			cancel()
 			return err
 		}
+		self.Foreign = foreign
 		scheduler, err := c.source(identity.Scheduler, strconv.Itoa(i+1))
 		if err != nil {
 			cancel()

@@ -45,6 +45,7 @@ func serveCommand() *ucli.Command {
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
+			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
 		), rescheduleFlags()...),
 		Before: cli.ApplyConfig,
@@ -141,6 +142,9 @@ func (s *server) identify() error {
 	s.source, err = s.authority.Source(identity.Name{Cell: id.CellName, Role: identity.Master, ID: strconv.FormatUint(id.Replica, 10)}, time.Now(), identity.Life)
 	if err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)
+	}
+	if s.source.Foreign, err = readTrust(s.flags.String("trust"), id.CellName); err != nil {
+		return err
 	}
 	s.logger = s.base.With("cell", id.CellName, "replica", id.Replica)
 	if len(s.keys.IDs()) == 0 {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 
@@ -24,7 +25,14 @@ type client struct {
 	asked history.Record
 	// Index of the replica that answered last.
 	current int
-	first   []*borgpb.Op
+	// What is asked before anything is drawn.
+	first []*borgpb.Op
+	// Since when it has the certificate that it shows, and how often that was
+	// refused as revoked.
+	issuedNs int64
+	turned   int
+	// It has nothing to ask for.
+	idle bool
 }
 
 // Times of the client library: the next replica is asked after nextTryNs, and
@@ -40,13 +48,8 @@ const (
 const operatorClient = -1
 
 func newClient(w *World, i int) *client {
-	c := &client{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("client ", i))}
+	c := &client{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("client ", i)), issuedNs: clock{}.wallNs(0)}
 	c.current = c.rand.IntN(replicas)
-	if i == operatorClient {
-		for _, m := range w.machines {
-			c.first = append(c.first, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.name, Spec: m.spec()}}})
-		}
-	}
 	return c
 }
 
@@ -62,9 +65,18 @@ func (c *client) start() {
 // before the read must show in it.
 func (c *client) look() {
 	r, acked, shown := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c)
+	from, askedNs := c.caller(), c.w.now
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
+			if r.master.enter("/borgrpc.MasterService/GetJob", from) != nil {
+				return
+			}
 			r.read(func() {
+				// By now it may know that the caller was revoked.
+				if r.master.believes(from) != nil {
+					return
+				}
+				c.w.truth.showed(from, askedNs)
 				c.w.truth.read(r, acked)
 				shown(r)
 			})
@@ -75,15 +87,15 @@ func (c *client) look() {
 
 // next begins another mutation, unless the time for them is over.
 func (c *client) next() {
-	if c.ended() {
+	if c.idle = c.ended(); c.idle {
 		return
 	}
 	op := c.draw()
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
-	op.Principal = &borgpb.Principal{User: c.user(), Role: borgpb.Role_ROLE_USER}
 	c.op = op
+	c.w.truth.asked[op.RequestId] = asking{caller: c.caller(), atNs: c.w.now}
 	c.asked, _ = history.Asked(c.i, c.w.now-second, op)
 	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
 	c.try(0)
@@ -96,12 +108,19 @@ func (c *client) name() string {
 	return fmt.Sprintf("c%02d", c.i)
 }
 
-func (c *client) user() string { return fmt.Sprintf("u%d", max(c.i, 0)%3) }
+func (c *client) user() string {
+	if c.i == operatorClient {
+		return operatorUser
+	}
+	return userOf(c.i)
+}
+
+func userOf(client int) string { return fmt.Sprintf("u%d", client%3) }
 
 // try asks one replica after another, at the pace of the client library
 // (borgmaster/client), which also goes on to listen to the one before.
 func (c *client) try(n int) {
-	op, r := c.op, c.w.replicas[(c.current+n)%replicas]
+	op, r, from := c.op, c.w.replicas[(c.current+n)%replicas], c.caller()
 	if n > 0 {
 		c.w.mark("client tries again")
 	}
@@ -111,6 +130,10 @@ func (c *client) try(n int) {
 			return
 		}
 		asked.ended = true
+		if errors.Is(err, errRevoked) {
+			c.turnedAway(r)
+			return
+		}
 		if err == nil {
 			c.current = int(r.id) - 1
 			c.answered(res)
@@ -126,7 +149,7 @@ func (c *client) try(n int) {
 	each := min(nextTryNs<<min(n/replicas, 10), tryTimeoutNs)
 	c.w.after(each, func() { end(nil, errTimeout) })
 	asked = c.w.ask(clientEnd(c.i), r, func() {
-		r.master.mutate(op, false, c.w.now+each, func(res *borgpb.Result, err error) {
+		r.master.mutate(from, op, false, c.w.now+each, func(res *borgpb.Result, err error) {
 			c.w.carry(replicaEnd(r.id), clientEnd(c.i), func() { end(res, err) })
 		})
 	}, func() { end(nil, errBroken) })
@@ -138,7 +161,11 @@ func (c *client) answered(res *borgpb.Result) {
 		c.w.mark("retry answered from memory")
 	}
 	c.w.truth.answered(c.op, res)
+	c.w.truth.allowed(c.op, res)
 	c.w.heard(c, res)
+	if c.i == operatorClient {
+		c.w.operator.answered(c.op, res)
+	}
 	c.op = nil
 	think := c.w.swarm.thinkNs
 	if c.w.behind() {
@@ -181,6 +208,12 @@ func opName(op *borgpb.Op) string {
 		return "kill alloc set " + o.KillAllocSet.User + "/" + o.KillAllocSet.Name
 	case *borgpb.Op_AddMachine:
 		return "add " + o.AddMachine.Name
+	case *borgpb.Op_SetMachine:
+		return "set " + o.SetMachine.Name
+	case *borgpb.Op_Grant:
+		return "grant " + o.Grant.User + " " + o.Grant.Capability
+	case *borgpb.Op_Revoke:
+		return "revoke " + o.Revoke.User
 	}
 	return "something"
 }
@@ -202,6 +235,12 @@ func (c *client) draw() *borgpb.Op {
 	if c.w.sleepy() && r.IntN(2) == 0 {
 		return c.submit(fmt.Sprintf("s%d", c.made), c.shortSpec())
 	}
+	if chance(r, c.w.swarm.trespassPermille) {
+		return c.trespass()
+	}
+	if c.user() == adminUser && r.IntN(100) < 9 {
+		return c.drain()
+	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
 	case n < 45:
@@ -221,9 +260,17 @@ func (c *client) draw() *borgpb.Op {
 	case n < 97:
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: allocSetName}}}
 	default:
-		m := c.w.machines[r.IntN(min(2, len(c.w.machines)))]
-		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: m.name, Drain: r.IntN(2) == 0}}}
+		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: 1}}}
 	}
+}
+
+// drain empties a machine, or lets it be filled again.
+func (c *client) drain() *borgpb.Op {
+	m := c.w.machines[c.rand.IntN(min(2, len(c.w.machines)))]
+	if c.w.swarm.rich && c.rand.IntN(3) > 0 {
+		return c.taint(m)
+	}
+	return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: m.name, Drain: c.rand.IntN(2) == 0}}}
 }
 
 // allocSetName is the one alloc set of each user.
@@ -298,7 +345,47 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 	if r.IntN(8) == 0 {
 		spec.AllocSet = c.user() + "/" + allocSetName
 	}
+	if c.w.swarm.rich {
+		c.enrich(spec)
+	}
 	return spec
+}
+
+// enrich makes a job ask for a device, or tolerate a taint.
+func (c *client) enrich(spec *borgpb.JobSpec) {
+	r, res := c.rand, spec.Task.Resources
+	switch r.IntN(8) {
+	case 0:
+		res.Devices = map[string]int64{deviceName: 1 + r.Int64N(2)}
+	case 1, 2, 3:
+		res.DeviceMilli = map[string]int64{deviceName: 200 + 100*r.Int64N(7)}
+	}
+	if r.IntN(3) == 0 {
+		spec.Task.Tolerations = []*borgpb.Toleration{{Key: taintKey, ForgivenessNs: r.Int64N(2) * between(r, second, 3*second)}}
+	}
+}
+
+// The one kind of device, of which every second machine has some, and the one
+// taint.
+const (
+	deviceName = "gpu"
+	taintKey   = "odd"
+)
+
+// taint gives a machine the taint in one of its kinds, or takes it away.
+func (c *client) taint(m *machine) *borgpb.Op {
+	if c.w.swarm.tight {
+		// Nothing has to find a place in the end, so any machine will do.
+		m = c.w.machines[c.rand.IntN(len(c.w.machines))]
+	}
+	set := &borgpb.SetMachine{Name: m.name}
+	switch kind := c.rand.IntN(5); kind {
+	case 0, 1:
+		set.RemoveTaints = []string{taintKey}
+	default:
+		set.SetTaints = []*borgpb.Taint{{Key: taintKey, Evict: kind == 2, PreferNot: kind == 3}}
+	}
+	return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}
 }
 
 // shortSpec is of a few small tasks that end well soon.
@@ -341,5 +428,9 @@ func (c *client) lasting() *borgpb.Op {
 	return c.submit("on-"+m.name, spec)
 }
 
-// pinned tells whether the tasks of a job may have to wait for one machine.
-func pinned(j *cell.Job) bool { return len(j.Spec().GetTask().GetConstraints()) > 0 }
+// pinned tells whether the tasks of a job may have to wait for one machine, or
+// for devices.
+func pinned(j *cell.Job) bool {
+	t := j.Spec().GetTask()
+	return len(t.GetConstraints())+len(t.GetResources().GetDevices())+len(t.GetResources().GetDeviceMilli()) > 0
+}

@@ -43,6 +43,8 @@ type swarm struct {
 	lasting bool
 	// Not everything fits.
 	tight bool
+	// Jobs ask for devices, machines get taints and lose them.
+	rich bool
 	// Between two faults that are aimed at whoever is elected, and when they
 	// begin; 0: none.
 	electedNs, electedFromNs int64
@@ -59,6 +61,11 @@ type swarm struct {
 	cutStopped bool
 	// Points at which aimed crashes strike; nil: any.
 	points []string
+	// How often a client asks for what he may not.
+	trespassPermille int
+	// When the certificates of a user are revoked, about, and how often somebody
+	// forges messages of raft; 0: never.
+	revokeNs, forgeNs int64
 }
 
 type faultKind int
@@ -144,6 +151,14 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	if full {
 		s.tight, s.machineMilli, s.jobs = true, 400, 10
+	}
+	s.rich = r.IntN(2) == 0
+	s.trespassPermille = 30
+	if r.IntN(3) == 0 {
+		s.revokeNs = between(r, 2*second, 8*second)
+	}
+	if r.IntN(4) == 0 {
+		s.forgeNs = between(r, 200*millisecond, second)
 	}
 	return s
 }
@@ -406,7 +421,7 @@ func (w *World) ends() (all []int) {
 	for _, m := range w.machines {
 		all = append(all, machineEnd(m.i))
 	}
-	for _, c := range append(w.clients, w.operator) {
+	for _, c := range append(w.clients, w.operator.client) {
 		all = append(all, clientEnd(c.i))
 	}
 	return all

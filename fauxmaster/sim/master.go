@@ -42,10 +42,11 @@ type masterSide struct {
 	scheduler *schedulerProcess
 	// Run when another replica is elected, or this one.
 	onChange []func()
+	gate     *borgmaster.Gate
 }
 
 func newMasterSide(r *replicaNode) *masterSide {
-	m := &masterSide{r: r, duties: duty.New()}
+	m := &masterSide{r: r, duties: duty.New(), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
 	m.station = linkshard.NewStation(linkshard.Config{
 		Core:     linkshard.CoreConfig{Replica: r.id},
 		Format:   r.cell.BuildFormat(),
@@ -147,7 +148,11 @@ func (m *masterSide) dutyTick() {
 	m.r.after(dutyTickNs, func() {
 		m.follow()
 		if m.dutyTerm != 0 {
-			m.step(duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: memberIDs()})
+			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: memberIDs()}
+			if m.r.cell.NumAdmins() == 0 {
+				ticked.FirstAdmin = m.gate.FirstAdmin
+			}
+			m.step(ticked)
 		}
 		m.dutyTick()
 	})
@@ -344,12 +349,18 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 
 // mutate is the door for clients, and does what borgmaster's does: the elected
 // replica proposes, another one forwards, and while nobody is elected it waits a
-// little. Nobody waits for the answer any more at the deadline.
-func (m *masterSide) mutate(op *borgpb.Op, forwarded bool, deadlineNs int64, done func(*borgpb.Result, error)) {
+// little. Nobody waits for the answer any more at the deadline. A replica that
+// passes a mutation on says whose it is, and since when that one has his
+// certificate.
+func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadlineNs int64, done func(*borgpb.Result, error)) {
+	if err := m.enter("/borgrpc.MasterService/Mutate", from); err != nil {
+		done(nil, err)
+		return
+	}
 	beganNs := m.r.monoNs()
 	var try func()
 	end := func(res *borgpb.Result, err error) {
-		if err == nil || errors.Is(err, borgmaster.ErrOverloaded) || m.r.monoNs()-beganNs >= electionWaitNs {
+		if err == nil || errors.Is(err, borgmaster.ErrOverloaded) || errors.Is(err, errRevoked) || m.r.monoNs()-beganNs >= electionWaitNs {
 			done(res, err)
 			return
 		}
@@ -370,13 +381,13 @@ func (m *masterSide) mutate(op *borgpb.Op, forwarded bool, deadlineNs int64, don
 		s := m.r.core.State()
 		switch {
 		case s.Settled:
-			m.r.propose(op, deadlineNs, end)
+			m.admit(from, op, deadlineNs, end)
 		case forwarded:
 			done(nil, borgmaster.ErrNotElected)
 		case s.Elected == 0 || s.Elected == m.r.id:
 			end(nil, borgmaster.ErrNotElected)
 		default:
-			m.forward(s.Elected, op, deadlineNs, end)
+			m.forward(s.Elected, from, op, deadlineNs, end)
 		}
 	}
 	try()
@@ -384,7 +395,7 @@ func (m *masterSide) mutate(op *borgpb.Op, forwarded bool, deadlineNs int64, don
 
 // forward passes a mutation on, and gives it up when somebody else is elected:
 // that replica may be one that hangs.
-func (m *masterSide) forward(elected uint64, op *borgpb.Op, deadlineNs int64, done func(*borgpb.Result, error)) {
+func (m *masterSide) forward(elected uint64, from caller, op *borgpb.Op, deadlineNs int64, done func(*borgpb.Result, error)) {
 	r, to, life := m.r, m.r.w.replicas[elected-1], m.r.life
 	var asked *call
 	end := func(res *borgpb.Result, err error) {
@@ -405,7 +416,7 @@ func (m *masterSide) forward(elected uint64, op *borgpb.Op, deadlineNs int64, do
 	}
 	m.onChange = append(m.onChange, watch)
 	asked = r.w.ask(replicaEnd(r.id), to, func() {
-		to.master.mutate(op, true, deadlineNs, func(res *borgpb.Result, err error) {
+		to.master.mutate(from, op, true, deadlineNs, func(res *borgpb.Result, err error) {
 			r.w.carry(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(res, err) }) })
 		})
 	}, func() { r.enter(life, func() { end(nil, errBroken) }) })

@@ -12,6 +12,7 @@ import (
 	"borg/borgmaster/cell"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
+	"borg/identity"
 	"borg/proto/borgpb"
 )
 
@@ -411,6 +412,7 @@ func (r *replicaNode) handOut(out replica.Effects, in *checkpoint.Incoming) {
 }
 
 func (r *replicaNode) stateChanged(s replica.CoreState) {
+	r.w.truth.follows(r.id, s)
 	wasLeading, wasTerm := r.leading, r.term
 	r.leading, r.term = s.Leading, s.Term
 	if wasLeading && (!s.Leading || s.Term != wasTerm) {
@@ -643,6 +645,9 @@ func (r *replicaNode) sendRaft(m *raftpb.Message) {
 	m = proto.CloneOf(m)
 	r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
 		to.arrive(func() {
+			if !to.hears(identity.Name{Cell: cellName, Role: identity.Master, ID: fmt.Sprint(r.id)}, m) {
+				return
+			}
 			r.w.say("raft %d>%d %v term %d index %d", m.GetFrom(), m.GetTo(), m.GetType(), m.GetTerm(), m.GetIndex())
 			to.turn(replica.Receive{Message: m})
 		})

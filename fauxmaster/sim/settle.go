@@ -57,7 +57,7 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("replica %d is at index %d of %d", x.id, i, w.truth.index)
 		}
 	}
-	for _, c := range append(w.clients, w.operator) {
+	for _, c := range append(w.clients, w.operator.client) {
 		if c.op != nil || !c.ended() {
 			return fmt.Sprintf("client %s is not answered", c.name())
 		}

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"borg/borgmaster/replica"
+	"borg/identity"
 	"borg/proto/borgpb"
 )
 
@@ -32,6 +34,26 @@ func TestSeeds(t *testing.T) {
 		"checkpoint installed", "stale fence refused", "retry answered from memory", "borglet took over copies",
 		"replica ended for its disk", "task in an alloc", "digest logged",
 	} {
+		if marks[name] == 0 {
+			t.Errorf("no seed came to: %s", name)
+		}
+	}
+}
+
+// TestStrangers: who asks for what is not his is refused, and all that is there to
+// be refused comes.
+func TestStrangers(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 2; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 6 * second, Aim: "strangers"})
+		if r.Violation != nil {
+			t.Errorf("seed %d: %v", seed, r.Violation)
+		}
+		for name, n := range r.Marks {
+			marks[name] += n
+		}
+	}
+	for _, name := range []string{"trespass refused", "revoked caller refused", "logged in again", "forged message refused"} {
 		if marks[name] == 0 {
 			t.Errorf("no seed came to: %s", name)
 		}
@@ -140,16 +162,28 @@ func TestCheckers(t *testing.T) {
 		return w
 	}
 	for want, breakIt := range map[string]func(w *World){
-		"S1": func(w *World) { w.truth.elected(1, 7); w.truth.elected(2, 7) },
-		"S4": func(w *World) { w.truth.answered(addMachine("x"), done(9)) },
+		"S1":  func(w *World) { w.truth.elected(1, 7); w.truth.elected(2, 7) },
+		"S1 ": func(w *World) { w.truth.elected(1, 7); w.truth.follows(3, replica.CoreState{Elected: 2, Term: 7}) },
+		"S4":  func(w *World) { w.truth.answered(addMachine("x"), done(9)) },
 		"S5": func(w *World) {
 			r := &replicaNode{w: w, cell: w.truth.cell}
 			w.truth.read(r, 5)
 		},
+		"S21": func(w *World) {
+			w.truth.asked["x"] = asking{caller: caller{name: identity.Name{Role: identity.User, ID: "u1"}}}
+			op := addMachine("x")
+			op.Principal = &borgpb.Principal{User: "u1", Role: borgpb.Role_ROLE_USER}
+			w.truth.owned(op, []string{"u0"})
+		},
+		"S21 ": func(w *World) {
+			u2 := caller{name: identity.Name{Role: identity.User, ID: "u2"}, issuedNs: 3}
+			w.truth.revoked["u2"] = revocation{atNs: 10, wallNs: 3}
+			w.truth.showed(u2, 11)
+		},
 	} {
 		w := fresh()
 		breakIt(w)
-		if w.failure == nil || !strings.Contains(w.failure.Error(), want+":") {
+		if w.failure == nil || !strings.Contains(w.failure.Error(), strings.TrimSpace(want)+":") {
 			t.Errorf("%s is broken and the run says %v", want, w.failure)
 		}
 	}

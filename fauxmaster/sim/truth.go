@@ -44,6 +44,9 @@ type truth struct {
 	started int
 	// How often each task of a batch job has failed.
 	failed map[[2]any]int
+	// Who made each request, and the users whose certificates were revoked.
+	asked   map[string]asking
+	revoked map[string]revocation
 	rules
 }
 
@@ -62,6 +65,7 @@ func newTruth(w *World) *truth {
 	return &truth{
 		w: w, cell: cell.New(cellID, 1), entries: map[uint64]committed{}, leaders: map[uint64]uint64{},
 		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
+		asked: map[string]asking{}, revoked: map[string]revocation{},
 	}
 }
 
@@ -105,18 +109,20 @@ func (t *truth) loaded(id uint64, c *cell.Cell) {
 
 // first takes in an entry that nobody has applied before.
 func (t *truth) first(e borgmaster.CommittedEntry) {
+	admins := t.admins()
 	results, events := t.cell.Apply(e.Index, e.Term, e.Data)
 	t.cell.Flush(nil)
 	t.index = e.Index
 	t.entries[e.Index] = committed{e.Term, hashOf(e.Data), t.cell.Digest()}
 	t.w.say("entry %d of term %d is applied: %d ops, %d events", e.Index, e.Term, len(results), len(events))
-	t.countDone(e, results)
+	t.countDone(e, results, append(admins, t.admins()...))
 	for i := range events {
 		t.event(&events[i])
 		if e := &events[i]; e.Kind == borgpb.EventKind_EVENT_KIND_EVICT && e.Cause == borgpb.StopCause_STOP_CAUSE_MOVE {
 			t.moved(e, events[i+1:])
 		}
 	}
+	t.suits(e, events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {
 			t.w.fail("the cell at index %d: %v", e.Index, err)
@@ -132,7 +138,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 }
 
 // countDone: S4, a mutation is done once.
-func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result) {
+func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result, admins []string) {
 	entry := new(borgpb.Entry)
 	if proto.Unmarshal(e.Data, entry) != nil {
 		t.w.fail("entry %d cannot be read", e.Index)
@@ -145,6 +151,7 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result)
 		if op.RequestId == "" || results[i].GetRefusal() != nil || results[i].GetRepeated() {
 			continue
 		}
+		t.owned(op, admins)
 		d := t.done[op.RequestId]
 		d.times++
 		d.index = e.Index
@@ -220,6 +227,8 @@ func (t *truth) event(e *cell.Event) {
 		t.w.mark("task preempted")
 	case borgpb.StopCause_STOP_CAUSE_DRAIN:
 		t.w.mark("task drained")
+	case borgpb.StopCause_STOP_CAUSE_TAINT:
+		t.w.mark("taint evicts")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
+	"borg/mutant"
 )
 
 // access is which roles may make which call, of all services of a cell. What has
@@ -76,6 +77,9 @@ func Access() map[string][]identity.Role { return maps.Clone(access) }
 
 // Allowed says whether somebody's role may make a call, and if not, whose may.
 func Allowed(method string, caller identity.Name) error {
+	if mutant.Planted(mutant.RaftForAll) && strings.HasPrefix(method, "/borgrpc.RaftService/") {
+		return nil
+	}
 	roles := access[method]
 	if slices.Contains(roles, caller.Role) {
 		return nil

@@ -66,19 +66,19 @@ func newRealCell(t *testing.T) *realCell {
 	if rc.replica, err = replica.Open(replica.Config{Identity: own, Store: checkpoint.Config{Dir: filepath.Join(dir, "1")}}); err != nil {
 		t.Fatal(err)
 	}
-	key, err := cellkey.NewKey()
-	if err != nil {
-		t.Fatal(err)
-	}
 	socket := filepath.Join(dir, "s")
 	trail, err := audit.Open(audit.Config{Dir: t.TempDir(), Replica: 1})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { trail.Close() })
+	key, err := cellkey.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
 	m, err := borgmaster.New(borgmaster.Config{
-		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, Identity: own, Authority: ca, FirstAdmin: "root", Keys: cellkey.NewRing(nil, key),
-		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Audit: trail,
+		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, Identity: own, Authority: ca, FirstAdmin: "root",
+		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Audit: trail, Keys: cellkey.NewRing(nil, key),
 		PollPeriod: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

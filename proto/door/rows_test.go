@@ -47,8 +47,6 @@ type matrix struct {
 	rows map[string]*row
 	// The last moment at which a certificate of a user was issued that is revoked.
 	revokedAt time.Time
-	// A task that is dead, and the certificate that it had.
-	dead *identity.Credential
 	// Authorities of others: of a cell of the same name, and of another cell.
 	otherCA, otherCell *identity.Authority
 }
@@ -56,6 +54,7 @@ type matrix struct {
 var (
 	alice = name(identity.User, "alice")
 	root  = name(identity.User, "root")
+	task  = name(identity.Task, "alice/web/0")
 )
 
 // someone is anybody of a role. He has nothing to do with what is asked for.
@@ -71,6 +70,8 @@ func newMatrix(t *testing.T) *matrix {
 	m.addMachine("m2")
 	web := m.runs("alice", "web", "m1")
 	m.runs("bob", "db", "m2")
+	m.must("alice", m.submit("alice", "gone", "nowhere"))
+	m.must("alice", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "gone"}}})
 	for _, user := range []string{"alice", "root"} {
 		m.must("root", &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: user, CertificatesWallNs: m.revokedAt.UnixNano()}}})
 	}
@@ -85,15 +86,12 @@ func newMatrix(t *testing.T) *matrix {
 	if err := m.replica.RemoveMember(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
-	m.runs("alice", "gone", "m1")
-	m.dead = m.certifyAt(ca, name(identity.Task, "alice/gone/0"), time.Now().Add(-time.Minute))
-	m.must("alice", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "gone"}}})
 	m.rows = map[string]*row{}
 	m.masterRows(web)
-	m.secretRows(web)
 	m.memberRows()
 	m.auditRows()
-	m.identityRows()
+	m.identityRows(web)
+	m.secretRows()
 	m.programRows(m1, web)
 	return m
 }
@@ -114,47 +112,30 @@ func look(req proto.Message) *row {
 	return &row{asks: []ask{{who: alice, req: always(req)}}, open: map[string]string{"otherUser": "look"}}
 }
 
-// task is how the task of alice makes a call.
-func (m *matrix) task(req func() proto.Message) ask {
-	return ask{who: someone(identity.Task), req: req, before: &ask{who: m.dead.Name, credential: m.dead, req: req}}
+// ofTask is what the task alice/web/0 asks. What it had before is the certificate
+// of a task that has died since.
+func (m *matrix) ofTask(req func() proto.Message) ask {
+	gone := name(identity.Task, "alice/gone/0")
+	return ask{who: task, req: req, before: &ask{who: gone, req: req, credential: m.certifyAt(ca, gone, m.revokedAt)}}
 }
 
-// tasksLook is look for tasks too; open is what another user's task gets.
-func (m *matrix) tasksLook(req proto.Message, open string) *row {
+// tasksToo is the row of a call with which users look at everything and tasks at
+// what word says.
+func (m *matrix) tasksToo(req proto.Message, word string) *row {
 	r := look(req)
-	r.asks = append(r.asks, m.task(always(req)))
-	r.open["otherTask"] = open
-	return r
-}
-
-// secretRows are those of SecretService, and where secrets go.
-func (m *matrix) secretRows(web *borgrpc.CopyID) {
-	m.add("SecretService/SetSecret", &row{asks: []ask{{who: alice, req: func() proto.Message {
-		m.made++
-		return &borgrpc.SetSecretRequest{RequestId: fmt.Sprint("secret-", m.made), RequestWallNs: time.Now().UnixNano(), User: "alice", Name: "db", Value: []byte("x")}
-	}}}})
-	m.add("SecretService/ListSecrets", &row{asks: []ask{{who: alice, req: always(&borgrpc.ListSecretsRequest{User: "alice"})}}})
-	// Replica 2 does not run, and must have the new key first.
-	m.add("SecretService/RotateCellKey", &row{asks: []ask{{who: root, req: always(&borgrpc.RotateCellKeyRequest{}), hears: codes.FailedPrecondition}}})
-	m.add("SecretService/ChangeCellKeys", &row{asks: []ask{{
-		who: name(identity.Master, "2"), req: always(&borgrpc.ChangeCellKeysRequest{}),
-		before: &ask{who: name(identity.Master, "3"), req: always(&borgrpc.ChangeCellKeysRequest{})},
-	}}})
-	certify := func() proto.Message {
-		public, _ := newKey(m.t)
-		return &borgrpc.CertifyTaskRequest{Copy: web, PublicKey: public}
+	r.asks = append(r.asks, m.ofTask(always(req)))
+	if word != "" {
+		r.open["otherTask"] = word
 	}
-	m.add("IdentityService/CertifyTask", &row{asks: []ask{{
-		who: name(identity.Borglet, "m1"), req: certify, before: &ask{who: name(identity.Borglet, "m3"), req: certify},
-	}}})
+	return r
 }
 
 // masterRows are those of MasterService.
 func (m *matrix) masterRows(web *borgrpc.CopyID) {
-	m.add("MasterService/GetCell", m.tasksLook(&borgrpc.GetCellRequest{}, "look"))
-	m.add("MasterService/GetJob", m.tasksLook(&borgrpc.GetJobRequest{User: "alice", Name: "web"}, ""))
+	m.add("MasterService/GetCell", m.tasksToo(&borgrpc.GetCellRequest{}, "look"))
+	m.add("MasterService/GetJob", m.tasksToo(&borgrpc.GetJobRequest{User: "alice", Name: "web"}, ""))
 	m.add("MasterService/ListJobs", look(&borgrpc.ListJobsRequest{User: "alice"}))
-	m.add("MasterService/ListTasks", m.tasksLook(&borgrpc.ListTasksRequest{User: "alice", Name: "web"}, "look"))
+	m.add("MasterService/ListTasks", m.tasksToo(&borgrpc.ListTasksRequest{User: "alice", Name: "web"}, "look"))
 	m.add("MasterService/ListAllocs", look(&borgrpc.ListAllocsRequest{User: "alice"}))
 	m.add("MasterService/ListMachines", look(&borgrpc.ListMachinesRequest{}))
 	m.add("MasterService/Why", look(&borgrpc.WhyRequest{User: "alice", Name: "web"}))
@@ -163,7 +144,7 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 
 	// A user's mutation of what is his, and the one that a master makes in its own
 	// name: it has seen a token.
-	m.must("alice", m.submit("alice", "old", "m1"))
+	m.must("alice", m.submit("alice", "old", "nowhere"))
 	token := m.invite("user/dave")
 	useToken := func() proto.Message {
 		return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: token.Fingerprint(), Name: "user/dave"}}})}
@@ -173,8 +154,9 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 			return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "old"}}})}
 		}},
 		{who: name(identity.Master, "2"), req: useToken, before: &ask{who: name(identity.Master, "3"), req: useToken}},
-		m.task(func() proto.Message {
-			return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: &borgpb.SetTaskNote{User: "alice", Job: "web", Attempt: 1, Text: "well"}}})}
+		m.ofTask(func() proto.Message {
+			note := &borgpb.SetTaskNote{User: "alice", Job: "web", Attempt: web.Attempt, Text: "at work"}
+			return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: note}})}
 		}),
 	}})
 	m4 := m.startMachine("m4")
@@ -207,11 +189,25 @@ func (m *matrix) auditRows() {
 	m.add("AuthorityService/DropAuthorities", &row{asks: []ask{{who: root, req: always(&borgrpc.DropAuthoritiesRequest{})}}})
 }
 
+// secretRows are those of SecretService.
+func (m *matrix) secretRows() {
+	set := func() proto.Message {
+		return &borgrpc.SetSecretRequest{RequestId: fmt.Sprint("secret-", time.Now().UnixNano()), RequestWallNs: time.Now().UnixNano(), User: "alice", Name: "db", Value: []byte("x")}
+	}
+	m.add("SecretService/SetSecret", &row{asks: []ask{{who: alice, req: set}}})
+	m.add("SecretService/ListSecrets", &row{asks: []ask{{who: alice, req: always(&borgrpc.ListSecretsRequest{User: "alice"})}}})
+	// Replica 2 does not run, so it cannot take the new key.
+	m.add("SecretService/RotateCellKey", &row{asks: []ask{{who: root, req: always(&borgrpc.RotateCellKeyRequest{RequestId: "rotate"}), hears: codes.FailedPrecondition}}})
+	m.add("SecretService/ChangeCellKeys", &row{asks: []ask{{
+		who: name(identity.Master, "2"), req: always(&borgrpc.ChangeCellKeysRequest{}),
+		before: &ask{who: name(identity.Master, "3"), req: always(&borgrpc.ChangeCellKeysRequest{})},
+	}}})
+}
+
 // identityRows are those of IdentityService.
-func (m *matrix) identityRows() {
+func (m *matrix) identityRows(web *borgrpc.CopyID) {
 	m.add("IdentityService/CanI", &row{asks: []ask{{who: alice, req: always(&borgrpc.CanIRequest{Verb: "up"})}}, open: map[string]string{"otherUser": "own"}})
 	own := map[string]string{"otherUser": "own", "otherMachine": "own"}
-	whoami := map[string]string{"otherUser": "own", "otherTask": "own"}
 	renew := func() proto.Message {
 		public, _ := newKey(m.t)
 		return &borgrpc.RenewRequest{PublicKey: public}
@@ -221,9 +217,14 @@ func (m *matrix) identityRows() {
 		{who: name(identity.Borglet, "m1"), req: renew, before: &ask{who: name(identity.Borglet, "m3"), req: renew}},
 		{who: name(identity.Scheduler, "1"), req: renew, before: &ask{who: name(identity.Scheduler, "3"), req: renew}},
 	}, open: own})
-	m.add("IdentityService/WhoAmI", &row{asks: []ask{
-		{who: alice, req: always(&borgrpc.WhoAmIRequest{})}, m.task(always(&borgrpc.WhoAmIRequest{})),
-	}, open: whoami})
+	whoAmI := m.tasksToo(&borgrpc.WhoAmIRequest{}, "own")
+	whoAmI.open["otherUser"] = "own"
+	m.add("IdentityService/WhoAmI", whoAmI)
+	certify := func() proto.Message {
+		public, _ := newKey(m.t)
+		return &borgrpc.CertifyTaskRequest{Copy: web, PublicKey: public}
+	}
+	m.add("IdentityService/CertifyTask", &row{asks: []ask{{who: name(identity.Borglet, "m1"), req: certify, before: &ask{who: name(identity.Borglet, "m3"), req: certify}}}})
 	m.add("IdentityService/ListUsers", look(&borgrpc.ListUsersRequest{}))
 	m.add("IdentityService/Invite", &row{asks: []ask{{who: root, req: func() proto.Message {
 		public, _ := newKey(m.t)
