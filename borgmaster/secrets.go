@@ -64,6 +64,9 @@ func (a *secretAPI) SetSecret(ctx context.Context, req *borgrpc.SetSecretRequest
 	}
 	return onElected(ctx, m, true,
 		func(ctx context.Context) (*borgrpc.SetSecretResponse, error) {
+			if err := m.believes(ctx); err != nil {
+				return nil, err
+			}
 			result, err := m.setSecret(ctx, caller, req)
 			return &borgrpc.SetSecretResponse{Result: result}, err
 		},
@@ -95,11 +98,15 @@ func (m *Master) setSecret(ctx context.Context, caller identity.Name, req *borgr
 	if err != nil {
 		return nil, m.keyError(err)
 	}
-	return m.cfg.Log.Propose(ctx, &borgpb.Op{
+	op := &borgpb.Op{
 		RequestId: req.GetRequestId(), RequestWallNs: req.GetRequestWallNs(), Command: req.GetCommand(), Reason: req.GetReason(),
 		Principal: door.Principal(caller),
 		Op:        &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{User: of.User, Name: of.Name, Version: of.Version, KeyId: keyID, Sealed: sealed}},
-	})
+	}
+	if r := checkTexts(op); r != nil {
+		return &borgpb.Result{Refusal: r}, nil
+	}
+	return m.cfg.Log.Propose(ctx, op)
 }
 
 // keysFor are this replica's keys, in a cell that can keep secrets.
@@ -193,7 +200,12 @@ func (a *secretAPI) RotateCellKey(ctx context.Context, req *borgrpc.RotateCellKe
 		return nil, err
 	}
 	return onElected(ctx, m, true,
-		func(ctx context.Context) (*borgrpc.RotateCellKeyResponse, error) { return m.rotate(ctx, caller, req) },
+		func(ctx context.Context) (*borgrpc.RotateCellKeyResponse, error) {
+			if err := m.believes(ctx); err != nil {
+				return nil, err
+			}
+			return m.rotate(ctx, caller, req)
+		},
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.RotateCellKeyResponse, error) {
 			return borgrpc.NewSecretServiceClient(conn).RotateCellKey(ctx, req)
 		})
@@ -218,6 +230,9 @@ func (m *Master) rotate(ctx context.Context, caller identity.Name, req *borgrpc.
 	}
 	propose := func(op *borgpb.Op) (*borgpb.Result, error) {
 		op.Principal, op.Command, op.Reason = door.Principal(caller), req.GetCommand(), req.GetReason()
+		if r := checkTexts(op); r != nil {
+			return &borgpb.Result{Refusal: r}, nil
+		}
 		return m.cfg.Log.Propose(ctx, op)
 	}
 	current, stale := m.sealedOtherwise(keys)

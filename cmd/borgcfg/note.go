@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"strconv"
 	"strings"
 
@@ -48,6 +47,6 @@ func setNote(s *session) error {
 	if _, err := m.Mutate(s.ctx, s.op(&borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: note}})); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "task %s: noted\n", who.ID)
+	s.say("task %s: noted", who.ID)
 	return nil
 }

@@ -83,7 +83,7 @@ func secretSet(s *session) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "secret %s/%s: version %d, %d bytes\n", user, name, resp.GetResult().GetVersion(), len(value))
+	s.say("secret %s/%s: version %d, %d bytes", user, name, resp.GetResult().GetVersion(), len(value))
 	if resp.GetResult().GetVersion() > 1 {
 		s.progress("tasks that run are given it within half an hour, and those that start at once")
 	}
@@ -142,9 +142,9 @@ func rotateKey(s *session) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "cell key %s is in use; %d secrets were sealed anew\n", resp.KeyId, resp.Sealed)
+	s.say("cell key %s is in use; %d secrets were sealed anew", resp.KeyId, resp.Sealed)
 	for _, id := range resp.Dropped {
-		fmt.Fprintf(s.stdout, "cell key %s was taken away: older checkpoints keep their secrets to themselves\n", id)
+		s.say("cell key %s was taken away: older checkpoints keep their secrets to themselves", id)
 	}
 	for _, who := range resp.Untold {
 		s.progress("an old key may still be with %s; the next rotation takes it away", who)

@@ -251,6 +251,9 @@ func (s *server) run(ctx context.Context) error {
 	if errors.Is(err, replica.ErrRemoved) {
 		// Whoever is no member must not go on certifying others.
 		err = errors.Join(err, os.Remove(authorityFile(s.dir)))
+		if lost := os.Remove(keysFile(s.dir)); !errors.Is(lost, os.ErrNotExist) {
+			err = errors.Join(err, lost)
+		}
 	}
 	if err != nil && ctx.Err() == nil {
 		return cli.Errorf(cli.Failed, "%w", err)
