@@ -8,7 +8,6 @@ package main
 
 import (
 	"bufio"
-	"cmp"
 	"errors"
 	"flag"
 	"fmt"
@@ -24,21 +23,27 @@ import (
 	"borg/bench/figures"
 )
 
-// areas are the packages whose benchmarks belong to an area.
-var areas = map[string][]string{
-	"cell":       {"./borgmaster/cell", "./borgmaster/replica"},
-	"scheduler":  {"./scheduler"},
-	"checkpoint": {"./checkpoint"},
-	"linkshard":  {"./borgmaster/linkshard"},
-	"tls":        {"./proto/door", "./borgmaster/replica"},
+// area is whose benchmarks belong together.
+type area struct {
+	packages []string
+	// only are the benchmarks of them that count, as a pattern of go test; empty:
+	// all do.
+	only string
+	// tag is that of a build with which they are measured once more; empty: none.
+	tag string
 }
 
-// tags are with which an area is measured once more. Area tls is what TLS costs: a
-// build with the tag plaintext has none.
-var tags = map[string]string{"tls": "plaintext"}
-
-// only are the benchmarks of an area, where its packages have others too.
-var only = map[string]string{"tls": "Handshakes|Connections|Calls|Slow|Writes"}
+var areas = map[string]area{
+	"cell":       {packages: []string{"./borgmaster/cell", "./borgmaster/replica"}},
+	"sched":      {packages: []string{"./scheduler"}},
+	"checkpoint": {packages: []string{"./checkpoint"}},
+	"linkshard":  {packages: []string{"./borgmaster/linkshard"}},
+	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.
+	// Without it they are skipped, also where all of the scheduler's run.
+	"traces": {packages: []string{"./scheduler"}, only: "^BenchmarkTrace"},
+	// What TLS costs: a build with the tag plaintext has none.
+	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
+}
 
 func main() {
 	out := flag.String("out", "bin/bench.json", "file to merge the figures into")
@@ -51,17 +56,17 @@ func main() {
 }
 
 func run(area, out, benchtime string) error {
-	packages, err := packagesOf(area)
+	of, err := areaOf(area)
 	if err != nil {
 		return err
 	}
-	bench := []string{"test", "-run", "^$", "-bench", cmp.Or(only[area], "."), "-benchtime", benchtime, "-count", "1", "-p", "1"}
-	found, err := measure(append(bench, packages...))
+	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1"}
+	found, err := measure(append(bench, of.packages...))
 	if err != nil {
 		return err
 	}
-	if tag := tags[area]; tag != "" {
-		more, err := measure(append(append(bench, "-tags", tag), packages...))
+	if of.tag != "" {
+		more, err := measure(append(append(bench, "-tags", of.tag), of.packages...))
 		if err != nil {
 			return err
 		}
@@ -91,30 +96,34 @@ func measure(args []string) ([]figures.Figure, error) {
 		return nil, fmt.Errorf("benchmarks: %w", err)
 	}
 	if len(found) == 0 {
-		return nil, errors.New("no benchmark reported a figure with a dotted name")
+		return nil, errors.New("no benchmark reported a figure with a dotted name (those of real traces are skipped unless BORG_TRACES names their folder)")
 	}
 	return found, nil
 }
 
-func packagesOf(area string) ([]string, error) {
-	if area != "" && area != "all" {
-		p, ok := areas[area]
+func areaOf(name string) (area, error) {
+	if name != "" && name != "all" {
+		a, ok := areas[name]
 		if !ok {
 			names := []string{"all"}
 			for name := range areas {
 				names = append(names, name)
 			}
 			sort.Strings(names)
-			return nil, fmt.Errorf("unknown area %q; areas: %s", area, strings.Join(names, ", "))
+			return area{}, fmt.Errorf("unknown area %q; areas: %s", name, strings.Join(names, ", "))
 		}
-		return p, nil
+		if a.only == "" {
+			a.only = "."
+		}
+		return a, nil
 	}
-	var all []string
-	for _, p := range areas {
-		all = append(all, p...)
+	all := area{only: "."}
+	for _, a := range areas {
+		all.packages = append(all.packages, a.packages...)
 	}
-	sort.Strings(all)
-	return slices.Compact(all), nil
+	slices.Sort(all.packages)
+	all.packages = slices.Compact(all.packages)
+	return all, nil
 }
 
 // parse reads the output of go test -bench: a line is a name, a count, and

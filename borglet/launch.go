@@ -23,6 +23,8 @@ type Places struct {
 	Machine string
 	// OwnFiles: as in Capabilities.
 	OwnFiles bool
+	// Papers is the copy's directory of papers on the machine; empty: it has none.
+	Papers string
 	// Path is the search path of the machine, for tasks that see its files.
 	Path string
 }
@@ -47,6 +49,7 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 		Hostname: hostname(d.GetJob(), id.Index),
 		Limits:   limitsOf(spec),
 		OOMScore: oomScore(d.GetPriority()),
+		Papers:   p.Papers,
 	}
 	if d.GetAlloc() != "" {
 		l.Alloc = AllocName(d.GetAlloc())
@@ -189,6 +192,20 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 	if dir, ok := n["alloc.dir"]; ok {
 		env["BORG_ALLOC_DIR"] = dir
 	}
+	if p.Papers != "" {
+		at := filepath.Join(p.Papers, currentPapers)
+		if p.OwnFiles {
+			at = filepath.Join(PapersPath, currentPapers)
+		}
+		env["BORG_IDENTITY"] = filepath.Join(at, IdentityPaper)
+		env["BORG_CERT"] = filepath.Join(at, CertPaper)
+		env["BORG_KEY"] = filepath.Join(at, KeyPaper)
+		env["BORG_CA"] = filepath.Join(at, CAPaper)
+		env["BORG_CELL_FILE"] = filepath.Join(at, CellPaper)
+		if len(d.GetSpec().GetSecrets()) > 0 {
+			env["BORG_SECRETS"] = filepath.Join(at, SecretPapers)
+		}
+	}
 	for i, name := range d.GetSpec().GetPorts() {
 		port, ok := n["port."+name]
 		if !ok {
@@ -198,6 +215,13 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 			env["PORT"] = port
 		}
 		env["PORT_"+portVariable(name)] = port
+	}
+	for _, g := range d.GetDevices() {
+		numbers := make([]string, len(g.GetNumbers()))
+		for i, n := range g.GetNumbers() {
+			numbers[i] = strconv.FormatUint(uint64(n), 10)
+		}
+		env["DEVICE_"+portVariable(g.GetName())] = strings.Join(numbers, ",")
 	}
 	list := make([]string, 0, len(env))
 	for _, key := range slices.Sorted(maps.Keys(env)) {

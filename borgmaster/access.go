@@ -2,6 +2,7 @@ package borgmaster
 
 import (
 	"cmp"
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,45 +10,115 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
 	"borg/identity"
 	"borg/proto/borgpb"
+	"borg/proto/door"
 )
 
-// admins are the users who may change what belongs to the cell or to others: as
+// Gate decides who is believed and who may ask for what, by the cell as it is at
+// that moment. It is pure; the simulator has it too.
+type Gate struct {
+	// Who is an admin as long as the cell knows of none; may be empty.
+	FirstAdmin string
+	// Tells the numbers of replicas that were taken out; nil: none was.
+	Removed func(replica uint64) bool
+}
+
+// Admins are the users who may change what belongs to the cell or to others: as
 // the cell says, or the first one while it knows of none.
-func (m *Master) admins() []string {
+func (g *Gate) Admins(c *cell.Cell) []string {
+	if c.NumAdmins() == 0 {
+		if g.FirstAdmin == "" {
+			return nil
+		}
+		return []string{g.FirstAdmin}
+	}
 	var names []string
-	m.cfg.Log.View(func(c *cell.Cell) {
-		if c.NumAdmins() == 0 {
-			return
+	for u := range c.Users() {
+		if c.Has(u.Name(), cell.Admin) {
+			names = append(names, u.Name())
 		}
-		for u := range c.Users() {
-			if c.Has(u.Name(), cell.Admin) {
-				names = append(names, u.Name())
-			}
-		}
-	})
-	if len(names) == 0 && m.cfg.FirstAdmin != "" {
-		names = []string{m.cfg.FirstAdmin}
 	}
 	return names
 }
 
-// revoked says whether a certificate was issued before the cell was told not to
-// believe it. Users can be revoked; a borglet's certificate is not renewed once
-// its machine has left, and a master's is worth nothing once it is no member.
-func (m *Master) revoked(name identity.Name, issued time.Time) bool {
-	if name.Role != identity.User {
+// Revoked says whether a certificate that a name was issued at that time is not
+// believed any more. A user is revoked by time, with the tokens that he had not
+// used; a replica, with its scheduler, when it is taken out of the cell; a task when
+// it died since. A borglet's certificate is not renewed once its machine has left, and is good for
+// nothing else.
+func (g *Gate) Revoked(c *cell.Cell, name identity.Name, issuedNs int64) bool {
+	switch name.Role {
+	case identity.Task:
+		return ended(c, name, issuedNs)
+	case identity.Master, identity.Scheduler:
+		return g.Removed != nil && g.Removed(name.Replica())
+	case identity.Join:
+		name = name.Becomes()
+	}
+	u := c.User(name.ID)
+	return name.Role == identity.User && u != nil && issuedNs <= u.RevokedWallNs()
+}
+
+// revokeSlackNs is how far ahead of the elected master's clock certificates are
+// revoked: others are issued by the cell's time, which goes on until the
+// revocation is in the log.
+const revokeSlackNs = 500e6
+
+// Admit makes of what caller asks for the op that goes into the log, or says why
+// he may not ask for it. Only the elected master, which knows the latest, may go
+// by it. Who asks is told by the connection, never by the op.
+func (g *Gate) Admit(c *cell.Cell, caller identity.Name, asked *borgpb.Op, wallNs int64) (*borgpb.Op, *borgpb.Refusal) {
+	if r := g.permit(c, caller, asked); r != nil {
+		return nil, r
+	}
+	op := proto.CloneOf(asked)
+	op.Principal = door.Principal(caller)
+	if v := op.GetRevoke(); v.GetCertificatesWallNs() > c.WallNs() {
+		// Of a time to come: all there are.
+		v.CertificatesWallNs = c.WallNs()
+		if !c.WallSuspect() {
+			v.CertificatesWallNs = wallNs + revokeSlackNs
+		}
+	}
+	return op, nil
+}
+
+func (m *Master) admins() (names []string) {
+	m.cfg.Log.View(func(c *cell.Cell) { names = m.gate.Admins(c) })
+	return names
+}
+
+func (m *Master) revoked(name identity.Name, issued time.Time) (is bool) {
+	m.cfg.Log.View(func(c *cell.Cell) { is = m.gate.Revoked(c, name, issued.UnixNano()) })
+	return is
+}
+
+// believes asks once more whether the caller was revoked: the door went by what
+// this replica knew before it waited.
+func (m *Master) believes(ctx context.Context) error {
+	if who, issued := door.Caller(ctx), door.Issued(ctx); !issued.IsZero() && m.revoked(who, issued) {
+		return door.Revoked(who)
+	}
+	return nil
+}
+
+// ended says whether a task died after that. The copy that is asked may be behind: a
+// task that it has not heard of, or knows as one that died before, may be alive.
+func ended(c *cell.Cell, task identity.Name, issuedNs int64) bool {
+	id, err := cell.ParseTaskID(task.ID)
+	if err != nil {
+		return true
+	}
+	j := c.Job(id.Job)
+	if j == nil {
 		return false
 	}
-	is := false
-	m.cfg.Log.View(func(c *cell.Cell) {
-		u := c.User(name.ID)
-		is = u != nil && issued.UnixNano() <= u.RevokedWallNs()
-	})
-	return is
+	t := c.TaskProto(j, id.Index, false)
+	return t != nil && t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issuedNs
 }
 
 func (m *Master) isAdmin(caller identity.Name) bool {
@@ -62,19 +133,29 @@ func (m *Master) forAdmins(caller identity.Name) error {
 	return status.Error(codes.PermissionDenied, m.needsAdmin(caller))
 }
 
+func (m *Master) needsAdmin(caller identity.Name) (why string) {
+	m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.needsAdmin(c, caller) })
+	return why
+}
+
 // needsAdmin says what is missing and who can help.
-func (m *Master) needsAdmin(caller identity.Name) string {
-	return fmt.Sprintf("it needs the capability admin, which %s does not have; it can be granted by %s", caller.Words(), strings.Join(m.admins(), ", "))
+func (g *Gate) needsAdmin(c *cell.Cell, caller identity.Name) string {
+	return fmt.Sprintf("it needs the capability admin, which %s does not have; it can be granted by %s", caller.Words(), strings.Join(g.Admins(c), ", "))
 }
 
 // permit says whether caller may ask for op; nil means yes. Users have a say
 // over their own jobs and alloc sets; machines and clocks are for
-// admins; what the cell does by itself is for nobody.
-func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
-	if caller.Role == identity.Master {
+// admins; what the cell does by itself is for nobody. A cell that has admins
+// decides by itself what belongs to whom, after it has looked whether it has done
+// the request already; until then it is decided here.
+func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+	switch caller.Role {
+	case identity.Master:
 		return permitMaster(op)
+	case identity.Task:
+		return permitTask(c, caller, op)
 	}
-	isAdmin := m.isAdmin(caller)
+	isAdmin := caller.Role == identity.User && (c.NumAdmins() > 0 || caller.ID == g.FirstAdmin)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
 	case *borgpb.Op_SubmitJob:
@@ -89,12 +170,16 @@ func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
+	case *borgpb.Op_DeleteSecret:
+		owner, object = o.DeleteSecret.GetUser(), o.DeleteSecret.GetName()
+	case *borgpb.Op_SetTaskNote:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "what a task says of itself is for that task alone to say")
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
 		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken:
 		if isAdmin {
 			return nil
 		}
-		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", m.needsAdmin(caller))
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", g.needsAdmin(c, caller))
 	case nil:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, "", "the request holds no op")
 	default:
@@ -104,21 +189,20 @@ func (m *Master) permit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 		return nil
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
-		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, m.needsAdmin(caller))
+		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, g.needsAdmin(c, caller))
 }
 
 // Verbs of borgcfg that anybody may use, those on what belongs to somebody, and
 // those on what belongs to the cell.
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list"}
-	ownVerbs   = []string{"up", "update", "resize", "down"}
+	ownVerbs   = []string{"up", "update", "resize", "down", "secret"}
 	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority"}
 )
 
-// canI says why the caller may not do something; empty: he may. It asks what a
-// mutation would be asked.
+// canI says why the caller may not do something; empty: he may.
 func (m *Master) canI(caller identity.Name, verb, object string) (why string, err error) {
-	op := &borgpb.Op{}
+	whose := ""
 	switch {
 	case slices.Contains(readVerbs, verb):
 		return "", nil
@@ -127,13 +211,18 @@ func (m *Master) canI(caller identity.Name, verb, object string) (why string, er
 		if err != nil {
 			return "", status.Error(codes.InvalidArgument, err.Error())
 		}
-		op.Op = &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: key.User, Name: key.Name}}
+		if caller.Role == identity.User && key.User == caller.ID || m.isAdmin(caller) {
+			return "", nil
+		}
+		whose = fmt.Sprintf("it belongs to user %q and you are %q; for what is another's, ", key.User, caller.ID)
 	case slices.Contains(adminVerbs, verb):
-		op.Op = &borgpb.Op_Grant{Grant: &borgpb.Grant{}}
+		if m.isAdmin(caller) {
+			return "", nil
+		}
 	default:
 		return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(slices.Concat(ownVerbs, adminVerbs, readVerbs), ", "))
 	}
-	return m.permit(caller, op).GetMessage(), nil
+	return whose + m.needsAdmin(caller), nil
 }
 
 // permitMaster says what a master may ask of the elected one in its own name:
@@ -144,6 +233,22 @@ func permitMaster(op *borgpb.Op) *borgpb.Refusal {
 		return nil
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "masters ask for this in nobody's name")
+}
+
+// permitTask says what a task may ask for. Whether it may do it to this object,
+// the cell decides, by what it has of the task and its job.
+func permitTask(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+	switch op.GetOp().(type) {
+	case *borgpb.Op_SetTaskNote, *borgpb.Op_SubmitJob, *borgpb.Op_KillJob:
+	case nil:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, "", "the request holds no op")
+	default:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "you are %s: a task may set its own note, and submit and end children of its job if that was granted; nothing else", caller.Words())
+	}
+	if format := c.Format(); format < cell.FormatTasks {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and tasks may ask for something from format %d on", format, cell.FormatTasks)
+	}
+	return nil
 }
 
 func refusal(kind borgpb.RefusalKind, object, format string, args ...any) *borgpb.Refusal {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -12,7 +13,6 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
-	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -37,30 +37,25 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 // with a request id may be tried again when its fate is not known: the cell
 // answers a repeated id from memory.
 func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	caller := door.Caller(ctx)
-	if r := m.admit(caller, asked); r != nil {
+	if r := malformed(asked); r != nil {
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}
-	op := proto.CloneOf(asked)
-	op.Principal = door.Principal(caller)
 	result, err := onElected(ctx, m, true,
-		func(ctx context.Context) (*borgpb.Result, error) { return m.cfg.Log.Propose(ctx, op) },
+		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
-			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: op})
+			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})
 			return resp.GetResult(), err
 		})
-	if status.Code(err) == codes.ResourceExhausted {
+	if status.Code(err) == codes.ResourceExhausted && !isForwarded(ctx) {
 		m.noteRefusal(ctx, asked, refusal(borgpb.RefusalKind_REFUSAL_KIND_LIMIT, "", "%s", status.Convert(err).Message()))
 	}
 	return result, err
 }
 
-// admit says what of an op can be refused before the log; nil: nothing.
-func (m *Master) admit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
-	if r := m.permit(caller, op); r != nil {
-		return r
-	}
+// malformed says what of an op can be refused without a look at the cell; nil:
+// nothing.
+func malformed(op *borgpb.Op) *borgpb.Refusal {
 	if op.GetRequestId() == "" {
 		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
 		r.Field = "request_id"
@@ -77,8 +72,24 @@ func (m *Master) admit(caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 	return checkTexts(op)
 }
 
+// propose puts what the caller asks for into the log of the elected master, if he
+// may ask for it.
+func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
+	if err := m.believes(ctx); err != nil {
+		return nil, err
+	}
+	var op *borgpb.Op
+	var r *borgpb.Refusal
+	m.cfg.Log.View(func(c *cell.Cell) { op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano()) })
+	if r != nil {
+		m.noteRefusal(ctx, asked, r)
+		return &borgpb.Result{Refusal: r}, nil
+	}
+	return m.cfg.Log.Propose(ctx, op)
+}
+
 // maxOpBytes is what fits into a log entry of 1 MiB, with room for its head and
-// who asked.
+// for who asks.
 const maxOpBytes = 1<<20 - 1<<10
 
 func tooLarge(op *borgpb.Op) *borgpb.Refusal {

@@ -34,10 +34,9 @@ const (
 	auditTimeout = 3 * time.Second
 )
 
-// noteRefusal keeps that an op was refused before it reached the log. What
-// another replica passed on was looked at there.
+// noteRefusal keeps that an op was refused before it reached the log.
 func (m *Master) noteRefusal(ctx context.Context, op *borgpb.Op, r *borgpb.Refusal) {
-	if m.cfg.Audit == nil || isForwarded(ctx) {
+	if m.cfg.Audit == nil {
 		return
 	}
 	record := audit.Asked(op)
@@ -182,7 +181,7 @@ func (m *Master) localOf(ctx context.Context, replica uint64, req *borgrpc.Audit
 	if err != nil {
 		return nil, err
 	}
-	ctx, cancel := context.WithTimeout(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx)), auditTimeout)
+	ctx, cancel := context.WithTimeout(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)), auditTimeout)
 	defer cancel()
 	stream, err := borgrpc.NewAuditServiceClient(conn).Audit(ctx, req, grpc.WaitForReady(false))
 	if err != nil {

@@ -67,8 +67,8 @@ func TestAuditTellsWhoDidWhat(t *testing.T) {
 	op := submit(t, "alice", "web", 1)
 	op.Command, op.ConfigHash, op.Reason = "borgcfg up web.borg", "c0ffee", "it is time"
 	tc.must(tc.client(2, "alice"), op)
-	// Refused at three places: before the log on replica 3, by the table of calls,
-	// and by the log.
+	// Refused at two places: by the log, asked through replica 3, and by replica 2's
+	// table of calls.
 	if resp, err := tc.client(3, "bob").Mutate(t.Context(), &borgrpc.MutateRequest{Op: tc.op(kill("alice", "web"))}); err != nil || resp.Result.GetRefusal() == nil {
 		t.Fatalf("bob kills alice/web: %v, %v", resp, err)
 	}
@@ -92,8 +92,11 @@ func TestAuditTellsWhoDidWhat(t *testing.T) {
 	if first.Command != op.Command || first.ConfigHash != op.ConfigHash || first.Reason != op.Reason || first.Index == 0 || first.Replica != 0 || len(first.Op) == 0 || first.Version != 1 {
 		t.Errorf("the submit is told as %v", first)
 	}
-	if refused.Replica != 3 || refused.Index != 0 || refused.Refusal.Kind != borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
-		t.Errorf("what replica 3 refused is told as %v", refused)
+	if refused.Replica != 0 || refused.Index == 0 || refused.Refusal.Kind != borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
+		t.Errorf("what the cell refused is told as %v", refused)
+	}
+	if r := records[2]; r.Replica != 2 || r.Index != 0 || r.Refusal.Kind != borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
+		t.Errorf("what replica 2 refused is told as %v", r)
 	}
 	for _, tt := range []struct {
 		user string

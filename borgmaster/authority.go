@@ -84,14 +84,19 @@ type changed struct {
 // there is one at a time.
 func (a *authorityAPI) change(ctx context.Context, verb string, next func(*identity.Authority) (*identity.Authority, error), remote func(context.Context, borgrpc.AuthorityServiceClient) (changed, error)) (changed, error) {
 	m := a.m
-	if err := m.forAdmins(door.Caller(ctx)); err != nil {
-		return changed{}, err
-	}
-	if m.cfg.Authority == nil {
-		return changed{}, errNoAuthority
-	}
 	return onElected(ctx, m, false,
 		func(ctx context.Context) (changed, error) {
+			// Here, where the latest is known.
+			err := m.believes(ctx)
+			if err == nil {
+				err = m.forAdmins(door.Caller(ctx))
+			}
+			if err == nil && m.cfg.Authority == nil {
+				err = errNoAuthority
+			}
+			if err != nil {
+				return changed{}, err
+			}
 			// It may have been away when the one before was made.
 			m.lookAtAuthorities(ctx)
 			later, err := next(m.cfg.Authority)

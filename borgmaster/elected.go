@@ -115,7 +115,7 @@ func forward[R any](ctx context.Context, m *Master, replica uint64, call func(co
 	if err != nil {
 		return none, status.Error(codes.Unavailable, err.Error())
 	}
-	out, cancel := context.WithCancel(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx)))
+	out, cancel := context.WithCancel(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)))
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
@@ -156,13 +156,14 @@ func (m *Master) replicaConn(id uint64) (*grpc.ClientConn, error) {
 	return nil, fmt.Errorf("the address of replica %d is not known here", id)
 }
 
-// readIndex waits until this replica is as fresh as the moment of the call.
+// readIndex waits until this replica is as fresh as the moment of the call. By
+// then it may know that the caller was revoked.
 func (m *Master) readIndex(ctx context.Context) error {
 	wait, cancel := context.WithTimeout(ctx, electionWait)
 	defer cancel()
 	err := m.cfg.Log.ReadIndex(wait)
 	if err == nil {
-		return nil
+		return m.believes(ctx)
 	}
 	if ctx.Err() != nil {
 		return status.FromContextError(ctx.Err()).Err()

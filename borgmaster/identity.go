@@ -32,6 +32,11 @@ func (a *identityAPI) Renew(ctx context.Context, req *borgrpc.RenewRequest) (*bo
 	if door.Foreign(ctx) {
 		return nil, status.Errorf(codes.PermissionDenied, "the certificate of %s was issued by another authority, which renews it", who.Words())
 	}
+	// This replica may not have heard yet that the caller was revoked, or the
+	// machine removed.
+	if err := a.m.readIndex(ctx); err != nil {
+		return nil, err
+	}
 	if who.Role == identity.Borglet && !a.m.hasMachine(who.ID) {
 		return nil, status.Errorf(codes.PermissionDenied, "machine %s is not in cell %s any more", who.ID, a.m.cfg.CellName)
 	}
@@ -83,6 +88,10 @@ func (a *identityAPI) Join(ctx context.Context, req *borgrpc.JoinRequest) (*borg
 	if err := m.done(ctx, use); err != nil {
 		return nil, err
 	}
+	// The certificate begins at the cell's time as this replica has it.
+	if err := m.readIndex(ctx); err != nil {
+		return nil, err
+	}
 	if becomes.Role == identity.Borglet {
 		if err := m.takeIn(ctx, becomes.ID, req.GetSpec(), op); err != nil {
 			return nil, err
@@ -99,9 +108,6 @@ func (a *identityAPI) Join(ctx context.Context, req *borgrpc.JoinRequest) (*borg
 // takeIn makes a machine of the cell of one that has joined, unless it is one
 // already: then it comes back, perhaps at another address.
 func (m *Master) takeIn(ctx context.Context, machine string, spec *borgpb.MachineSpec, op func(string) *borgpb.Op) error {
-	if err := m.readIndex(ctx); err != nil {
-		return err
-	}
 	addr, known := "", false
 	m.cfg.Log.View(func(c *cell.Cell) {
 		if machine := c.Machine(machine); machine != nil {
@@ -130,12 +136,12 @@ func (m *Master) done(ctx context.Context, op *borgpb.Op) error {
 	return refusalError(result.GetRefusal())
 }
 
-// WhoAmI tells a user what he is to the cell.
+// WhoAmI tells a user what he is to the cell. A task has no capabilities.
 func (a *identityAPI) WhoAmI(ctx context.Context, _ *borgrpc.WhoAmIRequest) (*borgrpc.WhoAmIResponse, error) {
 	who := door.Caller(ctx)
 	resp := &borgrpc.WhoAmIResponse{Name: who.String(), Admins: a.m.admins()}
 	a.m.cfg.Log.View(func(c *cell.Cell) {
-		if u := c.User(who.ID); u != nil {
+		if u := c.User(who.ID); u != nil && who.Role == identity.User {
 			for _, has := range u.Capabilities() {
 				resp.Capabilities = append(resp.Capabilities, string(has))
 			}
@@ -184,11 +190,12 @@ func (m *Master) hasMachine(name string) bool {
 // CertifyMaster certifies the key of a member. It becomes a master with it, and
 // can then ask for the authority: an admin never sees that.
 func (a *identityAPI) CertifyMaster(ctx context.Context, req *borgrpc.CertifyMasterRequest) (*borgrpc.CertifyMasterResponse, error) {
-	if err := a.m.forAdmins(door.Caller(ctx)); err != nil {
+	// This replica may not have heard yet that the member was added, or who is no
+	// longer an admin.
+	if err := a.m.readIndex(ctx); err != nil {
 		return nil, err
 	}
-	// This replica may not have heard yet that the member was added.
-	if err := a.m.readIndex(ctx); err != nil {
+	if err := a.m.forAdmins(door.Caller(ctx)); err != nil {
 		return nil, err
 	}
 	if !a.m.isMember(req.GetReplica()) {
@@ -204,6 +211,9 @@ func (a *identityAPI) CertifyMaster(ctx context.Context, req *borgrpc.CertifyMas
 // GetAuthority gives a member what makes it a whole master.
 func (a *identityAPI) GetAuthority(ctx context.Context, _ *borgrpc.GetAuthorityRequest) (*borgrpc.GetAuthorityResponse, error) {
 	who := door.Caller(ctx)
+	if err := a.m.readIndex(ctx); err != nil {
+		return nil, err
+	}
 	if !a.m.isMember(who.Replica()) {
 		return nil, status.Errorf(codes.PermissionDenied, "%s is not a member of this cell any more", who.Words())
 	}
@@ -214,9 +224,15 @@ func (a *identityAPI) GetAuthority(ctx context.Context, _ *borgrpc.GetAuthorityR
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+	resp := &borgrpc.GetAuthorityResponse{Authority: data}
+	if a.m.cfg.Keys != nil {
+		if resp.CellKeys, err = a.m.cfg.Keys.Encode(); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
 	a.m.cfg.Logger.Info("authority handed to a member", "to", who.ID)
 	a.m.noteDone(ctx, "GetAuthority", "")
-	return &borgrpc.GetAuthorityResponse{Authority: data}, nil
+	return resp, nil
 }
 
 var errNoAuthority = status.Error(codes.Unimplemented, "this replica has no authority to issue certificates with")
@@ -236,7 +252,8 @@ func (m *Master) issue(public []byte, name identity.Name) (*borgrpc.Certificate,
 	if m.cfg.Authority == nil {
 		return nil, errNoAuthority
 	}
-	issued, err := m.cfg.Authority.Issue(public, name, time.Now(), identity.LifeOf(name.Role))
+	begins, life := m.begins(time.Now(), identity.LifeOf(name.Role))
+	issued, err := m.cfg.Authority.Issue(public, name, begins, life)
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -246,4 +263,18 @@ func (m *Master) issue(public []byte, name identity.Name) (*borgrpc.Certificate,
 		cert.Masters = append(cert.Masters, member.Addr)
 	}
 	return cert, nil
+}
+
+// begins says from when on a certificate is to count that is issued now, and for
+// how long. It begins at the cell's time, as this replica has it, because that is
+// what users are revoked by: whatever was issued before a revocation was in the
+// log is of an earlier time, however wrong this replica's own clock is.
+func (m *Master) begins(now time.Time, life time.Duration) (time.Time, time.Duration) {
+	var wallNs int64
+	m.cfg.Log.View(func(c *cell.Cell) { wallNs = c.WallNs() })
+	begins := time.Unix(0, wallNs)
+	if wallNs <= 0 || begins.After(now) {
+		return now, life
+	}
+	return begins, life + now.Sub(begins)
 }

@@ -110,8 +110,8 @@ func TestTokensAreUsedOnce(t *testing.T) {
 }
 
 // TestWhatABorgletMayDo tries every call that a master serves with the
-// certificate of a borglet: it gets its own machine's certificate and nothing
-// else.
+// certificate of a borglet: it gets its own machine's certificate, those of the
+// tasks on it (TestCertificatesOfTasks), and nothing else.
 func TestWhatABorgletMayDo(t *testing.T) {
 	tc := newCell(t, 1, nil)
 	tc.addMachine(startBorglet(t, "m1"))
@@ -131,14 +131,14 @@ func TestWhatABorgletMayDo(t *testing.T) {
 		for _, r := range roles {
 			if r == identity.Borglet {
 				allowed++
-				if method != "/borgrpc.IdentityService/Renew" {
+				if method != "/borgrpc.IdentityService/Renew" && method != "/borgrpc.IdentityService/CertifyTask" {
 					t.Errorf("a borglet may call %s", method)
 				}
 			}
 		}
 	}
-	if allowed != 1 {
-		t.Errorf("a borglet may make %d calls, want one", allowed)
+	if allowed != 2 {
+		t.Errorf("a borglet may make %d calls, want two", allowed)
 	}
 }
 
@@ -217,6 +217,77 @@ func TestRevokedUsers(t *testing.T) {
 	if _, err := tc.client(1, "mallory").GetCell(t.Context(), &borgrpc.GetCellRequest{}); err != nil {
 		t.Errorf("a certificate that was issued later: %v", err)
 	}
+}
+
+// TestRevokedByTheCellsClock: what counts is when the cell has the revocation, not
+// what the clocks of admins and of those who issue say.
+func TestRevokedByTheCellsClock(t *testing.T) {
+	tc := newCell(t, 2, nil)
+	tc.hasUsers()
+	renew := func(who *identity.Source) (*identity.Credential, error) {
+		public, key, _ := ed25519.GenerateKey(rand.Reader)
+		resp, err := tc.identities(2, who).Renew(t.Context(), &borgrpc.RenewRequest{PublicKey: public})
+		if err != nil {
+			return nil, err
+		}
+		return identity.NewCredential(key, &identity.Issued{Certificate: resp.Certificate.Certificate, Authorities: resp.Certificate.Authorities})
+	}
+	ask := func(c *identity.Credential) codes.Code {
+		conn, err := door.Dial(tc.addrs[0], identity.NewSource(c, nil, nil), identity.Name{Cell: "test", Role: identity.Master})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		_, err = borgrpc.NewMasterServiceClient(conn).GetCell(t.Context(), &borgrpc.GetCellRequest{})
+		return status.Code(err)
+	}
+	fresh, err := renew(source(t, identity.User, "mallory"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tc.group.Replica(2).View(func(c *cell.Cell) {
+		if wall := time.Unix(0, c.WallNs()); fresh.IssuedAt().After(wall) {
+			t.Errorf("a certificate counts from %v on, and the cell is at %v", fresh.IssuedAt(), wall)
+		}
+	})
+	token, err := tc.invite("root", "user/mallory")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if code := ask(fresh); code != codes.OK {
+		t.Fatalf("before the revocation: %v", code)
+	}
+	// An admin whose clock is far ahead.
+	tc.must(tc.client(2, "root"), &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: "mallory", CertificatesWallNs: time.Now().Add(time.Hour).UnixNano()}}})
+	if code := ask(fresh); code != codes.Unauthenticated {
+		t.Errorf("a certificate of a moment ago: %v, want Unauthenticated", code)
+	}
+	if _, err := renew(identity.NewSource(fresh, nil, nil)); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("it is renewed: %v, want Unauthenticated", err)
+	}
+	public, _, _ := ed25519.GenerateKey(rand.Reader)
+	if _, err := tc.identities(1, token).Join(t.Context(), &borgrpc.JoinRequest{PublicKey: public}); status.Code(err) != codes.Unauthenticated {
+		t.Errorf("a token from before is used: %v, want Unauthenticated", err)
+	}
+	// Let in again; what was revoked reaches a little ahead.
+	until(t, "mallory is let in again", func() bool {
+		token, err := tc.invite("root", "user/mallory")
+		if err != nil {
+			t.Fatal(err)
+		}
+		public, key, _ := ed25519.GenerateKey(rand.Reader)
+		resp, err := tc.identities(1, token).Join(t.Context(), &borgrpc.JoinRequest{PublicKey: public})
+		if status.Code(err) == codes.Unauthenticated {
+			return false
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		c, err := identity.NewCredential(key, &identity.Issued{Certificate: resp.Certificate.Certificate, Authorities: resp.Certificate.Authorities})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return ask(c) == codes.OK
+	})
 }
 
 // TestTheAuthorityIsForMembers alone.

@@ -80,6 +80,8 @@ type Members interface {
 	Members() []*borgpb.Member
 	// Learners are the ids of members that do not vote yet.
 	Learners() []uint64
+	// Removed tells a number whose replica was taken out for good.
+	Removed(id uint64) bool
 }
 
 // Checkpoints gives the whole cell at a moment.

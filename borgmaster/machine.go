@@ -33,8 +33,10 @@ func (a *masterAPI) AddMachine(ctx context.Context, req *borgrpc.AddMachineReque
 	add := &borgpb.AddMachine{Name: req.GetName(), Labels: req.GetLabels()}
 	op.Op = &borgpb.Op_AddMachine{AddMachine: add}
 	// Before the borglet is asked: strangers make no master dial.
-	r := m.permit(door.Caller(ctx), op)
-	if r == nil {
+	var r *borgpb.Refusal
+	if err := m.forAdmins(door.Caller(ctx)); err != nil {
+		r = refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", status.Convert(err).Message())
+	} else {
 		r = factsOf(req.GetName(), slices.Collect(maps.Keys(req.GetAttributes())))
 	}
 	if r != nil {

@@ -88,15 +88,20 @@ func (a *memberAPI) RemoveMember(ctx context.Context, req *borgrpc.RemoveMemberR
 
 // change makes an admin's change of the members on the elected master.
 func (a *memberAPI) change(ctx context.Context, verb string, replica uint64, local func(context.Context, MemberChanges) error, remote func(context.Context, borgrpc.MemberServiceClient) error) error {
-	if err := a.m.forAdmins(door.Caller(ctx)); err != nil {
-		return err
-	}
-	if a.m.cfg.MemberChanges == nil {
-		return status.Error(codes.Unimplemented, "the members of this cell cannot be changed")
-	}
 	_, err := onElected(ctx, a.m, false,
 		func(ctx context.Context) (struct{}, error) {
-			err := local(ctx, a.m.cfg.MemberChanges)
+			// Here, where the latest is known.
+			err := a.m.believes(ctx)
+			if err == nil {
+				err = a.m.forAdmins(door.Caller(ctx))
+			}
+			if err != nil {
+				return struct{}{}, err
+			}
+			if a.m.cfg.MemberChanges == nil {
+				return struct{}{}, status.Error(codes.Unimplemented, "the members of this cell cannot be changed")
+			}
+			err = local(ctx, a.m.cfg.MemberChanges)
 			if _, ok := status.FromError(err); err != nil && !ok && grpcCode(err) == codes.Internal {
 				err = status.Error(codes.FailedPrecondition, err.Error())
 			}

@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -91,6 +92,19 @@ func (c *Credential) Encode() ([]byte, error) {
 		return c.encodeForeign()
 	}
 	return encodePEM(c.key, append([]*x509.Certificate{c.leaf}, c.Trust.roots...)...)
+}
+
+// Parts are what Encode writes, in files of their own: the key, the certificate,
+// and the authorities to believe.
+func (c *Credential) Parts() (key, cert, authorities []byte, err error) {
+	if key, err = encodePEM(c.key); err != nil {
+		return nil, nil, nil, err
+	}
+	cert = pem.EncodeToMemory(&pem.Block{Type: certBlock, Bytes: c.leaf.Raw})
+	for _, root := range c.Trust.roots {
+		authorities = append(authorities, pem.EncodeToMemory(&pem.Block{Type: certBlock, Bytes: root.Raw})...)
+	}
+	return key, cert, authorities, nil
 }
 
 // DecodeCredential reads what Encode wrote.

@@ -29,6 +29,7 @@ const (
 	ChangeNotRecorded    Name = "change-not-recorded"
 	RollOutStuck         Name = "roll-out-stuck"
 	RoomFreedEarly       Name = "room-freed-early"
+	MovesUnproved        Name = "moves-unproved"
 
 	ReadWithoutAsking   Name = "read-without-asking"
 	AckBeforeSync       Name = "ack-before-sync"
@@ -97,6 +98,8 @@ var All = []Mutant{
 		"30: https://github.com/hashicorp/nomad/issues/10465", "S6", "churn"},
 	{RoomFreedEarly, "The room of a copy is free as soon as it is told to stop.",
 		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
+	{MovesUnproved, "Each place of a plan is tested without the others: two are moved into the same room.",
+		Ours, "S6", "tight"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
 		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},

@@ -37,8 +37,9 @@ type Cell struct {
 	// Who names whom as parent or in start_after; live jobs only.
 	links links
 
-	users  users
-	tokens tokens
+	users   users
+	tokens  tokens
+	secrets secrets
 
 	requests requests
 	records  recordBook
@@ -46,6 +47,8 @@ type Cell struct {
 
 	// Tasks of all jobs that are not dead, for the limit; derived.
 	liveTasks int
+	// Before that cell time nobody has to leave a tainted machine; derived.
+	leaveDueNs int64
 
 	// The entry being applied. Nothing of it survives Apply.
 	now applying
@@ -69,6 +72,7 @@ func New(cellID string, epoch uint64) *Cell {
 	}
 	c.users.byName = make(map[string]*User)
 	c.tokens.byHash = make(map[tokenHash]*token)
+	c.secrets.byKey = make(map[string]*Secret)
 	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
 	c.links.children = make(map[JobKey][]*Job)

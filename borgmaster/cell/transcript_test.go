@@ -110,6 +110,10 @@ func (s *script) run(d *datadriven.TestData) string {
 	if user := s.arg("as", ""); user != "" {
 		op.Principal = &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_USER}
 	}
+	if task := s.arg("as-task", ""); task != "" {
+		user, _, _ := strings.Cut(task, "/")
+		op.Principal = &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_TASK, Task: task}
+	}
 	results, events := s.apply(op)
 	return s.tell(results[0], events)
 }
@@ -213,6 +217,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
 	case "assign":
 		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}}}
+	case "move":
+		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: s.moves()}}
 	case "report":
 		return s.report()
 	case "settime":
@@ -230,6 +236,30 @@ func (s *script) op() *borgpb.Op {
 			Hash: s.hash(), Name: s.first(0), ExpiresWallNs: s.wallNs + s.num("life", 3600*second)}}}
 	case "join":
 		return &borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: s.hash(), Name: s.first(0)}}}
+	case "secret":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{
+			User: user, Name: name, Version: uint64(s.num("version", 1)), KeyId: s.keyID(), Sealed: s.sealed()}}}
+	case "reseal":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_ResealSecret{ResealSecret: &borgpb.ResealSecret{
+			User: user, Name: name, Version: uint64(s.num("version", 1)), KeyId: s.keyID(), Sealed: s.sealed()}}}
+	case "delete-secret":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: user, Name: name}}}
+	case "use-key":
+		return &borgpb.Op{Op: &borgpb.Op_UseCellKey{UseCellKey: &borgpb.UseCellKey{KeyId: s.keyID()}}}
+	case "note":
+		id, err := ParseTaskID(s.first(0))
+		if err != nil {
+			s.d.Fatalf(s.t, "%v", err)
+		}
+		o := &borgpb.SetTaskNote{User: id.Job.User, Job: id.Job.Name, Index: id.Index, Attempt: uint64(s.num("attempt", 1)), Text: s.arg("text", "")}
+		if s.has("annotation") {
+			k, v, _ := strings.Cut(s.arg("annotation", ""), ":")
+			o.Annotations = map[string]string{k: v}
+		}
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: o}}
 	case "raise":
 		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(s.num("format", 0))}}}
 	}
@@ -240,8 +270,20 @@ func (s *script) op() *borgpb.Op {
 // hash is that of the token with a number.
 func (s *script) hash() []byte { return bytes.Repeat([]byte{byte(s.num("token", 1))}, 32) }
 
+// keyID is that of the cell key with a number.
+func (s *script) keyID() string { return fmt.Sprintf("%016x", s.num("key", 1)) }
+
+func (s *script) sealed() []byte { return make([]byte, s.num("bytes", 32)) }
+
 func (s *script) resources() *borgpb.Resources {
-	return &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
+	r := &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
+	if s.has("gpu") {
+		r.Devices = map[string]int64{"gpu": s.num("gpu", 0)}
+	}
+	if s.has("gpu-milli") {
+		r.DeviceMilli = map[string]int64{"gpu": s.num("gpu-milli", 0)}
+	}
+	return r
 }
 
 func (s *script) attributes() map[string]string {
@@ -255,19 +297,46 @@ func (s *script) attributes() map[string]string {
 
 func (s *script) machine() *borgpb.Op {
 	m := &borgpb.MachineSpec{
-		Addr: s.first(0) + ":7101", Capacity: &borgpb.Resources{CpuMilli: s.num("cpu", 4000), MemBytes: s.num("mem", 4<<30)},
+		Addr: s.first(0) + ":7101", Capacity: s.capacity(),
 		Attributes: s.attributes(), PortFirst: 20000, PortLast: uint32(s.num("last-port", 20009)),
 	}
-	for _, t := range s.list("taint") {
-		m.Taints = append(m.Taints, &borgpb.Taint{Key: t})
-	}
+	m.Taints = s.taints()
 	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: s.first(0), Spec: m}}}
 }
 
+// taints reads taint=(KEY[:VALUE][:evict|:prefer-not],...).
+func (s *script) taints() (out []*borgpb.Taint) {
+	for _, text := range s.list("taint") {
+		words := strings.Split(text, ":")
+		t := &borgpb.Taint{Key: words[0]}
+		for _, w := range words[1:] {
+			switch w {
+			case "evict":
+				t.Evict = true
+			case "prefer-not":
+				t.PreferNot = true
+			default:
+				t.Value = w
+			}
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+func (s *script) capacity() *borgpb.Resources {
+	r := s.resources()
+	r.CpuMilli, r.MemBytes = s.num("cpu", 4000), s.num("mem", 4<<30)
+	return r
+}
+
 func (s *script) setMachine() *borgpb.Op {
-	o := &borgpb.SetMachine{Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove")}
+	o := &borgpb.SetMachine{
+		Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove"),
+		SetTaints: s.taints(), RemoveTaints: s.list("untaint"),
+	}
 	if s.has("cpu") {
-		o.Capacity = &borgpb.Resources{CpuMilli: s.num("cpu", 0), MemBytes: s.num("mem", 4<<30)}
+		o.Capacity = s.capacity()
 	}
 	return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
 }
@@ -276,9 +345,10 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.num("tasks", 1)), Priority: int32(s.num("priority", 200)),
 		Task: &borgpb.TaskSpec{
-			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0),
+			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0), Secrets: s.list("secrets"),
 		},
-		MaxFailures: uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
+		SubmitChildren: s.has("submit-children"),
+		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
 		StartAfter: s.list("after"), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
 		MaxRunning: uint32(s.num("max-running", 0)),
 		Update:     &borgpb.UpdatePolicy{BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0))},
@@ -288,6 +358,11 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	}
 	if s.has("die-if-lost") {
 		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
+	}
+	for _, kv := range s.list("tolerate") {
+		k, forgiven, _ := strings.Cut(kv, ":")
+		n, _ := strconv.Atoi(forgiven)
+		spec.Task.Tolerations = append(spec.Task.Tolerations, &borgpb.Toleration{Key: k, ForgivenessNs: int64(n) * second})
 	}
 	for _, kv := range s.list("where") {
 		k, v, _ := strings.Cut(kv, ":")
@@ -332,11 +407,40 @@ func (s *script) assignment() *borgpb.Assignment {
 		n, _ := strconv.Atoi(p)
 		a.Ports = append(a.Ports, uint32(n))
 	}
+	if s.has("gpu") {
+		g := &borgpb.DeviceGrant{Name: "gpu"}
+		for _, number := range s.list("gpu") {
+			n, _ := strconv.Atoi(number)
+			g.Numbers = append(g.Numbers, uint32(n))
+		}
+		a.Devices = append(a.Devices, g)
+	}
 	for _, v := range s.list("victims") {
 		id := s.copyID(v)
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
 	}
 	return a
+}
+
+// moves reads a plan, one placement on a line: "move" or "place", and what assign
+// takes.
+func (s *script) moves() *borgpb.MoveTasks {
+	o := new(borgpb.MoveTasks)
+	whole := s.d
+	defer func() { s.d = whole }()
+	for line := range strings.Lines(whole.Input) {
+		cmd, args, err := datadriven.ParseLine(line)
+		if err != nil {
+			whole.Fatalf(s.t, "%v", err)
+		}
+		s.d = &datadriven.TestData{Pos: whole.Pos, Cmd: cmd, CmdArgs: args}
+		if cmd == "place" {
+			o.Placement = s.assignment()
+		} else {
+			o.Moves = append(o.Moves, s.assignment())
+		}
+	}
+	return o
 }
 
 func (s *script) report() *borgpb.Op {
@@ -395,6 +499,9 @@ func (s *script) show() string {
 			if p.alloc != nil {
 				fmt.Fprintf(&b, " in %s", p.alloc.Name())
 			}
+			for _, g := range p.Devices() {
+				fmt.Fprintf(&b, " %s %s of %d", DeviceText(g.Milli), g.Name, g.Number)
+			}
 			if p.stop != nil {
 				fmt.Fprintf(&b, " cause %s grace %ds", strings.TrimPrefix(p.Cause().String(), "STOP_CAUSE_"), p.GraceNs()/second)
 			}
@@ -426,6 +533,11 @@ func (s *script) show() string {
 			p := s.c.AllocProto(a)
 			fmt.Fprintf(&b, "%s %s on %q used cpu %d tasks %v\n", a.Name(), word(p.Status.State), p.Status.Machine, p.Status.Used.CpuMilli, p.Status.Tasks)
 		}
+	case "secrets":
+		for one := range s.c.Secrets() {
+			fmt.Fprintf(&b, "%s/%s version %d key %s, %d bytes\n", one.User(), one.Name(), one.Version(), one.KeyID(), len(one.Sealed()))
+		}
+		fmt.Fprintf(&b, "key in use: %q\n", s.c.CellKey())
 	case "time":
 		fmt.Fprintf(&b, "cell %ds wall %ds suspect %v\n", s.c.TimeNs()/second, s.c.WallNs()/second-1_700_000_000, s.c.WallSuspect())
 	}
@@ -447,6 +559,9 @@ func (s *script) showTask(b *strings.Builder, j *Job, i uint32) {
 	}
 	if st.Reason != "" {
 		fmt.Fprintf(b, " (%s)", st.Reason)
+	}
+	if st.Note != "" || len(st.NoteAnnotations) > 0 {
+		fmt.Fprintf(b, " says %q %v", st.Note, st.NoteAnnotations)
 	}
 	b.WriteString("\n")
 	for _, a := range st.Attempts {

@@ -236,3 +236,6 @@ func (l *Log) Members() []*borgpb.Member { return l.group.members }
 
 // Learners: there are none.
 func (l *Log) Learners() []uint64 { return nil }
+
+// Removed: the group stays as it is.
+func (l *Log) Removed(uint64) bool { return false }

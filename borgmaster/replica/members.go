@@ -28,6 +28,13 @@ func (r *Replica) Learners() []uint64 {
 	return r.members.Learners
 }
 
+// Removed implements borgmaster.Members.
+func (r *Replica) Removed(id uint64) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.members.removed(id)
+}
+
 // AddLearner takes a new replica into the cell. It is sent the log, and is
 // given its vote by itself when it has caught up. Its number must never have
 // been used before.

@@ -12,12 +12,15 @@ import (
 
 // console is where the program reads its surroundings and writes.
 type console struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	env            func(string) string
 	// Standard output and standard error are terminals.
 	terminal, errTerminal bool
 	// The command line, with the program.
 	args []string
+	// So is standard input.
+	inTerminal bool
 }
 
 // run runs one command line and returns the exit code.
@@ -163,6 +166,9 @@ func commands(con *console) []*ucli.Command {
 			command(con, "add", "make a token with which somebody becomes a user, once", "USER", 1, 1, userAdd, reasonFlag()),
 			command(con, "list", "list the users who were granted or revoked something", "", 0, 0, userList, outputFlag()),
 			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
+		secretCommands(con),
+		command(con, "note", "(in a task) tell people what you are at; no text: nothing any more", "[TEXT]", 0, 1, setNote,
+			&ucli.StringSliceFlag{Name: "annotation", Usage: "`KEY=VALUE` for programs; may be repeated"}),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
 		command(con, "version", "tell which build this is", "", 0, 0, version),
 	}
@@ -180,6 +186,7 @@ func machineCommands(con *console) *ucli.Command {
 		command(con, "remove", "take a machine out of the cell", "MACHINE", 1, 1, machineRemove, reasonFlag(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "force", Usage: "even if it still holds tasks"}),
 		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet, reasonFlag()),
+		command(con, "taint", "keep tasks away: key, key=value, with :evict or :prefer-not; key- removes", "MACHINE TAINT|KEY-...", 2, -1, machineTaint, reasonFlag()),
 		command(con, "drain", "place nothing more on a machine and move its tasks away", "MACHINE", 1, 1, machineDrain, reasonFlag(), waitFlag("wait until it is empty")),
 		command(con, "undrain", "place tasks on a machine again", "MACHINE", 1, 1, machineUndrain, reasonFlag()),
 	)

@@ -201,17 +201,10 @@ func revoke(s *session) error {
 	return s.change(op, "user %s: no longer has the capability %s", s.args[0], s.args[1])
 }
 
-// userRevoke revokes by the cell's clock: it is what the masters issue by.
+// userRevoke names a time to come, which stands for the moment at which it is
+// done, by whatever clock.
 func userRevoke(s *session) error {
-	m, err := s.master()
-	if err != nil {
-		return err
-	}
-	is, err := m.GetCell(s.ctx)
-	if err != nil {
-		return err
-	}
-	at := max(is.WallTimeNs, min(time.Now().UnixNano(), is.WallTimeNs+int64(time.Second)))
+	at := time.Now().Add(24 * time.Hour).UnixNano()
 	op := &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: s.args[0], CertificatesWallNs: at}}}
 	return s.change(op, "user %s: all certificates issued so far are worthless; let in again: borgcfg user add %s", s.args[0], s.args[0])
 }

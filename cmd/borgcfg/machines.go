@@ -183,6 +183,26 @@ func machineSet(s *session) error {
 	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed")
 }
 
+// machineTaint changes the taints of a machine.
+func machineTaint(s *session) error {
+	set := &borgpb.SetMachine{Name: s.args[0]}
+	for _, arg := range s.args[1:] {
+		if key, ok := strings.CutSuffix(arg, "-"); ok && key != "" {
+			set.RemoveTaints = append(set.RemoveTaints, key)
+			continue
+		}
+		text, effect, _ := strings.Cut(arg, ":")
+		t := &borgpb.Taint{Evict: effect == "evict", PreferNot: effect == "prefer-not"}
+		t.Key, t.Value, _ = strings.Cut(text, "=")
+		if t.Key == "" || effect != "" && !t.Evict && !t.PreferNot {
+			return cli.Errorf(cli.Usage, "%q is no taint", arg).
+				Hint("dedicated=db keeps others away, maintenance:evict makes them leave, slow:prefer-not is only advice, and slow- removes it")
+		}
+		set.SetTaints = append(set.SetTaints, t)
+	}
+	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed")
+}
+
 // constrainable refuses attributes that no constraint in a job file could name.
 func constrainable(keys []string) error {
 	for _, key := range slices.Sorted(slices.Values(keys)) {

@@ -21,6 +21,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
+	"borg/borgmaster/cellkey"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/cli"
@@ -37,16 +38,16 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "serve",
 		Usage: "run a replica",
-		Flags: append(cli.DaemonFlags("", "", ""),
+		Flags: append(append(append(cli.DaemonFlags("", "", ""), searchFlags()...),
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
-			&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
+			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
-		),
+		), rescheduleFlags()...),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -58,9 +59,12 @@ type server struct {
 	dir      string
 	runDir   string
 	identity *borgpb.ReplicaIdentity
+	// What the scheduler processes place, one each.
+	workloads []string
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
+	keys      *cellkey.Ring
 	// base is logger without cell and replica.
 	base, logger *slog.Logger
 	replica      *replica.Replica
@@ -82,7 +86,13 @@ func serve(ctx *ucli.Context) error {
 	if period := ctx.Duration("poll-period"); period <= 0 {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
 	}
-	if _, err := policyFlag(ctx); err != nil {
+	if _, err := searchConfig(ctx); err != nil {
+		return err
+	}
+	if s.workloads, err = workloads(ctx); err != nil {
+		return err
+	}
+	if err := reschedule(ctx, new(scheduler.Config)); err != nil {
 		return err
 	}
 	for _, flag := range []string{"listen", "pprof"} {
@@ -126,6 +136,9 @@ func (s *server) identify() error {
 	if s.authority, err = readAuthority(s.dir, id.CellName); err != nil {
 		return err
 	}
+	if s.keys, err = readKeys(s.dir); err != nil {
+		return err
+	}
 	s.source, err = s.authority.Source(identity.Name{Cell: id.CellName, Role: identity.Master, ID: strconv.FormatUint(id.Replica, 10)}, time.Now(), identity.Life)
 	if err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)
@@ -134,6 +147,9 @@ func (s *server) identify() error {
 		return err
 	}
 	s.logger = s.base.With("cell", id.CellName, "replica", id.Replica)
+	if len(s.keys.IDs()) == 0 {
+		s.logger.Warn("this replica has no cell key and can keep no secrets; an admin makes one for all: borgcfg secret rotate-key")
+	}
 	s.runDir = s.flags.String("run-dir")
 	if s.runDir == "" {
 		s.runDir = cli.RunDir(id.CellName, strconv.FormatUint(id.Replica, 10))
@@ -175,12 +191,12 @@ func (s *server) open() error {
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Audit: s.audit,
-		Identity: s.source, Authority: s.authority,
+		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
-		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir}
+		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}
 	}
 	if s.master, err = borgmaster.New(config); err != nil {
 		s.listener.Close()

@@ -78,9 +78,10 @@ func (c *serverCredentials) callerOn(info credentials.AuthInfo) (authInfo, error
 // the user that the other process runs as.
 type serverCredentials struct {
 	credentials.TransportCredentials
-	own   *identity.Source
-	log   *refusals
-	crowd *crowd
+	own    *identity.Source
+	log    *refusals
+	crowd  *crowd
+	config *Config
 }
 
 func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
@@ -98,7 +99,7 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		c.log.refused(raw.RemoteAddr().String(), err)
 		return nil, nil, err
 	}
-	return conn, who, nil
+	return c.config.watch(conn, who), who, nil
 }
 
 // shake hears who somebody is, if there is room for him.
@@ -130,7 +131,55 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 }
 
 func (c *serverCredentials) Clone() credentials.TransportCredentials {
-	return &serverCredentials{c.TransportCredentials.Clone(), c.own, c.log, c.crowd}
+	return &serverCredentials{c.TransportCredentials.Clone(), c.own, c.log, c.crowd, c.config}
+}
+
+// revokedEvery is how often a connection is looked at: so long at most it stays
+// open when the certificate with which it was made is revoked. Calls and messages
+// are refused at once.
+const revokedEvery = 2 * time.Second
+
+// watchedConn is closed when its other end is revoked.
+type watchedConn struct {
+	net.Conn
+	look func() (revoked bool)
+
+	mu sync.Mutex
+	// Nil when closed; guarded by mu.
+	timer *time.Timer
+}
+
+func (c *Config) watch(conn net.Conn, who authInfo) net.Conn {
+	if c.Revoked == nil {
+		return conn
+	}
+	w := &watchedConn{Conn: conn, look: func() bool { return c.revoked(who) }}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.timer = time.AfterFunc(revokedEvery, w.lookAgain)
+	return w
+}
+
+func (w *watchedConn) lookAgain() {
+	if w.look() {
+		w.Close()
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.timer != nil {
+		w.timer.Reset(revokedEvery)
+	}
+}
+
+func (w *watchedConn) Close() error {
+	w.mu.Lock()
+	if w.timer != nil {
+		w.timer.Stop()
+		w.timer = nil
+	}
+	w.mu.Unlock()
+	return w.Conn.Close()
 }
 
 // refusals tells an operator of connections that were refused, once a second at

@@ -63,7 +63,8 @@ type Config struct {
 	// Who listens. Required.
 	Identity *identity.Source
 	// Revoked says that certificates which a name was issued at that time are no
-	// longer believed; asked with each call. Nil: none is revoked.
+	// longer believed; asked with each call, and now and then for each connection.
+	// Nil: none is revoked.
 	Revoked func(name identity.Name, issued time.Time) bool
 	// Hears of connections that were refused; nil: nobody.
 	Logger *slog.Logger
@@ -89,7 +90,10 @@ func NewServer(config Config) *grpc.Server {
 	if plaintext && config.Logger != nil {
 		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
 	}
-	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger, tell: config.Refused}, newCrowd()}
+	creds := &serverCredentials{
+		TransportCredentials: credentials.NewTLS(config.Identity.ServerTLS()), own: config.Identity,
+		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: newCrowd(), config: &config,
+	}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
 		grpc.InTapHandle(config.tap),

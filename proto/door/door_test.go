@@ -4,12 +4,14 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/tls"
+	"io"
 	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -113,13 +115,13 @@ func dial(t *testing.T, addr string, who *identity.Source, want identity.Name) *
 	return conn
 }
 
-func borglet(t *testing.T, addr string) borgrpc.BorgletServiceClient {
+func borgletAt(t *testing.T, addr string) borgrpc.BorgletServiceClient {
 	t.Helper()
 	return borgrpc.NewBorgletServiceClient(dial(t, addr, source(t, identity.Master, "3"), name(identity.Borglet, "m1")))
 }
 
 func TestCallersAreProven(t *testing.T) {
-	c := borglet(t, serve(t, "127.0.0.1:0", door.Config{}))
+	c := borgletAt(t, serve(t, "127.0.0.1:0", door.Config{}))
 	resp, err := c.Describe(t.Context(), &borgrpc.DescribeRequest{})
 	if err != nil || resp.Name != "3" || resp.Build != "master" {
 		t.Errorf("caller is %v, %v, want master 3", resp, err)
@@ -149,7 +151,7 @@ func TestMastersPassCallsOn(t *testing.T) {
 	addr := serve(t, "127.0.0.1:0", door.Config{Identity: source(t, identity.Master, "1")})
 	ask := func(role identity.Role, id string, behalf identity.Name) (*borgrpc.GetCellResponse, error) {
 		c := borgrpc.NewMasterServiceClient(dial(t, addr, source(t, role, id), name(identity.Master, "1")))
-		return c.GetCell(door.Behalf(t.Context(), behalf), &borgrpc.GetCellRequest{})
+		return c.GetCell(door.Behalf(t.Context(), behalf, time.Now()), &borgrpc.GetCellRequest{})
 	}
 	resp, err := ask(identity.Master, "2", name(identity.User, "bob"))
 	if err != nil || resp.CellName != "bob" || resp.Build != "user" {
@@ -304,6 +306,107 @@ func TestRevocationIsHeardAtOnce(t *testing.T) {
 	}
 }
 
+// TestRevokedConnectionsAreClosed although nothing is asked on them any more.
+func TestRevokedConnectionsAreClosed(t *testing.T) {
+	var revoked atomic.Bool
+	addr := serve(t, "127.0.0.1:0", door.Config{Identity: source(t, identity.Master, "1"), Revoked: func(n identity.Name, _ time.Time) bool {
+		return revoked.Load() && n == name(identity.User, "alice")
+	}})
+	// closed says when the server has hung up.
+	closed := func(id string) <-chan error {
+		conn, err := tls.Dial("tcp", addr, source(t, identity.User, id).ClientTLS(name(identity.Master, "")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		// The preface of HTTP/2 and empty settings: without them it hangs up anyhow.
+		if _, err := conn.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00")); err != nil {
+			t.Fatal(err)
+		}
+		ended := make(chan error, 1)
+		go func() {
+			_, err := io.Copy(io.Discard, conn)
+			ended <- err
+		}()
+		return ended
+	}
+	alice, bob := closed("alice"), closed("bob")
+	revoked.Store(true)
+	select {
+	case <-alice:
+	case <-time.After(30 * time.Second):
+		t.Error("a connection of somebody who was revoked stays open")
+	}
+	select {
+	case err := <-bob:
+		t.Errorf("a connection of somebody else is closed: %v", err)
+	default:
+	}
+}
+
+// TestNoSessionIsResumed: whoever connects again shows his certificate again, so
+// that one that was revoked or has run out is not believed from memory.
+func TestNoSessionIsResumed(t *testing.T) {
+	addr := serve(t, "127.0.0.1:0", door.Config{Identity: source(t, identity.Master, "1")})
+	config := source(t, identity.User, "alice").ClientTLS(name(identity.Master, ""))
+	cache := &countingCache{ClientSessionCache: tls.NewLRUClientSessionCache(8)}
+	config.ClientSessionCache, config.ServerName = cache, "master"
+	for range 3 {
+		conn, err := tls.Dial("tcp", addr, config)
+		if err != nil {
+			t.Fatal(err)
+		}
+		// A ticket would come with what is read first.
+		_ = conn.SetReadDeadline(time.Now().Add(time.Second))
+		if _, err := conn.Read(make([]byte, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if conn.ConnectionState().DidResume {
+			t.Error("a session is resumed")
+		}
+		conn.Close()
+	}
+	if n := cache.tickets.Load(); n != 0 {
+		t.Errorf("the server handed out %d tickets", n)
+	}
+}
+
+// countingCache counts the tickets that a client is given.
+type countingCache struct {
+	tls.ClientSessionCache
+	tickets atomic.Int64
+}
+
+func (c *countingCache) Put(key string, s *tls.ClientSessionState) {
+	if s != nil {
+		c.tickets.Add(1)
+	}
+	c.ClientSessionCache.Put(key, s)
+}
+
+// TestAMasterThatIsBehindPassesNothingOn of somebody who was revoked: the one that
+// it passes it on to looks for itself.
+func TestAMasterThatIsBehindPassesNothingOn(t *testing.T) {
+	at := time.Now()
+	addr := serve(t, "127.0.0.1:0", door.Config{Identity: source(t, identity.Master, "1"), Revoked: func(n identity.Name, issued time.Time) bool {
+		return n == name(identity.User, "mallory") && !issued.After(at)
+	}})
+	c := borgrpc.NewMasterServiceClient(dial(t, addr, source(t, identity.Master, "2"), name(identity.Master, "1")))
+	ask := func(issued time.Time) error {
+		_, err := c.GetCell(door.Behalf(t.Context(), name(identity.User, "mallory"), issued), &borgrpc.GetCellRequest{})
+		return err
+	}
+	if err := ask(at.Add(-time.Second)); status.Code(err) != codes.Unauthenticated || !strings.Contains(err.Error(), "was revoked") {
+		t.Errorf("master 2 passes on a call of somebody who was revoked: %v, want Unauthenticated", err)
+	}
+	if err := ask(at.Add(time.Second)); err != nil {
+		t.Errorf("master 2 passes on a call with a later certificate: %v", err)
+	}
+	if err := ask(time.Time{}); status.Code(err) != codes.PermissionDenied {
+		t.Errorf("master 2 does not say since when the caller has his certificate: %v, want PermissionDenied", err)
+	}
+}
+
 func TestListenOnAnOldSocket(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "s")
 	if err := os.WriteFile(path, nil, 0o600); err != nil {
@@ -325,7 +428,7 @@ func TestReason(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.Close()
-	_, err = borglet(t, l.Addr().String()).Describe(t.Context(), &borgrpc.DescribeRequest{})
+	_, err = borgletAt(t, l.Addr().String()).Describe(t.Context(), &borgrpc.DescribeRequest{})
 	if got, want := door.Reason(err), "dial tcp "+l.Addr().String()+": connect: connection refused"; got != want || door.Distrusted(err) {
 		t.Errorf("Reason(%v) = %q, want %q", err, got, want)
 	}
@@ -343,7 +446,7 @@ func TestReason(t *testing.T) {
 }
 
 func TestMessagesAreBounded(t *testing.T) {
-	c := borglet(t, serve(t, "127.0.0.1:0", door.Config{}))
+	c := borgletAt(t, serve(t, "127.0.0.1:0", door.Config{}))
 	_, err := c.Poll(t.Context(), &borgrpc.PollRequest{KnownHash: make([]byte, 9<<20)})
 	if status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("a message of 9 MiB: %v, want ResourceExhausted", err)

@@ -2,6 +2,7 @@ package door
 
 import (
 	"context"
+	"strconv"
 	"time"
 
 	"google.golang.org/grpc"
@@ -15,22 +16,41 @@ import (
 )
 
 // behalfKey is the metadata in which a master that passes a call on says whose
-// it is. From anybody else it is refused: who calls is told by his certificate.
-const behalfKey = "borg-behalf"
+// it is, and issuedKey that in which it says since when that one has his
+// certificate: nanoseconds since 1970. From anybody else they are refused: who
+// calls is told by his certificate.
+const (
+	behalfKey = "borg-behalf"
+	issuedKey = "borg-behalf-issued"
+)
 
 // callerKey is where the guard leaves who calls.
 type callerKey struct{}
 
+// caller is who makes a call, and when the certificate was issued with which he
+// makes it; zero: none was shown.
+type caller struct {
+	name   identity.Name
+	issued time.Time
+}
+
 // Caller says who made the call that is being served.
 func Caller(ctx context.Context) identity.Name {
-	name, _ := ctx.Value(callerKey{}).(identity.Name)
-	return name
+	c, _ := ctx.Value(callerKey{}).(caller)
+	return c.name
+}
+
+// Issued says since when the caller has the certificate with which the call that
+// is being served was made; zero on a socket.
+func Issued(ctx context.Context) time.Time {
+	c, _ := ctx.Value(callerKey{}).(caller)
+	return c.issued
 }
 
 // As makes a call that is being served count as name's from here on: what a
 // master does on its own for somebody who has no say.
 func As(ctx context.Context, name identity.Name) context.Context {
-	return context.WithValue(ctx, callerKey{}, name)
+	return context.WithValue(ctx, callerKey{}, caller{name: name})
 }
 
 // Shown is the fingerprint of the certificate with which the call that is being
@@ -61,10 +81,20 @@ func Callee(p *peer.Peer) identity.Name {
 	return info.name
 }
 
-// Behalf makes calls with the returned context count as name's. Masters alone
-// are believed.
-func Behalf(ctx context.Context, name identity.Name) context.Context {
-	return metadata.AppendToOutgoingContext(ctx, behalfKey, name.String())
+// Behalf makes calls with the returned context count as name's, who has a
+// certificate since issued (zero: it is a program of the cell's own). Masters
+// alone are believed.
+func Behalf(ctx context.Context, name identity.Name, issued time.Time) context.Context {
+	ctx = metadata.AppendToOutgoingContext(ctx, behalfKey, name.String())
+	if !issued.IsZero() {
+		ctx = metadata.AppendToOutgoingContext(ctx, issuedKey, strconv.FormatInt(issued.UnixNano(), 10))
+	}
+	return ctx
+}
+
+// Revoked is what somebody hears whose certificate is not believed any more.
+func Revoked(name identity.Name) error {
+	return status.Errorf(codes.Unauthenticated, "the certificate of %s was revoked", name.Words())
 }
 
 var roles = map[identity.Role]borgpb.Role{
@@ -75,8 +105,11 @@ var roles = map[identity.Role]borgpb.Role{
 // Principal is a name as the log writes it.
 func Principal(name identity.Name) *borgpb.Principal {
 	p := &borgpb.Principal{Role: roles[name.Role]}
-	if name.Role == identity.User {
+	switch name.Role {
+	case identity.User:
 		p.User = name.ID
+	case identity.Task:
+		p.User, p.Task = name.User(), name.ID
 	}
 	return p
 }
@@ -87,15 +120,40 @@ func (c *Config) guard(ctx context.Context, method string) (context.Context, err
 	if err != nil {
 		return nil, err
 	}
+	who := caller{name: info.name, issued: info.issued}
 	md, _ := metadata.FromIncomingContext(ctx)
-	caller, err := callerOf(info.name, md)
-	if err != nil {
+	if len(md.Get(behalfKey)) > 0 || len(md.Get(issuedKey)) > 0 {
+		if who, err = c.passedOn(info.name, md.Get(behalfKey), md.Get(issuedKey)); err != nil {
+			return nil, err
+		}
+	}
+	if err := Allowed(method, who.name); err != nil {
 		return nil, err
 	}
-	if err := allowed(method, caller); err != nil {
-		return nil, err
+	return context.WithValue(ctx, callerKey{}, who), nil
+}
+
+// passedOn says whose call a master passes on. Whether that one was revoked is
+// asked here too: the master that passes it on may be behind.
+func (c *Config) passedOn(by identity.Name, behalf, issued []string) (who caller, err error) {
+	if by.Role != identity.Master {
+		return who, status.Errorf(codes.PermissionDenied, "%s speaks for somebody else; only masters pass calls on", by.Words())
 	}
-	return context.WithValue(ctx, callerKey{}, caller), nil
+	if len(behalf) == 1 {
+		who.name, err = identity.ParseName(behalf[0])
+	}
+	if len(issued) == 1 && err == nil {
+		var ns int64
+		ns, err = strconv.ParseInt(issued[0], 10, 64)
+		who.issued = time.Unix(0, ns)
+	}
+	if err != nil || len(behalf) != 1 || len(issued) > 1 || who.name.Cell != by.Cell || (who.issued.IsZero() && who.name.Role != identity.Master) {
+		return who, status.Errorf(codes.PermissionDenied, "%s passes on a call of nobody in this cell", by.Words())
+	}
+	if c.Revoked != nil && c.Revoked(who.name, who.issued) {
+		return who, Revoked(who.name)
+	}
+	return who, nil
 }
 
 // connection says who is on the other end, and whether that still counts: a
@@ -112,10 +170,16 @@ func (c *Config) connection(ctx context.Context) (authInfo, error) {
 	if !info.expires.IsZero() && time.Now().After(info.expires.Add(identity.Tolerance)) {
 		return authInfo{}, status.Errorf(codes.Unauthenticated, "the certificate of %s with which this connection was made has expired; connect anew", info.name.Words())
 	}
-	if c.Revoked != nil && !info.issued.IsZero() && c.Revoked(info.name, info.issued) {
-		return authInfo{}, status.Errorf(codes.Unauthenticated, "the certificate of %s was revoked", info.name.Words())
+	if c.revoked(info) {
+		return authInfo{}, Revoked(info.name)
 	}
 	return info, nil
+}
+
+// revoked says whether whoever is on the other end is not believed any more. On a
+// socket there is no certificate.
+func (c *Config) revoked(info authInfo) bool {
+	return c.Revoked != nil && !info.issued.IsZero() && c.Revoked(info.name, info.issued)
 }
 
 func (c *Config) interceptors() []grpc.ServerOption {
@@ -193,12 +257,9 @@ func (s *guardedStream) RecvMsg(m any) error {
 // the certificate that it began with: a log that is followed, the messages of
 // raft.
 func (s *guardedStream) still() error {
-	if s.config.Revoked == nil {
-		return nil
-	}
 	p, _ := peer.FromContext(s.ctx)
-	if info, ok := p.AuthInfo.(authInfo); ok && !info.issued.IsZero() && s.config.Revoked(info.name, info.issued) {
-		return status.Errorf(codes.Unauthenticated, "the certificate of %s was revoked", info.name.Words())
+	if info, ok := p.AuthInfo.(authInfo); ok && s.config.revoked(info) {
+		return Revoked(info.name)
 	}
 	return nil
 }
