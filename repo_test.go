@@ -35,7 +35,8 @@ var imports = map[string]struct {
 	"proto/door":    {[]string{"identity", "proto/borgpb"}, nil},
 
 	"borgmaster/cell": {[]string{"mutant", "proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
-	"scheduler":       {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
+	// mutant: bugs that the simulator must find.
+	"scheduler": {[]string{"borgmaster/cell", "mutant", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
 	// What tasks will use of what they asked for; imports nobody, so that master and scheduler can share it.
 	"scheduler/reservation": {nil, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net"}},
 	// The process around the search: follows a master, answers Explain.

@@ -197,7 +197,6 @@ func (c check) job(j *borgpb.JobSpec) {
 		}
 	}
 	c.kindOf(j)
-	c.notYet("batch_queue")
 	if j.Task == nil {
 		c.bad("task", `write task = task(args = ["/bin/program"], resources = resources(cpu = 0.1, mem = "64MiB"))`, "it has no task")
 		return

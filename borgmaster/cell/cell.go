@@ -180,16 +180,20 @@ func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
 // PendingOf yields what Pending yields of one job.
 func (c *Cell) PendingOf(j *Job) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
-		if j.pending == 0 || !c.eligible(j) {
+		if j.pending > 0 && c.eligible(j) && !c.Queued(j) {
+			c.waitingOf(j, yield)
+		}
+	}
+}
+
+// waitingOf yields what waits of a job, as far as max_running allows.
+func (c *Cell) waitingOf(j *Job, yield func(uint32) bool) {
+	left := j.roomToRun()
+	for i := range j.waiting.all() {
+		if left == 0 || !yield(i) {
 			return
 		}
-		left := j.roomToRun()
-		for i := range j.waiting.all() {
-			if left == 0 || !yield(i) {
-				return
-			}
-			left--
-		}
+		left--
 	}
 }
 

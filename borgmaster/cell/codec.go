@@ -76,6 +76,8 @@ const (
 	tagNote = 2
 	// Of a machine.
 	tagTaints = 1
+	// Of a job; it has no value.
+	tagEnabled = 1
 )
 
 // taints writes what format 3 added to them.

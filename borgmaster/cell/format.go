@@ -15,8 +15,8 @@ import (
 // and tokens.
 //
 // Format 3: devices have numbers, and can be shared; taints that evict and that
-// advise; a task is kept away from where it crashed; tasks are moved; secrets; what
-// tasks may ask for.
+// advise; a task is kept away from where it crashed; gangs are held together; the
+// batch queue; tasks are moved; secrets; what tasks may ask for.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -60,6 +60,7 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
+	"borg.Assign.enable":    formatQueue,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
 	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
 	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
@@ -160,7 +161,7 @@ func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 func unknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }
 
 func knownAssign(a *borgpb.Assign, format uint32) bool {
-	if unknown(a) {
+	if unknown(a) || len(a.Enable) > 0 && format < formatQueue {
 		return false
 	}
 	for _, x := range a.Assignments {

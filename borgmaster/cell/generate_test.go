@@ -268,6 +268,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.one(10) {
 		s.Preempt = borgpb.Preempt_PREEMPT_NEVER
 	}
+	s.Gang, s.BatchQueue = g.one(8), g.one(6)
 	switch {
 	case g.one(60):
 		s.Priority = 451
@@ -389,6 +390,11 @@ func (g *generator) resize() *borgpb.Op {
 
 func (g *generator) assign() *borgpb.Op {
 	o := &borgpb.Assign{CopyIndex: g.c.Index(), Build: "walk"}
+	for _, j := range g.c.jobList {
+		if g.c.NumbersDevices() && g.c.Queued(j) && g.one(2) {
+			o.Enable = append(o.Enable, j.uid.String())
+		}
+	}
 	var waiting []TaskID
 	for j, i := range g.c.Pending() {
 		waiting = append(waiting, TaskID{j.key, i})
@@ -403,7 +409,14 @@ func (g *generator) assign() *borgpb.Op {
 			o.Assignments = append(o.Assignments, g.allocAssignment(pick(g.r, allocs)))
 		case len(waiting) > 0:
 			id := pick(g.r, waiting)
-			o.Assignments = append(o.Assignments, g.assignment(g.c.Job(id.Job), id.Index))
+			j := g.c.Job(id.Job)
+			if j.Spec().Gang && !g.one(5) {
+				for i := range g.c.PendingOf(j) {
+					o.Assignments = append(o.Assignments, g.assignment(j, i))
+				}
+				continue
+			}
+			o.Assignments = append(o.Assignments, g.assignment(j, id.Index))
 		}
 	}
 	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: o}}
@@ -536,6 +549,7 @@ func (g *generator) moveTasks() *borgpb.Op {
 		if g.one(4) {
 			g.nameLeaving(a, leaving)
 		}
+		g.nameDevices(a, p.job.Need(p.index), m, m.DeviceRoom())
 		if g.one(40) {
 			a.LastAttempt++
 		}
@@ -547,6 +561,7 @@ func (g *generator) moveTasks() *borgpb.Op {
 		if !g.one(4) {
 			g.nameLeaving(a, leaving)
 		}
+		g.nameDevices(a, j.Need(id.Index), leaving[0].machine, leaving[0].machine.DeviceRoom())
 		o.Placement = a
 	}
 	return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: o}}

@@ -1,6 +1,9 @@
 package cell
 
-import "borg/proto/borgpb"
+import (
+	"borg/mutant"
+	"borg/proto/borgpb"
+)
 
 // The one page of limits; docs/limits.md is the same for people. What passes one
 // is refused with INVALID (a value out of its range) or LIMIT (too many of
@@ -113,6 +116,9 @@ func isProd(priority int32) bool { return priority >= productionPriority }
 // within the production band, so that no cascade starts there (paper §2.5).
 func MayPreempt(by, victim int32) bool {
 	inBand := func(p int32) bool { return p >= productionPriority && p < monitoringPriority }
+	if mutant.Planted(mutant.PreemptsItsLike) {
+		return victim <= by
+	}
 	return victim < by && !(inBand(by) && inBand(victim))
 }
 

@@ -264,6 +264,9 @@ func (l *loader) job(uid UID, d *decoder) error {
 	tasks := d.upTo(maxTasksPerJob)
 	j.attemptFloor, j.submittedWallNs, j.changedWallNs = d.uint(), d.int(), d.int()
 	j.reason, j.deathSeq, j.deathNs = d.str(), d.uint(), d.int()
+	if j.enabled = d.tagged(tagEnabled); j.enabled && l.c.format < formatQueue {
+		return errOdd
+	}
 	if err := d.done(); err != nil {
 		return err
 	}

@@ -164,6 +164,9 @@ func (j *Job) appendValue(b []byte) []byte {
 	e.str(j.reason)
 	e.uint(j.deathSeq)
 	e.int(j.deathNs)
+	if j.enabled {
+		e.byte(tagEnabled)
+	}
 	return e.b
 }
 

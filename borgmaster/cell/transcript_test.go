@@ -216,7 +216,13 @@ func (s *script) op() *borgpb.Op {
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
 	case "assign":
-		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}}}
+		a := &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}
+		for _, name := range s.list("enable") {
+			a.Enable = append(a.Enable, s.c.jobs[mustKey(name)].uid.String())
+		}
+		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: a}}
+	case "batch":
+		return s.batch()
 	case "move":
 		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: s.moves()}}
 	case "report":
@@ -356,6 +362,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
+	spec.Gang, spec.BatchQueue = s.has("gang"), s.has("queue")
 	if s.has("die-if-lost") {
 		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
 	}
@@ -420,6 +427,22 @@ func (s *script) assignment() *borgpb.Assignment {
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
 	}
 	return a
+}
+
+// batch reads one assignment a line.
+func (s *script) batch() *borgpb.Op {
+	o, whole := new(borgpb.Assign), s.d
+	defer func() { s.d = whole }()
+	for line := range strings.Lines(whole.Input) {
+		one := *whole
+		var err error
+		if one.Cmd, one.CmdArgs, err = datadriven.ParseLine("assign " + line); err != nil {
+			whole.Fatalf(s.t, "%v", err)
+		}
+		s.d = &one
+		o.Assignments = append(o.Assignments, s.assignment())
+	}
+	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: o}}
 }
 
 // moves reads a plan, one placement on a line: "move" or "place", and what assign

@@ -634,8 +634,9 @@ type JobSpec struct {
 	// Held for automation such as autoscalers; the cell keeps it unchanged.
 	// Keys and values together at most 64 KiB.
 	Extensions map[string][]byte `protobuf:"bytes,19,rep,name=extensions,proto3" json:"extensions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Held back until the whole job's request fits (paper trace: queue,
-	// enable). Kept; nothing acts on it yet.
+	// Of a batch job on machines: held back until all of it fits into what is free
+	// (paper trace: queue, enable); a scheduler enables it then, once. Kept without
+	// effect before format 3.
 	BatchQueue bool `protobuf:"varint,20,opt,name=batch_queue,json=batchQueue,proto3" json:"batch_queue,omitempty"`
 	// Name of the scheduler that places it; empty: the default one.
 	Scheduler string `protobuf:"bytes,21,opt,name=scheduler,proto3" json:"scheduler,omitempty"`

@@ -160,6 +160,8 @@ const (
 	EventKind_EVENT_KIND_STOPPED EventKind = 12
 	// A task found running on a machine that came back.
 	EventKind_EVENT_KIND_RETURN EventKind = 13
+	// A job was let out of the batch queue.
+	EventKind_EVENT_KIND_ENABLE EventKind = 14
 	// A machine joined the cell.
 	EventKind_EVENT_KIND_MACHINE_ADD EventKind = 20
 	// A machine left it.
@@ -219,6 +221,7 @@ var (
 		11: "EVENT_KIND_RESTART",
 		12: "EVENT_KIND_STOPPED",
 		13: "EVENT_KIND_RETURN",
+		14: "EVENT_KIND_ENABLE",
 		20: "EVENT_KIND_MACHINE_ADD",
 		21: "EVENT_KIND_MACHINE_REMOVE",
 		22: "EVENT_KIND_MACHINE_SET",
@@ -255,6 +258,7 @@ var (
 		"EVENT_KIND_RESTART":         11,
 		"EVENT_KIND_STOPPED":         12,
 		"EVENT_KIND_RETURN":          13,
+		"EVENT_KIND_ENABLE":          14,
 		"EVENT_KIND_MACHINE_ADD":     20,
 		"EVENT_KIND_MACHINE_REMOVE":  21,
 		"EVENT_KIND_MACHINE_SET":     22,
@@ -1922,7 +1926,9 @@ func (x *KillAllocSet) GetExpectVersion() uint64 {
 // scheduler in the results.
 type Assign struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Applied one after the other, each to what those before it left.
+	// Applied one after the other, each to what those before it left. Since
+	// format 3 those of a gang follow one another by index, are all that wait of
+	// it, and are done together or refused together.
 	Assignments []*Assignment `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
 	// For the record, as what follows: log index of the scheduler's copy.
 	CopyIndex uint64 `protobuf:"varint,2,opt,name=copy_index,json=copyIndex,proto3" json:"copy_index,omitempty"`
@@ -1931,7 +1937,11 @@ type Assign struct {
 	// Hash of the scheduler's configuration.
 	ConfigHash uint64 `protobuf:"varint,4,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`
 	// Build of the scheduler.
-	Build         string `protobuf:"bytes,5,opt,name=build,proto3" json:"build,omitempty"`
+	Build string `protobuf:"bytes,5,opt,name=build,proto3" json:"build,omitempty"`
+	// uids of jobs in the batch queue that are enabled before anything is placed,
+	// as all of each fits. One of which that does not hold (any more) stays where it
+	// is. Since format 3.
+	Enable        []string `protobuf:"bytes,40,rep,name=enable,proto3" json:"enable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1999,6 +2009,13 @@ func (x *Assign) GetBuild() string {
 		return x.Build
 	}
 	return ""
+}
+
+func (x *Assign) GetEnable() []string {
+	if x != nil {
+		return x.Enable
+	}
+	return nil
 }
 
 // Assignment gives a pending task or alloc a place.
@@ -3626,7 +3643,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\fKillAllocSet\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
-	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\"\xaf\x01\n" +
+	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\"\xc7\x01\n" +
 	"\x06Assign\x122\n" +
 	"\vassignments\x18\x01 \x03(\v2\x10.borg.AssignmentR\vassignments\x12\x1d\n" +
 	"\n" +
@@ -3634,7 +3651,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x1f\n" +
 	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
 	"configHash\x12\x14\n" +
-	"\x05build\x18\x05 \x01(\tR\x05build\"\x8c\x02\n" +
+	"\x05build\x18\x05 \x01(\tR\x05build\x12\x16\n" +
+	"\x06enable\x18( \x03(\tR\x06enable\"\x8c\x02\n" +
 	"\n" +
 	"Assignment\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x14\n" +
@@ -3765,7 +3783,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xee\x06\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x85\a\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -3781,7 +3799,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x12\x16\n" +
 	"\x12EVENT_KIND_RESTART\x10\v\x12\x16\n" +
 	"\x12EVENT_KIND_STOPPED\x10\f\x12\x15\n" +
-	"\x11EVENT_KIND_RETURN\x10\r\x12\x1a\n" +
+	"\x11EVENT_KIND_RETURN\x10\r\x12\x15\n" +
+	"\x11EVENT_KIND_ENABLE\x10\x0e\x12\x1a\n" +
 	"\x16EVENT_KIND_MACHINE_ADD\x10\x14\x12\x1d\n" +
 	"\x19EVENT_KIND_MACHINE_REMOVE\x10\x15\x12\x1a\n" +
 	"\x16EVENT_KIND_MACHINE_SET\x10\x16\x12\x19\n" +
