@@ -227,8 +227,9 @@ func (f auditFilter) match(r *borgpb.AuditRecord) bool {
 	return strings.HasPrefix(r.Verb, f.GetVerb())
 }
 
+// didBy says whether a user did it, or a task of his.
 func didBy(r *borgpb.AuditRecord, user string) bool {
-	return r.Role == borgpb.Role_ROLE_USER && r.Who == user
+	return r.Role == borgpb.Role_ROLE_USER && r.Who == user || r.Role == borgpb.Role_ROLE_TASK && strings.HasPrefix(r.Who, user+"/")
 }
 
 // concerns says whether a record is about an object, about what belongs to a user

@@ -1,6 +1,7 @@
 package audit
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"strings"
 
@@ -116,7 +117,7 @@ func RecordOf(data []byte, result *borgpb.Result) *borgpb.AuditRecord {
 func Asked(op *borgpb.Op) *borgpb.AuditRecord {
 	verb, object := describe(op)
 	return &borgpb.AuditRecord{
-		Role: op.GetPrincipal().GetRole(), Who: op.GetPrincipal().GetUser(), Verb: verb, Object: object,
+		Role: op.GetPrincipal().GetRole(), Who: cmp.Or(op.GetPrincipal().GetTask(), op.GetPrincipal().GetUser()), Verb: verb, Object: object,
 		Command: op.GetCommand(), ConfigHash: op.GetConfigHash(), Reason: op.GetReason(), RequestId: op.GetRequestId(),
 	}
 }

@@ -35,7 +35,8 @@ type AuditRecord struct {
 	WallNs int64 `protobuf:"varint,3,opt,name=wall_ns,json=wallNs,proto3" json:"wall_ns,omitempty"`
 	// What kind of caller; unspecified: nobody who could be told by a certificate.
 	Role Role `protobuf:"varint,4,opt,name=role,proto3,enum=borg.Role" json:"role,omitempty"`
-	// The user; of others their id, or the address from which they came.
+	// The user, or the task; of others their id, or the address from which they
+	// came.
 	Who string `protobuf:"bytes,5,opt,name=who,proto3" json:"who,omitempty"`
 	// The kind of op, as in borg.Op with dashes ("submit-job"), or the name of the
 	// call ("SaveCheckpoint"), or "connect".
