@@ -43,14 +43,14 @@ check: lint test ## what every commit passes: lint and test
 race: build ## every test under the race detector
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race ./...
 
-chaos: build ## real cells killed, cut off, filled up, in full size (25 minutes); merges bin/bench.json
+chaos: build ## real cells killed, cut off, filled up, in full size (20 minutes); merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
 		$(GO) test ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
 
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
-bench: build ## measure: make bench [BENCH=cell|scheduler|checkpoint|linkshard|all]; merges bin/bench.json
+bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|tls|all]; merges bin/bench.json
 	$(GO) run ./bench -out $(BIN)/bench.json $(BENCH)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)

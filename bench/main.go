@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -22,12 +23,26 @@ import (
 	"borg/bench/figures"
 )
 
-// areas are the packages whose benchmarks belong to an area.
-var areas = map[string][]string{
-	"cell":       {"./borgmaster/cell", "./borgmaster/replica"},
-	"scheduler":  {"./scheduler"},
-	"checkpoint": {"./checkpoint"},
-	"linkshard":  {"./borgmaster/linkshard"},
+// area is whose benchmarks belong together.
+type area struct {
+	packages []string
+	// only are the benchmarks of them that count, as a pattern of go test; empty:
+	// all do.
+	only string
+	// tag is that of a build with which they are measured once more; empty: none.
+	tag string
+}
+
+var areas = map[string]area{
+	"cell":       {packages: []string{"./borgmaster/cell", "./borgmaster/replica"}},
+	"sched":      {packages: []string{"./scheduler"}},
+	"checkpoint": {packages: []string{"./checkpoint"}},
+	"linkshard":  {packages: []string{"./borgmaster/linkshard"}},
+	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.
+	// Without it they are skipped, also where all of the scheduler's run.
+	"traces": {packages: []string{"./scheduler"}, only: "^BenchmarkTrace"},
+	// What TLS costs: a build with the tag plaintext has none.
+	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 }
 
 func main() {
@@ -41,53 +56,73 @@ func main() {
 }
 
 func run(area, out, benchtime string) error {
-	packages, err := packagesOf(area)
+	of, err := areaOf(area)
 	if err != nil {
 		return err
 	}
-	args := append([]string{"test", "-run", "^$", "-bench", ".", "-benchtime", benchtime, "-count", "1", "-p", "1"}, packages...)
-	fmt.Println("$ go", strings.Join(args, " "))
-	cmd := exec.Command("go", args...)
-	cmd.Stderr = os.Stderr
-	stdout, err := cmd.StdoutPipe()
+	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1"}
+	found, err := measure(append(bench, of.packages...))
 	if err != nil {
 		return err
 	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	found, err := parse(io.TeeReader(stdout, os.Stderr))
-	if err != nil {
-		return err
-	}
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("benchmarks: %w", err)
-	}
-	if len(found) == 0 {
-		return errors.New("no benchmark reported a figure with a dotted name")
+	if of.tag != "" {
+		more, err := measure(append(append(bench, "-tags", of.tag), of.packages...))
+		if err != nil {
+			return err
+		}
+		found = append(found, more...)
 	}
 	print(found)
 	return figures.Merge(out, found)
 }
 
-func packagesOf(area string) ([]string, error) {
-	if area != "" && area != "all" {
-		p, ok := areas[area]
+// measure runs benchmarks and returns the figures that they report.
+func measure(args []string) ([]figures.Figure, error) {
+	fmt.Println("$ go", strings.Join(args, " "))
+	cmd := exec.Command("go", args...)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	found, err := parse(io.TeeReader(stdout, os.Stderr))
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Wait(); err != nil {
+		return nil, fmt.Errorf("benchmarks: %w", err)
+	}
+	if len(found) == 0 {
+		return nil, errors.New("no benchmark reported a figure with a dotted name (those of real traces are skipped unless BORG_TRACES names their folder)")
+	}
+	return found, nil
+}
+
+func areaOf(name string) (area, error) {
+	if name != "" && name != "all" {
+		a, ok := areas[name]
 		if !ok {
 			names := []string{"all"}
 			for name := range areas {
 				names = append(names, name)
 			}
 			sort.Strings(names)
-			return nil, fmt.Errorf("unknown area %q; areas: %s", area, strings.Join(names, ", "))
+			return area{}, fmt.Errorf("unknown area %q; areas: %s", name, strings.Join(names, ", "))
 		}
-		return p, nil
+		if a.only == "" {
+			a.only = "."
+		}
+		return a, nil
 	}
-	var all []string
-	for _, p := range areas {
-		all = append(all, p...)
+	all := area{only: "."}
+	for _, a := range areas {
+		all.packages = append(all.packages, a.packages...)
 	}
-	sort.Strings(all)
+	slices.Sort(all.packages)
+	all.packages = slices.Compact(all.packages)
 	return all, nil
 }
 

@@ -199,6 +199,13 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 		}
 		env["PORT_"+portVariable(name)] = port
 	}
+	for _, g := range d.GetDevices() {
+		numbers := make([]string, len(g.GetNumbers()))
+		for i, n := range g.GetNumbers() {
+			numbers[i] = strconv.FormatUint(uint64(n), 10)
+		}
+		env["DEVICE_"+portVariable(g.GetName())] = strings.Join(numbers, ",")
+	}
 	list := make([]string, 0, len(env))
 	for _, key := range slices.Sorted(maps.Keys(env)) {
 		if key == "" || strings.ContainsAny(key, "=\x00") || strings.Contains(env[key], "\x00") {

@@ -12,7 +12,7 @@ import (
 func sample() *borgrpc.Desired {
 	return &borgrpc.Desired{
 		Copy: &borgrpc.CopyID{JobUid: "1-5-0", Index: 3, Attempt: 2}, User: "alice", Job: "web", Cell: "test",
-		Priority: 200, Version: 1, Ports: []uint32{20001, 20002},
+		Priority: 200, Version: 1, Ports: []uint32{20001, 20002}, Devices: []*borgpb.DeviceGrant{{Name: "big-gpu", Numbers: []uint32{0, 2}}},
 		Spec: &borgpb.TaskSpec{
 			Resources: &borgpb.Resources{CpuMilli: 500, MemBytes: 1 << 30},
 			Args:      []string{"/bin/serve", "--port={{port.http}}", "--admin={{ port.admin-ui }}", "--me={{job.user}}/{{job.name}}/{{task.index}}@{{cell}}", "{{.Other}}"},
@@ -33,7 +33,7 @@ func TestNewLaunch(t *testing.T) {
 	}
 	wantEnv := []string{
 		"BORG_ATTEMPT=2", "BORG_CELL=test", "BORG_JOB=alice/web", "BORG_MACHINE=m1", "BORG_TASK=alice/web/3",
-		"BORG_TASK_DIR=/task", "BORG_TASK_INDEX=3", "BORG_USER=alice", "DATA=/task/data", "HOME=/here",
+		"BORG_TASK_DIR=/task", "BORG_TASK_INDEX=3", "BORG_USER=alice", "DATA=/task/data", "DEVICE_BIG_GPU=0,2", "HOME=/here",
 		"PATH=" + defaultPath, "PORT=20001", "PORT_ADMIN_UI=20002", "PORT_HTTP=20001",
 	}
 	if !slices.Equal(l.Env, wantEnv) {

@@ -1,6 +1,7 @@
 package borgmaster
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -177,6 +178,40 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, owner+"/"+object,
 		"it belongs to user %q and you are %q; for what is another's, %s", owner, caller.ID, g.needsAdmin(c, caller))
+}
+
+// Verbs of borgcfg that anybody may use, those on what belongs to somebody, and
+// those on what belongs to the cell.
+var (
+	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list"}
+	ownVerbs   = []string{"up", "update", "resize", "down"}
+	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority"}
+)
+
+// canI says why the caller may not do something; empty: he may.
+func (m *Master) canI(caller identity.Name, verb, object string) (why string, err error) {
+	whose := ""
+	switch {
+	case slices.Contains(readVerbs, verb):
+		return "", nil
+	case slices.Contains(ownVerbs, verb):
+		key, err := cell.ParseJobKey(cmp.Or(object, caller.ID+"/x"))
+		if err != nil {
+			return "", status.Error(codes.InvalidArgument, err.Error())
+		}
+		if caller.Role == identity.User && key.User == caller.ID || m.isAdmin(caller) {
+			return "", nil
+		}
+		whose = fmt.Sprintf("it belongs to user %q and you are %q; for what is another's, ", key.User, caller.ID)
+	case slices.Contains(adminVerbs, verb):
+		if m.isAdmin(caller) {
+			return "", nil
+		}
+	default:
+		return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(slices.Concat(ownVerbs, adminVerbs, readVerbs), ", "))
+	}
+	m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.needsAdmin(c, caller) })
+	return whose + why, nil
 }
 
 // permitMaster says what a master may ask of the elected one in its own name:

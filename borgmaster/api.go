@@ -37,25 +37,39 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 // with a request id may be tried again when its fate is not known: the cell
 // answers a repeated id from memory.
 func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	if asked.GetRequestId() == "" {
-		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
-		r.Field = "request_id"
+	if r := malformed(asked); r != nil {
+		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}
-	if set := asked.GetSetMachine(); set != nil {
-		if r := factsOf(set.GetName(), slices.Collect(maps.Keys(set.GetSetAttributes())), set.GetRemoveAttributes()); r != nil {
-			return &borgpb.Result{Refusal: r}, nil
-		}
-	}
-	if r := tooLarge(asked); r != nil {
-		return &borgpb.Result{Refusal: r}, nil
-	}
-	return onElected(ctx, m, true,
+	result, err := onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})
 			return resp.GetResult(), err
 		})
+	if status.Code(err) == codes.ResourceExhausted && !isForwarded(ctx) {
+		m.noteRefusal(ctx, asked, refusal(borgpb.RefusalKind_REFUSAL_KIND_LIMIT, "", "%s", status.Convert(err).Message()))
+	}
+	return result, err
+}
+
+// malformed says what of an op can be refused without a look at the cell; nil:
+// nothing.
+func malformed(op *borgpb.Op) *borgpb.Refusal {
+	if op.GetRequestId() == "" {
+		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_INVALID, "", "a mutation needs a request id, the same for all its retries")
+		r.Field = "request_id"
+		return r
+	}
+	if set := op.GetSetMachine(); set != nil {
+		if r := factsOf(set.GetName(), slices.Collect(maps.Keys(set.GetSetAttributes())), set.GetRemoveAttributes()); r != nil {
+			return r
+		}
+	}
+	if r := tooLarge(op); r != nil {
+		return r
+	}
+	return checkTexts(op)
 }
 
 // propose puts what the caller asks for into the log of the elected master, if he
@@ -68,6 +82,7 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 	var r *borgpb.Refusal
 	m.cfg.Log.View(func(c *cell.Cell) { op, r = m.gate.Admit(c, door.Caller(ctx), asked, time.Now().UnixNano()) })
 	if r != nil {
+		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}
 	return m.cfg.Log.Propose(ctx, op)

@@ -45,6 +45,7 @@ func (a *checkpointAPI) SaveCheckpoint(_ *borgrpc.SaveCheckpointRequest, stream 
 		return m.grpcError(err)
 	}
 	m.cfg.Logger.Info("checkpoint sent", "index", index)
+	m.noteDone(stream.Context(), "SaveCheckpoint", "")
 	return stream.Send(&borgrpc.SaveCheckpointResponse{Index: index})
 }
 

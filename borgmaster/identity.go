@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
+	"fmt"
 	"strconv"
 	"time"
 
@@ -54,7 +55,7 @@ func (a *identityAPI) Invite(ctx context.Context, req *borgrpc.InviteRequest) (*
 		return nil, err
 	}
 	hash := identity.Fingerprint(cert.Certificate)
-	op := &borgpb.Op{RequestId: "invite-" + hex.EncodeToString(hash[:20]), RequestWallNs: time.Now().UnixNano()}
+	op := &borgpb.Op{RequestId: "invite-" + hex.EncodeToString(hash[:20]), RequestWallNs: time.Now().UnixNano(), Command: req.GetCommand(), Reason: req.GetReason()}
 	op.Op = &borgpb.Op_AddToken{AddToken: &borgpb.AddToken{
 		Hash: hash, Name: req.GetName(), ExpiresWallNs: time.Now().Add(identity.TokenLife).UnixNano(),
 	}}
@@ -149,6 +150,16 @@ func (a *identityAPI) WhoAmI(ctx context.Context, _ *borgrpc.WhoAmIRequest) (*bo
 	return resp, nil
 }
 
+// CanI tells whether the caller may do something.
+func (a *identityAPI) CanI(ctx context.Context, req *borgrpc.CanIRequest) (*borgrpc.CanIResponse, error) {
+	// What was granted a moment ago counts.
+	if err := a.m.readIndex(ctx); err != nil {
+		return nil, err
+	}
+	why, err := a.m.canI(door.Caller(ctx), req.GetVerb(), req.GetObject())
+	return &borgrpc.CanIResponse{Yes: why == "" && err == nil, Why: why}, err
+}
+
 // ListUsers tells of whom the cell knows something.
 func (a *identityAPI) ListUsers(ctx context.Context, _ *borgrpc.ListUsersRequest) (*borgrpc.ListUsersResponse, error) {
 	if err := a.m.readIndex(ctx); err != nil {
@@ -188,6 +199,9 @@ func (a *identityAPI) CertifyMaster(ctx context.Context, req *borgrpc.CertifyMas
 		return nil, status.Errorf(codes.FailedPrecondition, "replica %d is not a member of this cell; add it first", req.GetReplica())
 	}
 	cert, err := a.m.issue(req.GetPublicKey(), a.m.conns.named(identity.Master, strconv.FormatUint(req.GetReplica(), 10)))
+	if err == nil {
+		a.m.noteDone(ctx, "CertifyMaster", fmt.Sprintf("replica %d", req.GetReplica()))
+	}
 	return &borgrpc.CertifyMasterResponse{Certificate: cert}, err
 }
 
@@ -208,6 +222,7 @@ func (a *identityAPI) GetAuthority(ctx context.Context, _ *borgrpc.GetAuthorityR
 		return nil, status.Error(codes.Internal, err.Error())
 	}
 	a.m.cfg.Logger.Info("authority handed to a member", "to", who.ID)
+	a.m.noteDone(ctx, "GetAuthority", "")
 	return &borgrpc.GetAuthorityResponse{Authority: data}, nil
 }
 

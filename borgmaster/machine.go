@@ -29,15 +29,18 @@ const (
 // into the cell.
 func (a *masterAPI) AddMachine(ctx context.Context, req *borgrpc.AddMachineRequest) (*borgrpc.AddMachineResponse, error) {
 	m := a.m
-	op := &borgpb.Op{RequestId: req.GetRequestId(), RequestWallNs: req.GetRequestWallNs()}
+	op := &borgpb.Op{RequestId: req.GetRequestId(), RequestWallNs: req.GetRequestWallNs(), Command: req.GetCommand(), Reason: req.GetReason()}
 	add := &borgpb.AddMachine{Name: req.GetName(), Labels: req.GetLabels()}
 	op.Op = &borgpb.Op_AddMachine{AddMachine: add}
 	// Before the borglet is asked: strangers make no master dial.
+	var r *borgpb.Refusal
 	if err := m.forAdmins(door.Caller(ctx)); err != nil {
-		r := refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", status.Convert(err).Message())
-		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
+		r = refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", status.Convert(err).Message())
+	} else {
+		r = factsOf(req.GetName(), slices.Collect(maps.Keys(req.GetAttributes())))
 	}
-	if r := factsOf(req.GetName(), slices.Collect(maps.Keys(req.GetAttributes()))); r != nil {
+	if r != nil {
+		m.noteRefusal(ctx, op, r)
 		return &borgrpc.AddMachineResponse{Result: &borgpb.Result{Refusal: r}}, nil
 	}
 	is, err := m.introduce(ctx, req.GetName(), req.GetAddr())

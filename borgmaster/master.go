@@ -22,6 +22,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/linkshard"
 	"borg/identity"
@@ -46,12 +47,18 @@ type Config struct {
 	Identity *identity.Source
 	// The cell's, with which this replica issues certificates. Nil: it issues none.
 	Authority *identity.Authority
-	Log       Log
-	Members   Members
+	// Keeps what the authority became, which is a secret, where it is read at the
+	// next start. Nil: it is not kept.
+	KeepAuthority func([]byte) error
+	Log           Log
+	Members       Members
 	// Nil: no checkpoints are handed out.
 	Checkpoints Checkpoints
 	// Nil: the membership cannot be changed.
 	MemberChanges MemberChanges
+	// Keeps who did what; the master runs it, and whoever opened it closes it. Nil:
+	// it is not kept.
+	Audit *audit.Trail
 	// User who may change machines, members and what belongs to others, as long as
 	// nobody was granted that.
 	FirstAdmin string
@@ -101,6 +108,10 @@ type Master struct {
 	followers, loading atomic.Int64
 	// Holds a token while a checkpoint is sent.
 	saving chan struct{}
+	// Holds a token for each audit that is read.
+	auditing chan struct{}
+	// Held while the authority is replaced by a later one.
+	authorityMu sync.Mutex
 	// Closed when Run ends, so that long streams end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -115,7 +126,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
 	m.duty = newDutyLoop(m)
@@ -132,7 +143,7 @@ func New(cfg Config) (*Master, error) {
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Logger: m.cfg.Logger}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Logger: m.cfg.Logger, Refused: m.callRefused}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.
@@ -143,6 +154,8 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterReplicaServiceServer(s, &replicaAPI{m: m})
 	borgrpc.RegisterCheckpointServiceServer(s, &checkpointAPI{m: m})
 	borgrpc.RegisterIdentityServiceServer(s, &identityAPI{m: m})
+	borgrpc.RegisterAuthorityServiceServer(s, &authorityAPI{m: m})
+	borgrpc.RegisterAuditServiceServer(s, &auditAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams
@@ -154,6 +167,12 @@ func (m *Master) Run(ctx context.Context) error {
 	defer running.Wait()
 	// The elected master's duties.
 	running.Go(func() { m.duty.Run(ctx) })
+	if m.cfg.Authority != nil {
+		running.Go(func() { m.watchAuthority(ctx) })
+	}
+	if m.cfg.Audit != nil {
+		running.Go(func() { m.cfg.Audit.Run(ctx) })
+	}
 	// The scheduler process, while elected.
 	if m.cfg.Scheduler != nil {
 		running.Go(func() { m.superviseScheduler(ctx) })
@@ -171,8 +190,12 @@ func (m *Master) schedulerConnected() bool {
 // ear is the Master as a Listener of its log: it notes and wakes, nothing else.
 type ear Master
 
-// Applied notes which machines are concerned, and keeps the events.
-func (e *ear) Applied(_ CommittedEntry, _ []*borgpb.Result, events []cell.Event) {
+// Applied notes which machines are concerned, and keeps the events and who did
+// what.
+func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []cell.Event) {
+	if e.cfg.Audit != nil {
+		e.cfg.Audit.Log.Applied(entry.Index, entry.Data, results)
+	}
 	for i := range events {
 		if ev := &events[i]; ev.Machine != "" && ev.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {
 			e.duty.machineChanged(ev.Machine)
@@ -194,6 +217,9 @@ func (e *ear) StateChanged(s LogState) {
 
 // Restored begins anew with another cell.
 func (e *ear) Restored(index uint64) {
+	if e.cfg.Audit != nil {
+		e.cfg.Audit.Log.Restored(index)
+	}
 	e.events.restart(index)
 	e.shard.Reload()
 	e.applied.Fire()

@@ -2,6 +2,7 @@ package borgmaster
 
 import (
 	"context"
+	"fmt"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -56,7 +57,7 @@ func (a *memberAPI) AddMember(ctx context.Context, req *borgrpc.AddMemberRequest
 	if req.GetMember().GetId() == 0 || req.GetMember().GetAddr() == "" {
 		return nil, status.Error(codes.InvalidArgument, "a member needs an id, from 1 and never used before, and an address")
 	}
-	err := a.change(ctx,
+	err := a.change(ctx, "AddMember", req.Member.Id,
 		func(ctx context.Context, c MemberChanges) error { return c.AddLearner(ctx, req.Member) },
 		func(ctx context.Context, c borgrpc.MemberServiceClient) error {
 			_, err := c.AddMember(ctx, req)
@@ -66,7 +67,7 @@ func (a *memberAPI) AddMember(ctx context.Context, req *borgrpc.AddMemberRequest
 }
 
 func (a *memberAPI) PromoteMember(ctx context.Context, req *borgrpc.PromoteMemberRequest) (*borgrpc.PromoteMemberResponse, error) {
-	err := a.change(ctx,
+	err := a.change(ctx, "PromoteMember", req.GetId(),
 		func(ctx context.Context, c MemberChanges) error { return c.Promote(ctx, req.GetId()) },
 		func(ctx context.Context, c borgrpc.MemberServiceClient) error {
 			_, err := c.PromoteMember(ctx, req)
@@ -76,7 +77,7 @@ func (a *memberAPI) PromoteMember(ctx context.Context, req *borgrpc.PromoteMembe
 }
 
 func (a *memberAPI) RemoveMember(ctx context.Context, req *borgrpc.RemoveMemberRequest) (*borgrpc.RemoveMemberResponse, error) {
-	err := a.change(ctx,
+	err := a.change(ctx, "RemoveMember", req.GetId(),
 		func(ctx context.Context, c MemberChanges) error { return c.RemoveMember(ctx, req.GetId()) },
 		func(ctx context.Context, c borgrpc.MemberServiceClient) error {
 			_, err := c.RemoveMember(ctx, req)
@@ -86,7 +87,7 @@ func (a *memberAPI) RemoveMember(ctx context.Context, req *borgrpc.RemoveMemberR
 }
 
 // change makes an admin's change of the members on the elected master.
-func (a *memberAPI) change(ctx context.Context, local func(context.Context, MemberChanges) error, remote func(context.Context, borgrpc.MemberServiceClient) error) error {
+func (a *memberAPI) change(ctx context.Context, verb string, replica uint64, local func(context.Context, MemberChanges) error, remote func(context.Context, borgrpc.MemberServiceClient) error) error {
 	_, err := onElected(ctx, a.m, false,
 		func(ctx context.Context) (struct{}, error) {
 			// Here, where the latest is known.
@@ -103,6 +104,9 @@ func (a *memberAPI) change(ctx context.Context, local func(context.Context, Memb
 			err = local(ctx, a.m.cfg.MemberChanges)
 			if _, ok := status.FromError(err); err != nil && !ok && grpcCode(err) == codes.Internal {
 				err = status.Error(codes.FailedPrecondition, err.Error())
+			}
+			if err == nil {
+				a.m.noteDone(ctx, verb, fmt.Sprintf("replica %d", replica))
 			}
 			return struct{}{}, err
 		},

@@ -59,7 +59,10 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		o.do("alice", o.submitSet(set))
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: "alice", Name: set}}}
 	},
-	"assign":  func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}} },
+	"assign": func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}} },
+	"move_tasks": func(*owners, int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: &borgpb.MoveTasks{}}}
+	},
 	"reports": func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{}}} },
 	"time":    func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}} },
 	// The format that the cell has already, and a digest that is none: what is right

@@ -123,19 +123,37 @@ func sendEntries(entries []CommittedEntry, stream borgrpc.SchedulingService_Foll
 // Assign proposes a batch. It forwards nothing: a scheduler belongs to one
 // elected master.
 func (a *schedulingAPI) Assign(ctx context.Context, req *borgrpc.AssignRequest) (*borgrpc.AssignResponse, error) {
+	result, err := a.propose(ctx, &borgpb.Op{Op: &borgpb.Op_Assign{Assign: req.GetAssign()}})
+	if err != nil {
+		return nil, err
+	}
+	return &borgrpc.AssignResponse{Result: result}, nil
+}
+
+// MoveTasks proposes a plan, as Assign does a batch.
+func (a *schedulingAPI) MoveTasks(ctx context.Context, req *borgrpc.MoveTasksRequest) (*borgrpc.MoveTasksResponse, error) {
+	result, err := a.propose(ctx, &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: req.GetMove()}})
+	if err != nil {
+		return nil, err
+	}
+	return &borgrpc.MoveTasksResponse{Result: result}, nil
+}
+
+// propose puts an op of a scheduler into the log, here or nowhere.
+func (a *schedulingAPI) propose(ctx context.Context, op *borgpb.Op) (*borgpb.Result, error) {
 	m := a.m
 	if state := m.cfg.Log.State(); !state.Ready {
 		return nil, notElected(state)
 	}
-	op := &borgpb.Op{Principal: door.Principal(door.Caller(ctx)), Op: &borgpb.Op_Assign{Assign: req.GetAssign()}}
+	op.Principal = door.Principal(door.Caller(ctx))
 	if r := tooLarge(op); r != nil {
-		return &borgrpc.AssignResponse{Result: &borgpb.Result{Refusal: r}}, nil
+		return &borgpb.Result{Refusal: r}, nil
 	}
 	result, err := m.cfg.Log.Propose(ctx, op)
 	if err != nil {
 		return nil, m.grpcError(err)
 	}
-	return &borgrpc.AssignResponse{Result: result}, nil
+	return result, nil
 }
 
 func notElected(state LogState) error {

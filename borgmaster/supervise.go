@@ -36,16 +36,18 @@ func (m *Master) superviseScheduler(ctx context.Context) {
 	}
 }
 
-// runScheduler returns when this replica is no longer elected.
+// runScheduler returns when this replica is no longer elected, or its authority was
+// replaced: a process that is started then has a certificate of the new one.
 func (m *Master) runScheduler(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
+	authority := m.authorityGeneration()
 	// Ends the process when somebody else is elected; ends with this function.
 	go func() {
 		defer close(done)
 		for {
 			changed := m.stateChanged.Wait()
-			if !m.cfg.Log.State().Ready {
+			if !m.cfg.Log.State().Ready || m.authorityGeneration() != authority {
 				cancel()
 			}
 			select {

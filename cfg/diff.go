@@ -123,7 +123,7 @@ func effectOf(path string) Effect {
 		}
 		return EffectNone
 	}
-	if strings.HasPrefix(field, "resources.devices") {
+	if strings.HasPrefix(field, "resources.device") {
 		return EffectRestart
 	}
 	name := field

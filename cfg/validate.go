@@ -474,6 +474,25 @@ func (c check) resources(where string, r *borgpb.Resources, ofTask bool) {
 			c.bad(join(join(where, "devices"), k), "", "%d devices are too many; at most %d", r.Devices[k], maxDeviceCount)
 		}
 	}
+	c.shares(where, r)
+}
+
+// shares checks what is asked for of single devices.
+func (c check) shares(where string, r *borgpb.Resources) {
+	shares := join(where, "device_milli")
+	if n := len(r.Devices) + len(r.DeviceMilli); len(r.DeviceMilli) > 0 && n > maxDevices {
+		c.bad(shares, "", "%d kinds of devices; there may be %d", n, maxDevices)
+	}
+	for _, k := range sortedKeys(r.DeviceMilli) {
+		at, n := join(shares, k), r.DeviceMilli[k]
+		c.name(at, "device", k)
+		switch {
+		case n < 1 || n > 999:
+			c.bad(at, fmt.Sprintf(`a share is 1 to 999 thousandths of one device; whole ones are devices = {%q: 1}`, k), "%d is no share of a device", n)
+		case r.Devices[k] != 0:
+			c.bad(at, "leave one of them out", "a share of %s and whole ones are asked for", quote(k))
+		}
+	}
 }
 
 func amountText(n int64, u unit) string {

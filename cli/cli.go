@@ -80,9 +80,9 @@ func Run(ctx context.Context, app *ucli.App, args []string, stdout, stderr io.Wr
 func report(program string, err error, stderr io.Writer) int {
 	var e *Error
 	if errors.As(err, &e) {
-		fmt.Fprintf(stderr, "%s: %s\n", program, e.What)
+		fmt.Fprintf(stderr, "%s: %s\n", program, VisibleLines(e.What))
 		if e.Next != "" {
-			fmt.Fprintf(stderr, "  %s\n", strings.ReplaceAll(e.Next, "\n", "\n  "))
+			fmt.Fprintf(stderr, "  %s\n", VisibleLines(strings.ReplaceAll(e.Next, "\n", "\n  ")))
 		}
 		return e.Code
 	}
@@ -90,7 +90,7 @@ func report(program string, err error, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "%s: interrupted\n", program)
 		return Interrupted
 	}
-	fmt.Fprintf(stderr, "%s: %v\n", program, err)
+	fmt.Fprintf(stderr, "%s: %s\n", program, VisibleLines(err.Error()))
 	var exit ucli.ExitCoder
 	if errors.As(err, &exit) {
 		return exit.ExitCode()

@@ -11,6 +11,9 @@ import (
 	"io"
 	"math/big"
 	"net/url"
+	"slices"
+	"strconv"
+	"sync"
 	"time"
 )
 
@@ -47,14 +50,31 @@ func LifeOf(r Role) time.Duration {
 }
 
 // Authority is a cell's own: it issues the certificates of that cell and of no
-// other. It is a secret that the masters alone have.
+// other. It is a secret that the masters alone have. It may be replaced while it is
+// used: everybody hears of the next one with his next certificate, then it issues,
+// and after a time the one before is not believed any more. What is when is fixed
+// at the beginning, so that all masters do the same without another word.
 type Authority struct {
 	cell string
+	rand io.Reader
+
+	mu sync.RWMutex
+	// Oldest first; at least one has a key and issues. Guarded by mu; what it
+	// points to is not changed.
+	signers []signer
+	// Counts what was done to it: of two copies the later one is right. Guarded by
+	// mu.
+	generation uint64
+}
+
+// signer is one key of an authority.
+type signer struct {
 	key  ed25519.PrivateKey
-	// The first is the one that belongs to key. Others are trusted too: the one
-	// before it, whose certificates have not all run out, or the next one.
-	certs []*x509.Certificate
-	rand  io.Reader
+	cert *x509.Certificate
+	// It issues from then on; zero: it always did.
+	from time.Time
+	// It is not believed from then on; zero: it is until it runs out.
+	until time.Time
 }
 
 // NewAuthority makes the authority of a new cell.
@@ -62,47 +82,153 @@ func NewAuthority(cell string, now time.Time, rand io.Reader) (*Authority, error
 	if !isLabel(cell) {
 		return nil, fmt.Errorf("make the authority of cell %q: want a DNS label", clip(cell))
 	}
-	a := &Authority{cell: cell, rand: rand}
-	if err := a.sign(now); err != nil {
+	a := &Authority{cell: cell, rand: rand, generation: 1}
+	first, err := a.newSigner(now)
+	if err != nil {
 		return nil, fmt.Errorf("make the authority of cell %s: %w", cell, err)
 	}
+	a.signers = []signer{first}
 	return a, nil
 }
 
-// Successor is an authority with a new key that trusts this one's certificates
-// too. Everybody must have heard of it before it issues any.
-func (a *Authority) Successor(now time.Time) (*Authority, error) {
-	next := &Authority{cell: a.cell, rand: a.rand}
-	if err := next.sign(now); err != nil {
+// Replaced is a copy with a new key, which issues after wait; overlap later the
+// present ones are not believed any more. Everybody must renew his certificate
+// during wait, to hear of the new one, and again during overlap.
+func (a *Authority) Replaced(now time.Time, wait, overlap time.Duration) (*Authority, error) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	if wait < 0 || overlap < 0 {
+		return nil, fmt.Errorf("replace the authority of cell %s: a time is negative", a.cell)
+	}
+	next, err := a.newSigner(now)
+	if err != nil {
 		return nil, fmt.Errorf("make the next authority of cell %s: %w", a.cell, err)
 	}
-	next.certs = append(next.certs, a.certs...)
-	return next, nil
+	next.from = now.Add(wait).UTC().Truncate(time.Second)
+	until := next.from.Add(overlap)
+	b := &Authority{cell: a.cell, rand: a.rand, generation: a.generation + 1}
+	for _, s := range a.signers {
+		if s.from.After(now) {
+			return nil, fmt.Errorf("the authority of cell %s is being replaced already: the next one issues from %s on", a.cell, s.from.Format(time.RFC3339))
+		}
+		if !s.until.IsZero() && !s.until.After(now) {
+			continue
+		}
+		if s.until.IsZero() || s.until.After(until) {
+			s.until = until
+		}
+		b.signers = append(b.signers, s)
+	}
+	b.signers = append(b.signers, next)
+	return b, nil
 }
 
-// Trusting is the same authority that trusts those of another one as well.
-func (a *Authority) Trusting(other *Authority) *Authority {
-	both := *a
-	both.certs = append(append([]*x509.Certificate{}, a.certs...), other.certs...)
-	return &both
-}
-
-// Alone is the same authority that trusts no other.
+// Alone is a copy that has the newest key alone: it issues at once, and what others
+// issued is not believed any more.
 func (a *Authority) Alone() *Authority {
-	alone := *a
-	alone.certs = a.certs[:1]
-	return &alone
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	last := a.signers[len(a.signers)-1]
+	last.from, last.until = time.Time{}, time.Time{}
+	return &Authority{cell: a.cell, rand: a.rand, generation: a.generation + 1, signers: []signer{last}}
 }
 
-// sign makes the key and the certificate that vouches for itself.
-func (a *Authority) sign(now time.Time) error {
+// Adopt makes a what b is, if b is later; otherwise it says false.
+func (a *Authority) Adopt(b *Authority) bool {
+	if !b.Later(a) || a.cell != b.cell {
+		return false
+	}
+	b.mu.RLock()
+	signers, generation := b.signers, b.generation
+	b.mu.RUnlock()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.signers, a.generation = signers, generation
+	return true
+}
+
+// Later says whether a is what b became, or may become: of two copies that were
+// made of the same one, one is later, and all agree which.
+func (a *Authority) Later(b *Authority) bool { return a.Version().Later(b.Version()) }
+
+// Version tells copies of an authority apart.
+type Version struct {
+	Generation uint64
+	// Fingerprint of the newest key's certificate.
+	Newest []byte
+}
+
+// Version is the present one.
+func (a *Authority) Version() Version {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return Version{a.generation, Fingerprint(a.signers[len(a.signers)-1].cert.Raw)}
+}
+
+// Later says whether whoever has v need not look at w.
+func (v Version) Later(w Version) bool {
+	return v.Generation > w.Generation || v.Generation == w.Generation && bytes.Compare(v.Newest, w.Newest) > 0
+}
+
+// Signer is one key of an authority, for people.
+type Signer struct {
+	Fingerprint []byte
+	// It issues from then on; zero: it always did. It is not believed from then on;
+	// its certificate's end when nothing else was said.
+	From, Until time.Time
+	// It is the one that issues now.
+	Issues bool
+}
+
+// Signers are all keys of the authority, oldest first.
+func (a *Authority) Signers(now time.Time) []Signer {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	issuer := a.issuer(now)
+	var all []Signer
+	for _, s := range a.signers {
+		is := Signer{Fingerprint: Fingerprint(s.cert.Raw), From: s.from, Until: s.until, Issues: s.cert == issuer.cert}
+		if is.Until.IsZero() {
+			is.Until = s.cert.NotAfter
+		}
+		all = append(all, is)
+	}
+	return all
+}
+
+// issuer is the newest that issues by now. The caller holds mu.
+func (a *Authority) issuer(now time.Time) signer {
+	for _, s := range slices.Backward(a.signers) {
+		if s.key != nil && !s.from.After(now) {
+			return s
+		}
+	}
+	// All are of the future: a clock is wrong, and the oldest is believed longest.
+	return a.signers[slices.IndexFunc(a.signers, func(s signer) bool { return s.key != nil })]
+}
+
+// believed are the certificates that are believed now, that of the issuer first.
+// The caller holds mu.
+func (a *Authority) believed(now time.Time) []*x509.Certificate {
+	issuer := a.issuer(now)
+	certs := []*x509.Certificate{issuer.cert}
+	for _, s := range slices.Backward(a.signers) {
+		if s.cert != issuer.cert && (s.until.IsZero() || s.until.After(now)) {
+			certs = append(certs, s.cert)
+		}
+	}
+	return certs
+}
+
+// newSigner makes a key and the certificate that vouches for itself.
+func (a *Authority) newSigner(now time.Time) (signer, error) {
 	public, key, err := ed25519.GenerateKey(a.rand)
 	if err != nil {
-		return err
+		return signer{}, err
 	}
 	serial, err := a.serial()
 	if err != nil {
-		return err
+		return signer{}, err
 	}
 	cert := &x509.Certificate{
 		SerialNumber: serial, Subject: pkix.Name{CommonName: "authority of cell " + a.cell},
@@ -112,14 +238,13 @@ func (a *Authority) sign(now time.Time) error {
 	}
 	der, err := x509.CreateCertificate(a.rand, cert, cert, public, key)
 	if err != nil {
-		return err
+		return signer{}, err
 	}
 	signed, err := x509.ParseCertificate(der)
 	if err != nil {
-		return err
+		return signer{}, err
 	}
-	a.key, a.certs = key, []*x509.Certificate{signed}
-	return nil
+	return signer{key: key, cert: signed}, nil
 }
 
 func (a *Authority) serial() (*big.Int, error) {
@@ -134,9 +259,6 @@ func (a *Authority) serial() (*big.Int, error) {
 
 // Cell is whose authority it is.
 func (a *Authority) Cell() string { return a.cell }
-
-// Trust is what everybody of the cell needs to verify its certificates.
-func (a *Authority) Trust() *Trust { return &Trust{cell: a.cell, roots: a.certs} }
 
 // Issue certifies that whoever has the key of public is name.
 func (a *Authority) Issue(public ed25519.PublicKey, name Name, now time.Time, life time.Duration) (*Issued, error) {
@@ -158,12 +280,15 @@ func (a *Authority) Issue(public ed25519.PublicKey, name Name, now time.Time, li
 		KeyUsage: x509.KeyUsageDigitalSignature, BasicConstraintsValid: true,
 		ExtKeyUsage: usages(name.Role), URIs: []*url.URL{{Scheme: "spiffe", Host: name.Cell, Path: "/" + string(name.Role) + "/" + name.ID}},
 	}
-	der, err := x509.CreateCertificate(a.rand, cert, a.certs[0], public, a.key)
+	a.mu.RLock()
+	by, believed := a.issuer(now), a.believed(now)
+	a.mu.RUnlock()
+	der, err := x509.CreateCertificate(a.rand, cert, by.cert, public, by.key)
 	if err != nil {
 		return nil, fmt.Errorf("issue a certificate for %s: %w", name, err)
 	}
 	issued := &Issued{Certificate: der}
-	for _, c := range a.certs {
+	for _, c := range believed {
 		issued.Authorities = append(issued.Authorities, c.Raw)
 	}
 	return issued, nil
@@ -191,22 +316,115 @@ const (
 	maxPEMBytes = 64 << 10
 )
 
-// Encode writes the authority down, with its key.
-func (a *Authority) Encode() ([]byte, error) { return encodePEM(a.key, a.certs...) }
+// What an authority's file says of a key, beside the certificate that follows it.
+const (
+	fromHeader       = "Issues-From"
+	untilHeader      = "Believed-Until"
+	generationHeader = "Generation"
+)
+
+// Encode writes the authority down, with its keys: each before its certificate.
+func (a *Authority) Encode() ([]byte, error) {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	var data []byte
+	for i, s := range a.signers {
+		if s.key != nil {
+			der, err := x509.MarshalPKCS8PrivateKey(s.key)
+			if err != nil {
+				return nil, err
+			}
+			data = append(data, pem.EncodeToMemory(&pem.Block{Type: keyBlock, Bytes: der})...)
+		}
+		headers := map[string]string{}
+		if i == 0 && a.generation > 1 {
+			headers[generationHeader] = strconv.FormatUint(a.generation, 10)
+		}
+		if !s.from.IsZero() {
+			headers[fromHeader] = s.from.Format(time.RFC3339)
+		}
+		if !s.until.IsZero() {
+			headers[untilHeader] = s.until.Format(time.RFC3339)
+		}
+		data = append(data, pem.EncodeToMemory(&pem.Block{Type: certBlock, Headers: headers, Bytes: s.cert.Raw})...)
+	}
+	return data, nil
+}
 
 // DecodeAuthority reads what Encode wrote.
 func DecodeAuthority(cell string, data []byte, rand io.Reader) (*Authority, error) {
-	key, certs, err := decodePEM(data)
-	if err != nil {
-		return nil, fmt.Errorf("read the authority of cell %s: %w", cell, err)
+	a := &Authority{cell: cell, rand: rand, generation: 1}
+	if err := a.decode(data); err != nil {
+		return nil, fmt.Errorf("read the authority of cell %s: %w", clip(cell), err)
 	}
-	if !isLabel(cell) || len(certs) == 0 || !certs[0].IsCA || !bytes.Equal(certs[0].PublicKey.(ed25519.PublicKey), key.Public().(ed25519.PublicKey)) {
-		return nil, fmt.Errorf("read the authority of cell %s: the key and the first certificate do not belong together", cell)
+	return a, nil
+}
+
+func (a *Authority) decode(data []byte) error {
+	if len(data) > maxPEMBytes {
+		return fmt.Errorf("%d bytes; at most %d", len(data), maxPEMBytes)
 	}
-	if want := "authority of cell " + cell; certs[0].Subject.CommonName != want {
-		return nil, fmt.Errorf("read the authority of cell %s: it is the %q", cell, certs[0].Subject.CommonName)
+	want := "authority of cell " + a.cell
+	var key ed25519.PrivateKey
+	keys := 0
+	for {
+		var block *pem.Block
+		if block, data = pem.Decode(data); block == nil {
+			break
+		}
+		switch block.Type {
+		case keyBlock:
+			k, err := x509.ParsePKCS8PrivateKey(block.Bytes)
+			own, ok := k.(ed25519.PrivateKey)
+			if err != nil || !ok || key != nil {
+				return errors.New("want private keys, Ed25519, each before its certificate")
+			}
+			key = own
+			keys++
+		case certBlock:
+			cert, err := parseCertificate(block.Bytes)
+			if err != nil {
+				return err
+			}
+			s := signer{key: key, cert: cert}
+			key = nil
+			switch {
+			case !cert.IsCA || s.key != nil && !bytes.Equal(cert.PublicKey.(ed25519.PublicKey), s.key.Public().(ed25519.PublicKey)):
+				return errors.New("a key and the certificate after it do not belong together")
+			case cert.Subject.CommonName != want:
+				return fmt.Errorf("it is the %q", cert.Subject.CommonName)
+			}
+			if err := s.readTimes(block.Headers); err != nil {
+				return err
+			}
+			if text := block.Headers[generationHeader]; text != "" {
+				if a.generation, err = strconv.ParseUint(text, 10, 64); err != nil {
+					return fmt.Errorf("the generation %q is no number", clip(text))
+				}
+			}
+			a.signers = append(a.signers, s)
+		default:
+			return fmt.Errorf("a PEM block %q", clip(block.Type))
+		}
 	}
-	return &Authority{cell: cell, key: key, certs: certs, rand: rand}, nil
+	if !isLabel(a.cell) || keys == 0 || key != nil {
+		return errors.New("it holds no private key with a certificate")
+	}
+	return nil
+}
+
+func (s *signer) readTimes(headers map[string]string) (err error) {
+	for _, at := range []struct {
+		header string
+		t      *time.Time
+	}{{fromHeader, &s.from}, {untilHeader, &s.until}} {
+		if text := headers[at.header]; text != "" {
+			if *at.t, err = time.Parse(time.RFC3339, text); err != nil {
+				return fmt.Errorf("%s: %q is no time", at.header, clip(text))
+			}
+		}
+	}
+	return nil
 }
 
 func encodePEM(key ed25519.PrivateKey, certs ...*x509.Certificate) ([]byte, error) {

@@ -29,6 +29,7 @@ const (
 	ChangeNotRecorded    Name = "change-not-recorded"
 	RollOutStuck         Name = "roll-out-stuck"
 	RoomFreedEarly       Name = "room-freed-early"
+	MovesUnproved        Name = "moves-unproved"
 
 	OwnerFromRequest Name = "owner-from-request"
 	RevokedFromCache Name = "revoked-from-cache"
@@ -101,11 +102,13 @@ var All = []Mutant{
 		"30: https://github.com/hashicorp/nomad/issues/10465", "S6", "churn"},
 	{RoomFreedEarly, "The room of a copy is free as soon as it is told to stop.",
 		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
+	{MovesUnproved, "Each place of a plan is tested without the others: two are moved into the same room.",
+		Ours, "S6", "tight"},
 
 	{OwnerFromRequest, "Who asks is read from the request and not from the certificate that was shown.",
-		"+: https://github.com/hashicorp/nomad/issues/6432", "S19", "strangers"},
+		"+: https://github.com/hashicorp/nomad/issues/6432", "S20", "strangers"},
 	{RevokedFromCache, "A certificate that was believed once is believed from memory after it was revoked.",
-		Ours, "S19", "strangers"},
+		Ours, "S20", "strangers"},
 	{RaftForAll, "Whoever has a certificate of the cell may send messages of raft.",
 		"+: https://nvd.nist.gov/vuln/detail/CVE-2021-37218", "S1", "strangers"},
 

@@ -153,7 +153,7 @@ func report(b *testing.B, name string, sp *spent, s *scheduler.Scheduler) {
 
 // plainPerPlacement is the CPU time of the reference for a few tasks.
 func plainPerPlacement(c *cell.Cell, tasks int) float64 {
-	p := newPlain(c)
+	p := newPlain(c, scheduler.Config{Weights: scheduler.DefaultWeights()})
 	n, began := 0, cpuTime()
 	for j, index := range c.Pending() {
 		if _, inside := j.AllocSet(); inside || j.NumTasks() > 1 {
@@ -304,6 +304,36 @@ func (w *world) allocsPerPlacement(b *testing.B) float64 {
 	batch := w.s.Pass(w.cell)
 	runtime.ReadMemStats(&after)
 	return float64(after.Mallocs-before.Mallocs) / float64(len(batch.Assign.Assignments))
+}
+
+// BenchmarkHandOver is what sharing costs at least: to give another thread
+// something to do, and to hear that it is done.
+func BenchmarkHandOver(b *testing.B) {
+	n := 0
+	for b.Loop() {
+		scheduler.HandOver(func() { n++ })
+	}
+	if n != b.N {
+		b.Fatalf("the work was done %d times, want %d", n, b.N)
+	}
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/1000, "sched.threads.handover_us")
+}
+
+// BenchmarkThreads places 20,000 tasks looking at all of 10,000 machines, with one
+// thread and with two.
+func BenchmarkThreads(b *testing.B) {
+	empty := loaded(b, workload10k)
+	for range b.N {
+		took := func(threads int) *spent {
+			c := again(b, empty)
+			runtime.GC()
+			sp, _ := packSome(b, c, scheduler.Config{Seed: 1, Enough: 1 << 20, Threads: threads}, 20_000)
+			return sp
+		}
+		one, two := took(1), took(2)
+		b.ReportMetric(one.time.Seconds()/two.time.Seconds(), "sched.exhaustive.10k.two_threads.ratio")
+		b.ReportMetric(two.cpu.Seconds()/one.cpu.Seconds(), "sched.exhaustive.10k.two_threads_cpu.ratio")
+	}
 }
 
 // percentile of figures, by nearest rank.

@@ -1,6 +1,9 @@
 package scheduler
 
-import "math/bits"
+import (
+	"math"
+	"math/bits"
+)
 
 // bitset is a set of slots.
 type bitset []uint64
@@ -17,10 +20,20 @@ func (b bitset) set(i int32, on bool) {
 	}
 }
 
-// ring goes through the members of two sets in common, from a start upwards and
+// fill puts the first n into a set that is made for as many.
+func (b bitset) fill(n int) {
+	for i := range b {
+		b[i] = math.MaxUint64
+	}
+	if extra := len(b)*64 - n; extra > 0 {
+		b[len(b)-1] >>= extra
+	}
+}
+
+// ring goes through the members of four sets in common, from a start upwards and
 // then from the bottom up to it.
 type ring struct {
-	a, b bitset
+	sets [4]bitset
 	// left is what has not been given out of word at; last is the word after
 	// which the walk ends, with what of it is left for the end.
 	left uint64
@@ -29,16 +42,24 @@ type ring struct {
 	rest int
 }
 
-func newRing(a, b bitset, start int32) ring {
-	r := ring{a: a, b: b, at: int(start >> 6), rest: len(a)}
-	if len(a) == 0 {
+func newRing(sets [4]bitset, start int32) ring {
+	r := ring{sets: sets, at: int(start >> 6), rest: len(sets[0])}
+	if r.rest == 0 {
 		return r
 	}
-	word := a[r.at] & b[r.at]
+	word := r.word()
 	below := uint64(1)<<(start&63) - 1
 	r.left, r.wrap = word&^below, word&below
 	return r
 }
+
+// word is 64 slots of what the sets have in common.
+func (r *ring) word() uint64 {
+	return r.sets[0][r.at] & r.sets[1][r.at] & r.sets[2][r.at] & r.sets[3][r.at]
+}
+
+// pair is a ring of two sets.
+func pair(a, b bitset, start int32) ring { return newRing([4]bitset{a, b, a, b}, start) }
 
 // next returns -1 at the end. The caller may take members out of the sets that
 // were given out already.
@@ -47,14 +68,14 @@ func (r *ring) next() int32 {
 		if r.rest--; r.rest < 0 {
 			return -1
 		}
-		if r.at++; r.at == len(r.a) {
+		if r.at++; r.at == len(r.sets[0]) {
 			r.at = 0
 		}
 		if r.rest == 0 {
 			// Back in the word where the walk began: its lower part.
 			r.left = r.wrap
 		} else {
-			r.left = r.a[r.at] & r.b[r.at]
+			r.left = r.word()
 		}
 	}
 	i := bits.TrailingZeros64(r.left)

@@ -19,6 +19,25 @@ type dimension struct {
 	text func(int64) string
 	// bytes: it is rounded as bytes are.
 	bytes bool
+	// device whose single ones count, in the way that they are asked for; empty:
+	// what is free is one amount.
+	device string
+}
+
+// freeOf is how much of a dimension a place has left, at most, for who asks in
+// that way.
+func (f *search) freeOf(w *want, at spot, d *dimension) int64 {
+	have := f.free(w, at)
+	n := d.of(&have)
+	if d.device == "" || !f.c.NumbersDevices() {
+		return n
+	}
+	q := f.devicesAt(at)
+	whole, most := q.Able(d.device, wholeDevice)
+	if d.asked < wholeDevice {
+		return min(n, most)
+	}
+	return min(n/wholeDevice, whole, cell.MaxGrantedDevices) * wholeDevice
 }
 
 // dimensions lists what is asked for, in the order of the tests.
@@ -54,12 +73,12 @@ func dimensions(r *cell.Resources) []dimension {
 	}
 	for i, d := range r.Devices {
 		all = append(all, dimension{
-			name: d.Name, fit: cell.FitDevices,
-			text: count,
+			name: d.Name, fit: cell.FitDevices, device: d.Name,
+			text: cell.DeviceText,
 			of:   func(r *cell.Resources) int64 { return r.Device(d.Name) },
 			set: func(r *cell.Resources, n int64) {
 				r.Devices = slices.Clone(r.Devices)
-				r.Devices[i].Count = n
+				r.Devices[i].Milli = n
 			},
 		})
 	}
@@ -140,8 +159,7 @@ func (e *explanation) mostOf(asked request, d dimension) (most int64, ok bool) {
 	for i := range e.spots {
 		e.anySpot(i, func(at spot) bool {
 			if e.probe(e.want, &r, at) == cell.FitOK {
-				have := e.free(e.want, at)
-				most = max(most, d.of(&have))
+				most = max(most, e.freeOf(e.want, at, &d))
 			}
 			return false
 		})
@@ -157,14 +175,14 @@ func (e *explanation) tryTaints(asked request, try func(string, request)) {
 		if f != cell.FitTaint {
 			continue
 		}
-		t := untolerated(&asked, e.spots[i].site.machine)
+		t := cell.Untolerated(asked.tolerations, e.spots[i].site.machine)
 		if t == nil || slices.ContainsFunc(tried, func(o cell.Taint) bool { return o.Key == t.Key && o.Value == t.Value }) {
 			continue
 		}
 		tried = append(tried, *t)
 		r := asked
 		r.tolerations = append(slices.Clone(asked.tolerations), toleration(t))
-		try("tolerate taint "+taintText(t), r)
+		try("tolerate taint "+t.Words(), r)
 	}
 }
 

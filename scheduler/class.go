@@ -23,15 +23,28 @@ type want struct {
 	prod  bool
 	batch bool
 	soft  []*borgpb.Constraint
+	// packages are better there already.
+	packages []*borgpb.Package
 	// ports is how many ports each is granted.
 	ports int
 	// set is where the tasks run; nil: on machines.
 	set *cell.AllocSet
 	// inSet: the job names an alloc set, which may not exist (any more).
 	inSet bool
+	// crashed is the machine that it is kept away from, as it crashed there; such
+	// a want is of one index. Empty: there is none.
+	crashed string
 	// limited: the job limits its tasks per failure domain; by most of each.
 	limited bool
 	most    [cell.NumDomainKinds]uint32
+}
+
+// byView is the one of two amounts that counts for w.
+func (w *want) byView(limits, reserved *cell.Resources) cell.Resources {
+	if w.prod {
+		return *limits
+	}
+	return *reserved
 }
 
 // class is an equivalence class: everything that passes and fails the same
@@ -51,12 +64,14 @@ type class struct {
 	priority int32
 	never    bool
 	static   *static
-	soft     []*fact
-	// generation of the grid that static, soft, candidates and scores are of.
+	likings  []liking
+	// generation of the grid that static, likings, candidates and scores are of.
 	generation uint64
 
 	// candidates are the slots of static that may have room: those that were
-	// found full since are out until they change. Nil: all of static.
+	// found full since are out until they change. Nil: all of static. Of a class
+	// that runs in allocs they are the indices of the allocs of its set, and all
+	// of them are back after any change.
 	candidates bitset
 	// noted is how far candidates has taken in the changes.
 	noted uint64
@@ -72,12 +87,6 @@ type class struct {
 	// whole: a change on one machine can open others too, so after any change
 	// the search looks at all of them.
 	whole bool
-}
-
-// deviceNeed is how many of a device are asked for.
-type deviceNeed struct {
-	column int
-	count  int64
 }
 
 // classes knows the classes of what waits.
@@ -137,7 +146,7 @@ func (cs *classes) make(w *want, g *grid) *class {
 		whole: w.limited || w.inSet,
 	}
 	for _, d := range r.Devices {
-		c.devices = append(c.devices, deviceNeed{g.device(d.Name), d.Count})
+		c.devices = append(c.devices, newDeviceNeed(g.device(d.Name), d))
 	}
 	return c
 }
@@ -155,14 +164,11 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 			}
 		}
 		cs.staticKey = w.appendStatic(cs.staticKey[:0])
-		c.static = g.static(cs.staticKey, hard, w.tolerations())
-		c.soft = nil
-		for _, k := range w.soft {
-			c.soft = append(c.soft, g.fact(k))
-		}
+		c.static = g.static(cs.staticKey, w, hard)
+		c.likings = w.likings(g)
 		c.candidates, c.scores = nil, nil
 	}
-	if c.candidates == nil || c.noted == ch.now() {
+	if w.inSet || c.candidates == nil || c.noted == ch.now() {
 		return
 	}
 	if c.noted < ch.base {
@@ -178,13 +184,29 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 // rule takes a slot out of the candidates that has no room. A class that was
 // searched for a few times only may never be again and takes no notes.
 func (c *class) rule(i int32, ch *changes) {
-	if c.candidates == nil {
-		if c.finds < 4 {
-			return
-		}
+	if c.keepCandidates(ch) {
+		c.candidates.set(i, false)
+	}
+}
+
+// keepCandidates makes candidates where they are worth it.
+func (c *class) keepCandidates(ch *changes) bool {
+	if c.candidates == nil && c.finds >= 4 {
 		c.candidates, c.noted = slices.Clone(c.static.fits), ch.now()
 	}
-	c.candidates.set(i, false)
+	return c.candidates != nil
+}
+
+// recruit makes the n allocs of the set candidates of a class that runs in them,
+// unless nothing has changed since it did.
+func (c *class) recruit(n int, ch *changes) {
+	if words := (n + 63) / 64; len(c.candidates) != words {
+		c.candidates = make(bitset, words)
+	} else if c.noted == ch.now() {
+		return
+	}
+	c.noted = ch.now()
+	c.candidates.fill(n)
 }
 
 // forget drops what was noted over promises that are taken back.
@@ -202,8 +224,9 @@ func (c *class) fitsRow(r *row) bool {
 }
 
 func (c *class) devicesFit(g *grid, i int32) bool {
-	for _, d := range c.devices {
-		if g.deviceFree[c.view][d.column][i] < d.count {
+	for k := range c.devices {
+		d := &c.devices[k]
+		if g.deviceFree[c.view][d.column][i] < d.milli || !d.fits(&g.singles[d.column][i]) {
 			return false
 		}
 	}
@@ -218,12 +241,17 @@ func (w *want) appendKey(b []byte) []byte {
 	}
 	for _, d := range r.Devices {
 		b = appendText(b, d.Name)
-		b = binary.AppendVarint(b, d.Count)
+		b = binary.AppendVarint(b, d.Milli)
 	}
 	b = append(b, 0xff)
 	b = w.appendStatic(b)
 	for _, k := range w.soft {
 		b = appendConstraint(b, k)
+	}
+	b = append(b, 0xff)
+	for _, p := range w.packages {
+		b = appendText(b, p.GetName())
+		b = appendText(b, p.GetDigest())
 	}
 	b = append(b, 0xff)
 	b = appendFlag(b, w.never())
@@ -238,7 +266,8 @@ func (w *want) appendKey(b []byte) []byte {
 	return b
 }
 
-// appendStatic encodes the hard constraints and the tolerations.
+// appendStatic encodes the hard constraints, the tolerations, and where it may
+// not go.
 func (w *want) appendStatic(b []byte) []byte {
 	for _, k := range w.constraints() {
 		if !k.GetSoft() {
@@ -249,8 +278,10 @@ func (w *want) appendStatic(b []byte) []byte {
 	for _, t := range w.tolerations() {
 		b = appendText(b, t.GetKey())
 		b = appendText(b, t.GetValue())
+		b = appendFlag(b, t.GetForgivenessNs() > 0)
 	}
-	return append(b, 0xff)
+	b = append(b, 0xff)
+	return appendText(b, w.crashed)
 }
 
 func appendConstraint(b []byte, k *borgpb.Constraint) []byte {
@@ -306,7 +337,15 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.need = l.job.Need(index)
 		w.last = w.need.Last
 		w.ports = len(w.need.Task.GetPorts())
+		if s.cfg.Weights.Packages != 0 {
+			w.packages = w.need.Task.GetPackages()
+		}
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
+		if !s.dry {
+			if w.crashed = c.CrashedOn(l.job, index); w.crashed != "" {
+				w.last = index
+			}
+		}
 		w.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 		if key, ok := l.job.AllocSet(); ok {
 			w.inSet = true
@@ -325,6 +364,24 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.class = s.classes.of(w, s.grid)
 	}
 	return w
+}
+
+// likings are what is worth points where it holds.
+func (w *want) likings(g *grid) []liking {
+	var all []liking
+	for _, k := range w.soft {
+		all = append(all, liking{holds: g.fact(k).holds, points: g.weights.Soft})
+	}
+	for _, p := range w.packages {
+		all = append(all, liking{holds: g.fact(hasPackage(p)).holds, points: g.weights.Packages / int64(len(w.packages)), packages: true})
+	}
+	return all
+}
+
+// hasPackage is the constraint that holds where a package is already: machines
+// that know say so by an attribute.
+func hasPackage(p *borgpb.Package) *borgpb.Constraint {
+	return &borgpb.Constraint{Key: "package/" + p.GetName(), Relation: borgpb.Relation_RELATION_EQUAL, Value: p.GetDigest(), Soft: true}
 }
 
 // changes is the order in which places changed so that something could fit

@@ -21,10 +21,20 @@ type Config struct {
 	Enough int
 	// Policy judges places by what would be left of them.
 	Policy Policy
+	// Weights of the parts of a score; the zero value is DefaultWeights().
+	Weights Weights
+	// Prefer is what machines have that are better than others for everything:
+	// in a campaign those that are upgraded already. Its zero value is nothing.
+	Prefer Attribute
+	// Workload is which of the jobs of its name the scheduler places; the zero
+	// value: all of them.
+	Workload Workload
 	// NoScoreCache computes every score anew; NoClasses makes every task a class
 	// of its own. Both cost time and change no choice: they are there to be
 	// measured.
 	NoScoreCache, NoClasses bool
+	// Threads share what is worth sharing; 1. They change no choice.
+	Threads int
 	// BatchCount is how many assignments one batch holds at most; 1,000.
 	BatchCount int
 	// BatchBytes is how many bytes the assignments of one batch take at most;
@@ -36,6 +46,10 @@ type Config struct {
 	// MaxInFlight is how many tentative assignments may wait for the log at
 	// once; 8,000. Passes place nothing beyond it.
 	MaxInFlight int
+	// Reschedule is for what Plan moves tasks; ReschedulePending.
+	Reschedule Reschedule
+	// Moves is how many tasks are moved in a minute of cell time at most; 20.
+	Moves int
 }
 
 // bounds are the largest values that make sense; anything above is a mistake.
@@ -45,6 +59,8 @@ const (
 	maxBatchBytes  = 900 << 10
 	maxPassChecks  = 1 << 30
 	maxMaxInFlight = 1 << 20
+	maxThreads     = 1024
+	maxMoves       = 1 << 20
 )
 
 // withDefaults returns c with its zero fields filled in.
@@ -55,10 +71,18 @@ func (c Config) withDefaults() Config {
 		}
 	}
 	set(&c.Enough, 50)
+	set(&c.Threads, 1)
 	set(&c.BatchCount, 1000)
 	set(&c.BatchBytes, 512<<10)
 	set(&c.PassChecks, 2_000_000)
 	set(&c.MaxInFlight, 8000)
+	if c.Weights == (Weights{}) {
+		c.Weights = DefaultWeights()
+	}
+	set(&c.Moves, 20)
+	if c.Reschedule == 0 {
+		c.Reschedule = ReschedulePending
+	}
 	return c
 }
 
@@ -73,22 +97,31 @@ func (c Config) Validate() error {
 	check("Enough", c.Enough, maxEnough)
 	check("BatchCount", c.BatchCount, maxBatchCount)
 	check("BatchBytes", c.BatchBytes, maxBatchBytes)
+	check("Threads", c.Threads, maxThreads)
 	check("PassChecks", c.PassChecks, maxPassChecks)
 	check("MaxInFlight", c.MaxInFlight, maxMaxInFlight)
+	check("Moves", c.Moves, maxMoves)
+	if c.Reschedule != 0 && !c.Reschedule.valid() {
+		errs = append(errs, fmt.Errorf("scheduler configuration: there are no reasons %#x to move tasks", uint8(c.Reschedule)))
+	}
 	if c.Policy >= numPolicies {
 		errs = append(errs, fmt.Errorf("scheduler configuration: there is no policy %d", c.Policy))
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, c.Weights.validate(), c.Workload.validate())...)
 }
 
 // Hash tells two configurations apart in the log: every batch carries it.
 func (c Config) Hash() uint64 {
 	c = c.withDefaults()
 	h := mix(c.Seed ^ hashString(c.Name))
-	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight} {
+	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight, int(c.Reschedule), c.Moves} {
 		h = mix(h ^ uint64(v))
 	}
-	return h
+	for _, w := range c.Weights.list() {
+		h = mix(h ^ uint64(*w.points))
+	}
+	h = mix(h ^ hashString(c.Prefer.String()))
+	return mix(h ^ c.Workload.hash())
 }
 
 // mix is the finalizer of splitmix64: a cheap, fixed hash of 64 bits.

@@ -14,9 +14,10 @@
 // asks the cell.
 //
 // A pass is a function of the copy, the overlay, the configuration and its
-// seed. It reads no clock, starts no goroutine, logs nothing, uses no floating
-// point and lets no map order reach a decision; it is cut by count and never by
-// time. The same copy gives the same batch on any machine, and a Scheduler that
+// seed. It reads no clock, logs nothing, uses no floating point and lets no map
+// order reach a decision; it is cut by count and never by time. Threads that it
+// starts end before it does, and what they find is put together in one order,
+// however many they are. The same copy gives the same batch on any machine, and a Scheduler that
 // was just made gives the one that its predecessor would have given: what is
 // remembered between passes saves time and changes no choice.
 //

@@ -22,6 +22,12 @@ type Why struct {
 	Reasons []Reason
 	// Changes are the smallest single ones that would make room, each tried.
 	Changes []Change
+	// Placement says what its place was chosen for; nil for what waits, and
+	// where nobody knows.
+	Placement *Placement
+	// Fight is how it lost its last place to others; nil for all else, and where
+	// nobody remembers.
+	Fight *Fight
 }
 
 // Reason is a test and the machines that failed it first.
@@ -58,12 +64,18 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 	w := &Why{}
 	if l.job != nil {
 		w.Task = c.TaskProto(l.job, index, false)
-		if l.job.Task(index).State() != borgpb.State_STATE_PENDING {
+		if t := l.job.Task(index); t.State() != borgpb.State_STATE_PENDING {
 			w.Summary = placedSummary(w.Task)
+			if p := t.Current(); p != nil {
+				w.Placement = s.placement(c, l, index, p.Attempt(), p.Machine(), p.Alloc())
+			}
 			return w, nil
 		}
 	} else if a := l.set.Alloc(index); a.State() != borgpb.State_STATE_PENDING {
 		w.Summary = placedAllocSummary(a)
+		if m := a.Machine(); m != nil {
+			w.Placement = s.placement(c, l, index, a.Attempt(), m, nil)
+		}
 		return w, nil
 	}
 	e := newExplanation(s, c, l, index)
@@ -73,10 +85,12 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 	if e.counts[cell.FitOK] == 0 {
 		w.Changes = e.changes()
 	}
-	w.Summary = e.summary()
+	w.Summary = e.summary() + e.movesWords()
 	if l.job != nil {
-		if who, ok := strings.CutPrefix(l.job.Task(index).Reason(), "makes room for "); ok {
+		t := l.job.Task(index)
+		if who, ok := strings.CutPrefix(t.Reason(), "makes room for "); ok {
 			w.Summary += "; it gave way to " + who
+			w.Fight = s.decisions.against(cell.CopyID{Job: l.uid, Index: index, Attempt: t.Attempt()}).words(c)
 		}
 	}
 	return w, nil
@@ -223,11 +237,13 @@ func (e *explanation) reason(fit cell.Fit) Reason {
 		})
 	case cell.FitTaint:
 		r.Detail = e.tally(fit, func(at spot) string {
-			if t := untolerated(&req, at.site.machine); t != nil {
-				return taintText(t)
+			if t := cell.Untolerated(req.tolerations, at.site.machine); t != nil {
+				return t.Words()
 			}
 			return "a taint"
 		})
+	case cell.FitCrashed:
+		r.Detail = "its last two copies crashed on " + listText(e.names(fit), 3)
 	case cell.FitAlloc:
 		r.Detail = e.allocDetail()
 	case cell.FitDomainLimit:
@@ -244,7 +260,7 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 		if d.fit != fit {
 			continue
 		}
-		short := func(at spot) bool { have := e.free(e.want, at); return d.of(&have) < d.asked }
+		short := func(at spot) bool { return e.freeOf(e.want, at, &d) < d.asked }
 		any := false
 		for i, f := range e.fits {
 			any = any || f == fit && short(e.spots[i])
@@ -253,7 +269,7 @@ func (e *explanation) resourceReason(r *Reason, fit cell.Fit, req *request) {
 			continue
 		}
 		r.Detail, r.Nearest = e.nearest(fit, "needs "+d.text(d.asked)+" "+d.name,
-			func(at spot) int64 { have := e.free(e.want, at); return d.of(&have) },
+			func(at spot) int64 { return e.freeOf(e.want, at, &d) },
 			d.text)
 		switch held := e.stopping(r.Nearest, d); {
 		case e.tooLarge(d):
@@ -375,13 +391,6 @@ func (e *explanation) allocDetail() string {
 		return fmt.Sprintf("alloc set %s is dead", key)
 	}
 	return fmt.Sprintf("no alloc of %s is there", key)
-}
-
-func taintText(t *cell.Taint) string {
-	if t.Value == "" {
-		return t.Key
-	}
-	return t.Key + "=" + t.Value
 }
 
 var limitNames = [cell.NumDomainKinds]string{"machine", "rack", "power domain"}

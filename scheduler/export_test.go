@@ -28,6 +28,23 @@ func ProbeDiffers(s *Scheduler, c *cell.Cell, key cell.JobKey, index uint32) err
 	return nil
 }
 
+// ShareAlways lets threads share the smallest walks, until the function that it
+// returns is called.
+func ShareAlways() func() {
+	before := minShare
+	minShare = 1
+	return func() { minShare = before }
+}
+
+// HandOver gives work to another thread and waits until it is done.
+func HandOver(work func()) {
+	split(2, 2, func(part, _, _ int) {
+		if part == 0 {
+			work()
+		}
+	})
+}
+
 // Changed returns spec with what ch changes of it.
 func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 	spec = proto.CloneOf(spec)
@@ -51,7 +68,7 @@ func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 // that has room.
 func CheckArrays(s *Scheduler, c *cell.Cell) error {
 	s.open(c)
-	fresh := newGrid(s.sites)
+	fresh := newGrid(s.sites, &s.cfg, false)
 	for _, name := range s.grid.devices {
 		fresh.device(name)
 	}
@@ -68,14 +85,21 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 			if got, want := s.grid.levels[v][i], fresh.levels[v][i]; got != want {
 				return fmt.Errorf("%s, view %d: levels are %+v, want %+v", t.machine.Name(), v, got, want)
 			}
-			for d := range s.grid.devices {
-				if got, want := s.grid.deviceFree[v][d][i], fresh.deviceFree[v][d][i]; got != want {
-					return fmt.Errorf("%s, view %d: %d of %s are free, want %d", t.machine.Name(), v, got, s.grid.devices[d], want)
+			for d, name := range s.grid.devices {
+				e := fresh.device(name)
+				if got, want := s.grid.deviceFree[v][d][i], fresh.deviceFree[v][e][i]; got != want {
+					return fmt.Errorf("%s, view %d: %d of %s are free, want %d", t.machine.Name(), v, got, name, want)
+				}
+				if got, want := s.grid.singles[d][i], fresh.singles[e][i]; got != want {
+					return fmt.Errorf("%s: free of single %s is %+v, want %+v", t.machine.Name(), name, got, want)
 				}
 			}
 		}
 	}
 	for i, t := range s.sites.walk {
+		if got, want := s.grid.prodLevels[i], fresh.prodLevels[i]; got != want && t.machine.Up() {
+			return fmt.Errorf("%s: production holds %d levels of its CPU, want %d", t.machine.Name(), got, want)
+		}
 		if got, want := s.grid.usable.has(int32(i)), fresh.usable.has(int32(i)); got != want {
 			return fmt.Errorf("%s: usable is %v, want %v", t.machine.Name(), got, want)
 		}
@@ -102,7 +126,7 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 			}
 			for i, t := range s.sites.walk {
 				i := int32(i)
-				if t.machine.Up() && cl.candidates != nil && !cl.candidates.has(i) && cl.static.fits.has(i) && cl.fits(s.grid, i) {
+				if t.machine.Up() && !w.inSet && cl.candidates != nil && !cl.candidates.has(i) && cl.static.fits.has(i) && cl.fits(s.grid, i) {
 					return fmt.Errorf("%s: a class of %s has ruled it out and fits: %+v of %+v", t.machine.Name(), l.key, cl.request, s.grid.rows[cl.view][i])
 				}
 			}
@@ -116,6 +140,10 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	if w.inSet || w.line.job != nil && c.JobByUID(w.line.uid) != w.line.job {
 		return nil
+	}
+	if w.line.job != nil && c.CrashedOn(w.line.job, w.need.First) != "" {
+		w = s.newWant(c, w.line, w.need.First)
+		s.classes.attune(w, s.grid, &s.changes)
 	}
 	f := search{s: s, c: c}
 	f.prepare(w, w.need.First)

@@ -16,11 +16,17 @@ import (
 type grid struct {
 	sites *sites
 	// empty: what holds a place on the machines does not count.
-	empty bool
+	empty   bool
+	weights Weights
+	threads int
+	// prefer is what makes a machine better than others; nil: nothing does.
+	prefer *borgpb.Constraint
 
 	// By view: what is free beyond what is held and promised.
 	rows   [numViews][]row
 	levels [numViews][]levels
+	// The slots by what is free, beside the exact amounts.
+	cpuSteps, memSteps [numViews]*steps
 	// inverse turns a request into a share of the machine, whole is the machine.
 	inverse []inverse
 	whole   []whole
@@ -32,17 +38,25 @@ type grid struct {
 	// tainted are those with a taint.
 	tainted bitset
 	domains []domains
-	// prices are what a machine costs for what is rare on it, see rare.go.
-	prices []int64
+	// prices are what a machine costs for what is rare on it, see rare.go, less
+	// what it is worth when it is preferred.
+	prices    []int64
+	preferred bitset
+	// prodCPU is what production holds or was promised, in thousandths of a core;
+	// kept only while bands are mixed.
+	prodCPU    []int64
+	prodLevels []uint8
 	// evictable are bounds on what preemption could free, see victim.go.
 	evictable []evictable
 	// racks and powers are the failure domains by name. A number is never used
 	// for another name.
 	racks, powers domainNames
 
-	// devices are the names in use; deviceFree is by view, device, slot.
+	// devices are the names in use; deviceFree is by view, device, slot, and
+	// singles by device and slot.
 	devices    []string
 	deviceFree [numViews][][]int64
+	singles    [][]single
 
 	// facts are the hard and soft constraints in use, by content; statics are
 	// the sets of them that tasks have.
@@ -133,8 +147,8 @@ func (d *domainNames) leave(n int32) {
 	}
 }
 
-func newGrid(s *sites) *grid {
-	g := &grid{sites: s}
+func newGrid(s *sites, cfg *Config, empty bool) *grid {
+	g := &grid{sites: s, empty: empty, threads: cfg.Threads, weights: cfg.Weights, prefer: cfg.Prefer.constraint()}
 	g.rebuild()
 	return g
 }
@@ -146,30 +160,39 @@ func (g *grid) rebuild() {
 	g.layout++
 	for v := range g.rows {
 		g.rows[v], g.levels[v] = make([]row, n), make([]levels, n)
+		g.cpuSteps[v], g.memSteps[v] = newSteps(n, cpuShift), newSteps(n, memShift)
 		for d := range g.deviceFree[v] {
 			g.deviceFree[v][d] = make([]int64, n)
 		}
+	}
+	for d := range g.singles {
+		g.singles[d] = make([]single, n)
 	}
 	g.whole = make([]whole, n)
 	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
 	g.evictable, g.prices = make([]evictable, n), make([]int64, n)
+	g.preferred, g.prodCPU, g.prodLevels = newBitset(n), make([]int64, n), make([]uint8, n)
 	g.racks, g.powers = domainNames{}, domainNames{}
 	g.facts, g.statics = make(map[factKey]*fact), make(map[string]*static)
 	g.cached = nil
 	for _, t := range g.sites.walk {
-		g.describe(t)
+		g.locate(t)
 	}
+	split(partsOf(g.threads, n), (n+63)/64, func(_, low, high int) {
+		for _, t := range g.sites.walk[low<<6 : min(high<<6, n)] {
+			g.describe(t)
+		}
+	})
 }
 
-// describe takes over what a machine says of itself, and what is free.
-func (g *grid) describe(t *site) {
+// locate takes over the failure domains of a machine.
+func (g *grid) locate(t *site) {
 	m, i := t.machine, t.slot
-	capacity := m.Capacity()
-	g.whole[i] = whole{capacity.CPUMilli, capacity.MemBytes}
-	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
-	g.usable.set(i, m.Up() && !m.Draining())
-	g.tainted.set(i, len(m.Taints()) > 0)
+	for _, d := range m.Capacity().Devices {
+		// Scores see the devices of machines, whether anybody asks for them or not.
+		g.device(d.Name)
+	}
 	old := g.domains[i]
 	g.domains[i] = domains{g.racks.enter(m, "rack"), g.powers.enter(m, "power")}
 	g.racks.leave(old.rack)
@@ -177,11 +200,24 @@ func (g *grid) describe(t *site) {
 	if g.domains[i] != old {
 		g.layout++
 	}
+}
+
+// describe takes over what else a machine says of itself, and what is free. Two
+// threads may do it at once in different words of the sets.
+func (g *grid) describe(t *site) {
+	m, i := t.machine, t.slot
+	capacity := m.Capacity()
+	g.whole[i] = whole{capacity.CPUMilli, capacity.MemBytes}
+	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
+	g.usable.set(i, m.Up() && !m.Draining())
+	g.tainted.set(i, len(m.Taints()) > 0)
+	g.preferred.set(i, g.prefer != nil && cell.Holds(g.prefer, m))
 	for _, f := range g.facts {
 		f.holds.set(i, cell.Holds(f.constraint, m))
 	}
 	for _, s := range g.statics {
 		s.fits.set(i, g.meets(s, t))
+		s.advise(t, len(g.sites.walk))
 	}
 	g.read(t)
 	// Its capacity may be another, and soft constraints hold that did not.
@@ -216,12 +252,41 @@ func (g *grid) read(t *site) {
 			g.deviceFree[v][d][t.slot] = free.Device(name)
 		}
 	}
+	g.readSingles(t)
+	if g.weights.Mix != 0 {
+		g.prodCPU[t.slot] = t.promisedProdCPU
+		if !g.empty {
+			g.prodCPU[t.slot] += heldByProd(t.machine)
+		}
+	}
 	g.gauge(t.slot)
 }
 
+// heldByProd is how much CPU production holds of a machine, allocs as a whole.
+func heldByProd(m *cell.Machine) (cpuMilli int64) {
+	for p := range m.Copies() {
+		if p.Alloc() == nil && p.Priority() >= prodPriority {
+			cpuMilli += p.Resources().CPUMilli
+		}
+	}
+	for a := range m.Allocs() {
+		if a.Set().Priority() >= prodPriority {
+			cpuMilli += a.Capacity().CPUMilli
+		}
+	}
+	return cpuMilli
+}
+
 // take is what read would do after a promise of the machine's own room.
-func (g *grid) take(t *site, res *cell.Resources) {
+func (g *grid) take(t *site, limits, reserved *cell.Resources, prod bool) {
+	if prod && g.weights.Mix != 0 {
+		g.prodCPU[t.slot] += limits.CPUMilli
+	}
 	for v := range numViews {
+		res := reserved
+		if v == viewProd {
+			res = limits
+		}
 		r := &g.rows[v][t.slot]
 		r.cpuMilli -= res.CPUMilli
 		r.memBytes -= res.MemBytes
@@ -229,20 +294,30 @@ func (g *grid) take(t *site, res *cell.Resources) {
 		r.diskBytesPerS -= res.DiskBytesPerS
 		r.ports -= res.Ports
 		for _, d := range res.Devices {
-			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Count
+			g.deviceFree[v][g.device(d.Name)][t.slot] -= d.Milli
 		}
+	}
+	if len(t.promised.Devices) > 0 {
+		g.readSingles(t)
 	}
 	g.gauge(t.slot)
 }
 
-// gauge sets the levels of a slot to what is free there.
+// gauge sets the levels and steps of a slot to what is free there.
 func (g *grid) gauge(i int32) {
 	capacity, changed := &g.whole[i], false
 	for v := range numViews {
 		r := &g.rows[v][i]
+		g.cpuSteps[v].put(i, r.cpuMilli)
+		g.memSteps[v].put(i, r.memBytes)
 		l := levels{levelOf(r.cpuMilli, capacity.cpuMilli), levelOf(r.memBytes, capacity.memBytes)}
 		if l != g.levels[v][i] {
 			g.levels[v][i], changed = l, true
+		}
+	}
+	if g.weights.Mix != 0 {
+		if n := levelOf(g.prodCPU[i], capacity.cpuMilli); n != g.prodLevels[i] {
+			g.prodLevels[i], changed = n, true
 		}
 	}
 	if changed {
@@ -280,6 +355,7 @@ func (g *grid) device(name string) int {
 		column := make([]int64, len(g.sites.walk))
 		g.deviceFree[v] = append(g.deviceFree[v], column)
 	}
+	g.singles = append(g.singles, make([]single, len(g.sites.walk)))
 	for _, t := range g.sites.walk {
 		g.read(t)
 	}
@@ -340,7 +416,11 @@ func (g *grid) fact(k *borgpb.Constraint) *fact {
 type static struct {
 	hard        []*borgpb.Constraint
 	tolerations []*borgpb.Toleration
-	fits        bitset
+	// crashed is the machine that a task is kept away from; empty: none.
+	crashed string
+	fits    bitset
+	// shunned are the slots whose taints advise against them; nil: none.
+	shunned bitset
 }
 
 // meets makes the test of s on one machine.
@@ -350,52 +430,51 @@ func (g *grid) meets(s *static, t *site) bool {
 			return false
 		}
 	}
-	return tolerates(s.tolerations, t.machine)
+	return t.name != s.crashed && cell.Untolerated(s.tolerations, t.machine) == nil
 }
 
-func tolerates(tolerations []*borgpb.Toleration, m *cell.Machine) bool {
-	taints := m.Taints()
-	for i := range taints {
-		if !tolerated(tolerations, &taints[i]) {
-			return false
-		}
+// advise notes whether the taints of a machine advise against it.
+func (s *static) advise(t *site, slots int) {
+	is := cell.Shunned(s.tolerations, t.machine)
+	if s.shunned == nil && is {
+		s.shunned = newBitset(slots)
 	}
-	return true
+	if s.shunned != nil {
+		s.shunned.set(t.slot, is)
+	}
 }
 
-// static returns where hard constraints hold and taints are tolerated; key is
-// their content.
-func (g *grid) static(key []byte, hard []*borgpb.Constraint, tolerations []*borgpb.Toleration) *static {
+// static returns where w's hard constraints hold and its tolerations suffice;
+// key is their content.
+func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 	if s := g.statics[string(key)]; s != nil {
 		return s
 	}
-	s := &static{hard: hard, tolerations: tolerations, fits: newBitset(len(g.sites.walk))}
+	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, fits: newBitset(len(g.sites.walk))}
 	g.all(s.fits)
 	for _, k := range hard {
 		for i, word := range g.fact(k).holds {
 			s.fits[i] &= word
 		}
 	}
-	for r := newRing(s.fits, g.tainted, 0); ; {
+	for r := pair(s.fits, g.tainted, 0); ; {
 		i := r.next()
 		if i < 0 {
 			break
 		}
-		s.fits.set(i, tolerates(tolerations, g.sites.walk[i].machine))
+		t := g.sites.walk[i]
+		s.fits.set(i, cell.Untolerated(s.tolerations, t.machine) == nil)
+		s.advise(t, len(g.sites.walk))
+	}
+	if t := g.sites.byName[s.crashed]; t != nil && t.slot >= 0 {
+		s.fits.set(t.slot, false)
 	}
 	g.statics[string(key)] = s
 	return s
 }
 
 // all puts every slot into a set.
-func (g *grid) all(b bitset) {
-	for i := range b {
-		b[i] = math.MaxUint64
-	}
-	if extra := len(b)*64 - len(g.sites.walk); extra > 0 {
-		b[len(b)-1] >>= extra
-	}
-}
+func (g *grid) all(b bitset) { b.fill(len(g.sites.walk)) }
 
 // maxStatics bounds what is remembered of constraints, beside those of live
 // jobs.

@@ -23,9 +23,13 @@ type promise struct {
 	alloc *cell.Alloc
 	// version of the spec that res is of.
 	version uint64
-	// res is what it takes of the room beyond what its victims free.
-	res   cell.Resources
-	ports []uint32
+	// res is what it takes of the room beyond what its victims free, reserved the
+	// same in the view of others than production.
+	res, reserved cell.Resources
+	ports         []uint32
+	devices       []cell.DeviceGrant
+	// prod: it is production's.
+	prod bool
 	// victims are named by it; nobody else may name them.
 	victims []cell.CopyID
 }
@@ -40,8 +44,9 @@ type overlay struct {
 
 // room is what is promised of an alloc.
 type room struct {
-	promises int
-	promised cell.Resources
+	promises         int
+	limits, reserved cell.Resources
+	devices          []cell.DeviceGrant
 }
 
 func newOverlay() *overlay {
@@ -63,7 +68,11 @@ func (o *overlay) add(p *promise) {
 	t.promised.Victims = append(t.promised.Victims, p.victims...)
 	if p.alloc == nil {
 		t.promised.Limits = t.promised.Limits.Add(p.res)
-		t.promised.Reserved = t.promised.Limits
+		t.promised.Reserved = t.promised.Reserved.Add(p.reserved)
+		t.promised.Devices = append(t.promised.Devices, p.devices...)
+		if p.prod {
+			t.promisedProdCPU += p.res.CPUMilli
+		}
 		return
 	}
 	r := o.allocs[p.alloc]
@@ -72,7 +81,18 @@ func (o *overlay) add(p *promise) {
 		o.allocs[p.alloc] = r
 	}
 	r.promises++
-	r.promised = r.promised.Add(p.res)
+	r.limits, r.reserved = r.limits.Add(p.res), r.reserved.Add(p.reserved)
+	r.devices = append(r.devices, p.devices...)
+}
+
+// withdraw takes grants out of a list of them.
+func withdraw(from, gs []cell.DeviceGrant) []cell.DeviceGrant {
+	for _, g := range gs {
+		if i := slices.Index(from, g); i >= 0 {
+			from = slices.Delete(from, i, i+1)
+		}
+	}
+	return from
 }
 
 // drop takes a promise back; it reports false when that was done before.
@@ -87,6 +107,7 @@ func (o *overlay) drop(p *promise) bool {
 	if t.promises == 0 {
 		ports, victims := t.promised.Ports[:0], t.promised.Victims[:0]
 		t.promised = cell.Overlay{Ports: ports, Victims: victims}
+		t.promisedProdCPU = 0
 	} else {
 		for _, port := range p.ports {
 			if i := slices.Index(t.promised.Ports, port); i >= 0 {
@@ -100,12 +121,17 @@ func (o *overlay) drop(p *promise) bool {
 		}
 		if p.alloc == nil {
 			t.promised.Limits = t.promised.Limits.Sub(p.res)
-			t.promised.Reserved = t.promised.Limits
+			t.promised.Reserved = t.promised.Reserved.Sub(p.reserved)
+			t.promised.Devices = withdraw(t.promised.Devices, p.devices)
+			if p.prod {
+				t.promisedProdCPU -= p.res.CPUMilli
+			}
 		}
 	}
 	if r := o.allocs[p.alloc]; r != nil {
 		r.promises--
-		r.promised = r.promised.Sub(p.res)
+		r.limits, r.reserved = r.limits.Sub(p.res), r.reserved.Sub(p.reserved)
+		r.devices = withdraw(r.devices, p.devices)
 		if r.promises == 0 {
 			delete(o.allocs, p.alloc)
 		}

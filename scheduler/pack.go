@@ -13,12 +13,16 @@ type Packed struct {
 	// Machines is how many it was packed onto.
 	Machines int
 	// Placed and Pending count tasks and allocs; Picky are those of Pending that
-	// at most pickyMachines of the cell's machines could ever hold.
-	Placed, Pending, Picky int
+	// at most pickyMachines of the cell's machines could ever hold, ProdPending
+	// those of production and monitoring.
+	Placed, Pending, Picky, ProdPending int
 	// StrandedPercent is what is left of CPU or memory on the machines where the
 	// other one of the two has run out (less than one level), of all.
 	StrandedCPUPercent, StrandedMemPercent int64
-	Stats                                  Stats
+	// Limits is the sum of what was placed. Reclaimed is what of it is beyond the
+	// machines that it is on: it runs on what others asked for and do not use.
+	Limits, Reclaimed cell.Resources
+	Stats             Stats
 }
 
 const (
@@ -33,9 +37,19 @@ func (p Packed) Fits() bool {
 	return p.Pending == p.Picky && p.Picky <= (p.Placed+p.Pending)/tasksPerPicky
 }
 
+// Reserved is what a task of a job will use, as far as anybody can tell (§5.5).
+type Reserved func(j *cell.Job, index uint32) cell.Resources
+
 // Pack packs all that is not dead in a cell onto some of its machines as if
 // they were empty. The cell is not changed.
 func Pack(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool) (Packed, error) {
+	return PackReserved(c, cfg, keep, nil)
+}
+
+// PackReserved is Pack where what is packed has reservations: production is
+// placed by the limits of what is there, others by the reservations. Each still
+// asks for its own limit. Without reservations they are the limits.
+func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reserved Reserved) (Packed, error) {
 	// One pass decides everything.
 	cfg.BatchCount, cfg.BatchBytes, cfg.PassChecks, cfg.MaxInFlight = 0, 0, 0, 0
 	s, err := New(cfg)
@@ -44,13 +58,13 @@ func Pack(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool) (Packed, erro
 	}
 	const all = 1 << 60
 	s.cfg.BatchCount, s.cfg.BatchBytes, s.cfg.PassChecks, s.cfg.MaxInFlight = all, all, all, all
-	s.dry = true
+	s.dry, s.reserved = true, reserved
 	s.sites = newSites(c, cfg.Seed)
 	s.sites.walk = slices.DeleteFunc(s.sites.walk, func(t *site) bool { return !keep(t.machine) })
 	s.sites.number()
-	s.grid = &grid{sites: s.sites, empty: true}
-	s.grid.rebuild()
+	s.grid = newGrid(s.sites, &s.cfg, true)
 	s.askAll(c)
+	s.grid.favour()
 	s.enlist(c)
 	packed := Packed{Machines: len(s.sites.walk)}
 	for {
@@ -68,8 +82,17 @@ func Pack(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool) (Packed, erro
 	}
 	s.countPending(c, &packed)
 	packed.StrandedCPUPercent, packed.StrandedMemPercent = s.grid.stranded()
+	packed.Limits, packed.Reclaimed = s.grid.reclaimed()
 	packed.Stats = s.stats
 	return packed, nil
+}
+
+// reservedBy is what w will hold in the view of others.
+func (s *Scheduler) reservedBy(w *want, index uint32) cell.Resources {
+	if s.reserved == nil || w.line.job == nil {
+		return w.need.Resources
+	}
+	return s.reserved(w.line.job, index)
 }
 
 // enlist makes lines of everything that is not dead, placed or not.
@@ -109,9 +132,11 @@ func (s *Scheduler) countPending(c *cell.Cell, packed *Packed) {
 	for _, l := range s.queue.list {
 		for _, index := range l.indices {
 			packed.Pending++
+			if l.priority >= prodPriority {
+				packed.ProdPending++
+			}
 			if whole == nil {
-				whole = &grid{sites: newSites(c, 0), empty: true}
-				whole.rebuild()
+				whole = newGrid(newSites(c, 0), &s.cfg, true)
 			}
 			if whole.holders(s, s.want(c, l, index)) <= pickyMachines {
 				packed.Picky++
@@ -124,8 +149,8 @@ func (s *Scheduler) countPending(c *cell.Cell, packed *Packed) {
 func (g *grid) holders(s *Scheduler, w *want) (n int) {
 	cl := s.classes.make(w, g)
 	var of classes
-	of.attune(&want{line: w.line, need: w.need, soft: w.soft, class: cl}, g, &changes{})
-	r := newRing(cl.static.fits, g.usable, 0)
+	of.attune(&want{line: w.line, need: w.need, class: cl}, g, &changes{})
+	r := pair(cl.static.fits, g.usable, 0)
 	for i := r.next(); i >= 0; i = r.next() {
 		if cl.fits(g, i) {
 			n++
@@ -139,7 +164,7 @@ func (g *grid) holders(s *Scheduler, w *want) (n int) {
 func (g *grid) stranded() (cpuPercent, memPercent int64) {
 	var cpu, mem, strandedCPU, strandedMem int64
 	for _, t := range g.sites.walk {
-		capacity, r, l := t.machine.Capacity(), &g.rows[viewProd][t.slot], &g.levels[viewProd][t.slot]
+		capacity, r, l := t.machine.Capacity(), &g.rows[viewOthers][t.slot], &g.levels[viewOthers][t.slot]
 		cpu += capacity.CPUMilli
 		mem += capacity.MemBytes >> 20
 		if l.mem == 0 {
@@ -152,31 +177,43 @@ func (g *grid) stranded() (cpuPercent, memPercent int64) {
 	return 100 * strandedCPU / max(cpu, 1), 100 * strandedMem / max(mem, 1)
 }
 
+// reclaimed sums up the limits of what is on the machines, and what of them is
+// beyond each.
+func (g *grid) reclaimed() (limits, beyond cell.Resources) {
+	devices := make([]int64, len(g.devices))
+	for _, t := range g.sites.walk {
+		capacity, r := t.machine.Capacity(), &g.rows[viewProd][t.slot]
+		for d, name := range g.devices {
+			devices[d] += capacity.Device(name) - g.deviceFree[viewProd][d][t.slot]
+		}
+		limits.CPUMilli += capacity.CPUMilli - r.cpuMilli
+		limits.MemBytes += capacity.MemBytes - r.memBytes
+		beyond.CPUMilli += max(-r.cpuMilli, 0)
+		beyond.MemBytes += max(-r.memBytes, 0)
+	}
+	for d, name := range g.devices {
+		limits.Devices = append(limits.Devices, cell.Device{Name: name, Milli: devices[d]})
+	}
+	slices.SortFunc(limits.Devices, func(a, b cell.Device) int { return cmp.Compare(a.Name, b.Name) })
+	return limits, beyond
+}
+
 // Compact says onto how few machines a cell's workload fits (§5.1): machines are
 // taken away in an order that follows from the trial, and the workload is packed
 // from nothing at every probe. Ok is false when it does not fit onto all of them.
 func Compact(c *cell.Cell, cfg Config, trial uint64) (machines int, ok bool, err error) {
-	type drawn struct {
-		name  string
-		order uint64
-	}
-	var order []drawn
-	for m := range c.Machines() {
-		order = append(order, drawn{m.Name(), mix(mix(trial) ^ hashString(m.Name()))})
-	}
-	slices.SortFunc(order, func(a, b drawn) int {
-		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.name, b.name))
-	})
-	place := make(map[string]int, len(order))
-	for i, d := range order {
-		place[d.name] = i
-	}
+	return CompactReserved(c, cfg, trial, nil)
+}
+
+// CompactReserved is Compact for a workload with reservations; see PackReserved.
+func CompactReserved(c *cell.Cell, cfg Config, trial uint64, reserved Reserved) (machines int, ok bool, err error) {
+	place := trialOrder(c, trial)
 	fits := func(n int) (bool, error) {
-		p, err := Pack(c, cfg, func(m *cell.Machine) bool { return place[m.Name()] < n })
+		p, err := PackReserved(c, cfg, func(m *cell.Machine) bool { return place[m.Name()] < n }, reserved)
 		return p.Fits(), err
 	}
 	// Invariant: it fits onto high, if it fits onto all, and not onto low.
-	low, high := 0, len(order)
+	low, high := 0, len(place)
 	if ok, err := fits(high); !ok || err != nil {
 		return high, false, err
 	}
@@ -193,4 +230,30 @@ func Compact(c *cell.Cell, cfg Config, trial uint64) (machines int, ok bool, err
 		}
 	}
 	return high, true, nil
+}
+
+// TrialMachines are the n machines that a trial of Compact would take away last.
+func TrialMachines(c *cell.Cell, trial uint64, n int) (keep func(*cell.Machine) bool) {
+	place := trialOrder(c, trial)
+	return func(m *cell.Machine) bool { return place[m.Name()] < n }
+}
+
+// trialOrder is the place of each machine in the order of a trial.
+func trialOrder(c *cell.Cell, trial uint64) map[string]int {
+	type drawn struct {
+		name  string
+		order uint64
+	}
+	var order []drawn
+	for m := range c.Machines() {
+		order = append(order, drawn{m.Name(), mix(mix(trial) ^ hashString(m.Name()))})
+	}
+	slices.SortFunc(order, func(a, b drawn) int {
+		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.name, b.name))
+	})
+	place := make(map[string]int, len(order))
+	for i, d := range order {
+		place[d.name] = i
+	}
+	return place
 }

@@ -17,7 +17,8 @@ type Batch struct {
 
 // Pass looks for places for what waits and returns what to propose. Everything
 // in the batch is promised from now on, until Settle or Observe say what became
-// of it.
+// of it. The batch may be read until it is settled; then its memory is used
+// again.
 func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	s.attend(c)
 	if b, ok := s.nextReady(); ok {
@@ -27,12 +28,13 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 		return Batch{}
 	}
 	s.refresh(c)
-	p := &pass{search: search{s: s, c: c}, before: len(s.overlay.byID)}
+	p := s.begin(c)
+	s.waitsForTime = false
 	s.queue.begin()
 	more := p.run()
 	s.queue.end()
 	// What is held back after refusals waits for cell time alone.
-	s.stirred = more || len(s.refusals) > 0
+	s.stirred = more || len(s.refusals) > 0 || s.waitsForTime
 	s.note(p)
 	s.emit(p, more)
 	b, _ := s.nextReady()
@@ -48,10 +50,16 @@ type pass struct {
 	bytes    int
 	// before is how much was promised when the pass began.
 	before int
-	// Room for what is made next, so that a placement by itself allocates
-	// nothing.
-	assignments  []borgpb.Assignment
-	promiseSpace []promise
+	// parcel is where out and promises lie.
+	parcel *parcel
+}
+
+// begin makes s.work a new pass.
+func (s *Scheduler) begin(c *cell.Cell) *pass {
+	p := &s.work
+	*p = pass{search: search{s: s, c: c, unitSpace: p.unitSpace}, before: len(s.overlay.byID), parcel: s.spare.parcel()}
+	p.out, p.promises = p.parcel.out, p.parcel.promises
+	return p
 }
 
 // run places what it can, in the order of the queue, and reports whether a
@@ -95,6 +103,7 @@ func (p *pass) run() (more bool) {
 // place finds a place for index of w and promises it.
 func (p *pass) place(w *want, index uint32) bool {
 	var victims []unit
+	var fought *fight
 	at, ok := p.find(w, index)
 	if !ok {
 		if w.class.blocked && w.class.seen == p.s.changes.now() {
@@ -104,9 +113,10 @@ func (p *pass) place(w *want, index uint32) bool {
 			p.block(w.class)
 			return false
 		}
+		fought = p.fight(w, at, victims)
 	}
 	l := w.line
-	a := p.newAssignment()
+	a := p.s.spare.assignment()
 	a.Uid, a.Index, a.Version = l.text, index, l.version
 	if l.job != nil {
 		a.LastAttempt = l.job.Task(index).Attempt()
@@ -121,15 +131,23 @@ func (p *pass) place(w *want, index uint32) bool {
 	if p.s.dry {
 		w.ports = 0
 	}
-	a.Ports = choosePorts(at.site, w.ports, p.s.cfg.Seed^mix(l.uid.Index)^uint64(index)^a.LastAttempt<<32, victims)
+	a.Ports = choosePorts(a.Ports, at.site, w.ports, p.s.cfg.Seed^mix(l.uid.Index)^uint64(index)^a.LastAttempt<<32, victims)
 	if len(a.Ports) < w.ports {
+		p.s.spare.assignments = append(p.s.spare.assignments, a)
 		return false
 	}
-	pr := p.newPromise()
-	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, ports: a.Ports}
+	devices, ok := p.chooseDevices(w, at, victims)
+	if !ok {
+		p.s.spare.assignments = append(p.s.spare.assignments, a)
+		return false
+	}
+	a.Devices = cell.GrantsProto(devices)
+	pr := p.s.spare.promise()
+	*pr = promise{id: ID{l.uid, index}, line: l, site: at.site, alloc: at.alloc, version: l.version, res: w.need.Resources, reserved: p.s.reservedBy(w, index), ports: a.Ports, devices: devices, prod: w.prod}
 	if len(victims) > 0 {
 		p.name(a, pr, victims)
 	}
+	p.remember(w, pr.id, a.LastAttempt, at, fought)
 	p.promise(w, pr)
 	p.out, p.promises = append(p.out, a), append(p.promises, pr)
 	p.bytes += opBytes(a)
@@ -146,7 +164,7 @@ func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
 		freed = freed.Add(u.res)
 		p.s.stats.Preempted += u.tasks
 	}
-	pr.res = pr.res.Sub(freed.Min(pr.res))
+	pr.res, pr.reserved = pr.res.Sub(freed.Min(pr.res)), pr.reserved.Sub(freed.Min(pr.reserved))
 	p.s.grid.evictable[pr.site.slot].known = false
 }
 
@@ -159,30 +177,10 @@ func (p *pass) promise(w *want, pr *promise) {
 		s.readAlloc(r, w.line.set.Alloc(pr.id.Index))
 	}
 	if pr.alloc == nil {
-		s.grid.take(pr.site, &pr.res)
+		s.grid.take(pr.site, &pr.res, &pr.reserved, pr.prod)
 	} else {
 		s.readAlloc(s.roomsOf(pr.alloc.Set()), pr.alloc)
 	}
-}
-
-// newAssignment and newPromise give out room from blocks that grow with the
-// pass.
-func (p *pass) newAssignment() *borgpb.Assignment {
-	if len(p.assignments) == 0 {
-		p.assignments = make([]borgpb.Assignment, min(16+len(p.out), 1024))
-	}
-	a := &p.assignments[0]
-	p.assignments = p.assignments[1:]
-	return a
-}
-
-func (p *pass) newPromise() *promise {
-	if len(p.promiseSpace) == 0 {
-		p.promiseSpace = make([]promise, min(16+len(p.out), 1024))
-	}
-	pr := &p.promiseSpace[0]
-	p.promiseSpace = p.promiseSpace[1:]
-	return pr
 }
 
 // placeGang places all that waits of l, or nothing.
@@ -203,6 +201,7 @@ func (p *pass) placeGang(l *line) {
 			s.read(pr.site)
 		}
 		s.disperse(l)
+		s.spare.take(p.out[count:], p.promises[count:])
 		p.out, p.promises, p.bytes = p.out[:count], p.promises[:count], bytes
 		// Its classes were found blocked, and machines full, over promises that
 		// are taken back now.

@@ -17,13 +17,14 @@ import (
 // and scores it, with nothing kept from one task to the next. It is the oracle
 // of what a place is worth, and the yardstick of what the techniques save.
 type plain struct {
-	c *cell.Cell
+	c   *cell.Cell
+	cfg scheduler.Config
 	// prices are what is rare on each machine; see rare.
 	prices map[*cell.Machine]int64
 }
 
-func newPlain(c *cell.Cell) plain {
-	p := plain{c, make(map[*cell.Machine]int64)}
+func newPlain(c *cell.Cell, cfg scheduler.Config) plain {
+	p := plain{c, cfg, make(map[*cell.Machine]int64)}
 	p.rare()
 	return p
 }
@@ -54,18 +55,105 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 	before, after := cpuBefore-memBefore, cpuAfter-memAfter
 	points := (before*before - after*after - 8*(cpuAfter+memAfter)) >> 8
 	if a == nil {
-		points -= p.prices[m]
+		points += p.devices(need, m, min(cpuBefore, memBefore), min(cpuAfter, memAfter)) - p.prices[m]
+		if at := p.cfg.Prefer; at.Key != "" {
+			if value, ok := m.Attribute(at.Key); ok && value == at.Value {
+				points += p.cfg.Weights.Prefer
+			}
+		}
+		points += p.mix(prod, m)
 	}
 	for _, k := range need.Task.GetConstraints() {
 		if k.GetSoft() && cell.Holds(k, m) {
-			points += 2048
+			points += p.cfg.Weights.Soft
 		}
+	}
+	for _, k := range need.Task.GetPackages() {
+		if value, ok := m.Attribute("package/" + k.GetName()); ok && value == k.GetDigest() {
+			points += p.cfg.Weights.Packages / int64(len(need.Task.GetPackages()))
+		}
+	}
+	if cell.Shunned(need.Task.GetTolerations(), m) {
+		points -= p.cfg.Weights.Soft
 	}
 	price := p.crowding(j, m)
 	if j.Kind() == borgpb.JobKind_JOB_KIND_BATCH {
 		price /= 8
 	}
 	return points - price
+}
+
+// devices is the part of points for the devices of a machine: what is free of them
+// and, as CPU and memory are, of no use, before and after; and what a share leaves
+// of the device that it comes to lie on.
+func (p plain) devices(need *cell.Need, m *cell.Machine, usable, usableAfter int64) (points int64) {
+	for _, d := range m.Capacity().Devices {
+		frees := make([]int64, d.Milli/1000)
+		for number := range frees {
+			frees[number] = 1000
+			hold := func(gs []cell.DeviceGrant) {
+				for _, g := range gs {
+					if g.Name == d.Name && int(g.Number) == number {
+						frees[number] -= g.Milli
+					}
+				}
+			}
+			for o := range m.Copies() {
+				if o.Alloc() == nil {
+					hold(o.Devices())
+				}
+			}
+			for a := range m.Allocs() {
+				if a.Machine() == m {
+					hold(a.Devices())
+				}
+			}
+		}
+		free := m.Capacity().Sub(m.Held(true)).Device(d.Name)
+		left := free
+		for _, asked := range need.Resources.Devices {
+			if asked.Name != d.Name {
+				continue
+			}
+			left -= asked.Milli
+			if asked.Milli < 1000 {
+				rest := 1000 - asked.Milli
+				for _, one := range frees {
+					if one < 1000 && one >= asked.Milli {
+						rest = min(rest, one-asked.Milli)
+					}
+				}
+				points -= rest * 1024 / 1000
+			}
+		}
+		before := max(free*1024/d.Milli-usable, 0)
+		after := max(left*1024/d.Milli-usableAfter, 0)
+		points += (before*before - after*after) >> 6
+	}
+	return min(max(points, -32768), 32768)
+}
+
+// mix is for production among others, and for others among production.
+func (p plain) mix(prod bool, m *cell.Machine) int64 {
+	whole := m.Capacity().CPUMilli
+	var held int64
+	for o := range m.Copies() {
+		if o.Alloc() == nil && o.Priority() >= 120 {
+			held += o.Resources().CPUMilli
+		}
+	}
+	for a := range m.Allocs() {
+		if a.Set().Priority() >= 120 {
+			held += a.Capacity().CPUMilli
+		}
+	}
+	level := func(n int64) int64 { return min(max(n, 0)*128/whole, 128) }
+	share := level(held)
+	others := max(128-level(whole-m.Held(true).CPUMilli)-share, 0)
+	if prod {
+		return p.cfg.Weights.Mix * (others - share) / 128
+	}
+	return p.cfg.Weights.Mix * (share - others) / 128
 }
 
 // rare prices what live jobs ask for that few machines have.
@@ -101,7 +189,7 @@ func (p plain) rare() {
 		}
 		all := int64(p.c.NumMachines())
 		for _, m := range where {
-			p.prices[m] += 128 * (all - int64(len(where))) / all
+			p.prices[m] += p.cfg.Weights.Rare * (all - int64(len(where))) / all
 		}
 	}
 }
@@ -115,7 +203,7 @@ func (p plain) crowding(j *cell.Job, m *cell.Machine) (price int64) {
 	for _, d := range []struct {
 		key    string
 		points int64
-	}{{"", 1024}, {"rack", 256}, {"power", 128}} {
+	}{{"", p.cfg.Weights.Machine}, {"rack", p.cfg.Weights.Rack}, {"power", p.cfg.Weights.Power}} {
 		domain := func(m *cell.Machine) (string, bool) {
 			if d.key == "" {
 				return m.Name(), true
@@ -269,7 +357,15 @@ func mayGiveWay(at spot) (ids []cell.CopyID) {
 func TestAgainstPlain(t *testing.T) {
 	seen := make(map[string]int)
 	rapid.Check(t, func(rt *rapid.T) {
-		w := randomWorld(rt, t, scheduler.Config{Seed: rapid.Uint64().Draw(rt, "seed"), Enough: 1 << 20, BatchCount: 1})
+		cfg := scheduler.Config{Seed: rapid.Uint64().Draw(rt, "seed"), Enough: 1 << 20, BatchCount: 1, Weights: scheduler.DefaultWeights()}
+		if rapid.Bool().Draw(rt, "other weights") {
+			cfg.Prefer = scheduler.Attribute{Key: "gen", Value: "2"}
+			cfg.Weights = scheduler.Weights{
+				Soft: 300, Machine: 100, Rack: 1000, Power: 17, Rare: rapid.Int64Range(0, 300).Draw(rt, "rare"), Prefer: 77, Packages: 90,
+				Mix: rapid.Int64Range(0, 500).Draw(rt, "mix"),
+			}
+		}
+		w := randomWorld(rt, t, cfg)
 		for i := range rapid.IntRange(0, 3).Draw(rt, "jobs in allocs") {
 			// Without the set it is refused.
 			spec := service(2, rapid.SampledFrom([]int32{25, 110, 200, 370}).Draw(rt, "priority"), rapid.Int64Range(1, 4).Draw(rt, "half cpu")*500, 1<<30)
@@ -282,7 +378,7 @@ func TestAgainstPlain(t *testing.T) {
 			if err := scheduler.CheckArrays(w.s, w.copy); err != nil {
 				rt.Fatal(err)
 			}
-			p := newPlain(w.copy)
+			p := newPlain(w.copy, cfg)
 			if b.ID == 0 {
 				if !b.More {
 					checkNothingFits(rt, p)

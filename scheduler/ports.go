@@ -4,20 +4,20 @@ import "slices"
 
 // choosePorts returns n ports of a machine that nobody has and that nobody was
 // promised, ascending from a start that follows from seed, so that neighbours
-// and successors rarely get the ones that others just gave back. It returns nil
-// when there are not enough. Ports of victims will do: each has one holder.
-func choosePorts(t *site, n int, seed uint64, victims []unit) []uint32 {
+// and successors rarely get the ones that others just gave back. It returns none
+// when there are not enough. Ports of victims will do: each has one holder. They
+// are put into ports, which is empty.
+func choosePorts(ports []uint32, t *site, n int, seed uint64, victims []unit) []uint32 {
 	if n == 0 {
-		return nil
+		return ports
 	}
 	first, last := t.machine.PortRange()
 	if first == 0 || last < first {
-		return nil
+		return ports
 	}
 	used := t.machine.UsedPorts()
 	size := uint64(last-first) + 1
 	start := mix(seed^t.order) % size
-	ports := make([]uint32, 0, n)
 	for i := uint64(0); i < size && len(ports) < n; i++ {
 		port := first + uint16((start+i)%size)
 		if _, taken := slices.BinarySearch(used, port); taken && !heldByVictim(victims, uint32(port)) {
@@ -29,7 +29,7 @@ func choosePorts(t *site, n int, seed uint64, victims []unit) []uint32 {
 		ports = append(ports, uint32(port))
 	}
 	if len(ports) < n {
-		return nil
+		return ports[:0]
 	}
 	return ports
 }

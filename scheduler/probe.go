@@ -49,8 +49,11 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 			return cell.FitConstraint
 		}
 	}
-	if untolerated(r, m) != nil {
+	switch {
+	case cell.Untolerated(r.tolerations, m) != nil:
 		return cell.FitTaint
+	case w.crashed == m.Name():
+		return cell.FitCrashed
 	}
 	if w.inSet && at.alloc == nil {
 		return cell.FitAlloc
@@ -60,27 +63,13 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 			return cell.FitDomainLimit
 		}
 	}
-	return short(&r.res, f.free(w, at))
-}
-
-// untolerated returns the first taint that keeps a request away.
-func untolerated(r *request, m *cell.Machine) *cell.Taint {
-	taints := m.Taints()
-	for i := range taints {
-		if !tolerated(r.tolerations, &taints[i]) {
-			return &taints[i]
-		}
+	if fit := short(&r.res, f.free(w, at)); fit != cell.FitOK || len(r.res.Devices) == 0 {
+		return fit
 	}
-	return nil
-}
-
-func tolerated(tolerations []*borgpb.Toleration, t *cell.Taint) bool {
-	for _, k := range tolerations {
-		if k.GetKey() == t.Key && (k.GetValue() == "" || k.GetValue() == t.Value) {
-			return true
-		}
+	if q := f.devicesAt(at); f.c.NumbersDevices() && !q.Fit(r.res.Devices) {
+		return cell.FitDevices
 	}
-	return false
+	return cell.FitOK
 }
 
 // free is what a place has left, promises taken off.
@@ -103,7 +92,7 @@ func short(res *cell.Resources, free cell.Resources) cell.Fit {
 		return cell.FitDisk
 	}
 	for _, d := range res.Devices {
-		if d.Count > free.Device(d.Name) {
+		if d.Milli > free.Device(d.Name) {
 			return cell.FitDevices
 		}
 	}

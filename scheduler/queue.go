@@ -79,6 +79,11 @@ func (l *line) close() {
 
 // want returns what index of l asks for.
 func (s *Scheduler) want(c *cell.Cell, l *line, index uint32) *want {
+	if l.job != nil && !s.dry && c.CrashedOn(l.job, index) != "" {
+		// That ends by itself, without an event.
+		s.waitsForTime = true
+		return s.newWant(c, l, index)
+	}
 	for _, w := range l.wants {
 		if index <= w.last && (l.job == nil || index >= w.need.First) {
 			return w
@@ -297,6 +302,16 @@ func (s *Scheduler) enroll(c *cell.Cell) {
 	}
 }
 
+// places tells whether a job is this scheduler's to place.
+func (s *Scheduler) places(j *cell.Job) bool {
+	return j.Spec().GetScheduler() == s.cfg.Name && s.cfg.Workload.includes(j.Key(), j.Kind())
+}
+
+// placesAllocs tells whether the allocs of a set are.
+func (s *Scheduler) placesAllocs(set *cell.AllocSet) bool {
+	return s.cfg.Name == "" && s.cfg.Workload.includes(set.Key(), borgpb.JobKind_JOB_KIND_SERVICE)
+}
+
 // touch notes that what waits of a job or alloc set may be something else.
 func (s *Scheduler) touch(c *cell.Cell, uid cell.UID) {
 	l := s.queue.byUID[uid]
@@ -315,12 +330,12 @@ func (s *Scheduler) touch(c *cell.Cell, uid cell.UID) {
 // newLine returns nil for what does not concern this scheduler.
 func (s *Scheduler) newLine(c *cell.Cell, uid cell.UID) *line {
 	if j := c.JobByUID(uid); j != nil {
-		if pending, _, _ := j.Counts(); pending == 0 || j.Spec().GetScheduler() != s.cfg.Name {
+		if pending, _, _ := j.Counts(); pending == 0 || !s.places(j) {
 			return nil
 		}
 		return &line{uid: uid, key: j.Key(), text: uid.String(), job: j}
 	}
-	if set := c.AllocSetByUID(uid); set != nil && s.cfg.Name == "" {
+	if set := c.AllocSetByUID(uid); set != nil && s.placesAllocs(set) {
 		return &line{uid: uid, key: set.Key(), text: uid.String(), set: set}
 	}
 	return nil
@@ -383,7 +398,7 @@ func (s *Scheduler) present(c *cell.Cell, l *line) bool {
 	version := uint64(1)
 	if l.job != nil {
 		j := c.JobByUID(l.uid)
-		if j == nil || j.Spec().GetScheduler() != s.cfg.Name {
+		if j == nil || !s.places(j) {
 			return false
 		}
 		l.job, priority, version = j, j.Priority(), j.Version()

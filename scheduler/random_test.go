@@ -20,19 +20,32 @@ func randomMachine(t *rapid.T) *borgpb.MachineSpec {
 		rapid.Int64Range(1, 16).Draw(t, "gib")<<30,
 	)
 	spec.Capacity.DiskBytes = rapid.Int64Range(0, 3).Draw(t, "disk") << 30
-	for _, key := range []string{"rack", "power", "arch", "gen"} {
+	for _, key := range []string{"rack", "power", "arch", "gen", "package/p"} {
 		if rapid.Bool().Draw(t, key) {
 			spec.Attributes[key] = rapid.SampledFrom([]string{"1", "2", "x"}).Draw(t, key+" value")
 		}
 	}
 	if rapid.IntRange(0, 4).Draw(t, "taint") == 0 {
-		spec.Taints = []*borgpb.Taint{{Key: "dedicated", Value: rapid.SampledFrom([]string{"", "db"}).Draw(t, "taint value")}}
+		spec.Taints = []*borgpb.Taint{randomTaint(t)}
 	}
 	spec.PortLast = spec.PortFirst + uint32(rapid.IntRange(0, 5).Draw(t, "ports"))
 	if rapid.Bool().Draw(t, "gpu") {
 		spec.Capacity.Devices = map[string]int64{"gpu": rapid.Int64Range(1, 4).Draw(t, "gpus")}
 	}
 	return spec
+}
+
+func randomTaint(t *rapid.T) *borgpb.Taint {
+	taint := &borgpb.Taint{
+		Key: rapid.SampledFrom([]string{"dedicated", "old"}).Draw(t, "taint"), Value: rapid.SampledFrom([]string{"", "db"}).Draw(t, "taint value"),
+	}
+	switch rapid.IntRange(0, 2).Draw(t, "effect") {
+	case 0:
+		taint.Evict = true
+	case 1:
+		taint.PreferNot = true
+	}
+	return taint
 }
 
 func randomJob(t *rapid.T) *borgpb.JobSpec {
@@ -44,10 +57,14 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 	)
 	if rapid.Bool().Draw(t, "batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
+		spec.MaxFailures = uint32(rapid.IntRange(0, 4).Draw(t, "failures"))
 	}
 	spec.Task.Resources.DiskBytes = rapid.Int64Range(0, 2).Draw(t, "disk") << 30
-	if rapid.IntRange(0, 3).Draw(t, "gpu") == 0 {
+	switch rapid.IntRange(0, 5).Draw(t, "gpu") {
+	case 0:
 		spec.Task.Resources.Devices = map[string]int64{"gpu": rapid.Int64Range(1, 4).Draw(t, "gpus")}
+	case 1, 2:
+		spec.Task.Resources.DeviceMilli = map[string]int64{"gpu": rapid.Int64Range(1, 9).Draw(t, "tenths of a gpu") * 100}
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "constraints") {
 		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{
@@ -58,7 +75,13 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 		})
 	}
 	if rapid.Bool().Draw(t, "tolerates") {
-		spec.Task.Tolerations = []*borgpb.Toleration{{Key: "dedicated", Value: rapid.SampledFrom([]string{"", "db"}).Draw(t, "toleration")}}
+		spec.Task.Tolerations = []*borgpb.Toleration{{
+			Key: "dedicated", Value: rapid.SampledFrom([]string{"", "db"}).Draw(t, "toleration"),
+			ForgivenessNs: rapid.SampledFrom([]int64{0, 0, 3e6}).Draw(t, "forgiveness"),
+		}}
+	}
+	if rapid.IntRange(0, 3).Draw(t, "packages") == 0 {
+		spec.Task.Packages = []*borgpb.Package{{Name: "p", Digest: "1", Path: "/p"}, {Name: "q", Digest: "1", Path: "/q"}}
 	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "ports") {
 		spec.Task.Ports = append(spec.Task.Ports, fmt.Sprintf("p%d", i))
@@ -94,7 +117,7 @@ func randomWorld(t *rapid.T, tb testing.TB, cfg scheduler.Config) *world {
 	}
 	set, err := proto.Marshal(&borgpb.AllocSetSpec{
 		Allocs: 3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")),
-		Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 4 << 30},
+		Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 4 << 30, Devices: map[string]int64{"gpu": int64(rapid.IntRange(0, 1).Draw(t, "set gpus"))}},
 	})
 	if err != nil {
 		tb.Fatal(err)
@@ -273,7 +296,7 @@ func TestMemoryChangesNothing(t *testing.T) {
 // randomChange does one thing to the cell; it may be refused.
 func randomChange(rt *rapid.T, w *world, step int) {
 	name := fmt.Sprintf("m%d", rapid.IntRange(0, 8).Draw(rt, "machine"))
-	switch rapid.IntRange(0, 8).Draw(rt, "change") {
+	switch rapid.IntRange(0, 10).Draw(rt, "change") {
 	case 7:
 		w.do(asUser("ann", &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{
 			User: "ann", Name: fmt.Sprintf("j%d", rapid.IntRange(0, 4).Draw(rt, "job")), Tasks: uint32(rapid.IntRange(1, 6).Draw(rt, "tasks")),
@@ -287,6 +310,12 @@ func randomChange(rt *rapid.T, w *world, step int) {
 	case 1:
 		verb := rapid.SampledFrom([]string{"drain", "undrain", "down", "up", "remove"}).Draw(rt, "verb")
 		w.do(machineOp(verb, options{name: name}))
+	case 9:
+		set := &borgpb.SetMachine{Name: name, SetTaints: []*borgpb.Taint{randomTaint(rt)}}
+		if rapid.Bool().Draw(rt, "clear") {
+			set = &borgpb.SetMachine{Name: name, RemoveTaints: []string{"dedicated", "old"}}
+		}
+		w.do(asUser("admin", &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}))
 	case 2:
 		w.do(machineOp("set", options{name: name, words: map[string]string{
 			rapid.SampledFrom([]string{"rack", "arch", "gen"}).Draw(rt, "attribute"): rapid.SampledFrom([]string{"1", "2"}).Draw(rt, "value"),
@@ -300,7 +329,9 @@ func randomChange(rt *rapid.T, w *world, step int) {
 				if rapid.IntRange(0, 2).Draw(rt, "ends") != 0 {
 					continue
 				}
-				state := borgpb.AttemptState_ATTEMPT_STATE_FINISHED
+				state := rapid.SampledFrom([]borgpb.AttemptState{
+					borgpb.AttemptState_ATTEMPT_STATE_FINISHED, borgpb.AttemptState_ATTEMPT_STATE_FAILED,
+				}).Draw(rt, "end")
 				if !p.Current() {
 					state = borgpb.AttemptState_ATTEMPT_STATE_STOPPED
 				}

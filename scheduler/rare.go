@@ -15,10 +15,6 @@ import (
 // The price follows from the jobs that live and from the machines alone, not
 // from what was searched for.
 
-// rarePoints is the price of a machine on which a constraint holds that holds
-// nowhere else.
-const rarePoints = 128
-
 // maxRarePoints bounds what a machine may cost more than another.
 const maxRarePoints = 4096
 
@@ -138,7 +134,7 @@ func (g *grid) price(r *rarity, sign int64) {
 	if n == 0 {
 		return
 	}
-	more := sign * rarePoints * int64(of-n) / int64(of)
+	more := sign * g.weights.Rare * int64(of-n) / int64(of)
 	for w, word := range holds {
 		for ; word != 0; word &= word - 1 {
 			i := int32(w<<6 | bits.TrailingZeros64(word))
@@ -155,5 +151,20 @@ func (s *Scheduler) reprice() {
 		// Sums do not depend on the order.
 		s.grid.price(r, 1)
 	}
+	s.grid.favour()
 	s.dearer = false
+}
+
+// favour makes preferred machines cheaper.
+func (g *grid) favour() {
+	if g.prefer == nil {
+		return
+	}
+	for w, word := range g.preferred {
+		for ; word != 0; word &= word - 1 {
+			i := int32(w<<6 | bits.TrailingZeros64(word))
+			g.prices[i] -= g.weights.Prefer
+			g.bump(i)
+		}
+	}
 }

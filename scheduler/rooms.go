@@ -56,7 +56,11 @@ func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
 			free = free.Sub(a.Held(v == viewProd))
 		}
 		if promised != nil {
-			free = free.Sub(promised.promised)
+			if view(v) == viewProd {
+				free = free.Sub(promised.limits)
+			} else {
+				free = free.Sub(promised.reserved)
+			}
 		}
 		r.free[v][i] = row{free.CPUMilli, free.MemBytes, free.DiskBytes, free.DiskBytesPerS, free.Ports}
 	}
@@ -105,30 +109,36 @@ func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok b
 	f.prepare(w, index)
 	free := r.free[c.view]
 	n := int(set.NumAllocs())
-	at, found, most := int(start%uint64(n)), 0, int64(0)
-	for range n {
-		i := at
-		if at++; at == n {
-			at = 0
-		}
+	c.recruit(n, &f.s.changes)
+	most, second := int64(0), int64(0)
+	f.found = 0
+	walk := pair(c.candidates, c.candidates, int32(start%uint64(n)))
+	for i := walk.next(); i >= 0; i = walk.next() {
 		slot := r.slots[i]
 		f.checks++
-		if slot < 0 || !c.fitsRow(&free[i]) || !g.usable.has(slot) || !c.static.fits.has(slot) ||
-			f.neighbours != nil && f.full(w, slot) {
+		if slot < 0 || !c.fitsRow(&free[i]) {
+			c.candidates.set(i, false)
+			continue
+		}
+		if !g.usable.has(slot) || !c.static.fits.has(slot) || f.neighbours != nil && f.full(w, slot) {
 			continue
 		}
 		a := set.Alloc(uint32(i))
 		if c.devices != nil && f.fit(w, spot{g.sites.walk[slot], a}) != cell.FitOK {
 			continue
 		}
-		points := f.allocPoints(w, g.sites.walk[slot].machine, a, &free[i])
+		points := f.allocPoints(w, slot, a, &free[i])
 		if f.neighbours != nil {
 			points += f.spread(w, f.neighbours, slot)
 		}
-		if !ok || points > most {
+		switch {
+		case !ok || points > most:
+			f.runnerUp, second = best, most
 			best, most, ok = spot{g.sites.walk[slot], a}, points, true
+		case f.runnerUp.alloc == nil || points > second:
+			f.runnerUp, second = spot{g.sites.walk[slot], a}, points
 		}
-		if found++; found >= f.s.cfg.Enough {
+		if f.found++; f.found >= f.s.cfg.Enough {
 			break
 		}
 	}
@@ -136,17 +146,25 @@ func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok b
 }
 
 // allocPoints scores room in an alloc, without the spread.
-func (f *search) allocPoints(w *want, m *cell.Machine, a *cell.Alloc, free *row) int64 {
+func (f *search) allocPoints(w *want, slot int32, a *cell.Alloc, free *row) int64 {
+	points := f.allocFit(w, a, free)
+	for k := range w.class.likings {
+		if o := &w.class.likings[k]; o.holds.has(slot) {
+			points += o.points
+		}
+	}
+	if cell.Shunned(w.tolerations(), f.s.sites.walk[slot].machine) {
+		points -= f.s.grid.weights.Soft
+	}
+	return points
+}
+
+// allocFit is the policy's part.
+func (f *search) allocFit(w *want, a *cell.Alloc, free *row) int64 {
 	whole := a.Capacity()
 	left := func(n, of int64) int64 { return fullPoints - fullness(of, n) }
 	part := func(n, of int64) int64 { return fullness(of, of-n) }
-	points := f.s.cfg.Policy.points(
+	return f.s.cfg.Policy.points(
 		left(free.cpuMilli, whole.CPUMilli), left(free.memBytes, whole.MemBytes),
 		part(w.class.cpu, whole.CPUMilli), part(w.class.mem, whole.MemBytes))
-	for _, k := range w.soft {
-		if cell.Holds(k, m) {
-			points += softPoints
-		}
-	}
-	return points
 }

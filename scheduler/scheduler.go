@@ -33,47 +33,61 @@ type Scheduler struct {
 	renumbered bool
 	stats      Stats
 	// dry: nothing goes into a log, and what the copy says of places does not
-	// count; see Pack.
-	dry bool
+	// count; see Pack. What tasks hold in the view of others is then as reserved
+	// says, if it is given.
+	dry      bool
+	reserved Reserved
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.
 	stirred bool
+	// waitsForTime: in the present pass something was found to wait for time.
+	waitsForTime bool
 
+	// work is the pass; kept for its memory.
+	work pass
+	// spare is memory for what passes decide.
+	spare spare
+	// decisions are kept for Explain.
+	decisions decisions
 	// ready are batches of the last pass that were not handed out yet.
 	ready []readyBatch
 	// sent are the batches that wait for Settle.
-	sent      map[uint64][]*promise
+	sent      map[uint64]promised
 	lastBatch uint64
 	// settled are batches that the log has answered at an index that the copy
 	// has not reached, in no order.
 	settled []settledBatch
 	// refusals are tasks that the cell would not have where we wanted them.
 	refusals map[ID]refusal
+	mover    mover
 }
 
 // readyBatch is a batch with its promises.
 type readyBatch struct {
 	Batch
-	promises []*promise
+	promised
 }
 
 // Stats counts what the search did since the Scheduler was made.
 type Stats struct {
 	// Placed counts promises, Searches the tasks that were searched for, Looked
-	// the places that were looked at.
-	Placed, Searches, Looked int
+	// the places that were looked at, Feasible those of them that had room.
+	Placed, Searches, Looked, Feasible int
 	// CacheHits and CacheMisses are those of the score cache.
 	CacheHits, CacheMisses int
 	// Preempted counts the tasks named as victims.
 	Preempted int
+	// Moved counts the tasks that plans moved, Unproved the plans that were
+	// dropped because the cell's own test would have refused them.
+	Moved, Unproved int
 }
 
 // settledBatch waits for the copy to come to index; until then its promises
 // stand for what the copy does not show yet.
 type settledBatch struct {
-	index    uint64
-	promises []*promise
+	index uint64
+	promised
 }
 
 // refusal makes one task wait when it is refused again and again, so that a
@@ -99,16 +113,21 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
+	hash := cfg.Hash()
+	if cfg.Workload != (Workload{}) {
+		// Those who share the work look at the machines in another order.
+		cfg.Seed = mix(cfg.Seed ^ cfg.Workload.hash())
+	}
 	return &Scheduler{
 		cfg:        cfg,
-		configHash: cfg.Hash(),
+		configHash: hash,
 		overlay:    newOverlay(),
 		classes:    newClasses(),
 		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool)},
 		rooms:      make(map[*cell.AllocSet]*rooms),
 		rarities:   newRarities(),
 		gangs:      make(map[cell.UID]uint64),
-		sent:       make(map[uint64][]*promise),
+		sent:       make(map[uint64]promised),
 		refusals:   make(map[ID]refusal),
 		stirred:    true,
 	}, nil
@@ -138,12 +157,18 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 		// The first look at the copy will see it all.
 		return
 	}
+	s.mover.events += len(events)
 	for i := range events {
 		e := &events[i]
 		if idle(e.Kind) {
 			continue
 		}
 		s.stirred = true
+		if e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT {
+			// Machines may be read by other rules.
+			s.renumbered = true
+		}
+		s.mover.stirs++
 		switch e.ObjectKind {
 		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
 			s.observeMachine(c, e)
@@ -190,6 +215,7 @@ func (s *Scheduler) observeMachine(c *cell.Cell, e *cell.Event) {
 		s.changes.all()
 	case !s.renumbered:
 		s.tally.unload(s.grid)
+		s.grid.locate(t)
 		s.grid.describe(t)
 		s.dearer = true
 		s.reread(t)
@@ -305,7 +331,8 @@ type Refused struct {
 // was done or refused stays promised until the copy has come to the index of
 // the answer, then it shows there or is looked at anew.
 func (s *Scheduler) Settle(c *cell.Cell, batch uint64, result *borgpb.Result) Refused {
-	promises := s.sent[batch]
+	sent := s.sent[batch]
+	promises := sent.promises
 	delete(s.sent, batch)
 	r := Refused{Of: len(promises)}
 	refuse := func(p *promise, why *borgpb.Refusal) {
@@ -326,7 +353,7 @@ func (s *Scheduler) Settle(c *cell.Cell, batch uint64, result *borgpb.Result) Re
 			}
 		}
 	}
-	s.settled = append(s.settled, settledBatch{index: result.GetIndex(), promises: promises})
+	s.settled = append(s.settled, settledBatch{result.GetIndex(), sent})
 	s.open(c)
 	s.attend(c)
 	return r
@@ -362,8 +389,9 @@ func (s *Scheduler) open(c *cell.Cell) {
 	switch {
 	case s.sites == nil:
 		s.sites = newSites(c, s.cfg.Seed)
-		s.grid = newGrid(s.sites)
+		s.grid = newGrid(s.sites, &s.cfg, false)
 		s.askAll(c)
+		s.grid.favour()
 		s.enroll(c)
 	case s.renumbered || len(s.grid.statics)+len(s.grid.facts) > maxStatics+4*len(s.rarities.byContent):
 		s.tally = tally{}
@@ -391,6 +419,7 @@ func (s *Scheduler) attend(c *cell.Cell) {
 				s.stirred = true
 			}
 		}
+		s.spare.recover(b.parcel)
 		return true
 	})
 	s.classes.trim(s.grid)
@@ -418,6 +447,10 @@ func (s *Scheduler) release(c *cell.Cell, p *promise) bool {
 // emit makes ops of what a pass decided, none above the bounds of a batch.
 func (s *Scheduler) emit(p *pass, more bool) {
 	out, promises := p.out, p.promises
+	p.parcel.out, p.parcel.promises = out, promises
+	if len(out) == 0 {
+		s.spare.parcels = append(s.spare.parcels, p.parcel)
+	}
 	for len(out) > 0 {
 		n, bytes := 0, 0
 		for n < len(out) && n < s.cfg.BatchCount {
@@ -427,16 +460,13 @@ func (s *Scheduler) emit(p *pass, more bool) {
 			n++
 		}
 		s.lastBatch++
-		s.ready = append(s.ready, readyBatch{promises: promises[:n:n], Batch: Batch{
-			ID:   s.lastBatch,
-			More: more,
-			Assign: &borgpb.Assign{
-				Assignments: out[:n:n],
-				CopyIndex:   p.c.Index(),
-				InFlight:    uint32(p.before),
-				ConfigHash:  s.configHash,
-			},
-		}})
+		assign := p.parcel.assign()
+		assign.Assignments = out[:n:n]
+		assign.CopyIndex, assign.InFlight, assign.ConfigHash = p.c.Index(), uint32(p.before), s.configHash
+		s.ready = append(s.ready, readyBatch{
+			Batch{ID: s.lastBatch, More: more, Assign: assign},
+			promised{promises[:n:n], p.parcel},
+		})
 		out, promises = out[n:], promises[n:]
 	}
 	if len(p.out) == 0 && more {
@@ -448,6 +478,9 @@ func (s *Scheduler) emit(p *pass, more bool) {
 func opBytes(a *borgpb.Assignment) int {
 	// Each field has a tag and a length or a number beside its text.
 	n := 48 + len(a.Uid) + len(a.Machine) + len(a.Alloc) + 3*len(a.Ports)
+	for _, g := range a.Devices {
+		n += 8 + len(g.Name) + 3*len(g.Numbers)
+	}
 	for _, v := range a.Victims {
 		n += 32 + len(v.JobUid)
 	}
@@ -465,7 +498,7 @@ func (s *Scheduler) nextReady() (Batch, bool) {
 		b.More = true
 	}
 	if b.ID != 0 {
-		s.sent[b.ID] = b.promises
+		s.sent[b.ID] = b.promised
 	}
 	return b.Batch, true
 }

@@ -7,22 +7,12 @@ import (
 	"borg/borgmaster/cell"
 )
 
-// Weights of the parts of a score, in points. Fullness gives 0 to fullPoints;
-// the others are measured against it.
-const (
-	fullPoints = 1024
-	// softPoints is what a soft constraint is worth that holds.
-	softPoints = 2048
-	// The price of each task of the same job beyond a fair share on a machine,
-	// in a rack, in a power domain: one task too many on a machine costs as much
-	// as the difference between an empty and a full machine.
-	machinePoints = 1024
-	rackPoints    = 256
-	powerPoints   = 128
-	// batchShift makes spreading cheap for batch jobs: losing many tasks at
-	// once costs them time, not users.
-	batchShift = 3
-)
+// fullPoints is what fullness gives at most.
+const fullPoints = 1024
+
+// batchShift makes spreading cheap for batch jobs: losing many tasks at once
+// costs them time, not users.
+const batchShift = 3
 
 // Policy is how a place is judged by what would be left of it.
 type Policy uint8
@@ -60,16 +50,56 @@ func PolicyWords() string { return strings.Join(policyNames[:], ", ") }
 // Score says how good a feasible place is, by parts; more is better. All parts
 // are points in fixed point: integers, so that they are the same everywhere.
 type Score struct {
-	// Fit is the policy's, less what the place costs for what is rare there.
+	// Fit is the policy's.
 	Fit int64
+	// Rare is the price, never positive, of what is rare on the machine.
+	Rare int64
+	// Prefer is for a machine that is better for everything, see Config.Prefer.
+	Prefer int64
 	// Soft is for soft constraints that hold.
 	Soft int64
+	// Packages is for packages that are there already.
+	Packages int64
+	// Mix is for bands that share the machine.
+	Mix int64
 	// Spread is the price, never positive, of neighbours of the same job.
 	Spread int64
 }
 
 // Total is what places are compared by.
-func (s Score) Total() int64 { return s.Fit + s.Soft + s.Spread }
+func (s Score) Total() int64 {
+	return s.Fit + s.Rare + s.Prefer + s.Soft + s.Packages + s.Mix + s.Spread
+}
+
+const numParts = 7
+
+func (s *Score) small() smallScore {
+	return smallScore{int32(s.Fit), int32(s.Rare), int32(s.Prefer), int32(s.Soft), int32(s.Packages), int32(s.Mix), int32(s.Spread)}
+}
+
+func (s smallScore) large() Score {
+	n := func(i int) int64 { return int64(s[i]) }
+	return Score{n(0), n(1), n(2), n(3), n(4), n(5), n(6)}
+}
+
+// Part is one part of a score by name.
+type Part struct {
+	Name   string
+	Points int64
+}
+
+// Parts lists all of them.
+func (s Score) Parts() []Part {
+	return []Part{
+		{"fit", s.Fit},
+		{"rare", s.Rare},
+		{"prefer", s.Prefer},
+		{"soft", s.Soft},
+		{"packages", s.Packages},
+		{"mix", s.Mix},
+		{"spread", s.Spread},
+	}
+}
 
 // points scores a place by what is free of it before, and what the request
 // takes, both in fullPoints of its capacity.
@@ -104,10 +134,19 @@ func fullness(whole, left int64) int64 {
 // A cached score is a version, whether the request fits at the levels alone,
 // and the points above lowestScore.
 const (
-	scoreBits   = 18
-	sureBit     = 1 << scoreBits
-	lowestScore = -(1 << 16)
+	scoreBits    = 18
+	sureBit      = 1 << scoreBits
+	lowestScore  = -(1 << 16)
+	highestScore = lowestScore + sureBit - 1
 )
+
+// liking is something that is worth points where it holds.
+type liking struct {
+	holds  bitset
+	points int64
+	// packages: it is a package, and no soft constraint.
+	packages bool
+}
 
 // pointsAt scores a slot for a class, all but the spread, and tells whether
 // the levels alone show that it fits: then the exact amounts need no look.
@@ -117,14 +156,67 @@ func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bo
 	freeCPU, freeMem := int64(l.cpu)*grain, int64(l.mem)*grain
 	cpu, mem := share(c.cpu, inv.cpu), share(c.mem, inv.mem)
 	points = policy.points(freeCPU, freeMem, cpu, mem) - min(g.prices[i], maxRarePoints)
-	for _, f := range c.soft {
-		if f.holds.has(i) {
-			points += softPoints
+	for k := range c.likings {
+		if o := &c.likings[k]; o.holds.has(i) {
+			points += o.points
 		}
+	}
+	if len(g.devices) > 0 {
+		points += g.devicePoints(c, i, freeCPU, freeMem, cpu, mem)
+	}
+	if c.static.shunned != nil && c.static.shunned.has(i) {
+		points -= g.weights.Soft
+	}
+	if g.weights.Mix != 0 {
+		points += g.mixPoints(c.view, i)
 	}
 	// A share is rounded down, by less than two points.
 	sure = c.slim && (c.cpu == 0 || freeCPU >= cpu+2) && (c.mem == 0 || freeMem >= mem+2)
-	return points, sure
+	return min(max(points, lowestScore), highestScore), sure
+}
+
+// mixPoints are for production where others hold the processors, and for others
+// where production does: in a spike production takes from those, not from its
+// like.
+func (g *grid) mixPoints(v view, i int32) int64 {
+	prod := int64(g.prodLevels[i])
+	others := max(levelUnits-int64(g.levels[viewProd][i].cpu)-prod, 0)
+	if v == viewProd {
+		return g.weights.Mix * (others - prod) / levelUnits
+	}
+	return g.weights.Mix * (prod - others) / levelUnits
+}
+
+// parts is pointsAt by parts, for people.
+func (g *grid) parts(c *class, i int32, policy Policy) Score {
+	l, inv := &g.levels[c.view][i], &g.inverse[i]
+	const grain = fullPoints / levelUnits
+	s := Score{
+		Fit:  policy.points(int64(l.cpu)*grain, int64(l.mem)*grain, share(c.cpu, inv.cpu), share(c.mem, inv.mem)),
+		Rare: -min(g.prices[i], maxRarePoints),
+	}
+	if g.preferred.has(i) {
+		s.Prefer = g.weights.Prefer
+		s.Rare -= s.Prefer
+	}
+	s.like(c, i)
+	if g.weights.Mix != 0 {
+		s.Mix = g.mixPoints(c.view, i)
+	}
+	return s
+}
+
+// like adds what a class likes of a slot.
+func (s *Score) like(c *class, i int32) {
+	for k := range c.likings {
+		switch o := &c.likings[k]; {
+		case !o.holds.has(i):
+		case o.packages:
+			s.Packages += o.points
+		default:
+			s.Soft += o.points
+		}
+	}
 }
 
 // cachedPoints is pointsAt with what was found out before.
@@ -153,7 +245,7 @@ const maxScoreBytes = 64 << 20
 // before it has changed, and computing its score costs what looking it up does.
 func (f *search) keepScores(c *class) {
 	g := f.s.grid
-	if c.scores != nil || c.finds < 2 || f.s.cfg.NoScoreCache || len(c.soft) == 0 && f.s.cfg.Enough < len(g.versions)/8 {
+	if c.scores != nil || c.finds < 2 || f.s.cfg.NoScoreCache || len(c.likings) == 0 && f.s.cfg.Enough < len(g.versions)/8 {
 		return
 	}
 	if (len(g.cached)+1)*len(g.versions)*4 > maxScoreBytes {
@@ -165,13 +257,13 @@ func (f *search) keepScores(c *class) {
 
 // spread prices the neighbours of the same job that one more in a slot has.
 func (f *search) spread(w *want, n *counts, i int32) int64 {
-	d := f.s.grid.domains[i]
-	p := machinePoints * max(0, int64(n.machine[i])+1-f.fair[cell.DomainMachine])
+	d, of := f.s.grid.domains[i], &f.s.cfg.Weights
+	p := of.Machine * max(0, int64(n.machine[i])+1-f.fair[cell.DomainMachine])
 	if d.rack != 0 {
-		p += rackPoints * max(0, int64(n.rack[d.rack])+1-f.fair[cell.DomainRack])
+		p += of.Rack * max(0, int64(n.rack[d.rack])+1-f.fair[cell.DomainRack])
 	}
 	if d.power != 0 {
-		p += powerPoints * max(0, int64(n.power[d.power])+1-f.fair[cell.DomainPower])
+		p += of.Power * max(0, int64(n.power[d.power])+1-f.fair[cell.DomainPower])
 	}
 	if w.batch {
 		p >>= batchShift

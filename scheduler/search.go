@@ -1,6 +1,10 @@
 package scheduler
 
-import "borg/borgmaster/cell"
+import (
+	"slices"
+
+	"borg/borgmaster/cell"
+)
 
 // search looks for places in one pass.
 type search struct {
@@ -16,13 +20,22 @@ type search struct {
 	// price.
 	neighbours *counts
 	fair       [cell.NumDomainKinds]int64
-	// The best slot so far, its points, and how many were feasible.
-	best       int32
-	bestPoints int64
-	found      int
+	// The best slot so far and its points, the best of the others, and how many
+	// were feasible.
+	best, second             int32
+	bestPoints, secondPoints int64
+	found                    int
+	// lookedBefore is checks when the search for this task began; runnerUp is the
+	// second best place.
+	lookedBefore int
+	runnerUp     spot
 
-	// unitSpace is scratch of preemption.
+	// unitSpace is scratch of preemption. Of the last one: how many places were
+	// looked at closely, and the best before the best of them.
 	unitSpace []unit
+	closely   int
+	otherwise *site
+	dearer    toll
 	// placement, inDomain and inAlloc are scratch of the cell's own test.
 	placement cell.Placement
 	inAlloc   cell.Overlay
@@ -46,11 +59,16 @@ func (f *search) find(w *want, index uint32) (best spot, ok bool) {
 	s.classes.attune(w, s.grid, &s.changes)
 	f.surround(w)
 	start := f.start(w, index)
+	f.lookedBefore, f.runnerUp, f.found = f.checks, spot{}, 0
 	if w.inSet {
 		best, ok = f.findAlloc(w, index, start)
 	} else if i := f.findSlot(w, start); i >= 0 {
 		best, ok = spot{site: s.sites.walk[i]}, true
+		if f.second >= 0 {
+			f.runnerUp.site = s.sites.walk[f.second]
+		}
 	}
+	s.stats.Feasible += f.found
 	if ok && cl.blocked {
 		// Others of the class must look where this one looked.
 		cl.blocked = cl.seen >= s.changes.base && !cl.whole
@@ -101,7 +119,7 @@ func (f *search) start(w *want, index uint32) uint64 {
 // class that found nothing before looks only where something changed.
 func (f *search) findSlot(w *want, start uint64) int32 {
 	g, c := f.s.grid, w.class
-	f.best, f.found = -1, 0
+	f.best, f.second, f.found = -1, -1, 0
 	n := len(g.sites.walk)
 	if n == 0 {
 		return -1
@@ -125,7 +143,20 @@ func (f *search) findSlot(w *want, start uint64) int32 {
 		}
 	}
 	f.keepScores(c)
-	r := newRing(among, g.usable, first)
+	sets := [4]bitset{among, g.usable, g.cpuSteps[c.view].of(c.cpu, among), g.memSteps[c.view].of(c.mem, among)}
+	if parts := partsOf(f.s.cfg.Threads, n); parts > 1 && f.s.cfg.Enough >= n {
+		fresh := c.candidates == nil && c.keepCandidates(&f.s.changes)
+		if fresh {
+			sets[0] = c.candidates
+		}
+		f.walkShared(w, parts, first, sets)
+		if fresh && slices.Equal(c.candidates, c.static.fits) {
+			// None was ruled out: one thread would not have made them.
+			c.candidates = nil
+		}
+		return f.best
+	}
+	r := newRing(sets, first)
 	for i := r.next(); i >= 0; i = r.next() {
 		if f.consider(w, i) {
 			break
@@ -158,8 +189,12 @@ func (f *search) consider(w *want, i int32) (enough bool) {
 		}
 		points += f.spread(w, f.neighbours, i)
 	}
-	if f.best < 0 || points > f.bestPoints {
+	switch {
+	case f.best < 0 || points > f.bestPoints:
+		f.second, f.secondPoints = f.best, f.bestPoints
 		f.best, f.bestPoints = i, points
+	case f.second < 0 || points > f.secondPoints:
+		f.second, f.secondPoints = i, points
 	}
 	f.found++
 	return f.found >= f.s.cfg.Enough
@@ -224,7 +259,7 @@ func (f *search) overlayAt(w *want, at spot) *cell.Overlay {
 	if at.alloc != nil {
 		f.inAlloc = cell.Overlay{Ports: at.site.promised.Ports, Victims: at.site.promised.Victims}
 		if r := f.s.overlay.allocs[at.alloc]; r != nil {
-			f.inAlloc.Limits, f.inAlloc.Reserved = r.promised, r.promised
+			f.inAlloc.Limits, f.inAlloc.Reserved, f.inAlloc.Devices = r.limits, r.reserved, r.devices
 		}
 		o = &f.inAlloc
 	}
@@ -254,12 +289,12 @@ func (f *search) left(w *want, at spot) (capacity, left cell.Resources) {
 	if at.alloc == nil {
 		capacity, left = at.site.machine.Capacity(), at.site.machine.Held(w.prod)
 		if at.site.promises > 0 {
-			left = left.Add(at.site.promised.Limits)
+			left = left.Add(w.byView(&at.site.promised.Limits, &at.site.promised.Reserved))
 		}
 	} else {
 		capacity, left = at.alloc.Capacity(), at.alloc.Held(w.prod)
 		if r := f.s.overlay.allocs[at.alloc]; r != nil {
-			left = left.Add(r.promised)
+			left = left.Add(w.byView(&r.limits, &r.reserved))
 		}
 	}
 	return capacity, capacity.Sub(left).Sub(w.need.Resources)

@@ -23,10 +23,12 @@ type site struct {
 	// promises counts what is promised on it, in its allocs too; when it is
 	// zero, promised is empty.
 	promises int
-	// promised is what promises take of the machine's own room, all ports of
-	// the machine that they were given, and the victims that they name.
+	// promised is what promises take of the machine's own room, devices too, all
+	// ports of the machine that they were given, and the victims that they name.
 	// InDomain is scratch of the check.
 	promised cell.Overlay
+	// promisedProdCPU is production's part of it, in thousandths of a core.
+	promisedProdCPU int64
 }
 
 // overlay returns what the cell's check should add, nil when nothing is

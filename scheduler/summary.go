@@ -29,6 +29,9 @@ func (e *explanation) summary() string {
 	case e.want.line.gang:
 		return fmt.Sprintf("it waits: all of %s is placed or nothing, and not all of it fits; for this one alone %s would do", e.want.line.key, plural(fit, "machine"))
 	}
+	if l := e.want.line; l.job != nil && !e.s.places(l.job) || l.set != nil && !e.s.placesAllocs(l.set) {
+		return fmt.Sprintf("it waits for another scheduler than this one, which places %q; %s would do", e.s.cfg.Workload, plural(fit, "machine"))
+	}
 	return fmt.Sprintf("it waits for the next pass; %s would do", plural(fit, "machine"))
 }
 

@@ -57,7 +57,7 @@ func batches(t *testing.T, cfg scheduler.Config) (all []*borgpb.Assign) {
 			continue
 		}
 		b.Assign.ConfigHash = 0
-		all = append(all, b.Assign)
+		all = append(all, proto.CloneOf(b.Assign))
 		r, events := w.apply(assign(b.Assign))
 		s.Observe(c, events)
 		if refused := s.Settle(c, b.ID, r); refused.Count > 0 {

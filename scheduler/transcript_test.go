@@ -18,16 +18,20 @@ import (
 // line:
 //
 //	cell [enough=N] [batch=N] [name=S]    a new, empty cell and its scheduler
-//	machine NAME cpu=N mem=SIZE [attr=k=v,...] [ports=A-B] [taint=k=v]
+//	    [policy=P] [weights=rack=512,...] [prefer=k=v] [workload=batch:1/2]
+//	machine NAME cpu=N mem=SIZE [gpu=N] [attr=k=v,...] [ports=A-B] [taint=k=v]
 //	set MACHINE k=v,...                   attributes
+//	taint MACHINE KEY[=VALUE][:evict|:prefer-not]
+//	untaint MACHINE KEY
 //	drain|undrain|down|up|remove MACHINE
-//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [priority=N] [kind=batch]
+//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [gpu=N] [priority=N] [kind=batch]
 //	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never]
+//	    [packages=name:digest,...]
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
 //	kill|kill-allocs USER/NAME
 //	resize USER/NAME n=N
-//	finish TASK                           its borglet says that it ended well
+//	finish|fail TASK                      its borglet says that it ended well, or not
 //	catch-up                              the copy takes in the log
 //	pass                                  one pass; what it decided
 //	send                                  the oldest batch goes into the log
@@ -38,6 +42,10 @@ import (
 //	domains USER/NAME KEY                 tasks by an attribute of their machines
 //	running USER/NAME                     how many tasks run
 //	why TASK
+//	start USER/NAME                       borglets say that its tasks run
+//	stopped                               and that all has ended that was told to
+//	plan                                  what the rescheduler would move
+//	move                                  the plan goes into the log
 func TestTranscripts(t *testing.T) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		var tr transcript
@@ -51,6 +59,7 @@ func TestTranscripts(t *testing.T) {
 type transcript struct {
 	*world
 	batches []scheduler.Batch
+	plan    *borgpb.MoveTasks
 }
 
 func (tr *transcript) run(t *testing.T, d *datadriven.TestData) string {
@@ -131,9 +140,15 @@ func (o options) has(key string) bool {
 }
 
 func (o options) resources() *borgpb.Resources {
-	return &borgpb.Resources{
+	r := &borgpb.Resources{
 		CpuMilli: o.milli("cpu"), MemBytes: o.number("mem", 0), DiskBytes: o.number("disk", 0),
 	}
+	if n := o.milli("gpu"); n >= 1000 {
+		r.Devices = map[string]int64{"gpu": n / 1000}
+	} else if n > 0 {
+		r.DeviceMilli = map[string]int64{"gpu": n}
+	}
+	return r
 }
 
 func constraints(words []string, soft bool) []*borgpb.Constraint {
@@ -170,8 +185,13 @@ func (o options) jobSpec() *borgpb.JobSpec {
 		k, v, _ := strings.Cut(w, "=")
 		spec.Task.Tolerations = append(spec.Task.Tolerations, &borgpb.Toleration{Key: k, Value: v})
 	}
+	for _, w := range o.list("packages") {
+		name, digest, _ := strings.Cut(w, ":")
+		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: digest, Path: "/" + name})
+	}
 	if o.words["kind"] == "batch" {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
+		spec.MaxFailures = uint32(o.number("failures", 0))
 	}
 	spec.Gang = o.has("gang")
 	if o.has("never") {
@@ -186,16 +206,44 @@ func (o options) jobSpec() *borgpb.JobSpec {
 	return spec
 }
 
+// config is that of the command "cell".
+func (o options) config() scheduler.Config {
+	cfg := scheduler.Config{
+		Seed: 1, Enough: int(o.number("enough", 0)), BatchCount: int(o.number("batch", 0)), Name: o.words["name"],
+		Weights: scheduler.DefaultWeights(),
+	}
+	must := func(err error) {
+		if err != nil {
+			o.t.Fatal(err)
+		}
+	}
+	var ok bool
+	if cfg.Policy, ok = scheduler.ParsePolicy(o.words["policy"]); !ok {
+		o.t.Fatalf("there is no policy %q", o.words["policy"])
+	}
+	for _, w := range o.list("weights") {
+		must(cfg.Weights.Set(w))
+	}
+	var err error
+	if o.has("prefer") {
+		cfg.Prefer, err = scheduler.ParseAttribute(o.words["prefer"])
+		must(err)
+	}
+	cfg.Workload, err = scheduler.ParseWorkload(strings.Replace(o.words["workload"], ":", " ", 1))
+	must(err)
+	return cfg
+}
+
 func (o options) machineSpec() *borgpb.MachineSpec {
 	spec := machineSpec(o.milli("cpu"), o.number("mem", 0), o.list("attr")...)
+	spec.Capacity.Devices = o.resources().Devices
 	if a, b, ok := strings.Cut(o.words["ports"], "-"); ok {
 		first, _ := strconv.Atoi(a)
 		last, _ := strconv.Atoi(b)
 		spec.PortFirst, spec.PortLast = uint32(first), uint32(last)
 	}
 	for _, w := range o.list("taint") {
-		k, v, _ := strings.Cut(w, "=")
-		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: k, Value: v})
+		spec.Taints = append(spec.Taints, readTaint(w))
 	}
 	return spec
 }
@@ -206,13 +254,21 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 	key := cell.JobKey{User: user, Name: name}
 	switch words[0] {
 	case "cell":
-		tr.world = newWorld(t, scheduler.Config{
-			Seed: 1, Enough: int(o.number("enough", 0)), BatchCount: int(o.number("batch", 0)), Name: o.words["name"],
-		})
-		tr.batches = nil
+		cfg := o.config()
+		cfg.Reschedule, cfg.Moves = o.reschedule(), int(o.number("moves", 0))
+		tr.world = newWorld(t, cfg)
+		tr.batches, tr.plan = nil, nil
 		return ""
 	case "machine":
 		return refusalText(tr.do(addMachine(o.name, o.machineSpec())))
+	case "taint", "untaint":
+		set := &borgpb.SetMachine{Name: o.name}
+		if words[0] == "untaint" {
+			set.RemoveTaints = words[2:]
+		} else {
+			set.SetTaints = []*borgpb.Taint{readTaint(words[2])}
+		}
+		return refusalText(tr.do(asUser("admin", &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}})))
 	case "set", "drain", "undrain", "down", "up", "remove":
 		return refusalText(tr.do(machineOp(words[0], o)))
 	case "job":
@@ -235,7 +291,9 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 	case "kill-allocs":
 		return refusalText(tr.do(asUser(user, &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}})))
 	case "finish":
-		return tr.finish(t, o.name)
+		return tr.finish(t, o.name, borgpb.AttemptState_ATTEMPT_STATE_FINISHED)
+	case "fail":
+		return tr.finish(t, o.name, borgpb.AttemptState_ATTEMPT_STATE_FAILED)
 	case "catch-up":
 		tr.catchUp()
 		return ""
@@ -263,9 +321,29 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 		return fmt.Sprintf("%d run\n", running)
 	case "why":
 		return tr.why(t, o.name)
+	case "start":
+		tr.start(key)
+		return ""
+	case "stopped":
+		tr.endStopping()
+		return ""
+	case "plan":
+		tr.plan = tr.s.Plan(tr.copy)
+		return tr.planText()
+	case "move":
+		r := tr.do(moveTasks(tr.plan))
+		tr.s.SettlePlan(tr.copy, r)
+		return refusalText(r)
 	}
 	t.Fatalf("unknown command %q", words[0])
 	return ""
+}
+
+// readTaint reads KEY[=VALUE][:evict|:prefer-not].
+func readTaint(text string) *borgpb.Taint {
+	text, effect, _ := strings.Cut(text, ":")
+	k, v, _ := strings.Cut(text, "=")
+	return &borgpb.Taint{Key: k, Value: v, Evict: effect == "evict", PreferNot: effect == "prefer-not"}
 }
 
 func machineOp(verb string, o options) *borgpb.Op {
@@ -293,7 +371,7 @@ func refusalText(r *borgpb.Result) string {
 	return ""
 }
 
-func (tr *transcript) finish(t *testing.T, task string) string {
+func (tr *transcript) finish(t *testing.T, task string, state borgpb.AttemptState) string {
 	id, err := cell.ParseTaskID(task)
 	if err != nil {
 		t.Fatal(err)
@@ -310,7 +388,6 @@ func (tr *transcript) finish(t *testing.T, task string) string {
 	if p == nil {
 		return "it has no copy\n"
 	}
-	state := borgpb.AttemptState_ATTEMPT_STATE_FINISHED
 	if !p.Current() {
 		state = borgpb.AttemptState_ATTEMPT_STATE_STOPPED
 	}
@@ -339,6 +416,9 @@ func (tr *transcript) assignmentText(a *borgpb.Assignment) string {
 	parts := []string{fmt.Sprintf("%s/%d -> %s%s", tr.named(a.GetUid()), a.GetIndex(), a.GetMachine(), a.GetAlloc())}
 	if len(a.GetPorts()) > 0 {
 		parts[0] += fmt.Sprintf(" ports %v", a.GetPorts())
+	}
+	for _, g := range a.GetDevices() {
+		parts[0] += fmt.Sprintf(" %s %v", g.GetName(), g.GetNumbers())
 	}
 	for _, v := range a.GetVictims() {
 		parts = append(parts, fmt.Sprintf("%s/%d gives way", tr.named(v.GetJobUid()), v.GetIndex()))
@@ -405,5 +485,53 @@ func (tr *transcript) why(t *testing.T, task string) string {
 	for _, c := range w.Changes {
 		fmt.Fprintf(&out, "  try %s: %d\n", c.Change, c.Machines)
 	}
+	if p := w.Placement; p != nil {
+		placementText(&out, p)
+	}
+	fightText(&out, w.Fight)
 	return out.String()
+}
+
+// placementText writes the parts of the scores that are not zero.
+func placementText(out *strings.Builder, p *scheduler.Placement) {
+	when := fmt.Sprintf("at index %d", p.Index)
+	if p.Index == 0 {
+		when = "as things are now"
+	}
+	fmt.Fprintf(out, "  %s %d of %d had room\n", when, p.Found, p.Looked)
+	if p.Fight != nil {
+		fightText(out, p.Fight)
+		return
+	}
+	for _, of := range []struct {
+		name  string
+		score scheduler.Score
+	}{{p.Machine, p.Score}, {p.RunnerUp, p.Second}} {
+		if of.name == "" {
+			continue
+		}
+		fmt.Fprintf(out, "  %s: %d =", of.name, of.score.Total())
+		for _, part := range of.score.Parts() {
+			if part.Points != 0 {
+				fmt.Fprintf(out, " %s %d", part.Name, part.Points)
+			}
+		}
+		out.WriteString("\n")
+	}
+}
+
+func fightText(out *strings.Builder, f *scheduler.Fight) {
+	if f == nil {
+		return
+	}
+	fmt.Fprintf(out, "  %s (%d) took room on %s at index %d: %s; %d looked at closely\n", f.By, f.Priority, f.Machine, f.Index, f.Cost, f.Looked)
+	if f.Otherwise != "" {
+		fmt.Fprintf(out, "  on %s: %s\n", f.Otherwise, f.Dearer)
+	}
+	for _, v := range f.Victims {
+		fmt.Fprintf(out, "  gave way: %s (%d)\n", v.Name, v.Priority)
+	}
+	for _, v := range f.Spared {
+		fmt.Fprintf(out, "  stayed: %s (%d): %s\n", v.Name, v.Priority, v.Why)
+	}
 }

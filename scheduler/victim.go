@@ -24,9 +24,10 @@ type unit struct {
 	// priority is the highest in it; below all for a copy that is stopping.
 	priority int32
 	// tasks that are evicted with it.
-	tasks int
-	res   cell.Resources
-	ports []uint32
+	tasks   int
+	res     cell.Resources
+	ports   []uint32
+	devices []cell.DeviceGrant
 }
 
 // stoppingPriority is below all: who is stopping already costs nobody anything.
@@ -92,6 +93,8 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 	first := int32(f.start(w, index) % uint64(len(g.sites.walk)))
 	var best toll
 	found := 0
+	f.otherwise = nil
+	defer func() { f.closely = found }()
 	try := func(i int32) (enough bool) {
 		f.checks++
 		if !f.mayMakeRoom(w, i) {
@@ -99,9 +102,10 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 		}
 		t := g.sites.walk[i]
 		found++
-		units := giveWay(f.units(w, t), &w.need.Resources, f.free(w, spot{site: t}), limitOf(best, ok))
+		units := f.giveWay(w, spot{site: t}, f.units(w, t), limitOf(best, ok))
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				f.otherwise, f.dearer = at.site, best
 				at, victims, best, ok = spot{site: t}, units, toll, true
 			}
 		}
@@ -117,7 +121,7 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 			return at, victims, ok
 		}
 	}
-	r := newRing(c.static.fits, g.usable, first)
+	r := pair(c.static.fits, g.usable, first)
 	for i := r.next(); i >= 0; i = r.next() {
 		if try(i) {
 			break
@@ -151,6 +155,8 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 	i := uint32(f.start(w, index) % uint64(n))
 	var best toll
 	found := 0
+	f.otherwise = nil
+	defer func() { f.closely = found }()
 	for range n {
 		slot, a := r.slots[i], set.Alloc(i)
 		if i++; i == n {
@@ -161,9 +167,10 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 			continue
 		}
 		here := spot{g.sites.walk[slot], a}
-		units := giveWay(f.unitsIn(w, here), &w.need.Resources, f.free(w, here), limitOf(best, ok))
+		units := f.giveWay(w, here, f.unitsIn(w, here), limitOf(best, ok))
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
+				f.otherwise, f.dearer = at.site, best
 				at, victims, best, ok = here, units, toll, true
 			}
 		}
@@ -235,17 +242,23 @@ func allocID(a *cell.Alloc) cell.CopyID {
 	return cell.CopyID{Job: a.Set().UID(), Index: a.Index(), Attempt: a.Attempt()}
 }
 
-// giveWay returns who of some units would make room for need, at the least toll
+// giveWay returns who of some units would make room for w, at the least toll
 // that was found; nil when all of them are not enough, nobody has to, or it would
 // be no better than limit.
-func giveWay(units []unit, need *cell.Resources, free cell.Resources, limit *toll) []unit {
+func (f *search) giveWay(w *want, at spot, units []unit, limit *toll) []unit {
+	need, free := &w.need.Resources, f.free(w, at)
+	var devices *cell.DeviceRoom
+	if len(need.Devices) > 0 && f.c.NumbersDevices() {
+		q := f.devicesAt(at)
+		devices = &q
+	}
 	// Lowest first, and of equals the largest, until it fits.
 	slices.SortFunc(units, func(a, b unit) int {
 		return cmp.Or(cmp.Compare(a.priority, b.priority), cmp.Compare(a.tasks, b.tasks),
 			cmp.Compare(b.res.CPUMilli, a.res.CPUMilli), cmp.Compare(b.res.MemBytes, a.res.MemBytes), a.id.Compare(b.id))
 	})
 	n, room := 0, free
-	for !need.Fits(room) {
+	for !makesRoom(need, room, devices, units[:n]) {
 		if n == len(units) {
 			return nil
 		}
@@ -265,9 +278,9 @@ func giveWay(units []unit, need *cell.Resources, free cell.Resources, limit *tol
 	}
 	units = units[:n]
 	if len(units) <= maxExact {
-		return fewest(units, need, free, limit)
+		return fewest(units, need, free, devices, limit)
 	}
-	return prune(units, need, free)
+	return prune(units, need, free, devices)
 }
 
 // units lists what may be asked to give way to w on a machine.
@@ -308,7 +321,7 @@ func copyUnit(c *class, t *site, p *cell.Copy) (u unit, ok bool) {
 	if p.Claimed() || p.Waits() || slices.Contains(t.promised.Victims, p.ID()) {
 		return u, false
 	}
-	u = unit{id: p.ID(), priority: stoppingPriority, res: p.Resources(), ports: p.Ports()}
+	u = unit{id: p.ID(), priority: stoppingPriority, res: p.Resources(), ports: p.Ports(), devices: p.Devices()}
 	if p.Current() {
 		u.priority, u.tasks = p.Priority(), 1
 		return u, !c.never && cell.MayPreempt(c.priority, p.Priority())
@@ -322,7 +335,7 @@ func allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
 	if a.Machine() != t.machine || len(a.After()) > 0 || c.never || !cell.MayPreempt(c.priority, set.Priority()) {
 		return u, false
 	}
-	u = unit{id: allocID(a), priority: set.Priority(), tasks: 1, res: a.Capacity()}
+	u = unit{id: allocID(a), priority: set.Priority(), tasks: 1, res: a.Capacity(), devices: a.Devices()}
 	for p := range a.Copies() {
 		if p.Claimed() || p.Waits() || p.Current() && !cell.MayPreempt(c.priority, p.Priority()) {
 			return u, false
@@ -338,7 +351,7 @@ func allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
 // fewest returns the set of the least toll below a limit; nil when there is
 // none. It tries all sets, but for those that cannot be enough or are too dear
 // already.
-func fewest(units []unit, need *cell.Resources, free cell.Resources, limit *toll) []unit {
+func fewest(units []unit, need *cell.Resources, free cell.Resources, devices *cell.DeviceRoom, limit *toll) []unit {
 	// rest[i] is what units[i:] would free.
 	var rest [maxExact + 1]cell.Resources
 	for i := len(units) - 1; i >= 0; i-- {
@@ -351,7 +364,7 @@ func fewest(units []unit, need *cell.Resources, free cell.Resources, limit *toll
 		if least != nil && t.compare(*least) >= 0 {
 			return
 		}
-		if need.Fits(room) {
+		if need.Fits(room) && (devices == nil || makesRoom(need, room, devices, chosen(units, set))) {
 			best, dearer = set, t
 			least = &dearer
 			return
@@ -369,17 +382,11 @@ func fewest(units []unit, need *cell.Resources, free cell.Resources, limit *toll
 	if best == 0 {
 		return nil
 	}
-	var chosen []unit
-	for i := range units {
-		if best&(1<<i) != 0 {
-			chosen = append(chosen, units[i])
-		}
-	}
-	return chosen
+	return chosen(units, best)
 }
 
 // prune takes everybody and lets go who is not needed, the dearest first.
-func prune(units []unit, need *cell.Resources, free cell.Resources) []unit {
+func prune(units []unit, need *cell.Resources, free cell.Resources, devices *cell.DeviceRoom) []unit {
 	room := free
 	for i := range units {
 		room = room.Add(units[i].res)
@@ -387,7 +394,8 @@ func prune(units []unit, need *cell.Resources, free cell.Resources) []unit {
 	keep := slices.Clone(units)
 	// Of one priority the small go first, so that few large ones remain.
 	for i := len(keep) - 1; i >= 0; i-- {
-		if less := room.Sub(keep[i].res); need.Fits(less) {
+		less := room.Sub(keep[i].res)
+		if need.Fits(less) && (devices == nil || makesRoom(need, less, devices, slices.Concat(keep[:i], keep[i+1:]))) {
 			room = less
 			keep = slices.Delete(keep, i, i+1)
 		}

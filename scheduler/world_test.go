@@ -42,37 +42,43 @@ func newWorld(t testing.TB, cfg scheduler.Config) *world {
 	}
 }
 
-// do applies one op to the cell.
-func (w *world) do(op *borgpb.Op) *borgpb.Result {
-	data, err := proto.Marshal(op)
-	if err != nil {
-		panic(err)
-	}
+// entry is an entry of one op. The first one raises the format before.
+func (w *world) entry(op *borgpb.Op) []byte {
 	w.wallNs += 1e6
 	w.timeNs += 1e6
-	e, err := proto.Marshal(&borgpb.Entry{CellTimeNs: w.timeNs, WallTimeNs: w.wallNs, Ops: [][]byte{data}})
+	e := &borgpb.Entry{CellTimeNs: w.timeNs, WallTimeNs: w.wallNs}
+	ops := []*borgpb.Op{op}
+	if w.cell.Format() < cell.BuildFormat {
+		raise := &borgpb.RaiseFormat{Format: cell.BuildFormat}
+		ops = []*borgpb.Op{{Op: &borgpb.Op_RaiseFormat{RaiseFormat: raise}}, op}
+	}
+	for _, op := range ops {
+		data, err := proto.Marshal(op)
+		if err != nil {
+			panic(err)
+		}
+		e.Ops = append(e.Ops, data)
+	}
+	data, err := proto.Marshal(e)
 	if err != nil {
 		panic(err)
 	}
+	return data
+}
+
+// do applies one op to the cell.
+func (w *world) do(op *borgpb.Op) *borgpb.Result {
+	e := w.entry(op)
 	w.log = append(w.log, entry{w.cell.Index() + 1, e})
 	results, _ := w.cell.Apply(w.cell.Index()+1, 1, e)
-	return results[0]
+	return results[len(results)-1]
 }
 
 // apply is do where cell and copy are one, and says what happened.
 func (w *world) apply(op *borgpb.Op) (*borgpb.Result, []cell.Event) {
-	data, err := proto.Marshal(op)
-	if err != nil {
-		panic(err)
-	}
-	w.wallNs += 1e6
-	w.timeNs += 1e6
-	e, err := proto.Marshal(&borgpb.Entry{CellTimeNs: w.timeNs, WallTimeNs: w.wallNs, Ops: [][]byte{data}})
-	if err != nil {
-		panic(err)
-	}
+	e := w.entry(op)
 	results, events := w.cell.Apply(w.cell.Index()+1, 1, e)
-	return results[0], events
+	return results[len(results)-1], events
 }
 
 // must is do for an op that is not to be refused.

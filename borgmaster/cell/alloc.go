@@ -45,6 +45,8 @@ type Alloc struct {
 	// Where it was when that machine went down. It holds its room there until
 	// it is placed anew or the machine comes back; nil otherwise.
 	lostOn *Machine
+	// Devices that it has on its machine, sorted.
+	devices []DeviceGrant
 	// Its own room, for the tasks in it.
 	room room
 	// Copies in it, ordered by CopyID.
@@ -123,6 +125,9 @@ func (a *Alloc) Machine() *Machine { return a.machine }
 
 // Capacity is what the tasks in it may use in all.
 func (a *Alloc) Capacity() Resources { return a.room.capacity }
+
+// Devices that it has on its machine, sorted. Must not be changed.
+func (a *Alloc) Devices() []DeviceGrant { return a.devices }
 
 // Held is what the tasks in it hold; see Machine.Held.
 func (a *Alloc) Held(prod bool) Resources { return a.room.held(prod) }

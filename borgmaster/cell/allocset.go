@@ -153,6 +153,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 	a.attempt++
 	c.enterMachine(a, at.machine)
 	at.machine.room.add(a.set.res())
+	a.takeDevices(at.machine, at.devices)
 	a.wait = await(&at.machine.room, a.set.res(), at.victims.all())
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
 	c.emit(allocEvent(a, at.machine, borgpb.EventKind_EVENT_KIND_SCHEDULE, statePending, stateRunning))
@@ -207,9 +208,21 @@ func (c *Cell) leaveMachine(a *Alloc) {
 		a.wait = nil
 	}
 	m.room.sub(a.set.res())
+	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
 	countDomains(a.set.domains, m, -1)
 	a.machine = nil
+}
+
+// takeDevices and dropDevices keep which devices of its machine an alloc has.
+func (a *Alloc) takeDevices(m *Machine, gs []DeviceGrant) {
+	a.devices, a.room.parts = gs, gs
+	m.room.holdDevices(gs)
+}
+
+func (a *Alloc) dropDevices(m *Machine) {
+	m.room.dropDevices(a.devices)
+	a.devices, a.room.parts = nil, nil
 }
 
 // loseAlloc leaves a running alloc behind on a machine that is down. It keeps
@@ -234,6 +247,7 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 		a.wait = nil
 	}
 	m.room.sub(a.set.res())
+	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
 	for _, p := range slices.Clone(a.copies) {
 		if p.state == attemptUnreachable && p.stop == nil {

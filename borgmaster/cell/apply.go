@@ -67,6 +67,8 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 			Reason: fmt.Sprintf("the wall clock is %d s from where it was expected", (entry.WallTimeNs-c.clock.wallNs)/second)})
 	}
 	c.forgetRequests()
+	c.leaveTainted()
+	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
 	for i, data := range entry.Ops {
 		results[i] = c.applyOp(data)
@@ -145,6 +147,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkKillAllocSet(o.KillAllocSet)
 	case *borgpb.Op_Assign:
 		return func(res *borgpb.Result) { c.assignAll(o.Assign, res) }, nil
+	case *borgpb.Op_MoveTasks:
+		return c.checkMoveTasks(o.MoveTasks)
 	case *borgpb.Op_Reports:
 		return func(res *borgpb.Result) { c.reportAll(o.Reports, res) }, nil
 	case *borgpb.Op_Time:

@@ -40,32 +40,47 @@ func newItems(n int) []*borgpb.Refusal {
 
 // checkAssignment decides whether one assignment still holds.
 func (c *Cell) checkAssignment(a *borgpb.Assignment) (func(), *borgpb.Refusal) {
-	uid, ok := parseUID(a.Uid)
-	if !ok {
-		return nil, invalid("uid", "%q is not a uid", clip(a.Uid, 64))
-	}
-	p := Placement{Index: a.Index, Ports: a.Ports}
-	if p.Job = c.jobsByUID[uid]; p.Job == nil {
-		if p.Set = c.setsByU[uid]; p.Set == nil {
-			return nil, stale(a.Uid, "there is no such job or alloc set any more")
-		}
-		if r := c.checkAllocWaits(p.Set, a); r != nil {
-			return nil, r
-		}
-	} else if r := c.checkTaskWaits(p.Job, a); r != nil {
+	p, r := c.placement(a)
+	if r != nil {
 		return nil, r
 	}
-	if r := c.findPlace(&p, a); r != nil {
+	if r := c.readGrants(&p, p.asker().need, a.Devices); r != nil {
 		return nil, r
 	}
 	v, r := c.checkPlace(&p, nil)
 	if r != nil {
 		return nil, r
 	}
-	at := place{machine: p.Machine, alloc: p.Alloc, victims: v}
+	return c.placing(&p, v), nil
+}
+
+// placement is what an assignment asks for, if who is to be placed still waits.
+func (c *Cell) placement(a *borgpb.Assignment) (p Placement, r *borgpb.Refusal) {
+	uid, ok := parseUID(a.Uid)
+	if !ok {
+		return p, invalid("uid", "%q is not a uid", clip(a.Uid, 64))
+	}
+	p = Placement{Index: a.Index, Ports: a.Ports}
+	if p.Job = c.jobsByUID[uid]; p.Job == nil {
+		if p.Set = c.setsByU[uid]; p.Set == nil {
+			return p, stale(a.Uid, "there is no such job or alloc set any more")
+		}
+		r = c.checkAllocWaits(p.Set, a)
+	} else {
+		r = c.checkTaskWaits(p.Job, a)
+	}
+	if r == nil {
+		r = c.findPlace(&p, a)
+	}
+	return p, r
+}
+
+// placing returns what gives a task or alloc the place that was checked.
+func (c *Cell) placing(p *Placement, v *victims) func() {
+	at := place{machine: p.Machine, alloc: p.Alloc, devices: p.Devices, victims: v}
 	if p.Set != nil {
 		alloc := p.Set.allocs[p.Index]
-		return func() { c.placeAlloc(alloc, at) }, nil
+		return func() { c.placeAlloc(alloc, at) }
 	}
 	if len(p.Ports) > 0 {
 		at.ports = make([]uint16, len(p.Ports))
@@ -74,7 +89,7 @@ func (c *Cell) checkAssignment(a *borgpb.Assignment) (func(), *borgpb.Refusal) {
 		}
 	}
 	t := p.Job.rows[p.Index]
-	return func() { c.schedule(t, at) }, nil
+	return func() { c.schedule(t, at) }
 }
 
 // checkTaskWaits wants a task that is as the scheduler saw it.

@@ -46,6 +46,8 @@ type Cell struct {
 
 	// Tasks of all jobs that are not dead, for the limit; derived.
 	liveTasks int
+	// Before that cell time nobody has to leave a tainted machine; derived.
+	leaveDueNs int64
 
 	// The entry being applied. Nothing of it survives Apply.
 	now applying

@@ -212,6 +212,9 @@ func (c *Cell) checkSet(s *AllocSet) error {
 		if a.machine != nil {
 			countDomains(domains, a.machine, 1)
 		}
+		if len(a.devices) > 0 && a.machine == nil && a.lostOn == nil || !slices.Equal(a.devices, a.room.parts) {
+			return fmt.Errorf("alloc %d is nowhere and has %v", i, a.devices)
+		}
 		if len(a.copies) > 0 && a.machine == nil && a.lostOn == nil {
 			return fmt.Errorf("alloc %d is nowhere and holds %d copies", i, len(a.copies))
 		}
@@ -249,6 +252,14 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		} else if !slices.Contains(p.alloc.copies, p) || (p.alloc.machine != m && p.alloc.lostOn != m) {
 			return fmt.Errorf("copy %v is not in its alloc", p.ID())
 		}
+		if p.state.current() {
+			if at, t := m.leavesNs(p.spec.Need(p.index).Task.Tolerations); t != nil && (at <= c.clock.cellNs || at < c.leaveDueNs) {
+				return fmt.Errorf("copy %v should have left at %d, it is %d: taint %s", p.ID(), at, c.clock.cellNs, t.Words())
+			}
+		}
+		if c.format >= formatDevices && !sameDevices(p.res, sumDevices(p.Devices())) {
+			return fmt.Errorf("copy %v holds %+v and has %v", p.ID(), p.res.Devices, p.Devices())
+		}
 		if p.wait != nil && (p.wait.room != p.room() || p.wait.res != p.res) {
 			return fmt.Errorf("copy %v waits for room elsewhere", p.ID())
 		}
@@ -262,6 +273,9 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		if a.machine != m && a.lostOn != m {
 			return fmt.Errorf("alloc %s is not here", a.Name())
 		}
+		if c.format >= formatDevices && !sameDevices(a.set.res(), sumDevices(a.devices)) {
+			return fmt.Errorf("alloc %s holds %+v and has %v", a.Name(), a.set.res().Devices, a.devices)
+		}
 	}
 	return checkRoom(&m.room, own, m.allocs)
 }
@@ -269,8 +283,10 @@ func (c *Cell) checkMachineState(m *Machine) error {
 // checkRoom adds up what is held anew.
 func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
 	var limits, discount Resources
+	var devices []DeviceGrant
 	for _, p := range copies {
 		limits = limits.Add(*p.res)
+		devices = append(devices, p.Devices()...)
 		if w := p.wait; w != nil {
 			discount = discount.Add(w.discount)
 			if err := checkWait(w); err != nil {
@@ -280,6 +296,7 @@ func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
 	}
 	for _, a := range allocs {
 		limits = limits.Add(*a.set.res())
+		devices = append(devices, a.devices...)
 		if a.wait != nil {
 			discount = discount.Add(a.wait.discount)
 			if err := checkWait(a.wait); err != nil {
@@ -289,6 +306,10 @@ func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
 	}
 	if !limits.Equal(r.limits) || !limits.Equal(r.reserved) || !discount.Equal(r.discount) {
 		return fmt.Errorf("held %+v less %+v, kept %+v %+v less %+v", limits, discount, r.limits, r.reserved, r.discount)
+	}
+	slices.SortFunc(devices, compareGrants)
+	if !slices.Equal(devices, r.devices) {
+		return fmt.Errorf("devices held %v, kept %v", devices, r.devices)
 	}
 	return nil
 }

@@ -69,7 +69,14 @@ func (c *Cell) checkRaiseFormat(o *borgpb.RaiseFormat) (commit, *borgpb.Refusal)
 		return nil, invalid("format", "format %d is not known; the latest is %d", o.Format, c.build)
 	}
 	return func(*borgpb.Result) {
+		if c.format < formatDevices && o.Format >= formatDevices {
+			c.numberDevices()
+		}
+		was := c.format
 		c.format = o.Format
+		if was < formatTaints && c.format >= formatTaints {
+			c.beginTaints()
+		}
 		c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_FORMAT, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_CELL})
 	}, nil
 }

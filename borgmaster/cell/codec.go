@@ -3,6 +3,7 @@ package cell
 import (
 	"encoding/binary"
 	"errors"
+	"slices"
 	"unicode/utf8"
 )
 
@@ -56,7 +57,47 @@ func (e *encoder) resources(r *Resources) {
 	e.uint(uint64(len(r.Devices)))
 	for _, d := range r.Devices {
 		e.str(d.Name)
-		e.int(d.Count)
+		// Whole ones by their number; a share as a negative number of thousandths.
+		if d.Milli < wholeDevice {
+			e.int(-d.Milli)
+		} else {
+			e.int(d.Milli / wholeDevice)
+		}
+	}
+}
+
+// Fields that came later stand behind the others, each under a tag of its own,
+// ascending, and only if there is something to say: what was written before
+// they came reads as it did.
+const (
+	// Of an alloc or a copy.
+	tagDevices = 1
+	// Of a machine.
+	tagTaints = 1
+)
+
+// taints writes what format 3 added to them.
+func (e *encoder) taints(ts []Taint) {
+	if !slices.ContainsFunc(ts, func(t Taint) bool { return t.PreferNot || t.SinceNs != 0 }) {
+		return
+	}
+	e.byte(tagTaints)
+	for _, t := range ts {
+		e.bool(t.PreferNot)
+		e.int(t.SinceNs)
+	}
+}
+
+func (e *encoder) grants(gs []DeviceGrant) {
+	if len(gs) == 0 {
+		return
+	}
+	e.byte(tagDevices)
+	e.uint(uint64(len(gs)))
+	for _, g := range gs {
+		e.str(g.Name)
+		e.uint(uint64(g.Number))
+		e.uint(uint64(g.Milli))
 	}
 }
 
@@ -197,12 +238,56 @@ func (d *decoder) uid() UID { return UID{d.uint(), d.uint(), d.uint32()} }
 func (d *decoder) resources() Resources {
 	r := Resources{CPUMilli: d.int(), MemBytes: d.int(), DiskBytes: d.int(), DiskBytesPerS: d.int(), Ports: d.int()}
 	for range d.count() {
-		r.Devices = append(r.Devices, Device{d.str(), d.int()})
+		name, n := d.str(), d.int()
+		if n > 0 {
+			n = min(n, maxDeviceCount+1) * wholeDevice
+		} else {
+			n = -n
+		}
+		r.Devices = append(r.Devices, Device{name, n})
 	}
 	if checkResources(r.Proto(), "") != nil {
 		d.bad, d.b = true, nil
 	}
 	return r
+}
+
+// tagged tells whether a field with that tag comes next.
+func (d *decoder) tagged(tag byte) bool {
+	if !d.more() || d.b[0] != tag {
+		return false
+	}
+	d.b = d.b[1:]
+	return true
+}
+
+func (d *decoder) taints(ts []Taint) {
+	if !d.tagged(tagTaints) {
+		return
+	}
+	said := false
+	for i := range ts {
+		ts[i].PreferNot, ts[i].SinceNs = d.bool(), d.int()
+		said = said || ts[i].PreferNot || ts[i].SinceNs != 0
+		if ts[i].SinceNs < 0 || ts[i].SinceNs > maxTimeNs {
+			d.bad = true
+		}
+	}
+	d.bad = d.bad || !said
+}
+
+func (d *decoder) grants() (gs []DeviceGrant) {
+	if !d.tagged(tagDevices) {
+		return nil
+	}
+	n := d.count()
+	for range n {
+		gs = append(gs, DeviceGrant{d.str(), d.uint32(), int64(d.upTo(wholeDevice))})
+	}
+	if n == 0 || !slices.IsSortedFunc(gs, compareGrants) {
+		d.bad, d.b = true, nil
+	}
+	return gs
 }
 
 func (d *decoder) exit() *Exit {

@@ -45,9 +45,34 @@ type Copy struct {
 	endedWallNs int64
 	// Victims that must be gone before it starts; nil: none.
 	wait *waiting
+	// What few copies have; nil: nothing of it.
+	few *rareCopy
 
 	// Next older copy of the same row.
 	next *Copy
+}
+
+// rareCopy is what few copies have, apart from the others so that those stay
+// small.
+type rareCopy struct {
+	// Devices that it has, sorted.
+	devices []DeviceGrant
+}
+
+// rare makes room for what few copies have.
+func (p *Copy) rare() *rareCopy {
+	if p.few == nil {
+		p.few = new(rareCopy)
+	}
+	return p.few
+}
+
+// Devices that it has, sorted. Must not be changed.
+func (p *Copy) Devices() []DeviceGrant {
+	if p.few == nil {
+		return nil
+	}
+	return p.few.devices
 }
 
 // stopping is an order to stop, as written in the log.

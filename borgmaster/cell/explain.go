@@ -19,8 +19,9 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 	case FitConstraint:
 		text = fmt.Sprintf("%s does not satisfy %s", m.name, ConstraintWords(failedConstraint(a.need.Task.Constraints, m)))
 	case FitTaint:
-		t := untolerated(a.need.Task.Tolerations, m)
-		text = fmt.Sprintf("the taint %s=%s of %s is not tolerated", t.Key, t.Value, m.name)
+		text = fmt.Sprintf("the taint %s of %s is not tolerated", Untolerated(a.need.Task.Tolerations, m).Words(), m.name)
+	case FitCrashed:
+		text = fmt.Sprintf("its last two copies crashed on %s; for a while it is placed elsewhere", m.name)
 	case FitAlloc:
 		text = "it must be placed on a machine, not in an alloc"
 		if key, ok := p.Job.AllocSet(); ok {
@@ -33,16 +34,19 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 		kind = borgpb.RefusalKind_REFUSAL_KIND_NO_FIT
 		free := c.free(p, o, v)
 		text = shortage(f, &a.need.Resources, &free, p)
+		if f == FitDevices && a.need.Resources.shortOf(&free) == FitOK {
+			text = fmt.Sprintf("%s has no such devices free as it asks for", p.where())
+			if !p.AnyPorts {
+				text = fmt.Sprintf("not all of the devices%s of %s are free", grantWords(p.Devices), p.where())
+			}
+		}
 	}
 	return refuse(kind, p.name(), f.String(), "%s", text)
 }
 
 // shortage says what lacks and how much is there.
 func shortage(f Fit, want, free *Resources, p *Placement) string {
-	where := p.Machine.name
-	if p.Alloc != nil {
-		where = p.Alloc.Name()
-	}
+	where := p.where()
 	switch f {
 	case FitCPU:
 		return fmt.Sprintf("needs %d milli-cores, %s has %d free", want.CPUMilli, where, free.CPUMilli)
@@ -53,8 +57,8 @@ func shortage(f Fit, want, free *Resources, p *Placement) string {
 			want.DiskBytes, want.DiskBytesPerS, where, free.DiskBytes, free.DiskBytesPerS)
 	case FitDevices:
 		for _, d := range want.Devices {
-			if n := free.Device(d.Name); d.Count > n {
-				return fmt.Sprintf("needs %d %s, %s has %d free", d.Count, d.Name, where, n)
+			if n := free.Device(d.Name); d.Milli > n {
+				return fmt.Sprintf("needs %s %s, %s has %s free", DeviceText(d.Milli), d.Name, where, DeviceText(n))
 			}
 		}
 	}
@@ -62,6 +66,14 @@ func shortage(f Fit, want, free *Resources, p *Placement) string {
 		return fmt.Sprintf("needs %d ports, %s has %d free", want.Ports, where, free.Ports)
 	}
 	return fmt.Sprintf("one of the ports %d is not free on %s", p.Ports, p.Machine.name)
+}
+
+// where names the place for people.
+func (p *Placement) where() string {
+	if p.Alloc != nil {
+		return p.Alloc.Name()
+	}
+	return p.Machine.name
 }
 
 func (p *Placement) name() string {

@@ -13,7 +13,9 @@ import (
 //
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
-const BuildFormat = 2
+// Format 3: devices have numbers, and can be shared; taints that evict and that
+// advise; a task is kept away from where it crashed; tasks are moved.
+const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
@@ -43,6 +45,12 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Revoke.user": formatGrants, "borg.Revoke.capability": formatGrants, "borg.Revoke.certificates_wall_ns": formatGrants,
 	"borg.AddToken.hash": formatGrants, "borg.AddToken.name": formatGrants, "borg.AddToken.expires_wall_ns": formatGrants,
 	"borg.UseToken.hash": formatGrants, "borg.UseToken.name": formatGrants,
+
+	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
+	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
+	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
+	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
+	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that
@@ -120,7 +128,7 @@ func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 	case nil:
 		return nil, malformed("an op of no kind that format %d knows", format)
 	case *borgpb.Op_Assign:
-		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownAssign(o.Assign) {
+		if unknown(op) || (op.Principal != nil && knownMessage(op.Principal.ProtoReflect(), format) != nil) || !knownAssign(o.Assign, format) {
 			return nil, malformed("Assign has a field or value that format %d does not know", format)
 		}
 		return op, nil
@@ -139,7 +147,7 @@ func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 
 func unknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }
 
-func knownAssign(a *borgpb.Assign) bool {
+func knownAssign(a *borgpb.Assign, format uint32) bool {
 	if unknown(a) {
 		return false
 	}
@@ -149,6 +157,14 @@ func knownAssign(a *borgpb.Assign) bool {
 		}
 		for _, v := range x.Victims {
 			if unknown(v) {
+				return false
+			}
+		}
+		if len(x.Devices) > 0 && format < formatDevices {
+			return false
+		}
+		for _, g := range x.Devices {
+			if unknown(g) {
 				return false
 			}
 		}

@@ -16,6 +16,9 @@ func (g *generator) submitAllocSet() *borgpb.Op {
 	if g.one(3) {
 		spec.MaxPerMachine = 1
 	}
+	if g.one(3) {
+		spec.Resources.Devices = map[string]int64{"gpu": 1}
+	}
 	name := pick(g.r, []string{"p", "q", "a"})
 	return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
 		User: "ann", Name: name, Labels: g.labels(), Spec: marshal(g.t, spec)}}}
@@ -46,12 +49,19 @@ func (g *generator) machineOp() *borgpb.Op {
 		o := &borgpb.SetMachine{Name: name, ExpectVersion: g.version(), SetAttributes: map[string]string{"rack": fmt.Sprint(r.IntN(3))}}
 		if g.one(3) {
 			o.Capacity = &borgpb.Resources{CpuMilli: int64(r.IntN(9)) * 1000, MemBytes: 8 << 30, DiskBytes: 20 << 30}
+			o.Capacity.Devices = map[string]int64{"gpu": int64(r.IntN(4))}
 		}
 		if g.one(5) {
 			o.PortFirst, o.PortLast = 20000, 20000+uint32(r.IntN(50))
 		}
 		if g.one(5) {
 			o.RemoveAttributes = []string{"rack"}
+		}
+		switch {
+		case g.one(3):
+			o.SetTaints = []*borgpb.Taint{g.taint()}
+		case len(m.taints) > 0 && g.one(2):
+			o.RemoveTaints = []string{m.taints[0].Key}
 		}
 		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
 	case (m.down && n < 80) || n < 35:
@@ -80,12 +90,18 @@ func (g *generator) addMachine(name string) *borgpb.Op {
 		PortFirst: 20000, PortLast: 20000 + uint32(4+r.IntN(40)),
 	}
 	if g.one(6) {
-		s.Taints = []*borgpb.Taint{{Key: "dedicated", Value: "x"}}
+		s.Taints = []*borgpb.Taint{g.taint()}
 	}
 	if g.one(20) {
 		s.PortLast = 70000
 	}
 	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: name, Labels: g.labels(), Spec: s}}}
+}
+
+func (g *generator) taint() *borgpb.Taint {
+	t := &borgpb.Taint{Key: pick(g.r, []string{"dedicated", "old"}), Value: pick(g.r, []string{"x", ""}), Evict: g.one(3)}
+	t.PreferNot = g.one(5)
+	return t
 }
 
 func (g *generator) clockOp() *borgpb.Op {

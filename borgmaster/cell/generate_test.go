@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"borg/proto/borgpb"
 )
@@ -36,8 +37,10 @@ func (g *generator) next() []byte {
 	switch n := g.r.IntN(1000); {
 	case n < 330:
 		op = g.assign()
-	case n < 710:
+	case n < 670:
 		op = g.reports()
+	case n < 710:
+		op = g.moveTasks()
 	case n < 760:
 		op = g.user(g.submit())
 	case n < 775:
@@ -218,8 +221,11 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 func (g *generator) resources() *borgpb.Resources {
 	r := g.r
 	res := &borgpb.Resources{CpuMilli: int64(100 + 100*r.IntN(20)), MemBytes: int64(r.IntN(20)) << 26, DiskBytes: int64(r.IntN(3)) << 30}
-	if g.one(8) {
+	switch {
+	case g.one(8):
 		res.Devices = map[string]int64{"gpu": int64(r.IntN(3))}
+	case g.one(8):
+		res.DeviceMilli = map[string]int64{"gpu": int64(r.IntN(12)) * 100}
 	}
 	switch {
 	case g.one(80):
@@ -249,6 +255,9 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 	}
 	if g.one(3) {
 		t.Tolerations = []*borgpb.Toleration{{Key: "dedicated"}}
+		if g.one(2) {
+			t.Tolerations[0].ForgivenessNs = int64(r.IntN(20)) * second
+		}
 	}
 	return t
 }
@@ -338,8 +347,11 @@ func (g *generator) allocAssignment(al *Alloc) *borgpb.Assignment {
 	a := &borgpb.Assignment{
 		Uid: al.set.uid.String(), Index: al.index, LastAttempt: al.attempt, Machine: g.machineName(), Version: uint64(g.r.IntN(3)),
 	}
-	if m := g.c.Machine(a.Machine); m != nil && g.one(2) {
-		g.nameLower(a, m.copies, nil, al.set.spec.Priority)
+	if m := g.c.Machine(a.Machine); m != nil {
+		if g.one(2) {
+			g.nameLower(a, m.copies, nil, al.set.spec.Priority)
+		}
+		g.nameDevices(a, al.set.need, m, m.DeviceRoom())
 	}
 	if g.one(50) {
 		a.Index += 7
@@ -384,14 +396,12 @@ func (g *generator) assignment(j *Job, index uint32) *borgpb.Assignment {
 	} else if g.one(6) {
 		g.nameVictims(a, m)
 	}
-	next := uint32(20000 + g.r.IntN(10))
-	for range j.Need(index).Task.Ports {
-		for _, used := slicesBinary(m.ports, next); used; _, used = slicesBinary(m.ports, next) {
-			next++
-		}
-		a.Ports = append(a.Ports, next)
-		next++
+	if al := g.c.AllocByName(a.Alloc); al != nil {
+		g.nameDevices(a, j.Need(index), m, al.DeviceRoom())
+	} else {
+		g.nameDevices(a, j.Need(index), m, m.DeviceRoom())
 	}
+	g.grantPorts(a, m, len(j.Need(index).Task.Ports))
 	switch {
 	case g.one(30):
 		a.LastAttempt++
@@ -405,6 +415,105 @@ func (g *generator) assignment(j *Job, index uint32) *borgpb.Assignment {
 		a.Ports = append(a.Ports, 20001)
 	}
 	return a
+}
+
+// nameDevices names devices, most times such as are free.
+func (g *generator) nameDevices(a *borgpb.Assignment, need *Need, m *Machine, q DeviceRoom) {
+	if !g.c.NumbersDevices() || len(need.Resources.Devices) == 0 {
+		return
+	}
+	for _, v := range a.Victims {
+		uid, _ := ParseUID(v.JobUid)
+		if p := m.find(CopyID{uid, v.Index, v.Attempt}); p != nil {
+			q.Freed = append(q.Freed, p.Devices()...)
+		}
+		if set := g.c.setsByU[uid]; set != nil && set.Alloc(v.Index) != nil {
+			q.Freed = append(q.Freed, set.allocs[v.Index].devices...)
+		}
+	}
+	a.Devices = GrantsProto(q.Choose(need.Resources.Devices))
+	switch {
+	case g.one(20):
+		a.Devices = nil
+	case len(a.Devices) > 0 && g.one(20):
+		a.Devices[0].Numbers[0] += uint32(g.r.IntN(3))
+	case len(a.Devices) > 0 && g.one(30):
+		a.Devices[0].Numbers = append(a.Devices[0].Numbers, 0)
+	}
+}
+
+// moveTasks moves some that run, most times to where they fit, and now and then
+// places somebody in their room.
+func (g *generator) moveTasks() *borgpb.Op {
+	o := &borgpb.MoveTasks{CopyIndex: g.c.Index(), Build: "walk"}
+	var leaving []*Copy
+	from := pick(g.r, g.c.machineList)
+	for range 1 + g.r.IntN(3) {
+		if from == nil || g.one(3) {
+			from = pick(g.r, g.c.machineList)
+		}
+		if from == nil || len(from.copies) == 0 {
+			continue
+		}
+		p := pick(g.r, from.copies)
+		if (!p.state.current() || slices.Contains(leaving, p)) && !g.one(10) || p.row() == nil {
+			continue
+		}
+		leaving = append(leaving, p)
+		o.Moves = append(o.Moves, &borgpb.Assignment{Uid: p.job.uid.String(), Index: p.index, LastAttempt: p.attempt})
+	}
+	for i, a := range o.Moves {
+		p := leaving[i]
+		m := g.fitting(p.job, p.index, pick(g.r, g.c.machineList))
+		a.Machine = m.name
+		g.grantPorts(a, m, len(p.job.Need(p.index).Task.Ports))
+		if g.one(4) {
+			g.nameLeaving(a, leaving)
+		}
+		if g.one(40) {
+			a.LastAttempt++
+		}
+	}
+	if id, ok := g.anyWaiting(); ok && len(leaving) > 0 && !g.one(3) {
+		j := g.c.Job(id.Job)
+		a := &borgpb.Assignment{Uid: j.uid.String(), Index: id.Index, LastAttempt: j.rows[id.Index].attempt, Machine: leaving[0].machine.name}
+		g.grantPorts(a, leaving[0].machine, len(j.Need(id.Index).Task.Ports))
+		if !g.one(4) {
+			g.nameLeaving(a, leaving)
+		}
+		o.Placement = a
+	}
+	return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: o}}
+}
+
+// anyWaiting draws a task that waits.
+func (g *generator) anyWaiting() (id TaskID, ok bool) {
+	var waiting []TaskID
+	for j, i := range g.c.Pending() {
+		waiting = append(waiting, TaskID{j.key, i})
+	}
+	return pick(g.r, waiting), len(waiting) > 0
+}
+
+// grantPorts grants ports that nobody has on m.
+func (g *generator) grantPorts(a *borgpb.Assignment, m *Machine, n int) {
+	next := uint32(20000 + g.r.IntN(10))
+	for range n {
+		for _, used := slicesBinary(m.ports, next); used; _, used = slicesBinary(m.ports, next) {
+			next++
+		}
+		a.Ports = append(a.Ports, next)
+		next++
+	}
+}
+
+// nameLeaving names those that leave its machine as victims.
+func (g *generator) nameLeaving(a *borgpb.Assignment, leaving []*Copy) {
+	for _, p := range leaving {
+		if p.machine.name == a.Machine {
+			a.Victims = append(a.Victims, &borgpb.Victim{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt})
+		}
+	}
 }
 
 // fitting looks for a machine that will do, and otherwise returns m.

@@ -12,6 +12,9 @@ const (
 	MaxOpsInEntry = 10_000
 	// MaxSpecBytes is the size of a job's or an alloc set's spec.
 	MaxSpecBytes = 256 << 10
+	// MaxGrantedDevices is how many devices of one name one task or alloc may be
+	// granted; who asks for more finds no place.
+	MaxGrantedDevices = 4_096
 
 	maxTasksPerJob     = 100_000
 	maxAllocsPerSet    = 100_000
@@ -43,6 +46,7 @@ const (
 	maxGangTasks   = 10_000
 	maxFailures    = 1_000_000
 	maxVictims     = 256
+	maxMoves       = 64
 	maxPathBytes   = 4_096
 
 	maxPriority      = 450
@@ -65,6 +69,9 @@ const (
 	maxReasonBytes     = 1_024
 	maxAddrBytes       = 255
 	maxReportTextBytes = 1_024
+
+	// How long a task is kept away from the machine on which it crashed.
+	crashMemoryNs = 600 * second
 
 	// Dead jobs and alloc sets.
 	maxDeadObjects  = 10_000
@@ -123,7 +130,29 @@ func checkResources(r *borgpb.Resources, field string) *borgpb.Refusal {
 			return invalid(field+".devices", "%s: %d is not in 0 to %d", name, n, maxDeviceCount)
 		}
 	}
+	if n := len(r.GetDevices()) + len(r.GetDeviceMilli()); n > maxDevices {
+		return limit(field+".device_milli", "%d kinds of devices; at most %d", n, maxDevices)
+	}
+	for _, name := range sortedKeys(r.GetDeviceMilli()) {
+		n := r.DeviceMilli[name]
+		switch {
+		case !validName(name):
+			return invalid(field+".device_milli", "%q is not a device name: want a-z, 0-9 and -", clip(name, 64))
+		case n < 1 || n >= wholeDevice:
+			return invalid(field+".device_milli", "%s: %d is not in 1 to %d; whole ones go into devices", name, n, wholeDevice-1)
+		case r.Devices[name] != 0:
+			return invalid(field+".device_milli", "%s is asked for whole too; a share or whole ones, not both", name)
+		}
+	}
 	return nil
+}
+
+// checkCapacity range-checks what a machine has.
+func checkCapacity(r *borgpb.Resources, field string) *borgpb.Refusal {
+	if len(r.GetDeviceMilli()) > 0 {
+		return invalid(field+".device_milli", "a machine has whole devices; shares of them are for who asks")
+	}
+	return checkResources(r, field)
 }
 
 // checkLabels bounds labels and annotations.

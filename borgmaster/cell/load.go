@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"iter"
+	"slices"
 
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -151,9 +152,13 @@ func (l *loader) machine(name string, d *decoder) error {
 	m.room.capacity = d.resources()
 	m.portFirst, m.portLast = d.uint16(), d.uint16()
 	for range d.count() {
-		m.taints = append(m.taints, Taint{d.str(), d.str(), d.bool()})
+		m.taints = append(m.taints, Taint{Key: d.str(), Value: d.str(), Evict: d.bool()})
 	}
 	m.down, m.draining, m.reason, m.changedWallNs = d.bool(), d.bool(), d.str(), d.int()
+	if d.taints(m.taints); l.c.format < formatTaints && slices.ContainsFunc(m.taints, func(t Taint) bool { return t.PreferNot || t.SinceNs != 0 }) {
+		return errOdd
+	}
+	l.c.actTaints(m)
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -225,7 +230,21 @@ func (l *loader) alloc(uid UID, index uint32, d *decoder) error {
 		l.waits = append(l.waits, loadedWait{alloc: a, victims: ids})
 	}
 	a.changedWallNs, a.reason = d.int(), d.str()
-	return d.done()
+	gs := d.grants()
+	if err := d.done(); err != nil {
+		return err
+	}
+	m := a.machine
+	if m == nil {
+		m = a.lostOn
+	}
+	if len(gs) > 0 && (m == nil || l.c.format < formatDevices) {
+		return errors.New("an alloc with devices of no machine")
+	}
+	if m != nil {
+		a.takeDevices(m, gs)
+	}
+	return nil
 }
 
 func (l *loader) victims(d *decoder) []CopyID {
@@ -399,6 +418,12 @@ func (l *loader) copy(p *Copy, d *decoder) error {
 	}
 	p.endedWallNs = d.int()
 	ids := l.victims(d)
+	if gs := d.grants(); len(gs) > 0 {
+		p.rare().devices = gs
+		if l.c.format < formatDevices {
+			return errOdd
+		}
+	}
 	if err := d.done(); err != nil {
 		return err
 	}

@@ -87,6 +87,8 @@ func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
 				c.returnCopy(p)
 			}
 		}
+		c.leaveDueNs = 0
+		c.leaveTainted()
 	}, nil
 }
 

@@ -40,12 +40,6 @@ type Machine struct {
 	gone    bool
 }
 
-// Taint keeps tasks without a matching toleration away.
-type Taint struct {
-	Key, Value string
-	Evict      bool
-}
-
 // Name is unique in the cell.
 func (m *Machine) Name() string { return m.name }
 

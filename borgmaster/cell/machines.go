@@ -20,7 +20,7 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 	if r := checkLabels(o.Labels, o.Annotations); r != nil {
 		return nil, about(o.Name, r)
 	}
-	if r := checkMachine(o.Spec); r != nil {
+	if r := c.checkMachine(o.Spec); r != nil {
 		return nil, about(o.Name, r)
 	}
 	return func(res *borgpb.Result) {
@@ -31,8 +31,9 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 			changedWallNs: c.clock.wallNs,
 		}
 		for _, t := range s.Taints {
-			m.taints = append(m.taints, Taint{t.Key, t.Value, t.Evict})
+			m.taints = append(m.taints, c.newTaint(t))
 		}
+		c.actTaints(m)
 		m.room.capacity = FromProto(s.Capacity)
 		m.derive()
 		c.addMachine(m)
@@ -102,8 +103,14 @@ func (c *Cell) checkSetMachine(o *borgpb.SetMachine) (commit, *borgpb.Refusal) {
 	if len(o.Addr) > maxAddrBytes {
 		return nil, about(m.name, invalid("addr", "longer than %d bytes", maxAddrBytes))
 	}
-	if r := checkResources(o.Capacity, "capacity"); r != nil {
+	if r := checkCapacity(o.Capacity, "capacity"); r != nil {
 		return nil, about(m.name, r)
+	}
+	if r := c.checkTaints(o.SetTaints, "set_taints"); r != nil {
+		return nil, about(m.name, r)
+	}
+	if n := len(c.changedTaints(m, o)); n > maxTaints {
+		return nil, about(m.name, limit("set_taints", "it would have %d taints; at most %d", n, maxTaints))
 	}
 	return func(res *borgpb.Result) {
 		if c.setMachine(m, o, attributes) {
@@ -111,6 +118,8 @@ func (c *Cell) checkSetMachine(o *borgpb.SetMachine) (commit, *borgpb.Refusal) {
 			m.changedWallNs = c.clock.wallNs
 			c.dirty(m)
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_SET))
+			c.leaveDueNs = 0
+			c.leaveTainted()
 		}
 		res.Uid, res.Version = m.uid.String(), m.version
 	}, nil
@@ -135,6 +144,10 @@ func (c *Cell) setMachine(m *Machine, o *borgpb.SetMachine, attributes map[strin
 	}
 	if first, last := uint16(o.PortFirst), uint16(o.PortLast); first != 0 && (first != m.portFirst || last != m.portLast) {
 		m.portFirst, m.portLast, changed = first, last, true
+	}
+	if taints := c.changedTaints(m, o); !slices.EqualFunc(taints, m.taints, Taint.same) {
+		m.taints, changed = taints, true
+		c.actTaints(m)
 	}
 	m.derive()
 	c.countAll(m, 1)

@@ -17,6 +17,8 @@ const (
 	FitDraining
 	FitConstraint
 	FitTaint
+	// Its last copies crashed there.
+	FitCrashed
 	FitAlloc
 	FitDomainLimit
 	FitPorts
@@ -30,7 +32,7 @@ const (
 )
 
 var fitNames = [NumFits]string{
-	"fits", "down", "draining", "constraint", "taint", "alloc", "domain_limit",
+	"fits", "down", "draining", "constraint", "taint", "crashed", "alloc", "domain_limit",
 	"ports", "cpu", "memory", "disk", "devices", "victim",
 }
 
@@ -82,9 +84,10 @@ type Placement struct {
 	// The alloc on that machine, for a task of a job that runs in an alloc set.
 	Alloc *Alloc
 
-	// One per named port of the task. With AnyPorts only their number is
-	// tested.
+	// One per named port of the task, and the devices that are asked for. With
+	// AnyPorts only that there are enough of both is tested.
 	Ports    []uint32
+	Devices  []DeviceGrant
 	AnyPorts bool
 
 	// Copies to be stopped (or stopping already) whose room counts as free.
@@ -101,11 +104,16 @@ type Overlay struct {
 	Limits, Reserved Resources
 	// Ports promised on the machine.
 	Ports []uint32
+	// Devices promised in the room that is asked for.
+	Devices []DeviceGrant
 	// Tasks of the same job (or allocs of the same set) promised to the domains
 	// of the machine.
 	InDomain [NumDomainKinds]uint32
 	// Copies already named as victims; none of them may be named again.
 	Victims []CopyID
+	// Copies that go elsewhere before this: they may be named as victims whatever
+	// their priority. InDomain counts them out.
+	Leaving []*Copy
 }
 
 // asker is who asks for a place, job and alloc set alike.
@@ -168,8 +176,10 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 		return FitDraining
 	case failedConstraint(a.need.Task.Constraints, m) != nil:
 		return FitConstraint
-	case untolerated(a.need.Task.Tolerations, m) != nil:
+	case Untolerated(a.need.Task.Tolerations, m) != nil:
 		return FitTaint
+	case p.Job != nil && c.crashedOn(p.Job.rows[p.Index]) == m.name:
+		return FitCrashed
 	}
 	if f := fitAlloc(p); f != FitOK {
 		return f
@@ -179,6 +189,9 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	}
 	free := c.free(p, o, v)
 	if f := a.need.Resources.shortOf(&free); f != FitOK {
+		return f
+	}
+	if f := c.fitDevices(p, a.need, o, v); f != FitOK {
 		return f
 	}
 	return fitPorts(p, o, v)
@@ -319,19 +332,6 @@ func Holds(k *borgpb.Constraint, m *Machine) bool {
 	default:
 		return false
 	}
-}
-
-// untolerated returns the first taint of the machine that is not tolerated.
-func untolerated(ts []*borgpb.Toleration, m *Machine) *Taint {
-	for i := range m.taints {
-		t := &m.taints[i]
-		if !slices.ContainsFunc(ts, func(o *borgpb.Toleration) bool {
-			return o.Key == t.Key && (o.Value == "" || o.Value == t.Value)
-		}) {
-			return t
-		}
-	}
-	return nil
 }
 
 // relationWords are for people.

@@ -20,7 +20,7 @@ func TestOverlay(t *testing.T) {
 		for i := range 6 {
 			s := service(4, 200, int64(500+r.IntN(2000)), 1<<28)
 			s.MaxPerMachine, s.Task.Ports = uint32(r.IntN(3)), []string{"http"}
-			s.Task.Tolerations = []*borgpb.Toleration{{Key: "dedicated"}}
+			s.Task.Tolerations = []*borgpb.Toleration{{Key: "dedicated"}, {Key: "old"}}
 			l.do(submitJob(t, fmt.Sprintf("extra%d", i), s))
 		}
 		for range 20 {

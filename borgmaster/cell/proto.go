@@ -91,6 +91,7 @@ func (p *Copy) describe(st *borgpb.TaskStatus) {
 		st.Reason = p.Reason()
 	}
 	st.Reservation = &borgpb.Reservation{Resources: p.res.Proto()}
+	st.Devices = GrantsProto(p.Devices())
 }
 
 // Proto shows a copy as an attempt.
@@ -99,7 +100,7 @@ func (p *Copy) Proto() *borgpb.Attempt {
 		User: p.job.key.User, Job: p.job.key.Name, JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt,
 		Machine: p.machine.name, State: p.State(), Cause: p.Cause(), Reason: p.Reason(), Exit: p.Exit(),
 		Restarts: p.restarts, StopIndex: p.StopIndex(), GraceNs: p.GraceNs(), EndedWallNs: p.endedWallNs,
-		Resources: p.res.Proto(), Ports: p.Ports(),
+		Resources: p.res.Proto(), Ports: p.Ports(), Devices: GrantsProto(p.Devices()),
 	}
 	if p.alloc != nil {
 		a.Alloc = p.alloc.Name()
@@ -114,7 +115,7 @@ func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 		PortFirst: uint32(m.portFirst), PortLast: uint32(m.portLast),
 	}
 	for _, t := range m.taints {
-		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: t.Key, Value: t.Value, Evict: t.Evict})
+		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: t.Key, Value: t.Value, Evict: t.Evict, PreferNot: t.PreferNot})
 	}
 	return &borgpb.Machine{
 		Meta: &borgpb.Meta{Name: m.name, Uid: m.uid.String(), Version: m.version, Labels: m.labels, Annotations: m.annotations},

@@ -249,6 +249,21 @@ func (w *walk) fits(e Event) {
 	if p == nil || m.version != 1 {
 		return
 	}
+	for _, g := range p.Devices() {
+		q := DeviceRoom{room: p.room()}
+		for _, o := range m.copies {
+			if o.stop != nil && o.stop.promised != nil && o.room() == p.room() {
+				q.Freed = append(q.Freed, o.Devices()...)
+			}
+		}
+		if q.free(g.Name, g.Number) < 0 {
+			w.t.Fatalf("%s was placed on %s, whose %s %d is over: %v", e.Object(), e.Machine, g.Name, g.Number, p.room().devices)
+		}
+		w.edges["device granted"]++
+		if g.Milli < wholeDevice {
+			w.edges["share granted"]++
+		}
+	}
 	room := p.room()
 	held := room.limits
 	for _, o := range m.copies {

@@ -96,6 +96,7 @@ func (m *Machine) appendValue(b []byte) []byte {
 	e.bool(m.draining)
 	e.str(m.reason)
 	e.int(m.changedWallNs)
+	e.taints(m.taints)
 	return e.b
 }
 
@@ -138,6 +139,7 @@ func (a *Alloc) appendValue(b []byte) []byte {
 	e.wait(a.wait)
 	e.int(a.changedWallNs)
 	e.str(a.reason)
+	e.grants(a.devices)
 	return e.b
 }
 
@@ -255,6 +257,7 @@ func (e *encoder) copy(p *Copy) {
 	}
 	e.int(p.endedWallNs)
 	e.wait(p.wait)
+	e.grants(p.Devices())
 }
 
 // wait writes the names of the victims that are waited for.

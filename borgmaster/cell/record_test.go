@@ -33,9 +33,9 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "build", "diverged", "liveTasks", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "build", "diverged", "liveTasks", "leaveDueNs", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list"},
-	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "copies", "allocs", "ports", "domains"},
+	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
@@ -179,6 +179,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_LIMIT, Message: "other"}))
 	case *stopping:
 		v.Set(reflect.ValueOf(&stopping{index: 12345}))
+	case *rareCopy:
+		v.Set(reflect.ValueOf(&rareCopy{devices: []DeviceGrant{{"tpu", 7, 1000}}}))
 	case *waiting:
 		v.Set(reflect.ValueOf(&waiting{victims: []*Copy{{job: &Job{}}}}))
 	case *Copy:
@@ -200,11 +202,12 @@ func TestNestedFieldsCount(t *testing.T) {
 		job: j, machine: &Machine{name: "m"}, state: attemptStopping, res: &Resources{Devices: []Device{{"gpu", 1}}},
 		exit: &Exit{}, stop: &stopping{},
 	}
+	p.few = &rareCopy{devices: []DeviceGrant{{"gpu", 0, 1}}}
 	victim := &Copy{job: &Job{uid: UID{4, 5, 6}}, machine: p.machine, res: p.res, stop: &stopping{}}
 	p.wait = &waiting{victims: []*Copy{victim}}
 	skip := []string{"promised", "room", "res", "discount"}
 	for name, target := range map[string]any{
-		"res": p.res, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
+		"res": p.res, "few": p.few, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
 	} {
 		v := reflect.ValueOf(target).Elem()
 		for i := range v.NumField() {
@@ -301,6 +304,10 @@ func TestLoadRefuses(t *testing.T) {
 		n, err := load(list)
 		if err != nil {
 			refused++
+			continue
+		}
+		if what == "cut short" && records[i].k[0] == kindRequest {
+			// What was added to it in format 2 may be missing.
 			continue
 		}
 		if what == "cut short" || what == "with a byte more" || what == "twice" {

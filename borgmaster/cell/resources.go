@@ -19,10 +19,11 @@ type Resources struct {
 	Devices []Device
 }
 
-// Device is an amount of a named device.
+// Device is an amount of a named device, in thousandths: a share of one device
+// when it is below 1,000, otherwise that many whole ones. A sum may be anything.
 type Device struct {
 	Name  string
-	Count int64
+	Milli int64
 }
 
 // FromProto converts; a nil message is nothing.
@@ -36,8 +37,11 @@ func FromProto(p *borgpb.Resources) Resources {
 	}
 	for name, n := range p.GetDevices() {
 		if n != 0 {
-			r.Devices = append(r.Devices, Device{name, n})
+			r.Devices = append(r.Devices, Device{name, n * wholeDevice})
 		}
+	}
+	for name, n := range p.GetDeviceMilli() {
+		r.Devices = append(r.Devices, Device{name, n})
 	}
 	slices.SortFunc(r.Devices, func(a, b Device) int { return strings.Compare(a.Name, b.Name) })
 	return r
@@ -52,11 +56,15 @@ func (r Resources) Proto() *borgpb.Resources {
 		DiskBytesPerS: r.DiskBytesPerS,
 		Ports:         r.Ports,
 	}
-	if len(r.Devices) > 0 {
-		p.Devices = make(map[string]int64, len(r.Devices))
-		for _, d := range r.Devices {
-			p.Devices[d.Name] = d.Count
+	for _, d := range r.Devices {
+		to, n := &p.Devices, d.Milli/wholeDevice
+		if d.Milli%wholeDevice != 0 {
+			to, n = &p.DeviceMilli, d.Milli
 		}
+		if *to == nil {
+			*to = make(map[string]int64, len(r.Devices))
+		}
+		(*to)[d.Name] = n
 	}
 	return p
 }
@@ -95,7 +103,7 @@ func (r Resources) Min(o Resources) Resources {
 		Ports:         min(r.Ports, o.Ports),
 	}
 	for _, d := range r.Devices {
-		if n := min(d.Count, o.Device(d.Name)); n != 0 {
+		if n := min(d.Milli, o.Device(d.Name)); n != 0 {
 			m.Devices = append(m.Devices, Device{d.Name, n})
 		}
 	}
@@ -120,18 +128,18 @@ func (r *Resources) shortOf(free *Resources) Fit {
 		return FitDisk
 	}
 	for _, d := range r.Devices {
-		if d.Count > free.Device(d.Name) {
+		if d.Milli > free.Device(d.Name) {
 			return FitDevices
 		}
 	}
 	return FitOK
 }
 
-// Device returns the amount of a named device.
+// Device returns the amount of a named device, in thousandths.
 func (r Resources) Device(name string) int64 {
 	for _, d := range r.Devices {
 		if d.Name == name {
-			return d.Count
+			return d.Milli
 		}
 	}
 	return 0
@@ -158,11 +166,11 @@ func addDevices(a, b []Device, sign int64) []Device {
 		case len(b) == 0 || (len(a) > 0 && a[0].Name < b[0].Name):
 			d, a = a[0], a[1:]
 		case len(a) == 0 || b[0].Name < a[0].Name:
-			d, b = Device{b[0].Name, sign * b[0].Count}, b[1:]
+			d, b = Device{b[0].Name, sign * b[0].Milli}, b[1:]
 		default:
-			d, a, b = Device{a[0].Name, a[0].Count + sign*b[0].Count}, a[1:], b[1:]
+			d, a, b = Device{a[0].Name, a[0].Milli + sign*b[0].Milli}, a[1:], b[1:]
 		}
-		if d.Count != 0 {
+		if d.Milli != 0 {
 			out = append(out, d)
 		}
 	}

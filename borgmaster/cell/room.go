@@ -12,6 +12,12 @@ type room struct {
 	capacity         Resources
 	limits, reserved Resources
 	discount         Resources
+	// What is held of single devices, sorted. As with ports, what is promised is
+	// there twice until the victim is gone.
+	devices []DeviceGrant
+	// Of an alloc, the devices that it has; nil: it has none, or the room is a
+	// machine's.
+	parts []DeviceGrant
 }
 
 // held is what counts as taken in the view of production or of others.
@@ -119,6 +125,7 @@ func (c *Cell) hold(p *Copy) {
 		p.alloc.copies = insertCopy(p.alloc.copies, p)
 	}
 	p.room().add(p.res)
+	p.room().holdDevices(p.Devices())
 }
 
 // release takes a copy's place away.
@@ -138,6 +145,7 @@ func (c *Cell) release(p *Copy) {
 		}
 	}
 	p.room().sub(p.res)
+	p.room().dropDevices(p.Devices())
 	if p.alloc != nil {
 		p.alloc.copies = removeCopy(p.alloc.copies, p)
 		p.alloc = nil
@@ -173,6 +181,7 @@ func (c *Cell) victimEnded(p *Copy) {
 func (c *Cell) detach(p *Copy) {
 	a := p.alloc
 	a.room.sub(p.res)
+	a.room.dropDevices(p.Devices())
 	a.copies = removeCopy(a.copies, p)
 	if p.wait != nil {
 		p.wait.room.discount = p.wait.room.discount.Sub(p.wait.discount)
@@ -180,6 +189,7 @@ func (c *Cell) detach(p *Copy) {
 	}
 	p.alloc = nil
 	p.machine.room.add(p.res)
+	p.machine.room.holdDevices(p.Devices())
 	if p.wait != nil {
 		p.wait.room = &p.machine.room
 		p.wait.reckon()

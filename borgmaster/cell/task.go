@@ -112,6 +112,7 @@ type place struct {
 	machine *Machine
 	alloc   *Alloc
 	ports   []uint16
+	devices []DeviceGrant
 	victims *victims
 }
 
@@ -131,6 +132,9 @@ func (c *Cell) schedule(t *Task, at place) {
 		job: j, index: t.index, attempt: t.attempt, priority: spec.Proto.Priority,
 		machine: at.machine, alloc: at.alloc, state: attemptAssigned, kind: jobKind(spec.Proto.Kind),
 		res: &need.Resources, ports: at.ports,
+	}
+	if len(at.devices) > 0 {
+		p.rare().devices = at.devices
 	}
 	c.bind(p, spec)
 	c.hold(p)

@@ -213,6 +213,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
 	case "assign":
 		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}}}
+	case "move":
+		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: s.moves()}}
 	case "report":
 		return s.report()
 	case "settime":
@@ -241,7 +243,14 @@ func (s *script) op() *borgpb.Op {
 func (s *script) hash() []byte { return bytes.Repeat([]byte{byte(s.num("token", 1))}, 32) }
 
 func (s *script) resources() *borgpb.Resources {
-	return &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
+	r := &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
+	if s.has("gpu") {
+		r.Devices = map[string]int64{"gpu": s.num("gpu", 0)}
+	}
+	if s.has("gpu-milli") {
+		r.DeviceMilli = map[string]int64{"gpu": s.num("gpu-milli", 0)}
+	}
+	return r
 }
 
 func (s *script) attributes() map[string]string {
@@ -255,19 +264,46 @@ func (s *script) attributes() map[string]string {
 
 func (s *script) machine() *borgpb.Op {
 	m := &borgpb.MachineSpec{
-		Addr: s.first(0) + ":7101", Capacity: &borgpb.Resources{CpuMilli: s.num("cpu", 4000), MemBytes: s.num("mem", 4<<30)},
+		Addr: s.first(0) + ":7101", Capacity: s.capacity(),
 		Attributes: s.attributes(), PortFirst: 20000, PortLast: uint32(s.num("last-port", 20009)),
 	}
-	for _, t := range s.list("taint") {
-		m.Taints = append(m.Taints, &borgpb.Taint{Key: t})
-	}
+	m.Taints = s.taints()
 	return &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: s.first(0), Spec: m}}}
 }
 
+// taints reads taint=(KEY[:VALUE][:evict|:prefer-not],...).
+func (s *script) taints() (out []*borgpb.Taint) {
+	for _, text := range s.list("taint") {
+		words := strings.Split(text, ":")
+		t := &borgpb.Taint{Key: words[0]}
+		for _, w := range words[1:] {
+			switch w {
+			case "evict":
+				t.Evict = true
+			case "prefer-not":
+				t.PreferNot = true
+			default:
+				t.Value = w
+			}
+		}
+		out = append(out, t)
+	}
+	return out
+}
+
+func (s *script) capacity() *borgpb.Resources {
+	r := s.resources()
+	r.CpuMilli, r.MemBytes = s.num("cpu", 4000), s.num("mem", 4<<30)
+	return r
+}
+
 func (s *script) setMachine() *borgpb.Op {
-	o := &borgpb.SetMachine{Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove")}
+	o := &borgpb.SetMachine{
+		Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove"),
+		SetTaints: s.taints(), RemoveTaints: s.list("untaint"),
+	}
 	if s.has("cpu") {
-		o.Capacity = &borgpb.Resources{CpuMilli: s.num("cpu", 0), MemBytes: s.num("mem", 4<<30)}
+		o.Capacity = s.capacity()
 	}
 	return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
 }
@@ -288,6 +324,11 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	}
 	if s.has("die-if-lost") {
 		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
+	}
+	for _, kv := range s.list("tolerate") {
+		k, forgiven, _ := strings.Cut(kv, ":")
+		n, _ := strconv.Atoi(forgiven)
+		spec.Task.Tolerations = append(spec.Task.Tolerations, &borgpb.Toleration{Key: k, ForgivenessNs: int64(n) * second})
 	}
 	for _, kv := range s.list("where") {
 		k, v, _ := strings.Cut(kv, ":")
@@ -332,11 +373,40 @@ func (s *script) assignment() *borgpb.Assignment {
 		n, _ := strconv.Atoi(p)
 		a.Ports = append(a.Ports, uint32(n))
 	}
+	if s.has("gpu") {
+		g := &borgpb.DeviceGrant{Name: "gpu"}
+		for _, number := range s.list("gpu") {
+			n, _ := strconv.Atoi(number)
+			g.Numbers = append(g.Numbers, uint32(n))
+		}
+		a.Devices = append(a.Devices, g)
+	}
 	for _, v := range s.list("victims") {
 		id := s.copyID(v)
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
 	}
 	return a
+}
+
+// moves reads a plan, one placement on a line: "move" or "place", and what assign
+// takes.
+func (s *script) moves() *borgpb.MoveTasks {
+	o := new(borgpb.MoveTasks)
+	whole := s.d
+	defer func() { s.d = whole }()
+	for line := range strings.Lines(whole.Input) {
+		cmd, args, err := datadriven.ParseLine(line)
+		if err != nil {
+			whole.Fatalf(s.t, "%v", err)
+		}
+		s.d = &datadriven.TestData{Pos: whole.Pos, Cmd: cmd, CmdArgs: args}
+		if cmd == "place" {
+			o.Placement = s.assignment()
+		} else {
+			o.Moves = append(o.Moves, s.assignment())
+		}
+	}
+	return o
 }
 
 func (s *script) report() *borgpb.Op {
@@ -394,6 +464,9 @@ func (s *script) show() string {
 			fmt.Fprintf(&b, "  %v.%d %s", p.TaskID(), p.attempt, attemptWord(p.State()))
 			if p.alloc != nil {
 				fmt.Fprintf(&b, " in %s", p.alloc.Name())
+			}
+			for _, g := range p.Devices() {
+				fmt.Fprintf(&b, " %s %s of %d", DeviceText(g.Milli), g.Name, g.Number)
 			}
 			if p.stop != nil {
 				fmt.Fprintf(&b, " cause %s grace %ds", strings.TrimPrefix(p.Cause().String(), "STOP_CAUSE_"), p.GraceNs()/second)

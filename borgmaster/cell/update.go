@@ -309,7 +309,7 @@ func equalSpec(a, b *borgpb.TaskSpec) bool { return proto.Equal(a, b) }
 // staysPut tells whether a running copy may stay where it is under a new spec.
 func (c *Cell) staysPut(p *Copy, spec *Spec, need *Need) bool {
 	m := p.machine
-	if failedConstraint(need.Task.Constraints, m) != nil || untolerated(need.Task.Tolerations, m) != nil {
+	if failedConstraint(need.Task.Constraints, m) != nil || Untolerated(need.Task.Tolerations, m) != nil {
 		return false
 	}
 	if need.Resources.Equal(*p.res) {

@@ -209,14 +209,14 @@ func checkFiles(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 }
 
 // checkMachine range-checks what is said of a machine.
-func checkMachine(s *borgpb.MachineSpec) *borgpb.Refusal {
+func (c *Cell) checkMachine(s *borgpb.MachineSpec) *borgpb.Refusal {
 	if s == nil {
 		return invalid("spec", "is missing")
 	}
 	if len(s.Addr) == 0 || len(s.Addr) > maxAddrBytes {
 		return invalid("spec.addr", "want host:port of its borglet, at most %d bytes", maxAddrBytes)
 	}
-	if r := checkResources(s.Capacity, "spec.capacity"); r != nil {
+	if r := checkCapacity(s.Capacity, "spec.capacity"); r != nil {
 		return r
 	}
 	if r := checkAttributes(s.Attributes); r != nil {
@@ -225,16 +225,7 @@ func checkMachine(s *borgpb.MachineSpec) *borgpb.Refusal {
 	if r := checkPortRange(s.PortFirst, s.PortLast); r != nil {
 		return r
 	}
-	if len(s.Taints) > maxTaints {
-		return limit("spec.taints", "%d taints; at most %d", len(s.Taints), maxTaints)
-	}
-	for i, t := range s.Taints {
-		if len(t.Key) == 0 || len(t.Key) > maxLabelKeyBytes || len(t.Value) > maxLabelValueBytes {
-			return invalid("spec.taints", "taint %d: want a key of 1 to %d bytes and a value of at most %d",
-				i, maxLabelKeyBytes, maxLabelValueBytes)
-		}
-	}
-	return nil
+	return c.checkTaints(s.Taints, "spec.taints")
 }
 
 func checkAttributes(attributes map[string]string) *borgpb.Refusal {

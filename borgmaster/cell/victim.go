@@ -13,7 +13,10 @@ type victims struct {
 	copies []*Copy
 	allocs []*Alloc
 	// What the room that is asked for gains.
-	freed Resources
+	freed   Resources
+	devices []DeviceGrant
+	// As in Overlay.
+	leaving []*Copy
 }
 
 func (v *victims) all() []*Copy {
@@ -28,7 +31,7 @@ func (v *victims) all() []*Copy {
 func (v *victims) inDomain(p *Placement, m *Machine, kind DomainKind) uint32 {
 	var n uint32
 	for _, o := range v.all() {
-		if o.state.current() && o.job == p.Job && o.machine.domains[kind] == m.domains[kind] {
+		if o.state.current() && o.job == p.Job && o.machine.domains[kind] == m.domains[kind] && !slices.Contains(v.leaving, o) {
 			n--
 		}
 	}
@@ -55,6 +58,9 @@ func (c *Cell) victims(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) {
 		return nil, about(p.name(), limit("victims", "%d victims; at most %d", len(p.Victims), maxVictims))
 	}
 	v := new(victims)
+	if o != nil {
+		v.leaving = o.Leaving
+	}
 	for i, id := range p.Victims {
 		if slices.Contains(p.Victims[:i], id) {
 			return nil, about(p.name(), invalid("victims", "%v is named twice", id))
@@ -82,12 +88,13 @@ func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 		return stale(p.name(), "the victim %v holds no place on %s", id, p.Machine.name)
 	case o.room() != p.room():
 		return about(p.name(), invalid("victims", "%v (%v) does not hold its place there", o.TaskID(), id))
-	case o.state.current() && (a.never || !MayPreempt(a.priority, o.priority)):
+	case o.state.current() && (a.never || !MayPreempt(a.priority, o.priority) && !slices.Contains(v.leaving, o)):
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
 			"priority %d may not take the place of %v of priority %d", a.priority, o.TaskID(), o.priority)
 	}
 	v.copies = append(v.copies, o)
 	v.freed = v.freed.Add(*o.res)
+	v.devices = append(v.devices, o.Devices()...)
 	return nil
 }
 
@@ -111,6 +118,7 @@ func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
 	}
 	v.allocs = append(v.allocs, o)
 	v.freed = v.freed.Add(*o.set.res())
+	v.devices = append(v.devices, o.devices...)
 	v.copies = append(v.copies, o.copies...)
 	return nil
 }
@@ -154,6 +162,7 @@ func (v *victims) inherit(p *Placement, w *waiting) {
 		v.copies = append(v.copies, o)
 		if o.room() == p.room() {
 			v.freed = v.freed.Add(*o.res)
+			v.devices = append(v.devices, o.Devices()...)
 		}
 	}
 }

@@ -208,6 +208,17 @@ func (c *Client) WhoAmI(ctx context.Context) (*borgrpc.WhoAmIResponse, error) {
 	})
 }
 
+// CanI asks whether the caller may do something; why is empty when he may.
+func (c *Client) CanI(ctx context.Context, verb, object string) (why string, err error) {
+	resp, err := tryIdentity(ctx, c, "ask whether I may", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.CanIResponse, error) {
+		return m.CanI(ctx, &borgrpc.CanIRequest{Verb: verb, Object: object})
+	})
+	if why = resp.GetWhy(); err == nil && why == "" && !resp.GetYes() {
+		why = "the master says no"
+	}
+	return why, err
+}
+
 // ListUsers asks of whom the cell knows something.
 func (c *Client) ListUsers(ctx context.Context) ([]*borgrpc.UserStatus, error) {
 	resp, err := tryIdentity(ctx, c, "list the users", func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.ListUsersResponse, error) {
@@ -217,8 +228,9 @@ func (c *Client) ListUsers(ctx context.Context) ([]*borgrpc.UserStatus, error) {
 }
 
 // Invite has the cell make a token for "user/NAME" or "borglet/MACHINE". Its key
-// is made here and leaves this process in the token alone.
-func (c *Client) Invite(ctx context.Context, name string) (*identity.Token, error) {
+// is made here and leaves this process in the token alone. Command and reason are
+// for the audit.
+func (c *Client) Invite(ctx context.Context, name, command, reason string) (*identity.Token, error) {
 	if err := c.checkCell(ctx); err != nil {
 		return nil, err
 	}
@@ -227,7 +239,7 @@ func (c *Client) Invite(ctx context.Context, name string) (*identity.Token, erro
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	resp, err := tryIdentity(ctx, c, "make a token for "+name, func(ctx context.Context, m borgrpc.IdentityServiceClient) (*borgrpc.InviteResponse, error) {
-		return m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public})
+		return m.Invite(ctx, &borgrpc.InviteRequest{Name: name, PublicKey: public, Command: command, Reason: reason})
 	})
 	if err != nil {
 		return nil, err

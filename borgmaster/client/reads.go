@@ -127,8 +127,8 @@ func (c *Client) Events(ctx context.Context, req *borgrpc.EventsRequest, f func(
 	var seenN uint32
 	var any bool
 	for {
-		err := c.stream(ctx, "read events", func(ctx context.Context, m borgrpc.MasterServiceClient, alive func()) error {
-			s, err := m.Events(ctx, next)
+		err := c.stream(ctx, "read events", func(ctx context.Context, r *replica, alive func()) error {
+			s, err := r.master.Events(ctx, next)
 			if err != nil {
 				return err
 			}
@@ -169,28 +169,46 @@ func after(index uint64, n uint32, seenIndex uint64, seenN uint32) bool {
 // itself once bytes have come: they have no positions to continue from.
 func (c *Client) Logs(ctx context.Context, req *borgrpc.LogsRequest, f func(*borgrpc.LogsResponse) error) error {
 	what := "read the log of " + taskName(req.User, req.Name, req.Index)
-	return c.stream(ctx, what, func(ctx context.Context, m borgrpc.MasterServiceClient, alive func()) error {
-		s, err := m.Logs(ctx, req)
+	return c.stream(ctx, what, func(ctx context.Context, r *replica, alive func()) error {
+		s, err := r.master.Logs(ctx, req)
 		if err != nil {
 			return err
 		}
-		for n := 0; ; n++ {
-			resp, err := s.Recv()
-			if err != nil {
-				if err = endOf(err); n == 0 || err == nil || ctx.Err() != nil {
-					return err
-				}
-				if again(ctx, err) {
-					return &stopError{&BrokenStreamError{What: what, Err: err}}
-				}
-				return &stopError{answer(what, err)}
-			}
-			alive()
-			if err := f(resp); err != nil {
-				return &stopError{err}
-			}
-		}
+		return once(ctx, what, s, alive, f)
 	})
+}
+
+// Audit calls f with who did what, oldest first. Like Logs it is not taken up
+// again once something has come.
+func (c *Client) Audit(ctx context.Context, req *borgrpc.AuditRequest, f func(*borgrpc.AuditResponse) error) error {
+	const what = "read the audit"
+	return c.stream(ctx, what, func(ctx context.Context, r *replica, alive func()) error {
+		s, err := borgrpc.NewAuditServiceClient(r.conn).Audit(ctx, req)
+		if err != nil {
+			return err
+		}
+		return once(ctx, what, s, alive, f)
+	})
+}
+
+// once calls f with each message of a stream that cannot be taken up again.
+func once[M any](ctx context.Context, what string, s grpc.ServerStreamingClient[M], alive func(), f func(*M) error) error {
+	for n := 0; ; n++ {
+		resp, err := s.Recv()
+		if err != nil {
+			if err = endOf(err); n == 0 || err == nil || ctx.Err() != nil {
+				return err
+			}
+			if again(ctx, err) {
+				return &stopError{&BrokenStreamError{What: what, Err: err}}
+			}
+			return &stopError{answer(what, err)}
+		}
+		alive()
+		if err := f(resp); err != nil {
+			return &stopError{err}
+		}
+	}
 }
 
 // stopError carries an error out of a stream that no other replica can mend.
@@ -209,7 +227,7 @@ func endOf(err error) error {
 // stream runs f on one replica after another until one ends it well. Only the
 // time without any answer is bounded by the client's timeout; alive says that
 // something came.
-func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Context, m borgrpc.MasterServiceClient, alive func()) error) error {
+func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Context, r *replica, alive func()) error) error {
 	c.mu.Lock()
 	i := c.current
 	c.mu.Unlock()
@@ -223,7 +241,7 @@ func (c *Client) stream(ctx context.Context, what string, f func(ctx context.Con
 		for n := 0; quiet.Err() == nil; n++ {
 			r := c.replicas[(i+n)%len(c.replicas)]
 			came := false
-			err := f(ctx, r.master, func() { came = true })
+			err := f(ctx, r, func() { came = true })
 			var stop *stopError
 			if errors.As(err, &stop) {
 				cancel()

@@ -103,7 +103,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrpc.Desired {
 	d := &borgrpc.Desired{
 		Copy: copyID(p.ID()), User: p.Key().User, Job: p.Key().Name, Kind: p.Kind(), Priority: p.Priority(),
-		Ports: p.Ports(), Version: p.Version(), Cell: cellName,
+		Ports: p.Ports(), Version: p.Version(), Cell: cellName, Devices: cell.GrantsProto(p.Devices()),
 	}
 	if a := p.Alloc(); a != nil {
 		d.Alloc = a.Name()

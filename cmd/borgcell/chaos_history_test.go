@@ -4,16 +4,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/history"
 	"borg/proto/borgpb"
@@ -25,9 +24,6 @@ const (
 	// Each operation is tried for so long. What has no answer then may yet be
 	// done at any later time.
 	historyTimeout = 10 * time.Second
-	// A refusal that took longer may have been the second answer: a master that
-	// loses its place in the middle of a call makes the call again elsewhere.
-	historyPrompt = 50 * time.Millisecond
 	// Bound on the search for an order of one job's records.
 	historyLimit = time.Minute
 )
@@ -41,32 +37,19 @@ type historian struct {
 	random  *rand.Rand
 	keys    int
 	began   time.Time
-	tries   *failedTries
 	records []history.Record
 	// Version that was seen last, by name.
 	versions map[string]uint64
-}
-
-// failedTries counts the tries of a client that had no answer, from its log.
-type failedTries struct {
-	slog.Handler
-	n atomic.Int64
-}
-
-func (f *failedTries) Enabled(context.Context, slog.Level) bool { return true }
-func (f *failedTries) Handle(context.Context, slog.Record) error {
-	f.n.Add(1)
-	return nil
 }
 
 func newHistorian(t *testing.T, c *Cell, number, keys int, seed uint64, began time.Time) *historian {
 	t.Helper()
 	h := &historian{
 		number: number, c: c, random: rand.New(rand.NewPCG(seed, uint64(number))), keys: keys, began: began,
-		tries: &failedTries{Handler: slog.DiscardHandler}, versions: make(map[string]uint64),
+		versions: make(map[string]uint64),
 	}
 	var err error
-	h.client, err = client.New(client.Config{Masters: c.masterAddrs(), CellID: c.CellID, Identity: c.source, Timeout: historyTimeout, Log: slog.New(h.tries)})
+	h.client, err = client.New(client.Config{Masters: c.masterAddrs(), CellID: c.CellID, Identity: c.source, Timeout: historyTimeout})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +102,6 @@ func (h *historian) op(name string) *borgpb.Op {
 
 func (h *historian) mutate(ctx context.Context, name string, op *borgpb.Op) {
 	record, _ := history.Asked(h.number, h.nowNs(), op)
-	tries := h.tries.n.Load()
 	result, err := h.client.Mutate(ctx, op)
 	var refused *client.RefusedError
 	switch {
@@ -128,7 +110,6 @@ func (h *historian) mutate(ctx context.Context, name string, op *borgpb.Op) {
 		h.versions[name] = result.Version
 	case errors.As(err, &refused):
 		record.Answered(h.nowNs(), &borgpb.Result{Refusal: refused.Refusal})
-		record.Late = h.tries.n.Load() > tries || record.ReturnNs-record.CallNs > int64(historyPrompt)
 	}
 	h.records = append(h.records, record)
 }
@@ -149,6 +130,18 @@ func (h *historian) read(ctx context.Context, name string) {
 func TestHistoryIsLinearizable(t *testing.T) {
 	alongside(t)
 	c, w := wiredCell(t, 5, 1)
+	// From format 2 on a refusal is the answer to all tries of its request, those
+	// under way too.
+	err := until(shortly(t), "the cell has its latest format", func(ctx context.Context) error {
+		state, err := c.client.GetCell(ctx)
+		if err == nil && state.Format < cell.BuildFormat {
+			err = fmt.Errorf("the format is %d", state.Format)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
 	random := chance(t)
 	s := &storm{c: c, w: w, random: random, did: make(map[string]int)}
 	operations, keys := size(1_500, 100_000), size(40, 300)
@@ -184,9 +177,6 @@ func TestHistoryIsLinearizable(t *testing.T) {
 		records = append(records, h.records...)
 		for _, r := range h.records {
 			answers[fmt.Sprintf("%v %v", r.Kind, r.Answer)]++
-			if r.Late {
-				answers["late"]++
-			}
 		}
 	}
 	t.Logf("%d records in %v; faults: %v; answers: %v", len(records), took.Round(time.Second), s.did, answers)

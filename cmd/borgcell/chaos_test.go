@@ -65,7 +65,7 @@ func programsDir(t *testing.T) string {
 		if builds.dir, builds.err = os.MkdirTemp("", "borg-bin-"); builds.err != nil {
 			return
 		}
-		out, err := exec.Command("go", "build", "-o", builds.dir, "borg/cmd/...", "borg/examples/hello").CombinedOutput()
+		out, err := exec.Command("go", "build", "-o", builds.dir, "borg/cmd/...", "borg/examples/...").CombinedOutput()
 		if err != nil {
 			builds.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}

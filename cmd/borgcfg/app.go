@@ -16,10 +16,13 @@ type console struct {
 	env            func(string) string
 	// Standard output and standard error are terminals.
 	terminal, errTerminal bool
+	// The command line, with the program.
+	args []string
 }
 
 // run runs one command line and returns the exit code.
 func run(ctx context.Context, args []string, con *console) int {
+	con.args = args
 	return cli.Run(ctx, newApp(con), args, con.stdout, con.stderr)
 }
 
@@ -118,11 +121,11 @@ func commands(con *console) []*ucli.Command {
 		command(con, "up", "make it so: create what is missing, update what differs", "FILE...", 1, -1, upFiles, with(fileFlags(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "dry-run", Usage: "say what would be done, and do nothing"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run jobs again that have finished"},
-			waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
+			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		command(con, "update", "give running jobs the specs of a file, task after task", "FILE", 1, 1, updateFile, with(fileFlags(),
-			waitFlag("watch it roll until it is done (default on a terminal)"))...),
-		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, waitFlag("wait until it has that many")),
-		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), waitFlag("wait until the last process is gone"))...),
+			reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))...),
+		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
+		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), reasonFlag(), waitFlag("wait until the last process is gone"))...),
 		command(con, "status", "tell how the cell is, or a job", "[JOB]", 0, 1, status, outputFlag(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "all", Aliases: []string{"a"}, Usage: "every dead job too"}),
 		command(con, "tasks", "list tasks", "[JOB]", 0, 1, tasks, outputFlag(),
@@ -141,13 +144,20 @@ func commands(con *console) []*ucli.Command {
 			&ucli.StringFlag{Name: "job", Usage: "only of this `JOB` and its tasks"},
 			&ucli.StringFlag{Name: "machine", Usage: "only of this `MACHINE`"},
 			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50, or all with -o json)"}),
+		command(con, "audit", "tell who did what, when, by which command, why, and what came of it", "[JOB|MACHINE|USER]", 0, 1, auditTrail, outputFlag(),
+			&ucli.StringFlag{Name: "by", Usage: "only what this `USER` did"},
+			&ucli.StringFlag{Name: "verb", Usage: "only what begins with `VERB`, such as submit-job or kill"},
+			&ucli.StringFlag{Name: "since", Usage: "from `TIME` on: 2h, 3d, or 2026-11-21T22:00:00Z"},
+			&ucli.StringFlag{Name: "until", Usage: "before `TIME`"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "refused", Usage: "only what was refused"},
+			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50; all with -o json, --since or --until)"}),
 		command(con, "login", "become a user of a cell with a token that an admin made", "TOKEN|FILE", 1, 1, login),
 		command(con, "whoami", "tell who you are to the cell, and what you may do", "", 0, 0, whoami, outputFlag()),
 		command(con, "can-i", "tell whether you may do something: yes, or no with exit code 8", "VERB [OBJECT]", 1, 2, canI),
 		command(con, "grant", "give a user a capability", "USER CAPABILITY", 2, 2, grant, reasonFlag()),
 		command(con, "revoke", "take a capability from a user", "USER CAPABILITY", 2, 2, revoke, reasonFlag()),
 		group("user", "the users of the cell",
-			command(con, "add", "make a token with which somebody becomes a user, once", "USER", 1, 1, userAdd),
+			command(con, "add", "make a token with which somebody becomes a user, once", "USER", 1, 1, userAdd, reasonFlag()),
 			command(con, "list", "list the users who were granted or revoked something", "", 0, 0, userList, outputFlag()),
 			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
@@ -159,15 +169,16 @@ func machineCommands(con *console) *ucli.Command {
 	return group("machine", "the machines of the cell",
 		command(con, "list", "list machines", "[MACHINE]", 0, 1, machineList, outputFlag(),
 			&ucli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only those with these labels: `a=b,c!=d`"}),
-		command(con, "add", "take the machine of the borglet at an address into the cell", "ADDRESS", 1, 1, machineAdd,
+		command(con, "add", "take the machine of the borglet at an address into the cell", "ADDRESS", 1, 1, machineAdd, reasonFlag(),
 			&ucli.StringFlag{Name: "name", Usage: "`NAME` of the machine (default: what its borglet says)"},
 			&ucli.StringSliceFlag{Name: "label", Usage: "`KEY=VALUE`; may be repeated"},
 			&ucli.StringSliceFlag{Name: "attribute", Usage: "`KEY=VALUE` for constraints; may be repeated"}),
-		command(con, "invite", "make a token with which the borglet of a machine joins the cell, once", "MACHINE", 1, 1, machineInvite),
-		command(con, "remove", "take a machine out of the cell", "MACHINE", 1, 1, machineRemove,
+		command(con, "invite", "make a token with which the borglet of a machine joins the cell, once", "MACHINE", 1, 1, machineInvite, reasonFlag()),
+		command(con, "remove", "take a machine out of the cell", "MACHINE", 1, 1, machineRemove, reasonFlag(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "force", Usage: "even if it still holds tasks"}),
-		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet),
-		command(con, "drain", "place nothing more on a machine and move its tasks away", "MACHINE", 1, 1, machineDrain, waitFlag("wait until it is empty")),
-		command(con, "undrain", "place tasks on a machine again", "MACHINE", 1, 1, machineUndrain),
+		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet, reasonFlag()),
+		command(con, "taint", "keep tasks away: key, key=value, with :evict or :prefer-not; key- removes", "MACHINE TAINT|KEY-...", 2, -1, machineTaint, reasonFlag()),
+		command(con, "drain", "place nothing more on a machine and move its tasks away", "MACHINE", 1, 1, machineDrain, reasonFlag(), waitFlag("wait until it is empty")),
+		command(con, "undrain", "place tasks on a machine again", "MACHINE", 1, 1, machineUndrain, reasonFlag()),
 	)
 }

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
+	"borg/borgmaster/audit"
 	"borg/borgmaster/memlog"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -80,6 +81,7 @@ func (c *testCell) start(replicas int, id string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	var servers []*grpc.Server
+	var trails []*audit.Trail
 	for i, l := range listeners {
 		log := c.group.Replica(uint64(i + 1))
 		self, err := c.source(identity.Master, strconv.Itoa(i+1))
@@ -92,8 +94,14 @@ func (c *testCell) start(replicas int, id string) error {
 			cancel()
 			return err
 		}
+		trail, err := audit.Open(audit.Config{Dir: filepath.Join(sockets, "audit"+strconv.Itoa(i)), Replica: uint64(i + 1)})
+		if err != nil {
+			cancel()
+			return err
+		}
+		trails = append(trails, trail)
 		m, err := borgmaster.New(borgmaster.Config{
-			CellName: "test", Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
+			CellName: "test", Audit: trail, Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
 			Scheduler: inProcess{scheduler}, Identity: self, Authority: c.ca, SchedulerSocket: filepath.Join(sockets, strconv.Itoa(i)),
 			FirstAdmin: "root", PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
 		})
@@ -113,6 +121,9 @@ func (c *testCell) start(replicas int, id string) error {
 			s.Stop()
 		}
 		running.Wait()
+		for _, t := range trails {
+			t.Close()
+		}
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		for _, b := range c.borglets {

@@ -44,6 +44,6 @@ func configView(s *session) error {
 }
 
 func version(s *session) error {
-	_, err := fmt.Fprintf(s.stdout, "borgcfg %s\n", cli.Build())
-	return err
+	s.say("borgcfg %s", cli.Build())
+	return nil
 }

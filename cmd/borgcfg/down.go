@@ -38,7 +38,7 @@ func down(s *session) error {
 		// What a file declares may never have been made, or be long forgotten.
 		var e *cli.Error
 		if n.fromFile && errors.As(err, &e) && e.Code == cli.NotFound {
-			fmt.Fprintf(s.stdout, "%s: not there\n", s.short(n.user, n.name))
+			s.say("%s: not there", s.short(n.user, n.name))
 			continue
 		}
 		if err != nil {
@@ -184,13 +184,13 @@ func (s *session) kill(v victim) error {
 		op.Op = &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: v.user, Name: v.name}}
 	}
 	if dead {
-		fmt.Fprintf(s.stdout, "%s %s: already dead\n", kind, name)
+		s.say("%s %s: already dead", kind, name)
 		return nil
 	}
 	if _, err := s.client.Mutate(s.ctx, s.op(op)); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "%s %s: down\n", kind, name)
+	s.say("%s %s: down", kind, name)
 	return nil
 }
 
@@ -242,13 +242,13 @@ func resizeJob(s *session) error {
 	case v.job.GetStatus().GetState() == borgpb.State_STATE_DEAD:
 		return cli.Errorf(cli.Refused, "job %s is dead", n).Hint("run it again: borgcfg up FILE")
 	case before == uint32(tasks):
-		fmt.Fprintf(s.stdout, "job %s: unchanged, %s\n", name, plural(before, "task"))
+		s.say("job %s: unchanged, %s", name, plural(before, "task"))
 	default:
 		if _, err := s.client.Mutate(s.ctx, s.op(&borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{
 			User: n.user, Name: n.name, ExpectVersion: v.job.GetMeta().GetVersion(), Tasks: uint32(tasks)}}})); err != nil {
 			return err
 		}
-		fmt.Fprintf(s.stdout, "job %s: %d -> %d tasks\n", name, before, tasks)
+		s.say("job %s: %d -> %d tasks", name, before, tasks)
 	}
 	if s.flag.Bool("wait") {
 		return s.follow(n, fmt.Sprintf("borgcfg resize --wait %s %d", name, tasks))

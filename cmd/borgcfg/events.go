@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -68,7 +69,7 @@ func (s *session) printEvent(e *borgpb.Event) error {
 		if err != nil {
 			return err
 		}
-		_, err = fmt.Fprintf(s.stdout, "%s\n", b)
+		_, err = fmt.Fprintf(s.stdout, "%s\n", visibleJSON(b))
 		return err
 	case s.out.format == "yaml":
 		b, err := messageJSON(e)
@@ -82,7 +83,7 @@ func (s *session) printEvent(e *borgpb.Event) error {
 		_, err = fmt.Fprintf(s.stdout, "---\n%s", text)
 		return err
 	case s.out.format == "name":
-		_, err := fmt.Fprintln(s.stdout, e.Object)
+		_, err := fmt.Fprintln(s.stdout, cli.Visible(e.Object))
 		return err
 	}
 	_, err := fmt.Fprintln(s.stdout, s.eventLine(e))
@@ -112,5 +113,5 @@ func (s *session) eventLine(e *borgpb.Event) string {
 	if e.User != "" {
 		line += " (by " + e.User + ")"
 	}
-	return line
+	return cli.Visible(line)
 }

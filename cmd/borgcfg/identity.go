@@ -4,9 +4,9 @@ import (
 	"context"
 	"crypto/ed25519"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"time"
 
@@ -16,8 +16,6 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
-
-const admin = "admin"
 
 // login becomes the user that a token names, and makes the cell the one that is
 // meant where none is named.
@@ -57,7 +55,7 @@ func login(s *session) error {
 	if err := client.WriteUserConfig(path, config); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "you are %s of cell %s until %s\n", becomes.Words(), becomes.Cell, c.Expires().Local().Format(time.DateTime))
+	s.say("you are %s of cell %s until %s", becomes.Words(), becomes.Cell, c.Expires().Local().Format(time.DateTime))
 	s.progress("the cell is in %s; use it: borgcfg --cell %s status", path, becomes.Cell)
 	return nil
 }
@@ -104,53 +102,32 @@ func orNone(list []string) string {
 	return strings.Join(list, ", ")
 }
 
-// Verbs that anybody may use, those on what belongs to somebody, and those on
-// what belongs to the cell.
-var (
-	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "diff", "whoami", "list"}
-	ownVerbs   = []string{"up", "update", "resize", "down"}
-	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint"}
-)
-
-// canI says what the masters would: they decide by the owner and the capability
-// admin alone.
+// canI asks the masters whether they would let one.
 func canI(s *session) error {
 	m, err := s.master()
 	if err != nil {
 		return err
 	}
-	is, err := m.WhoAmI(s.ctx)
+	object := ""
+	if len(s.args) == 2 {
+		object = s.args[1]
+		// What is no job is of the cell: a machine, a user.
+		if job, err := s.job(object); err == nil {
+			object = job.String()
+		}
+	}
+	why, err := m.CanI(s.ctx, s.args[0], object)
+	var invalid *client.InvalidError
+	if errors.As(err, &invalid) {
+		return cli.Errorf(cli.Usage, "can-i: %w", err)
+	}
 	if err != nil {
 		return err
 	}
-	verb := s.args[0]
-	owner := s.source.Name().ID
-	if len(s.args) == 2 && slices.Contains(ownVerbs, verb) {
-		job, err := s.job(s.args[1])
-		if err != nil {
-			return err
-		}
-		owner = job.user
-	}
-	why := ""
-	switch {
-	case slices.Contains(readVerbs, verb):
-	case slices.Contains(ownVerbs, verb):
-		if owner != s.source.Name().ID && !slices.Contains(is.Capabilities, admin) {
-			why = fmt.Sprintf("it belongs to user %s, and you are user %s without the capability admin", owner, s.source.Name().ID)
-		}
-	case slices.Contains(adminVerbs, verb):
-		if !slices.Contains(is.Capabilities, admin) {
-			why = fmt.Sprintf("it needs the capability admin, which user %s does not have", s.source.Name().ID)
-		}
-	default:
-		known := slices.Concat(ownVerbs, adminVerbs, readVerbs)
-		return cli.Errorf(cli.Usage, "can-i: unknown verb %q", verb).Hint("verbs: %s", strings.Join(known, ", "))
-	}
 	if why != "" {
-		return cli.Errorf(cli.NotAllowed, "no: %s", why).Hint("who can grant it: %s, by: borgcfg grant %s admin", orNone(is.Admins), s.source.Name().ID)
+		return cli.Errorf(cli.NotAllowed, "no: %s", why).Hint("an admin can change that: borgcfg grant %s admin", s.source.Name().ID)
 	}
-	fmt.Fprintln(s.stdout, "yes")
+	s.say("yes")
 	return nil
 }
 
@@ -160,12 +137,10 @@ func (s *session) change(op *borgpb.Op, format string, args ...any) error {
 	if err != nil {
 		return err
 	}
-	op = s.op(op)
-	op.Reason = s.flag.String("reason")
-	if _, err := m.Mutate(s.ctx, op); err != nil {
+	if _, err := m.Mutate(s.ctx, s.op(op)); err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, format+"\n", args...)
+	s.say(format, args...)
 	return nil
 }
 
@@ -201,11 +176,11 @@ func (s *session) invite(role identity.Role, next string) error {
 	if err != nil {
 		return err
 	}
-	token, err := m.Invite(s.ctx, string(role)+"/"+s.args[0])
+	token, err := m.Invite(s.ctx, string(role)+"/"+s.args[0], s.command(), s.flag.String("reason"))
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(s.stdout, token)
+	s.say("%s", token)
 	s.progress("a secret: whoever has it becomes %s, once, until %s; with it: %s",
 		token.Credential.Name.Becomes().Words(), token.Credential.Expires().Local().Format(time.DateTime), next)
 	return nil

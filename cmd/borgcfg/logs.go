@@ -12,7 +12,8 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// logs copies what a task wrote, byte for byte.
+// logs copies what a task wrote: to a terminal what it can show, elsewhere byte for
+// byte.
 func logs(s *session) error {
 	job, index, err := s.task(s.args[0])
 	if err != nil {
@@ -53,7 +54,11 @@ func logs(s *session) error {
 func (s *session) copyLog(m *client.Client, req *borgrpc.LogsRequest) (n int64, err error) {
 	err = m.Logs(s.ctx, req, func(resp *borgrpc.LogsResponse) error {
 		n += int64(len(resp.Data))
-		if _, err := s.stdout.Write(resp.Data); err != nil {
+		data := resp.Data
+		if s.terminal {
+			data = []byte(cli.VisibleLines(string(data)))
+		}
+		if _, err := s.stdout.Write(data); err != nil {
 			return fmt.Errorf("write to standard output: %w", err)
 		}
 		return nil

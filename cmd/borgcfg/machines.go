@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -120,11 +119,12 @@ func machineAdd(s *session) error {
 	if err != nil {
 		return err
 	}
-	resp, err := m.AddMachine(s.ctx, &borgrpc.AddMachineRequest{Addr: addr, Name: s.flag.String("name"), Labels: labels, Attributes: attributes})
+	resp, err := m.AddMachine(s.ctx, &borgrpc.AddMachineRequest{Addr: addr, Name: s.flag.String("name"), Labels: labels, Attributes: attributes,
+		Command: s.command(), Reason: s.flag.String("reason")})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "machine %s: added\n", resp.GetName())
+	s.say("machine %s: added", resp.GetName())
 	return nil
 }
 
@@ -142,7 +142,7 @@ func (s *session) mutateMachine(op *borgpb.Op, done string) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(s.stdout, "machine %s: %s\n", s.args[0], done)
+	s.say("machine %s: %s", s.args[0], done)
 	return nil
 }
 
@@ -179,6 +179,26 @@ func machineSet(s *session) error {
 	}
 	if err := constrainable(slices.Collect(maps.Keys(set.SetAttributes))); err != nil {
 		return err
+	}
+	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed")
+}
+
+// machineTaint changes the taints of a machine.
+func machineTaint(s *session) error {
+	set := &borgpb.SetMachine{Name: s.args[0]}
+	for _, arg := range s.args[1:] {
+		if key, ok := strings.CutSuffix(arg, "-"); ok && key != "" {
+			set.RemoveTaints = append(set.RemoveTaints, key)
+			continue
+		}
+		text, effect, _ := strings.Cut(arg, ":")
+		t := &borgpb.Taint{Evict: effect == "evict", PreferNot: effect == "prefer-not"}
+		t.Key, t.Value, _ = strings.Cut(text, "=")
+		if t.Key == "" || effect != "" && !t.Evict && !t.PreferNot {
+			return cli.Errorf(cli.Usage, "%q is no taint", arg).
+				Hint("dedicated=db keeps others away, maintenance:evict makes them leave, slow:prefer-not is only advice, and slow- removes it")
+		}
+		set.SetTaints = append(set.SetTaints, t)
 	}
 	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}, "changed")
 }

@@ -5,6 +5,9 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"unicode"
+	"unicode/utf16"
+	"unicode/utf8"
 
 	ucli "github.com/urfave/cli/v2"
 	"google.golang.org/protobuf/encoding/protojson"
@@ -106,14 +109,38 @@ func (o output) raw(b []byte) error {
 		return fmt.Errorf("print as JSON: %w", err)
 	}
 	out.WriteByte('\n')
-	_, err := o.w.Write(out.Bytes())
+	_, err := o.w.Write(visibleJSON(out.Bytes()))
 	return err
 }
+
+// visibleJSON escapes what would move the cursor or turn the direction of writing
+// and is no control character of ASCII, which JSON has escaped already. It occurs
+// in strings alone.
+func visibleJSON(b []byte) []byte {
+	if bytes.IndexFunc(b, unseen) < 0 {
+		return b
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case !unseen(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
+}
+
+func unseen(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // names prints one name a line.
 func (o output) names(names []string) error {
 	for _, n := range names {
-		if _, err := fmt.Fprintln(o.w, n); err != nil {
+		if _, err := fmt.Fprintln(o.w, cli.Visible(n)); err != nil {
 			return err
 		}
 	}

@@ -52,6 +52,7 @@ func cellCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(c.stop)
 	ts.Setenv("BORG_CELL", strings.Join(c.addrs, ","))
 	ts.Setenv("CELL_ID", c.id)
+	ts.Setenv("LONG", strings.Repeat("x", 1025))
 	for _, name := range []string{"alice", "bob", "mallory", "root"} {
 		who, err := c.source(identity.User, name)
 		ts.Check(err)

@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	ucli "github.com/urfave/cli/v2"
 
@@ -45,6 +47,9 @@ func newSession(ctx *ucli.Context, con *console) (*session, error) {
 	out, err := newOutput(ctx, con)
 	if err != nil {
 		return nil, err
+	}
+	if reason := ctx.String("reason"); len(reason) > maxCommandBytes || !utf8.ValidString(reason) {
+		return nil, cli.Errorf(cli.Usage, "--reason: want text of at most %d bytes", maxCommandBytes)
 	}
 	s := &session{console: con, flag: ctx, args: ctx.Args().Slice(), out: out, now: time.Now}
 	s.ctx, s.end = context.WithCancel(ctx.Context)
@@ -142,16 +147,46 @@ func (s *session) user() (string, error) {
 // progress tells people what goes on.
 func (s *session) progress(format string, args ...any) {
 	if !s.flag.Bool("quiet") {
-		fmt.Fprintf(s.stderr, format+"\n", args...)
+		fmt.Fprintln(s.stderr, cli.VisibleLines(fmt.Sprintf(format, args...)))
 	}
+}
+
+// say prints a line that was asked for. What others wrote may be in it.
+func (s *session) say(format string, args ...any) {
+	fmt.Fprintln(s.stdout, cli.VisibleLines(fmt.Sprintf(format, args...)))
 }
 
 // op is a mutation with what the audit wants to know.
 func (s *session) op(op *borgpb.Op) *borgpb.Op {
-	words := append([]string{"borgcfg"}, strings.Fields(strings.TrimPrefix(s.flag.Command.HelpName, "borgcfg"))...)
-	command := strings.Join(append(words, s.args...), " ")
-	op.Command = command[:min(len(command), 1024)]
+	op.Command, op.Reason = s.command(), s.flag.String("reason")
 	return op
+}
+
+// maxCommandBytes is what the cell keeps of a command line, and of a reason.
+const maxCommandBytes = 1 << 10
+
+// command is the command line that was typed, as a shell would take it.
+func (s *session) command() string {
+	words := []string{"borgcfg"}
+	for _, arg := range s.console.args[1:] {
+		words = append(words, quoted(arg))
+	}
+	line := strings.Join(words, " ")
+	if len(line) > maxCommandBytes {
+		line = strings.ToValidUTF8(line[:maxCommandBytes-3], "") + "..."
+	}
+	return line
+}
+
+// quoted is a word as a shell would take it, and always text.
+func quoted(word string) string {
+	word = strings.ToValidUTF8(word, "\ufffd")
+	if word != "" && !strings.ContainsFunc(word, func(r rune) bool {
+		return !unicode.IsLetter(r) && !unicode.IsDigit(r) && !strings.ContainsRune("-_=+./:,@%^", r)
+	}) {
+		return word
+	}
+	return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 }
 
 // explain gives an error its exit code and, where there is something to type

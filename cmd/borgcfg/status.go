@@ -78,7 +78,7 @@ func (s *session) printStatus(m *client.Client, c *borgrpc.GetCellResponse, resp
 		return s.out.names(names)
 	}
 	for _, line := range cellLines(c, s.now()) {
-		fmt.Fprintln(s.stdout, line)
+		s.say("%s", line)
 	}
 	if s.out.wide() {
 		if err := s.masterTable(m.Survey(s.ctx)); err != nil {
@@ -89,7 +89,7 @@ func (s *session) printStatus(m *client.Client, c *borgrpc.GetCellResponse, resp
 		s.progress("no jobs yet; try: borgcfg up FILE")
 		return nil
 	}
-	fmt.Fprintln(s.stdout)
+	s.say("")
 	return s.jobTable(resp.Jobs)
 }
 
@@ -111,7 +111,7 @@ func (s *session) masterTable(views []client.View) error {
 		}
 		t.add(v.Cell.Replica, v.Addr, role, v.Cell.Term, v.Cell.AppliedIndex, v.Cell.CommitIndex, v.Cell.Build)
 	}
-	fmt.Fprintln(s.stdout)
+	s.say("")
 	return t.write(s.out, "")
 }
 
@@ -215,11 +215,11 @@ func (s *session) statusJob(arg string) error {
 	case s.out.format == "name":
 		return s.out.names([]string{n.String()})
 	}
-	fmt.Fprintln(s.stdout, s.verdict(resp, list.Tasks))
+	s.say("%s", s.verdict(resp, list.Tasks))
 	for _, line := range s.jobLines(resp) {
-		fmt.Fprintln(s.stdout, line)
+		s.say("%s", line)
 	}
-	fmt.Fprintln(s.stdout)
+	s.say("")
 	return s.taskTable(list.Tasks, false)
 }
 

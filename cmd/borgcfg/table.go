@@ -5,6 +5,8 @@ import (
 	"io"
 	"strings"
 	"unicode/utf8"
+
+	"borg/cli"
 )
 
 // style is how a cell of a table looks on a terminal with colours. It never
@@ -50,8 +52,8 @@ func (t *table) add(values ...any) {
 		default:
 			row[i] = cell{text: fmt.Sprint(v)}
 		}
-		// A line break would tear the table.
-		row[i].text = strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(row[i].text)
+		// A line break would tear the table, other signs the terminal.
+		row[i].text = cli.Visible(strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(row[i].text))
 		if row[i].text == "" {
 			row[i].text = "-"
 		}

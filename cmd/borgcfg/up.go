@@ -116,13 +116,13 @@ func (s *session) show(steps []*step) {
 		name := fmt.Sprintf("%s %s", st.Kind, s.short(st.User, st.Name))
 		switch st.action {
 		case nothing:
-			fmt.Fprintf(s.stdout, "= %s: %s\n", name, st.note)
+			s.say("= %s: %s", name, st.note)
 		case create:
-			fmt.Fprintf(s.stdout, "+ %s: new, %s\n", name, st.size())
+			s.say("+ %s: new, %s", name, st.size())
 		case change:
-			fmt.Fprintf(s.stdout, "~ %s:\n", name)
+			s.say("~ %s:", name)
 			for _, c := range cfg.DiffJob(st.job, st.Object) {
-				fmt.Fprintf(s.stdout, "    %s\n", c)
+				s.say("    %s", c)
 			}
 		}
 	}
@@ -193,7 +193,7 @@ func (s *session) apply(st *step) error {
 	var err error
 	switch st.action {
 	case nothing:
-		fmt.Fprintf(s.stdout, "%s %s: %s\n", st.Kind, name, st.note)
+		s.say("%s %s: %s", st.Kind, name, st.note)
 		return nil
 	case create:
 		op, err = st.submit()
@@ -208,12 +208,12 @@ func (s *session) apply(st *step) error {
 		return err
 	}
 	if st.action == create {
-		fmt.Fprintf(s.stdout, "%s %s: created, %s\n", st.Kind, name, st.size())
+		s.say("%s %s: created, %s", st.Kind, name, st.size())
 		return nil
 	}
-	fmt.Fprintf(s.stdout, "%s %s: updated to version %d\n", st.Kind, name, result.GetVersion())
+	s.say("%s %s: updated to version %d", st.Kind, name, result.GetVersion())
 	for _, c := range cfg.DiffJob(st.job, st.Object) {
-		fmt.Fprintf(s.stdout, "    %s\n", c)
+		s.say("    %s", c)
 	}
 	return nil
 }

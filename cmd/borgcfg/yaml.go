@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
+	"unicode/utf8"
 
 	"go.yaml.in/yaml/v3"
 )
@@ -24,7 +25,27 @@ func yamlOf(b []byte) ([]byte, error) {
 	if err := enc.Encode(n); err != nil {
 		return nil, fmt.Errorf("print as YAML: %w", err)
 	}
-	return out.Bytes(), nil
+	return visibleYAML(out.Bytes()), nil
+}
+
+// visibleYAML escapes what cannot be seen and the library takes for text. Texts
+// that hold it stand in double quotes.
+func visibleYAML(b []byte) []byte {
+	if bytes.IndexFunc(b, unseen) < 0 {
+		return b
+	}
+	var out []byte
+	for _, r := range string(b) {
+		switch {
+		case !unseen(r):
+			out = utf8.AppendRune(out, r)
+		case r > 0xffff:
+			out = fmt.Appendf(out, `\U%08x`, r)
+		default:
+			out = fmt.Appendf(out, `\u%04x`, r)
+		}
+	}
+	return out
 }
 
 // yamlNode converts the next JSON value.
@@ -69,6 +90,9 @@ func yamlText(s string) *yaml.Node {
 	n.SetString(s)
 	plain := strings.IndexFunc(s, func(r rune) bool { return r < ' ' && r != '\n' || r >= 0x7f && r <= 0x9f }) < 0
 	if n.Style == yaml.LiteralStyle && (!plain || strings.HasPrefix(s, " ") || strings.HasPrefix(s, "\n")) {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	if strings.IndexFunc(s, unseen) >= 0 {
 		n.Style = yaml.DoubleQuotedStyle
 	}
 	return n

@@ -128,7 +128,7 @@ func (c *joinable) up(machine string) bool {
 // again without one.
 func TestJoin(t *testing.T) {
 	c := newJoinable(t)
-	token, err := c.admin.Invite(t.Context(), "borglet/m1")
+	token, err := c.admin.Invite(t.Context(), "borglet/m1", "", "")
 	if err != nil {
 		t.Fatal(err)
 	}

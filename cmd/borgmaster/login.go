@@ -32,7 +32,7 @@ func readAuthority(dir, cell string) (*identity.Authority, error) {
 	data, err := identity.ReadSecret(path)
 	if err != nil {
 		return nil, cli.Errorf(cli.Invalid, "the authority of cell %s: %w", cell, err).
-			Hint("copy authority.pem from the directory of another replica of the cell, mode 0600")
+			Hint("copy authority.pem from the directory of another replica of the cell, mode 0600\nif this replica was removed from the cell, give it a new number: borgmaster init --join")
 	}
 	a, err := identity.DecodeAuthority(cell, data, rand.Reader)
 	if err != nil {

@@ -30,7 +30,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Name:     "borgmaster",
 		Usage:    "one replica of a cell's master",
 		Version:  cli.Build(),
-		Commands: []*ucli.Command{initCommand(), serveCommand(), schedulerCommand(), checkpointCommand(), memberCommand(), loginCommand()},
+		Commands: []*ucli.Command{initCommand(), serveCommand(), schedulerCommand(), checkpointCommand(), memberCommand(), authorityCommand(), loginCommand()},
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)
 }

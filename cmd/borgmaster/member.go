@@ -23,7 +23,7 @@ import (
 const callTimeout = 10 * time.Second
 
 func memberCommand() *ucli.Command {
-	which := []ucli.Flag{identityFlag(), &ucli.StringFlag{Name: "cell", Aliases: []string{"master"}, Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration (default: as borgcfg finds it)"}}
+	which := []ucli.Flag{identityFlag(), cellFlag()}
 	return &ucli.Command{
 		Name:  "member",
 		Usage: "see and change which replicas a running cell has",
@@ -104,8 +104,19 @@ func memberNumber(ctx *ucli.Context, args int, usage string) (uint64, error) {
 	return id, nil
 }
 
+func cellFlag() ucli.Flag {
+	return &ucli.StringFlag{Name: "cell", Aliases: []string{"master"}, Usage: "`CELL`: path of a cell file, host:port[,host:port], or a name in the user's configuration (default: as borgcfg finds it)"}
+}
+
 // withMembers makes a call on the first master that answers.
 func withMembers(ctx *ucli.Context, what string, call func(context.Context, borgrpc.MemberServiceClient) error) error {
+	return onAnyMaster(ctx, what, func(ctx context.Context, conn *grpc.ClientConn) error {
+		return call(ctx, borgrpc.NewMemberServiceClient(conn))
+	})
+}
+
+// onAnyMaster makes a call on the first master that answers.
+func onAnyMaster(ctx *ucli.Context, what string, call func(context.Context, *grpc.ClientConn) error) error {
 	place, err := lookup(ctx).Find()
 	if err != nil {
 		return cli.Errorf(cli.Invalid, "%s: %w", what, err).Hint("say which cell: --cell HOST:PORT of any of its replicas")
@@ -120,7 +131,7 @@ func withMembers(ctx *ucli.Context, what string, call func(context.Context, borg
 			return err
 		}
 		one, cancel := context.WithTimeout(ctx.Context, callTimeout)
-		err = call(one, borgrpc.NewMemberServiceClient(conn))
+		err = call(one, conn)
 		cancel()
 		conn.Close()
 		if status.Code(err) != codes.Unavailable {

@@ -7,12 +7,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"sync"
 	"syscall"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
 
 	"borg/borgmaster/client"
 	"borg/cli"
@@ -29,21 +32,30 @@ func schedulerCommand() *ucli.Command {
 		Name:        "scheduler",
 		Usage:       "run the scheduler for an elected master",
 		Description: "An elected replica starts this by itself. It ends when its standard input does, so that a\nmaster that was killed leaves no scheduler behind.",
-		Flags: []ucli.Flag{
+		Flags: append([]ucli.Flag{
 			&ucli.StringFlag{Name: "master", Required: true, Usage: "`ADDRESS` of the elected replica"},
 			&ucli.StringFlag{Name: "identity", Required: true, Usage: "`FILE` with its certificate"},
 			&ucli.StringFlag{Name: "socket", Usage: "`PATH` of the socket on which it explains itself"},
-			&ucli.StringFlag{Name: "policy", Usage: "how to pack: " + scheduler.PolicyWords() + " (default: hybrid)"},
+			&ucli.StringFlag{Name: "workload", Usage: "place only these jobs: " + scheduler.WorkloadWords + " (default: all)"},
 			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
-		},
+		}, append(searchFlags(), rescheduleFlags()...)...),
 		Action: func(ctx *ucli.Context) error {
 			logger, err := cli.NewLogger(ctx)
 			if err != nil {
 				return err
 			}
-			policy, err := policyFlag(ctx)
+			search, err := searchConfig(ctx)
 			if err != nil {
+				return err
+			}
+			if search.Workload, err = scheduler.ParseWorkload(ctx.String("workload")); err != nil {
+				return cli.Errorf(cli.Usage, "--workload: %w", err)
+			}
+			if search.Workload != (scheduler.Workload{}) {
+				logger = logger.With("workload", search.Workload.String())
+			}
+			if err := reschedule(ctx, &search); err != nil {
 				return err
 			}
 			first, err := identity.ReadCredential(ctx.String("identity"))
@@ -63,36 +75,95 @@ func schedulerCommand() *ucli.Command {
 			}
 			return process.Run(ctx.Context, process.Config{
 				Master: ctx.String("master"), Identity: source, Socket: ctx.String("socket"), Build: cli.Build(),
-				Parent: parent, Logger: logger, Search: scheduler.Config{Policy: policy},
+				Parent: parent, Logger: logger, Search: search,
 			})
 		},
 	}
 }
 
-// policyFlag reads --policy.
-func policyFlag(ctx *ucli.Context) (scheduler.Policy, error) {
-	policy, ok := scheduler.ParsePolicy(ctx.String("policy"))
-	if !ok {
-		return 0, cli.Errorf(cli.Usage, "--policy %q: want %s", ctx.String("policy"), scheduler.PolicyWords())
+// searchFlags say how a scheduler searches. A master that starts one hands them
+// on.
+func searchFlags() []ucli.Flag {
+	return []ucli.Flag{
+		&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
+		&ucli.StringSliceFlag{Name: "weight", Usage: "`PART=POINTS` of the scheduler's score, may be repeated: " + scheduler.WeightWords()},
+		&ucli.IntFlag{Name: "threads", Value: runtime.NumCPU(), Usage: "`NUMBER` of threads that share the scheduler's long walks; the choices are the same for any"},
+		&ucli.StringFlag{Name: "prefer", Usage: "`KEY=VALUE` of machines that the scheduler prefers, as those already upgraded in a campaign"},
 	}
-	return policy, nil
 }
 
-// schedulerProcess runs this program's scheduler command.
+// searchConfig reads searchFlags.
+func searchConfig(ctx *ucli.Context) (cfg scheduler.Config, err error) {
+	var ok bool
+	if cfg.Policy, ok = scheduler.ParsePolicy(ctx.String("policy")); !ok {
+		return cfg, cli.Errorf(cli.Usage, "--policy %q: want %s", ctx.String("policy"), scheduler.PolicyWords())
+	}
+	cfg.Weights = scheduler.DefaultWeights()
+	for _, text := range ctx.StringSlice("weight") {
+		if err := cfg.Weights.Set(text); err != nil {
+			return cfg, cli.Errorf(cli.Usage, "--weight: %w", err)
+		}
+	}
+	if cfg.Threads = ctx.Int("threads"); cfg.Threads < 1 {
+		return cfg, cli.Errorf(cli.Usage, "--threads %d: want 1 or more", cfg.Threads)
+	}
+	if text := ctx.String("prefer"); text != "" {
+		if cfg.Prefer, err = scheduler.ParseAttribute(text); err != nil {
+			return cfg, cli.Errorf(cli.Usage, "--prefer: %w", err)
+		}
+	}
+	return cfg, nil
+}
+
+// searchArgs are searchFlags as they were given.
+func searchArgs(ctx *ucli.Context) (args []string) {
+	for _, name := range []string{"policy", "prefer"} {
+		if text := ctx.String(name); text != "" {
+			args = append(args, "--"+name, text)
+		}
+	}
+	for _, text := range ctx.StringSlice("weight") {
+		args = append(args, "--weight", text)
+	}
+	return append(args, "--threads", strconv.Itoa(ctx.Int("threads")))
+}
+
+// workloads reads --workload of a master, one for each scheduler that it is to
+// start; none: one scheduler for all.
+func workloads(ctx *ucli.Context) ([]string, error) {
+	texts := ctx.StringSlice("workload")
+	if len(texts) == 0 {
+		return []string{""}, nil
+	}
+	var all []scheduler.Workload
+	for _, text := range texts {
+		w, err := scheduler.ParseWorkload(text)
+		if err != nil {
+			return nil, cli.Errorf(cli.Usage, "--workload: %w", err)
+		}
+		all = append(all, w)
+	}
+	if err := scheduler.CheckWorkloads(all); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--workload: %w", err).
+			Hint("for instance --workload service --workload \"batch 1/2\" --workload \"batch 2/2\"")
+	}
+	return texts, nil
+}
+
+// schedulerProcess runs this program's scheduler command, once for each
+// workload.
 type schedulerProcess struct {
 	flags     *ucli.Context
 	authority *identity.Authority
 	replica   uint64
 	runDir    string
+	workloads []string
 }
 
-// Run starts the process and waits for its end. Its standard input is a pipe
-// whose other end only this process holds.
+// Run starts the processes and returns when the first of them ends, and with it
+// all. The first answers on the socket, for all jobs: it has the same copy of the
+// cell as the others.
 func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
-	program, err := os.Executable()
-	if err != nil {
-		return fmt.Errorf("find this program: %w", err)
-	}
 	// A certificate for each start; the process renews it by itself.
 	name := identity.Name{Cell: p.authority.Cell(), Role: identity.Scheduler, ID: strconv.FormatUint(p.replica, 10)}
 	credential, err := p.authority.Certify(name, time.Now(), identity.Life)
@@ -103,13 +174,33 @@ func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
 	if err := identity.WriteCredential(file, credential); err != nil {
 		return err
 	}
-	args := []string{"scheduler", "--master", addr, "--identity", file, "--socket", socket, "--log-level", p.flags.String("log-level")}
+	args := []string{"scheduler", "--master", addr, "--identity", file, "--log-level", p.flags.String("log-level")}
 	if format := p.flags.String("log-format"); format != "" {
 		args = append(args, "--log-format", format)
 	}
-	if policy := p.flags.String("policy"); policy != "" {
-		args = append(args, "--policy", policy)
+	args = append(args, searchArgs(p.flags)...)
+	group, ctx := errgroup.WithContext(ctx)
+	for i, workload := range p.workloads {
+		own := slices.Clone(args)
+		if i == 0 {
+			own = append(own, "--socket", socket)
+		}
+		if workload != "" {
+			own = append(own, "--workload", workload)
+		}
+		group.Go(func() error { return p.run(ctx, own) })
 	}
+	return group.Wait()
+}
+
+// run starts one process and waits for its end. Its standard input is a pipe
+// whose other end only this process holds.
+func (p *schedulerProcess) run(ctx context.Context, args []string) error {
+	program, err := os.Executable()
+	if err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	args = append(args, rescheduleArgs(p.flags)...)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stderr = p.flags.App.ErrWriter
 	stdin, err := cmd.StdinPipe()

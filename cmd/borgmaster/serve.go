@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -19,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"borg/borgmaster"
+	"borg/borgmaster/audit"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/cli"
@@ -35,15 +37,15 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "serve",
 		Usage: "run a replica",
-		Flags: append(cli.DaemonFlags("", "", ""),
+		Flags: append(append(append(cli.DaemonFlags("", "", ""), searchFlags()...),
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
-			&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
-			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on (default: nowhere)"},
-		),
+			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
+			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
+		), rescheduleFlags()...),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -55,6 +57,8 @@ type server struct {
 	dir      string
 	runDir   string
 	identity *borgpb.ReplicaIdentity
+	// What the scheduler processes place, one each.
+	workloads []string
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
@@ -62,6 +66,7 @@ type server struct {
 	base, logger *slog.Logger
 	replica      *replica.Replica
 	master       *borgmaster.Master
+	audit        *audit.Trail
 	grpc         *grpc.Server
 	listener     net.Listener
 }
@@ -78,13 +83,23 @@ func serve(ctx *ucli.Context) error {
 	if period := ctx.Duration("poll-period"); period <= 0 {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
 	}
-	if _, err := policyFlag(ctx); err != nil {
+	if _, err := searchConfig(ctx); err != nil {
+		return err
+	}
+	if s.workloads, err = workloads(ctx); err != nil {
+		return err
+	}
+	if err := reschedule(ctx, new(scheduler.Config)); err != nil {
 		return err
 	}
 	for _, flag := range []string{"listen", "pprof"} {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
 			return cli.Errorf(cli.Usage, "--%s %q: want an address HOST:PORT", flag, ctx.String(flag))
 		}
+	}
+	if addr := ctx.String("pprof"); addr != "" && !isLoopback(addr) {
+		return cli.Errorf(cli.Usage, "--pprof %s: profiles are served without TLS, and tell what is in this process's memory; want an address of this machine alone", addr).
+			Hint("--pprof 127.0.0.1:PORT; from elsewhere: ssh -L PORT:127.0.0.1:PORT")
 	}
 	if err := s.identify(); err != nil {
 		return err
@@ -156,19 +171,24 @@ func (s *server) open() error {
 		}
 		return cli.Errorf(code, "open replica %d: %w", s.identity.Replica, err)
 	}
+	if s.audit, err = audit.Open(audit.Config{Dir: filepath.Join(s.dir, "audit"), Replica: s.identity.Replica, Logger: s.logger}); err != nil {
+		s.listener.Close()
+		return cli.Errorf(cli.Failed, "open replica %d: %w", s.identity.Replica, errors.Join(err, s.replica.Close()))
+	}
 	config := borgmaster.Config{
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
-		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica,
-		Identity: s.source, Authority: s.authority, FirstAdmin: s.identity.Admin,
+		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Audit: s.audit,
+		Identity: s.source, Authority: s.authority,
+		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
-		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir}
+		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}
 	}
 	if s.master, err = borgmaster.New(config); err != nil {
 		s.listener.Close()
-		return errors.Join(err, s.replica.Close())
+		return errors.Join(err, s.replica.Close(), s.audit.Close())
 	}
 	s.grpc = door.NewServer(s.master.Door())
 	s.replica.RegisterServices(s.grpc)
@@ -215,7 +235,11 @@ func (s *server) run(ctx context.Context) error {
 		s.logger.Info("stopping")
 		return err
 	})
-	err := g.Wait()
+	err := errors.Join(g.Wait(), s.audit.Close())
+	if errors.Is(err, replica.ErrRemoved) {
+		// Whoever is no member must not go on certifying others.
+		err = errors.Join(err, os.Remove(authorityFile(s.dir)))
+	}
 	if err != nil && ctx.Err() == nil {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
@@ -242,6 +266,14 @@ func (s *server) ownAddr() string {
 func portOf(addr string) string {
 	_, port, _ := net.SplitHostPort(addr)
 	return port
+}
+
+// isLoopback tells addresses that only this machine reaches. A name is none: it
+// may lead elsewhere tomorrow.
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip, parsed := netip.ParseAddr(host)
+	return err == nil && parsed == nil && ip.IsLoopback()
 }
 
 // servePprof serves profiles until ctx ends.

@@ -144,9 +144,10 @@ func simulate(ctx *ucli.Context) error {
 func newSimulation(ctx *ucli.Context) (*simulation, error) {
 	s := &simulation{
 		ctx: ctx.Context, out: ctx.App.Writer, errOut: ctx.App.ErrWriter, first: ctx.Uint64("seed"), n: ctx.Uint64("seeds"),
-		processes: ctx.Int("processes"), tally: newTally(), line: newProgressLine(ctx.App.ErrWriter),
+		processes: ctx.Int("processes"), line: newProgressLine(ctx.App.ErrWriter),
 	}
 	s.cfg = sim.Config{Seed: s.first, DurationNs: int64(ctx.Duration("duration")), Aim: ctx.String("aim")}
+	s.tally = newTally(s.first, s.n > 1 && s.cfg.DurationNs >= wholeRunNs)
 	if ctx.NArg() > 0 || s.n == 0 || s.processes < 1 || s.cfg.DurationNs <= 0 {
 		return nil, cli.Errorf(cli.Usage, "want seeds, processes and a duration above zero").
 			Hint("fauxmaster simulate --seed 1 --seeds 100 --duration 30s")

@@ -17,24 +17,37 @@ import (
 	"borg/fauxmaster/sim"
 )
 
-// manySeeds is how many seeds must have come to every mark that is required.
+// manySeeds is how many seeds in a row must have come to every mark that is
+// required.
 const manySeeds = 300
+
+// wholeRunNs is the length from which on each of several runs must reach the
+// least of every measure: a shorter one is no less true, and says less.
+const wholeRunNs = int64(30 * time.Second)
 
 // fingerprint tells a run from another one.
 type fingerprint struct{ hash, events uint64 }
 
 // tally sums up many seeds.
 type tally struct {
+	first uint64
+	// Each seed must reach the least of each measure.
+	whole bool
+
 	seeds  int
 	failed []uint64
 	prints map[uint64]fingerprint
 	// Runs that were made again, and those that came to something else.
 	replays, differ int
 	// Histories that nothing explains, and those without a verdict.
-	illegal, unknown   int
-	measures           []measure
-	failoverNs         []int64
-	marks              map[string]int
+	illegal, unknown int
+	measures         []measure
+	failoverNs       []int64
+	marks            map[string]int
+	// By number: seeds first + manySeeds*number and those after it.
+	stretches map[uint64]*stretch
+	// What seeds did too little of, in words.
+	idle               []string
 	virtualNs          int64
 	cpuNs, wallNs      int64
 	began              time.Time
@@ -43,23 +56,32 @@ type tally struct {
 
 // measure is a number of all seeds, and the least of any.
 type measure struct {
-	name       string
-	of         func(simulated) int
+	name string
+	of   func(simulated) int
+	// What a whole run must come to for its silence to mean anything.
+	want       int
 	sum, least int
+}
+
+// stretch is manySeeds seeds in a row.
+type stretch struct {
+	seeds int
+	marks map[string]bool
 }
 
 const acknowledged = "mutations acknowledged"
 
-func newTally() *tally {
+func newTally(first uint64, whole bool) *tally {
 	return &tally{
-		prints: map[uint64]fingerprint{}, marks: map[string]int{}, began: time.Now(),
+		first: first, whole: whole,
+		prints: map[uint64]fingerprint{}, marks: map[string]int{}, stretches: map[uint64]*stretch{}, began: time.Now(),
 		measures: []measure{
-			{name: acknowledged, of: func(s simulated) int { return s.Acknowledged }},
+			{name: acknowledged, want: 500, of: func(s simulated) int { return s.Acknowledged }},
 			{name: "reads answered", of: func(s simulated) int { return s.Reads }},
 			{name: "jobs in histories", of: func(s simulated) int { return s.History.Keys }},
 			{name: "operations in histories", of: func(s simulated) int { return s.History.Ops }},
-			{name: "tasks started", of: func(s simulated) int { return s.Started }},
-			{name: "changes of the elected replica", of: func(s simulated) int { return max(0, s.Elections-1) }},
+			{name: "tasks started", want: 100, of: func(s simulated) int { return s.Started }},
+			{name: "changes of the elected replica", want: 3, of: func(s simulated) int { return max(0, s.Elections-1) }},
 			{name: "faults", of: func(s simulated) int { return len(s.Faults) }},
 		},
 	}
@@ -77,13 +99,23 @@ func (t *tally) take(s simulated) {
 		if t.seeds == 1 || n < c.least {
 			c.least = n
 		}
+		if n < c.want && t.whole {
+			t.idle = append(t.idle, fmt.Sprintf("seed %d: %d %s, want %d", s.Seed, n, c.name, c.want))
+		}
 		c.sum += n
 	}
 	t.illegal += s.History.Illegal
 	t.unknown += s.History.Unknown
 	t.failoverNs = append(t.failoverNs, s.FailoverNs...)
+	here := t.stretches[(s.Seed-t.first)/manySeeds]
+	if here == nil {
+		here = &stretch{marks: map[string]bool{}}
+		t.stretches[(s.Seed-t.first)/manySeeds] = here
+	}
+	here.seeds++
 	for name, n := range s.Marks {
 		t.marks[name] += n
+		here.marks[name] = true
 	}
 	t.virtualNs += s.VirtualNs
 	t.cpuNs += s.CPUNs
@@ -143,16 +175,31 @@ func (t *tally) print(out io.Writer, asked uint64) {
 	for _, name := range slices.Sorted(maps.Keys(t.marks)) {
 		fmt.Fprintf(out, "  %8d  %s\n", t.marks[name], name)
 	}
-	for _, name := range t.missing() {
-		fmt.Fprintf(out, "  %8s  %s\n", "never", name)
+	for _, name := range sim.RequiredMarks() {
+		if t.marks[name] == 0 {
+			fmt.Fprintf(out, "  %8s  %s\n", "never", name)
+		}
+	}
+	for _, line := range slices.Concat(t.missing(), t.idle) {
+		fmt.Fprintln(out, line)
 	}
 	fmt.Fprintf(out, "%d seeds, %d violations, %d replay differences\n", t.seeds, len(t.failed), t.differ)
 }
 
-// missing are the rare states that are required of many seeds, and that none of
-// these has come to.
+// missing says, of each whole stretch of seeds, which rare states were required
+// of it and never came.
 func (t *tally) missing() []string {
-	return slices.DeleteFunc(sim.RequiredMarks(), func(name string) bool { return t.marks[name] > 0 })
+	var lines []string
+	for _, n := range slices.Sorted(maps.Keys(t.stretches)) {
+		here := t.stretches[n]
+		for _, name := range sim.RequiredMarks() {
+			if here.seeds == manySeeds && !here.marks[name] {
+				first := t.first + n*manySeeds
+				lines = append(lines, fmt.Sprintf("seeds %d to %d never came to: %s", first, first+manySeeds-1, name))
+			}
+		}
+	}
+	return lines
 }
 
 // verdict is the error that the command ends with; nil: all is well.
@@ -166,9 +213,8 @@ func (t *tally) verdict() error {
 	say(len(t.failed), "seeds show a violation")
 	say(t.differ, "runs do not repeat")
 	say(t.unknown, "histories have no verdict")
-	if t.seeds >= manySeeds {
-		say(len(t.missing()), "rare states were required and never came")
-	}
+	say(len(t.missing()), "rare states were required and never came")
+	say(len(t.idle), "times a seed did too little for its silence to count")
 	if wrong == nil {
 		return nil
 	}

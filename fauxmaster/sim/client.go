@@ -182,6 +182,14 @@ func (w *World) behind() bool {
 	return int64(len(w.truth.acked)) < (w.now-second)*mutationsPer30s/(30*second)
 }
 
+// startsPer30s is the pace of tasks that start. A cell that started few gets
+// small jobs with names of their own, which have room anywhere.
+const startsPer30s = 200
+
+func (w *World) sleepy() bool {
+	return int64(w.truth.started) < (w.now-second)*startsPer30s/(30*second)
+}
+
 func opName(op *borgpb.Op) string {
 	switch o := op.Op.(type) {
 	case *borgpb.Op_SubmitJob:
@@ -227,6 +235,9 @@ func (c *client) draw() *borgpb.Op {
 	}
 	if c.user() == adminUser && r.IntN(100) < 9 {
 		return c.drain()
+	}
+	if c.w.sleepy() && r.IntN(2) == 0 {
+		return c.submit(fmt.Sprintf("s%d", c.made), c.shortSpec())
 	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
@@ -330,6 +341,18 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 		spec.AllocSet = c.user() + "/" + allocSetName
 	}
 	return spec
+}
+
+// shortSpec is of a few small tasks that end well soon.
+func (c *client) shortSpec() *borgpb.JobSpec {
+	return &borgpb.JobSpec{
+		Kind: borgpb.JobKind_JOB_KIND_BATCH, Tasks: uint32(2 + c.rand.IntN(5)), Priority: 200,
+		Task: &borgpb.TaskSpec{
+			Resources: &borgpb.Resources{CpuMilli: 5, MemBytes: 1 << 20, DiskBytes: 1 << 10},
+			Args:      []string{"/bin/task", fmt.Sprint(50 + c.rand.IntN(1000)), "0"},
+			GraceNs:   200 * millisecond,
+		},
+	}
 }
 
 func encode(m proto.Message) []byte {

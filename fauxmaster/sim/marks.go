@@ -39,6 +39,7 @@ var Marks = map[string]string{
 	"logged in again":                        "a user whose certificate was revoked has a new one",
 	"machine cut off":                        "a machine is out of reach of some replicas or all",
 	"machine declared down":                  "the log has it that a machine is down",
+	"moves refused":                          "the cell refused a plan of moves that had become stale",
 	"no room for a checkpoint":               "a checkpoint could not be received because the disk failed",
 	"old attempt still runs":                 "a copy runs that is no longer its task's current attempt",
 	"partition":                              "the network is split in two",
@@ -53,6 +54,7 @@ var Marks = map[string]string{
 	"task drained":                           "a task is stopped because its machine is emptied",
 	"task failed often":                      "a task that fails again and again has failed 20 times",
 	"task in an alloc":                       "a task was placed inside an alloc",
+	"task moved":                             "a running task goes to another machine, for which room is proven",
 	"task preempted":                         "a task is stopped for one of higher priority",
 	"trespass refused":                       "a user asked for what belongs to another, or to the cell",
 	"unknown outcome tried again":            "the elected replica lost its place with mutations under way",
@@ -71,6 +73,7 @@ var Marks = map[string]string{
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
 	"done after it was refused": "what a cell must not come to is no aim",
+	"moves refused":             "a plan is a moment old when it comes to the log",
 	// Crashes are aimed there for planted bugs only (aim.go).
 	"struck when " + newerTerm:       "only under an aim",
 	"struck when " + replacedEntries: "only under an aim",

@@ -152,3 +152,14 @@ func (t *truth) notTooSoon(m *machine, id borglet.ID) {
 	}
 	t.startedNs[id] = t.w.now
 }
+
+// moved: S19, who is moved has a place to go to at the same index.
+func (t *truth) moved(e *cell.Event, after []cell.Event) {
+	t.w.mark("task moved")
+	for i := range after {
+		if o := &after[i]; o.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE && o.UID == e.UID && o.Task == e.Task && o.Machine != e.Machine {
+			return
+		}
+	}
+	t.w.fail("S19: %s is moved away from %s at index %d, and has no place", e.Object(), e.Machine, e.Index)
+}

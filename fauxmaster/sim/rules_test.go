@@ -20,6 +20,7 @@ func TestRules(t *testing.T) {
 		}
 	}
 	placed := event(borgpb.EventKind_EVENT_KIND_SCHEDULE, borgpb.State_STATE_PENDING, borgpb.State_STATE_RUNNING)
+	evicted := event(borgpb.EventKind_EVENT_KIND_EVICT, borgpb.State_STATE_RUNNING, borgpb.State_STATE_PENDING)
 	finished := event(borgpb.EventKind_EVENT_KIND_FINISH, borgpb.State_STATE_RUNNING, borgpb.State_STATE_PENDING)
 	down := func(tr *truth, name string) {
 		tr.down(borgmaster.CommittedEntry{Term: 3}, &borgpb.MachineDown{Name: name, Term: 3})
@@ -53,8 +54,14 @@ func TestRules(t *testing.T) {
 			tr.holds[id] = cell.Resources{CPUMilli: w.swarm.machineMilli + 1}
 			tr.fits(w.machines[0], id)
 		}},
+		{"moved to nowhere", "S19:", func(w *World, tr *truth) {
+			tr.moved(evicted, []cell.Event{*placed})
+		}},
 		{"all as it should be", "", func(w *World, tr *truth) {
 			tr.event(placed)
+			elsewhere := *placed
+			elsewhere.Machine = "m01"
+			tr.moved(evicted, []cell.Event{elsewhere})
 			down(tr, "m00")
 			tr.notTooSoon(w.machines[0], id)
 			tr.holds[id] = cell.Resources{CPUMilli: w.swarm.machineMilli}

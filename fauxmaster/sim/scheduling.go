@@ -26,6 +26,10 @@ type schedulerProcess struct {
 	waking   bool
 	inFlight int
 	resting  bool
+	// planning: moves wait for their answer. The copy shows what became of the last
+	// ones when it is at planned.
+	planning bool
+	planned  uint64
 }
 
 func newSchedulerProcess(m *masterSide) *schedulerProcess {
@@ -51,7 +55,11 @@ func (p *schedulerProcess) load() {
 		p.m.r.w.fail("the scheduler cannot load the cell: %v", err)
 		return
 	}
-	search, err := scheduler.New(scheduler.Config{Seed: p.m.r.w.cfg.Seed, Enough: 8})
+	reschedule := scheduler.ReschedulePending
+	if p.m.r.w.cfg.Seed%3 > 0 {
+		reschedule |= scheduler.RescheduleSpread | scheduler.RescheduleDefragment
+	}
+	search, err := scheduler.New(scheduler.Config{Seed: p.m.r.w.cfg.Seed, Enough: 8, Reschedule: reschedule, Moves: 1000})
 	if err != nil {
 		panic(err)
 	}
@@ -103,7 +111,7 @@ func (p *schedulerProcess) takeIn() {
 }
 
 func (p *schedulerProcess) pass() {
-	if p.resting || p.inFlight >= batchesInFlight {
+	if p.resting || p.inFlight >= batchesInFlight || p.planning || p.copy.Index() < p.planned {
 		return
 	}
 	b := p.search.Pass(p.copy)
@@ -111,6 +119,9 @@ func (p *schedulerProcess) pass() {
 		p.wake()
 	}
 	if len(b.Assign.GetAssignments()) == 0 {
+		if !b.More && p.inFlight == 0 {
+			p.plan()
+		}
 		return
 	}
 	p.inFlight++
@@ -124,12 +135,48 @@ func (p *schedulerProcess) pass() {
 	})
 }
 
+// plan proposes moves, when passes decide nothing more.
+func (p *schedulerProcess) plan() {
+	o := p.search.Plan(p.copy)
+	if o == nil {
+		return
+	}
+	p.planning = true
+	w := p.m.r.w
+	w.say("scheduler of replica %d at index %d moves %d", p.m.r.id, p.copy.Index(), len(o.Moves))
+	op := &borgpb.Op{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER}, Op: &borgpb.Op_MoveTasks{MoveTasks: o}}
+	p.after(between(p.m.r.rand, 50*microsecond, millisecond), func() {
+		p.m.r.propose(op, w.now+assignTimeoutNs, func(res *borgpb.Result, err error) {
+			p.after(between(p.m.r.rand, 50*microsecond, millisecond), func() { p.settlePlan(res, err) })
+		})
+	})
+}
+
+func (p *schedulerProcess) settlePlan(res *borgpb.Result, err error) {
+	p.planning = false
+	if err != nil {
+		res = nil
+		p.rest()
+	}
+	p.planned = res.GetIndex()
+	if res.GetRefusal() != nil {
+		p.m.r.w.mark("moves refused")
+	}
+	p.search.SettlePlan(p.copy, res)
+	p.wake()
+}
+
+// rest holds passes back for a while after an answer that did not come.
+func (p *schedulerProcess) rest() {
+	p.resting = true
+	p.after(50*millisecond, func() { p.resting = false; p.wake() })
+}
+
 func (p *schedulerProcess) settle(batch uint64, res *borgpb.Result, err error) {
 	p.inFlight--
 	if err != nil {
 		res = nil
-		p.resting = true
-		p.after(50*millisecond, func() { p.resting = false; p.wake() })
+		p.rest()
 	}
 	refused := p.search.Settle(p.copy, batch, res)
 	if refused.Count > 0 {

@@ -118,6 +118,9 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.countDone(e, results, append(admins, t.admins()...))
 	for i := range events {
 		t.event(&events[i])
+		if e := &events[i]; e.Kind == borgpb.EventKind_EVENT_KIND_EVICT && e.Cause == borgpb.StopCause_STOP_CAUSE_MOVE {
+			t.moved(e, events[i+1:])
+		}
 	}
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {
@@ -203,7 +206,10 @@ func (t *truth) event(e *cell.Event) {
 			t.w.mark("task failed often")
 		}
 	case e.Kind == borgpb.EventKind_EVENT_KIND_FORMAT:
-		t.keepsRefusals = t.index
+		if t.keepsRefusals == 0 {
+			// Format 2 is the first one to come.
+			t.keepsRefusals = t.index
+		}
 		t.w.raised(t.cell.Format())
 	case e.Kind == borgpb.EventKind_EVENT_KIND_RETURN:
 		t.w.mark("copy taken back")

@@ -460,19 +460,26 @@ const (
 	StopCause_STOP_CAUSE_RESIZE StopCause = 6
 	// Machine out of resources. Reserved: the cell never gives it so far.
 	StopCause_STOP_CAUSE_OVERCOMMIT StopCause = 7
+	// Its machine has a taint that it does not tolerate (any longer).
+	StopCause_STOP_CAUSE_TAINT StopCause = 8
+	// The scheduler found its task another place, and room is needed for somebody
+	// else in this one, or it is the better one. Since format 3.
+	StopCause_STOP_CAUSE_MOVE StopCause = 20
 )
 
 // Enum value maps for StopCause.
 var (
 	StopCause_name = map[int32]string{
-		0: "STOP_CAUSE_UNSPECIFIED",
-		1: "STOP_CAUSE_KILL",
-		2: "STOP_CAUSE_PREEMPTION",
-		3: "STOP_CAUSE_UPDATE",
-		4: "STOP_CAUSE_DRAIN",
-		5: "STOP_CAUSE_DUPLICATE",
-		6: "STOP_CAUSE_RESIZE",
-		7: "STOP_CAUSE_OVERCOMMIT",
+		0:  "STOP_CAUSE_UNSPECIFIED",
+		1:  "STOP_CAUSE_KILL",
+		2:  "STOP_CAUSE_PREEMPTION",
+		3:  "STOP_CAUSE_UPDATE",
+		4:  "STOP_CAUSE_DRAIN",
+		5:  "STOP_CAUSE_DUPLICATE",
+		6:  "STOP_CAUSE_RESIZE",
+		7:  "STOP_CAUSE_OVERCOMMIT",
+		8:  "STOP_CAUSE_TAINT",
+		20: "STOP_CAUSE_MOVE",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -483,6 +490,8 @@ var (
 		"STOP_CAUSE_DUPLICATE":   5,
 		"STOP_CAUSE_RESIZE":      6,
 		"STOP_CAUSE_OVERCOMMIT":  7,
+		"STOP_CAUSE_TAINT":       8,
+		"STOP_CAUSE_MOVE":        20,
 	}
 )
 
@@ -1686,6 +1695,8 @@ type TaskStatus struct {
 	// When the current attempt's process started. Nanoseconds since 1970; zero:
 	// it has not.
 	StartedWallNs int64 `protobuf:"varint,15,opt,name=started_wall_ns,json=startedWallNs,proto3" json:"started_wall_ns,omitempty"`
+	// Devices that it has, by name.
+	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1825,6 +1836,13 @@ func (x *TaskStatus) GetStartedWallNs() int64 {
 	return 0
 }
 
+func (x *TaskStatus) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 // Attempt is a copy of a task that is no longer the current one: one that is
 // stopping (and still holds its place), that may still run on an unreachable
 // machine, or that is dead and still remembered.
@@ -1866,7 +1884,9 @@ type Attempt struct {
 	// What it holds until it has stopped.
 	Resources *Resources `protobuf:"bytes,16,opt,name=resources,proto3" json:"resources,omitempty"`
 	// Granted port numbers, in the order of the spec's names.
-	Ports         []uint32 `protobuf:"varint,17,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	Ports []uint32 `protobuf:"varint,17,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// Devices that it holds until it has stopped, by name.
+	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2016,6 +2036,13 @@ func (x *Attempt) GetResources() *Resources {
 func (x *Attempt) GetPorts() []uint32 {
 	if x != nil {
 		return x.Ports
+	}
+	return nil
+}
+
+func (x *Attempt) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
 	}
 	return nil
 }
@@ -2188,7 +2215,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	".borg.MetaR\x04meta\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\"\n" +
 	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\x12(\n" +
-	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\x83\x04\n" +
+	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xb0\x04\n" +
 	"\n" +
 	"TaskStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
@@ -2207,7 +2234,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x0fchanged_wall_ns\x18\f \x01(\x03R\rchangedWallNs\x123\n" +
 	"\vreservation\x18\r \x01(\v2\x11.borg.ReservationR\vreservation\x12)\n" +
 	"\battempts\x18\x0e \x03(\v2\r.borg.AttemptR\battempts\x12&\n" +
-	"\x0fstarted_wall_ns\x18\x0f \x01(\x03R\rstartedWallNs\"\xf0\x03\n" +
+	"\x0fstarted_wall_ns\x18\x0f \x01(\x03R\rstartedWallNs\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"\x9d\x04\n" +
 	"\aAttempt\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x17\n" +
@@ -2228,7 +2256,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\bgrace_ns\x18\x0e \x01(\x03R\agraceNs\x12\"\n" +
 	"\rended_wall_ns\x18\x0f \x01(\x03R\vendedWallNs\x12-\n" +
 	"\tresources\x18\x10 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x14\n" +
-	"\x05ports\x18\x11 \x03(\rR\x05ports\"\\\n" +
+	"\x05ports\x18\x11 \x03(\rR\x05ports\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"\\\n" +
 	"\vReservation\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x1e\n" +
 	"\vset_cell_ns\x18\x02 \x01(\x03R\tsetCellNs*u\n" +
@@ -2271,7 +2300,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14ATTEMPT_STATE_FAILED\x10\b\x12\x19\n" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
-	"*\xd0\x01\n" +
+	"*\xfb\x01\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -2280,7 +2309,9 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x10STOP_CAUSE_DRAIN\x10\x04\x12\x18\n" +
 	"\x14STOP_CAUSE_DUPLICATE\x10\x05\x12\x15\n" +
 	"\x11STOP_CAUSE_RESIZE\x10\x06\x12\x19\n" +
-	"\x15STOP_CAUSE_OVERCOMMIT\x10\aB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x15STOP_CAUSE_OVERCOMMIT\x10\a\x12\x14\n" +
+	"\x10STOP_CAUSE_TAINT\x10\b\x12\x13\n" +
+	"\x0fSTOP_CAUSE_MOVE\x10\x14B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once
@@ -2327,6 +2358,7 @@ var file_borgpb_job_proto_goTypes = []any{
 	(*Toleration)(nil),   // 27: borg.Toleration
 	(State)(0),           // 28: borg.State
 	(*Exit)(nil),         // 29: borg.Exit
+	(*DeviceGrant)(nil),  // 30: borg.DeviceGrant
 }
 var file_borgpb_job_proto_depIdxs = []int32{
 	24, // 0: borg.Job.meta:type_name -> borg.Meta
@@ -2361,16 +2393,18 @@ var file_borgpb_job_proto_depIdxs = []int32{
 	29, // 29: borg.TaskStatus.last_exit:type_name -> borg.Exit
 	21, // 30: borg.TaskStatus.reservation:type_name -> borg.Reservation
 	20, // 31: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	6,  // 32: borg.Attempt.state:type_name -> borg.AttemptState
-	7,  // 33: borg.Attempt.cause:type_name -> borg.StopCause
-	29, // 34: borg.Attempt.exit:type_name -> borg.Exit
-	25, // 35: borg.Attempt.resources:type_name -> borg.Resources
-	25, // 36: borg.Reservation.resources:type_name -> borg.Resources
-	37, // [37:37] is the sub-list for method output_type
-	37, // [37:37] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	30, // 32: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	6,  // 33: borg.Attempt.state:type_name -> borg.AttemptState
+	7,  // 34: borg.Attempt.cause:type_name -> borg.StopCause
+	29, // 35: borg.Attempt.exit:type_name -> borg.Exit
+	25, // 36: borg.Attempt.resources:type_name -> borg.Resources
+	30, // 37: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	25, // 38: borg.Reservation.resources:type_name -> borg.Resources
+	39, // [39:39] is the sub-list for method output_type
+	39, // [39:39] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }

@@ -152,7 +152,8 @@ type MachineSpec struct {
 	PortFirst uint32 `protobuf:"varint,4,opt,name=port_first,json=portFirst,proto3" json:"port_first,omitempty"`
 	// The last of them, inclusive, at most 65,535.
 	PortLast uint32 `protobuf:"varint,5,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
-	// At most 32. Set when the machine is added; not changed afterwards.
+	// At most 32, each with a key of its own since format 3. Given when the
+	// machine is added, and changed by SetMachine.
 	Taints        []*Taint `protobuf:"bytes,6,rep,name=taints,proto3" json:"taints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -237,8 +238,12 @@ type Taint struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// At most 255 bytes; may be empty.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// Tasks already there are to leave too. Kept; nothing acts on it yet.
-	Evict         bool `protobuf:"varint,3,opt,name=evict,proto3" json:"evict,omitempty"`
+	// Tasks and allocs that are there leave too, unless they tolerate it. Kept
+	// without effect before format 3.
+	Evict bool `protobuf:"varint,3,opt,name=evict,proto3" json:"evict,omitempty"`
+	// Keeps nobody away, but other machines are preferred. Not with evict. Since
+	// format 3.
+	PreferNot     bool `protobuf:"varint,40,opt,name=prefer_not,json=preferNot,proto3" json:"prefer_not,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -290,6 +295,13 @@ func (x *Taint) GetValue() string {
 func (x *Taint) GetEvict() bool {
 	if x != nil {
 		return x.Evict
+	}
+	return false
+}
+
+func (x *Taint) GetPreferNot() bool {
+	if x != nil {
+		return x.PreferNot
 	}
 	return false
 }
@@ -568,11 +580,13 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x06taints\x18\x06 \x03(\v2\v.borg.TaintR\x06taints\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"E\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
-	"\x05evict\x18\x03 \x01(\bR\x05evict\"\xd0\x02\n" +
+	"\x05evict\x18\x03 \x01(\bR\x05evict\x12\x1d\n" +
+	"\n" +
+	"prefer_not\x18( \x01(\bR\tpreferNot\"\xd0\x02\n" +
 	"\rMachineStatus\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.borg.MachineStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +

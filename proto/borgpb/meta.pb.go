@@ -387,9 +387,13 @@ type Resources struct {
 	// Count of TCP ports, at most 65,536. In a task's request it follows from
 	// the named ports, on a machine from its port range.
 	Ports int64 `protobuf:"varint,5,opt,name=ports,proto3" json:"ports,omitempty"`
-	// Counts of named devices, such as "gpu". At most 16 kinds, 1,048,576 of
-	// each.
-	Devices       map[string]int64 `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Counts of named devices, such as "gpu", each whole. At most 16 kinds,
+	// 1,048,576 of each.
+	Devices map[string]int64 `protobuf:"bytes,6,rep,name=devices,proto3" json:"devices,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// Shares of one device of each name, in thousandths of it: 1 to 999. The
+	// share lies on a single device, which others may share. No name that is in
+	// devices; a machine has whole ones only. Since format 3.
+	DeviceMilli   map[string]int64 `protobuf:"bytes,40,rep,name=device_milli,json=deviceMilli,proto3" json:"device_milli,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -466,6 +470,69 @@ func (x *Resources) GetDevices() map[string]int64 {
 	return nil
 }
 
+func (x *Resources) GetDeviceMilli() map[string]int64 {
+	if x != nil {
+		return x.DeviceMilli
+	}
+	return nil
+}
+
+// DeviceGrant names the devices of one name that somebody has.
+type DeviceGrant struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Resources. Since format 3.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Which of the machine's, from 0, ascending: as many as whole ones are
+	// asked for, or the one that a share lies on. Since format 3.
+	Numbers       []uint32 `protobuf:"varint,2,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeviceGrant) Reset() {
+	*x = DeviceGrant{}
+	mi := &file_borgpb_meta_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeviceGrant) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeviceGrant) ProtoMessage() {}
+
+func (x *DeviceGrant) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_meta_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeviceGrant.ProtoReflect.Descriptor instead.
+func (*DeviceGrant) Descriptor() ([]byte, []int) {
+	return file_borgpb_meta_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *DeviceGrant) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeviceGrant) GetNumbers() []uint32 {
+	if x != nil {
+		return x.Numbers
+	}
+	return nil
+}
+
 // Constraint on a machine attribute. NOT_EQUAL matches a machine that lacks
 // the attribute.
 type Constraint struct {
@@ -485,7 +552,7 @@ type Constraint struct {
 
 func (x *Constraint) Reset() {
 	*x = Constraint{}
-	mi := &file_borgpb_meta_proto_msgTypes[3]
+	mi := &file_borgpb_meta_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -497,7 +564,7 @@ func (x *Constraint) String() string {
 func (*Constraint) ProtoMessage() {}
 
 func (x *Constraint) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_meta_proto_msgTypes[3]
+	mi := &file_borgpb_meta_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -510,7 +577,7 @@ func (x *Constraint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Constraint.ProtoReflect.Descriptor instead.
 func (*Constraint) Descriptor() ([]byte, []int) {
-	return file_borgpb_meta_proto_rawDescGZIP(), []int{3}
+	return file_borgpb_meta_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Constraint) GetKey() string {
@@ -548,8 +615,9 @@ type Toleration struct {
 	Key string `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
 	// Value of the taint, at most 255 bytes; empty: any.
 	Value string `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
-	// How long the task may stay after an evicting taint appears. Nanoseconds
-	// of cell time; zero: leave at once. Kept; nothing acts on it yet.
+	// Of an evicting taint: how long who is there may stay once it has appeared;
+	// nobody is placed there meanwhile. Nanoseconds of cell time; zero: for good,
+	// and it may be placed there. Kept without effect before format 3.
 	ForgivenessNs int64 `protobuf:"varint,3,opt,name=forgiveness_ns,json=forgivenessNs,proto3" json:"forgiveness_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -557,7 +625,7 @@ type Toleration struct {
 
 func (x *Toleration) Reset() {
 	*x = Toleration{}
-	mi := &file_borgpb_meta_proto_msgTypes[4]
+	mi := &file_borgpb_meta_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -569,7 +637,7 @@ func (x *Toleration) String() string {
 func (*Toleration) ProtoMessage() {}
 
 func (x *Toleration) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_meta_proto_msgTypes[4]
+	mi := &file_borgpb_meta_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -582,7 +650,7 @@ func (x *Toleration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Toleration.ProtoReflect.Descriptor instead.
 func (*Toleration) Descriptor() ([]byte, []int) {
-	return file_borgpb_meta_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_meta_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Toleration) GetKey() string {
@@ -628,7 +696,7 @@ type Exit struct {
 
 func (x *Exit) Reset() {
 	*x = Exit{}
-	mi := &file_borgpb_meta_proto_msgTypes[5]
+	mi := &file_borgpb_meta_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -640,7 +708,7 @@ func (x *Exit) String() string {
 func (*Exit) ProtoMessage() {}
 
 func (x *Exit) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_meta_proto_msgTypes[5]
+	mi := &file_borgpb_meta_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -653,7 +721,7 @@ func (x *Exit) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exit.ProtoReflect.Descriptor instead.
 func (*Exit) Descriptor() ([]byte, []int) {
-	return file_borgpb_meta_proto_rawDescGZIP(), []int{5}
+	return file_borgpb_meta_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Exit) GetCode() int32 {
@@ -719,7 +787,7 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\tPrincipal\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
 	"\x04role\x18\x02 \x01(\x0e2\n" +
-	".borg.RoleR\x04role\"\x97\x02\n" +
+	".borg.RoleR\x04role\"\x9c\x03\n" +
 	"\tResources\x12\x1b\n" +
 	"\tcpu_milli\x18\x01 \x01(\x03R\bcpuMilli\x12\x1b\n" +
 	"\tmem_bytes\x18\x02 \x01(\x03R\bmemBytes\x12\x1d\n" +
@@ -727,10 +795,17 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"disk_bytes\x18\x03 \x01(\x03R\tdiskBytes\x12'\n" +
 	"\x10disk_bytes_per_s\x18\x04 \x01(\x03R\rdiskBytesPerS\x12\x14\n" +
 	"\x05ports\x18\x05 \x01(\x03R\x05ports\x126\n" +
-	"\adevices\x18\x06 \x03(\v2\x1c.borg.Resources.DevicesEntryR\adevices\x1a:\n" +
+	"\adevices\x18\x06 \x03(\v2\x1c.borg.Resources.DevicesEntryR\adevices\x12C\n" +
+	"\fdevice_milli\x18( \x03(\v2 .borg.Resources.DeviceMilliEntryR\vdeviceMilli\x1a:\n" +
 	"\fDevicesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\"t\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\x1a>\n" +
+	"\x10DeviceMilliEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x03R\x05value:\x028\x01\";\n" +
+	"\vDeviceGrant\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\anumbers\x18\x02 \x03(\rR\anumbers\"t\n" +
 	"\n" +
 	"Constraint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12*\n" +
@@ -786,32 +861,35 @@ func file_borgpb_meta_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_meta_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_borgpb_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_borgpb_meta_proto_goTypes = []any{
-	(Role)(0),          // 0: borg.Role
-	(State)(0),         // 1: borg.State
-	(Relation)(0),      // 2: borg.Relation
-	(*Meta)(nil),       // 3: borg.Meta
-	(*Principal)(nil),  // 4: borg.Principal
-	(*Resources)(nil),  // 5: borg.Resources
-	(*Constraint)(nil), // 6: borg.Constraint
-	(*Toleration)(nil), // 7: borg.Toleration
-	(*Exit)(nil),       // 8: borg.Exit
-	nil,                // 9: borg.Meta.LabelsEntry
-	nil,                // 10: borg.Meta.AnnotationsEntry
-	nil,                // 11: borg.Resources.DevicesEntry
+	(Role)(0),           // 0: borg.Role
+	(State)(0),          // 1: borg.State
+	(Relation)(0),       // 2: borg.Relation
+	(*Meta)(nil),        // 3: borg.Meta
+	(*Principal)(nil),   // 4: borg.Principal
+	(*Resources)(nil),   // 5: borg.Resources
+	(*DeviceGrant)(nil), // 6: borg.DeviceGrant
+	(*Constraint)(nil),  // 7: borg.Constraint
+	(*Toleration)(nil),  // 8: borg.Toleration
+	(*Exit)(nil),        // 9: borg.Exit
+	nil,                 // 10: borg.Meta.LabelsEntry
+	nil,                 // 11: borg.Meta.AnnotationsEntry
+	nil,                 // 12: borg.Resources.DevicesEntry
+	nil,                 // 13: borg.Resources.DeviceMilliEntry
 }
 var file_borgpb_meta_proto_depIdxs = []int32{
-	9,  // 0: borg.Meta.labels:type_name -> borg.Meta.LabelsEntry
-	10, // 1: borg.Meta.annotations:type_name -> borg.Meta.AnnotationsEntry
+	10, // 0: borg.Meta.labels:type_name -> borg.Meta.LabelsEntry
+	11, // 1: borg.Meta.annotations:type_name -> borg.Meta.AnnotationsEntry
 	0,  // 2: borg.Principal.role:type_name -> borg.Role
-	11, // 3: borg.Resources.devices:type_name -> borg.Resources.DevicesEntry
-	2,  // 4: borg.Constraint.relation:type_name -> borg.Relation
-	5,  // [5:5] is the sub-list for method output_type
-	5,  // [5:5] is the sub-list for method input_type
-	5,  // [5:5] is the sub-list for extension type_name
-	5,  // [5:5] is the sub-list for extension extendee
-	0,  // [0:5] is the sub-list for field type_name
+	12, // 3: borg.Resources.devices:type_name -> borg.Resources.DevicesEntry
+	13, // 4: borg.Resources.device_milli:type_name -> borg.Resources.DeviceMilliEntry
+	2,  // 5: borg.Constraint.relation:type_name -> borg.Relation
+	6,  // [6:6] is the sub-list for method output_type
+	6,  // [6:6] is the sub-list for method input_type
+	6,  // [6:6] is the sub-list for extension type_name
+	6,  // [6:6] is the sub-list for extension extendee
+	0,  // [0:6] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_meta_proto_init() }
@@ -825,7 +903,7 @@ func file_borgpb_meta_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_meta_proto_rawDesc), len(file_borgpb_meta_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

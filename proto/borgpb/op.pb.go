@@ -488,6 +488,7 @@ type Op struct {
 	//	*Op_Revoke
 	//	*Op_AddToken
 	//	*Op_UseToken
+	//	*Op_MoveTasks
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -761,6 +762,15 @@ func (x *Op) GetUseToken() *UseToken {
 	return nil
 }
 
+func (x *Op) GetMoveTasks() *MoveTasks {
+	if x != nil {
+		if x, ok := x.Op.(*Op_MoveTasks); ok {
+			return x.MoveTasks
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -870,6 +880,11 @@ type Op_UseToken struct {
 	UseToken *UseToken `protobuf:"bytes,63,opt,name=use_token,json=useToken,proto3,oneof"`
 }
 
+type Op_MoveTasks struct {
+	// A scheduler found better places for what runs. Since format 3.
+	MoveTasks *MoveTasks `protobuf:"bytes,120,opt,name=move_tasks,json=moveTasks,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -911,6 +926,8 @@ func (*Op_Revoke) isOp_Op() {}
 func (*Op_AddToken) isOp_Op() {}
 
 func (*Op_UseToken) isOp_Op() {}
+
+func (*Op_MoveTasks) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -1059,7 +1076,12 @@ type SetMachine struct {
 	// First of the ports that may be granted; both zero: as they are.
 	PortFirst uint32 `protobuf:"varint,7,opt,name=port_first,json=portFirst,proto3" json:"port_first,omitempty"`
 	// The last of them, inclusive, at most 65,535.
-	PortLast      uint32 `protobuf:"varint,8,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	PortLast uint32 `protobuf:"varint,8,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
+	// Added to the taints, or put in the place of those with these keys. Since
+	// format 3.
+	SetTaints []*Taint `protobuf:"bytes,40,rep,name=set_taints,json=setTaints,proto3" json:"set_taints,omitempty"`
+	// Keys of taints to take away, before others are set. Since format 3.
+	RemoveTaints  []string `protobuf:"bytes,41,rep,name=remove_taints,json=removeTaints,proto3" json:"remove_taints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1148,6 +1170,20 @@ func (x *SetMachine) GetPortLast() uint32 {
 		return x.PortLast
 	}
 	return 0
+}
+
+func (x *SetMachine) GetSetTaints() []*Taint {
+	if x != nil {
+		return x.SetTaints
+	}
+	return nil
+}
+
+func (x *SetMachine) GetRemoveTaints() []string {
+	if x != nil {
+		return x.RemoveTaints
+	}
+	return nil
 }
 
 // MachineUp says that a machine answers again. Its copies are taken back or
@@ -1885,7 +1921,10 @@ type Assignment struct {
 	// on; at most 256. What they wait for themselves need not be named.
 	Victims []*Victim `protobuf:"bytes,7,rep,name=victims,proto3" json:"victims,omitempty"`
 	// Spec version that the scheduler saw; zero: not compared.
-	Version       uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
+	Version uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
+	// Devices, one entry per name that is asked for, by name. In an alloc they
+	// are among those that the alloc has. Since format 3.
+	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1976,6 +2015,13 @@ func (x *Assignment) GetVersion() uint64 {
 	return 0
 }
 
+func (x *Assignment) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
 // Victim is a copy of a task, or an alloc, that gives way.
 type Victim struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2040,6 +2086,95 @@ func (x *Victim) GetAttempt() uint64 {
 	return 0
 }
 
+// MoveTasks moves tasks that run to other machines, most times to make room for
+// one that waits. It holds as a whole at the present state, and all of it is
+// done, or nothing is: nobody is moved who has no place to go to. The copies that
+// are left are told to stop at once and hold their room until they have. Since
+// format 3.
+type MoveTasks struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// New places of running tasks, 1 to 64. last_attempt names the copy that runs;
+	// victims are copies that this op moves away from that machine, whose room the
+	// new copy waits for.
+	Moves []*Assignment `protobuf:"bytes,1,rep,name=moves,proto3" json:"moves,omitempty"`
+	// Who is placed in the room that this makes, with victims as above; absent:
+	// nobody waits for it.
+	Placement *Assignment `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
+	// As in Assign.
+	CopyIndex uint64 `protobuf:"varint,3,opt,name=copy_index,json=copyIndex,proto3" json:"copy_index,omitempty"`
+	// As in Assign.
+	ConfigHash uint64 `protobuf:"varint,4,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`
+	// As in Assign.
+	Build         string `protobuf:"bytes,5,opt,name=build,proto3" json:"build,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTasks) Reset() {
+	*x = MoveTasks{}
+	mi := &file_borgpb_op_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTasks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTasks) ProtoMessage() {}
+
+func (x *MoveTasks) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTasks.ProtoReflect.Descriptor instead.
+func (*MoveTasks) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *MoveTasks) GetMoves() []*Assignment {
+	if x != nil {
+		return x.Moves
+	}
+	return nil
+}
+
+func (x *MoveTasks) GetPlacement() *Assignment {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+func (x *MoveTasks) GetCopyIndex() uint64 {
+	if x != nil {
+		return x.CopyIndex
+	}
+	return 0
+}
+
+func (x *MoveTasks) GetConfigHash() uint64 {
+	if x != nil {
+		return x.ConfigHash
+	}
+	return 0
+}
+
+func (x *MoveTasks) GetBuild() string {
+	if x != nil {
+		return x.Build
+	}
+	return ""
+}
+
 // Reports is a batch of what borglets said, differences only.
 type Reports struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2052,7 +2187,7 @@ type Reports struct {
 
 func (x *Reports) Reset() {
 	*x = Reports{}
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2199,7 @@ func (x *Reports) String() string {
 func (*Reports) ProtoMessage() {}
 
 func (x *Reports) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2212,7 @@ func (x *Reports) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reports.ProtoReflect.Descriptor instead.
 func (*Reports) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Reports) GetMachines() []*MachineReport {
@@ -2100,7 +2235,7 @@ type MachineReport struct {
 
 func (x *MachineReport) Reset() {
 	*x = MachineReport{}
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2112,7 +2247,7 @@ func (x *MachineReport) String() string {
 func (*MachineReport) ProtoMessage() {}
 
 func (x *MachineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2125,7 +2260,7 @@ func (x *MachineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineReport.ProtoReflect.Descriptor instead.
 func (*MachineReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MachineReport) GetMachine() string {
@@ -2154,7 +2289,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2166,7 +2301,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2179,7 +2314,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -2200,7 +2335,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2212,7 +2347,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2225,7 +2360,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -2248,7 +2383,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2260,7 +2395,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2273,7 +2408,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *Grant) GetUser() string {
@@ -2308,7 +2443,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2320,7 +2455,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2333,7 +2468,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Revoke) GetUser() string {
@@ -2373,7 +2508,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2385,7 +2520,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2398,7 +2533,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -2436,7 +2571,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2448,7 +2583,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2461,7 +2596,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -2492,7 +2627,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2504,7 +2639,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2517,7 +2652,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -2552,7 +2687,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2564,7 +2699,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2577,7 +2712,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -2632,7 +2767,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2644,7 +2779,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2657,7 +2792,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -2748,7 +2883,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2760,7 +2895,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2773,7 +2908,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -2891,7 +3026,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xe6\t\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x98\n" +
+	"\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -2928,7 +3064,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05grant\x18< \x01(\v2\v.borg.GrantH\x00R\x05grant\x12&\n" +
 	"\x06revoke\x18= \x01(\v2\f.borg.RevokeH\x00R\x06revoke\x12-\n" +
 	"\tadd_token\x18> \x01(\v2\x0e.borg.AddTokenH\x00R\baddToken\x12-\n" +
-	"\tuse_token\x18? \x01(\v2\x0e.borg.UseTokenH\x00R\buseTokenB\x04\n" +
+	"\tuse_token\x18? \x01(\v2\x0e.borg.UseTokenH\x00R\buseToken\x120\n" +
+	"\n" +
+	"move_tasks\x18x \x01(\v2\x0f.borg.MoveTasksH\x00R\tmoveTasksB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -2944,7 +3082,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
 	"\rRemoveMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\xff\x02\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\xd0\x03\n" +
 	"\n" +
 	"SetMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -2955,7 +3093,10 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\bcapacity\x18\x06 \x01(\v2\x0f.borg.ResourcesR\bcapacity\x12\x1d\n" +
 	"\n" +
 	"port_first\x18\a \x01(\rR\tportFirst\x12\x1b\n" +
-	"\tport_last\x18\b \x01(\rR\bportLast\x1a@\n" +
+	"\tport_last\x18\b \x01(\rR\bportLast\x12*\n" +
+	"\n" +
+	"set_taints\x18( \x03(\v2\v.borg.TaintR\tsetTaints\x12#\n" +
+	"\rremove_taints\x18) \x03(\tR\fremoveTaints\x1a@\n" +
 	"\x12SetAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x1f\n" +
@@ -3025,7 +3166,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x1f\n" +
 	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
 	"configHash\x12\x14\n" +
-	"\x05build\x18\x05 \x01(\tR\x05build\"\xdf\x01\n" +
+	"\x05build\x18\x05 \x01(\tR\x05build\"\x8c\x02\n" +
 	"\n" +
 	"Assignment\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x14\n" +
@@ -3035,11 +3176,20 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05alloc\x18\x05 \x01(\tR\x05alloc\x12\x14\n" +
 	"\x05ports\x18\x06 \x03(\rR\x05ports\x12&\n" +
 	"\avictims\x18\a \x03(\v2\f.borg.VictimR\avictims\x12\x18\n" +
-	"\aversion\x18\b \x01(\x04R\aversion\"Q\n" +
+	"\aversion\x18\b \x01(\x04R\aversion\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"Q\n" +
 	"\x06Victim\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\":\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xb9\x01\n" +
+	"\tMoveTasks\x12&\n" +
+	"\x05moves\x18\x01 \x03(\v2\x10.borg.AssignmentR\x05moves\x12.\n" +
+	"\tplacement\x18\x02 \x01(\v2\x10.borg.AssignmentR\tplacement\x12\x1d\n" +
+	"\n" +
+	"copy_index\x18\x03 \x01(\x04R\tcopyIndex\x12\x1f\n" +
+	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
+	"configHash\x12\x14\n" +
+	"\x05build\x18\x05 \x01(\tR\x05build\":\n" +
 	"\aReports\x12/\n" +
 	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"Q\n" +
 	"\rMachineReport\x12\x18\n" +
@@ -3178,7 +3328,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),       // 0: borg.RefusalKind
 	(EventKind)(0),         // 1: borg.EventKind
@@ -3200,37 +3350,40 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*Assign)(nil),         // 17: borg.Assign
 	(*Assignment)(nil),     // 18: borg.Assignment
 	(*Victim)(nil),         // 19: borg.Victim
-	(*Reports)(nil),        // 20: borg.Reports
-	(*MachineReport)(nil),  // 21: borg.MachineReport
-	(*SetTime)(nil),        // 22: borg.SetTime
-	(*RaiseFormat)(nil),    // 23: borg.RaiseFormat
-	(*Grant)(nil),          // 24: borg.Grant
-	(*Revoke)(nil),         // 25: borg.Revoke
-	(*AddToken)(nil),       // 26: borg.AddToken
-	(*UseToken)(nil),       // 27: borg.UseToken
-	(*LogDigest)(nil),      // 28: borg.LogDigest
-	(*Refusal)(nil),        // 29: borg.Refusal
-	(*Result)(nil),         // 30: borg.Result
-	(*Event)(nil),          // 31: borg.Event
-	nil,                    // 32: borg.AddMachine.LabelsEntry
-	nil,                    // 33: borg.AddMachine.AnnotationsEntry
-	nil,                    // 34: borg.SetMachine.SetAttributesEntry
-	nil,                    // 35: borg.SubmitJob.LabelsEntry
-	nil,                    // 36: borg.SubmitJob.AnnotationsEntry
-	nil,                    // 37: borg.UpdateJob.LabelsEntry
-	nil,                    // 38: borg.UpdateJob.AnnotationsEntry
-	nil,                    // 39: borg.SubmitAllocSet.LabelsEntry
-	nil,                    // 40: borg.SubmitAllocSet.AnnotationsEntry
-	(*Principal)(nil),      // 41: borg.Principal
-	(*MachineSpec)(nil),    // 42: borg.MachineSpec
-	(*Resources)(nil),      // 43: borg.Resources
-	(*TaskReport)(nil),     // 44: borg.TaskReport
-	(State)(0),             // 45: borg.State
-	(StopCause)(0),         // 46: borg.StopCause
-	(*Exit)(nil),           // 47: borg.Exit
+	(*MoveTasks)(nil),      // 20: borg.MoveTasks
+	(*Reports)(nil),        // 21: borg.Reports
+	(*MachineReport)(nil),  // 22: borg.MachineReport
+	(*SetTime)(nil),        // 23: borg.SetTime
+	(*RaiseFormat)(nil),    // 24: borg.RaiseFormat
+	(*Grant)(nil),          // 25: borg.Grant
+	(*Revoke)(nil),         // 26: borg.Revoke
+	(*AddToken)(nil),       // 27: borg.AddToken
+	(*UseToken)(nil),       // 28: borg.UseToken
+	(*LogDigest)(nil),      // 29: borg.LogDigest
+	(*Refusal)(nil),        // 30: borg.Refusal
+	(*Result)(nil),         // 31: borg.Result
+	(*Event)(nil),          // 32: borg.Event
+	nil,                    // 33: borg.AddMachine.LabelsEntry
+	nil,                    // 34: borg.AddMachine.AnnotationsEntry
+	nil,                    // 35: borg.SetMachine.SetAttributesEntry
+	nil,                    // 36: borg.SubmitJob.LabelsEntry
+	nil,                    // 37: borg.SubmitJob.AnnotationsEntry
+	nil,                    // 38: borg.UpdateJob.LabelsEntry
+	nil,                    // 39: borg.UpdateJob.AnnotationsEntry
+	nil,                    // 40: borg.SubmitAllocSet.LabelsEntry
+	nil,                    // 41: borg.SubmitAllocSet.AnnotationsEntry
+	(*Principal)(nil),      // 42: borg.Principal
+	(*MachineSpec)(nil),    // 43: borg.MachineSpec
+	(*Resources)(nil),      // 44: borg.Resources
+	(*Taint)(nil),          // 45: borg.Taint
+	(*DeviceGrant)(nil),    // 46: borg.DeviceGrant
+	(*TaskReport)(nil),     // 47: borg.TaskReport
+	(State)(0),             // 48: borg.State
+	(StopCause)(0),         // 49: borg.StopCause
+	(*Exit)(nil),           // 50: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	41, // 0: borg.Op.principal:type_name -> borg.Principal
+	42, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -3244,43 +3397,48 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	15, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
 	16, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
 	17, // 13: borg.Op.assign:type_name -> borg.Assign
-	20, // 14: borg.Op.reports:type_name -> borg.Reports
-	22, // 15: borg.Op.time:type_name -> borg.SetTime
-	23, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	28, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	24, // 18: borg.Op.grant:type_name -> borg.Grant
-	25, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	26, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	27, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	32, // 22: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	33, // 23: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	42, // 24: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	34, // 25: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	43, // 26: borg.SetMachine.capacity:type_name -> borg.Resources
-	35, // 27: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	36, // 28: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	37, // 29: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	38, // 30: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	39, // 31: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	40, // 32: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 33: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 34: borg.Assignment.victims:type_name -> borg.Victim
-	21, // 35: borg.Reports.machines:type_name -> borg.MachineReport
-	44, // 36: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	0,  // 37: borg.Refusal.kind:type_name -> borg.RefusalKind
-	29, // 38: borg.Result.refusal:type_name -> borg.Refusal
-	29, // 39: borg.Result.items:type_name -> borg.Refusal
-	1,  // 40: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 41: borg.Event.object_kind:type_name -> borg.ObjectKind
-	45, // 42: borg.Event.from:type_name -> borg.State
-	45, // 43: borg.Event.to:type_name -> borg.State
-	46, // 44: borg.Event.cause:type_name -> borg.StopCause
-	47, // 45: borg.Event.exit:type_name -> borg.Exit
-	46, // [46:46] is the sub-list for method output_type
-	46, // [46:46] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	21, // 14: borg.Op.reports:type_name -> borg.Reports
+	23, // 15: borg.Op.time:type_name -> borg.SetTime
+	24, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	29, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	25, // 18: borg.Op.grant:type_name -> borg.Grant
+	26, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	27, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	28, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	20, // 22: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	33, // 23: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	34, // 24: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	43, // 25: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	35, // 26: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	44, // 27: borg.SetMachine.capacity:type_name -> borg.Resources
+	45, // 28: borg.SetMachine.set_taints:type_name -> borg.Taint
+	36, // 29: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	37, // 30: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	38, // 31: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	39, // 32: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	40, // 33: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	41, // 34: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 35: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 36: borg.Assignment.victims:type_name -> borg.Victim
+	46, // 37: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	18, // 38: borg.MoveTasks.moves:type_name -> borg.Assignment
+	18, // 39: borg.MoveTasks.placement:type_name -> borg.Assignment
+	22, // 40: borg.Reports.machines:type_name -> borg.MachineReport
+	47, // 41: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	0,  // 42: borg.Refusal.kind:type_name -> borg.RefusalKind
+	30, // 43: borg.Result.refusal:type_name -> borg.Refusal
+	30, // 44: borg.Result.items:type_name -> borg.Refusal
+	1,  // 45: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 46: borg.Event.object_kind:type_name -> borg.ObjectKind
+	48, // 47: borg.Event.from:type_name -> borg.State
+	48, // 48: borg.Event.to:type_name -> borg.State
+	49, // 49: borg.Event.cause:type_name -> borg.StopCause
+	50, // 50: borg.Event.exit:type_name -> borg.Exit
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -3313,6 +3471,7 @@ func file_borgpb_op_proto_init() {
 		(*Op_Revoke)(nil),
 		(*Op_AddToken)(nil),
 		(*Op_UseToken)(nil),
+		(*Op_MoveTasks)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -3320,7 +3479,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   38,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

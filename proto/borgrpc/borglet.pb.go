@@ -401,7 +401,9 @@ type Desired struct {
 	// Name of the cell, for the task's environment.
 	Cell string `protobuf:"bytes,11,opt,name=cell,proto3" json:"cell,omitempty"`
 	// Copies that must be gone before this one starts (victims of preemption).
-	After         []*CopyID `protobuf:"bytes,12,rep,name=after,proto3" json:"after,omitempty"`
+	After []*CopyID `protobuf:"bytes,12,rep,name=after,proto3" json:"after,omitempty"`
+	// Devices that it has, by name, for the task's environment.
+	Devices       []*borgpb.DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -516,6 +518,13 @@ func (x *Desired) GetCell() string {
 func (x *Desired) GetAfter() []*CopyID {
 	if x != nil {
 		return x.After
+	}
+	return nil
+}
+
+func (x *Desired) GetDevices() []*borgpb.DeviceGrant {
+	if x != nil {
+		return x.Devices
 	}
 	return nil
 }
@@ -960,7 +969,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xf2\x02\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\x9f\x03\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -974,7 +983,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x04spec\x18\n" +
 	" \x01(\v2\x0e.borg.TaskSpecR\x04spec\x12\x12\n" +
 	"\x04cell\x18\v \x01(\tR\x04cell\x12%\n" +
-	"\x05after\x18\f \x03(\v2\x0f.borgrpc.CopyIDR\x05after\"\x83\x01\n" +
+	"\x05after\x18\f \x03(\v2\x0f.borgrpc.CopyIDR\x05after\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"\x83\x01\n" +
 	"\x04Stop\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12%\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x0f.borg.StopCauseR\x05cause\x12\x14\n" +
@@ -1041,9 +1051,10 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(borgpb.JobKind)(0),        // 12: borg.JobKind
 	(*borgpb.Resources)(nil),   // 13: borg.Resources
 	(*borgpb.TaskSpec)(nil),    // 14: borg.TaskSpec
-	(borgpb.StopCause)(0),      // 15: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 16: borg.TaskReport
-	(LogStream)(0),             // 17: borgrpc.LogStream
+	(*borgpb.DeviceGrant)(nil), // 15: borg.DeviceGrant
+	(borgpb.StopCause)(0),      // 16: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 17: borg.TaskReport
+	(LogStream)(0),             // 18: borgrpc.LogStream
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
 	11, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
@@ -1056,27 +1067,28 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	13, // 7: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
 	14, // 8: borgrpc.Desired.spec:type_name -> borg.TaskSpec
 	4,  // 9: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	4,  // 10: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	15, // 11: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 12: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	16, // 13: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	8,  // 14: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	11, // 15: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	4,  // 16: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	4,  // 17: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	17, // 18: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	17, // 19: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	0,  // 20: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 21: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	9,  // 22: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	1,  // 23: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	7,  // 24: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	10, // 25: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	23, // [23:26] is the sub-list for method output_type
-	20, // [20:23] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	15, // 10: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	4,  // 11: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	16, // 12: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 13: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	17, // 14: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	8,  // 15: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	11, // 16: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	4,  // 17: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	4,  // 18: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	18, // 19: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	18, // 20: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	0,  // 21: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 22: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	9,  // 23: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	1,  // 24: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	7,  // 25: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	10, // 26: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	24, // [24:27] is the sub-list for method output_type
+	21, // [21:24] is the sub-list for method input_type
+	21, // [21:21] is the sub-list for extension type_name
+	21, // [21:21] is the sub-list for extension extendee
+	0,  // [0:21] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }

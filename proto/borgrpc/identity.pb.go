@@ -286,7 +286,11 @@ type InviteRequest struct {
 	// "user/<name>" or "borglet/<machine>".
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Key of the token, Ed25519, 32 bytes. Its private part stays with the caller.
-	PublicKey     []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// As in borg.Op.
+	Command string `protobuf:"bytes,3,opt,name=command,proto3" json:"command,omitempty"`
+	// As in borg.Op.
+	Reason        string `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,6 +337,20 @@ func (x *InviteRequest) GetPublicKey() []byte {
 		return x.PublicKey
 	}
 	return nil
+}
+
+func (x *InviteRequest) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *InviteRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // InviteResponse is what a token is made of.
@@ -814,6 +832,116 @@ func (x *UserStatus) GetRevokedWallNs() int64 {
 	return 0
 }
 
+// CanIRequest names what the caller would like to do.
+type CanIRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// A verb of borgcfg: "down", "machine", "grant".
+	Verb string `protobuf:"bytes,1,opt,name=verb,proto3" json:"verb,omitempty"`
+	// "alice/web" of what belongs to somebody; otherwise not looked at.
+	Object        string `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CanIRequest) Reset() {
+	*x = CanIRequest{}
+	mi := &file_borgrpc_identity_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CanIRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CanIRequest) ProtoMessage() {}
+
+func (x *CanIRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_identity_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CanIRequest.ProtoReflect.Descriptor instead.
+func (*CanIRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *CanIRequest) GetVerb() string {
+	if x != nil {
+		return x.Verb
+	}
+	return ""
+}
+
+func (x *CanIRequest) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+// CanIResponse is what the master that is asked would say.
+type CanIResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// He may.
+	Yes bool `protobuf:"varint,1,opt,name=yes,proto3" json:"yes,omitempty"`
+	// Why not, and who could help.
+	Why           string `protobuf:"bytes,2,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CanIResponse) Reset() {
+	*x = CanIResponse{}
+	mi := &file_borgrpc_identity_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CanIResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CanIResponse) ProtoMessage() {}
+
+func (x *CanIResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_identity_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CanIResponse.ProtoReflect.Descriptor instead.
+func (*CanIResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *CanIResponse) GetYes() bool {
+	if x != nil {
+		return x.Yes
+	}
+	return false
+}
+
+func (x *CanIResponse) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 var File_borgrpc_identity_proto protoreflect.FileDescriptor
 
 const file_borgrpc_identity_proto_rawDesc = "" +
@@ -833,11 +961,13 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"public_key\x18\x01 \x01(\fR\tpublicKey\x12%\n" +
 	"\x04spec\x18\x02 \x01(\v2\x11.borg.MachineSpecR\x04spec\"F\n" +
 	"\fJoinResponse\x126\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"B\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"t\n" +
 	"\rInviteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x02 \x01(\fR\tpublicKey\"H\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\x12\x18\n" +
+	"\acommand\x18\x03 \x01(\tR\acommand\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\"H\n" +
 	"\x0eInviteResponse\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"O\n" +
 	"\x14CertifyMasterRequest\x12\x18\n" +
@@ -861,7 +991,13 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"UserStatus\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
 	"\fcapabilities\x18\x02 \x03(\tR\fcapabilities\x12&\n" +
-	"\x0frevoked_wall_ns\x18\x03 \x01(\x03R\rrevokedWallNs2\xd5\x03\n" +
+	"\x0frevoked_wall_ns\x18\x03 \x01(\x03R\rrevokedWallNs\"9\n" +
+	"\vCanIRequest\x12\x12\n" +
+	"\x04verb\x18\x01 \x01(\tR\x04verb\x12\x16\n" +
+	"\x06object\x18\x02 \x01(\tR\x06object\"2\n" +
+	"\fCanIResponse\x12\x10\n" +
+	"\x03yes\x18\x01 \x01(\bR\x03yes\x12\x10\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why2\x8a\x04\n" +
 	"\x0fIdentityService\x126\n" +
 	"\x05Renew\x12\x15.borgrpc.RenewRequest\x1a\x16.borgrpc.RenewResponse\x123\n" +
 	"\x04Join\x12\x14.borgrpc.JoinRequest\x1a\x15.borgrpc.JoinResponse\x129\n" +
@@ -869,7 +1005,8 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"\rCertifyMaster\x12\x1d.borgrpc.CertifyMasterRequest\x1a\x1e.borgrpc.CertifyMasterResponse\x12K\n" +
 	"\fGetAuthority\x12\x1c.borgrpc.GetAuthorityRequest\x1a\x1d.borgrpc.GetAuthorityResponse\x129\n" +
 	"\x06WhoAmI\x12\x16.borgrpc.WhoAmIRequest\x1a\x17.borgrpc.WhoAmIResponse\x12B\n" +
-	"\tListUsers\x12\x19.borgrpc.ListUsersRequest\x1a\x1a.borgrpc.ListUsersResponseB\x14Z\x12borg/proto/borgrpcb\x06proto3"
+	"\tListUsers\x12\x19.borgrpc.ListUsersRequest\x1a\x1a.borgrpc.ListUsersResponse\x123\n" +
+	"\x04CanI\x12\x14.borgrpc.CanIRequest\x1a\x15.borgrpc.CanIResponseB\x14Z\x12borg/proto/borgrpcb\x06proto3"
 
 var (
 	file_borgrpc_identity_proto_rawDescOnce sync.Once
@@ -883,7 +1020,7 @@ func file_borgrpc_identity_proto_rawDescGZIP() []byte {
 	return file_borgrpc_identity_proto_rawDescData
 }
 
-var file_borgrpc_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_borgrpc_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_borgrpc_identity_proto_goTypes = []any{
 	(*Certificate)(nil),           // 0: borgrpc.Certificate
 	(*RenewRequest)(nil),          // 1: borgrpc.RenewRequest
@@ -901,11 +1038,13 @@ var file_borgrpc_identity_proto_goTypes = []any{
 	(*ListUsersRequest)(nil),      // 13: borgrpc.ListUsersRequest
 	(*ListUsersResponse)(nil),     // 14: borgrpc.ListUsersResponse
 	(*UserStatus)(nil),            // 15: borgrpc.UserStatus
-	(*borgpb.MachineSpec)(nil),    // 16: borg.MachineSpec
+	(*CanIRequest)(nil),           // 16: borgrpc.CanIRequest
+	(*CanIResponse)(nil),          // 17: borgrpc.CanIResponse
+	(*borgpb.MachineSpec)(nil),    // 18: borg.MachineSpec
 }
 var file_borgrpc_identity_proto_depIdxs = []int32{
 	0,  // 0: borgrpc.RenewResponse.certificate:type_name -> borgrpc.Certificate
-	16, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
+	18, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
 	0,  // 2: borgrpc.JoinResponse.certificate:type_name -> borgrpc.Certificate
 	0,  // 3: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
 	0,  // 4: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
@@ -917,15 +1056,17 @@ var file_borgrpc_identity_proto_depIdxs = []int32{
 	9,  // 10: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
 	11, // 11: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
 	13, // 12: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
-	2,  // 13: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
-	4,  // 14: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
-	6,  // 15: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
-	8,  // 16: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
-	10, // 17: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
-	12, // 18: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
-	14, // 19: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
-	13, // [13:20] is the sub-list for method output_type
-	6,  // [6:13] is the sub-list for method input_type
+	16, // 13: borgrpc.IdentityService.CanI:input_type -> borgrpc.CanIRequest
+	2,  // 14: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
+	4,  // 15: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
+	6,  // 16: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
+	8,  // 17: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
+	10, // 18: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
+	12, // 19: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
+	14, // 20: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
+	17, // 21: borgrpc.IdentityService.CanI:output_type -> borgrpc.CanIResponse
+	14, // [14:22] is the sub-list for method output_type
+	6,  // [6:14] is the sub-list for method input_type
 	6,  // [6:6] is the sub-list for extension type_name
 	6,  // [6:6] is the sub-list for extension extendee
 	0,  // [0:6] is the sub-list for field type_name
@@ -942,7 +1083,7 @@ func file_borgrpc_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_identity_proto_rawDesc), len(file_borgrpc_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

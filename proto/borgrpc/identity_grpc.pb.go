@@ -26,6 +26,7 @@ const (
 	IdentityService_GetAuthority_FullMethodName  = "/borgrpc.IdentityService/GetAuthority"
 	IdentityService_WhoAmI_FullMethodName        = "/borgrpc.IdentityService/WhoAmI"
 	IdentityService_ListUsers_FullMethodName     = "/borgrpc.IdentityService/ListUsers"
+	IdentityService_CanI_FullMethodName          = "/borgrpc.IdentityService/CanI"
 )
 
 // IdentityServiceClient is the client API for IdentityService service.
@@ -52,6 +53,8 @@ type IdentityServiceClient interface {
 	// ListUsers tells which users the cell knows of, by name: those who were
 	// granted or revoked something.
 	ListUsers(ctx context.Context, in *ListUsersRequest, opts ...grpc.CallOption) (*ListUsersResponse, error)
+	// CanI tells whether the caller may do something.
+	CanI(ctx context.Context, in *CanIRequest, opts ...grpc.CallOption) (*CanIResponse, error)
 }
 
 type identityServiceClient struct {
@@ -132,6 +135,16 @@ func (c *identityServiceClient) ListUsers(ctx context.Context, in *ListUsersRequ
 	return out, nil
 }
 
+func (c *identityServiceClient) CanI(ctx context.Context, in *CanIRequest, opts ...grpc.CallOption) (*CanIResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CanIResponse)
+	err := c.cc.Invoke(ctx, IdentityService_CanI_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // IdentityServiceServer is the server API for IdentityService service.
 // All implementations must embed UnimplementedIdentityServiceServer
 // for forward compatibility.
@@ -156,6 +169,8 @@ type IdentityServiceServer interface {
 	// ListUsers tells which users the cell knows of, by name: those who were
 	// granted or revoked something.
 	ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error)
+	// CanI tells whether the caller may do something.
+	CanI(context.Context, *CanIRequest) (*CanIResponse, error)
 	mustEmbedUnimplementedIdentityServiceServer()
 }
 
@@ -186,6 +201,9 @@ func (UnimplementedIdentityServiceServer) WhoAmI(context.Context, *WhoAmIRequest
 }
 func (UnimplementedIdentityServiceServer) ListUsers(context.Context, *ListUsersRequest) (*ListUsersResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListUsers not implemented")
+}
+func (UnimplementedIdentityServiceServer) CanI(context.Context, *CanIRequest) (*CanIResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CanI not implemented")
 }
 func (UnimplementedIdentityServiceServer) mustEmbedUnimplementedIdentityServiceServer() {}
 func (UnimplementedIdentityServiceServer) testEmbeddedByValue()                         {}
@@ -334,6 +352,24 @@ func _IdentityService_ListUsers_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
+func _IdentityService_CanI_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CanIRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).CanI(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_CanI_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).CanI(ctx, req.(*CanIRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // IdentityService_ServiceDesc is the grpc.ServiceDesc for IdentityService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -368,6 +404,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListUsers",
 			Handler:    _IdentityService_ListUsers_Handler,
+		},
+		{
+			MethodName: "CanI",
+			Handler:    _IdentityService_CanI_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -1211,6 +1211,10 @@ type AddMachineRequest struct {
 	RequestId string `protobuf:"bytes,5,opt,name=request_id,json=requestId,proto3" json:"request_id,omitempty"`
 	// As in borg.Op. Nanoseconds since 1970.
 	RequestWallNs int64 `protobuf:"varint,6,opt,name=request_wall_ns,json=requestWallNs,proto3" json:"request_wall_ns,omitempty"`
+	// As in borg.Op.
+	Command string `protobuf:"bytes,7,opt,name=command,proto3" json:"command,omitempty"`
+	// As in borg.Op.
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1285,6 +1289,20 @@ func (x *AddMachineRequest) GetRequestWallNs() int64 {
 		return x.RequestWallNs
 	}
 	return 0
+}
+
+func (x *AddMachineRequest) GetCommand() string {
+	if x != nil {
+		return x.Command
+	}
+	return ""
+}
+
+func (x *AddMachineRequest) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // AddMachineResponse is the answer of the cell.
@@ -1420,7 +1438,13 @@ type WhyResponse struct {
 	// Smallest single changes of the request that would place it, each tried.
 	Changes []*WhyChange `protobuf:"bytes,5,rep,name=changes,proto3" json:"changes,omitempty"`
 	// Log index of the copy of the cell that was asked.
-	Index         uint64 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
+	Index uint64 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
+	// What its place was chosen for; absent for what waits, and where nobody
+	// knows.
+	Placement *WhyPlacement `protobuf:"bytes,60,opt,name=placement,proto3" json:"placement,omitempty"`
+	// How it lost its last place to others; absent for all else, and where nobody
+	// remembers.
+	Fight         *WhyFight `protobuf:"bytes,61,opt,name=fight,proto3" json:"fight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1497,6 +1521,378 @@ func (x *WhyResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *WhyResponse) GetPlacement() *WhyPlacement {
+	if x != nil {
+		return x.Placement
+	}
+	return nil
+}
+
+func (x *WhyResponse) GetFight() *WhyFight {
+	if x != nil {
+		return x.Fight
+	}
+	return nil
+}
+
+// WhyPlacement says what a place was chosen for.
+type WhyPlacement struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The place.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// The second best; empty: nowhere else was room among those looked at.
+	RunnerUp string `protobuf:"bytes,2,opt,name=runner_up,json=runnerUp,proto3" json:"runner_up,omitempty"`
+	// What both are worth, by parts. Empty when others gave way: then that
+	// decided.
+	Parts []*WhyPart `protobuf:"bytes,3,rep,name=parts,proto3" json:"parts,omitempty"`
+	// Places that were looked at.
+	Looked uint32 `protobuf:"varint,4,opt,name=looked,proto3" json:"looked,omitempty"`
+	// Those of them that had room.
+	Found uint32 `protobuf:"varint,5,opt,name=found,proto3" json:"found,omitempty"`
+	// Log index of the copy on which it was decided; zero: nobody remembers, and
+	// the rest is as things are now, had the task no place yet.
+	Index uint64 `protobuf:"varint,6,opt,name=index,proto3" json:"index,omitempty"`
+	// Who gave way for it; absent: nobody.
+	Fight         *WhyFight `protobuf:"bytes,7,opt,name=fight,proto3" json:"fight,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhyPlacement) Reset() {
+	*x = WhyPlacement{}
+	mi := &file_borgrpc_master_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhyPlacement) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhyPlacement) ProtoMessage() {}
+
+func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
+func (*WhyPlacement) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *WhyPlacement) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *WhyPlacement) GetRunnerUp() string {
+	if x != nil {
+		return x.RunnerUp
+	}
+	return ""
+}
+
+func (x *WhyPlacement) GetParts() []*WhyPart {
+	if x != nil {
+		return x.Parts
+	}
+	return nil
+}
+
+func (x *WhyPlacement) GetLooked() uint32 {
+	if x != nil {
+		return x.Looked
+	}
+	return 0
+}
+
+func (x *WhyPlacement) GetFound() uint32 {
+	if x != nil {
+		return x.Found
+	}
+	return 0
+}
+
+func (x *WhyPlacement) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *WhyPlacement) GetFight() *WhyFight {
+	if x != nil {
+		return x.Fight
+	}
+	return nil
+}
+
+// WhyPart is a part of a score. More is better.
+type WhyPart struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Short stable word: "fit", "rare", "prefer", "soft", "packages", "mix",
+	// "spread".
+	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
+	// Of the place.
+	Points int64 `protobuf:"varint,2,opt,name=points,proto3" json:"points,omitempty"`
+	// Of the runner-up.
+	RunnerUp      int64 `protobuf:"varint,3,opt,name=runner_up,json=runnerUp,proto3" json:"runner_up,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhyPart) Reset() {
+	*x = WhyPart{}
+	mi := &file_borgrpc_master_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhyPart) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhyPart) ProtoMessage() {}
+
+func (x *WhyPart) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
+func (*WhyPart) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *WhyPart) GetPart() string {
+	if x != nil {
+		return x.Part
+	}
+	return ""
+}
+
+func (x *WhyPart) GetPoints() int64 {
+	if x != nil {
+		return x.Points
+	}
+	return 0
+}
+
+func (x *WhyPart) GetRunnerUp() int64 {
+	if x != nil {
+		return x.RunnerUp
+	}
+	return 0
+}
+
+// WhyFight says who gave way to whom, and why.
+type WhyFight struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Task or alloc that needed the room.
+	By string `protobuf:"bytes,1,opt,name=by,proto3" json:"by,omitempty"`
+	// Its priority.
+	Priority int32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Where.
+	Machine string `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Log index of the copy on which it was decided.
+	Index uint64 `protobuf:"varint,4,opt,name=index,proto3" json:"index,omitempty"`
+	// Who gave way.
+	Victims []*WhyHolder `protobuf:"bytes,5,rep,name=victims,proto3" json:"victims,omitempty"`
+	// What that comes to, for people.
+	Cost string `protobuf:"bytes,6,opt,name=cost,proto3" json:"cost,omitempty"`
+	// Machines that were looked at closely.
+	Looked uint32 `protobuf:"varint,7,opt,name=looked,proto3" json:"looked,omitempty"`
+	// The best but one of them; empty: none is known.
+	Otherwise string `protobuf:"bytes,8,opt,name=otherwise,proto3" json:"otherwise,omitempty"`
+	// What that would have cost.
+	Dearer string `protobuf:"bytes,9,opt,name=dearer,proto3" json:"dearer,omitempty"`
+	// Some of those on the same machine that were no dearer and stayed.
+	Spared        []*WhyHolder `protobuf:"bytes,10,rep,name=spared,proto3" json:"spared,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhyFight) Reset() {
+	*x = WhyFight{}
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhyFight) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhyFight) ProtoMessage() {}
+
+func (x *WhyFight) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
+func (*WhyFight) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *WhyFight) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *WhyFight) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *WhyFight) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *WhyFight) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *WhyFight) GetVictims() []*WhyHolder {
+	if x != nil {
+		return x.Victims
+	}
+	return nil
+}
+
+func (x *WhyFight) GetCost() string {
+	if x != nil {
+		return x.Cost
+	}
+	return ""
+}
+
+func (x *WhyFight) GetLooked() uint32 {
+	if x != nil {
+		return x.Looked
+	}
+	return 0
+}
+
+func (x *WhyFight) GetOtherwise() string {
+	if x != nil {
+		return x.Otherwise
+	}
+	return ""
+}
+
+func (x *WhyFight) GetDearer() string {
+	if x != nil {
+		return x.Dearer
+	}
+	return ""
+}
+
+func (x *WhyFight) GetSpared() []*WhyHolder {
+	if x != nil {
+		return x.Spared
+	}
+	return nil
+}
+
+// WhyHolder is somebody who holds room.
+type WhyHolder struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Task or alloc.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its priority; -1: it was stopping already.
+	Priority int32 `protobuf:"varint,2,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Why it stays; empty for a victim.
+	Why           string `protobuf:"bytes,3,opt,name=why,proto3" json:"why,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WhyHolder) Reset() {
+	*x = WhyHolder{}
+	mi := &file_borgrpc_master_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WhyHolder) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WhyHolder) ProtoMessage() {}
+
+func (x *WhyHolder) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
+func (*WhyHolder) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *WhyHolder) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WhyHolder) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *WhyHolder) GetWhy() string {
+	if x != nil {
+		return x.Why
+	}
+	return ""
+}
+
 // WhyReason is a test that refused machines, in the order in which the tests
 // are made; a machine counts where it failed first.
 type WhyReason struct {
@@ -1516,7 +1912,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1528,7 +1924,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1541,7 +1937,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -1585,7 +1981,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1597,7 +1993,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1610,7 +2006,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -1646,7 +2042,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1658,7 +2054,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1671,7 +2067,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -1723,7 +2119,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1735,7 +2131,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1748,7 +2144,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -1788,7 +2184,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1800,7 +2196,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1813,7 +2209,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -1878,7 +2274,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2286,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2299,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -1933,7 +2329,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +2341,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +2354,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -1996,7 +2392,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2404,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2417,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -2079,7 +2475,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2091,7 +2487,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2104,7 +2500,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Record) GetKey() []byte {
@@ -2136,7 +2532,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2148,7 +2544,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2161,7 +2557,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -2196,7 +2592,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2208,7 +2604,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2221,7 +2617,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -2242,7 +2638,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2254,7 +2650,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2267,10 +2663,102 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+// MoveTasksRequest is a plan.
+type MoveTasksRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most what one log entry holds, 1 MiB.
+	Move          *borgpb.MoveTasks `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTasksRequest) Reset() {
+	*x = MoveTasksRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTasksRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTasksRequest) ProtoMessage() {}
+
+func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[34]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
+func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+// MoveTasksResponse is the answer of the cell.
+type MoveTasksResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Refused as a whole, or done.
+	Result        *borgpb.Result `protobuf:"bytes,1,opt,name=result,proto3" json:"result,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MoveTasksResponse) Reset() {
+	*x = MoveTasksResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MoveTasksResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MoveTasksResponse) ProtoMessage() {}
+
+func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
+func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *MoveTasksResponse) GetResult() *borgpb.Result {
 	if x != nil {
 		return x.Result
 	}
@@ -2294,7 +2782,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2306,7 +2794,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2319,7 +2807,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -2361,7 +2849,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2373,7 +2861,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2386,7 +2874,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -2423,7 +2911,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2435,7 +2923,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2448,7 +2936,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -2522,7 +3010,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2534,7 +3022,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2547,7 +3035,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Contact) GetMachine() string {
@@ -2605,7 +3093,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2617,7 +3105,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2630,7 +3118,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -2683,7 +3171,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2695,7 +3183,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2708,7 +3196,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -2745,7 +3233,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2757,7 +3245,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2770,7 +3258,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -2874,7 +3362,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\"W\n" +
 	"\x14ListMachinesResponse\x12)\n" +
 	"\bmachines\x18\x01 \x03(\v2\r.borg.MachineR\bmachines\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\x88\x03\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\xba\x03\n" +
 	"\x11AddMachineRequest\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\tR\x04addr\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12>\n" +
@@ -2884,7 +3372,9 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"attributes\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x05 \x01(\tR\trequestId\x12&\n" +
-	"\x0frequest_wall_ns\x18\x06 \x01(\x03R\rrequestWallNs\x1a9\n" +
+	"\x0frequest_wall_ns\x18\x06 \x01(\x03R\rrequestWallNs\x12\x18\n" +
+	"\acommand\x18\a \x01(\tR\acommand\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a=\n" +
@@ -2898,7 +3388,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"WhyRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\rR\x05index\"\xd5\x01\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\"\xb3\x02\n" +
 	"\vWhyResponse\x12\x1e\n" +
 	"\x04task\x18\x01 \x01(\v2\n" +
 	".borg.TaskR\x04task\x12\x18\n" +
@@ -2906,7 +3396,37 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\bmachines\x18\x03 \x01(\rR\bmachines\x12,\n" +
 	"\areasons\x18\x04 \x03(\v2\x12.borgrpc.WhyReasonR\areasons\x12,\n" +
 	"\achanges\x18\x05 \x03(\v2\x12.borgrpc.WhyChangeR\achanges\x12\x14\n" +
-	"\x05index\x18\x06 \x01(\x04R\x05index\"m\n" +
+	"\x05index\x18\x06 \x01(\x04R\x05index\x123\n" +
+	"\tplacement\x18< \x01(\v2\x15.borgrpc.WhyPlacementR\tplacement\x12'\n" +
+	"\x05fight\x18= \x01(\v2\x11.borgrpc.WhyFightR\x05fight\"\xda\x01\n" +
+	"\fWhyPlacement\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12\x1b\n" +
+	"\trunner_up\x18\x02 \x01(\tR\brunnerUp\x12&\n" +
+	"\x05parts\x18\x03 \x03(\v2\x10.borgrpc.WhyPartR\x05parts\x12\x16\n" +
+	"\x06looked\x18\x04 \x01(\rR\x06looked\x12\x14\n" +
+	"\x05found\x18\x05 \x01(\rR\x05found\x12\x14\n" +
+	"\x05index\x18\x06 \x01(\x04R\x05index\x12'\n" +
+	"\x05fight\x18\a \x01(\v2\x11.borgrpc.WhyFightR\x05fight\"R\n" +
+	"\aWhyPart\x12\x12\n" +
+	"\x04part\x18\x01 \x01(\tR\x04part\x12\x16\n" +
+	"\x06points\x18\x02 \x01(\x03R\x06points\x12\x1b\n" +
+	"\trunner_up\x18\x03 \x01(\x03R\brunnerUp\"\xa2\x02\n" +
+	"\bWhyFight\x12\x0e\n" +
+	"\x02by\x18\x01 \x01(\tR\x02by\x12\x1a\n" +
+	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12\x18\n" +
+	"\amachine\x18\x03 \x01(\tR\amachine\x12\x14\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\x12,\n" +
+	"\avictims\x18\x05 \x03(\v2\x12.borgrpc.WhyHolderR\avictims\x12\x12\n" +
+	"\x04cost\x18\x06 \x01(\tR\x04cost\x12\x16\n" +
+	"\x06looked\x18\a \x01(\rR\x06looked\x12\x1c\n" +
+	"\totherwise\x18\b \x01(\tR\totherwise\x12\x16\n" +
+	"\x06dearer\x18\t \x01(\tR\x06dearer\x12*\n" +
+	"\x06spared\x18\n" +
+	" \x03(\v2\x12.borgrpc.WhyHolderR\x06spared\"M\n" +
+	"\tWhyHolder\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
+	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12\x10\n" +
+	"\x03why\x18\x03 \x01(\tR\x03why\"m\n" +
 	"\tWhyReason\x12\x12\n" +
 	"\x04test\x18\x01 \x01(\tR\x04test\x12\x1a\n" +
 	"\bmachines\x18\x02 \x01(\rR\bmachines\x12\x16\n" +
@@ -2958,6 +3478,10 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\rAssignRequest\x12$\n" +
 	"\x06assign\x18\x01 \x01(\v2\f.borg.AssignR\x06assign\"6\n" +
 	"\x0eAssignResponse\x12$\n" +
+	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"7\n" +
+	"\x10MoveTasksRequest\x12#\n" +
+	"\x04move\x18\x01 \x01(\v2\x0f.borg.MoveTasksR\x04move\"9\n" +
+	"\x11MoveTasksResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"k\n" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
@@ -3013,10 +3537,11 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
 	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12;\n" +
 	"\x06Events\x12\x16.borgrpc.EventsRequest\x1a\x17.borgrpc.EventsResponse0\x01\x125\n" +
-	"\x04Logs\x12\x14.borgrpc.LogsRequest\x1a\x15.borgrpc.LogsResponse0\x012\x8b\x01\n" +
+	"\x04Logs\x12\x14.borgrpc.LogsRequest\x1a\x15.borgrpc.LogsResponse0\x012\xcf\x01\n" +
 	"\x11SchedulingService\x12;\n" +
 	"\x06Follow\x12\x16.borgrpc.FollowRequest\x1a\x17.borgrpc.FollowResponse0\x01\x129\n" +
-	"\x06Assign\x12\x16.borgrpc.AssignRequest\x1a\x17.borgrpc.AssignResponse2P\n" +
+	"\x06Assign\x12\x16.borgrpc.AssignRequest\x1a\x17.borgrpc.AssignResponse\x12B\n" +
+	"\tMoveTasks\x12\x19.borgrpc.MoveTasksRequest\x1a\x1a.borgrpc.MoveTasksResponse2P\n" +
 	"\x10SchedulerService\x12<\n" +
 	"\aExplain\x12\x17.borgrpc.ExplainRequest\x1a\x18.borgrpc.ExplainResponse2\x83\x01\n" +
 	"\x0eReplicaService\x129\n" +
@@ -3036,7 +3561,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                // 0: borgrpc.ReadMode
 	(LogStream)(0),               // 1: borgrpc.LogStream
@@ -3058,114 +3583,131 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*AddMachineResponse)(nil),   // 17: borgrpc.AddMachineResponse
 	(*WhyRequest)(nil),           // 18: borgrpc.WhyRequest
 	(*WhyResponse)(nil),          // 19: borgrpc.WhyResponse
-	(*WhyReason)(nil),            // 20: borgrpc.WhyReason
-	(*WhyChange)(nil),            // 21: borgrpc.WhyChange
-	(*EventsRequest)(nil),        // 22: borgrpc.EventsRequest
-	(*EventsResponse)(nil),       // 23: borgrpc.EventsResponse
-	(*LogsRequest)(nil),          // 24: borgrpc.LogsRequest
-	(*LogsResponse)(nil),         // 25: borgrpc.LogsResponse
-	(*FollowRequest)(nil),        // 26: borgrpc.FollowRequest
-	(*FollowResponse)(nil),       // 27: borgrpc.FollowResponse
-	(*Record)(nil),               // 28: borgrpc.Record
-	(*CommittedEntry)(nil),       // 29: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),        // 30: borgrpc.AssignRequest
-	(*AssignResponse)(nil),       // 31: borgrpc.AssignResponse
-	(*ExplainRequest)(nil),       // 32: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),      // 33: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),        // 34: borgrpc.ReportRequest
-	(*Contact)(nil),              // 35: borgrpc.Contact
-	(*ReportResponse)(nil),       // 36: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),         // 37: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),        // 38: borgrpc.ProbeResponse
-	nil,                          // 39: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                          // 40: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),            // 41: borg.Op
-	(*borgpb.Result)(nil),        // 42: borg.Result
-	(*borgpb.Member)(nil),        // 43: borg.Member
-	(*borgpb.Job)(nil),           // 44: borg.Job
-	(*borgpb.Update)(nil),        // 45: borg.Update
-	(*borgpb.Task)(nil),          // 46: borg.Task
-	(*borgpb.AllocSet)(nil),      // 47: borg.AllocSet
-	(*borgpb.Alloc)(nil),         // 48: borg.Alloc
-	(*borgpb.Machine)(nil),       // 49: borg.Machine
-	(*borgpb.Event)(nil),         // 50: borg.Event
-	(*borgpb.Assign)(nil),        // 51: borg.Assign
-	(*borgpb.Reports)(nil),       // 52: borg.Reports
-	(*borgpb.MachineReport)(nil), // 53: borg.MachineReport
-	(*borgpb.SetMachine)(nil),    // 54: borg.SetMachine
+	(*WhyPlacement)(nil),         // 20: borgrpc.WhyPlacement
+	(*WhyPart)(nil),              // 21: borgrpc.WhyPart
+	(*WhyFight)(nil),             // 22: borgrpc.WhyFight
+	(*WhyHolder)(nil),            // 23: borgrpc.WhyHolder
+	(*WhyReason)(nil),            // 24: borgrpc.WhyReason
+	(*WhyChange)(nil),            // 25: borgrpc.WhyChange
+	(*EventsRequest)(nil),        // 26: borgrpc.EventsRequest
+	(*EventsResponse)(nil),       // 27: borgrpc.EventsResponse
+	(*LogsRequest)(nil),          // 28: borgrpc.LogsRequest
+	(*LogsResponse)(nil),         // 29: borgrpc.LogsResponse
+	(*FollowRequest)(nil),        // 30: borgrpc.FollowRequest
+	(*FollowResponse)(nil),       // 31: borgrpc.FollowResponse
+	(*Record)(nil),               // 32: borgrpc.Record
+	(*CommittedEntry)(nil),       // 33: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),        // 34: borgrpc.AssignRequest
+	(*AssignResponse)(nil),       // 35: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),     // 36: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),    // 37: borgrpc.MoveTasksResponse
+	(*ExplainRequest)(nil),       // 38: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),      // 39: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),        // 40: borgrpc.ReportRequest
+	(*Contact)(nil),              // 41: borgrpc.Contact
+	(*ReportResponse)(nil),       // 42: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),         // 43: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),        // 44: borgrpc.ProbeResponse
+	nil,                          // 45: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                          // 46: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),            // 47: borg.Op
+	(*borgpb.Result)(nil),        // 48: borg.Result
+	(*borgpb.Member)(nil),        // 49: borg.Member
+	(*borgpb.Job)(nil),           // 50: borg.Job
+	(*borgpb.Update)(nil),        // 51: borg.Update
+	(*borgpb.Task)(nil),          // 52: borg.Task
+	(*borgpb.AllocSet)(nil),      // 53: borg.AllocSet
+	(*borgpb.Alloc)(nil),         // 54: borg.Alloc
+	(*borgpb.Machine)(nil),       // 55: borg.Machine
+	(*borgpb.Event)(nil),         // 56: borg.Event
+	(*borgpb.Assign)(nil),        // 57: borg.Assign
+	(*borgpb.MoveTasks)(nil),     // 58: borg.MoveTasks
+	(*borgpb.Reports)(nil),       // 59: borg.Reports
+	(*borgpb.MachineReport)(nil), // 60: borg.MachineReport
+	(*borgpb.SetMachine)(nil),    // 61: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	41, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	42, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	43, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	47, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	48, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	49, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	0,  // 3: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	44, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	45, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	50, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	51, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 6: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	44, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	50, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 8: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	46, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	52, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 10: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	47, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	48, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	53, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	54, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 13: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	49, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	39, // 15: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	40, // 16: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	42, // 17: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	46, // 18: borgrpc.WhyResponse.task:type_name -> borg.Task
-	20, // 19: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	21, // 20: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	50, // 21: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 22: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 23: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	28, // 24: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	29, // 25: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	51, // 26: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	42, // 27: borgrpc.AssignResponse.result:type_name -> borg.Result
-	19, // 28: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	52, // 29: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	35, // 30: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	53, // 31: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	54, // 32: borgrpc.Contact.set:type_name -> borg.SetMachine
-	42, // 33: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 34: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 35: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	6,  // 36: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	8,  // 37: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	10, // 38: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	12, // 39: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	14, // 40: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	16, // 41: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	18, // 42: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	22, // 43: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	24, // 44: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	26, // 45: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	30, // 46: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	32, // 47: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	34, // 48: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	37, // 49: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 50: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 51: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	7,  // 52: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	9,  // 53: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	11, // 54: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	13, // 55: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	15, // 56: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	17, // 57: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	19, // 58: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	23, // 59: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	25, // 60: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	27, // 61: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	31, // 62: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	33, // 63: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	36, // 64: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	38, // 65: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	50, // [50:66] is the sub-list for method output_type
-	34, // [34:50] is the sub-list for method input_type
-	34, // [34:34] is the sub-list for extension type_name
-	34, // [34:34] is the sub-list for extension extendee
-	0,  // [0:34] is the sub-list for field type_name
+	55, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	45, // 15: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	46, // 16: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	48, // 17: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	52, // 18: borgrpc.WhyResponse.task:type_name -> borg.Task
+	24, // 19: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	25, // 20: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	20, // 21: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	22, // 22: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	21, // 23: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	22, // 24: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	23, // 25: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	23, // 26: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	56, // 27: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 28: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 29: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	32, // 30: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	33, // 31: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	57, // 32: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	48, // 33: borgrpc.AssignResponse.result:type_name -> borg.Result
+	58, // 34: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	48, // 35: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	19, // 36: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	59, // 37: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	41, // 38: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	60, // 39: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	61, // 40: borgrpc.Contact.set:type_name -> borg.SetMachine
+	48, // 41: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 42: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 43: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	6,  // 44: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	8,  // 45: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	10, // 46: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	12, // 47: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	14, // 48: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	16, // 49: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	18, // 50: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	26, // 51: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	28, // 52: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	30, // 53: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	34, // 54: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	36, // 55: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	38, // 56: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	40, // 57: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	43, // 58: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 59: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 60: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	7,  // 61: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	9,  // 62: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	11, // 63: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	13, // 64: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	15, // 65: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	17, // 66: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	19, // 67: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	27, // 68: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	29, // 69: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	31, // 70: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	35, // 71: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	37, // 72: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	39, // 73: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	42, // 74: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	44, // 75: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	59, // [59:76] is the sub-list for method output_type
+	42, // [42:59] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -3179,7 +3721,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   39,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

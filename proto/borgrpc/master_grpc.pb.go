@@ -540,8 +540,9 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	SchedulingService_Follow_FullMethodName = "/borgrpc.SchedulingService/Follow"
-	SchedulingService_Assign_FullMethodName = "/borgrpc.SchedulingService/Assign"
+	SchedulingService_Follow_FullMethodName    = "/borgrpc.SchedulingService/Follow"
+	SchedulingService_Assign_FullMethodName    = "/borgrpc.SchedulingService/Assign"
+	SchedulingService_MoveTasks_FullMethodName = "/borgrpc.SchedulingService/MoveTasks"
 )
 
 // SchedulingServiceClient is the client API for SchedulingService service.
@@ -555,6 +556,9 @@ type SchedulingServiceClient interface {
 	Follow(ctx context.Context, in *FollowRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[FollowResponse], error)
 	// Assign proposes a batch; each assignment has its own answer.
 	Assign(ctx context.Context, in *AssignRequest, opts ...grpc.CallOption) (*AssignResponse, error)
+	// MoveTasks proposes a plan of the rescheduler, which is done as a whole or not
+	// at all.
+	MoveTasks(ctx context.Context, in *MoveTasksRequest, opts ...grpc.CallOption) (*MoveTasksResponse, error)
 }
 
 type schedulingServiceClient struct {
@@ -594,6 +598,16 @@ func (c *schedulingServiceClient) Assign(ctx context.Context, in *AssignRequest,
 	return out, nil
 }
 
+func (c *schedulingServiceClient) MoveTasks(ctx context.Context, in *MoveTasksRequest, opts ...grpc.CallOption) (*MoveTasksResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(MoveTasksResponse)
+	err := c.cc.Invoke(ctx, SchedulingService_MoveTasks_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SchedulingServiceServer is the server API for SchedulingService service.
 // All implementations must embed UnimplementedSchedulingServiceServer
 // for forward compatibility.
@@ -605,6 +619,9 @@ type SchedulingServiceServer interface {
 	Follow(*FollowRequest, grpc.ServerStreamingServer[FollowResponse]) error
 	// Assign proposes a batch; each assignment has its own answer.
 	Assign(context.Context, *AssignRequest) (*AssignResponse, error)
+	// MoveTasks proposes a plan of the rescheduler, which is done as a whole or not
+	// at all.
+	MoveTasks(context.Context, *MoveTasksRequest) (*MoveTasksResponse, error)
 	mustEmbedUnimplementedSchedulingServiceServer()
 }
 
@@ -620,6 +637,9 @@ func (UnimplementedSchedulingServiceServer) Follow(*FollowRequest, grpc.ServerSt
 }
 func (UnimplementedSchedulingServiceServer) Assign(context.Context, *AssignRequest) (*AssignResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Assign not implemented")
+}
+func (UnimplementedSchedulingServiceServer) MoveTasks(context.Context, *MoveTasksRequest) (*MoveTasksResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method MoveTasks not implemented")
 }
 func (UnimplementedSchedulingServiceServer) mustEmbedUnimplementedSchedulingServiceServer() {}
 func (UnimplementedSchedulingServiceServer) testEmbeddedByValue()                           {}
@@ -671,6 +691,24 @@ func _SchedulingService_Assign_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulingService_MoveTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(MoveTasksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulingServiceServer).MoveTasks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulingService_MoveTasks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulingServiceServer).MoveTasks(ctx, req.(*MoveTasksRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SchedulingService_ServiceDesc is the grpc.ServiceDesc for SchedulingService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -681,6 +719,10 @@ var SchedulingService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Assign",
 			Handler:    _SchedulingService_Assign_Handler,
+		},
+		{
+			MethodName: "MoveTasks",
+			Handler:    _SchedulingService_MoveTasks_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -35,9 +35,17 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
 
-	"/borgrpc.SchedulingService/Follow": {identity.Scheduler},
-	"/borgrpc.SchedulingService/Assign": {identity.Scheduler},
-	"/borgrpc.SchedulerService/Explain": {identity.Master},
+	"/borgrpc.AuditService/Audit": {identity.User},
+
+	"/borgrpc.AuthorityService/ListAuthorities":   {identity.User, identity.Master},
+	"/borgrpc.AuthorityService/ReplaceAuthority":  {identity.User},
+	"/borgrpc.AuthorityService/DropAuthorities":   {identity.User},
+	"/borgrpc.AuthorityService/LookAtAuthorities": {identity.Master},
+
+	"/borgrpc.SchedulingService/Follow":    {identity.Scheduler},
+	"/borgrpc.SchedulingService/Assign":    {identity.Scheduler},
+	"/borgrpc.SchedulingService/MoveTasks": {identity.Scheduler},
+	"/borgrpc.SchedulerService/Explain":    {identity.Master},
 
 	"/borgrpc.ReplicaService/Report":    {identity.Master},
 	"/borgrpc.ReplicaService/Probe":     {identity.Master},
@@ -51,6 +59,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.IdentityService/GetAuthority":  {identity.Master},
 	"/borgrpc.IdentityService/WhoAmI":        {identity.User},
 	"/borgrpc.IdentityService/ListUsers":     {identity.User},
+	"/borgrpc.IdentityService/CanI":          {identity.User},
 
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},

@@ -17,6 +17,7 @@ import (
 
 	"borg/borglet"
 	"borg/borgmaster"
+	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
@@ -65,9 +66,14 @@ func newRealCell(t *testing.T) *realCell {
 		t.Fatal(err)
 	}
 	socket := filepath.Join(dir, "s")
+	trail, err := audit.Open(audit.Config{Dir: t.TempDir(), Replica: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { trail.Close() })
 	m, err := borgmaster.New(borgmaster.Config{
 		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, Identity: own, Authority: ca, FirstAdmin: "root",
-		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica,
+		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Audit: trail,
 		PollPeriod: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -25,6 +25,8 @@ type authInfo struct {
 	issued, expires time.Time
 	// Fingerprint of that certificate.
 	shown []byte
+	// Calls under way on this connection; nil: they are not counted.
+	calls *atomic.Int32
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -56,6 +58,7 @@ type serverCredentials struct {
 	credentials.TransportCredentials
 	own    *identity.Source
 	log    *refusals
+	crowd  *crowd
 	config *Config
 }
 
@@ -69,21 +72,44 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 		own := c.own.Name()
 		return raw, infoOf(credentials.PrivacyAndIntegrity, identity.Name{Cell: own.Cell, Role: identity.Master, ID: own.ID}), nil
 	}
-	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	conn, who, err := c.shake(raw)
 	if err != nil {
 		c.log.refused(raw.RemoteAddr().String(), err)
-		return nil, nil, err
-	}
-	who, err := fromTLS(info)
-	if err != nil {
-		conn.Close()
 		return nil, nil, err
 	}
 	return c.config.watch(conn, who), who, nil
 }
 
+// shake hears who somebody is, if there is room for him.
+func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
+	leave, err := c.crowd.enter(raw.RemoteAddr())
+	if err != nil {
+		return nil, authInfo{}, err
+	}
+	defer leave()
+	if plaintext {
+		name, err := plainHandshake(raw, c.own.Name(), true)
+		return raw, infoOf(credentials.PrivacyAndIntegrity, name), err
+	}
+	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	if err != nil {
+		return nil, authInfo{}, err
+	}
+	who, err := fromTLS(info)
+	var counted net.Conn
+	if err == nil {
+		counted, err = c.crowd.admit(conn, who.name)
+	}
+	if err != nil {
+		conn.Close()
+		return nil, authInfo{}, err
+	}
+	who.calls = new(atomic.Int32)
+	return counted, who, nil
+}
+
 func (c *serverCredentials) Clone() credentials.TransportCredentials {
-	return &serverCredentials{c.TransportCredentials.Clone(), c.own, c.log, c.config}
+	return &serverCredentials{c.TransportCredentials.Clone(), c.own, c.log, c.crowd, c.config}
 }
 
 // revokedEvery is how often a connection is looked at: so long at most it stays
@@ -138,6 +164,8 @@ func (w *watchedConn) Close() error {
 // most: anybody on the network can cause them.
 type refusals struct {
 	log *slog.Logger
+	// Hears of each; may be nil.
+	tell func(Refusal)
 
 	mu sync.Mutex
 	// Guarded by mu.
@@ -147,10 +175,17 @@ type refusals struct {
 }
 
 func (r *refusals) refused(from string, err error) {
+	// Whoever only looks whether the door is open, as a balancer does, is no news.
+	if strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection reset") {
+		return
+	}
+	if r.tell != nil {
+		// Whom a certificate names that is not believed is in the error, and no more.
+		r.tell(Refusal{Addr: from, Err: err})
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	// Whoever only looks whether the door is open, as a balancer does, is no news.
-	if r.log == nil || strings.Contains(err.Error(), "EOF") || strings.Contains(err.Error(), "connection reset") {
+	if r.log == nil {
 		return
 	}
 	if now := time.Now(); now.Sub(r.toldAt) < time.Second {
@@ -176,6 +211,10 @@ func (c *clientCredentials) ClientHandshake(ctx context.Context, authority strin
 			return nil, nil, err
 		}
 		return raw, infoOf(credentials.PrivacyAndIntegrity, c.want), nil
+	}
+	if plaintext {
+		name, err := plainHandshake(raw, c.own.Name(), false)
+		return raw, infoOf(credentials.PrivacyAndIntegrity, name), err
 	}
 	own := c.own.Current()
 	if own.Expired(time.Now()) {

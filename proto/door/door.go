@@ -68,14 +68,36 @@ type Config struct {
 	Revoked func(name identity.Name, issued time.Time) bool
 	// Hears of connections that were refused; nil: nobody.
 	Logger *slog.Logger
+	// Hears of each connection and call that was refused, also of those that their
+	// handler refused as not allowed; nil: nobody. It must not block.
+	Refused func(Refusal)
+}
+
+// Refusal is a connection or a call that was refused.
+type Refusal struct {
+	// Full name of the call; empty: the connection.
+	Method string
+	// Who it was, as far as a certificate told; zero: nobody knows.
+	Caller identity.Name
+	// From where.
+	Addr string
+	Err  error
 }
 
 // NewServer returns a gRPC server with the cell's limits and its table of who may
 // call what.
 func NewServer(config Config) *grpc.Server {
-	creds := &serverCredentials{credentials.NewTLS(config.Identity.ServerTLS()), config.Identity, &refusals{log: config.Logger}, &config}
+	if plaintext && config.Logger != nil {
+		config.Logger.Error("this build has no TLS and believes everybody: it is for measurements alone")
+	}
+	creds := &serverCredentials{
+		TransportCredentials: credentials.NewTLS(config.Identity.ServerTLS()), own: config.Identity,
+		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: newCrowd(), config: &config,
+	}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
+		grpc.InTapHandle(config.tap),
+		grpc.StatsHandler(callCounter{}),
 		grpc.ConnectionTimeout(handshakeTimeout),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),

@@ -197,8 +197,11 @@ func TestRefusalsAreReadable(t *testing.T) {
 	var said lockedBuffer
 	addr := serve(t, "127.0.0.1:0", door.Config{Logger: slog.New(slog.NewTextHandler(&said, nil))})
 	// The server alone stops believing: the client trusts both authorities.
-	other := newAuthority("test")
-	credential, err := other.Trusting(ca).Certify(name(identity.Master, "1"), time.Now(), identity.Life)
+	other, err := ca.Replaced(time.Now(), 0, time.Hour)
+	if err != nil {
+		t.Fatal(err)
+	}
+	credential, err := other.Certify(name(identity.Master, "1"), time.Now(), identity.Life)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -171,20 +171,48 @@ func (c *Config) revoked(info authInfo) bool {
 func (c *Config) interceptors() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
-			ctx, err := c.guard(ctx, info.FullMethod)
+			guarded, err := c.guard(ctx, info.FullMethod)
 			if err != nil {
+				c.tell(ctx, info.FullMethod, err)
 				return nil, err
 			}
-			return handle(ctx, req)
+			resp, err := handle(guarded, req)
+			c.tell(guarded, info.FullMethod, err)
+			return resp, err
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
 			ctx, err := c.guard(stream.Context(), info.FullMethod)
 			if err != nil {
+				c.tell(stream.Context(), info.FullMethod, err)
 				return err
 			}
-			return handle(srv, &guardedStream{ServerStream: stream, ctx: ctx, config: c})
+			err = handle(srv, &guardedStream{ServerStream: stream, ctx: ctx, config: c})
+			c.tell(ctx, info.FullMethod, err)
+			return err
 		}),
 	}
+}
+
+// tell tells of a call that was refused. What a master passed on was told where it
+// came from.
+func (c *Config) tell(ctx context.Context, method string, err error) {
+	code := status.Code(err)
+	if c.Refused == nil || err == nil || (code != codes.PermissionDenied && code != codes.Unauthenticated) {
+		return
+	}
+	told := Refusal{Method: method, Err: err}
+	if p, _ := peer.FromContext(ctx); p != nil {
+		if info, ok := p.AuthInfo.(authInfo); ok {
+			told.Caller = info.name
+		}
+		if p.Addr != nil {
+			told.Addr = p.Addr.String()
+		}
+	}
+	if caller := Caller(ctx); caller != (identity.Name{}) && caller != told.Caller {
+		return
+	}
+	c.Refused(told)
 }
 
 // guardedStream ends when its caller's certificate is revoked: it may last for

@@ -33,6 +33,8 @@ type ask struct {
 	credential *identity.Credential
 	// What who hears although he is let in; zero: it is done.
 	hears codes.Code
+	// What the cell refuses although he is let in; unspecified: nothing.
+	refused borgpb.RefusalKind
 	// The same with what who had before: see the column revoked. Nil: his own
 	// request, with an earlier certificate.
 	before *ask
@@ -83,6 +85,7 @@ func newMatrix(t *testing.T) *matrix {
 	m.rows = map[string]*row{}
 	m.masterRows(web)
 	m.memberRows()
+	m.auditRows()
 	m.identityRows()
 	m.programRows(m1, web)
 	return m
@@ -143,8 +146,25 @@ func (m *matrix) memberRows() {
 	m.add("CheckpointService/SaveCheckpoint", &row{asks: []ask{{who: root, req: always(&borgrpc.SaveCheckpointRequest{})}}})
 }
 
+// auditRows are those of AuditService and AuthorityService. A user is shown what is
+// his own.
+func (m *matrix) auditRows() {
+	m.add("AuditService/Audit", &row{asks: []ask{{who: alice, req: always(&borgrpc.AuditRequest{})}}, open: map[string]string{"otherUser": "own"}})
+	ofReplica := func(req proto.Message) ask {
+		return ask{who: name(identity.Master, "2"), req: always(req), before: &ask{who: name(identity.Master, "3"), req: always(req)}}
+	}
+	list := look(&borgrpc.ListAuthoritiesRequest{})
+	list.asks = append(list.asks, ofReplica(&borgrpc.ListAuthoritiesRequest{}))
+	m.add("AuthorityService/ListAuthorities", list)
+	m.add("AuthorityService/LookAtAuthorities", &row{asks: []ask{ofReplica(&borgrpc.LookAtAuthoritiesRequest{})}})
+	// What is issued meanwhile is still of the present key.
+	m.add("AuthorityService/ReplaceAuthority", &row{asks: []ask{{who: root, req: always(&borgrpc.ReplaceAuthorityRequest{WaitNs: int64(time.Hour), OverlapNs: int64(time.Hour)})}}})
+	m.add("AuthorityService/DropAuthorities", &row{asks: []ask{{who: root, req: always(&borgrpc.DropAuthoritiesRequest{})}}})
+}
+
 // identityRows are those of IdentityService.
 func (m *matrix) identityRows() {
+	m.add("IdentityService/CanI", &row{asks: []ask{{who: alice, req: always(&borgrpc.CanIRequest{Verb: "up"})}}, open: map[string]string{"otherUser": "own"}})
 	own := map[string]string{"otherUser": "own", "otherMachine": "own"}
 	renew := func() proto.Message {
 		public, _ := newKey(m.t)
@@ -208,6 +228,9 @@ func (m *matrix) programRows(m1 *realMachine, web *borgrpc.CopyID) {
 	}
 	m.add("SchedulingService/Follow", ofScheduler(&borgrpc.FollowRequest{}))
 	m.add("SchedulingService/Assign", ofScheduler(&borgrpc.AssignRequest{Assign: &borgpb.Assign{}}))
+	move := ofScheduler(&borgrpc.MoveTasksRequest{Move: &borgpb.MoveTasks{}})
+	move.asks[0].refused = borgpb.RefusalKind_REFUSAL_KIND_INVALID
+	m.add("SchedulingService/MoveTasks", move)
 
 	// A scheduler process listens on a socket alone, for its own user. Behind a
 	// port there is none, and the table holds all the same.

@@ -149,7 +149,43 @@ func (s *session) explain(a *ask) (*borgrpc.WhyResponse, error) {
 	for _, x := range why.Changes {
 		r.Changes = append(r.Changes, &borgrpc.WhyChange{Change: x.Change, Machines: uint32(x.Machines)})
 	}
+	r.Placement, r.Fight = whyPlacement(why.Placement), whyFight(why.Fight)
 	return r, nil
+}
+
+func whyPlacement(p *scheduler.Placement) *borgrpc.WhyPlacement {
+	if p == nil {
+		return nil
+	}
+	out := &borgrpc.WhyPlacement{
+		Machine: p.Machine, RunnerUp: p.RunnerUp, Looked: uint32(p.Looked), Found: uint32(p.Found),
+		Index: p.Index, Fight: whyFight(p.Fight),
+	}
+	if p.Fight != nil {
+		return out
+	}
+	second := p.Second.Parts()
+	for i, part := range p.Score.Parts() {
+		out.Parts = append(out.Parts, &borgrpc.WhyPart{Part: part.Name, Points: part.Points, RunnerUp: second[i].Points})
+	}
+	return out
+}
+
+func whyFight(f *scheduler.Fight) *borgrpc.WhyFight {
+	if f == nil {
+		return nil
+	}
+	return &borgrpc.WhyFight{
+		By: f.By, Priority: f.Priority, Machine: f.Machine, Index: f.Index, Victims: whyHolders(f.Victims), Cost: f.Cost,
+		Looked: uint32(f.Looked), Otherwise: f.Otherwise, Dearer: f.Dearer, Spared: whyHolders(f.Spared),
+	}
+}
+
+func whyHolders(all []scheduler.Holder) (out []*borgrpc.WhyHolder) {
+	for _, h := range all {
+		out = append(out, &borgrpc.WhyHolder{Name: h.Name, Priority: h.Priority, Why: h.Why})
+	}
+	return out
 }
 
 func whyReason(r scheduler.Reason) *borgrpc.WhyReason {

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -45,6 +46,8 @@ type master struct {
 	before func() error
 	// after is called when an Assign was applied; its error is the answer.
 	after func() error
+	// beforeMoves is before for MoveTasks.
+	beforeMoves func() error
 	// Of the assignments that were sent.
 	done, refused int
 }
@@ -102,6 +105,14 @@ func (m *master) do(op *borgpb.Op) *borgpb.Result {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.apply(op)
+}
+
+// pass lets time pass in the cell.
+func (m *master) pass(d time.Duration) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wallNs += int64(d)
+	m.apply(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
 }
 
 func (m *master) apply(op *borgpb.Op) *borgpb.Result {
@@ -202,6 +213,24 @@ func (m *master) Assign(_ context.Context, r *borgrpc.AssignRequest) (*borgrpc.A
 		}
 	}
 	return &borgrpc.AssignResponse{Result: result}, nil
+}
+
+func (m *master) MoveTasks(_ context.Context, r *borgrpc.MoveTasksRequest) (*borgrpc.MoveTasksResponse, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.beforeMoves != nil {
+		if err := m.beforeMoves(); err != nil {
+			return nil, err
+		}
+	}
+	result := m.apply(&borgpb.Op{
+		Principal: &borgpb.Principal{User: "scheduler", Role: borgpb.Role_ROLE_SCHEDULER},
+		Op:        &borgpb.Op_MoveTasks{MoveTasks: r.GetMove()},
+	})
+	if result.GetRefusal() != nil {
+		m.refused++
+	}
+	return &borgrpc.MoveTasksResponse{Result: result}, nil
 }
 
 func addMachine(name string, cpuMilli int64) *borgpb.Op {

@@ -303,3 +303,45 @@ func TestBadConfig(t *testing.T) {
 		}
 	}
 }
+
+// TestMoves waits for tasks to be moved for one that fits nowhere: the first plan
+// gets no answer, the second one is stale when it comes to the log.
+func TestMoves(t *testing.T) {
+	m := newMaster(t)
+	for f := uint32(2); f <= cell.BuildFormat; f++ {
+		m.must(t, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: f}}})
+	}
+	calls := 0
+	m.beforeMoves = func() error {
+		switch calls++; calls {
+		case 1:
+			return status.Error(codes.Unavailable, "it is not known whether the op was applied")
+		case 2:
+			m.apply(drainMachine("m2", true))
+			m.apply(addMachine("m3", 2000))
+		}
+		return nil
+	}
+	start(t, process.Config{Identity: source(t, identity.Scheduler, "1"), Master: m.addr})
+	m.must(t, addMachine("m1", 4000))
+	m.must(t, submitJob("small", 1, 2000))
+	eventually(t, "small runs", func() bool { return m.running("small") == 1 })
+	m.must(t, addMachine("m2", 2000))
+	m.must(t, submitJob("large", 1, 4000))
+	eventually(t, "large runs", func() bool {
+		m.pass(time.Second)
+		return m.running("large") == 1
+	})
+	m.view(func(c *cell.Cell) {
+		if err := c.Check(); err != nil {
+			t.Error(err)
+		}
+		small := c.Job(cell.JobKey{User: "ann", Name: "small"}).Task(0)
+		if at := small.Current().Machine().Name(); at != "m3" || small.Attempt() != 2 {
+			t.Errorf("small is on %s at attempt %d, want m3 at attempt 2", at, small.Attempt())
+		}
+		if m.refused != 1 || calls != 3 {
+			t.Errorf("%d of %d plans were refused, want 1 of 3", m.refused, calls)
+		}
+	})
+}

@@ -33,7 +33,13 @@ type session struct {
 	// nil: passes are made. rest is how long it was set last.
 	resting *time.Timer
 	rest    time.Duration
-	// workers are the receiving goroutine and one for each batch in flight.
+	// planning: moves wait for their answer, which comes through plans. Until the
+	// copy is at planned it does not show what became of the last ones.
+	planning bool
+	planned  uint64
+	plans    chan answer
+	// workers are the receiving goroutine, one for each batch in flight and one for
+	// moves.
 	workers sync.WaitGroup
 }
 
@@ -56,6 +62,7 @@ func (p *process) session(ctx context.Context) error {
 		client:   borgrpc.NewSchedulingServiceClient(conn),
 		messages: make(chan *borgrpc.FollowResponse, lotMessages),
 		answers:  make(chan answer, batchesInFlight),
+		plans:    make(chan answer, 1),
 		gone:     make(chan error, 1),
 	}
 	ctx, cancel := context.WithCancel(ctx)
@@ -150,8 +157,9 @@ func (s *session) run(ctx context.Context) error {
 			return err
 		}
 		s.pass(ctx)
+		s.plan(ctx)
 		s.answerWaiting()
-		if s.again && s.inFlight < batchesInFlight && s.resting == nil {
+		if s.again && s.inFlight < batchesInFlight && s.resting == nil && !s.planning && s.copy.Index() >= s.planned {
 			// More to place, but what happened meanwhile comes first.
 			select {
 			case <-ctx.Done():
@@ -169,6 +177,8 @@ func (s *session) run(ctx context.Context) error {
 			}
 		case a := <-s.answers:
 			s.settle(a)
+		case a := <-s.plans:
+			s.settlePlan(a)
 		case a := <-s.asks:
 			s.take(a)
 		case <-s.rested():
@@ -218,7 +228,7 @@ func (s *session) apply(entries []*borgrpc.CommittedEntry) error {
 
 // pass makes one pass and sends what it decided.
 func (s *session) pass(ctx context.Context) {
-	if s.inFlight >= batchesInFlight || s.resting != nil {
+	if s.inFlight >= batchesInFlight || s.resting != nil || s.planning || s.copy.Index() < s.planned {
 		return
 	}
 	batch := s.search.Pass(s.copy)

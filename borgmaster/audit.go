@@ -1,0 +1,317 @@
+package borgmaster
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/audit"
+	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+const (
+	// Audits that a replica reads at once: each reads its journal from disk.
+	maxAudits = 4
+	// Records of what one replica alone knows of that are told, the newest.
+	maxLocalTold = 10_000
+	// Bytes of records in one message.
+	maxAuditBytes = 1 << 20
+	// How long another replica is waited for.
+	auditTimeout = 3 * time.Second
+)
+
+// noteRefusal keeps that an op was refused before it reached the log.
+func (m *Master) noteRefusal(ctx context.Context, op *borgpb.Op, r *borgpb.Refusal) {
+	if m.cfg.Audit == nil {
+		return
+	}
+	record := audit.Asked(op)
+	m.note(record, door.Caller(ctx), r)
+}
+
+// noteDone keeps what somebody had this replica do that is no op.
+func (m *Master) noteDone(ctx context.Context, verb, object string) {
+	if m.cfg.Audit != nil {
+		m.note(&borgpb.AuditRecord{Verb: verb, Object: object}, door.Caller(ctx), nil)
+	}
+}
+
+// callRefused keeps that a call or a connection was refused.
+func (m *Master) callRefused(r door.Refusal) {
+	if m.cfg.Audit == nil {
+		return
+	}
+	record := &borgpb.AuditRecord{Verb: "connect", Who: r.Addr}
+	if r.Method != "" {
+		record.Verb = r.Method[strings.LastIndexByte(r.Method, '/')+1:]
+	}
+	m.note(record, r.Caller, refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", status.Convert(r.Err).Message()))
+}
+
+func (m *Master) note(record *borgpb.AuditRecord, who identity.Name, r *borgpb.Refusal) {
+	if who != (identity.Name{}) {
+		record.Role, record.Who = door.Principal(who).GetRole(), who.ID
+	}
+	record.Refusal = r
+	m.cfg.Audit.Local.Note(record)
+}
+
+// auditAPI serves AuditService.
+type auditAPI struct {
+	borgrpc.UnimplementedAuditServiceServer
+	m *Master
+}
+
+// Audit tells who did what.
+func (a *auditAPI) Audit(req *borgrpc.AuditRequest, stream borgrpc.AuditService_AuditServer) error {
+	m := a.m
+	ctx := stream.Context()
+	if m.cfg.Audit == nil {
+		return status.Error(codes.Unimplemented, "this replica keeps no audit")
+	}
+	select {
+	case m.auditing <- struct{}{}:
+		defer func() { <-m.auditing }()
+	default:
+		return status.Errorf(codes.ResourceExhausted, "this replica is reading %d audits already; try again, or ask another one", maxAudits)
+	}
+	caller := door.Caller(ctx)
+	filter := auditFilter{AuditRequest: req, caller: caller.ID, all: m.isAdmin(caller)}
+	out := &auditSender{stream: stream, ops: req.GetOps()}
+	if req.GetLocal() {
+		for _, r := range m.ownLocal(filter) {
+			if err := out.add(r); err != nil {
+				return err
+			}
+		}
+		return out.flush()
+	}
+	if err := m.readIndex(ctx); err != nil {
+		out.silent = append(out.silent, &borgrpc.SilentReplica{Replica: m.cfg.Replica, Why: "what was done last may be missing: " + door.Reason(err)})
+	}
+	local := m.allLocal(ctx, req, filter, out)
+	if req.GetLast() > 0 {
+		out.last = int(req.GetLast())
+	}
+	// What is local goes where its time is among what is of the log.
+	err := m.cfg.Audit.Log.Each(func(r *borgpb.AuditRecord) error {
+		if !filter.match(r) {
+			return ctx.Err()
+		}
+		for len(local) > 0 && local[0].WallNs < r.WallNs {
+			if err := out.add(local[0]); err != nil {
+				return err
+			}
+			local = local[1:]
+		}
+		return out.add(r)
+	})
+	for ; err == nil && len(local) > 0; local = local[1:] {
+		err = out.add(local[0])
+	}
+	if err == nil {
+		err = out.flush()
+	}
+	return m.grpcError(err)
+}
+
+// ownLocal is what this replica alone knows of.
+func (m *Master) ownLocal(filter auditFilter) []*borgpb.AuditRecord {
+	var newest ring[*borgpb.AuditRecord]
+	newest.most = maxLocalTold
+	err := m.cfg.Audit.Local.Each(func(r *borgpb.AuditRecord) error {
+		if filter.match(r) {
+			newest.add(r)
+		}
+		return nil
+	})
+	if err != nil {
+		newest.add(&borgpb.AuditRecord{Replica: m.cfg.Replica, WallNs: time.Now().UnixNano(), Hole: &borgpb.AuditHole{Why: err.Error()}})
+	}
+	return newest.list()
+}
+
+// allLocal is what each replica alone knows of, by time. Those that do not answer
+// are named in out.
+func (m *Master) allLocal(ctx context.Context, req *borgrpc.AuditRequest, filter auditFilter, out *auditSender) []*borgpb.AuditRecord {
+	all := m.ownLocal(filter)
+	req = proto.CloneOf(req)
+	req.Local, req.Last = true, 0
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	for _, member := range m.cfg.Members.Members() {
+		if member.Id == m.cfg.Replica {
+			continue
+		}
+		asking.Go(func() {
+			theirs, err := m.localOf(ctx, member.Id, req)
+			mu.Lock()
+			defer mu.Unlock()
+			all = append(all, theirs...)
+			if err != nil {
+				out.silent = append(out.silent, &borgrpc.SilentReplica{Replica: member.Id, Why: door.Reason(err)})
+			}
+		})
+	}
+	asking.Wait()
+	slices.SortFunc(out.silent, func(a, b *borgrpc.SilentReplica) int { return cmp.Compare(a.Replica, b.Replica) })
+	slices.SortStableFunc(all, func(a, b *borgpb.AuditRecord) int {
+		return cmp.Or(cmp.Compare(a.WallNs, b.WallNs), cmp.Compare(a.Replica, b.Replica))
+	})
+	return all
+}
+
+// localOf asks another replica, in the caller's name, what it alone knows of.
+func (m *Master) localOf(ctx context.Context, replica uint64, req *borgrpc.AuditRequest) ([]*borgpb.AuditRecord, error) {
+	conn, err := m.replicaConn(replica)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithTimeout(door.Behalf(metadata.AppendToOutgoingContext(ctx, forwardedKey, "1"), door.Caller(ctx), door.Issued(ctx)), auditTimeout)
+	defer cancel()
+	stream, err := borgrpc.NewAuditServiceClient(conn).Audit(ctx, req, grpc.WaitForReady(false))
+	if err != nil {
+		return nil, err
+	}
+	var records []*borgpb.AuditRecord
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return records, nil
+		}
+		if err != nil {
+			return records, err
+		}
+		records = append(records, resp.GetRecords()...)
+	}
+}
+
+// auditFilter picks the records that somebody asked for and may see.
+type auditFilter struct {
+	*borgrpc.AuditRequest
+	caller string
+	// The caller may see everything, not only what is his.
+	all bool
+}
+
+func (f auditFilter) match(r *borgpb.AuditRecord) bool {
+	switch {
+	case f.GetSinceWallNs() != 0 && r.WallNs < f.GetSinceWallNs(), f.GetUntilWallNs() != 0 && r.WallNs >= f.GetUntilWallNs():
+		return false
+	case r.Hole != nil:
+		return true
+	case !f.all && !concerns(r, f.caller):
+		return false
+	case f.GetUser() != "" && !didBy(r, f.GetUser()):
+		return false
+	// A name alone may be that of a job of the caller.
+	case f.GetObject() != "" && !concerns(r, f.GetObject()) && !concerns(r, f.caller+"/"+f.GetObject()):
+		return false
+	case f.GetRefused() && r.Refusal == nil:
+		return false
+	}
+	return strings.HasPrefix(r.Verb, f.GetVerb())
+}
+
+func didBy(r *borgpb.AuditRecord, user string) bool {
+	return r.Role == borgpb.Role_ROLE_USER && r.Who == user
+}
+
+// concerns says whether a record is about an object, about what belongs to a user
+// of that name, or about what he did.
+func concerns(r *borgpb.AuditRecord, object string) bool {
+	return r.Object == object || strings.HasPrefix(r.Object, object+"/") || didBy(r, object)
+}
+
+// auditSender sends records in messages of a bounded size.
+type auditSender struct {
+	stream borgrpc.AuditService_AuditServer
+	// With the ops.
+	ops bool
+	// Only so many, the newest; zero: all, at once.
+	last   int
+	newest ring[*borgpb.AuditRecord]
+
+	silent []*borgrpc.SilentReplica
+	next   []*borgpb.AuditRecord
+	bytes  int
+	sent   bool
+}
+
+func (s *auditSender) add(r *borgpb.AuditRecord) error {
+	if !s.ops {
+		r.Op = nil
+	}
+	if s.last > 0 {
+		s.newest.most = s.last
+		s.newest.add(r)
+		return nil
+	}
+	return s.send(r)
+}
+
+func (s *auditSender) send(r *borgpb.AuditRecord) error {
+	s.next = append(s.next, r)
+	if s.bytes += proto.Size(r); s.bytes < maxAuditBytes {
+		return nil
+	}
+	return s.message()
+}
+
+// flush sends what is left, and at least one message.
+func (s *auditSender) flush() error {
+	for _, r := range s.newest.list() {
+		if err := s.send(r); err != nil {
+			return err
+		}
+	}
+	if len(s.next) == 0 && s.sent {
+		return nil
+	}
+	return s.message()
+}
+
+func (s *auditSender) message() error {
+	err := s.stream.Send(&borgrpc.AuditResponse{Records: s.next, Silent: s.silent})
+	s.next, s.silent, s.bytes, s.sent = nil, nil, 0, true
+	return err
+}
+
+// ring keeps the newest of what is added.
+type ring[T any] struct {
+	most  int
+	items []T
+	added int
+}
+
+func (r *ring[T]) add(item T) {
+	if len(r.items) < r.most {
+		r.items = append(r.items, item)
+	} else {
+		r.items[r.added%r.most] = item
+	}
+	r.added++
+}
+
+// list is what is kept, oldest first.
+func (r *ring[T]) list() []T {
+	if len(r.items) < r.most || r.most == 0 {
+		return r.items
+	}
+	at := r.added % r.most
+	return append(slices.Clone(r.items[at:]), r.items[:at]...)
+}

@@ -1,0 +1,243 @@
+package audit
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"borg/proto/borgpb"
+)
+
+const (
+	// maxLogBytes and maxLogFileBytes bound what a replica keeps of the log.
+	maxLogBytes     = 256 << 20
+	maxLogFileBytes = 8 << 20
+	// A journal is synced so often.
+	syncPeriod = time.Second
+	// A disk that takes nothing is told of so often.
+	complainPeriod = time.Minute
+)
+
+// Trail is both journals of a replica.
+type Trail struct {
+	Log   *Log
+	Local *Local
+}
+
+// Config says where a Trail is.
+type Config struct {
+	// Made when it is not there.
+	Dir string
+	// Who keeps it.
+	Replica uint64
+	// The wall clock; nil: the machine's.
+	Now func() time.Time
+	// Nil: silent.
+	Logger *slog.Logger
+}
+
+// Open opens the journals of a replica.
+func Open(config Config) (*Trail, error) {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	log, err := openLog(config)
+	if err != nil {
+		return nil, err
+	}
+	local, err := openLocal(config)
+	if err != nil {
+		return nil, errors.Join(err, log.close())
+	}
+	return &Trail{Log: log, Local: local}, nil
+}
+
+// Run syncs the journals now and then, until ctx ends.
+func (t *Trail) Run(ctx context.Context) {
+	tick := time.NewTicker(syncPeriod)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		if err := errors.Join(t.Log.sync(), t.Local.journal.sync()); err != nil {
+			t.Log.complain(err)
+		}
+	}
+}
+
+// Close ends both.
+func (t *Trail) Close() error { return errors.Join(t.Log.close(), t.Local.journal.close()) }
+
+// Log keeps what people did, as the log has it. It hears of each entry, in order;
+// after a restart of some again.
+type Log struct {
+	journal *journal
+	logger  *slog.Logger
+	now     func() time.Time
+	// Up to where the log was seen, written down: index, and its hash.
+	mark *os.File
+
+	mu sync.Mutex
+	// Everything up to this log index is in the journal, or in a hole of it.
+	// Guarded by mu.
+	through uint64
+	// Why what follows through is not there; nil: nothing is missing. Guarded by
+	// mu.
+	failed error
+	// What of it outlives the machine. Guarded by mu.
+	synced uint64
+	// Guarded by mu.
+	complained time.Time
+}
+
+func openLog(config Config) (*Log, error) {
+	// The log of a new cell begins after index 1.
+	l := &Log{logger: config.Logger, now: config.Now, through: 1}
+	var err error
+	l.journal, err = openJournal(config.Dir, "log", limits{maxLogBytes, maxLogFileBytes, maxDays * oneDay}, config.Now, func(b *borgpb.AuditBatch) {
+		for _, r := range b.GetRecords() {
+			l.through = max(l.through, r.GetIndex(), r.GetHole().GetTo())
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	path := filepath.Join(config.Dir, "log.through")
+	if l.mark, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the audit: %w", err), l.journal.close())
+	}
+	data := make([]byte, markBytes)
+	if _, err := l.mark.ReadAt(data, 0); err != nil && err != io.EOF {
+		return nil, errors.Join(fmt.Errorf("read %s: %w", path, err), l.close())
+	}
+	if index := binary.BigEndian.Uint64(data); bytes.Equal(data, markOf(index)) {
+		l.through = max(l.through, index)
+	}
+	return l, nil
+}
+
+// Applied keeps what of an entry somebody asked for. An entry that was seen
+// before is passed over. It must be called for each entry, in order.
+func (l *Log) Applied(index uint64, entry []byte, results []*borgpb.Result) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if index <= l.through {
+		return
+	}
+	batch := &borgpb.AuditBatch{Records: recordsOf(index, entry, results)}
+	if index > l.through+1 {
+		why := "this replica kept none at that time"
+		if l.failed != nil {
+			why = "it could not be written: " + l.failed.Error()
+		}
+		batch.Records = append([]*borgpb.AuditRecord{l.hole(l.through+1, index-1, why)}, batch.Records...)
+	}
+	l.write(index, batch)
+}
+
+// Restored hears that a checkpoint was put in the place of the log up to index.
+func (l *Log) Restored(index uint64) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if index <= l.through {
+		return
+	}
+	l.write(index, &borgpb.AuditBatch{Records: []*borgpb.AuditRecord{
+		l.hole(l.through+1, index, "this replica was given a checkpoint instead of the log; another one may know"),
+	}})
+}
+
+func (l *Log) hole(from, to uint64, why string) *borgpb.AuditRecord {
+	return &borgpb.AuditRecord{Index: to, WallNs: l.now().UnixNano(), Hole: &borgpb.AuditHole{From: from, To: to, Why: why}}
+}
+
+// write keeps a batch that stands for the log up to index. What cannot be written
+// holds nobody up: it becomes a hole as soon as something can. The caller holds
+// mu.
+func (l *Log) write(index uint64, batch *borgpb.AuditBatch) {
+	var err error
+	if len(batch.Records) > 0 {
+		err = l.journal.append(batch)
+	}
+	if err == nil {
+		_, err = l.mark.WriteAt(markOf(index), 0)
+	}
+	if err != nil {
+		l.failed = err
+		l.complainLocked(err)
+		return
+	}
+	l.through, l.failed = index, nil
+}
+
+// Each calls f with every record that is held, in the order of the log.
+func (l *Log) Each(f func(*borgpb.AuditRecord) error) error { return l.journal.eachRecord(f) }
+
+func (j *journal) eachRecord(f func(*borgpb.AuditRecord) error) error {
+	return j.each(func(b *borgpb.AuditBatch) error {
+		for _, r := range b.GetRecords() {
+			if err := f(r); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// sync writes through to the disk, the records before the mark that vouches for
+// them.
+func (l *Log) sync() error {
+	l.mu.Lock()
+	through := l.through
+	moved := through != l.synced
+	l.mu.Unlock()
+	if !moved {
+		return nil
+	}
+	if err := errors.Join(l.journal.sync(), l.mark.Sync()); err != nil {
+		return err
+	}
+	l.mu.Lock()
+	l.synced = through
+	l.mu.Unlock()
+	return nil
+}
+
+func (l *Log) close() error { return errors.Join(l.journal.close(), l.mark.Close()) }
+
+func (l *Log) complain(err error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.complainLocked(err)
+}
+
+func (l *Log) complainLocked(err error) {
+	if now := l.now(); now.Sub(l.complained) >= complainPeriod {
+		l.complained = now
+		l.logger.Error("the audit is not kept; what is missing will be told as a hole", "err", err)
+	}
+}
+
+const markBytes = 16
+
+// markOf is an index with enough of its hash to know it from half of one.
+func markOf(index uint64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, index)
+	sum := sha256.Sum256(b)
+	return append(b, sum[:markBytes-len(b)]...)
+}

@@ -1,0 +1,146 @@
+package audit
+
+import (
+	"crypto/sha256"
+	"strings"
+
+	"google.golang.org/protobuf/encoding/protowire"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/reflect/protoreflect"
+
+	"borg/proto/borgpb"
+)
+
+// maxOpBytes is the largest op that is kept with its record. Of larger ones,
+// which are specs, the hash is kept: a journal is bounded, and nobody shall push
+// out what others did with a few large jobs.
+const maxOpBytes = 32 << 10
+
+// recordsOf are the records of one entry: of the ops that somebody asked for.
+// A retry that was answered from memory did nothing.
+func recordsOf(index uint64, entry []byte, results []*borgpb.Result) []*borgpb.AuditRecord {
+	var records []*borgpb.AuditRecord
+	n := -1
+	fields(entry, func(field protowire.Number, op []byte) {
+		if field != entryOpsField {
+			return
+		}
+		n++
+		if n >= len(results) || results[n].GetRepeated() || !wasAsked(op) {
+			return
+		}
+		if r := RecordOf(op, results[n]); r != nil {
+			r.Index, r.N = index, uint32(n)
+			records = append(records, r)
+		}
+	})
+	if len(records) > 0 {
+		e := new(borgpb.Entry)
+		_ = proto.Unmarshal(entry, e)
+		for _, r := range records {
+			r.WallNs = e.GetWallTimeNs()
+		}
+	}
+	return records
+}
+
+const (
+	entryOpsField      protowire.Number = 3
+	opRequestIDField   protowire.Number = 1
+	opPrincipalField   protowire.Number = 3
+	principalUserField protowire.Number = 1
+)
+
+// wasAsked tells the ops that somebody asked for from the cell's own, which have
+// neither a request id nor a user. Ops that come by the thousand are not decoded
+// for it.
+func wasAsked(op []byte) bool {
+	asked := false
+	fields(op, func(field protowire.Number, value []byte) {
+		switch field {
+		case opRequestIDField:
+			asked = asked || len(value) > 0
+		case opPrincipalField:
+			fields(value, func(field protowire.Number, value []byte) {
+				asked = asked || field == principalUserField && len(value) > 0
+			})
+		}
+	})
+	return asked
+}
+
+// fields calls f with each field of a message that has a length; others are
+// passed over, and so is what cannot be read.
+func fields(message []byte, f func(protowire.Number, []byte)) {
+	for len(message) > 0 {
+		field, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return
+		}
+		message = message[n:]
+		if kind == protowire.BytesType {
+			value, n := protowire.ConsumeBytes(message)
+			if n < 0 {
+				return
+			}
+			f(field, value)
+			message = message[n:]
+			continue
+		}
+		if n = protowire.ConsumeFieldValue(field, kind, message); n < 0 {
+			return
+		}
+		message = message[n:]
+	}
+}
+
+// RecordOf is the record of an op as it is in the log, with what came of it. Nil:
+// it cannot be read.
+func RecordOf(data []byte, result *borgpb.Result) *borgpb.AuditRecord {
+	op := new(borgpb.Op)
+	if proto.Unmarshal(data, op) != nil {
+		return nil
+	}
+	r := Asked(op)
+	r.Refusal, r.Uid, r.Version = result.GetRefusal(), result.GetUid(), result.GetVersion()
+	if len(data) <= maxOpBytes {
+		r.Op = append([]byte{}, data...)
+	} else {
+		hash := sha256.Sum256(data)
+		r.OpHash = hash[:]
+	}
+	return r
+}
+
+// Asked is a record of what an op asks for, and by whom.
+func Asked(op *borgpb.Op) *borgpb.AuditRecord {
+	verb, object := describe(op)
+	return &borgpb.AuditRecord{
+		Role: op.GetPrincipal().GetRole(), Who: op.GetPrincipal().GetUser(), Verb: verb, Object: object,
+		Command: op.GetCommand(), ConfigHash: op.GetConfigHash(), Reason: op.GetReason(), RequestId: op.GetRequestId(),
+	}
+}
+
+// describe says what kind of op it is, and what it is about. Both are read off
+// the message, so that a new op needs nothing here: by its fields user and name.
+func describe(op *borgpb.Op) (verb, object string) {
+	m := op.ProtoReflect()
+	which := m.WhichOneof(m.Descriptor().Oneofs().ByName("op"))
+	if which == nil {
+		return "", ""
+	}
+	of := m.Get(which).Message()
+	text := func(name protoreflect.Name) string {
+		if f := of.Descriptor().Fields().ByName(name); f != nil && f.Kind() == protoreflect.StringKind && !f.IsList() {
+			return of.Get(f).String()
+		}
+		return ""
+	}
+	parts := make([]string, 0, 2)
+	for _, name := range []protoreflect.Name{"user", "name"} {
+		if s := text(name); s != "" {
+			parts = append(parts, s)
+		}
+	}
+	return strings.ReplaceAll(string(which.Name()), "_", "-"), strings.Join(parts, "/")
+}

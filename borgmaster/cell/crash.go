@@ -1,0 +1,47 @@
+package cell
+
+// formatCrashes is the format from which on a task is kept away from a machine
+// on which its copies crash.
+const formatCrashes = 3
+
+// crashedOn returns the name of the machine that a task is kept away from, as its
+// last two copies crashed there and not elsewhere since; empty: there is none.
+// The machine or the pairing may be at fault, so others are to be tried; if it
+// crashes there too, it is the task (paper §4). A cell with no other machine that
+// takes tasks has no choice.
+func (c *Cell) crashedOn(t *Task) string {
+	last := t.past
+	if c.format < formatCrashes || last == nil || last.next == nil || t.state != statePending {
+		return ""
+	}
+	spec := t.job.latest().Version
+	for p := last; p != last.next.next; p = p.next {
+		if p.state != attemptFailed || p.version != spec || p.machine.name != last.machine.name {
+			return ""
+		}
+	}
+	ago := c.clock.wallNs - last.endedWallNs
+	if ago < 0 || ago >= crashMemoryNs || !c.takesElsewhere(last.machine.name) {
+		return ""
+	}
+	return last.machine.name
+}
+
+// takesElsewhere tells whether any machine but one takes tasks.
+func (c *Cell) takesElsewhere(but string) bool {
+	for _, m := range c.machineList {
+		if !m.down && !m.draining && m.name != but {
+			return true
+		}
+	}
+	return false
+}
+
+// CrashedOn is the name of the machine that task index of j is kept away from
+// for a while, as it crashed there twice in a row; empty: there is none.
+func (c *Cell) CrashedOn(j *Job, index uint32) string {
+	if t := j.Task(index); t != nil {
+		return c.crashedOn(t)
+	}
+	return ""
+}

@@ -1,0 +1,255 @@
+package cell
+
+import (
+	"slices"
+
+	"borg/mutant"
+	"borg/proto/borgpb"
+)
+
+// formatMoves is the format from which on tasks are moved.
+const formatMoves = 3
+
+// Moves is a plan as far as it is made: who leaves a place, and who gets one. It
+// is laid over the cell by whoever makes the plan, and by the cell when the plan
+// comes out of the log; neither changes the cell.
+type Moves struct {
+	leaving []*Copy
+	laid    []laid
+}
+
+// laid is one placement of a plan.
+type laid struct {
+	Placement
+	// What it takes beyond the room of its victims.
+	res Resources
+}
+
+// Leave says that a copy is moved away from its place. All who leave are named
+// before anybody is placed.
+func (x *Moves) Leave(p *Copy) { x.leaving = append(x.leaving, p) }
+
+// Leaving are the copies that leave, in the order in which they were named.
+func (x *Moves) Leaving() []*Copy { return x.leaving }
+
+// Lay gives a place away that was found to do.
+func (x *Moves) Lay(p Placement) {
+	res := p.asker().need.Resources
+	var freed Resources
+	for _, o := range x.leaving {
+		if slices.Contains(p.Victims, o.ID()) {
+			freed = freed.Add(*o.res)
+		}
+	}
+	x.laid = append(x.laid, laid{p, res.Sub(freed.Min(res))})
+}
+
+// Len is how many leave, and how many placements are laid.
+func (x *Moves) Len() (leaving, laid int) { return len(x.leaving), len(x.laid) }
+
+// Cut takes back what was added since Len.
+func (x *Moves) Cut(leaving, laid int) { x.leaving, x.laid = x.leaving[:leaving], x.laid[:laid] }
+
+// Claimed tells whether a copy that leaves is somebody's victim.
+func (x *Moves) Claimed(p *Copy) bool {
+	return slices.ContainsFunc(x.laid, func(l laid) bool { return slices.Contains(l.Victims, p.ID()) })
+}
+
+// Overlay writes into o what the plan means for one more placement.
+func (x *Moves) Overlay(p *Placement, o *Overlay) {
+	*o = Overlay{Ports: o.Ports[:0], Victims: o.Victims[:0], Leaving: x.leaving}
+	for i := range x.laid {
+		l := &x.laid[i]
+		o.Victims = append(o.Victims, l.Victims...)
+		if mutant.Planted(mutant.MovesUnproved) {
+			continue
+		}
+		if l.Machine == p.Machine {
+			o.Ports = append(o.Ports, l.Ports...)
+			if l.Alloc == p.Alloc {
+				o.Limits = o.Limits.Add(l.res)
+			}
+		}
+		if l.Job == p.Job && l.Set == p.Set {
+			o.inDomain(l.Machine, p.Machine, 1)
+		}
+	}
+	o.Reserved = o.Limits
+	for _, q := range x.leaving {
+		if q.job == p.Job {
+			o.inDomain(q.machine, p.Machine, ^uint32(0))
+		}
+	}
+}
+
+// inDomain counts n more (in two's complement) in the failure domains of at that
+// m is in.
+func (o *Overlay) inDomain(at, m *Machine, n uint32) {
+	for kind := range o.InDomain {
+		if at.SameDomain(DomainKind(kind), m) {
+			o.InDomain[kind] += n
+		}
+	}
+}
+
+// Unmovable says why a copy is not moved; empty: it may be.
+func (c *Cell) Unmovable(p *Copy) string {
+	switch {
+	case !p.state.current():
+		return "it is not its task's current copy"
+	case p.Waits():
+		return "it waits for others to make room"
+	case p.alloc != nil:
+		return "it runs in an alloc"
+	case len(p.res.Devices) > 0:
+		return "it has devices"
+	case p.job.update.Rolling():
+		return "an update of its job is under way"
+	case p.version != p.job.latest().Version:
+		return "an update of its job left it with an older spec"
+	case p.job.latest().Proto.Gang:
+		return "it is one of a gang"
+	case liveCopies(p.row())+1 >= maxLiveCopiesOfTask:
+		return "too many copies of it have not stopped yet"
+	}
+	return ""
+}
+
+// liveCopies counts the past copies of a task that still hold a place.
+func liveCopies(t *Task) (n int) {
+	for p := t.past; p != nil; p = p.next {
+		if p.state.live() {
+			n++
+		}
+	}
+	return n
+}
+
+// CheckMoveTasks is the test that a plan must stand when it comes out of the log;
+// nil when it does now. It changes nothing.
+func (c *Cell) CheckMoveTasks(o *borgpb.MoveTasks) *borgpb.Refusal {
+	_, r := c.checkMoveTasks(o)
+	return r
+}
+
+// checkMoveTasks tries the whole plan over the present state.
+func (c *Cell) checkMoveTasks(o *borgpb.MoveTasks) (commit, *borgpb.Refusal) {
+	if n := len(o.Moves); n < 1 || n > maxMoves {
+		return nil, invalid("moves", "%d moves; want 1 to %d", n, maxMoves)
+	}
+	x := new(Moves)
+	for _, a := range o.Moves {
+		if r := c.checkLeaves(x, a); r != nil {
+			return nil, r
+		}
+	}
+	var place []func()
+	lay := func(p Placement) *borgpb.Refusal {
+		do, r := c.checkLaid(x, p)
+		place = append(place, do)
+		return r
+	}
+	for i, a := range o.Moves {
+		q := x.leaving[i]
+		p := Placement{Job: q.job, Index: q.index, Ports: a.Ports}
+		r := c.findPlace(&p, a)
+		if r == nil && p.Machine == q.machine {
+			r = about(p.name(), invalid("machine", "it is on %s already", q.machine.name))
+		}
+		if r == nil {
+			r = lay(p)
+		}
+		if r != nil {
+			return nil, r
+		}
+	}
+	makesRoom := ""
+	if a := o.Placement; a != nil {
+		p, r := c.placement(a)
+		if r == nil && p.Job != nil && p.Job.latest().Proto.Gang {
+			r = badState(p.name(), "all of its gang is placed at once")
+		}
+		if r == nil && len(p.asker().need.Resources.Devices) > 0 {
+			r = badState(p.name(), "it asks for devices, and no plan grants them")
+		}
+		if r == nil {
+			r = lay(p)
+		}
+		if r != nil {
+			return nil, r
+		}
+		makesRoom = ", which makes room for " + p.name()
+	}
+	return func(*borgpb.Result) {
+		for i, q := range x.leaving {
+			reason := "moved to " + o.Moves[i].Machine + makesRoom
+			c.evict(q.row(), edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_MOVE, reason, q.grace())
+		}
+		for _, do := range place {
+			do()
+		}
+	}, nil
+}
+
+// checkLeaves wants a task that runs as the scheduler saw it.
+func (c *Cell) checkLeaves(x *Moves, a *borgpb.Assignment) *borgpb.Refusal {
+	uid, ok := parseUID(a.Uid)
+	if !ok {
+		return invalid("uid", "%q is not a uid", clip(a.Uid, 64))
+	}
+	j := c.jobsByUID[uid]
+	if j == nil {
+		return stale(a.Uid, "there is no such job any more")
+	}
+	if int(a.Index) >= len(j.rows) {
+		return stale(TaskID{j.key, a.Index}.String(), "the job has only %d tasks", len(j.rows))
+	}
+	t := j.rows[a.Index]
+	name := t.ID().String()
+	switch {
+	case t.state != stateRunning:
+		return stale(name, "the task is %v, not running", t.state)
+	case t.attempt != a.LastAttempt:
+		return stale(name, "its attempt is %d, not %d", t.attempt, a.LastAttempt)
+	case a.Version != 0 && (a.Version < j.latest().Version || a.Version > j.version):
+		return stale(name, "the job's version is %d, not %d", j.version, a.Version)
+	case slices.Contains(x.leaving, t.cur):
+		return about(name, invalid("moves", "it is moved twice"))
+	case a.Alloc != "":
+		return about(name, invalid("alloc", "nothing is moved into an alloc"))
+	case len(a.Ports) != len(j.Need(a.Index).Task.Ports):
+		return about(name, invalid("ports", "%d ports for %d names", len(a.Ports), len(j.Need(a.Index).Task.Ports)))
+	}
+	if why := c.Unmovable(t.cur); why != "" {
+		return badState(name, "it is not moved: %s", why)
+	}
+	x.Leave(t.cur)
+	return nil
+}
+
+// checkLaid tries one placement over those before it, and returns what will make
+// it.
+func (c *Cell) checkLaid(x *Moves, p Placement) (func(), *borgpb.Refusal) {
+	there := len(p.Machine.copies)
+	for i := range x.laid {
+		if x.laid[i].Machine == p.Machine {
+			there++
+		}
+	}
+	if there >= maxCopiesOnMachine {
+		return nil, about(p.name(), limit("", "%s holds %d copies", p.Machine.name, there))
+	}
+	for _, id := range p.Victims {
+		if !slices.ContainsFunc(x.leaving, func(q *Copy) bool { return q.ID() == id }) {
+			return nil, about(p.name(), invalid("victims", "%v is not moved", id))
+		}
+	}
+	var o Overlay
+	x.Overlay(&p, &o)
+	v, r := c.checkPlace(&p, &o)
+	if r != nil {
+		return nil, r
+	}
+	x.Lay(p)
+	return c.placing(&p, v), nil
+}

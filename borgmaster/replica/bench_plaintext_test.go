@@ -1,0 +1,5 @@
+//go:build plaintext
+
+package replica
+
+const benchMode = "plain."

@@ -1,0 +1,140 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// auditShown is how many records people get to see unless they ask for more.
+const auditShown = 50
+
+// auditTrail tells who did what.
+func auditTrail(s *session) error {
+	req := &borgrpc.AuditRequest{User: s.flag.String("by"), Verb: s.flag.String("verb"), Refused: s.flag.Bool("refused"), Ops: s.out.machine()}
+	var err error
+	if req.SinceWallNs, err = s.moment("since"); err != nil {
+		return err
+	}
+	if req.UntilWallNs, err = s.moment("until"); err != nil {
+		return err
+	}
+	if len(s.args) == 1 {
+		req.Object = s.args[0]
+	}
+	switch {
+	case s.flag.IsSet("last"):
+		req.Last = uint32(min(s.flag.Uint64("last"), 1<<32-1))
+	case !s.out.machine() && req.SinceWallNs == 0 && req.UntilWallNs == 0:
+		req.Last = auditShown
+	}
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	all, any := []*borgpb.AuditRecord{}, false
+	err = m.Audit(s.ctx, req, func(resp *borgrpc.AuditResponse) error {
+		for _, silent := range resp.Silent {
+			s.progress("replica %d: what it alone refused is not shown: %s", silent.Replica, cli.Visible(silent.Why))
+		}
+		for _, r := range resp.Records {
+			any = true
+			if s.out.machine() {
+				all = append(all, r)
+			} else if _, err := fmt.Fprintln(s.stdout, s.auditLine(r)); err != nil {
+				return fmt.Errorf("write to standard output: %w", err)
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if s.out.machine() {
+		return list(s.out, all)
+	}
+	if !any {
+		s.progress("nothing of that is kept; who is no admin sees what he did, and what was done to what is his")
+	}
+	return nil
+}
+
+// auditLine is one record: when, where in the log, who, what, what came of it,
+// and how it was asked for.
+func (s *session) auditLine(r *borgpb.AuditRecord) string {
+	if s.out.format == "name" {
+		return cli.Visible(cmp.Or(r.Object, r.Verb))
+	}
+	at := "-"
+	if r.Index != 0 {
+		at = strconv.FormatUint(r.Index, 10)
+	}
+	if r.Replica != 0 {
+		at = fmt.Sprintf("replica %d", r.Replica)
+	}
+	line := fmt.Sprintf("%s  %-9s ", time.Unix(0, r.WallNs).UTC().Format("2006-01-02T15:04:05.000Z"), at)
+	if h := r.Hole; h != nil {
+		what := "something is missing"
+		if h.To != 0 {
+			what = fmt.Sprintf("nothing is known of %d to %d", h.From, h.To)
+		}
+		return cli.Visible(line + " (" + what + ": " + h.Why + ")")
+	}
+	who := r.Who
+	if r.Role != borgpb.Role_ROLE_USER && r.Role != borgpb.Role_ROLE_UNSPECIFIED {
+		who = strings.TrimSpace(word(r.Role) + " " + r.Who)
+	}
+	line += fmt.Sprintf(" %-12s %s", cmp.Or(who, "-"), r.Verb)
+	if r.Object != "" {
+		line += " " + r.Object
+	}
+	switch {
+	case r.Refusal != nil:
+		line += " REFUSED " + word(r.Refusal.Kind) + ": " + r.Refusal.Message
+	case r.Version != 0:
+		line += fmt.Sprintf(" done, version %d", r.Version)
+	default:
+		line += " done"
+	}
+	if r.Command != "" {
+		line += "; by: " + r.Command
+	}
+	if r.ConfigHash != "" {
+		line += "; config " + r.ConfigHash[:min(len(r.ConfigHash), 12)]
+	}
+	if r.Reason != "" {
+		line += "; because: " + r.Reason
+	}
+	if r.Others != 0 {
+		line += fmt.Sprintf("; and %d refusals before it that were too many to keep", r.Others)
+	}
+	return cli.Visible(line)
+}
+
+// moment reads a flag that is a time, or how long ago.
+func (s *session) moment(flag string) (int64, error) {
+	text := s.flag.String(flag)
+	if text == "" {
+		return 0, nil
+	}
+	if days, ok := strings.CutSuffix(text, "d"); ok {
+		if n, err := strconv.ParseUint(days, 10, 16); err == nil {
+			return s.now().Add(-time.Duration(n) * 24 * time.Hour).UnixNano(), nil
+		}
+	}
+	if d, err := time.ParseDuration(text); err == nil && d >= 0 {
+		return s.now().Add(-d).UnixNano(), nil
+	}
+	for _, layout := range []string{time.RFC3339Nano, time.DateTime, time.DateOnly} {
+		if t, err := time.ParseInLocation(layout, text, time.Local); err == nil {
+			return t.UnixNano(), nil
+		}
+	}
+	return 0, cli.Errorf(cli.Usage, "--%s %q is not a time", flag, text).Hint("how long ago, 90m or 3d, or a time: 2026-11-21T22:00:00Z")
+}

@@ -1,0 +1,92 @@
+package trace
+
+import (
+	"fmt"
+	"iter"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/proto/borgpb"
+)
+
+// Cell is a cell as a trace has it at one moment.
+type Cell struct {
+	Machines []Machine
+	Jobs     []Job
+	// Strangers counts the running tasks whose machine is not among Machines.
+	Strangers int
+	// Unknown counts the tasks of which the trace never says what they asked
+	// for; they are not in Jobs.
+	Unknown int
+}
+
+// Machine is one machine.
+type Machine struct {
+	Name string
+	Spec *borgpb.MachineSpec
+}
+
+// Job is one job with the tasks that live at that moment. They are numbered anew
+// from 0, those that need the same side by side.
+type Job struct {
+	User, Name string
+	Spec       *borgpb.JobSpec
+	// Machines has the name of each task's machine, by index; empty: it waits.
+	Machines []string
+}
+
+// Ops makes the cell: the machines first, then the jobs, all of whose tasks wait.
+func (c *Cell) Ops() iter.Seq[*borgpb.Op] {
+	return func(yield func(*borgpb.Op) bool) {
+		for _, m := range c.Machines {
+			if !yield(addMachine(m)) {
+				return
+			}
+		}
+		for _, j := range c.Jobs {
+			if !yield(j.op()) {
+				return
+			}
+		}
+	}
+}
+
+func addMachine(m Machine) *borgpb.Op {
+	return &borgpb.Op{
+		Principal: &borgpb.Principal{User: "trace", Role: borgpb.Role_ROLE_USER},
+		Op:        &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.Name, Spec: m.Spec}},
+	}
+}
+
+func (j Job) op() *borgpb.Op {
+	spec, err := proto.Marshal(j.Spec)
+	if err != nil {
+		// Text was checked when it was read.
+		panic(fmt.Sprintf("job %s/%s: %v", j.User, j.Name, err))
+	}
+	return &borgpb.Op{
+		Principal: &borgpb.Principal{User: j.User, Role: borgpb.Role_ROLE_USER},
+		Op:        &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: j.User, Name: j.Name, Spec: spec}},
+	}
+}
+
+// Google's traces give all amounts as shares of the largest machine, CPU and
+// memory each by itself. We take that machine to have so much.
+const (
+	largestCPUMilli = 64_000
+	largestMemBytes = 256 << 30
+)
+
+// A share is rounded up where it is asked for and down where it is offered.
+func asked(share float64, largest int64) int64 {
+	n := int64(share * float64(largest))
+	if float64(n) < share*float64(largest) {
+		n++
+	}
+	return n
+}
+
+func offered(share float64, largest int64) int64 { return int64(share * float64(largest)) }
+
+// placeholder is what tasks of a trace run, as nobody knows what they ran.
+var placeholder = []string{"/bin/true"}

@@ -1,0 +1,538 @@
+package trace
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"borg/proto/borgpb"
+)
+
+// Google2011 replays Google's trace of 2011 (clusterdata-2011-2) up to one
+// moment. First come the machines with their attributes and the constraints of
+// tasks, in any order, then the parts of task_events in order of time.
+type Google2011 struct {
+	timeUs   int64
+	machines map[int64]*machine2011
+	// constraints of a task are those of its last batch.
+	constraints map[task2011ID]*constraints2011
+	tasks       map[task2011ID]*task2011
+	// beyond: the replay has come to the moment. What follows only says what
+	// tasks ask for that had not said so by then: unknown counts them.
+	beyond  bool
+	unknown int
+	lastUs  int64
+}
+
+type machine2011 struct {
+	platform string
+	cpu, mem float64
+	// here: it is in the cell.
+	here       bool
+	attributes map[string]string
+}
+
+type task2011ID struct {
+	job   int64
+	index int32
+}
+
+type task2011 struct {
+	user     string
+	class    int8
+	priority int8
+	// different: no two tasks of the job on one machine.
+	different bool
+	// machine is zero while it waits.
+	machine int64
+	// cpu and mem are negative as long as nothing was said.
+	cpu, mem float64
+}
+
+type constraints2011 struct {
+	timeUs int64
+	list   []*borgpb.Constraint
+}
+
+const (
+	maxID2011    = math.MaxInt64
+	maxIndex2011 = 99_999
+	// What was asked for and offered is at most a machine; some more is let pass.
+	maxShare2011 = 16
+	// A cell takes no longer names and no more of them.
+	maxKeyBytes, maxValueBytes        = 63, 255
+	maxAttributes, maxConstraints2011 = 60, 32
+	maxRequests2011                   = 1000
+)
+
+// Events, as numbered in task_events.
+const (
+	submit2011 = iota
+	schedule2011
+	evict2011
+	fail2011
+	finish2011
+	kill2011
+	lost2011
+	updatePending2011
+	updateRunning2011
+)
+
+// NewGoogle2011 makes an empty replay up to timeUs, in the trace's own time:
+// zero is what was there when the trace began.
+func NewGoogle2011(timeUs int64) *Google2011 {
+	return &Google2011{
+		timeUs: timeUs, machines: make(map[int64]*machine2011),
+		constraints: make(map[task2011ID]*constraints2011), tasks: make(map[task2011ID]*task2011),
+	}
+}
+
+// LoadGoogle2011 reads a folder as Google lays it out (machine_events/part-*, and
+// so on) and returns the cell at timeUs. machine_attributes and task_constraints
+// may be missing.
+func LoadGoogle2011(dir string, timeUs int64) (*Cell, error) {
+	g := NewGoogle2011(timeUs)
+	for _, table := range []struct {
+		name string
+		must bool
+		read func(string, io.Reader) error
+	}{
+		{"machine_events", true, g.ReadMachineEvents},
+		{"machine_attributes", false, g.ReadMachineAttributes},
+		{"task_constraints", false, g.ReadTaskConstraints},
+		{"task_events", true, g.ReadTaskEvents},
+	} {
+		files, err := parts(dir, table.name)
+		if err != nil {
+			return nil, err
+		}
+		if len(files) == 0 && table.must {
+			return nil, fmt.Errorf("%s has no %s/part-*: want a folder of the tables of clusterdata-2011-2", dir, table.name)
+		}
+		for _, file := range files {
+			if table.name == "task_events" && g.complete() {
+				break
+			}
+			if err := readFile(file, table.read); err != nil {
+				return nil, err
+			}
+		}
+	}
+	return g.Cell()
+}
+
+// complete: what is further on in task_events says nothing of the moment.
+func (g *Google2011) complete() bool { return g.beyond && g.unknown == 0 }
+
+// ReadMachineEvents reads machine_events.
+func (g *Google2011) ReadMachineEvents(file string, in io.Reader) error {
+	const timeUs, id, event, platform, cpu, mem = 0, 1, 2, 3, 4, 5
+	r := newRows(file, in, "time", "machine ID", "event type", "platform ID", "CPUs", "Memory")
+	for r.next() {
+		now := r.integer(timeUs, 0, math.MaxInt64)
+		if now > g.timeUs {
+			break
+		}
+		m := g.machine(r.integer(id, 1, maxID2011))
+		if name := r.text(platform); name != "" {
+			if len(name) > maxValueBytes {
+				r.fail(platform, "%s has %d bytes, want at most %d", brief(name), len(name), maxValueBytes)
+			}
+			m.platform = name
+		}
+		// Blank on a few rows: what was said last stays.
+		if v, ok := r.maybeShare(cpu, 1); ok {
+			m.cpu = v
+		}
+		if v, ok := r.maybeShare(mem, 1); ok {
+			m.mem = v
+		}
+		// ADD, REMOVE, UPDATE.
+		switch r.integer(event, 0, 2) {
+		case 0:
+			m.here = true
+		case 1:
+			m.here = false
+		}
+	}
+	return r.err
+}
+
+func (g *Google2011) machine(id int64) *machine2011 {
+	m := g.machines[id]
+	if m == nil {
+		m = &machine2011{}
+		g.machines[id] = m
+	}
+	return m
+}
+
+// ReadMachineAttributes reads machine_attributes. Names and most values are
+// hashes: only whether two are the same has a meaning.
+func (g *Google2011) ReadMachineAttributes(file string, in io.Reader) error {
+	const timeUs, id, name, value, deleted = 0, 1, 2, 3, 4
+	r := newRows(file, in, "time", "machine ID", "attribute name", "attribute value", "attribute deleted")
+	for r.next() {
+		if r.integer(timeUs, 0, math.MaxInt64) > g.timeUs {
+			break
+		}
+		m := g.machine(r.integer(id, 1, maxID2011))
+		key, is := g.attribute(r, name, value)
+		if r.integer(deleted, 0, 1) == 1 {
+			delete(m.attributes, key)
+			continue
+		}
+		if m.attributes == nil {
+			m.attributes = make(map[string]string)
+		}
+		m.attributes[key] = is
+		if len(m.attributes) > maxAttributes {
+			r.failLine("machine %d has more than %d attributes", r.integer(id, 1, maxID2011), maxAttributes)
+		}
+	}
+	return r.err
+}
+
+// attribute reads a name and its value.
+func (g *Google2011) attribute(r *rows, name, value int) (key, is string) {
+	key, is = r.text(name), r.text(value)
+	if len(key) == 0 || len(key) > maxKeyBytes {
+		r.fail(name, "%s has %d bytes, want 1 to %d", brief(key), len(key), maxKeyBytes)
+	}
+	if len(is) > maxValueBytes {
+		r.fail(value, "%s has %d bytes, want at most %d", brief(is), len(is), maxValueBytes)
+	}
+	return key, is
+}
+
+// ReadTaskConstraints reads task_constraints. Some copies have the operator
+// last; the first row tells.
+func (g *Google2011) ReadTaskConstraints(file string, in io.Reader) error {
+	const timeUs, job, index = 0, 1, 2
+	operator, name, value := 3, 4, 5
+	r := newRows(file, in, "time", "job ID", "task index", "comparison operator", "attribute name", "attribute value")
+	for r.next() {
+		if r.line == 1 && !isOperator(r.text(3)) && isOperator(r.text(5)) {
+			operator, name, value = 5, 3, 4
+			r.columns = []string{"time", "job ID", "task index", "attribute name", "attribute value", "comparison operator"}
+		}
+		now := r.integer(timeUs, 0, math.MaxInt64)
+		if now > g.timeUs {
+			break
+		}
+		id := g.id(r, job, index)
+		key, is := g.attribute(r, name, value)
+		k := &borgpb.Constraint{Key: key, Value: is}
+		switch r.integer(operator, 0, 3) {
+		case 0:
+			k.Relation = borgpb.Relation_RELATION_EQUAL
+			if is == "" {
+				k.Relation = borgpb.Relation_RELATION_NOT_PRESENT
+			}
+		case 1:
+			k.Relation = borgpb.Relation_RELATION_NOT_EQUAL
+			if is == "" {
+				k.Relation = borgpb.Relation_RELATION_PRESENT
+			}
+		case 2:
+			k.Relation = borgpb.Relation_RELATION_LESS_THAN
+			r.integer(value, math.MinInt64, math.MaxInt64)
+		case 3:
+			k.Relation = borgpb.Relation_RELATION_GREATER_THAN
+			r.integer(value, math.MinInt64, math.MaxInt64)
+		}
+		// A later batch takes the place of an earlier one.
+		batch := g.constraints[id]
+		if batch == nil || batch.timeUs != now {
+			batch = &constraints2011{timeUs: now}
+			g.constraints[id] = batch
+		}
+		batch.list = append(batch.list, k)
+		if len(batch.list) > maxConstraints2011 {
+			r.failLine("task %d of job %d has more than %d constraints", id.index, id.job, maxConstraints2011)
+		}
+	}
+	return r.err
+}
+
+func isOperator(text string) bool { return len(text) == 1 && text[0] >= '0' && text[0] <= '3' }
+
+func (g *Google2011) id(r *rows, job, index int) task2011ID {
+	return task2011ID{r.integer(job, 1, maxID2011), int32(r.integer(index, 0, maxIndex2011))}
+}
+
+// ReadTaskEvents reads one part of task_events. It ends early when the rest
+// cannot matter.
+func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
+	const timeUs, missing, job, index, machine, event, user, class, priority, cpu, mem, disk, different = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
+	r := newRows(file, in, "time", "missing info", "job ID", "task index", "machine ID", "event type", "user", "scheduling class",
+		"priority", "CPU request", "memory request", "disk space request", "different machines restriction")
+	for !g.complete() && r.next() {
+		now := r.integer(timeUs, 0, math.MaxInt64)
+		if now < g.lastUs {
+			r.fail(timeUs, "%d comes after %d: the parts have to be read in order of time", now, g.lastUs)
+			break
+		}
+		g.lastUs = now
+		if now > g.timeUs && !g.beyond {
+			g.stop()
+		}
+		id := g.id(r, job, index)
+		what := r.integer(event, submit2011, updateRunning2011)
+		at, _ := r.maybeInteger(machine, 0, maxID2011)
+		r.maybeInteger(missing, 0, 2)
+		r.maybeShare(disk, maxShare2011)
+		said := task2011{user: r.text(user), cpu: -1, mem: -1}
+		v, _ := r.maybeInteger(class, 0, 3)
+		said.class = int8(v)
+		said.priority = int8(r.integer(priority, 0, 11))
+		v, _ = r.maybeInteger(different, 0, 1)
+		said.different = v == 1
+		if share, ok := r.maybeShare(cpu, maxShare2011); ok {
+			said.cpu = share
+		}
+		if share, ok := r.maybeShare(mem, maxShare2011); ok {
+			said.mem = share
+		}
+		if r.err != nil {
+			break
+		}
+		if g.beyond {
+			g.learn(id, &said)
+			continue
+		}
+		g.replay(id, what, at, &said)
+	}
+	return r.err
+}
+
+// replay takes in one event.
+func (g *Google2011) replay(id task2011ID, what, machine int64, said *task2011) {
+	switch what {
+	case evict2011, fail2011, finish2011, kill2011, lost2011:
+		delete(g.tasks, id)
+		return
+	}
+	t := g.tasks[id]
+	if t == nil {
+		t = &task2011{cpu: -1, mem: -1}
+		g.tasks[id] = t
+	}
+	t.user, t.class, t.priority = said.user, said.class, said.priority
+	t.different = t.different || said.different
+	t.hear(said)
+	switch what {
+	case submit2011, updatePending2011:
+		t.machine = 0
+	case schedule2011, updateRunning2011:
+		if machine != 0 {
+			t.machine = machine
+		}
+	}
+}
+
+// hear takes in what a task asks for; blank is not said.
+func (t *task2011) hear(said *task2011) {
+	if said.cpu >= 0 {
+		t.cpu = said.cpu
+	}
+	if said.mem >= 0 {
+		t.mem = said.mem
+	}
+}
+
+func (t *task2011) known() bool { return t.cpu >= 0 && t.mem >= 0 }
+
+// stop ends the replay at its moment.
+func (g *Google2011) stop() {
+	g.beyond = true
+	for _, t := range g.tasks {
+		if !t.known() {
+			g.unknown++
+		}
+	}
+}
+
+// learn takes in what a task asked for that was there at the moment.
+func (g *Google2011) learn(id task2011ID, said *task2011) {
+	t := g.tasks[id]
+	if t == nil || t.known() {
+		return
+	}
+	t.hear(said)
+	t.different = t.different || said.different
+	if t.known() {
+		g.unknown--
+	}
+}
+
+// Cell is the cell at the moment.
+func (g *Google2011) Cell() (*Cell, error) {
+	if !g.beyond {
+		g.stop()
+	}
+	c := &Cell{}
+	for _, id := range slices.Sorted(maps.Keys(g.machines)) {
+		m := g.machines[id]
+		if !m.here {
+			continue
+		}
+		attributes := map[string]string{}
+		maps.Copy(attributes, m.attributes)
+		if m.platform != "" {
+			attributes["platform"] = m.platform
+		}
+		c.Machines = append(c.Machines, Machine{machineName(id), &borgpb.MachineSpec{
+			Addr:       "127.0.0.1:7101",
+			Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, largestCPUMilli), MemBytes: offered(m.mem, largestMemBytes)},
+			Attributes: attributes,
+		}})
+	}
+	ids := slices.SortedFunc(maps.Keys(g.tasks), func(a, b task2011ID) int {
+		return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.index, b.index))
+	})
+	users := make(map[string]string)
+	for len(ids) > 0 {
+		n := 1
+		for n < len(ids) && ids[n].job == ids[0].job {
+			n++
+		}
+		if err := g.jobs(c, ids[:n], users); err != nil {
+			return nil, err
+		}
+		ids = ids[n:]
+	}
+	return c, nil
+}
+
+func machineName(id int64) string { return "m" + strconv.FormatInt(id, 10) }
+
+// request2011 is what a task asks for; tasks with the same are alike.
+type request2011 struct {
+	// constraints in words, so that they can be compared.
+	constraints        string
+	cpuMilli, memBytes int64
+}
+
+// jobs makes jobs of the tasks of one: one for each priority that they have.
+// Where one of them says that no two may share a machine, it holds for all.
+func (g *Google2011) jobs(c *Cell, ids []task2011ID, users map[string]string) error {
+	type row struct {
+		request2011
+		id task2011ID
+		t  *task2011
+	}
+	var all []row
+	different := false
+	for _, id := range ids {
+		t := g.tasks[id]
+		if !t.known() {
+			c.Unknown++
+			continue
+		}
+		different = different || t.different
+		all = append(all, row{request2011{
+			g.constraintWords(id), asked(t.cpu, largestCPUMilli), asked(t.mem, largestMemBytes),
+		}, id, t})
+	}
+	// Stable: tasks that are alike keep their order. Those without constraints
+	// come first, since an override can add constraints and not take them away.
+	slices.SortStableFunc(all, func(a, b row) int {
+		return cmp.Or(cmp.Compare(b.t.priority, a.t.priority), cmp.Compare(a.constraints, b.constraints),
+			cmp.Compare(a.cpuMilli, b.cpuMilli), cmp.Compare(a.memBytes, b.memBytes))
+	})
+	name := "job-" + strconv.FormatInt(ids[0].job, 10)
+	for n := 0; len(all) > 0; n++ {
+		end := 1
+		for end < len(all) && all[end].t.priority == all[0].t.priority {
+			end++
+		}
+		one := all[:end]
+		all = all[end:]
+		first := one[0]
+		user := users[first.t.user]
+		if user == "" {
+			user = "user-" + strconv.Itoa(len(users)+1)
+			users[first.t.user] = user
+		}
+		j := Job{User: user, Name: name, Spec: jobSpec2011(first.t)}
+		if n > 0 {
+			j.Name = name + "-" + strconv.Itoa(n+1)
+		}
+		j.Spec.Tasks = uint32(len(one))
+		if different {
+			j.Spec.MaxPerMachine = 1
+		}
+		for i, o := range one {
+			switch {
+			case i == 0:
+				g.fill(j.Spec.Task, o.request2011, o.id)
+			case o.request2011 != one[i-1].request2011:
+				over := &borgpb.TaskOverride{First: uint32(i), Last: uint32(i), Spec: &borgpb.TaskSpec{}}
+				g.fill(over.Spec, o.request2011, o.id)
+				j.Spec.Overrides = append(j.Spec.Overrides, over)
+			case o.request2011 != first.request2011:
+				j.Spec.Overrides[len(j.Spec.Overrides)-1].Last = uint32(i)
+			}
+			j.Machines = append(j.Machines, g.place(c, o.t))
+		}
+		if n := len(j.Spec.Overrides); n >= maxRequests2011 {
+			return fmt.Errorf("the tasks of job %d of the trace ask for %d different things, and one job can have %d: leave it out of the files", ids[0].job, n+1, maxRequests2011)
+		}
+		c.Jobs = append(c.Jobs, j)
+	}
+	return nil
+}
+
+// place is the name of a task's machine.
+func (g *Google2011) place(c *Cell, t *task2011) string {
+	if t.machine == 0 {
+		return ""
+	}
+	if m := g.machines[t.machine]; m == nil || !m.here {
+		c.Strangers++
+	}
+	return machineName(t.machine)
+}
+
+func (g *Google2011) fill(spec *borgpb.TaskSpec, r request2011, id task2011ID) {
+	spec.Resources = &borgpb.Resources{CpuMilli: r.cpuMilli, MemBytes: r.memBytes}
+	if k := g.constraints[id]; k != nil {
+		spec.Constraints = k.list
+	}
+}
+
+func (g *Google2011) constraintWords(id task2011ID) string {
+	k := g.constraints[id]
+	if k == nil {
+		return ""
+	}
+	var words strings.Builder
+	for _, one := range k.list {
+		fmt.Fprintf(&words, "%s\x00%d\x00%s\x00", one.Key, one.Relation, one.Value)
+	}
+	return words.String()
+}
+
+// priorities are ours for those of 2011: free (0 and 1), batch (2 to 8),
+// production (9 and 10), monitoring (11).
+var priorities = [12]int32{0, 25, 100, 102, 104, 106, 108, 110, 112, 200, 300, 400}
+
+func jobSpec2011(t *task2011) *borgpb.JobSpec {
+	spec := &borgpb.JobSpec{
+		Kind: borgpb.JobKind_JOB_KIND_BATCH, Priority: priorities[t.priority],
+		Task: &borgpb.TaskSpec{Args: placeholder, AppClass: borgpb.AppClass_APP_CLASS_BATCH},
+	}
+	if t.priority >= 9 {
+		spec.Kind = borgpb.JobKind_JOB_KIND_SERVICE
+	}
+	if t.class >= 2 {
+		spec.Task.AppClass = borgpb.AppClass_APP_CLASS_LATENCY_SENSITIVE
+	}
+	return spec
+}

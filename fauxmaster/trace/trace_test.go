@@ -1,0 +1,302 @@
+package trace_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/cockroachdb/datadriven"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/fauxmaster/trace"
+	"borg/proto/borgpb"
+)
+
+// TestTranscripts reads the small traces in testdata, each row of which shows
+// something, and the cells made from them. Commands:
+//
+//	google2011 at=MICROSECONDS    tables, each after a line "== NAME"
+//	openb                         the same: machines, pods
+//	usage2019                     one table
+//
+// Tables are told without blank lines; an empty line is left out.
+func TestTranscripts(t *testing.T) {
+	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
+		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
+			switch d.Cmd {
+			case "google2011":
+				return playGoogle2011(t, d)
+			case "openb":
+				return playOpenb(t, d)
+			case "usage2019":
+				u := &trace.Usage2019{}
+				if err := u.Read("usage.csv", strings.NewReader(d.Input)); err != nil {
+					return err.Error() + "\n"
+				}
+				return usageText(u)
+			}
+			t.Fatalf("%s: the commands are google2011, openb and usage2019", d.Pos)
+			return ""
+		})
+	})
+}
+
+// tables cuts the input where a table begins.
+func tables(input string) (names []string, texts []string) {
+	for part := range strings.SplitSeq("\n"+input, "\n== ") {
+		name, text, _ := strings.Cut(part, "\n")
+		if name = strings.TrimSpace(name); name != "" {
+			names, texts = append(names, name), append(texts, text)
+		}
+	}
+	return names, texts
+}
+
+func playGoogle2011(t *testing.T, d *datadriven.TestData) string {
+	var atUs int64
+	d.ScanArgs(t, "at", &atUs)
+	g := trace.NewGoogle2011(atUs)
+	names, texts := tables(d.Input)
+	for i, name := range names {
+		read := map[string]func(string, io.Reader) error{
+			"machine_events": g.ReadMachineEvents, "machine_attributes": g.ReadMachineAttributes,
+			"task_constraints": g.ReadTaskConstraints, "task_events": g.ReadTaskEvents,
+		}[name]
+		if read == nil {
+			t.Fatalf("%s: there is no table %q", d.Pos, name)
+		}
+		if err := read(name, strings.NewReader(texts[i])); err != nil {
+			return err.Error() + "\n"
+		}
+	}
+	c, err := g.Cell()
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	mustTake(t, c)
+	return cellText(c)
+}
+
+func playOpenb(t *testing.T, d *datadriven.TestData) string {
+	o := &trace.Openb{}
+	names, texts := tables(d.Input)
+	for i, name := range names {
+		read := map[string]func(string, io.Reader) error{"machines": o.ReadMachines, "pods": o.ReadPods}[name]
+		if read == nil {
+			t.Fatalf("%s: there is no table %q", d.Pos, name)
+		}
+		if err := read(name, strings.NewReader(texts[i])); err != nil {
+			return err.Error() + "\n"
+		}
+	}
+	var out strings.Builder
+	for _, m := range o.Machines {
+		fmt.Fprintf(&out, "%+v\n", m)
+	}
+	for _, p := range o.Pods {
+		fmt.Fprintf(&out, "%+v\n", p)
+	}
+	return out.String()
+}
+
+func usageText(u *trace.Usage2019) string {
+	var out strings.Builder
+	fmt.Fprintf(&out, "%d rows, %d used\n", u.Rows, u.Used)
+	for tier := range trace.NumTiers {
+		for i := range u.Len(tier) {
+			first, end := u.Job(tier, i)
+			fmt.Fprintf(&out, "%v: %+v, rows %d to %d are of its job\n", tier, u.At(tier, i), first, end-1)
+		}
+	}
+	return out.String()
+}
+
+// cellText writes a cell for people.
+func cellText(c *trace.Cell) string {
+	var out strings.Builder
+	resources := func(r *borgpb.Resources) string {
+		return fmt.Sprintf("cpu=%d mem=%dMiB", r.GetCpuMilli(), r.GetMemBytes()>>20)
+	}
+	constraints := func(ks []*borgpb.Constraint) (words string) {
+		for _, k := range ks {
+			words += " " + cell.ConstraintWords(k)
+		}
+		return words
+	}
+	for _, m := range c.Machines {
+		fmt.Fprintf(&out, "machine %s %s %v\n", m.Name, resources(m.Spec.Capacity), m.Spec.Attributes)
+	}
+	for _, j := range c.Jobs {
+		s := j.Spec
+		fmt.Fprintf(&out, "job %s/%s %d tasks, priority %d, %s, per machine %d: %s%s\n", j.User, j.Name, s.Tasks, s.Priority,
+			strings.ToLower(strings.TrimPrefix(s.Kind.String(), "JOB_KIND_")), s.MaxPerMachine, resources(s.Task.Resources), constraints(s.Task.Constraints))
+		for _, o := range s.Overrides {
+			fmt.Fprintf(&out, "  %d to %d: %s%s\n", o.First, o.Last, resources(o.Spec.Resources), constraints(o.Spec.Constraints))
+		}
+		fmt.Fprintf(&out, "  on %q\n", j.Machines)
+	}
+	if c.Strangers+c.Unknown > 0 {
+		fmt.Fprintf(&out, "%d on machines that are not there, %d of unknown size\n", c.Strangers, c.Unknown)
+	}
+	return out.String()
+}
+
+// mustTake wants a cell to take everything that was read.
+func mustTake(t testing.TB, c *trace.Cell) *cell.Cell {
+	t.Helper()
+	o := cell.New("trace", 1)
+	for op := range c.Ops() {
+		data, err := proto.Marshal(op)
+		if err != nil {
+			t.Fatal(err)
+		}
+		at := int64(o.Index()) + 1
+		entry, err := proto.Marshal(&borgpb.Entry{CellTimeNs: at * 1e6, WallTimeNs: 1e18 + at*1e6, Ops: [][]byte{data}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if results, _ := o.Apply(o.Index()+1, 1, entry); results[0].GetRefusal() != nil {
+			t.Fatalf("%v: %v", op, results[0].GetRefusal())
+		}
+	}
+	return o
+}
+
+// TestErrors wants every fault to say where it is and what was wanted.
+func TestErrors(t *testing.T) {
+	task := "0,,5,0,,0,u,3,9,0.1,0.1,0.1,0"
+	for _, c := range []struct{ table, text, want string }{
+		{"task_events", "", ""},
+		{"task_events", task + "\n1,,5", "task_events:2: 3 values, want 13: time, missing info, "},
+		{"task_events", "x" + task, `task_events:1: column 1 (time): "x0" is no whole number from 0 to `},
+		{"task_events", strings.Replace(task, "0.1", "NaN", 1), `task_events:1: column 10 (CPU request): "NaN" is no number from 0 to 16`},
+		{"task_events", strings.Replace(task, "0.1", "1e9", 1), `column 10 (CPU request): "1e9" is no number from 0 to 16`},
+		{"task_events", strings.Replace(task, "9,", "12,", 1), `column 9 (priority): "12" is no whole number from 0 to 11`},
+		{"task_events", strings.Replace(task, "9,", ",", 1), `column 9 (priority): it is empty; want a whole number from 0 to 11`},
+		{"task_events", strings.Replace(task, "u", `"u"`, 1), `column 7 (user): "\"u\"" is in quotes`},
+		{"task_events", "7" + task[1:] + "\n" + task, "task_events:2: column 1 (time): 0 comes after 7: the parts have to be read in order of time"},
+		{"task_events", "\x1f\x8b\x08\x00" + task, "task_events:1: this is no text: is the file compressed under a wrong name?"},
+		{"task_events", strings.Repeat("a", 100_000), "task_events:1: a line of more than 65536 bytes"},
+		{"machine_events", "0,5,7,p,0.5,0.5", `machine_events:1: column 3 (event type): "7" is no whole number from 0 to 2`},
+		{"machine_events", "0,0,0,p,0.5,0.5", `column 2 (machine ID): "0" is no whole number from 1 to `},
+		{"machine_attributes", "0,5,,x,0", `column 3 (attribute name): "" has 0 bytes, want 1 to 63`},
+		{"task_constraints", "0,5,0,2,k,x", `column 6 (attribute value): "x" is no whole number`},
+		{"task_constraints", "0,5,0,k,x,7", `column 4 (comparison operator): "k" is no whole number from 0 to 3`},
+		{"machines", "", "machines:1: the file is empty; its first line should name the columns"},
+		{"machines", "machine_id,cpu_milli\nm,1", "machines:1: there is no column mem_mib; the columns are machine_id, cpu_milli"},
+		{"machines", "sn,cpu_milli,memory_mib,gpu,model,gpu", "machines:1: column 6 (gpu): there are two columns of that name"},
+		{"machines", "sn,cpu_milli,memory_mib,gpu,model\nm,1,1,2,", `machines:2: column 5 (model): "" is the model of 2 GPUs`},
+		{"machines", "sn,cpu_milli,memory_mib,gpu,model\nm,1,1,0,\nm,1,1,0,", `machines:3: column 1 (sn): "m" comes twice`},
+		{"pods", "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\np,1,1,2,500,", "pods:2: column 5 (gpu_milli): 500 thousandths of each of 2 GPUs; of several each has to be whole (1000)"},
+		{"pods", "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\nP,1,1,1,500,", `pods:2: column 1 (name): "P" is no name`},
+	} {
+		g, o := trace.NewGoogle2011(10), &trace.Openb{}
+		read := map[string]func(string, io.Reader) error{
+			"machine_events": g.ReadMachineEvents, "machine_attributes": g.ReadMachineAttributes,
+			"task_constraints": g.ReadTaskConstraints, "task_events": g.ReadTaskEvents,
+			"machines": o.ReadMachines, "pods": o.ReadPods,
+		}[c.table]
+		err := read(c.table, strings.NewReader(c.text))
+		var at *trace.Error
+		switch {
+		case c.want == "" && err != nil:
+			t.Errorf("%s %q: %v", c.table, c.text, err)
+		case c.want != "" && (!errors.As(err, &at) || !strings.Contains(err.Error(), c.want)):
+			t.Errorf("%s %q: %v, want %q", c.table, c.text, err, c.want)
+		}
+	}
+}
+
+// broken fails after its text.
+type broken struct{ io.Reader }
+
+func (b broken) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if err == io.EOF {
+		err = errors.New("the disk is gone")
+	}
+	return n, err
+}
+
+func TestBrokenFile(t *testing.T) {
+	g := trace.NewGoogle2011(0)
+	err := g.ReadMachineEvents("m", broken{strings.NewReader("0,5,0,p,0.5,0.5\n")})
+	if err == nil || err.Error() != "m:2: the file cannot be read further: the disk is gone" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestLoad reads a folder, with a file of each compression.
+func TestLoad(t *testing.T) {
+	c, err := trace.LoadGoogle2011("testdata/google2011", 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(c.Machines) != 2 || len(c.Jobs) != 1 || c.Jobs[0].Spec.Tasks != 2 {
+		t.Errorf("read %s", cellText(c))
+	}
+	if _, err := trace.LoadGoogle2011(t.TempDir(), 0); err == nil || !strings.Contains(err.Error(), "has no machine_events/part-*") {
+		t.Errorf("an empty folder: %v", err)
+	}
+	if _, err := trace.LoadUsage2019(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("no file: %v", err)
+	}
+}
+
+// FuzzGoogle2011 wants an error with a place, or a cell that a cell takes.
+func FuzzGoogle2011(f *testing.F) {
+	f.Add("0,5,0,p,0.5,0.5\n0,6,0,p,1,1\n1,5,1,p,,", "0,5,rack,r1,0\n0,5,rack,,1", "0,7,0,0,rack,r1\n0,7,1,2,n,5", "0,2,7,0,5,0,u,3,9,,,,\n0,,7,0,5,1,u,3,9,0.1,0.1,,1\n0,,7,1,,0,u,0,0,0.1,0.1,,\n5,,7,1,,5,u,0,0,,,,", int64(3))
+	f.Fuzz(func(t *testing.T, machines, attributes, constraints, tasks string, atUs int64) {
+		g := trace.NewGoogle2011(atUs)
+		for _, table := range []struct {
+			text string
+			read func(string, io.Reader) error
+		}{{machines, g.ReadMachineEvents}, {attributes, g.ReadMachineAttributes}, {constraints, g.ReadTaskConstraints}, {tasks, g.ReadTaskEvents}} {
+			if err := table.read("f", strings.NewReader(table.text)); err != nil {
+				mustSayWhere(t, err)
+				return
+			}
+		}
+		c, err := g.Cell()
+		if err != nil {
+			return
+		}
+		mustTake(t, c)
+	})
+}
+
+// FuzzHeaded does the same for the traces with a head.
+func FuzzHeaded(f *testing.F) {
+	f.Add([]byte("sn,cpu_milli,memory_mib,gpu,model\nm,1000,1024,2,T4\n"))
+	f.Add([]byte("name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos\np,1,1,1,500,A|B,LS\n"))
+	f.Add([]byte("job_id,priority,cpu_req,mem_req,cpu_avg,mem_avg,cpu_max,mem_max\n1,200,0.5,0.5,0.1,0.2,,\n"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		o, u := &trace.Openb{}, &trace.Usage2019{}
+		for _, read := range []func(string, io.Reader) error{o.ReadMachines, o.ReadPods, u.Read} {
+			if err := read("f", bytes.NewReader(data)); err != nil {
+				mustSayWhere(t, err)
+			}
+		}
+		for tier := range trace.NumTiers {
+			for i := range u.Len(tier) {
+				if first, end := u.Job(tier, i); i < first || i >= end {
+					t.Fatalf("row %d of %v is not among those of its job, %d to %d", i, tier, first, end)
+				}
+			}
+		}
+	})
+}
+
+func mustSayWhere(t *testing.T, err error) {
+	t.Helper()
+	var at *trace.Error
+	if !errors.As(err, &at) || at.File != "f" || at.Line < 1 || at.Text == "" {
+		t.Fatalf("%v does not say where", err)
+	}
+}

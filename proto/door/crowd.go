@@ -1,0 +1,141 @@
+package door
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/grpc/tap"
+
+	"borg/identity"
+)
+
+const (
+	// maxHandshakes bounds the connections from one address that have not yet said
+	// who they are. More are closed unheard.
+	maxHandshakes = 2048
+	// maxConnsOfOne bounds the connections of one caller who is no master.
+	maxConnsOfOne = 1024
+	// maxCallsOfOne bounds the calls that one connection of such a caller has under
+	// way: each may hold a message.
+	maxCallsOfOne = 1024
+)
+
+// crowd counts who is at a door, so that nobody keeps others out.
+type crowd struct {
+	mu sync.Mutex
+	// By host; guarded by mu.
+	handshakes map[string]int
+	// By caller, without masters; guarded by mu.
+	conns map[identity.Name]int
+}
+
+func newCrowd() *crowd {
+	return &crowd{handshakes: make(map[string]int), conns: make(map[identity.Name]int)}
+}
+
+// enter is called before a handshake; leave when it has ended.
+func (c *crowd) enter(addr net.Addr) (leave func(), err error) {
+	host, _, err := net.SplitHostPort(addr.String())
+	if err != nil {
+		host = addr.String()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.handshakes[host] >= maxHandshakes {
+		return nil, fmt.Errorf("%d connections from %s have not yet said who they are", maxHandshakes, host)
+	}
+	c.handshakes[host]++
+	return func() { c.less(func() { decrement(c.handshakes, host) }) }, nil
+}
+
+// admit counts a connection of a caller who is known until it is closed.
+func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, error) {
+	if name.Role == identity.Master {
+		return conn, nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conns[name] >= maxConnsOfOne {
+		return nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
+	}
+	c.conns[name]++
+	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.less(func() { decrement(c.conns, name) }) })}, nil
+}
+
+func (c *crowd) less(f func()) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f()
+}
+
+func decrement[K comparable](counts map[K]int, key K) {
+	if counts[key]--; counts[key] == 0 {
+		delete(counts, key)
+	}
+}
+
+type countedConn struct {
+	net.Conn
+	leave func()
+}
+
+func (c *countedConn) Close() error {
+	c.leave()
+	return c.Conn.Close()
+}
+
+// tap refuses a call before anything of its message is read: one that is not for
+// this caller's role, and one too many. It is called by the goroutine of the
+// connection and must be quick; guard looks again, at more.
+func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
+	}
+	info, ok := p.AuthInfo.(authInfo)
+	if !ok {
+		return ctx, status.Error(codes.Unauthenticated, "nobody knows who calls")
+	}
+	var err error
+	// Who speaks for whom is for guard to find out.
+	if len(call.Header.Get(behalfKey)) == 0 {
+		err = Allowed(call.FullMethodName, info.name)
+	}
+	if err == nil && info.name.Role != identity.Master && info.calls != nil && info.calls.Load() >= maxCallsOfOne {
+		err = status.Errorf(codes.ResourceExhausted, "%s has %d calls under way on one connection", info.name.Words(), maxCallsOfOne)
+	}
+	if err != nil {
+		c.tell(ctx, call.FullMethodName, err)
+	}
+	return ctx, err
+}
+
+// callCounter counts the calls that each connection has under way.
+type callCounter struct{}
+
+func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
+func (callCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (callCounter) HandleConn(context.Context, stats.ConnStats)                       {}
+
+func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	var by int32
+	switch s.(type) {
+	case *stats.Begin:
+		by = 1
+	case *stats.End:
+		by = -1
+	default:
+		return
+	}
+	if p, _ := peer.FromContext(ctx); p != nil {
+		if info, ok := p.AuthInfo.(authInfo); ok && info.calls != nil {
+			info.calls.Add(by)
+		}
+	}
+}
