@@ -35,7 +35,8 @@ var imports = map[string]struct {
 	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb"}, nil},
 
 	"borgmaster/cell": {[]string{"mutant", "proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
-	"scheduler":       {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
+	// mutant: bugs that the simulator must find.
+	"scheduler": {[]string{"borgmaster/cell", "mutant", "proto/borgpb"}, []string{"google.golang.org/grpc", "github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3", "time", "sync", "context"}},
 	// What tasks will use of what they asked for; imports nobody, so that master and scheduler can share it.
 	"scheduler/reservation": {nil, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net"}},
 	// The process around the search: follows a master, answers Explain.
@@ -44,7 +45,7 @@ var imports = map[string]struct {
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/audit", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster": {[]string{"identity", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
@@ -52,6 +53,8 @@ var imports = map[string]struct {
 	"borgmaster/duty": {[]string{"borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Which machines a replica polls, and what it makes of the answers.
 	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	// The keys of secrets, which are in no log: the cell must not have them.
+	"borgmaster/cellkey": {nil, []string{"google.golang.org/grpc", "os", "net"}},
 	// The Log in memory: tests now, the Fauxmaster later.
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},

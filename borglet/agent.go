@@ -49,6 +49,11 @@ type Config struct {
 	Backoff Backoff
 	Runtime Runtime
 	Log     *slog.Logger
+	// PapersDir holds the papers of copies; it must be memory and not a disk, and
+	// the borglet's own. Empty: copies get none.
+	PapersDir string
+	// Issuer of papers; needed with PapersDir.
+	Issuer Issuer
 	// Path is the machine's search path for tasks that see its files.
 	Path string
 	// LogKeepBytes is how much of each output stream of a task is kept on disk;
@@ -64,6 +69,8 @@ func (c *Config) Validate() error {
 	switch {
 	case !uidPattern.MatchString(c.Name):
 		return fmt.Errorf("machine name %q is not a DNS label; use lower-case letters, digits and dashes, at most 63 (--name)", c.Name)
+	case c.PapersDir != "" && c.Issuer == nil:
+		return errors.New("borglet: PapersDir needs an Issuer")
 	case c.Dir == "" || c.Runtime == nil || c.Log == nil || c.Spec == nil:
 		return errors.New("borglet: Dir, Spec, Runtime and Log must be given")
 	}
@@ -78,6 +85,7 @@ type Agent struct {
 	store       *Store
 	master      Master
 	usage       *usage
+	papers      *papers
 	incarnation string
 	start       time.Time
 
@@ -124,6 +132,7 @@ func New(cfg Config) (*Agent, error) {
 		store:       store,
 		master:      Master{Fence: fence, Dir: cfg.Dir},
 		usage:       newUsage(),
+		papers:      newPapers(cfg),
 		incarnation: hex.EncodeToString(id[:]),
 		start:       time.Now(),
 		polls:       make(chan pollCall),
@@ -144,6 +153,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	var sampler sync.WaitGroup
 	sampler.Go(func() { a.sample(ctx) })
+	// Papers are renewed.
+	sampler.Go(func() { a.papers.run(ctx, a.begun) })
 	a.apply(a.core.Step(a.now(), Recovered{Copies: found}))
 	a.loop(ctx)
 	sampler.Wait()
@@ -198,16 +209,21 @@ func (a *Agent) loop(ctx context.Context) {
 type view struct {
 	// live is the copies that have not ended.
 	live map[ID]bool
+	// begun is the copies of which a run was begun: they have papers.
+	begun map[ID]bool
 	// allocs is the directories of allocs that are in use.
 	allocs map[string]bool
 }
 
 // publish lets the other goroutines see who lives and who runs.
 func (a *Agent) publish() {
-	v := &view{live: make(map[ID]bool, len(a.core.copies)), allocs: map[string]bool{}}
+	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, allocs: map[string]bool{}}
 	for id, t := range a.core.copies {
 		if t.phase != ended {
 			v.live[id] = true
+		}
+		if t.phase == running || t.phase == backoff {
+			v.begun[id] = true
 		}
 		if alloc := t.Desired.GetAlloc(); alloc != "" {
 			v.allocs[AllocName(alloc)] = true
@@ -215,6 +231,14 @@ func (a *Agent) publish() {
 	}
 	a.view.Store(v)
 	a.usage.setRunning(a.core.Running())
+}
+
+// begun are the copies that have begun, and not ended.
+func (a *Agent) begun() map[ID]bool {
+	if v := a.view.Load(); v != nil {
+		return v.begun
+	}
+	return nil
 }
 
 // over says whether a copy writes no more.
@@ -236,6 +260,9 @@ func (a *Agent) recover() ([]Found, error) {
 	}
 	for _, err := range bad {
 		a.cfg.Log.Error("a copy cannot be taken over; left as it is", "machine", a.cfg.Name, "err", err)
+	}
+	if err := a.papers.sweep(records); err != nil {
+		return nil, err
 	}
 	found := make([]Found, len(records))
 	slots := make(chan struct{}, parallelEffects)
@@ -276,6 +303,7 @@ func (a *Agent) launch(r Record) (*Launch, error) {
 		Dir:      a.store.TaskDir(r.ID),
 		AllocDir: a.store.AllocDir(r.Desired.GetAlloc()),
 		Machine:  a.cfg.Name,
+		Papers:   a.papers.path(r.ID),
 		OwnFiles: a.cfg.Runtime.Capabilities().OwnFiles,
 		Path:     a.cfg.Path,
 	})
@@ -328,9 +356,12 @@ func (a *Agent) do(e Effect) {
 	case Destroy:
 		failed.Op, failed.Run = OpDestroy, e.Run
 		err = a.cfg.Runtime.Destroy(e.ID)
+		if err == nil && e.Ended {
+			err = a.papers.drop(e.ID)
+		}
 	case Remove:
 		failed.Op = OpRemove
-		if err = a.cfg.Runtime.Destroy(e.ID); err == nil {
+		if err = errors.Join(a.cfg.Runtime.Destroy(e.ID), a.papers.drop(e.ID)); err == nil {
 			err = a.store.Remove(e.ID)
 		}
 	}
@@ -350,6 +381,9 @@ func (a *Agent) begin(r Record) error {
 	}
 	if err := a.cfg.Runtime.Destroy(r.ID); err != nil {
 		return fmt.Errorf("clear what the last run left: %w", err)
+	}
+	if err := a.papers.before(r.ID, a.taskName(r), r.Desired.GetSpec().GetSecrets()); err != nil {
+		return err
 	}
 	l, err := a.launch(r)
 	if err != nil {

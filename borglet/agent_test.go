@@ -35,12 +35,19 @@ type agentUnderTest struct {
 
 func startAgent(t *testing.T, dir string) *agentUnderTest {
 	t.Helper()
+	return startAgentWith(t, dir, func(*Config) {})
+}
+
+func startAgentWith(t *testing.T, dir string, change func(*Config)) *agentUnderTest {
+	t.Helper()
 	fake := NewFake()
-	agent, err := New(Config{
+	config := Config{
 		Name: "m1", Dir: dir, Build: "test", Boot: "boot1", Runtime: fake, Log: slog.New(slog.DiscardHandler),
 		Spec:    &borgpb.MachineSpec{Addr: "m1:7101", Capacity: &borgpb.Resources{CpuMilli: 1000}},
 		Backoff: Backoff{FirstNs: 1, BaseNs: 1, MaxNs: 1, HealthyNs: int64(time.Hour)},
-	})
+	}
+	change(&config)
+	agent, err := New(config)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -273,7 +273,7 @@ func (c *Core) end(t *task, state borgpb.AttemptState, text string) {
 	t.phase, t.Ended, t.Text, t.note = ended, state, text, ""
 	t.pid, t.dueNs, t.updateNs, t.updateNote = 0, 0, 0, ""
 	c.emit(Save{t.Record})
-	c.emit(Destroy{t.ID, t.Run})
+	c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 }
 
 // startWaiting starts what waits and need not wait any longer.
@@ -341,7 +341,7 @@ func (c *Core) fire() {
 		}
 		if t.destroyNs != 0 && now >= t.destroyNs {
 			t.destroyNs = 0
-			c.emit(Destroy{t.ID, t.Run})
+			c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 		}
 		if t.updateNs != 0 && now >= t.updateNs {
 			c.update(t)

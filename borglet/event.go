@@ -134,10 +134,12 @@ type (
 	}
 	// Update brings the limits of the running process to those of the record.
 	Update struct{ Record Record }
-	// Destroy takes away what a run left outside its directory.
+	// Destroy takes away what a run left outside its directory, and with Ended
+	// what the copy was given.
 	Destroy struct {
-		ID  ID
-		Run uint32
+		ID    ID
+		Run   uint32
+		Ended bool
 	}
 	// Remove takes away all that is left of a copy that is forgotten.
 	Remove struct{ ID ID }

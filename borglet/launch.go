@@ -23,6 +23,8 @@ type Places struct {
 	Machine string
 	// OwnFiles: as in Capabilities.
 	OwnFiles bool
+	// Papers is the copy's directory of papers on the machine; empty: it has none.
+	Papers string
 	// Path is the search path of the machine, for tasks that see its files.
 	Path string
 }
@@ -47,6 +49,7 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 		Hostname: hostname(d.GetJob(), id.Index),
 		Limits:   limitsOf(spec),
 		OOMScore: oomScore(d.GetPriority()),
+		Papers:   p.Papers,
 	}
 	if d.GetAlloc() != "" {
 		l.Alloc = AllocName(d.GetAlloc())
@@ -188,6 +191,20 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 	env["BORG_TASK_DIR"] = n["task.dir"]
 	if dir, ok := n["alloc.dir"]; ok {
 		env["BORG_ALLOC_DIR"] = dir
+	}
+	if p.Papers != "" {
+		at := filepath.Join(p.Papers, currentPapers)
+		if p.OwnFiles {
+			at = filepath.Join(PapersPath, currentPapers)
+		}
+		env["BORG_IDENTITY"] = filepath.Join(at, IdentityPaper)
+		env["BORG_CERT"] = filepath.Join(at, CertPaper)
+		env["BORG_KEY"] = filepath.Join(at, KeyPaper)
+		env["BORG_CA"] = filepath.Join(at, CAPaper)
+		env["BORG_CELL_FILE"] = filepath.Join(at, CellPaper)
+		if len(d.GetSpec().GetSecrets()) > 0 {
+			env["BORG_SECRETS"] = filepath.Join(at, SecretPapers)
+		}
 	}
 	for i, name := range d.GetSpec().GetPorts() {
 		port, ok := n["port."+name]

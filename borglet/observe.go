@@ -28,7 +28,7 @@ func (c *Core) recover(ev Recovered) {
 		switch {
 		case t.Ended != 0:
 			t.phase, t.kept = ended, true
-			c.emit(Destroy{t.ID, t.Run})
+			c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 		case t.Run == 0:
 			t.phase = waiting
 		case t.RunEnded:
@@ -160,7 +160,7 @@ func (c *Core) backOff(t *task, text string) {
 	t.Text = text
 	t.note = "starts again " + time.Duration(delay).String() + " after that"
 	c.emit(Save{t.Record})
-	c.emit(Destroy{t.ID, t.Run})
+	c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 }
 
 // fail takes in that an effect could not be done.

@@ -71,6 +71,8 @@ type Launch struct {
 	Alloc       string
 	AllocLimits Limits
 	AllocDir    string
+	// Not empty: the copy's directory of papers, which the task sees, read-only.
+	Papers string
 	// Who goes first when the machine is out of memory: 0 to 1000.
 	OOMScore int
 	// Not empty: why it cannot be started. The run ends at once with this as

@@ -50,8 +50,8 @@ func (g *Gate) Admins(c *cell.Cell) []string {
 
 // Revoked says whether a certificate that a name was issued at that time is not
 // believed any more. A user is revoked by time, with the tokens that he had not
-// used; a replica, with its scheduler, when it is taken out of the cell. A
-// borglet's certificate is not renewed once its machine has left, and is good for
+// used; a replica, with its scheduler, when it is taken out of the cell; a task when
+// it died since. A borglet's certificate is not renewed once its machine has left, and is good for
 // nothing else.
 func (g *Gate) Revoked(c *cell.Cell, name identity.Name, issuedNs int64) bool {
 	if mutant.Planted(mutant.RevokedFromCache) {
@@ -64,6 +64,8 @@ func (g *Gate) Revoked(c *cell.Cell, name identity.Name, issuedNs int64) bool {
 		g.believed[name] = issuedNs
 	}
 	switch name.Role {
+	case identity.Task:
+		return ended(c, name, issuedNs)
 	case identity.Master, identity.Scheduler:
 		return g.Removed != nil && g.Removed(name.Replica())
 	case identity.Join:
@@ -119,6 +121,21 @@ func (m *Master) believes(ctx context.Context) error {
 	return nil
 }
 
+// ended says whether a task died after that. The copy that is asked may be behind: a
+// task that it has not heard of, or knows as one that died before, may be alive.
+func ended(c *cell.Cell, task identity.Name, issuedNs int64) bool {
+	id, err := cell.ParseTaskID(task.ID)
+	if err != nil {
+		return true
+	}
+	j := c.Job(id.Job)
+	if j == nil {
+		return false
+	}
+	t := c.TaskProto(j, id.Index, false)
+	return t != nil && t.Status.State == borgpb.State_STATE_DEAD && t.Status.ChangedWallNs >= issuedNs
+}
+
 func (m *Master) isAdmin(caller identity.Name) bool {
 	return caller.Role == identity.User && slices.Contains(m.admins(), caller.ID)
 }
@@ -128,9 +145,12 @@ func (m *Master) forAdmins(caller identity.Name) error {
 	if m.isAdmin(caller) {
 		return nil
 	}
-	why := ""
+	return status.Error(codes.PermissionDenied, m.needsAdmin(caller))
+}
+
+func (m *Master) needsAdmin(caller identity.Name) (why string) {
 	m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.needsAdmin(c, caller) })
-	return status.Error(codes.PermissionDenied, why)
+	return why
 }
 
 // needsAdmin says what is missing and who can help.
@@ -144,8 +164,11 @@ func (g *Gate) needsAdmin(c *cell.Cell, caller identity.Name) string {
 // decides by itself what belongs to whom, after it has looked whether it has done
 // the request already; until then it is decided here.
 func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
-	if caller.Role == identity.Master {
+	switch caller.Role {
+	case identity.Master:
 		return permitMaster(op)
+	case identity.Task:
+		return permitTask(c, caller, op)
 	}
 	isAdmin := caller.Role == identity.User && (c.NumAdmins() > 0 || caller.ID == g.FirstAdmin)
 	owner, object := "", ""
@@ -162,6 +185,10 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
+	case *borgpb.Op_DeleteSecret:
+		owner, object = o.DeleteSecret.GetUser(), o.DeleteSecret.GetName()
+	case *borgpb.Op_SetTaskNote:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "what a task says of itself is for that task alone to say")
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
 		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken:
 		if isAdmin {
@@ -184,7 +211,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 // those on what belongs to the cell.
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list"}
-	ownVerbs   = []string{"up", "update", "resize", "down"}
+	ownVerbs   = []string{"up", "update", "resize", "down", "secret"}
 	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority"}
 )
 
@@ -210,8 +237,7 @@ func (m *Master) canI(caller identity.Name, verb, object string) (why string, er
 	default:
 		return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(slices.Concat(ownVerbs, adminVerbs, readVerbs), ", "))
 	}
-	m.cfg.Log.View(func(c *cell.Cell) { why = m.gate.needsAdmin(c, caller) })
-	return whose + why, nil
+	return whose + m.needsAdmin(caller), nil
 }
 
 // permitMaster says what a master may ask of the elected one in its own name:
@@ -222,6 +248,22 @@ func permitMaster(op *borgpb.Op) *borgpb.Refusal {
 		return nil
 	}
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "masters ask for this in nobody's name")
+}
+
+// permitTask says what a task may ask for. Whether it may do it to this object,
+// the cell decides, by what it has of the task and its job.
+func permitTask(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
+	switch op.GetOp().(type) {
+	case *borgpb.Op_SetTaskNote, *borgpb.Op_SubmitJob, *borgpb.Op_KillJob:
+	case nil:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, "", "the request holds no op")
+	default:
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "you are %s: a task may set its own note, and submit and end children of its job if that was granted; nothing else", caller.Words())
+	}
+	if format := c.Format(); format < cell.FormatTasks {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and tasks may ask for something from format %d on", format, cell.FormatTasks)
+	}
+	return nil
 }
 
 func refusal(kind borgpb.RefusalKind, object, format string, args ...any) *borgpb.Refusal {

@@ -68,6 +68,7 @@ func TestWhoMayDoWhat(t *testing.T) {
 		{"machines", "bob", &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: "m"}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
 		{"machines as operator", "root", &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: "m"}}}, borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND},
 		{"assign", "root", &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
+		{"moves", "root", &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: &borgpb.MoveTasks{}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
 		{"reports", "root", &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
 		{"machine down", "root", &borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: "m"}}}, borgpb.RefusalKind_REFUSAL_KIND_PERMISSION},
 		{"no op", "root", &borgpb.Op{}, borgpb.RefusalKind_REFUSAL_KIND_MALFORMED},

@@ -41,7 +41,7 @@ func (a *authorityAPI) ListAuthorities(context.Context, *borgrpc.ListAuthorities
 func (m *Master) describeAuthority() *borgrpc.ListAuthoritiesResponse {
 	resp := &borgrpc.ListAuthoritiesResponse{Replica: m.cfg.Replica, Generation: m.cfg.Authority.Version().Generation}
 	for _, s := range m.cfg.Authority.Signers(time.Now()) {
-		key := &borgrpc.AuthorityKey{Fingerprint: s.Fingerprint, UntilWallNs: s.Until.UnixNano(), Issues: s.Issues}
+		key := &borgrpc.AuthorityKey{Fingerprint: s.Fingerprint, Certificate: s.Certificate, UntilWallNs: s.Until.UnixNano(), Issues: s.Issues}
 		if !s.From.IsZero() {
 			key.FromWallNs = s.From.UnixNano()
 		}

@@ -84,7 +84,7 @@ func TestTheAuthorityIsReplaced(t *testing.T) {
 		t.Errorf("bob replaces the authority: %v", err)
 	}
 	// Alice calls all the time, each time on a connection of its own.
-	alice := user(copies[3], "alice")
+	alice := user(copies[0], "alice")
 	var calls, failed atomic.Int64
 	stop := make(chan struct{})
 	var calling sync.WaitGroup
@@ -105,7 +105,7 @@ func TestTheAuthorityIsReplaced(t *testing.T) {
 				t.Errorf("a call while the authority is replaced: %v", err)
 			}
 			// What she hears when she renews.
-			copies[3].Adopt(copies[1+n%3])
+			copies[0].Adopt(copies[1+n%3])
 			if _, err := alice.RenewNow(t.Context()); err != nil {
 				t.Errorf("a renewal while the authority is replaced: %v", err)
 			}

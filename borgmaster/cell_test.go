@@ -177,9 +177,13 @@ func (tc *testCell) place(owner, name, machine string) {
 	assign := &borgpb.Assign{}
 	for _, task := range tasks {
 		if task.Status.State == borgpb.State_STATE_PENDING {
-			assign.Assignments = append(assign.Assignments, &borgpb.Assignment{
+			a := &borgpb.Assignment{
 				Uid: job.Job.Meta.Uid, Index: task.Index, LastAttempt: task.Status.Attempt, Machine: machine, Version: job.Job.Meta.Version,
-			})
+			}
+			for range task.Spec.GetPorts() {
+				a.Ports = append(a.Ports, 20000+uint32(len(assign.Assignments)+len(a.Ports)))
+			}
+			assign.Assignments = append(assign.Assignments, a)
 		}
 	}
 	resp, err := tc.scheduling(1).Assign(tc.t.Context(), &borgrpc.AssignRequest{Assign: assign})

@@ -29,6 +29,9 @@ type identityAPI struct {
 // borglet gets its own machine, a user himself.
 func (a *identityAPI) Renew(ctx context.Context, req *borgrpc.RenewRequest) (*borgrpc.RenewResponse, error) {
 	who := door.Caller(ctx)
+	if door.Foreign(ctx) {
+		return nil, status.Errorf(codes.PermissionDenied, "the certificate of %s was issued by another authority, which renews it", who.Words())
+	}
 	// This replica may not have heard yet that the caller was revoked, or the
 	// machine removed.
 	if err := a.m.readIndex(ctx); err != nil {
@@ -133,12 +136,12 @@ func (m *Master) done(ctx context.Context, op *borgpb.Op) error {
 	return refusalError(result.GetRefusal())
 }
 
-// WhoAmI tells a user what he is to the cell.
+// WhoAmI tells a user what he is to the cell. A task has no capabilities.
 func (a *identityAPI) WhoAmI(ctx context.Context, _ *borgrpc.WhoAmIRequest) (*borgrpc.WhoAmIResponse, error) {
 	who := door.Caller(ctx)
 	resp := &borgrpc.WhoAmIResponse{Name: who.String(), Admins: a.m.admins()}
 	a.m.cfg.Log.View(func(c *cell.Cell) {
-		if u := c.User(who.ID); u != nil {
+		if u := c.User(who.ID); u != nil && who.Role == identity.User {
 			for _, has := range u.Capabilities() {
 				resp.Capabilities = append(resp.Capabilities, string(has))
 			}
@@ -221,9 +224,15 @@ func (a *identityAPI) GetAuthority(ctx context.Context, _ *borgrpc.GetAuthorityR
 	if err != nil {
 		return nil, status.Error(codes.Internal, err.Error())
 	}
+	resp := &borgrpc.GetAuthorityResponse{Authority: data}
+	if a.m.cfg.Keys != nil {
+		if resp.CellKeys, err = a.m.cfg.Keys.Encode(); err != nil {
+			return nil, status.Error(codes.Internal, err.Error())
+		}
+	}
 	a.m.cfg.Logger.Info("authority handed to a member", "to", who.ID)
 	a.m.noteDone(ctx, "GetAuthority", "")
-	return &borgrpc.GetAuthorityResponse{Authority: data}, nil
+	return resp, nil
 }
 
 var errNoAuthority = status.Error(codes.Unimplemented, "this replica has no authority to issue certificates with")

@@ -110,8 +110,8 @@ func TestTokensAreUsedOnce(t *testing.T) {
 }
 
 // TestWhatABorgletMayDo tries every call that a master serves with the
-// certificate of a borglet: it gets its own machine's certificate and nothing
-// else.
+// certificate of a borglet: it gets its own machine's certificate, those of the
+// tasks on it (TestCertificatesOfTasks), and nothing else.
 func TestWhatABorgletMayDo(t *testing.T) {
 	tc := newCell(t, 1, nil)
 	tc.addMachine(startBorglet(t, "m1"))
@@ -131,14 +131,14 @@ func TestWhatABorgletMayDo(t *testing.T) {
 		for _, r := range roles {
 			if r == identity.Borglet {
 				allowed++
-				if method != "/borgrpc.IdentityService/Renew" {
+				if method != "/borgrpc.IdentityService/Renew" && method != "/borgrpc.IdentityService/CertifyTask" {
 					t.Errorf("a borglet may call %s", method)
 				}
 			}
 		}
 	}
-	if allowed != 1 {
-		t.Errorf("a borglet may make %d calls, want one", allowed)
+	if allowed != 2 {
+		t.Errorf("a borglet may make %d calls, want two", allowed)
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
+	"borg/borgmaster/cellkey"
 	"borg/borgmaster/linkshard"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -50,8 +51,10 @@ type Config struct {
 	// Keeps what the authority became, which is a secret, where it is read at the
 	// next start. Nil: it is not kept.
 	KeepAuthority func([]byte) error
-	Log           Log
-	Members       Members
+	// With which it seals and opens secrets. Nil: it keeps none.
+	Keys    *cellkey.Ring
+	Log     Log
+	Members Members
 	// Nil: no checkpoints are handed out.
 	Checkpoints Checkpoints
 	// Nil: the membership cannot be changed.
@@ -112,6 +115,15 @@ type Master struct {
 	auditing chan struct{}
 	// Held while the authority is replaced by a later one.
 	authorityMu sync.Mutex
+	// Held while a secret is set.
+	sealing sync.Mutex
+	// Holds a token while the cell key is rotated.
+	rotating chan struct{}
+	// The last rotation and its answer. Only whoever has the token looks.
+	rotated struct {
+		id   string
+		resp *borgrpc.RotateCellKeyResponse
+	}
 	// Closed when Run ends, so that long streams end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -126,7 +138,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
 	m.duty = newDutyLoop(m)
@@ -156,6 +168,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterIdentityServiceServer(s, &identityAPI{m: m})
 	borgrpc.RegisterAuthorityServiceServer(s, &authorityAPI{m: m})
 	borgrpc.RegisterAuditServiceServer(s, &auditAPI{m: m})
+	borgrpc.RegisterSecretServiceServer(s, &secretAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams

@@ -79,6 +79,25 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"revoke": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: fmt.Sprint("user-", n), CertificatesWallNs: 1}}}
 	},
+	// Values are sealed by SecretService: as an op nobody may ask for one.
+	"set_secret": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetSecret{SetSecret: o.secret(n)}}
+	},
+	"delete_secret": func(o *owners, n int) *borgpb.Op {
+		s := o.keep(n)
+		return &borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: s.User, Name: s.Name}}}
+	},
+	"reseal_secret": func(o *owners, n int) *borgpb.Op {
+		s := o.keep(n)
+		return &borgpb.Op{Op: &borgpb.Op_ResealSecret{ResealSecret: &borgpb.ResealSecret{User: s.User, Name: s.Name, Version: 1, KeyId: s.KeyId, Sealed: s.Sealed}}}
+	},
+	"use_cell_key": func(*owners, int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_UseCellKey{UseCellKey: &borgpb.UseCellKey{KeyId: "0123456789abcdef"}}}
+	},
+	// Of a task that waits: it has no attempt that could say anything.
+	"set_task_note": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: &borgpb.SetTaskNote{User: "alice", Job: o.job(n), Attempt: 1, Text: "at work"}}}
+	},
 	"add_token": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: token(n)}}
 	},
@@ -104,6 +123,21 @@ func (o *owners) machine(n int) string {
 	m := fmt.Sprint("m-", n)
 	o.do("root", &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m, Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:1"}}}})
 	return m
+}
+
+func (o *owners) secret(n int) *borgpb.SetSecret {
+	return &borgpb.SetSecret{User: "alice", Name: fmt.Sprint("secret-", n), Version: 1, KeyId: "0123456789abcdef", Sealed: make([]byte, 40)}
+}
+
+// keep has the cell keep a secret, as the elected master does for alice.
+func (o *owners) keep(n int) *borgpb.SetSecret {
+	o.t.Helper()
+	s := o.secret(n)
+	op := o.op(&borgpb.Op{Principal: &borgpb.Principal{User: "alice", Role: borgpb.Role_ROLE_USER}, Op: &borgpb.Op_SetSecret{SetSecret: s}})
+	if r, err := o.group.Replica(1).Propose(o.t.Context(), op); err != nil || r.GetRefusal() != nil {
+		o.t.Fatalf("keep %s: %v, %v", s.Name, r, err)
+	}
+	return s
 }
 
 func token(n int) *borgpb.AddToken {

@@ -11,8 +11,10 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 const (
@@ -48,6 +50,10 @@ func (a *masterAPI) GetJob(ctx context.Context, req *borgrpc.GetJobRequest) (*bo
 	}
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
 	resp := &borgrpc.GetJobResponse{}
+	// A task looks at what is its user's; of others it sees where tasks run.
+	if caller := door.Caller(ctx); caller.Role == identity.Task && caller.User() != key.User {
+		return nil, status.Errorf(codes.PermissionDenied, "you are %s: a task may look at jobs of its own user, not at %s; where tasks of others run, ListTasks tells", caller.Words(), key)
+	}
 	a.m.cfg.Log.View(func(c *cell.Cell) {
 		resp.Index = c.Index()
 		if j := c.Job(key); j != nil {
@@ -97,7 +103,28 @@ func (a *masterAPI) ListTasks(ctx context.Context, req *borgrpc.ListTasksRequest
 	if err != nil {
 		return nil, err
 	}
+	if caller := door.Caller(ctx); caller.Role == identity.Task {
+		forTask(q.resp.Tasks, caller.User())
+	}
 	return q.resp, nil
+}
+
+// forTask leaves, of tasks of other users, where they run and under which names of
+// ports: a task may find whom it talks to, and need not know what they were told.
+func forTask(tasks []*borgpb.Task, user string) {
+	for i, t := range tasks {
+		if t.Meta.GetUser() == user {
+			continue
+		}
+		tasks[i] = &borgpb.Task{
+			Meta: &borgpb.Meta{User: t.Meta.GetUser(), Name: t.Meta.GetName(), Uid: t.Meta.GetUid(), Version: t.Meta.GetVersion()}, Index: t.Index,
+			Spec: &borgpb.TaskSpec{Ports: t.Spec.GetPorts()},
+			Status: &borgpb.TaskStatus{
+				State: t.Status.GetState(), Attempt: t.Status.GetAttempt(), AttemptState: t.Status.GetAttemptState(),
+				Machine: t.Status.GetMachine(), Ports: t.Status.GetPorts(),
+			},
+		}
+	}
 }
 
 // taskQuery collects one page of tasks, by job and index.

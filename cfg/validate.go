@@ -197,7 +197,6 @@ func (c check) job(j *borgpb.JobSpec) {
 		}
 	}
 	c.kindOf(j)
-	c.notYet("batch_queue")
 	if j.Task == nil {
 		c.bad("task", `write task = task(args = ["/bin/program"], resources = resources(cpu = 0.1, mem = "64MiB"))`, "it has no task")
 		return
@@ -292,7 +291,7 @@ func (c check) texts(where string, t *borgpb.TaskSpec, ports []string, inAlloc b
 
 // parts checks the parts of a task spec that overrides may have too.
 func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
-	for _, name := range []string{"health", "packages", "secrets", "app_class", "exclusive_cores", "no_estimation"} {
+	for _, name := range []string{"health", "packages", "app_class", "exclusive_cores", "no_estimation"} {
 		c.notYet(join(where, name))
 	}
 	for _, n := range []struct {

@@ -2,6 +2,7 @@ package identity
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/x509"
 	"crypto/x509/pkix"
@@ -173,6 +174,8 @@ func (v Version) Later(w Version) bool {
 // Signer is one key of an authority, for people.
 type Signer struct {
 	Fingerprint []byte
+	// DER.
+	Certificate []byte
 	// It issues from then on; zero: it always did. It is not believed from then on;
 	// its certificate's end when nothing else was said.
 	From, Until time.Time
@@ -187,7 +190,7 @@ func (a *Authority) Signers(now time.Time) []Signer {
 	issuer := a.issuer(now)
 	var all []Signer
 	for _, s := range a.signers {
-		is := Signer{Fingerprint: Fingerprint(s.cert.Raw), From: s.from, Until: s.until, Issues: s.cert == issuer.cert}
+		is := Signer{Fingerprint: Fingerprint(s.cert.Raw), Certificate: s.cert.Raw, From: s.from, Until: s.until, Issues: s.cert == issuer.cert}
 		if is.Until.IsZero() {
 			is.Until = s.cert.NotAfter
 		}
@@ -427,7 +430,7 @@ func (s *signer) readTimes(headers map[string]string) (err error) {
 	return nil
 }
 
-func encodePEM(key ed25519.PrivateKey, certs ...*x509.Certificate) ([]byte, error) {
+func encodePEM(key crypto.Signer, certs ...*x509.Certificate) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key)
 	if err != nil {
 		return nil, err

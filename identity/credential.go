@@ -2,9 +2,11 @@ package identity
 
 import (
 	"bytes"
+	"crypto"
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -17,10 +19,16 @@ import (
 type Credential struct {
 	Name  Name
 	Trust *Trust
-	key   ed25519.PrivateKey
+	key   crypto.Signer
 	leaf  *x509.Certificate
 	tls   tls.Certificate
+	// What another authority issued, with what leads up to it: tls.Certificate. Who
+	// one is then is for the masters to say; Name is what they said.
+	foreign bool
 }
+
+// Foreign says that another authority issued it, which renews it too.
+func (c *Credential) Foreign() bool { return c.foreign }
 
 // NewCredential puts together a key and what an authority issued for it.
 func NewCredential(key ed25519.PrivateKey, issued *Issued) (*Credential, error) {
@@ -80,11 +88,30 @@ func (c *Credential) Fingerprint() []byte { return Fingerprint(c.leaf.Raw) }
 
 // Encode writes the credential down, with its key.
 func (c *Credential) Encode() ([]byte, error) {
+	if c.foreign {
+		return c.encodeForeign()
+	}
 	return encodePEM(c.key, append([]*x509.Certificate{c.leaf}, c.Trust.roots...)...)
+}
+
+// Parts are what Encode writes, in files of their own: the key, the certificate,
+// and the authorities to believe.
+func (c *Credential) Parts() (key, cert, authorities []byte, err error) {
+	if key, err = encodePEM(c.key); err != nil {
+		return nil, nil, nil, err
+	}
+	cert = pem.EncodeToMemory(&pem.Block{Type: certBlock, Bytes: c.leaf.Raw})
+	for _, root := range c.Trust.roots {
+		authorities = append(authorities, pem.EncodeToMemory(&pem.Block{Type: certBlock, Bytes: root.Raw})...)
+	}
+	return key, cert, authorities, nil
 }
 
 // DecodeCredential reads what Encode wrote.
 func DecodeCredential(data []byte) (*Credential, error) {
+	if isForeign(data) {
+		return decodeForeign(data)
+	}
 	key, certs, err := decodePEM(data)
 	if err != nil {
 		return nil, err

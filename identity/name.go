@@ -113,6 +113,18 @@ func (n Name) Is(want Name) bool {
 	return n.Cell == want.Cell && n.Role == want.Role && (want.ID == "" || n.ID == want.ID)
 }
 
+// User is in whose name a user or a task acts; otherwise empty.
+func (n Name) User() string {
+	switch n.Role {
+	case User:
+		return n.ID
+	case Task:
+		user, _, _ := strings.Cut(n.ID, "/")
+		return user
+	}
+	return ""
+}
+
 // Replica is the number of a master, or of a scheduler's master; otherwise 0.
 func (n Name) Replica() uint64 {
 	if n.Role != Master && n.Role != Scheduler {

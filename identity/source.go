@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/sha256"
 	"crypto/tls"
+	"crypto/x509"
 	"fmt"
 	"sync"
 	"time"
@@ -30,6 +31,9 @@ type Renew func(ctx context.Context, public ed25519.PublicKey) (*Issued, error)
 type Source struct {
 	// Hears of each renewal, or why it failed; set before Run. Nil: nobody.
 	OnRenew func(*Credential, error)
+	// Other authorities whose certificates count for who calls; set before the first
+	// connection. Nil: none.
+	Foreign *Foreign
 
 	renew Renew
 	save  func(*Credential) error
@@ -147,12 +151,23 @@ func (s *Source) ServerTLS() *tls.Config {
 			return s.Current().TLS(), nil
 		},
 		VerifyConnection: func(cs tls.ConnectionState) error {
-			_, err := s.Current().Trust.Verify(cs.PeerCertificates, ToCall, time.Now())
+			_, _, err := s.WhoCalls(cs.PeerCertificates, time.Now())
 			return err
 		},
 		// A resumed session would be believed by what was true when it began.
 		SessionTicketsDisabled: true,
 	}
+}
+
+// WhoCalls says whom the certificates of somebody who calls name, and whether that
+// is another authority's word.
+func (s *Source) WhoCalls(certs []*x509.Certificate, now time.Time) (name Name, foreign bool, err error) {
+	if s.Foreign.claims(certs) {
+		name, err = s.Foreign.Verify(certs, now)
+		return name, true, err
+	}
+	name, err = s.Current().Trust.Verify(certs, ToCall, now)
+	return name, false, err
 }
 
 // OtherPeerError says that somebody else answers than was expected.

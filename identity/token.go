@@ -35,7 +35,8 @@ func (t *Token) String() string {
 		b = binary.AppendUvarint(b, uint64(len(part)))
 		b = append(b, part...)
 	}
-	put(c.key.Seed())
+	// A token is made by a cell, whose keys are of one kind.
+	put(c.key.(ed25519.PrivateKey).Seed())
 	put(c.leaf.Raw)
 	put([]byte(strings.Join(t.Masters, ",")))
 	for _, root := range c.Trust.roots {

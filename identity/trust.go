@@ -138,6 +138,19 @@ const tagURI = 6
 // name. The bytes are read as they were signed: a parser of URLs would undo
 // escapes.
 func NameOf(c *x509.Certificate) (Name, error) {
+	uri, others, err := uriOf(c)
+	if err != nil {
+		return Name{}, err
+	}
+	if others {
+		return Name{}, fmt.Errorf("the certificate has a name that is not a URI; want one URI alone")
+	}
+	return ParseName(uri)
+}
+
+// uriOf reads the one URI of a certificate, and whether it has names of other
+// kinds.
+func uriOf(c *x509.Certificate) (uri string, others bool, err error) {
 	var uris []string
 	for _, ext := range c.Extensions {
 		if !ext.Id.Equal(oidSubjectAltName) {
@@ -146,21 +159,25 @@ func NameOf(c *x509.Certificate) (Name, error) {
 		var names asn1.RawValue
 		rest, err := asn1.Unmarshal(ext.Value, &names)
 		if err != nil || len(rest) > 0 || names.Tag != asn1.TagSequence {
-			return Name{}, fmt.Errorf("the certificate's names cannot be read")
+			return "", false, fmt.Errorf("the certificate's names cannot be read")
 		}
 		for rest = names.Bytes; len(rest) > 0; {
 			var one asn1.RawValue
 			if rest, err = asn1.Unmarshal(rest, &one); err != nil {
-				return Name{}, fmt.Errorf("the certificate's names cannot be read")
+				return "", false, fmt.Errorf("the certificate's names cannot be read")
 			}
 			if one.Class != asn1.ClassContextSpecific || one.Tag != tagURI {
-				return Name{}, fmt.Errorf("the certificate has a name that is not a URI; want one URI alone")
+				others = true
+				continue
 			}
 			uris = append(uris, string(one.Bytes))
 		}
 	}
-	if len(uris) != 1 {
-		return Name{}, fmt.Errorf("the certificate has %d URIs; want exactly one", len(uris))
+	if len(uris) != 1 && !others {
+		return "", others, fmt.Errorf("the certificate has %d URIs; want exactly one", len(uris))
 	}
-	return ParseName(uris[0])
+	if len(uris) != 1 {
+		return "", others, fmt.Errorf("the certificate has a name that is not a URI; want one URI alone")
+	}
+	return uris[0], others, nil
 }

@@ -29,6 +29,12 @@ const (
 	ChangeNotRecorded    Name = "change-not-recorded"
 	RollOutStuck         Name = "roll-out-stuck"
 	RoomFreedEarly       Name = "room-freed-early"
+	GangSplit            Name = "gang-split"
+	DeviceSharedTwice    Name = "device-shared-twice"
+	ForgivenForEver      Name = "forgiven-for-ever"
+	DrainingTaken        Name = "draining-taken"
+	TaintNotAsked        Name = "taint-not-asked"
+	PreemptsItsLike      Name = "preempts-its-like"
 	MovesUnproved        Name = "moves-unproved"
 
 	OwnerFromRequest Name = "owner-from-request"
@@ -45,10 +51,12 @@ const (
 	TailCut             Name = "tail-cut"
 	ConflictNotCut      Name = "conflict-not-cut"
 	CompactedTooFar     Name = "compacted-too-far"
+
+	DrainUnseen Name = "drain-unseen"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
-// of the cell, of who may do what, and of the log.
+// of the cell, of who may do what, of the log, and of the scheduler.
 var All = []Mutant{
 	{FenceNotKept, "A borglet keeps whom it obeys in memory only, and after a restart obeys a replica that is behind: it starts a task that has ended.",
 		"1: https://github.com/kubernetes/kubernetes/issues/59848", "S8", "stale-replica"},
@@ -100,15 +108,27 @@ var All = []Mutant{
 		Ours, "S3", "unsynced"},
 	{RollOutStuck, "A task that ends while an update restarts it counts as down for ever.",
 		"30: https://github.com/hashicorp/nomad/issues/10465", "S6", "churn"},
+	{GangSplit, "The cell places what fits of a gang.",
+		Ours, "S20", "crowded"},
+	{DeviceSharedTwice, "What somebody has of a device counts as free.",
+		Ours, "S20", "crowded"},
+	{ForgivenForEver, "Who is forgiven for a while when a taint appears may stay.",
+		Ours, "S20", "crowded"},
+	{DrainingTaken, "The cell does not look whether a machine is being emptied.",
+		Ours, "S20", "crowded"},
+	{TaintNotAsked, "Neither cell nor scheduler looks at taints.",
+		Ours, "S20", "crowded"},
+	{PreemptsItsLike, "Work takes the place of work of the same priority, which takes it back.",
+		"28: https://github.com/kubernetes/kubernetes/issues/130429", "S20", "crowded"},
 	{RoomFreedEarly, "The room of a copy is free as soon as it is told to stop.",
 		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
 	{MovesUnproved, "Each place of a plan is tested without the others: two are moved into the same room.",
 		Ours, "S6", "tight"},
 
 	{OwnerFromRequest, "Who asks is read from the request and not from the certificate that was shown.",
-		"+: https://github.com/hashicorp/nomad/issues/6432", "S20", "strangers"},
+		"+: https://github.com/hashicorp/nomad/issues/6432", "S21", "strangers"},
 	{RevokedFromCache, "A certificate that was believed once is believed from memory after it was revoked.",
-		Ours, "S20", "strangers"},
+		Ours, "S21", "strangers"},
 	{RaftForAll, "Whoever has a certificate of the cell may send messages of raft.",
 		"+: https://nvd.nist.gov/vuln/detail/CVE-2021-37218", "S1", "strangers"},
 
@@ -132,6 +152,9 @@ var All = []Mutant{
 		Ours, "S2", "conflict"},
 	{CompactedTooFar, "The log is dropped up to its end and not up to what the records stand for.",
 		Ours, "S14", "short-log"},
+
+	{DrainUnseen, "The scheduler's arrays take a machine that is being emptied for one that takes tasks, and the cell refuses what it places there.",
+		"29: https://github.com/hashicorp/nomad/issues/14850", "L3", "tainted"},
 }
 
 // Find returns the mutant of that name.

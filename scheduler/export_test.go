@@ -36,13 +36,16 @@ func ShareAlways() func() {
 	return func() { minShare = before }
 }
 
-// HandOver gives work to another thread and waits until it is done.
+// Stranded is how much of all CPU and memory is free where the other one has run
+// out, in percent.
+func Stranded(s *Scheduler) (cpuPercent, memPercent int64) { return s.grid.stranded() }
+
+// NumClasses is how many classes are known.
+func NumClasses(s *Scheduler) int { return len(s.classes.byContent) }
+
+// HandOver lets two threads do the same work and waits until both are done.
 func HandOver(work func()) {
-	split(2, 2, func(part, _, _ int) {
-		if part == 0 {
-			work()
-		}
-	})
+	split(2, 2, func(int, int, int) { work() })
 }
 
 // Changed returns spec with what ch changes of it.
@@ -150,6 +153,10 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	f.surround(w)
 	for i, t := range s.sites.walk {
 		i := int32(i)
+		points, _ := s.grid.pointsAt(w.class, i, s.cfg.Policy)
+		if parts := s.grid.parts(w.class, i, s.cfg.Policy); parts.Total() != points {
+			return fmt.Errorf("%s on %s: the parts of the score are %+v, which is %d, want %d", w.line.key, t.machine.Name(), parts, parts.Total(), points)
+		}
 		got := s.grid.usable.has(i) && w.class.static.fits.has(i) && w.class.fits(s.grid, i) && !(w.limited && f.full(w, i))
 		if want := f.fit(w, spot{site: t}); got != (want == cell.FitOK) {
 			return fmt.Errorf("%s on %s: the arrays say %v, the cell %s", w.line.key, t.machine.Name(), got, want)
@@ -157,3 +164,65 @@ func fitsDiffer(s *Scheduler, c *cell.Cell, w *want) error {
 	}
 	return nil
 }
+
+// CompareFeasibility asks the arrays and the cell's own test, with what is
+// promised laid over both, about every place for each task and alloc that waits.
+// It returns how many answers there were, and how many of them were yes.
+func CompareFeasibility(s *Scheduler, c *cell.Cell) (answers, yes int, err error) {
+	s.attend(c)
+	s.refresh(c)
+	for _, l := range s.queue.byUID {
+		for _, index := range l.indices {
+			w := s.want(c, l, index)
+			s.classes.attune(w, s.grid, &s.changes)
+			f := search{s: s, c: c}
+			f.prepare(w, index)
+			f.surround(w)
+			for _, t := range s.sites.walk {
+				for _, at := range spotsOn(w, t) {
+					got, want := f.arraysSay(w, at), f.fit(w, at)
+					if got != (want == cell.FitOK) {
+						return answers, yes, fmt.Errorf("%s/%d on %s: the arrays say %v, the cell %s", l.key, index, t.name, got, want)
+					}
+					answers++
+					if got {
+						yes++
+					}
+				}
+			}
+		}
+	}
+	return answers, yes, nil
+}
+
+// spotsOn are the places on a machine that w could have.
+func spotsOn(w *want, t *site) (all []spot) {
+	if !w.inSet {
+		return []spot{{site: t}}
+	}
+	for a := range t.machine.Allocs() {
+		if a.Set() == w.set && a.Machine() == t.machine {
+			all = append(all, spot{t, a})
+		}
+	}
+	return all
+}
+
+// arraysSay is what the search finds out about a place.
+func (f *search) arraysSay(w *want, at spot) bool {
+	g, cl, i := f.s.grid, w.class, at.site.slot
+	if !g.usable.has(i) || !cl.static.fits.has(i) || w.limited && f.full(w, i) {
+		return false
+	}
+	if at.alloc == nil {
+		return cl.fits(g, i)
+	}
+	r := f.s.roomsOf(w.set)
+	if n := at.alloc.Index(); r.slots[n] != i || !cl.fitsRow(&r.free[cl.view][n]) {
+		return false
+	}
+	q := f.devicesAt(at)
+	return cl.devices == nil || q.Fit(w.need.Resources.Devices)
+}
+// Config is that of a scheduler.
+func (s *Scheduler) Config() Config { return s.cfg }

@@ -5,6 +5,7 @@ import (
 	"math/bits"
 
 	"borg/borgmaster/cell"
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -209,7 +210,7 @@ func (g *grid) describe(t *site) {
 	capacity := m.Capacity()
 	g.whole[i] = whole{capacity.CPUMilli, capacity.MemBytes}
 	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
-	g.usable.set(i, m.Up() && !m.Draining())
+	g.usable.set(i, m.Up() && (!m.Draining() || mutant.Planted(mutant.DrainUnseen)))
 	g.tainted.set(i, len(m.Taints()) > 0)
 	g.preferred.set(i, g.prefer != nil && cell.Holds(g.prefer, m))
 	for _, f := range g.facts {

@@ -79,16 +79,19 @@ type mover struct {
 	// something fits.
 	events int
 	stirs  uint64
-	// vain are classes for which there was no plan, with the stirs of then.
-	vain map[*class]uint64
+	// vain are classes for which there was no plan, with the stirs of then; none
+	// is left to try when stirs is vainStirs.
+	vain      map[*class]uint64
+	vainStirs uint64
 	// notBeforeNs is cell time.
 	notBeforeNs int64
 	// windowNs is the cell time at which the window began in which moved tasks
 	// were moved.
 	windowNs int64
 	moved    int
-	// gainEvents is events as of when no move was found that would gain anything.
-	gainEvents int
+	// gainless is the number of events, and one, as of when no move was found that
+	// would gain anything.
+	gainless int
 }
 
 // Plan returns moves to propose, or nil. It is asked when passes decide nothing
@@ -117,9 +120,9 @@ func (s *Scheduler) Plan(c *cell.Cell) *borgpb.MoveTasks {
 	if s.cfg.Reschedule&ReschedulePending != 0 {
 		o = p.forPending(budget)
 	}
-	if o == nil && s.cfg.Reschedule&(RescheduleSpread|RescheduleDefragment) != 0 && m.gainEvents != m.events {
+	if o == nil && s.cfg.Reschedule&(RescheduleSpread|RescheduleDefragment) != 0 && m.gainless != m.events+1 {
 		if o = p.forGain(budget); o == nil && p.work < maxPlanWork {
-			m.gainEvents = m.events
+			m.gainless = m.events + 1
 		}
 	}
 	if o == nil {
@@ -148,6 +151,9 @@ func (s *Scheduler) SettlePlan(c *cell.Cell, result *borgpb.Result) {
 func (p *planner) forPending(budget int) *borgpb.MoveTasks {
 	s := p.s
 	m := &s.mover
+	if m.vain != nil && m.vainStirs == m.stirs {
+		return nil
+	}
 	if m.vain == nil || len(m.vain) >= maxRemembered {
 		m.vain = make(map[*class]uint64)
 	}
@@ -174,6 +180,9 @@ func (p *planner) forPending(budget int) *borgpb.MoveTasks {
 				i++
 			}
 		}
+	}
+	if p.work < maxPlanWork {
+		m.vainStirs = m.stirs
 	}
 	return nil
 }

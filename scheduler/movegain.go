@@ -194,6 +194,7 @@ func (p *planner) lay(st step) {
 		return
 	}
 	p.moves.Lay(p.placement)
+	st.devices = p.placement.Devices
 	p.steps = append(p.steps, st)
 	clear(p.slots)
 }

@@ -43,8 +43,9 @@ type needy struct {
 // step is a placement of the plan.
 type step struct {
 	needy
-	site   *site
-	claims []cell.CopyID
+	site    *site
+	claims  []cell.CopyID
+	devices []cell.DeviceGrant
 }
 
 // slotsKey is what the places depend on that somebody could have.
@@ -98,7 +99,7 @@ func newPlanner(s *Scheduler, c *cell.Cell) *planner {
 // make finds the cheapest plan of at most budget moves after which index of w
 // fits; nil when there is none, or when it needs none.
 func (p *planner) make(w *want, index uint32, budget int) *borgpb.MoveTasks {
-	if w.inSet || w.never() || w.line.gang || len(w.need.Resources.Devices) > 0 || !p.hopeless(w, index) {
+	if w.inSet || w.never() || w.line.gang || !p.hopeless(w, index) {
 		return nil
 	}
 	p.most, p.best = bandOf(w.line.priority), nil
@@ -170,7 +171,7 @@ func (p *planner) try(q *needy, slot int32, leave []*cell.Copy, rest []needy, le
 	t := p.s.sites.walk[slot]
 	if claims, ok := p.fits(q, t); ok {
 		p.moves.Lay(p.placement)
-		p.steps = append(p.steps, step{*q, t, claims})
+		p.steps = append(p.steps, step{*q, t, claims, p.placement.Devices})
 		todo := slices.Clone(rest)
 		for _, o := range leave {
 			todo = append(todo, p.needyOf(o))
@@ -189,6 +190,7 @@ func (p *planner) fits(q *needy, t *site) (claims []cell.CopyID, ok bool) {
 	p.placement.Machine = t.machine
 	p.moves.Overlay(&p.placement, &p.laid)
 	if p.test(nil) {
+		p.choose(q, t, nil)
 		return nil, true
 	}
 	var free []cell.CopyID
@@ -200,11 +202,26 @@ func (p *planner) fits(q *needy, t *site) (claims []cell.CopyID, ok bool) {
 	for n := 1; n <= len(free); n++ {
 		for set := 1; set < 1<<len(free); set++ {
 			if claims = subset(free, set); len(claims) == n && p.test(claims) {
+				p.choose(q, t, claims)
 				return claims, true
 			}
 		}
 	}
 	return nil, false
+}
+
+// choose names the devices of the placement that was found to do.
+func (p *planner) choose(q *needy, t *site, claims []cell.CopyID) {
+	need := q.want.need.Resources.Devices
+	if len(need) == 0 {
+		return
+	}
+	room := t.machine.DeviceRoom()
+	room.Promised = p.laid.Devices
+	for _, id := range claims {
+		room.Freed = append(room.Freed, t.machine.Copy(id).Devices()...)
+	}
+	p.placement.Devices = room.Choose(need)
 }
 
 func subset[T any](all []T, set int) (some []T) {
@@ -550,6 +567,7 @@ func (p *planner) propose() *borgpb.MoveTasks {
 		if len(a.Ports) < st.want.ports {
 			return nil
 		}
+		a.Devices = cell.GrantsProto(st.devices)
 		if _, ok := taken[st.site]; !ok {
 			taken[st.site] = len(st.site.promised.Ports)
 		}

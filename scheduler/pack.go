@@ -120,6 +120,7 @@ func (s *Scheduler) enlist(c *cell.Cell) {
 func (s *Scheduler) enter(l *line) {
 	if len(l.indices) > 0 {
 		l.measure()
+		l.whole = true
 		s.queue.byUID[l.uid] = l
 		s.queue.enter(l)
 	}

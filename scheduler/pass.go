@@ -190,10 +190,15 @@ func (p *pass) placeGang(l *line) {
 		l.keep(len(l.rest()))
 		return
 	}
+	if !l.whole {
+		// The rest of it is on its way, or waits after a refusal.
+		l.keep(len(l.rest()))
+		return
+	}
 	count, bytes := len(p.out), p.bytes
 	for _, index := range l.rest() {
 		w := s.want(p.c, l, index)
-		if p.place(w, index) {
+		if p.place(w, index) && p.bytes-bytes <= maxBatchBytes {
 			continue
 		}
 		for _, pr := range p.promises[count:] {

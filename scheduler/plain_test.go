@@ -151,9 +151,9 @@ func (p plain) mix(prod bool, m *cell.Machine) int64 {
 	share := level(held)
 	others := max(128-level(whole-m.Held(true).CPUMilli)-share, 0)
 	if prod {
-		return p.cfg.Weights.Mix * (others - share) / 128
+		return p.cfg.Weights.Mix * others / 128
 	}
-	return p.cfg.Weights.Mix * (share - others) / 128
+	return p.cfg.Weights.Mix * share / 128
 }
 
 // rare prices what live jobs ask for that few machines have.

@@ -20,8 +20,12 @@ type line struct {
 	// job is nil for the allocs of a set, set is nil for the tasks of a job.
 	job *cell.Job
 	set *cell.AllocSet
-	// gang: all of it is placed or nothing.
-	gang bool
+	// gang: all of it is placed or nothing; whole: all of it that the cell offers is
+	// among the indices.
+	gang, whole bool
+	// enable: it is in the batch queue of the cell, and is let out with what is
+	// placed of it.
+	enable bool
 	// tasks is the number of tasks of the job, or allocs of the set.
 	tasks int64
 
@@ -39,6 +43,9 @@ type line struct {
 	crowd *crowd
 	// promised counts its promises.
 	promised int
+	// settled and refused are the last batches of which the log answered, or
+	// refused, something of this line.
+	settled, refused uint64
 	// dirty: indices are to be read anew from the copy.
 	dirty bool
 	// queued: it is in the queue's list.
@@ -113,8 +120,9 @@ type queue struct {
 	dirty []*line
 	// unsorted: the priority of a line in the list has changed.
 	unsorted bool
-	// followers are jobs that wait for others to finish.
-	followers map[cell.UID]bool
+	// followers are jobs that wait for others to finish; held are those in the
+	// batch queue.
+	followers, held map[cell.UID]bool
 
 	// at is the place in list after the level of the present priority.
 	at    int
@@ -355,26 +363,86 @@ func (s *Scheduler) refresh(c *cell.Cell) {
 	}
 	clear(s.queue.dirty)
 	s.queue.dirty = s.queue.dirty[:0]
+	s.enable(c)
+}
+
+// enable looks which jobs in the batch queue fit as a whole beside what was
+// enabled before, in the order of the queue. A large one that does not holds up no
+// small one behind it. The cell judges again.
+func (s *Scheduler) enable(c *cell.Cell) {
+	if len(s.queue.held) == 0 {
+		return
+	}
+	var lines []*line
+	for uid := range s.queue.held {
+		if j := c.JobByUID(uid); j == nil || !c.Queued(j) {
+			delete(s.queue.held, uid)
+		} else if l := s.queue.byUID[uid]; l != nil {
+			lines = append(lines, l)
+		} else if l := s.newLine(c, uid); l != nil && s.present(c, l) {
+			lines = append(lines, l)
+		}
+	}
+	slices.SortFunc(lines, func(a, b *line) int {
+		return cmp.Or(cmp.Compare(b.priority, a.priority), a.uid.Compare(b.uid))
+	})
+	taken := c.EnabledDemand()
+	free := make(map[string]cell.Resources)
+	for _, l := range lines {
+		if l.promised > 0 {
+			taken = taken.Add(l.job.Demand())
+			continue
+		}
+		l.indices, l.whole, l.enable = l.indices[:0], true, false
+		key := string(s.newWant(c, l, 0).appendStatic([]byte{byte(viewOf(l.priority >= prodPriority))}))
+		if _, known := free[key]; !known {
+			free[key] = c.FreeFor(l.job)
+		}
+		demand := l.job.Demand()
+		if !demand.Fits(free[key].Sub(taken)) {
+			continue
+		}
+		taken = taken.Add(demand)
+		for index := range c.QueuedOf(l.job) {
+			if s.heldBack(c, ID{l.uid, index}) {
+				l.whole = false
+				continue
+			}
+			l.indices = append(l.indices, index)
+		}
+		if len(l.indices) > 0 {
+			l.enable = true
+			s.queue.byUID[l.uid] = l
+			s.queue.enter(l)
+		}
+	}
 }
 
 func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
 	s.disperse(l)
 	// As a whole it may be another.
 	delete(s.gangs, l.uid)
-	l.indices = l.indices[:0]
+	l.indices, l.whole, l.enable = l.indices[:0], true, false
 	defer s.dismiss(l)
 	if !s.present(c, l) {
 		return
 	}
 	ready := func(index uint32) bool {
 		id := ID{l.uid, index}
-		return (l.promised == 0 || !s.overlay.has(id)) && !s.heldBack(c, id)
+		if l.promised > 0 && s.overlay.has(id) || s.heldBack(c, id) {
+			l.whole = false
+			return false
+		}
+		return true
 	}
 	if l.job != nil {
 		for index := range c.PendingOf(l.job) {
 			if ready(index) {
 				l.indices = append(l.indices, index)
 			}
+		}
+		if c.Queued(l.job) {
+			s.queue.held[l.uid] = true
 		}
 		if len(l.indices) == 0 && len(l.job.Spec().GetStartAfter()) > 0 {
 			s.queue.followers[l.uid] = true

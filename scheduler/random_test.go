@@ -58,6 +58,7 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 	if rapid.Bool().Draw(t, "batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 		spec.MaxFailures = uint32(rapid.IntRange(0, 4).Draw(t, "failures"))
+		spec.BatchQueue = rapid.IntRange(0, 3).Draw(t, "queued") == 0
 	}
 	spec.Task.Resources.DiskBytes = rapid.Int64Range(0, 2).Draw(t, "disk") << 30
 	switch rapid.IntRange(0, 5).Draw(t, "gpu") {
@@ -105,7 +106,7 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 // randomWorld draws a cell in which some things have found places.
 func randomWorld(t *rapid.T, tb testing.TB, cfg scheduler.Config) *world {
 	w := newWorld(tb, cfg)
-	for i := range rapid.IntRange(0, 8).Draw(t, "machines") {
+	for i := range rapid.IntRange(0, 20).Draw(t, "machines") {
 		name := fmt.Sprintf("m%d", i)
 		w.must(tb, addMachine(name, randomMachine(t)))
 		switch rapid.IntRange(0, 7).Draw(t, "state") {
@@ -194,7 +195,7 @@ func checkWhy(rt *rapid.T, w *world, id cell.TaskID) {
 	}
 	fits := addUp(rt, w, id.String(), why)
 	j := w.copy.Job(id.Job)
-	if fits > 0 && !j.Spec().GetGang() {
+	if fits > 0 && !j.Spec().GetGang() && !w.copy.Queued(j) {
 		rt.Fatalf("%s waits although it fits %d machines: %s", id, fits, why.Summary)
 	}
 	limited := j.Spec().GetMaxPerMachine()|j.Spec().GetMaxPerRack()|j.Spec().GetMaxPerPower() != 0

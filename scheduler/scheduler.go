@@ -81,6 +81,15 @@ type Stats struct {
 	// Moved counts the tasks that plans moved, Unproved the plans that were
 	// dropped because the cell's own test would have refused them.
 	Moved, Unproved int
+	// Transactions are what batches held of one job each, as far as the log has
+	// answered; Conflicts those of them of which the cell refused something.
+	Transactions, Conflicts int
+}
+
+// ConflictFraction is conflicts for each transaction that went through, in
+// thousandths.
+func (s Stats) ConflictFraction() int {
+	return 1000 * s.Conflicts / max(s.Transactions-s.Conflicts, 1)
 }
 
 // settledBatch waits for the copy to come to index; until then its promises
@@ -113,17 +122,12 @@ func New(cfg Config) (*Scheduler, error) {
 		return nil, err
 	}
 	cfg = cfg.withDefaults()
-	hash := cfg.Hash()
-	if cfg.Workload != (Workload{}) {
-		// Those who share the work look at the machines in another order.
-		cfg.Seed = mix(cfg.Seed ^ cfg.Workload.hash())
-	}
 	return &Scheduler{
 		cfg:        cfg,
-		configHash: hash,
+		configHash: cfg.Hash(),
 		overlay:    newOverlay(),
 		classes:    newClasses(),
-		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool)},
+		queue:      queue{byUID: make(map[cell.UID]*line), followers: make(map[cell.UID]bool), held: make(map[cell.UID]bool)},
 		rooms:      make(map[*cell.AllocSet]*rooms),
 		rarities:   newRarities(),
 		gangs:      make(map[cell.UID]uint64),
@@ -335,11 +339,23 @@ func (s *Scheduler) Settle(c *cell.Cell, batch uint64, result *borgpb.Result) Re
 	promises := sent.promises
 	delete(s.sent, batch)
 	r := Refused{Of: len(promises)}
+	if result != nil {
+		for _, p := range promises {
+			if p.line.settled != batch {
+				p.line.settled = batch
+				s.stats.Transactions++
+			}
+		}
+	}
 	refuse := func(p *promise, why *borgpb.Refusal) {
 		if r.Count == 0 {
 			r.First = why
 		}
 		r.Count++
+		if p.line.refused != batch {
+			p.line.refused = batch
+			s.stats.Conflicts++
+		}
 		s.noteRefusal(c, p.id, why)
 	}
 	if whole := result.GetRefusal(); whole != nil {
@@ -453,16 +469,23 @@ func (s *Scheduler) emit(p *pass, more bool) {
 	}
 	for len(out) > 0 {
 		n, bytes := 0, 0
-		for n < len(out) && n < s.cfg.BatchCount {
-			if bytes += opBytes(out[n]); n > 0 && bytes > s.cfg.BatchBytes {
+		for n < len(out) {
+			// A gang is not split.
+			next := n
+			for next == n || next < len(out) && promises[n].line.gang && promises[next].line == promises[n].line {
+				bytes += opBytes(out[next])
+				next++
+			}
+			if n > 0 && (next > s.cfg.BatchCount || bytes > s.cfg.BatchBytes) {
 				break
 			}
-			n++
+			n = next
 		}
 		s.lastBatch++
 		assign := p.parcel.assign()
 		assign.Assignments = out[:n:n]
 		assign.CopyIndex, assign.InFlight, assign.ConfigHash = p.c.Index(), uint32(p.before), s.configHash
+		assign.Enable = enabled(promises[:n])
 		s.ready = append(s.ready, readyBatch{
 			Batch{ID: s.lastBatch, More: more, Assign: assign},
 			promised{promises[:n:n], p.parcel},
@@ -472,6 +495,16 @@ func (s *Scheduler) emit(p *pass, more bool) {
 	if len(p.out) == 0 && more {
 		s.ready = append(s.ready, readyBatch{Batch: Batch{More: true}})
 	}
+}
+
+// enabled are the jobs that leave the batch queue with what is placed of them.
+func enabled(promises []*promise) (uids []string) {
+	for _, p := range promises {
+		if p.line.enable && !slices.Contains(uids, p.line.text) {
+			uids = append(uids, p.line.text)
+		}
+	}
+	return uids
 }
 
 // opBytes is at least what an assignment takes in an op.

@@ -60,6 +60,10 @@ type Score struct {
 	Soft int64
 	// Packages is for packages that are there already.
 	Packages int64
+	// Devices is what becomes of the machine's devices.
+	Devices int64
+	// Taints is the price, never positive, of taints that advise against it.
+	Taints int64
 	// Mix is for bands that share the machine.
 	Mix int64
 	// Spread is the price, never positive, of neighbours of the same job.
@@ -68,18 +72,21 @@ type Score struct {
 
 // Total is what places are compared by.
 func (s Score) Total() int64 {
-	return s.Fit + s.Rare + s.Prefer + s.Soft + s.Packages + s.Mix + s.Spread
+	return s.Fit + s.Rare + s.Prefer + s.Soft + s.Packages + s.Devices + s.Taints + s.Mix + s.Spread
 }
 
-const numParts = 7
+const numParts = 9
 
 func (s *Score) small() smallScore {
-	return smallScore{int32(s.Fit), int32(s.Rare), int32(s.Prefer), int32(s.Soft), int32(s.Packages), int32(s.Mix), int32(s.Spread)}
+	return smallScore{
+		int32(s.Fit), int32(s.Rare), int32(s.Prefer), int32(s.Soft), int32(s.Packages),
+		int32(s.Devices), int32(s.Taints), int32(s.Mix), int32(s.Spread),
+	}
 }
 
 func (s smallScore) large() Score {
 	n := func(i int) int64 { return int64(s[i]) }
-	return Score{n(0), n(1), n(2), n(3), n(4), n(5), n(6)}
+	return Score{n(0), n(1), n(2), n(3), n(4), n(5), n(6), n(7), n(8)}
 }
 
 // Part is one part of a score by name.
@@ -96,6 +103,8 @@ func (s Score) Parts() []Part {
 		{"prefer", s.Prefer},
 		{"soft", s.Soft},
 		{"packages", s.Packages},
+		{"devices", s.Devices},
+		{"taints", s.Taints},
 		{"mix", s.Mix},
 		{"spread", s.Spread},
 	}
@@ -180,26 +189,31 @@ func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bo
 // like.
 func (g *grid) mixPoints(v view, i int32) int64 {
 	prod := int64(g.prodLevels[i])
-	others := max(levelUnits-int64(g.levels[viewProd][i].cpu)-prod, 0)
 	if v == viewProd {
-		return g.weights.Mix * (others - prod) / levelUnits
+		others := max(levelUnits-int64(g.levels[viewProd][i].cpu)-prod, 0)
+		return g.weights.Mix * others / levelUnits
 	}
-	return g.weights.Mix * (prod - others) / levelUnits
+	return g.weights.Mix * prod / levelUnits
 }
 
 // parts is pointsAt by parts, for people.
 func (g *grid) parts(c *class, i int32, policy Policy) Score {
 	l, inv := &g.levels[c.view][i], &g.inverse[i]
 	const grain = fullPoints / levelUnits
-	s := Score{
-		Fit:  policy.points(int64(l.cpu)*grain, int64(l.mem)*grain, share(c.cpu, inv.cpu), share(c.mem, inv.mem)),
-		Rare: -min(g.prices[i], maxRarePoints),
-	}
+	freeCPU, freeMem := int64(l.cpu)*grain, int64(l.mem)*grain
+	cpu, mem := share(c.cpu, inv.cpu), share(c.mem, inv.mem)
+	s := Score{Fit: policy.points(freeCPU, freeMem, cpu, mem), Rare: -min(g.prices[i], maxRarePoints)}
 	if g.preferred.has(i) {
 		s.Prefer = g.weights.Prefer
 		s.Rare -= s.Prefer
 	}
 	s.like(c, i)
+	if len(g.devices) > 0 {
+		s.Devices = g.devicePoints(c, i, freeCPU, freeMem, cpu, mem)
+	}
+	if c.static.shunned != nil && c.static.shunned.has(i) {
+		s.Taints = -g.weights.Soft
+	}
 	if g.weights.Mix != 0 {
 		s.Mix = g.mixPoints(c.view, i)
 	}

@@ -114,6 +114,22 @@ func (f *search) start(w *want, index uint32) uint64 {
 	return h
 }
 
+// first is the slot at which the walk for a task begins. Schedulers that share the
+// work begin each in a stripe of its own of the one order of machines, so that
+// they rarely choose the same one; the stripes move on as the log grows, so that
+// no machine is for one workload alone.
+func (f *search) first(start uint64) int32 {
+	n := uint64(len(f.s.sites.walk))
+	if f.s.cfg.Workload == (Workload{}) {
+		return int32(start % n)
+	}
+	low, width := f.s.cfg.Workload.stripe(n)
+	return int32((low + start%width + mix(f.c.Index()>>stripeBits)%n) % n)
+}
+
+// stripeBits is after how many entries stripes move, as a power of two.
+const stripeBits = 12
+
 // findSlot walks the machines from a start until enough are feasible (relaxed
 // randomization, §3.4) and returns the best of them; -1 when there is none. A
 // class that found nothing before looks only where something changed.
@@ -124,7 +140,7 @@ func (f *search) findSlot(w *want, start uint64) int32 {
 	if n == 0 {
 		return -1
 	}
-	first := int32(start % uint64(n))
+	first := f.first(start)
 	if f.s.cfg.NoClasses {
 		f.walkAll(w, first)
 		return f.best

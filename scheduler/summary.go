@@ -78,11 +78,31 @@ func (e *explanation) notEligible() string {
 			return fmt.Sprintf("job %s has not finished well (start_after)", name)
 		}
 	}
+	if e.c.Queued(j) {
+		demand, free := j.Demand(), e.c.FreeFor(j)
+		text := fmt.Sprintf("all of it together needs %s, and %s are free where it may run (batch_queue)", amounts(demand, demand), amounts(free, demand))
+		if before := e.c.EnabledDemand(); !before.IsZero() {
+			text += fmt.Sprintf("; jobs that left the queue before it still wait for %s", amounts(before, demand))
+		}
+		return text
+	}
 	if most := spec.GetMaxRunning(); most > 0 {
 		_, running, _ := j.Counts()
 		return fmt.Sprintf("%d of its job run and at most %d may at once (max_running)", running, most)
 	}
 	return "the cell holds it back"
+}
+
+// amounts says how much there is of what is asked for.
+func amounts(have, asked cell.Resources) string {
+	var parts []string
+	for _, d := range dimensions(&asked) {
+		parts = append(parts, d.text(d.of(&have))+" "+d.name)
+	}
+	if len(parts) == 0 {
+		return "nothing"
+	}
+	return strings.Join(parts, " and ")
 }
 
 // finished tells whether all tasks of a job ended well.

@@ -25,7 +25,7 @@ import (
 //	untaint MACHINE KEY
 //	drain|undrain|down|up|remove MACHINE
 //	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [gpu=N] [priority=N] [kind=batch]
-//	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never]
+//	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never] [queue]
 //	    [packages=name:digest,...]
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
@@ -193,7 +193,7 @@ func (o options) jobSpec() *borgpb.JobSpec {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 		spec.MaxFailures = uint32(o.number("failures", 0))
 	}
-	spec.Gang = o.has("gang")
+	spec.Gang, spec.BatchQueue = o.has("gang"), o.has("queue")
 	if o.has("never") {
 		spec.Preempt = borgpb.Preempt_PREEMPT_NEVER
 	}
@@ -408,6 +408,9 @@ func (tr *transcript) pass() string {
 	}
 	if b.More {
 		out.WriteString("and more\n")
+	}
+	for _, uid := range b.Assign.GetEnable() {
+		out.WriteString(tr.named(uid) + " leaves the queue\n")
 	}
 	return out.String()
 }

@@ -90,7 +90,7 @@ func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok boo
 	if w.inSet {
 		return f.preemptInAllocs(w, index)
 	}
-	first := int32(f.start(w, index) % uint64(len(g.sites.walk)))
+	first := f.first(f.start(w, index))
 	var best toll
 	found := 0
 	f.otherwise = nil

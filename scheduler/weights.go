@@ -26,15 +26,15 @@ type Weights struct {
 	// Packages is for a machine that has all packages of the task; for some of
 	// them it is less.
 	Packages int64
-	// Mix is for production where only others run, and for others where only
-	// production runs, less the same the other way round.
+	// Mix is for production where others hold all of the processors, and for
+	// others where production does; less where they hold a part.
 	Mix int64
 }
 
 // DefaultWeights are those that nobody has to think about. One task too many on
 // a machine costs as much as the difference between an empty and a full one.
 func DefaultWeights() Weights {
-	return Weights{Soft: 2048, Machine: 1024, Rack: 256, Power: 128, Rare: 128, Prefer: 1024, Packages: 512}
+	return Weights{Soft: 2048, Machine: 1024, Rack: 256, Power: 128, Rare: 128, Prefer: 1024, Packages: 512, Mix: 128}
 }
 
 // maxWeight keeps scores in the bounds of the cache.

@@ -98,6 +98,23 @@ func (w Workload) includes(key cell.JobKey, kind borgpb.JobKind) bool {
 	return w.Parts == 0 || mix(hashString(key.User)^mix(hashString(key.Name)))%uint64(w.Parts) == uint64(w.Part-1)
 }
 
+// stripe is the part of n machines at which the walks begin: services and batch
+// have a half each, and their parts share it.
+func (w Workload) stripe(n uint64) (low, width uint64) {
+	width = n
+	switch w.Kind {
+	case borgpb.JobKind_JOB_KIND_SERVICE:
+		width = n / 2
+	case borgpb.JobKind_JOB_KIND_BATCH:
+		low, width = n/2, n-n/2
+	}
+	if w.Parts > 0 {
+		low += width * uint64(w.Part-1) / uint64(w.Parts)
+		width /= uint64(w.Parts)
+	}
+	return low, max(width, 1)
+}
+
 // CheckWorkloads wants every job to be in exactly one of several workloads.
 func CheckWorkloads(all []Workload) error {
 	return errors.Join(

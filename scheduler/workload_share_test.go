@@ -75,8 +75,10 @@ func TestSeveral(t *testing.T) {
 	if all > 0 {
 		t.Errorf("%d tasks and allocs wait, want none", all)
 	}
-	if sv.transactions == 0 {
-		t.Error("no transactions")
+	total := sv.stats()
+	if total.Transactions != sv.transactions || total.Conflicts != sv.conflicts || sv.conflicts == 0 {
+		t.Errorf("they count %d conflicts in %d transactions; the log says %d in %d, and some are wanted",
+			total.Conflicts, total.Transactions, sv.conflicts, sv.transactions)
 	}
 	t.Logf("%d transactions, %d conflicts; %d tasks placed, %d refused", sv.transactions, sv.conflicts, sv.placed, sv.refused)
 	for i, s := range sv.schedulers {
@@ -146,6 +148,31 @@ func (sv *several) round(tb testing.TB) {
 	sv.timeNs += 1e9
 	sv.wallNs += 1e9
 	sv.write(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+}
+
+// stats are those of all, as far as they count transactions.
+func (sv *several) stats() (all scheduler.Stats) {
+	for _, s := range sv.schedulers {
+		st := s.search.Stats()
+		all.Transactions += st.Transactions
+		all.Conflicts += st.Conflicts
+	}
+	return all
+}
+
+// end lets the copies of a killed job stop.
+func (sv *several) end(submit *borgpb.SubmitJob) {
+	j := sv.cell.Job(cell.JobKey{User: submit.User, Name: submit.Name})
+	if j == nil {
+		return
+	}
+	for i, task := range j.Tasks() {
+		for p := range task.Past() {
+			if p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING {
+				sv.write(reported(j, i, p.Machine().Name(), p.Attempt(), borgpb.AttemptState_ATTEMPT_STATE_STOPPED))
+			}
+		}
+	}
 }
 
 // write puts an op into the log.

@@ -44,7 +44,7 @@ func (r *Runtime) checkMount(m borglet.LaunchMount) error {
 	if !filepath.IsAbs(m.Path) || filepath.Clean(m.Path) == "/" {
 		return fmt.Errorf("mount of %s at %q: the path in the task must be absolute and below /", m.Source, m.Path)
 	}
-	for _, ours := range []string{"/proc", "/sys", "/dev", "/.borg"} {
+	for _, ours := range []string{"/proc", "/sys", "/dev", "/.borg", borglet.PapersPath} {
 		if within(m.Path, ours) {
 			return fmt.Errorf("mount of %s at %s: nothing may be mounted in %s", m.Source, m.Path, ours)
 		}

@@ -37,6 +37,9 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 			return nil, err
 		}
 	}
+	if l.Papers != "" {
+		binds = append(binds, bind{source: l.Papers, path: borglet.PapersPath})
+	}
 	for _, m := range l.Mounts {
 		binds = append(binds, bind{source: m.Source, path: m.Path, writable: m.Writable})
 	}

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"strconv"
 
 	"google.golang.org/protobuf/proto"
 
@@ -165,6 +166,16 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkAddToken(o.AddToken)
 	case *borgpb.Op_UseToken:
 		return c.checkUseToken(o.UseToken)
+	case *borgpb.Op_SetSecret:
+		return c.checkSetSecret(o.SetSecret)
+	case *borgpb.Op_DeleteSecret:
+		return c.checkDeleteSecret(o.DeleteSecret)
+	case *borgpb.Op_ResealSecret:
+		return c.checkResealSecret(o.ResealSecret)
+	case *borgpb.Op_UseCellKey:
+		return c.checkUseCellKey(o.UseCellKey)
+	case *borgpb.Op_SetTaskNote:
+		return c.checkSetTaskNote(o.SetTaskNote)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -185,6 +196,14 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.SubmitAllocSet)
 	case *borgpb.Op_KillAllocSet:
 		return keyWords(o.KillAllocSet)
+	case *borgpb.Op_SetSecret:
+		return keyWords(o.SetSecret)
+	case *borgpb.Op_DeleteSecret:
+		return keyWords(o.DeleteSecret)
+	case *borgpb.Op_ResealSecret:
+		return keyWords(o.ResealSecret)
+	case *borgpb.Op_SetTaskNote:
+		return clip(o.SetTaskNote.User, 64) + "/" + clip(o.SetTaskNote.Job, 64) + "/" + strconv.FormatUint(uint64(o.SetTaskNote.Index), 10)
 	case *borgpb.Op_AddMachine:
 		return clip(o.AddMachine.Name, 64)
 	case *borgpb.Op_Grant:

@@ -8,20 +8,30 @@ import (
 )
 
 // assignAll applies a batch of assignments, each checked against the state
-// that the ones before it left. An assignment is refused here.
+// that the ones before it left. An assignment is refused here. Those of a gang,
+// which follow one another, are done together or not at all.
 func (c *Cell) assignAll(o *borgpb.Assign, res *borgpb.Result) {
+	c.enableAll(o.Enable)
 	c.now.events = slices.Grow(c.now.events, len(o.Assignments))
-	for i, a := range o.Assignments {
+	refuse := func(i int, r *borgpb.Refusal) {
+		if res.Items == nil {
+			res.Items = newItems(len(o.Assignments))
+		}
+		res.Items[i] = r
+	}
+	for i, n := 0, 0; i < len(o.Assignments); i += n {
+		if n = c.gangAt(o.Assignments[i:]); n > 0 {
+			c.assignGang(o.Assignments[i:i+n], func(k int, r *borgpb.Refusal) { refuse(i+k, r) })
+			continue
+		}
+		n = 1
 		var do func()
 		refusal := guarded(func() (r *borgpb.Refusal) {
-			do, r = c.checkAssignment(a)
+			do, r = c.checkAssignment(o.Assignments[i])
 			return r
 		})
 		if refusal != nil {
-			if res.Items == nil {
-				res.Items = newItems(len(o.Assignments))
-			}
-			res.Items[i] = refusal
+			refuse(i, refusal)
 			continue
 		}
 		do()
@@ -107,7 +117,7 @@ func (c *Cell) checkTaskWaits(j *Job, a *borgpb.Assignment) *borgpb.Refusal {
 		return stale(t.ID().String(), "its last attempt is %d, not %d", t.attempt, a.LastAttempt)
 	case a.Version != 0 && (a.Version < j.latest().Version || a.Version > j.version):
 		return stale(t.ID().String(), "the job's version is %d, not %d", j.version, a.Version)
-	case !c.eligible(j) || j.roomToRun() == 0:
+	case !c.eligible(j) || j.roomToRun() == 0 || c.Queued(j):
 		return badState(t.ID().String(), "%s", c.HeldBack(j))
 	case len(a.Ports) != len(j.Need(a.Index).Task.Ports):
 		return about(t.ID().String(), invalid("ports", "%d ports for %d names", len(a.Ports), len(j.Need(a.Index).Task.Ports)))

@@ -37,8 +37,9 @@ type Cell struct {
 	// Who names whom as parent or in start_after; live jobs only.
 	links links
 
-	users  users
-	tokens tokens
+	users   users
+	tokens  tokens
+	secrets secrets
 
 	requests requests
 	records  recordBook
@@ -71,6 +72,7 @@ func New(cellID string, epoch uint64) *Cell {
 	}
 	c.users.byName = make(map[string]*User)
 	c.tokens.byHash = make(map[tokenHash]*token)
+	c.secrets.byKey = make(map[string]*Secret)
 	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
 	c.links.children = make(map[JobKey][]*Job)
@@ -178,16 +180,20 @@ func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
 // PendingOf yields what Pending yields of one job.
 func (c *Cell) PendingOf(j *Job) iter.Seq[uint32] {
 	return func(yield func(uint32) bool) {
-		if j.pending == 0 || !c.eligible(j) {
+		if j.pending > 0 && c.eligible(j) && !c.Queued(j) {
+			c.waitingOf(j, yield)
+		}
+	}
+}
+
+// waitingOf yields what waits of a job, as far as max_running allows.
+func (c *Cell) waitingOf(j *Job, yield func(uint32) bool) {
+	left := j.roomToRun()
+	for i := range j.waiting.all() {
+		if left == 0 || !yield(i) {
 			return
 		}
-		left := j.roomToRun()
-		for i := range j.waiting.all() {
-			if left == 0 || !yield(i) {
-				return
-			}
-			left--
-		}
+		left--
 	}
 }
 

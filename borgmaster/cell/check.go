@@ -39,6 +39,9 @@ func (c *Cell) Check() error {
 	if err := c.tokens.check(); err != nil {
 		return err
 	}
+	if err := c.secrets.check(); err != nil {
+		return err
+	}
 	return c.checkCollections()
 }
 

@@ -72,8 +72,12 @@ func (e *encoder) resources(r *Resources) {
 const (
 	// Of an alloc or a copy.
 	tagDevices = 1
+	// Of a copy.
+	tagNote = 2
 	// Of a machine.
 	tagTaints = 1
+	// Of a job; it has no value.
+	tagEnabled = 1
 )
 
 // taints writes what format 3 added to them.

@@ -57,6 +57,8 @@ type Copy struct {
 type rareCopy struct {
 	// Devices that it has, sorted.
 	devices []DeviceGrant
+	// What it says of itself; nil: nothing.
+	note *note
 }
 
 // rare makes room for what few copies have.

@@ -13,8 +13,10 @@ import (
 //
 // Format 2: refusals are remembered under their request ids; users, capabilities
 // and tokens.
+//
 // Format 3: devices have numbers, and can be shared; taints that evict and that
-// advise; a task is kept away from where it crashed; tasks are moved.
+// advise; a task is kept away from where it crashed; gangs are held together; the
+// batch queue; tasks are moved; secrets; what tasks may ask for.
 const BuildFormat = 3
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -46,8 +48,19 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.AddToken.hash": formatGrants, "borg.AddToken.name": formatGrants, "borg.AddToken.expires_wall_ns": formatGrants,
 	"borg.UseToken.hash": formatGrants, "borg.UseToken.name": formatGrants,
 
+	"borg.Op.set_secret": FormatSecrets, "borg.Op.delete_secret": FormatSecrets, "borg.Op.reseal_secret": FormatSecrets, "borg.Op.use_cell_key": FormatSecrets,
+	"borg.SetSecret.user": FormatSecrets, "borg.SetSecret.name": FormatSecrets, "borg.SetSecret.version": FormatSecrets, "borg.SetSecret.key_id": FormatSecrets, "borg.SetSecret.sealed": FormatSecrets,
+	"borg.DeleteSecret.user": FormatSecrets, "borg.DeleteSecret.name": FormatSecrets,
+	"borg.ResealSecret.user": FormatSecrets, "borg.ResealSecret.name": FormatSecrets, "borg.ResealSecret.version": FormatSecrets, "borg.ResealSecret.key_id": FormatSecrets, "borg.ResealSecret.sealed": FormatSecrets,
+	"borg.UseCellKey.key_id": FormatSecrets,
+
+	"borg.Op.set_task_note": FormatTasks, "borg.Principal.task": FormatTasks, "borg.JobSpec.submit_children": FormatTasks,
+	"borg.SetTaskNote.user": FormatTasks, "borg.SetTaskNote.job": FormatTasks, "borg.SetTaskNote.index": FormatTasks, "borg.SetTaskNote.attempt": FormatTasks,
+	"borg.SetTaskNote.text": FormatTasks, "borg.SetTaskNote.annotations": FormatTasks,
+
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,
+	"borg.Assign.enable":    formatQueue,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
 	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
 	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
@@ -148,7 +161,7 @@ func decodeOp(data []byte, format uint32) (*borgpb.Op, *borgpb.Refusal) {
 func unknown(m proto.Message) bool { return len(m.ProtoReflect().GetUnknown()) > 0 }
 
 func knownAssign(a *borgpb.Assign, format uint32) bool {
-	if unknown(a) {
+	if unknown(a) || len(a.Enable) > 0 && format < formatQueue {
 		return false
 	}
 	for _, x := range a.Assignments {

@@ -53,8 +53,12 @@ func (g *generator) next() []byte {
 		op = g.user(g.submitAllocSet())
 	case n < 890:
 		op = g.user(g.killAllocSet())
-	case n < 965:
+	case n < 940:
 		op = g.machineOp()
+	case n < 953:
+		op = g.secretOp()
+	case n < 965:
+		op = g.taskOp()
 	case n < 978:
 		op = g.clockOp()
 	case n < 985:
@@ -90,6 +94,63 @@ func (g *generator) identityOp() *borgpb.Op {
 	default:
 		return &borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: hash, Name: name}}}
 	}
+}
+
+// secretOp sets, deletes and seals secrets anew, and changes the key.
+func (g *generator) secretOp() *borgpb.Op {
+	user, name := pick(g.r, []string{"u", "u", "ann", "a-b", "Not-A-Label"}), pick(g.r, []string{"db", "tls", "a-b"})
+	keyID := pick(g.r, []string{"00000000000000aa", "00000000000000bb", "nonsense"})
+	sealed := bytes.Repeat([]byte{byte(g.r.IntN(256))}, sealBytes-1+g.r.IntN(9))
+	version := uint64(g.r.IntN(3))
+	if s := g.c.Secret(user, name); s != nil && !g.one(4) {
+		version = s.Version() + 1
+		if g.one(3) {
+			return &borgpb.Op{Op: &borgpb.Op_ResealSecret{ResealSecret: &borgpb.ResealSecret{
+				User: user, Name: name, Version: s.Version(), KeyId: g.c.CellKey(), Sealed: bytes.Repeat([]byte{7}, len(s.Sealed())),
+			}}}
+		}
+	}
+	switch g.r.IntN(8) {
+	case 0:
+		return g.user(&borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: user, Name: name}}})
+	case 1:
+		return &borgpb.Op{Op: &borgpb.Op_UseCellKey{UseCellKey: &borgpb.UseCellKey{KeyId: keyID}}}
+	}
+	return g.user(&borgpb.Op{Op: &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{User: user, Name: name, Version: version, KeyId: keyID, Sealed: sealed}}})
+}
+
+// taskOp is what a task asks for, of which some is not its business.
+func (g *generator) taskOp() *borgpb.Op {
+	var tasks []*Task
+	for _, j := range g.c.jobList {
+		for _, t := range j.rows {
+			if t.cur != nil {
+				tasks = append(tasks, t)
+			}
+		}
+	}
+	if len(tasks) == 0 {
+		return g.clockOp()
+	}
+	t := pick(g.r, tasks)
+	id := t.ID()
+	op := &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: &borgpb.SetTaskNote{
+		User: id.Job.User, Job: id.Job.Name, Index: id.Index, Attempt: t.attempt - uint64(g.r.IntN(8)/7),
+		Text: pick(g.r, []string{"warming up", "", "odd \x1b[31m"}), Annotations: map[string]string{"shard": pick(g.r, []string{"1", "2"})},
+	}}}
+	switch g.r.IntN(6) {
+	case 0:
+		spec := g.jobSpec()
+		spec.Parent = id.Job.String()
+		op = &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: id.Job.User, Name: pick(g.r, []string{"child-1", "child-2"}), Spec: g.specBytes(spec)}}}
+	case 1:
+		op = &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: id.Job.User, Name: pick(g.r, []string{"child-1", "child-2"})}}}
+	case 2:
+		op = g.kill()
+	}
+	op = g.user(op)
+	op.Principal = &borgpb.Principal{User: id.Job.User, Role: borgpb.Role_ROLE_TASK, Task: pick(g.r, []string{id.String(), id.String(), id.String(), "u/none/0", "nonsense"})}
+	return op
 }
 
 // garbage is bytes that are no op, or an op with something unknown in it.
@@ -177,6 +238,8 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 		OnLost:   pick(r, []borgpb.OnLost{0, 1, 2}),
 	}
 	s.MaxFailures = uint32(r.IntN(3))
+	// Of what a walk of an earlier format submits, nothing may be refused for it.
+	s.SubmitChildren = g.c.format >= FormatTasks && g.one(3)
 	if g.one(4) {
 		s.MaxPerMachine, s.MaxPerRack = uint32(r.IntN(3)), uint32(r.IntN(4))
 	}
@@ -205,6 +268,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.one(10) {
 		s.Preempt = borgpb.Preempt_PREEMPT_NEVER
 	}
+	s.Gang, s.BatchQueue = g.one(8), g.one(6)
 	switch {
 	case g.one(60):
 		s.Priority = 451
@@ -258,6 +322,9 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 		if g.one(2) {
 			t.Tolerations[0].ForgivenessNs = int64(r.IntN(20)) * second
 		}
+	}
+	if g.one(20) {
+		t.Secrets = []string{"db"}
 	}
 	return t
 }
@@ -323,6 +390,11 @@ func (g *generator) resize() *borgpb.Op {
 
 func (g *generator) assign() *borgpb.Op {
 	o := &borgpb.Assign{CopyIndex: g.c.Index(), Build: "walk"}
+	for _, j := range g.c.jobList {
+		if g.c.NumbersDevices() && g.c.Queued(j) && g.one(2) {
+			o.Enable = append(o.Enable, j.uid.String())
+		}
+	}
 	var waiting []TaskID
 	for j, i := range g.c.Pending() {
 		waiting = append(waiting, TaskID{j.key, i})
@@ -337,7 +409,14 @@ func (g *generator) assign() *borgpb.Op {
 			o.Assignments = append(o.Assignments, g.allocAssignment(pick(g.r, allocs)))
 		case len(waiting) > 0:
 			id := pick(g.r, waiting)
-			o.Assignments = append(o.Assignments, g.assignment(g.c.Job(id.Job), id.Index))
+			j := g.c.Job(id.Job)
+			if j.Spec().Gang && !g.one(5) {
+				for i := range g.c.PendingOf(j) {
+					o.Assignments = append(o.Assignments, g.assignment(j, i))
+				}
+				continue
+			}
+			o.Assignments = append(o.Assignments, g.assignment(j, id.Index))
 		}
 	}
 	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: o}}
@@ -470,6 +549,7 @@ func (g *generator) moveTasks() *borgpb.Op {
 		if g.one(4) {
 			g.nameLeaving(a, leaving)
 		}
+		g.nameDevices(a, p.job.Need(p.index), m, m.DeviceRoom())
 		if g.one(40) {
 			a.LastAttempt++
 		}
@@ -481,6 +561,7 @@ func (g *generator) moveTasks() *borgpb.Op {
 		if !g.one(4) {
 			g.nameLeaving(a, leaving)
 		}
+		g.nameDevices(a, j.Need(id.Index), leaving[0].machine, leaving[0].machine.DeviceRoom())
 		o.Placement = a
 	}
 	return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: o}}

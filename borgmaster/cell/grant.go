@@ -85,12 +85,21 @@ func (c *Cell) NumAdmins() int { return c.users.admins }
 // by the object that the cell holds; an admin over everything. The cell's own ops
 // name no user.
 func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
+	if op.Principal.GetTask() != "" {
+		return c.checkTaskPermission(op)
+	}
 	who := op.Principal.GetUser()
 	if c.format < formatGrants || who == "" || c.users.admins == 0 || c.Has(who, Admin) {
 		return nil
 	}
 	owner, key := "", JobKey{}
 	switch o := op.Op.(type) {
+	case *borgpb.Op_SetSecret:
+		key = JobKey{o.SetSecret.User, o.SetSecret.Name}
+		owner = o.SetSecret.User
+	case *borgpb.Op_DeleteSecret:
+		key = JobKey{o.DeleteSecret.User, o.DeleteSecret.Name}
+		owner = o.DeleteSecret.User
 	case *borgpb.Op_SubmitJob:
 		key = JobKey{o.SubmitJob.User, o.SubmitJob.Name}
 		owner = c.ownerOf(key)

@@ -45,6 +45,9 @@ type Job struct {
 	// The update that rolls, or the last one; nil: none yet.
 	update *Update
 
+	// It was let out of the batch queue.
+	enabled bool
+
 	// Current copies by failure domain; nil when no limit per domain is set.
 	domains map[domain]uint32
 
@@ -193,6 +196,9 @@ func (c *Cell) HeldBack(j *Job) string {
 	}
 	if j.pending > 0 && j.roomToRun() == 0 {
 		return "as many of its tasks run as max_running allows"
+	}
+	if j.pending > 0 && c.Queued(j) {
+		return "in the batch queue until all of it fits"
 	}
 	return ""
 }

@@ -1,6 +1,9 @@
 package cell
 
-import "borg/proto/borgpb"
+import (
+	"borg/mutant"
+	"borg/proto/borgpb"
+)
 
 // The one page of limits; docs/limits.md is the same for people. What passes one
 // is refused with INVALID (a value out of its range) or LIMIT (too many of
@@ -62,6 +65,19 @@ const (
 	maxTokens  = 10_000
 	maxTokenNs = 24 * 3600 * second
 
+	// MaxSecretBytes is the size of a value, before it is sealed.
+	MaxSecretBytes   = 64 << 10
+	maxSecretsOfUser = 100
+	// Of the whole cell, sealed: each replica has them in memory.
+	maxSecretsBytes = 64 << 20
+	// What sealing adds: a nonce and a tag.
+	sealBytes  = 28
+	keyIDBytes = 16
+
+	maxNoteBytes           = 256
+	maxNoteAnnotations     = 16
+	maxNoteAnnotationBytes = 4 << 10
+
 	maxRequestIDBytes  = 64
 	maxRequests        = 1_000_000
 	requestMemoryNs    = 15 * 60 * second
@@ -100,6 +116,9 @@ func isProd(priority int32) bool { return priority >= productionPriority }
 // within the production band, so that no cascade starts there (paper §2.5).
 func MayPreempt(by, victim int32) bool {
 	inBand := func(p int32) bool { return p >= productionPriority && p < monitoringPriority }
+	if mutant.Planted(mutant.PreemptsItsLike) {
+		return victim <= by
+	}
 	return victim < by && !(inBand(by) && inBand(victim))
 }
 

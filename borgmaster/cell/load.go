@@ -122,6 +122,10 @@ func (l *loader) record(key, value []byte) error {
 		return l.user(string(k.b), d)
 	case kindToken:
 		return l.token(k.b, d)
+	case kindSecret:
+		return l.secret(string(k.b), d)
+	case kindCellKey:
+		return errors.Join(k.done(), l.cellKey(d))
 	default:
 		return errors.New("it is of a kind that this build does not know")
 	}
@@ -260,6 +264,9 @@ func (l *loader) job(uid UID, d *decoder) error {
 	tasks := d.upTo(maxTasksPerJob)
 	j.attemptFloor, j.submittedWallNs, j.changedWallNs = d.uint(), d.int(), d.int()
 	j.reason, j.deathSeq, j.deathNs = d.str(), d.uint(), d.int()
+	if j.enabled = d.tagged(tagEnabled); j.enabled && l.c.format < formatQueue {
+		return errOdd
+	}
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -423,6 +430,11 @@ func (l *loader) copy(p *Copy, d *decoder) error {
 		if l.c.format < formatDevices {
 			return errOdd
 		}
+	}
+	if n, err := l.note(d); err != nil {
+		return err
+	} else if n != nil {
+		p.rare().note = n
 	}
 	if err := d.done(); err != nil {
 		return err

@@ -57,7 +57,7 @@ func (x *Moves) Claimed(p *Copy) bool {
 
 // Overlay writes into o what the plan means for one more placement.
 func (x *Moves) Overlay(p *Placement, o *Overlay) {
-	*o = Overlay{Ports: o.Ports[:0], Victims: o.Victims[:0], Leaving: x.leaving}
+	*o = Overlay{Ports: o.Ports[:0], Devices: o.Devices[:0], Victims: o.Victims[:0], Leaving: x.leaving}
 	for i := range x.laid {
 		l := &x.laid[i]
 		o.Victims = append(o.Victims, l.Victims...)
@@ -68,6 +68,7 @@ func (x *Moves) Overlay(p *Placement, o *Overlay) {
 			o.Ports = append(o.Ports, l.Ports...)
 			if l.Alloc == p.Alloc {
 				o.Limits = o.Limits.Add(l.res)
+				o.Devices = append(o.Devices, l.Devices...)
 			}
 		}
 		if l.Job == p.Job && l.Set == p.Set {
@@ -101,8 +102,6 @@ func (c *Cell) Unmovable(p *Copy) string {
 		return "it waits for others to make room"
 	case p.alloc != nil:
 		return "it runs in an alloc"
-	case len(p.res.Devices) > 0:
-		return "it has devices"
 	case p.job.update.Rolling():
 		return "an update of its job is under way"
 	case p.version != p.job.latest().Version:
@@ -144,9 +143,13 @@ func (c *Cell) checkMoveTasks(o *borgpb.MoveTasks) (commit, *borgpb.Refusal) {
 		}
 	}
 	var place []func()
-	lay := func(p Placement) *borgpb.Refusal {
-		do, r := c.checkLaid(x, p)
-		place = append(place, do)
+	lay := func(p Placement, a *borgpb.Assignment) *borgpb.Refusal {
+		r := c.readGrants(&p, p.asker().need, a.Devices)
+		if r == nil {
+			var do func()
+			do, r = c.checkLaid(x, p)
+			place = append(place, do)
+		}
 		return r
 	}
 	for i, a := range o.Moves {
@@ -157,7 +160,7 @@ func (c *Cell) checkMoveTasks(o *borgpb.MoveTasks) (commit, *borgpb.Refusal) {
 			r = about(p.name(), invalid("machine", "it is on %s already", q.machine.name))
 		}
 		if r == nil {
-			r = lay(p)
+			r = lay(p, a)
 		}
 		if r != nil {
 			return nil, r
@@ -169,11 +172,8 @@ func (c *Cell) checkMoveTasks(o *borgpb.MoveTasks) (commit, *borgpb.Refusal) {
 		if r == nil && p.Job != nil && p.Job.latest().Proto.Gang {
 			r = badState(p.name(), "all of its gang is placed at once")
 		}
-		if r == nil && len(p.asker().need.Resources.Devices) > 0 {
-			r = badState(p.name(), "it asks for devices, and no plan grants them")
-		}
 		if r == nil {
-			r = lay(p)
+			r = lay(p, a)
 		}
 		if r != nil {
 			return nil, r

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -172,7 +173,7 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	switch {
 	case m.down:
 		return FitDown
-	case m.draining:
+	case m.draining && !mutant.Planted(mutant.DrainingTaken):
 		return FitDraining
 	case failedConstraint(a.need.Task.Constraints, m) != nil:
 		return FitConstraint

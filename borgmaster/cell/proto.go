@@ -90,6 +90,7 @@ func (p *Copy) describe(st *borgpb.TaskStatus) {
 	if st.Reason == "" {
 		st.Reason = p.Reason()
 	}
+	st.Note, st.NoteAnnotations = p.Note()
 	st.Reservation = &borgpb.Reservation{Resources: p.res.Proto()}
 	st.Devices = GrantsProto(p.Devices())
 }

@@ -175,10 +175,35 @@ func (w *walk) count(r *borgpb.Result, ops [][]byte, i int) {
 			}
 		}
 	}
+	w.gangs(ops[i], r)
 	if refused {
 		w.refused++
 	} else if r.Repeated {
 		w.edges["repeated"]++
+	}
+}
+
+// gangs holds that what follows one another of a gang is done as one.
+func (w *walk) gangs(data []byte, r *borgpb.Result) {
+	op := new(borgpb.Op)
+	if proto.Unmarshal(data, op) != nil || op.GetAssign() == nil || r.Refusal != nil || w.c.Format() < formatGangs {
+		return
+	}
+	as := op.GetAssign().Assignments
+	done := func(i int) bool { return len(r.Items) == 0 || r.Items[i].Kind == 0 }
+	for i := range as {
+		uid, _ := ParseUID(as[i].Uid)
+		if !w.c.isGang(uid) {
+			continue
+		}
+		if i > 0 && as[i-1].Uid == as[i].Uid {
+			if done(i) != done(i-1) {
+				w.t.Fatalf("of the gang %s one assignment is done and another is not: %v", as[i].Uid, r)
+			}
+			if done(i) {
+				w.edges["gang of more than one placed"]++
+			}
+		}
 	}
 }
 

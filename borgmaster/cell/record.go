@@ -22,6 +22,8 @@ import (
 //	50 seq                             request that was answered
 //	60 name                            user
 //	61 hash                            token
+//	62 user/name                       secret
+//	63                                 the cell key in use
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
@@ -40,6 +42,8 @@ const (
 	kindRequest  = 0x50
 	kindUser     = 0x60
 	kindToken    = 0x61
+	kindSecret   = 0x62
+	kindCellKey  = 0x63
 
 	recordLayout = 1
 )
@@ -160,6 +164,9 @@ func (j *Job) appendValue(b []byte) []byte {
 	e.str(j.reason)
 	e.uint(j.deathSeq)
 	e.int(j.deathNs)
+	if j.enabled {
+		e.byte(tagEnabled)
+	}
 	return e.b
 }
 
@@ -258,6 +265,7 @@ func (e *encoder) copy(p *Copy) {
 	e.int(p.endedWallNs)
 	e.wait(p.wait)
 	e.grants(p.Devices())
+	e.note(p.ownNote())
 }
 
 // wait writes the names of the victims that are waited for.
@@ -373,6 +381,10 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.requests.queue, func(r *request) record { return r }))
 		all(each(c.users.list, func(u *User) record { return u }))
 		all(each(c.tokens.list, func(t *token) record { return t }))
+		all(each(c.secrets.list, func(s *Secret) record { return s }))
+		if ok {
+			yield(&c.secrets.keyID)
+		}
 	}
 }
 

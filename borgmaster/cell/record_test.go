@@ -34,7 +34,9 @@ func richCell(t testing.TB, ops int) *Cell {
 var derivedFields = map[string][]string{
 	"Cell": {"jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
 		"records", "build", "diverged", "liveTasks", "leaveDueNs", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
-		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list"},
+		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
+		// The key in use has a record of its own.
+		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID"},
 	"Machine":  {"gone", "room.limits", "room.reserved", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
@@ -47,6 +49,8 @@ var derivedFields = map[string][]string{
 	"request": {"gone"},
 	"User":    {"gone"},
 	"token":   {"gone"},
+	"Secret":  {"user", "name", "gone"},
+	"cellKey": {},
 }
 
 // TestEveryFieldCounts changes each field of each kind of record, one at a
@@ -173,6 +177,8 @@ func changePointer(r record, v reflect.Value) bool {
 			p.spec = nil
 		}
 		v.Set(reflect.ValueOf(&Resources{CPUMilli: 12345}))
+	case *note:
+		v.Set(reflect.ValueOf(&note{text: "something else"}))
 	case *Exit:
 		v.Set(reflect.ValueOf(&Exit{Code: 99}))
 	case *borgpb.Refusal:
@@ -202,12 +208,12 @@ func TestNestedFieldsCount(t *testing.T) {
 		job: j, machine: &Machine{name: "m"}, state: attemptStopping, res: &Resources{Devices: []Device{{"gpu", 1}}},
 		exit: &Exit{}, stop: &stopping{},
 	}
-	p.few = &rareCopy{devices: []DeviceGrant{{"gpu", 0, 1}}}
+	p.few = &rareCopy{devices: []DeviceGrant{{"gpu", 0, 1}}, note: &note{text: "well"}}
 	victim := &Copy{job: &Job{uid: UID{4, 5, 6}}, machine: p.machine, res: p.res, stop: &stopping{}}
 	p.wait = &waiting{victims: []*Copy{victim}}
 	skip := []string{"promised", "room", "res", "discount"}
 	for name, target := range map[string]any{
-		"res": p.res, "few": p.few, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
+		"res": p.res, "few": p.few, "note": p.few.note, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
 	} {
 		v := reflect.ValueOf(target).Elem()
 		for i := range v.NumField() {

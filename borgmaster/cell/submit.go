@@ -58,6 +58,9 @@ func (c *Cell) checkSubmit(key JobKey, o *borgpb.SubmitJob) (*Spec, *borgpb.Refu
 	if c.liveTasks+int(spec.Proto.Tasks) > maxLiveTasks {
 		return nil, limit("spec.tasks", "the cell has %d tasks; at most %d", c.liveTasks, maxLiveTasks)
 	}
+	if r := c.checkSecrets(key.User, spec); r != nil {
+		return nil, r
+	}
 	return spec, c.checkLinks(spec.Proto)
 }
 

@@ -3,6 +3,7 @@ package cell
 import (
 	"slices"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -43,7 +44,7 @@ func (t *Taint) tolerated(ts []*borgpb.Toleration) bool {
 // tolerations; nil when none does.
 func Untolerated(ts []*borgpb.Toleration, m *Machine) *Taint {
 	for i := range m.taints {
-		if t := &m.taints[i]; !t.PreferNot && !t.tolerated(ts) {
+		if t := &m.taints[i]; !t.PreferNot && !t.tolerated(ts) && !mutant.Planted(mutant.TaintNotAsked) {
 			return t
 		}
 	}
@@ -77,6 +78,9 @@ func (m *Machine) leavesNs(ts []*borgpb.Toleration) (atNs int64, taint *Taint) {
 			if t.matches(o) {
 				forgiven = max(forgiven, o.ForgivenessNs)
 			}
+		}
+		if forgiven > 0 && mutant.Planted(mutant.ForgivenForEver) {
+			continue
 		}
 		if at := min(t.SinceNs+forgiven, maxTimeNs); taint == nil || at < atNs {
 			atNs, taint = at, t

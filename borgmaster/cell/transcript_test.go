@@ -110,6 +110,10 @@ func (s *script) run(d *datadriven.TestData) string {
 	if user := s.arg("as", ""); user != "" {
 		op.Principal = &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_USER}
 	}
+	if task := s.arg("as-task", ""); task != "" {
+		user, _, _ := strings.Cut(task, "/")
+		op.Principal = &borgpb.Principal{User: user, Role: borgpb.Role_ROLE_TASK, Task: task}
+	}
 	results, events := s.apply(op)
 	return s.tell(results[0], events)
 }
@@ -212,7 +216,13 @@ func (s *script) op() *borgpb.Op {
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
 	case "assign":
-		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}}}
+		a := &borgpb.Assign{Assignments: []*borgpb.Assignment{s.assignment()}}
+		for _, name := range s.list("enable") {
+			a.Enable = append(a.Enable, s.c.jobs[mustKey(name)].uid.String())
+		}
+		return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: a}}
+	case "batch":
+		return s.batch()
 	case "move":
 		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: s.moves()}}
 	case "report":
@@ -232,6 +242,30 @@ func (s *script) op() *borgpb.Op {
 			Hash: s.hash(), Name: s.first(0), ExpiresWallNs: s.wallNs + s.num("life", 3600*second)}}}
 	case "join":
 		return &borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: s.hash(), Name: s.first(0)}}}
+	case "secret":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{
+			User: user, Name: name, Version: uint64(s.num("version", 1)), KeyId: s.keyID(), Sealed: s.sealed()}}}
+	case "reseal":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_ResealSecret{ResealSecret: &borgpb.ResealSecret{
+			User: user, Name: name, Version: uint64(s.num("version", 1)), KeyId: s.keyID(), Sealed: s.sealed()}}}
+	case "delete-secret":
+		user, name := s.key()
+		return &borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: user, Name: name}}}
+	case "use-key":
+		return &borgpb.Op{Op: &borgpb.Op_UseCellKey{UseCellKey: &borgpb.UseCellKey{KeyId: s.keyID()}}}
+	case "note":
+		id, err := ParseTaskID(s.first(0))
+		if err != nil {
+			s.d.Fatalf(s.t, "%v", err)
+		}
+		o := &borgpb.SetTaskNote{User: id.Job.User, Job: id.Job.Name, Index: id.Index, Attempt: uint64(s.num("attempt", 1)), Text: s.arg("text", "")}
+		if s.has("annotation") {
+			k, v, _ := strings.Cut(s.arg("annotation", ""), ":")
+			o.Annotations = map[string]string{k: v}
+		}
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: o}}
 	case "raise":
 		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(s.num("format", 0))}}}
 	}
@@ -241,6 +275,11 @@ func (s *script) op() *borgpb.Op {
 
 // hash is that of the token with a number.
 func (s *script) hash() []byte { return bytes.Repeat([]byte{byte(s.num("token", 1))}, 32) }
+
+// keyID is that of the cell key with a number.
+func (s *script) keyID() string { return fmt.Sprintf("%016x", s.num("key", 1)) }
+
+func (s *script) sealed() []byte { return make([]byte, s.num("bytes", 32)) }
 
 func (s *script) resources() *borgpb.Resources {
 	r := &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
@@ -312,9 +351,10 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.num("tasks", 1)), Priority: int32(s.num("priority", 200)),
 		Task: &borgpb.TaskSpec{
-			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0),
+			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0), Secrets: s.list("secrets"),
 		},
-		MaxFailures: uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
+		SubmitChildren: s.has("submit-children"),
+		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
 		StartAfter: s.list("after"), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
 		MaxRunning: uint32(s.num("max-running", 0)),
 		Update:     &borgpb.UpdatePolicy{BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0))},
@@ -322,6 +362,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
+	spec.Gang, spec.BatchQueue = s.has("gang"), s.has("queue")
 	if s.has("die-if-lost") {
 		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
 	}
@@ -386,6 +427,22 @@ func (s *script) assignment() *borgpb.Assignment {
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
 	}
 	return a
+}
+
+// batch reads one assignment a line.
+func (s *script) batch() *borgpb.Op {
+	o, whole := new(borgpb.Assign), s.d
+	defer func() { s.d = whole }()
+	for line := range strings.Lines(whole.Input) {
+		one := *whole
+		var err error
+		if one.Cmd, one.CmdArgs, err = datadriven.ParseLine("assign " + line); err != nil {
+			whole.Fatalf(s.t, "%v", err)
+		}
+		s.d = &one
+		o.Assignments = append(o.Assignments, s.assignment())
+	}
+	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: o}}
 }
 
 // moves reads a plan, one placement on a line: "move" or "place", and what assign
@@ -499,6 +556,11 @@ func (s *script) show() string {
 			p := s.c.AllocProto(a)
 			fmt.Fprintf(&b, "%s %s on %q used cpu %d tasks %v\n", a.Name(), word(p.Status.State), p.Status.Machine, p.Status.Used.CpuMilli, p.Status.Tasks)
 		}
+	case "secrets":
+		for one := range s.c.Secrets() {
+			fmt.Fprintf(&b, "%s/%s version %d key %s, %d bytes\n", one.User(), one.Name(), one.Version(), one.KeyID(), len(one.Sealed()))
+		}
+		fmt.Fprintf(&b, "key in use: %q\n", s.c.CellKey())
 	case "time":
 		fmt.Fprintf(&b, "cell %ds wall %ds suspect %v\n", s.c.TimeNs()/second, s.c.WallNs()/second-1_700_000_000, s.c.WallSuspect())
 	}
@@ -520,6 +582,9 @@ func (s *script) showTask(b *strings.Builder, j *Job, i uint32) {
 	}
 	if st.Reason != "" {
 		fmt.Fprintf(b, " (%s)", st.Reason)
+	}
+	if st.Note != "" || len(st.NoteAnnotations) > 0 {
+		fmt.Fprintf(b, " says %q %v", st.Note, st.NoteAnnotations)
 	}
 	b.WriteString("\n")
 	for _, a := range st.Attempts {

@@ -50,6 +50,9 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		r = c.checkSize(j, spec.Proto.Tasks)
 	}
 	if r == nil {
+		r = c.checkSecrets(j.key.User, spec)
+	}
+	if r == nil {
 		r = c.checkLinks(spec.Proto)
 	}
 	if r != nil {

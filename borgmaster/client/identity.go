@@ -55,6 +55,9 @@ func (p *Place) Source() (*identity.Source, error) {
 	if c.Expired(time.Now()) {
 		return nil, &ExpiredIdentityError{Path: p.IdentityPath, Name: c.Name, Expired: c.Expires()}
 	}
+	if c.Foreign() {
+		return identity.NewSource(c, nil, nil), nil
+	}
 	return NewSource(c, p.Masters, func(c *identity.Credential, _ []string) error {
 		return identity.WriteCredential(p.IdentityPath, c)
 	}), nil

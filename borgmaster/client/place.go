@@ -51,10 +51,7 @@ func ReadCellFile(path string) (*CellFile, error) {
 
 // WriteCellFile writes a cell file whole or not at all, with its directory.
 func WriteCellFile(path string, f *CellFile) error {
-	if err := f.validate(); err != nil {
-		return fmt.Errorf("cell file %s: %w", path, err)
-	}
-	raw, err := yaml.Marshal(f)
+	raw, err := f.Encode()
 	if err != nil {
 		return fmt.Errorf("cell file %s: %w", path, err)
 	}
@@ -69,6 +66,14 @@ func WriteCellFile(path string, f *CellFile) error {
 		return fmt.Errorf("write cell file: %w", err)
 	}
 	return nil
+}
+
+// Encode is the cell file as it is written.
+func (f *CellFile) Encode() ([]byte, error) {
+	if err := f.validate(); err != nil {
+		return nil, err
+	}
+	return yaml.Marshal(f)
 }
 
 func (f *CellFile) validate() error {

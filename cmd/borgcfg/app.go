@@ -12,12 +12,15 @@ import (
 
 // console is where the program reads its surroundings and writes.
 type console struct {
+	stdin          io.Reader
 	stdout, stderr io.Writer
 	env            func(string) string
 	// Standard output and standard error are terminals.
 	terminal, errTerminal bool
 	// The command line, with the program.
 	args []string
+	// So is standard input.
+	inTerminal bool
 }
 
 // run runs one command line and returns the exit code.
@@ -151,7 +154,10 @@ func commands(con *console) []*ucli.Command {
 			&ucli.StringFlag{Name: "until", Usage: "before `TIME`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "refused", Usage: "only what was refused"},
 			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50; all with -o json, --since or --until)"}),
-		command(con, "login", "become a user of a cell with a token that an admin made", "TOKEN|FILE", 1, 1, login),
+		command(con, "login", "become a user of a cell with a token that an admin made", "TOKEN|FILE|MASTERS", 1, 1, login,
+			&ucli.StringFlag{Name: "certificate", Usage: "instead of with a token: `FILE` of a certificate that another authority issued, PEM; the argument is then host:port[,host:port] of masters"},
+			&ucli.StringFlag{Name: "key", Usage: "`FILE` of its key"},
+			&ucli.StringFlag{Name: "authority", Usage: "`FILE` of the cell's authority, by which the masters are believed: borgmaster authority certificates"}),
 		command(con, "whoami", "tell who you are to the cell, and what you may do", "", 0, 0, whoami, outputFlag()),
 		command(con, "can-i", "tell whether you may do something: yes, or no with exit code 8", "VERB [OBJECT]", 1, 2, canI),
 		command(con, "grant", "give a user a capability", "USER CAPABILITY", 2, 2, grant, reasonFlag()),
@@ -160,6 +166,9 @@ func commands(con *console) []*ucli.Command {
 			command(con, "add", "make a token with which somebody becomes a user, once", "USER", 1, 1, userAdd, reasonFlag()),
 			command(con, "list", "list the users who were granted or revoked something", "", 0, 0, userList, outputFlag()),
 			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
+		secretCommands(con),
+		command(con, "note", "(in a task) tell people what you are at; no text: nothing any more", "[TEXT]", 0, 1, setNote,
+			&ucli.StringSliceFlag{Name: "annotation", Usage: "`KEY=VALUE` for programs; may be repeated"}),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
 		command(con, "version", "tell which build this is", "", 0, 0, version),
 	}

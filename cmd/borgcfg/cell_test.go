@@ -17,6 +17,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
+	"borg/borgmaster/cellkey"
 	"borg/borgmaster/memlog"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -30,6 +31,7 @@ import (
 type testCell struct {
 	id    string
 	ca    *identity.Authority
+	corp  *corp
 	addrs []string
 	group *memlog.Group
 	stop  func()
@@ -56,6 +58,13 @@ func (c *testCell) start(replicas int, id string) error {
 	if c.ca, err = identity.NewAuthority("test", time.Now(), rand.Reader); err != nil {
 		return err
 	}
+	if c.corp, err = newCorp(); err != nil {
+		return err
+	}
+	foreign, err := c.corp.trust()
+	if err != nil {
+		return err
+	}
 	sockets, err := os.MkdirTemp("", "borgcfg")
 	if err != nil {
 		return err
@@ -78,6 +87,10 @@ func (c *testCell) start(replicas int, id string) error {
 	if err != nil {
 		return err
 	}
+	key, err := cellkey.NewKey()
+	if err != nil {
+		return err
+	}
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	var servers []*grpc.Server
@@ -89,6 +102,7 @@ func (c *testCell) start(replicas int, id string) error {
 			cancel()
 			return err
 		}
+		self.Foreign = foreign
 		scheduler, err := c.source(identity.Scheduler, strconv.Itoa(i+1))
 		if err != nil {
 			cancel()
@@ -103,7 +117,7 @@ func (c *testCell) start(replicas int, id string) error {
 		m, err := borgmaster.New(borgmaster.Config{
 			CellName: "test", Audit: trail, Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
 			Scheduler: inProcess{scheduler}, Identity: self, Authority: c.ca, SchedulerSocket: filepath.Join(sockets, strconv.Itoa(i)),
-			FirstAdmin: "root", PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
+			FirstAdmin: "root", Keys: cellkey.NewRing(nil, key), PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			cancel()

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"time"
@@ -20,6 +21,9 @@ import (
 // login becomes the user that a token names, and makes the cell the one that is
 // meant where none is named.
 func login(s *session) error {
+	if s.flag.IsSet("certificate") || s.flag.IsSet("key") || s.flag.IsSet("authority") {
+		return s.loginForeign()
+	}
 	token, err := client.ReadToken(s.args[0])
 	if err != nil {
 		return cli.Errorf(cli.Usage, "%w", err).Hint("an admin makes one: borgcfg user add NAME")
@@ -36,27 +40,70 @@ func login(s *session) error {
 	if err != nil {
 		return cli.Errorf(cli.NotAllowed, "log in as %s: %w", becomes.Words(), err)
 	}
+	return s.loggedIn(c, masters)
+}
+
+// loginForeign becomes the user whom the masters take the holder of another
+// authority's certificate for.
+func (s *session) loginForeign() error {
+	var parts [3][]byte
+	for i, flag := range []string{"certificate", "key", "authority"} {
+		var err error
+		if parts[i], err = os.ReadFile(s.flag.String(flag)); err != nil {
+			return cli.Errorf(cli.Usage, "--%s: %w", flag, err).Hint("--certificate, --key and --authority belong together; the last is printed by: borgmaster authority certificates")
+		}
+	}
+	cell, err := identity.CellOf(parts[2])
+	if err != nil {
+		return cli.Errorf(cli.Invalid, "--authority: %w", err)
+	}
+	// Who one is, the masters say.
+	c, err := identity.NewForeignCredential(identity.Name{Cell: cell, Role: identity.User}, parts[0], parts[1], parts[2])
+	if err != nil {
+		return cli.Errorf(cli.Invalid, "%w", err)
+	}
+	masters := strings.Split(s.args[0], ",")
+	m, err := client.New(client.Config{Masters: masters, Identity: identity.NewSource(c, nil, nil), Timeout: s.flag.Duration("timeout")})
+	if err != nil {
+		return err
+	}
+	defer m.Close()
+	is, err := m.WhoAmI(s.ctx)
+	if err != nil {
+		return err
+	}
+	name, err := identity.ParseName(is.GetName())
+	if err != nil || name.Cell != cell || name.Role != identity.User {
+		return cli.Errorf(cli.NotAllowed, "the masters take this certificate for that of %q, which is no user of cell %s", is.GetName(), cell)
+	}
+	return s.loggedIn(c.As(name), masters)
+}
+
+// loggedIn keeps who one is, and makes the cell the one that is meant where none is
+// named.
+func (s *session) loggedIn(c *identity.Credential, masters []string) error {
 	path := client.UserConfigPath()
 	config, err := client.ReadUserConfig(path)
 	if err != nil {
 		return err
 	}
-	file := client.CellFile{Cell: becomes.Cell, Masters: masters, Identity: filepath.Join(filepath.Dir(path), becomes.Cell+".pem")}
+	cell := c.Name.Cell
+	file := client.CellFile{Cell: cell, Masters: masters, Identity: filepath.Join(filepath.Dir(path), cell+".pem")}
 	if err := identity.WriteCredential(file.Identity, c); err != nil {
 		return err
 	}
 	if config.Cells == nil {
 		config.Cells = make(map[string]client.CellFile)
 	}
-	config.Cells[becomes.Cell] = file
+	config.Cells[cell] = file
 	if config.Cell == "" {
-		config.Cell = becomes.Cell
+		config.Cell = cell
 	}
 	if err := client.WriteUserConfig(path, config); err != nil {
 		return err
 	}
-	s.say("you are %s of cell %s until %s", becomes.Words(), becomes.Cell, c.Expires().Local().Format(time.DateTime))
-	s.progress("the cell is in %s; use it: borgcfg --cell %s status", path, becomes.Cell)
+	s.say("you are %s of cell %s until %s", c.Name.Words(), cell, c.Expires().Local().Format(time.DateTime))
+	s.progress("the cell is in %s; use it: borgcfg --cell %s status", path, cell)
 	return nil
 }
 

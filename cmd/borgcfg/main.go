@@ -18,9 +18,10 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	code := run(ctx, os.Args, &console{
-		stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv,
+		stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr, env: os.Getenv,
 		terminal:    term.IsTerminal(int(os.Stdout.Fd())),
 		errTerminal: term.IsTerminal(int(os.Stderr.Fd())),
+		inTerminal:  term.IsTerminal(int(os.Stdin.Fd())),
 	})
 	stop()
 	os.Exit(code)

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"encoding/pem"
 	"fmt"
+	"os"
 	"strconv"
 	"strings"
 	"testing"
@@ -58,6 +60,16 @@ func cellCommand(ts *testscript.TestScript, neg bool, args []string) {
 		ts.Check(err)
 		ts.Check(identity.WriteCredential(ts.MkAbs(name+".pem"), who.Current()))
 	}
+	task, err := c.source(identity.Task, "alice/web/0")
+	ts.Check(err)
+	ts.Check(identity.WriteCredential(ts.MkAbs("task.pem"), task.Current()))
+	// Dave has his certificate from elsewhere.
+	ts.Check(c.corp.write(ts.MkAbs("."), "dave"))
+	var authority []byte
+	for _, s := range c.ca.Signers(time.Now()) {
+		authority = append(authority, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: s.Certificate})...)
+	}
+	ts.Check(os.WriteFile(ts.MkAbs("authority.crt"), authority, 0o600))
 	ts.Setenv("BORG_IDENTITY", ts.MkAbs("alice.pem"))
 	for i, a := range c.addrs {
 		ts.Setenv(fmt.Sprintf("MASTER%d", i+1), a)

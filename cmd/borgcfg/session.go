@@ -72,7 +72,8 @@ func (s *session) close() {
 
 // lookup is where the cell may be named.
 func (s *session) lookup() client.Lookup {
-	return client.Lookup{Flag: s.flag.String("cell"), Env: s.env("BORG_CELL"), Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
+	// A task is told the name of its cell, and where its masters are.
+	return client.Lookup{Flag: s.flag.String("cell"), Env: cmp.Or(s.env("BORG_CELL_FILE"), s.env("BORG_CELL")), Identity: cmp.Or(s.flag.String("identity"), s.env("BORG_IDENTITY"))}
 }
 
 // master returns the client, making it when first asked.
@@ -124,7 +125,7 @@ func (s *session) user() (string, error) {
 	}
 	if place, err := s.lookup().Find(); err == nil {
 		if source, err := place.Source(); err == nil {
-			s.owner = source.Name().ID
+			s.owner = source.Name().User()
 			return s.owner, nil
 		}
 	}

@@ -93,9 +93,12 @@ func isLastOf(st *borgpb.TaskStatus, a *borgpb.Attempt) bool {
 	return st.GetState() == borgpb.State_STATE_DEAD && a.GetAttempt() == st.GetAttempt()
 }
 
-// taskReason is why a task is as it is; that of a dead one may be told by its
+// taskReason is why a task is as it is, and what it says itself; that of a dead one may be told by its
 // last copy only.
 func taskReason(st *borgpb.TaskStatus) string {
+	if st.GetNote() != "" {
+		return strings.TrimPrefix(st.GetReason()+"; says: "+st.GetNote(), "; ")
+	}
 	for _, a := range st.GetAttempts() {
 		if st.GetReason() == "" && isLastOf(st, a) {
 			return attemptReason(a)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -55,11 +56,13 @@ func (s *serve) remember() error {
 	if err != nil {
 		return cli.Errorf(cli.Invalid, "%w", err)
 	}
+	s.issuer = &issuer{masters: slices.Clone(file.Masters)}
 	s.source = client.NewSource(c, file.Masters, func(c *identity.Credential, masters []string) error {
 		file.Masters = masters
 		return errors.Join(identity.WriteCredential(path, c), client.WriteCellFile(s.cellFile(), file))
 	})
 	s.source.OnRenew = cli.LogRenewal(s.log)
+	s.issuer.source = s.source
 	return nil
 }
 

@@ -76,6 +76,8 @@ type serve struct {
 	log           *slog.Logger
 	// Who this borglet is to the masters.
 	source *identity.Source
+	// Of the papers of tasks.
+	issuer *issuer
 }
 
 func newServe(ctx *ucli.Context) (*serve, error) {
@@ -191,6 +193,7 @@ func (s *serve) run(ctx context.Context) error {
 	if err := s.identify(ctx, spec); err != nil {
 		return err
 	}
+	defer s.issuer.close()
 	agent, err := s.agent(rt, spec)
 	if err != nil {
 		return err
@@ -225,7 +228,12 @@ func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec) (*borglet.Ag
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
 	}
+	papers, err := container.MakePapersDir(s.runDir)
+	if err != nil {
+		s.log.Warn("tasks get no certificates, and those that name secrets do not start", "machine", s.name, "err", err)
+	}
 	agent, err := borglet.New(borglet.Config{
+		PapersDir: papers, Issuer: s.issuer,
 		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
 		Runtime: rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, Trim: container.TrimLog,
 	})

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/hex"
+	"encoding/pem"
 	"fmt"
 	"strings"
 	"text/tabwriter"
@@ -31,6 +32,7 @@ func authorityCommand() *ucli.Command {
 		Usage: "see and replace the authority that issues the certificates of a cell",
 		Subcommands: []*ucli.Command{
 			{Name: "list", Usage: "say which keys each master has, which one issues, and until when each is believed", Flags: which, Action: listAuthorities},
+			{Name: "certificates", Usage: "print the certificates of the cell's authority, PEM, for who logs in with another authority's; no secret", Flags: which, Action: printAuthorities},
 			{Name: "replace", Usage: "make the next key; all masters take it, and everybody hears of it with his next certificate", Flags: append(which,
 				&ucli.DurationFlag{Name: "wait", Value: defaultWait, Usage: "`TIME` until the next key issues; who has not renewed by then does not believe the masters any more"},
 				&ucli.DurationFlag{Name: "overlap", Value: defaultOverlap, Usage: "`TIME` after that until what the present keys issued is not believed any more"}),
@@ -80,6 +82,24 @@ func listAuthorities(ctx *ucli.Context) error {
 		return err
 	}
 	return masterError("list the authorities", failed)
+}
+
+func printAuthorities(ctx *ucli.Context) error {
+	if ctx.NArg() > 0 {
+		return cli.Errorf(cli.Usage, "authority certificates takes no arguments, but %q was given", ctx.Args().First())
+	}
+	return onAnyMaster(ctx, "ask for the certificates of the authority", func(call context.Context, conn *grpc.ClientConn) error {
+		is, err := borgrpc.NewAuthorityServiceClient(conn).ListAuthorities(call, &borgrpc.ListAuthoritiesRequest{})
+		if err != nil {
+			return err
+		}
+		for _, key := range is.GetKeys() {
+			if err := pem.Encode(ctx.App.Writer, &pem.Block{Type: "CERTIFICATE", Bytes: key.GetCertificate()}); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
 }
 
 func authorityRows(is *borgrpc.ListAuthoritiesResponse) (rows []string) {

@@ -31,7 +31,8 @@ func initCommand() *ucli.Command {
 			"borgmaster init --join HOST:PORT --replica N --addr HOST:PORT",
 		Description: "The first form makes one replica of a new cell. Run it once for each member, all with the\n" +
 			"same --cell-id: it tells two cells of one name apart, for ever. The first one makes the\n" +
-			"cell's authority; give its file authority.pem to the others with --authority.\n\n" +
+			"cell's authority and a key for its secrets; give its files authority.pem and\n" +
+			"cell-keys.json, side by side, to the others with --authority authority.pem.\n\n" +
 			"The second form adds a replica to a cell that runs. It gets a number that was never used\n" +
 			"before, also when it takes the place of one that lost its disk.",
 		Flags: []ucli.Flag{
@@ -96,7 +97,11 @@ func initCell(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := makeReplica(ctx, id, authority); err != nil {
+	keys, err := keysForInit(ctx.String("authority"))
+	if err != nil {
+		return err
+	}
+	if err := makeReplica(ctx, id, authority, keys); err != nil {
 		return err
 	}
 	fmt.Fprintf(ctx.App.ErrWriter, "be its admin %s: borgmaster login --dir %s\n", id.Admin, replicaDir(ctx, id.CellName, id.Replica))
@@ -140,14 +145,14 @@ func joinCell(ctx *ucli.Context) error {
 	if _, err := borgrpc.NewMemberServiceClient(conn).AddMember(call, &borgrpc.AddMemberRequest{Member: me}); err != nil {
 		return masterError(fmt.Sprintf("add replica %d to cell %s", me.Id, is.CellName), err)
 	}
-	authority, err := fetchAuthority(call, who, ctx.String("join"), me.Id)
+	authority, keys, err := fetchAuthority(call, who, ctx.String("join"), me.Id)
 	if err != nil {
 		return cli.Errorf(cli.Failed, "get the authority of cell %s: %w", id.CellName, err).Hint("the replica was added; take it out again: borgmaster member remove %d", me.Id)
 	}
-	return makeReplica(ctx, id, authority)
+	return makeReplica(ctx, id, authority, keys)
 }
 
-func makeReplica(ctx *ucli.Context, id *borgpb.ReplicaIdentity, authority []byte) error {
+func makeReplica(ctx *ucli.Context, id *borgpb.ReplicaIdentity, authority, keys []byte) error {
 	dir := replicaDir(ctx, id.CellName, id.Replica)
 	if err := checkEmpty(dir); err != nil {
 		return err
@@ -155,6 +160,11 @@ func makeReplica(ctx *ucli.Context, id *borgpb.ReplicaIdentity, authority []byte
 	// Before the rest: a directory with an owner is a whole one.
 	if err := identity.WriteSecret(authorityFile(dir), authority); err != nil {
 		return cli.Errorf(cli.Failed, "keep the cell's authority: %w", err)
+	}
+	if len(keys) > 0 {
+		if err := identity.WriteSecret(keysFile(dir), keys); err != nil {
+			return cli.Errorf(cli.Failed, "keep the cell keys: %w", err)
+		}
 	}
 	if err := replica.Init(checkpoint.Config{Dir: dir}, id); err != nil {
 		return cli.Errorf(cli.Failed, "make replica %d: %w", id.Replica, err)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -14,6 +15,7 @@ import (
 
 	ucli "github.com/urfave/cli/v2"
 
+	"borg/borgmaster/cellkey"
 	"borg/borgmaster/client"
 	"borg/cfg"
 	"borg/checkpoint"
@@ -41,6 +43,52 @@ func readAuthority(dir, cell string) (*identity.Authority, error) {
 	return a, nil
 }
 
+// keysFile is where a replica keeps the keys of secrets.
+func keysFile(dir string) string { return filepath.Join(dir, keysName) }
+
+const keysName = "cell-keys.json"
+
+// readKeys reads the keys of a replica. A replica that was made before there were
+// secrets has no file, and gets keys with the first rotation.
+func readKeys(dir string) (*cellkey.Ring, error) {
+	path := keysFile(dir)
+	save := func(data []byte) error { return identity.WriteSecret(path, data) }
+	data, err := identity.ReadSecret(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return cellkey.NewRing(save), nil
+	}
+	if err != nil {
+		return nil, cli.Errorf(cli.Invalid, "the cell keys: %w", err)
+	}
+	keys, err := cellkey.Decode(data, save)
+	if err != nil {
+		return nil, cli.Errorf(cli.Invalid, "%s: %w", path, err).
+			Hint("copy %s from the directory of another replica of the cell, mode 0600", keysName)
+	}
+	return keys, nil
+}
+
+// keysForInit are a new key, or those that lie beside the authority of another
+// replica.
+func keysForInit(authority string) ([]byte, error) {
+	if authority == "" {
+		key, err := cellkey.NewKey()
+		if err != nil {
+			return nil, cli.Errorf(cli.Failed, "%w", err)
+		}
+		return cellkey.NewRing(nil, key).Encode()
+	}
+	path := keysFile(filepath.Dir(authority))
+	data, err := identity.ReadSecret(path)
+	if err != nil {
+		return nil, cli.Errorf(cli.Invalid, "the cell keys: %w", err).Hint("copy %s of the same replica to the side of %s, mode 0600", keysName, authority)
+	}
+	if _, err := cellkey.Decode(data, nil); err != nil {
+		return nil, cli.Errorf(cli.Invalid, "%s: %w", path, err)
+	}
+	return data, nil
+}
+
 // authorityForInit is a new authority, or that in a file of another replica.
 func authorityForInit(cell, path string) ([]byte, error) {
 	if path == "" {
@@ -60,30 +108,31 @@ func authorityForInit(cell, path string) ([]byte, error) {
 	return data, nil
 }
 
-// fetchAuthority becomes master number at a master of the cell, in the name of an
+// fetchAuthority gets what a member needs to be a whole master, the keys of
+// secrets too: it becomes master number at a master of the cell, in the name of an
 // admin, and asks for the authority as that.
-func fetchAuthority(ctx context.Context, admin *identity.Source, addr string, number uint64) ([]byte, error) {
+func fetchAuthority(ctx context.Context, admin *identity.Source, addr string, number uint64) (authority, keys []byte, err error) {
 	credential, _, err := client.Certify(ctx, admin, []string{addr}, func(ctx context.Context, c borgrpc.IdentityServiceClient, public ed25519.PublicKey) (*borgrpc.Certificate, error) {
 		resp, err := c.CertifyMaster(ctx, &borgrpc.CertifyMasterRequest{Replica: number, PublicKey: public})
 		return resp.GetCertificate(), err
 	})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	who := identity.NewSource(credential, nil, nil)
 	conn, err := door.Dial(addr, who, door.AnyMaster(who))
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	defer conn.Close()
 	resp, err := borgrpc.NewIdentityServiceClient(conn).GetAuthority(ctx, &borgrpc.GetAuthorityRequest{})
 	if err != nil {
-		return nil, fmt.Errorf("%s: %s", addr, door.Reason(err))
+		return nil, nil, fmt.Errorf("%s: %s", addr, door.Reason(err))
 	}
 	if _, err := identity.DecodeAuthority(who.Name().Cell, resp.GetAuthority(), rand.Reader); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return resp.GetAuthority(), nil
+	return resp.GetAuthority(), resp.GetCellKeys(), nil
 }
 
 func loginCommand() *ucli.Command {

@@ -21,6 +21,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
+	"borg/borgmaster/cellkey"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/cli"
@@ -44,6 +45,7 @@ func serveCommand() *ucli.Command {
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
+			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
 		), rescheduleFlags()...),
 		Before: cli.ApplyConfig,
@@ -62,6 +64,7 @@ type server struct {
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
+	keys      *cellkey.Ring
 	// base is logger without cell and replica.
 	base, logger *slog.Logger
 	replica      *replica.Replica
@@ -133,11 +136,20 @@ func (s *server) identify() error {
 	if s.authority, err = readAuthority(s.dir, id.CellName); err != nil {
 		return err
 	}
+	if s.keys, err = readKeys(s.dir); err != nil {
+		return err
+	}
 	s.source, err = s.authority.Source(identity.Name{Cell: id.CellName, Role: identity.Master, ID: strconv.FormatUint(id.Replica, 10)}, time.Now(), identity.Life)
 	if err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
+	if s.source.Foreign, err = readTrust(s.flags.String("trust"), id.CellName); err != nil {
+		return err
+	}
 	s.logger = s.base.With("cell", id.CellName, "replica", id.Replica)
+	if len(s.keys.IDs()) == 0 {
+		s.logger.Warn("this replica has no cell key and can keep no secrets; an admin makes one for all: borgcfg secret rotate-key")
+	}
 	s.runDir = s.flags.String("run-dir")
 	if s.runDir == "" {
 		s.runDir = cli.RunDir(id.CellName, strconv.FormatUint(id.Replica, 10))
@@ -179,7 +191,7 @@ func (s *server) open() error {
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Audit: s.audit,
-		Identity: s.source, Authority: s.authority,
+		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}

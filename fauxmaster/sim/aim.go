@@ -29,7 +29,7 @@ func (s *swarm) only(weights map[faultKind]int) {
 // calm takes away what happens to messages and disks by chance.
 func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
-	s.giantTasks, s.failures, s.steady, s.lasting = 0, 0, false, false
+	s.giantTasks, s.failures, s.steady, s.lasting, s.rich = 0, 0, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs = 0, 0, 0
 }
 
@@ -44,6 +44,16 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
 		s.tight, s.machineMilli, s.thinkNs, s.jobs = true, 1000, 30*millisecond, 5
+	}},
+	{"crowded", "machines that are full, with devices and taints: who may be placed where", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 2})
+		s.tight, s.rich, s.machineMilli, s.thinkNs, s.jobs = true, true, 2000, 30*millisecond, 5
+	}},
+	{"tainted", "machines with devices and taints, and room for all", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.rich, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 12000, 30*millisecond, 4
 	}},
 	{"schedulers", "schedulers that are killed with placements under way", 8 * second, func(s *swarm) {
 		s.calm()

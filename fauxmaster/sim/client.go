@@ -208,6 +208,8 @@ func opName(op *borgpb.Op) string {
 		return "kill alloc set " + o.KillAllocSet.User + "/" + o.KillAllocSet.Name
 	case *borgpb.Op_AddMachine:
 		return "add " + o.AddMachine.Name
+	case *borgpb.Op_SetMachine:
+		return "set " + o.SetMachine.Name
 	case *borgpb.Op_Grant:
 		return "grant " + o.Grant.User + " " + o.Grant.Capability
 	case *borgpb.Op_Revoke:
@@ -230,14 +232,14 @@ func (c *client) draw() *borgpb.Op {
 	if c.w.swarm.lasting && r.IntN(12) == 0 {
 		return c.lasting()
 	}
+	if c.w.sleepy() && r.IntN(2) == 0 {
+		return c.submit(fmt.Sprintf("s%d", c.made), c.shortSpec())
+	}
 	if chance(r, c.w.swarm.trespassPermille) {
 		return c.trespass()
 	}
 	if c.user() == adminUser && r.IntN(100) < 9 {
 		return c.drain()
-	}
-	if c.w.sleepy() && r.IntN(2) == 0 {
-		return c.submit(fmt.Sprintf("s%d", c.made), c.shortSpec())
 	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
@@ -265,6 +267,9 @@ func (c *client) draw() *borgpb.Op {
 // drain empties a machine, or lets it be filled again.
 func (c *client) drain() *borgpb.Op {
 	m := c.w.machines[c.rand.IntN(min(2, len(c.w.machines)))]
+	if c.w.swarm.rich && c.rand.IntN(3) > 0 {
+		return c.taint(m)
+	}
 	return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: m.name, Drain: c.rand.IntN(2) == 0}}}
 }
 
@@ -340,7 +345,47 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 	if r.IntN(8) == 0 {
 		spec.AllocSet = c.user() + "/" + allocSetName
 	}
+	if c.w.swarm.rich {
+		c.enrich(spec)
+	}
 	return spec
+}
+
+// enrich makes a job ask for a device, or tolerate a taint.
+func (c *client) enrich(spec *borgpb.JobSpec) {
+	r, res := c.rand, spec.Task.Resources
+	switch r.IntN(8) {
+	case 0:
+		res.Devices = map[string]int64{deviceName: 1 + r.Int64N(2)}
+	case 1, 2, 3:
+		res.DeviceMilli = map[string]int64{deviceName: 200 + 100*r.Int64N(7)}
+	}
+	if r.IntN(3) == 0 {
+		spec.Task.Tolerations = []*borgpb.Toleration{{Key: taintKey, ForgivenessNs: r.Int64N(2) * between(r, second, 3*second)}}
+	}
+}
+
+// The one kind of device, of which every second machine has some, and the one
+// taint.
+const (
+	deviceName = "gpu"
+	taintKey   = "odd"
+)
+
+// taint gives a machine the taint in one of its kinds, or takes it away.
+func (c *client) taint(m *machine) *borgpb.Op {
+	if c.w.swarm.tight {
+		// Nothing has to find a place in the end, so any machine will do.
+		m = c.w.machines[c.rand.IntN(len(c.w.machines))]
+	}
+	set := &borgpb.SetMachine{Name: m.name}
+	switch kind := c.rand.IntN(5); kind {
+	case 0, 1:
+		set.RemoveTaints = []string{taintKey}
+	default:
+		set.SetTaints = []*borgpb.Taint{{Key: taintKey, Evict: kind == 2, PreferNot: kind == 3}}
+	}
+	return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}
 }
 
 // shortSpec is of a few small tasks that end well soon.
@@ -383,5 +428,9 @@ func (c *client) lasting() *borgpb.Op {
 	return c.submit("on-"+m.name, spec)
 }
 
-// pinned tells whether the tasks of a job may have to wait for one machine.
-func pinned(j *cell.Job) bool { return len(j.Spec().GetTask().GetConstraints()) > 0 }
+// pinned tells whether the tasks of a job may have to wait for one machine, or
+// for devices.
+func pinned(j *cell.Job) bool {
+	t := j.Spec().GetTask()
+	return len(t.GetConstraints())+len(t.GetResources().GetDevices())+len(t.GetResources().GetDeviceMilli()) > 0
+}

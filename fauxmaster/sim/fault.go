@@ -43,6 +43,8 @@ type swarm struct {
 	lasting bool
 	// Not everything fits.
 	tight bool
+	// Jobs ask for devices, machines get taints and lose them.
+	rich bool
 	// Between two faults that are aimed at whoever is elected, and when they
 	// begin; 0: none.
 	electedNs, electedFromNs int64
@@ -150,6 +152,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	if full {
 		s.tight, s.machineMilli, s.jobs = true, 400, 10
 	}
+	s.rich = r.IntN(2) == 0
 	s.trespassPermille = 30
 	if r.IntN(3) == 0 {
 		s.revokeNs = between(r, 2*second, 8*second)

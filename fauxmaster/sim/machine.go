@@ -66,9 +66,13 @@ func (w *World) machineNamed(name string) *machine {
 }
 
 func (m *machine) spec() *borgpb.MachineSpec {
+	capacity := &borgpb.Resources{CpuMilli: m.w.swarm.machineMilli, MemBytes: 32 << 30, DiskBytes: 100 << 30, Ports: 100}
+	if m.w.swarm.rich && m.i%2 == 0 {
+		capacity.Devices = map[string]int64{deviceName: 2}
+	}
 	return &borgpb.MachineSpec{
 		Addr:      m.name + ":7101",
-		Capacity:  &borgpb.Resources{CpuMilli: m.w.swarm.machineMilli, MemBytes: 32 << 30, DiskBytes: 100 << 30, Ports: 100},
+		Capacity:  capacity,
 		PortFirst: 20000, PortLast: 20099,
 		Attributes: map[string]string{"arch": "amd64", slotAttribute: m.name},
 	}

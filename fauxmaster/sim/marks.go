@@ -32,6 +32,7 @@ var Marks = map[string]string{
 	"done after it was refused":              "a try was refused, and a later one of the same request done",
 	"duplicate stopped":                      "a machine returned with a copy that was replaced meanwhile",
 	"giant job":                              "a job of hundreds of tasks",
+	"first phase went on":                    "too little was acknowledged or elected in its time",
 	"forged message refused":                 "who is no replica sent a message of raft",
 	"format raised":                          "all replicas can apply a later format of the cell, and it is raised",
 	"link clogged":                           "a link holds all for a while and then delivers it",
@@ -51,6 +52,10 @@ var Marks = map[string]string{
 	"slow disk":                              "each sync takes 5 to 50 ms for a while",
 	"stale assignment refused":               "a scheduler had decided on an older state",
 	"stale fence refused":                    "a borglet refused a master that was no longer elected",
+	"device granted":                         "a task has a device, or a share of one",
+	"gang placed":                            "several tasks of a gang were placed",
+	"taint forgiven":                         "a task stays on a machine with a taint that it tolerates",
+	"taint evicts":                           "a task is stopped because of a taint of its machine",
 	"task drained":                           "a task is stopped because its machine is emptied",
 	"task failed often":                      "a task that fails again and again has failed 20 times",
 	"task in an alloc":                       "a task was placed inside an alloc",
@@ -73,6 +78,7 @@ var Marks = map[string]string{
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
 	"done after it was refused": "what a cell must not come to is no aim",
+	"first phase went on":       "one seed in hundreds needs it",
 	"moves refused":             "a plan is a moment old when it comes to the log",
 	// Crashes are aimed there for planted bugs only (aim.go).
 	"struck when " + newerTerm:       "only under an aim",

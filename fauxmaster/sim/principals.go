@@ -272,7 +272,7 @@ func ownerOf(op *borgpb.Op) string {
 	return ""
 }
 
-// owned: S20, what is done was asked for by its owner or an admin, and is logged
+// owned: S21, what is done was asked for by its owner or an admin, and is logged
 // as his. admins are those before and after the entry.
 func (t *truth) owned(op *borgpb.Op, admins []string) {
 	a, ok := t.asked[op.RequestId]
@@ -280,39 +280,39 @@ func (t *truth) owned(op *borgpb.Op, admins []string) {
 		return
 	}
 	if op.GetPrincipal().GetUser() != a.name.ID || op.GetPrincipal().GetRole() != borgpb.Role_ROLE_USER {
-		t.w.fail("S20: %s was asked for by %s and is logged as %v's", op.RequestId, a.name.Words(), op.Principal)
+		t.w.fail("S21: %s was asked for by %s and is logged as %v's", op.RequestId, a.name.Words(), op.Principal)
 	}
 	if owner := ownerOf(op); owner != a.name.ID && !slices.Contains(admins, a.name.ID) {
-		t.w.fail("S20: %s, %s, is done for %s, who is no admin; it is %q's", op.RequestId, opName(op), a.name.Words(), owner)
+		t.w.fail("S21: %s, %s, is done for %s, who is no admin; it is %q's", op.RequestId, opName(op), a.name.Words(), owner)
 	}
 }
 
-// allowed: S20, who was revoked is not served, and nobody is refused what is his.
+// allowed: S21, who was revoked is not served, and nobody is refused what is his.
 func (t *truth) allowed(op *borgpb.Op, res *borgpb.Result) {
 	a, refusal := t.asked[op.RequestId], res.GetRefusal()
 	if refusal == nil && t.revoked[a.name.ID].holds(a.caller, a.atNs) {
-		t.w.fail("S20: %s was asked for by %s with a certificate that had been revoked, and is done", op.RequestId, a.name.Words())
+		t.w.fail("S21: %s was asked for by %s with a certificate that had been revoked, and is done", op.RequestId, a.name.Words())
 	}
 	if refusal.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
 		return
 	}
 	t.w.mark("trespass refused")
 	if ownerOf(op) == a.name.ID {
-		t.w.fail("S20: %s, %s, is refused to its owner: %s", op.RequestId, opName(op), refusal.GetMessage())
+		t.w.fail("S21: %s, %s, is refused to its owner: %s", op.RequestId, opName(op), refusal.GetMessage())
 	}
 }
 
-// showed: S20, who was revoked is shown nothing.
+// showed: S21, who was revoked is shown nothing.
 func (t *truth) showed(from caller, askedNs int64) {
 	if t.revoked[from.name.ID].holds(from, askedNs) {
-		t.w.fail("S20: %s reads with a certificate that had been revoked", from.name.Words())
+		t.w.fail("S21: %s reads with a certificate that had been revoked", from.name.Words())
 	}
 }
 
-// wasRevoked: S20, nobody is told that he was revoked who was not.
+// wasRevoked: S21, nobody is told that he was revoked who was not.
 func (t *truth) wasRevoked(from caller) {
 	if u := t.cell.User(from.name.ID); u == nil || from.issuedNs > u.RevokedWallNs() {
-		t.w.fail("S20: %s is told that his certificate was revoked, and it was not", from.name.Words())
+		t.w.fail("S21: %s is told that his certificate was revoked, and it was not", from.name.Words())
 	}
 }
 

@@ -169,13 +169,13 @@ func TestCheckers(t *testing.T) {
 			r := &replicaNode{w: w, cell: w.truth.cell}
 			w.truth.read(r, 5)
 		},
-		"S20": func(w *World) {
+		"S21": func(w *World) {
 			w.truth.asked["x"] = asking{caller: caller{name: identity.Name{Role: identity.User, ID: "u1"}}}
 			op := addMachine("x")
 			op.Principal = &borgpb.Principal{User: "u1", Role: borgpb.Role_ROLE_USER}
 			w.truth.owned(op, []string{"u0"})
 		},
-		"S20 ": func(w *World) {
+		"S21 ": func(w *World) {
 			u2 := caller{name: identity.Name{Role: identity.User, ID: "u2"}, issuedNs: 3}
 			w.truth.revoked["u2"] = revocation{atNs: 10, wallNs: 3}
 			w.truth.showed(u2, 11)

@@ -122,6 +122,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 			t.moved(e, events[i+1:])
 		}
 	}
+	t.suits(e, events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {
 			t.w.fail("the cell at index %d: %v", e.Index, err)
@@ -226,6 +227,8 @@ func (t *truth) event(e *cell.Event) {
 		t.w.mark("task preempted")
 	case borgpb.StopCause_STOP_CAUSE_DRAIN:
 		t.w.mark("task drained")
+	case borgpb.StopCause_STOP_CAUSE_TAINT:
+		t.w.mark("taint evicts")
 	}
 }
 

@@ -97,6 +97,9 @@ type World struct {
 	clients  []*client
 	truth    *truth
 	failover failover
+	// How often the first phase went on for a while, and where that draws from.
+	went     int
+	wentRand *rand.Rand
 	story    story
 	marks    map[string]int
 	// The second phase has begun; all has settled in it.
@@ -215,14 +218,48 @@ func (w *World) leftOut(c *client) bool { return slices.Contains(w.cfg.WithoutCl
 // run handles events until the end of the second phase, or until something
 // does not hold.
 func (w *World) run() {
-	healAt := w.now + w.cfg.DurationNs
-	w.at(healAt, w.heal)
+	w.at(w.now+w.cfg.DurationNs, w.healWhenBusy)
 	for len(w.queue) > 0 && w.failure == nil && !w.over {
 		e := heap.Pop(&w.queue).(event)
 		w.now = e.at
 		w.count++
 		e.do()
 	}
+}
+
+// A seed in which hardly anything happened says nothing by its silence. Its first
+// phase goes on, goOnNs at a time, until so much has come of each 30 s of it.
+const (
+	wantAcknowledged = 500
+	wantElections    = 4
+	goOnNs           = 2 * second
+	mostGoOn         = 10
+)
+
+// healWhenBusy begins the second phase, or lets the first one go on: then clients
+// catch up, and whoever is elected crashes if that is what there was too little of.
+func (w *World) healWhenBusy() {
+	each := func(n int64) int { return int(n * w.cfg.DurationNs / (30 * second)) }
+	few := w.result.Elections < each(wantElections)
+	if w.went == mostGoOn || !few && len(w.truth.acked) >= each(wantAcknowledged) {
+		w.heal()
+		return
+	}
+	if w.went++; w.wentRand == nil {
+		w.wentRand = stream(w.cfg.Seed, "goes on")
+	}
+	w.say("little was done; this goes on")
+	w.mark("first phase went on")
+	if x := w.leader(); few && x != nil {
+		x.crash(0, false)
+		life := x.life
+		w.after(between(w.wentRand, 50*millisecond, second), func() {
+			if !x.up && x.life == life {
+				x.start()
+			}
+		})
+	}
+	w.after(goOnNs, w.healWhenBusy)
 }
 
 // at does something at a time.

@@ -634,13 +634,17 @@ type JobSpec struct {
 	// Held for automation such as autoscalers; the cell keeps it unchanged.
 	// Keys and values together at most 64 KiB.
 	Extensions map[string][]byte `protobuf:"bytes,19,rep,name=extensions,proto3" json:"extensions,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
-	// Held back until the whole job's request fits (paper trace: queue,
-	// enable). Kept; nothing acts on it yet.
+	// Of a batch job on machines: held back until all of it fits into what is free
+	// (paper trace: queue, enable); a scheduler enables it then, once. Kept without
+	// effect before format 3.
 	BatchQueue bool `protobuf:"varint,20,opt,name=batch_queue,json=batchQueue,proto3" json:"batch_queue,omitempty"`
 	// Name of the scheduler that places it; empty: the default one.
-	Scheduler     string `protobuf:"bytes,21,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Scheduler string `protobuf:"bytes,21,opt,name=scheduler,proto3" json:"scheduler,omitempty"`
+	// Tasks of the job may submit and kill jobs of its owner whose parent it is.
+	// Since format 3.
+	SubmitChildren bool `protobuf:"varint,30,opt,name=submit_children,json=submitChildren,proto3" json:"submit_children,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *JobSpec) Reset() {
@@ -820,6 +824,13 @@ func (x *JobSpec) GetScheduler() string {
 	return ""
 }
 
+func (x *JobSpec) GetSubmitChildren() bool {
+	if x != nil {
+		return x.SubmitChildren
+	}
+	return false
+}
+
 // UpdatePolicy bounds a rolling update.
 type UpdatePolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -977,8 +988,8 @@ type TaskSpec struct {
 	AppClass AppClass `protobuf:"varint,12,opt,name=app_class,json=appClass,proto3,enum=borg.AppClass" json:"app_class,omitempty"`
 	// Taints that do not keep the task away; at most 32.
 	Tolerations []*Toleration `protobuf:"bytes,13,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
-	// Names of the owner's secrets delivered to the task; at most 32. Kept;
-	// nothing delivers them yet.
+	// Names of the owner's secrets delivered to the task; at most 32. Since
+	// format 3 each must be there when the job is submitted or updated.
 	Secrets []string `protobuf:"bytes,14,rep,name=secrets,proto3" json:"secrets,omitempty"`
 	// Whether the task may use more processor time than its limit while nobody
 	// else needs it.
@@ -1695,6 +1706,10 @@ type TaskStatus struct {
 	// When the current attempt's process started. Nanoseconds since 1970; zero:
 	// it has not.
 	StartedWallNs int64 `protobuf:"varint,15,opt,name=started_wall_ns,json=startedWallNs,proto3" json:"started_wall_ns,omitempty"`
+	// What the attempt says of itself.
+	Note string `protobuf:"bytes,30,opt,name=note,proto3" json:"note,omitempty"`
+	// The same, for programs.
+	NoteAnnotations map[string]string `protobuf:"bytes,31,rep,name=note_annotations,json=noteAnnotations,proto3" json:"note_annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Devices that it has, by name.
 	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1834,6 +1849,20 @@ func (x *TaskStatus) GetStartedWallNs() int64 {
 		return x.StartedWallNs
 	}
 	return 0
+}
+
+func (x *TaskStatus) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+func (x *TaskStatus) GetNoteAnnotations() map[string]string {
+	if x != nil {
+		return x.NoteAnnotations
+	}
+	return nil
 }
 
 func (x *TaskStatus) GetDevices() []*DeviceGrant {
@@ -2111,7 +2140,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12!\n" +
 	"\x04spec\x18\x02 \x01(\v2\r.borg.JobSpecR\x04spec\x12'\n" +
-	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xad\x06\n" +
+	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xd6\x06\n" +
 	"\aJobSpec\x12!\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\r.borg.JobKindR\x04kind\x12\x14\n" +
 	"\x05tasks\x18\x02 \x01(\rR\x05tasks\x12\x1a\n" +
@@ -2140,7 +2169,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"extensions\x12\x1f\n" +
 	"\vbatch_queue\x18\x14 \x01(\bR\n" +
 	"batchQueue\x12\x1c\n" +
-	"\tscheduler\x18\x15 \x01(\tR\tscheduler\x1a=\n" +
+	"\tscheduler\x18\x15 \x01(\tR\tscheduler\x12'\n" +
+	"\x0fsubmit_children\x18\x1e \x01(\bR\x0esubmitChildren\x1a=\n" +
 	"\x0fExtensionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"V\n" +
@@ -2215,7 +2245,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	".borg.MetaR\x04meta\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\"\n" +
 	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\x12(\n" +
-	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xb0\x04\n" +
+	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xda\x05\n" +
 	"\n" +
 	"TaskStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
@@ -2234,8 +2264,13 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x0fchanged_wall_ns\x18\f \x01(\x03R\rchangedWallNs\x123\n" +
 	"\vreservation\x18\r \x01(\v2\x11.borg.ReservationR\vreservation\x12)\n" +
 	"\battempts\x18\x0e \x03(\v2\r.borg.AttemptR\battempts\x12&\n" +
-	"\x0fstarted_wall_ns\x18\x0f \x01(\x03R\rstartedWallNs\x12+\n" +
-	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"\x9d\x04\n" +
+	"\x0fstarted_wall_ns\x18\x0f \x01(\x03R\rstartedWallNs\x12\x12\n" +
+	"\x04note\x18\x1e \x01(\tR\x04note\x12P\n" +
+	"\x10note_annotations\x18\x1f \x03(\v2%.borg.TaskStatus.NoteAnnotationsEntryR\x0fnoteAnnotations\x12+\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x1aB\n" +
+	"\x14NoteAnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x04\n" +
 	"\aAttempt\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x17\n" +
@@ -2326,7 +2361,7 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),         // 0: borg.JobKind
 	(Preempt)(0),         // 1: borg.Preempt
@@ -2352,16 +2387,17 @@ var file_borgpb_job_proto_goTypes = []any{
 	(*Reservation)(nil),  // 21: borg.Reservation
 	nil,                  // 22: borg.JobSpec.ExtensionsEntry
 	nil,                  // 23: borg.TaskSpec.EnvEntry
-	(*Meta)(nil),         // 24: borg.Meta
-	(*Resources)(nil),    // 25: borg.Resources
-	(*Constraint)(nil),   // 26: borg.Constraint
-	(*Toleration)(nil),   // 27: borg.Toleration
-	(State)(0),           // 28: borg.State
-	(*Exit)(nil),         // 29: borg.Exit
-	(*DeviceGrant)(nil),  // 30: borg.DeviceGrant
+	nil,                  // 24: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),         // 25: borg.Meta
+	(*Resources)(nil),    // 26: borg.Resources
+	(*Constraint)(nil),   // 27: borg.Constraint
+	(*Toleration)(nil),   // 28: borg.Toleration
+	(State)(0),           // 29: borg.State
+	(*Exit)(nil),         // 30: borg.Exit
+	(*DeviceGrant)(nil),  // 31: borg.DeviceGrant
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	24, // 0: borg.Job.meta:type_name -> borg.Meta
+	25, // 0: borg.Job.meta:type_name -> borg.Meta
 	9,  // 1: borg.Job.spec:type_name -> borg.JobSpec
 	17, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
@@ -2373,38 +2409,39 @@ var file_borgpb_job_proto_depIdxs = []int32{
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
 	22, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
 	3,  // 11: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	25, // 12: borg.TaskSpec.resources:type_name -> borg.Resources
+	26, // 12: borg.TaskSpec.resources:type_name -> borg.Resources
 	23, // 13: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	26, // 14: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	27, // 14: borg.TaskSpec.constraints:type_name -> borg.Constraint
 	14, // 15: borg.TaskSpec.packages:type_name -> borg.Package
 	15, // 16: borg.TaskSpec.mounts:type_name -> borg.Mount
 	16, // 17: borg.TaskSpec.health:type_name -> borg.HealthCheck
 	4,  // 18: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	27, // 19: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	28, // 19: borg.TaskSpec.tolerations:type_name -> borg.Toleration
 	5,  // 20: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
 	5,  // 21: borg.TaskSpec.mem_slack:type_name -> borg.Slack
 	12, // 22: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	28, // 23: borg.JobStatus.state:type_name -> borg.State
-	24, // 24: borg.Task.meta:type_name -> borg.Meta
+	29, // 23: borg.JobStatus.state:type_name -> borg.State
+	25, // 24: borg.Task.meta:type_name -> borg.Meta
 	12, // 25: borg.Task.spec:type_name -> borg.TaskSpec
 	19, // 26: borg.Task.status:type_name -> borg.TaskStatus
-	28, // 27: borg.TaskStatus.state:type_name -> borg.State
+	29, // 27: borg.TaskStatus.state:type_name -> borg.State
 	6,  // 28: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	29, // 29: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	30, // 29: borg.TaskStatus.last_exit:type_name -> borg.Exit
 	21, // 30: borg.TaskStatus.reservation:type_name -> borg.Reservation
 	20, // 31: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	30, // 32: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	6,  // 33: borg.Attempt.state:type_name -> borg.AttemptState
-	7,  // 34: borg.Attempt.cause:type_name -> borg.StopCause
-	29, // 35: borg.Attempt.exit:type_name -> borg.Exit
-	25, // 36: borg.Attempt.resources:type_name -> borg.Resources
-	30, // 37: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	25, // 38: borg.Reservation.resources:type_name -> borg.Resources
-	39, // [39:39] is the sub-list for method output_type
-	39, // [39:39] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	24, // 32: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	31, // 33: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	6,  // 34: borg.Attempt.state:type_name -> borg.AttemptState
+	7,  // 35: borg.Attempt.cause:type_name -> borg.StopCause
+	30, // 36: borg.Attempt.exit:type_name -> borg.Exit
+	26, // 37: borg.Attempt.resources:type_name -> borg.Resources
+	31, // 38: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	26, // 39: borg.Reservation.resources:type_name -> borg.Resources
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -2419,7 +2456,7 @@ func file_borgpb_job_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -323,7 +323,10 @@ type Principal struct {
 	// DNS label. The owner of what this principal creates.
 	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// What kind of caller it is; decides which calls it may make.
-	Role          Role `protobuf:"varint,2,opt,name=role,proto3,enum=borg.Role" json:"role,omitempty"`
+	Role Role `protobuf:"varint,2,opt,name=role,proto3,enum=borg.Role" json:"role,omitempty"`
+	// The task that asks, "<user>/<job>/<index>"; empty: no task does. Its user is
+	// that of the job. Since format 3.
+	Task          string `protobuf:"bytes,30,opt,name=task,proto3" json:"task,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -370,6 +373,13 @@ func (x *Principal) GetRole() Role {
 		return x.Role
 	}
 	return Role_ROLE_UNSPECIFIED
+}
+
+func (x *Principal) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
 }
 
 // Resources is a vector of amounts. Every dimension is asked for on its own;
@@ -783,11 +793,12 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"?\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"S\n" +
 	"\tPrincipal\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
 	"\x04role\x18\x02 \x01(\x0e2\n" +
-	".borg.RoleR\x04role\"\x9c\x03\n" +
+	".borg.RoleR\x04role\x12\x12\n" +
+	"\x04task\x18\x1e \x01(\tR\x04task\"\x9c\x03\n" +
 	"\tResources\x12\x1b\n" +
 	"\tcpu_milli\x18\x01 \x01(\x03R\bcpuMilli\x12\x1b\n" +
 	"\tmem_bytes\x18\x02 \x01(\x03R\bmemBytes\x12\x1d\n" +

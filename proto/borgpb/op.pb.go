@@ -160,6 +160,8 @@ const (
 	EventKind_EVENT_KIND_STOPPED EventKind = 12
 	// A task found running on a machine that came back.
 	EventKind_EVENT_KIND_RETURN EventKind = 13
+	// A job was let out of the batch queue.
+	EventKind_EVENT_KIND_ENABLE EventKind = 14
 	// A machine joined the cell.
 	EventKind_EVENT_KIND_MACHINE_ADD EventKind = 20
 	// A machine left it.
@@ -194,6 +196,12 @@ const (
 	EventKind_EVENT_KIND_INVITE EventKind = 52
 	// A token was used.
 	EventKind_EVENT_KIND_JOIN EventKind = 53
+	// A secret was set.
+	EventKind_EVENT_KIND_SECRET_SET EventKind = 60
+	// A secret was deleted.
+	EventKind_EVENT_KIND_SECRET_DELETE EventKind = 61
+	// Secrets are sealed with another key from now on.
+	EventKind_EVENT_KIND_CELL_KEY EventKind = 62
 )
 
 // Enum value maps for EventKind.
@@ -213,6 +221,7 @@ var (
 		11: "EVENT_KIND_RESTART",
 		12: "EVENT_KIND_STOPPED",
 		13: "EVENT_KIND_RETURN",
+		14: "EVENT_KIND_ENABLE",
 		20: "EVENT_KIND_MACHINE_ADD",
 		21: "EVENT_KIND_MACHINE_REMOVE",
 		22: "EVENT_KIND_MACHINE_SET",
@@ -230,6 +239,9 @@ var (
 		51: "EVENT_KIND_REVOKE",
 		52: "EVENT_KIND_INVITE",
 		53: "EVENT_KIND_JOIN",
+		60: "EVENT_KIND_SECRET_SET",
+		61: "EVENT_KIND_SECRET_DELETE",
+		62: "EVENT_KIND_CELL_KEY",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":     0,
@@ -246,6 +258,7 @@ var (
 		"EVENT_KIND_RESTART":         11,
 		"EVENT_KIND_STOPPED":         12,
 		"EVENT_KIND_RETURN":          13,
+		"EVENT_KIND_ENABLE":          14,
 		"EVENT_KIND_MACHINE_ADD":     20,
 		"EVENT_KIND_MACHINE_REMOVE":  21,
 		"EVENT_KIND_MACHINE_SET":     22,
@@ -263,6 +276,9 @@ var (
 		"EVENT_KIND_REVOKE":          51,
 		"EVENT_KIND_INVITE":          52,
 		"EVENT_KIND_JOIN":            53,
+		"EVENT_KIND_SECRET_SET":      60,
+		"EVENT_KIND_SECRET_DELETE":   61,
+		"EVENT_KIND_CELL_KEY":        62,
 	}
 )
 
@@ -315,20 +331,23 @@ const (
 	ObjectKind_OBJECT_KIND_CELL ObjectKind = 7
 	// A user, "alice".
 	ObjectKind_OBJECT_KIND_USER ObjectKind = 8
+	// A secret, "alice/db".
+	ObjectKind_OBJECT_KIND_SECRET ObjectKind = 60
 )
 
 // Enum value maps for ObjectKind.
 var (
 	ObjectKind_name = map[int32]string{
-		0: "OBJECT_KIND_UNSPECIFIED",
-		1: "OBJECT_KIND_JOB",
-		2: "OBJECT_KIND_TASK",
-		3: "OBJECT_KIND_ALLOC_SET",
-		4: "OBJECT_KIND_ALLOC",
-		5: "OBJECT_KIND_MACHINE",
-		6: "OBJECT_KIND_UPDATE",
-		7: "OBJECT_KIND_CELL",
-		8: "OBJECT_KIND_USER",
+		0:  "OBJECT_KIND_UNSPECIFIED",
+		1:  "OBJECT_KIND_JOB",
+		2:  "OBJECT_KIND_TASK",
+		3:  "OBJECT_KIND_ALLOC_SET",
+		4:  "OBJECT_KIND_ALLOC",
+		5:  "OBJECT_KIND_MACHINE",
+		6:  "OBJECT_KIND_UPDATE",
+		7:  "OBJECT_KIND_CELL",
+		8:  "OBJECT_KIND_USER",
+		60: "OBJECT_KIND_SECRET",
 	}
 	ObjectKind_value = map[string]int32{
 		"OBJECT_KIND_UNSPECIFIED": 0,
@@ -340,6 +359,7 @@ var (
 		"OBJECT_KIND_UPDATE":      6,
 		"OBJECT_KIND_CELL":        7,
 		"OBJECT_KIND_USER":        8,
+		"OBJECT_KIND_SECRET":      60,
 	}
 )
 
@@ -488,6 +508,11 @@ type Op struct {
 	//	*Op_Revoke
 	//	*Op_AddToken
 	//	*Op_UseToken
+	//	*Op_SetSecret
+	//	*Op_DeleteSecret
+	//	*Op_ResealSecret
+	//	*Op_UseCellKey
+	//	*Op_SetTaskNote
 	//	*Op_MoveTasks
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
@@ -762,6 +787,51 @@ func (x *Op) GetUseToken() *UseToken {
 	return nil
 }
 
+func (x *Op) GetSetSecret() *SetSecret {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetSecret); ok {
+			return x.SetSecret
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetDeleteSecret() *DeleteSecret {
+	if x != nil {
+		if x, ok := x.Op.(*Op_DeleteSecret); ok {
+			return x.DeleteSecret
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetResealSecret() *ResealSecret {
+	if x != nil {
+		if x, ok := x.Op.(*Op_ResealSecret); ok {
+			return x.ResealSecret
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetUseCellKey() *UseCellKey {
+	if x != nil {
+		if x, ok := x.Op.(*Op_UseCellKey); ok {
+			return x.UseCellKey
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetSetTaskNote() *SetTaskNote {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetTaskNote); ok {
+			return x.SetTaskNote
+		}
+	}
+	return nil
+}
+
 func (x *Op) GetMoveTasks() *MoveTasks {
 	if x != nil {
 		if x, ok := x.Op.(*Op_MoveTasks); ok {
@@ -880,6 +950,31 @@ type Op_UseToken struct {
 	UseToken *UseToken `protobuf:"bytes,63,opt,name=use_token,json=useToken,proto3,oneof"`
 }
 
+type Op_SetSecret struct {
+	// A user has a secret kept. Since format 3.
+	SetSecret *SetSecret `protobuf:"bytes,70,opt,name=set_secret,json=setSecret,proto3,oneof"`
+}
+
+type Op_DeleteSecret struct {
+	// A secret is forgotten. Since format 3.
+	DeleteSecret *DeleteSecret `protobuf:"bytes,71,opt,name=delete_secret,json=deleteSecret,proto3,oneof"`
+}
+
+type Op_ResealSecret struct {
+	// A secret is sealed with another key. Since format 3.
+	ResealSecret *ResealSecret `protobuf:"bytes,72,opt,name=reseal_secret,json=resealSecret,proto3,oneof"`
+}
+
+type Op_UseCellKey struct {
+	// Secrets are sealed with another key from now on. Since format 3.
+	UseCellKey *UseCellKey `protobuf:"bytes,73,opt,name=use_cell_key,json=useCellKey,proto3,oneof"`
+}
+
+type Op_SetTaskNote struct {
+	// A task says something of itself. Since format 3.
+	SetTaskNote *SetTaskNote `protobuf:"bytes,74,opt,name=set_task_note,json=setTaskNote,proto3,oneof"`
+}
+
 type Op_MoveTasks struct {
 	// A scheduler found better places for what runs. Since format 3.
 	MoveTasks *MoveTasks `protobuf:"bytes,120,opt,name=move_tasks,json=moveTasks,proto3,oneof"`
@@ -926,6 +1021,16 @@ func (*Op_Revoke) isOp_Op() {}
 func (*Op_AddToken) isOp_Op() {}
 
 func (*Op_UseToken) isOp_Op() {}
+
+func (*Op_SetSecret) isOp_Op() {}
+
+func (*Op_DeleteSecret) isOp_Op() {}
+
+func (*Op_ResealSecret) isOp_Op() {}
+
+func (*Op_UseCellKey) isOp_Op() {}
+
+func (*Op_SetTaskNote) isOp_Op() {}
 
 func (*Op_MoveTasks) isOp_Op() {}
 
@@ -1821,7 +1926,9 @@ func (x *KillAllocSet) GetExpectVersion() uint64 {
 // scheduler in the results.
 type Assign struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Applied one after the other, each to what those before it left.
+	// Applied one after the other, each to what those before it left. Since
+	// format 3 those of a gang follow one another by index, are all that wait of
+	// it, and are done together or refused together.
 	Assignments []*Assignment `protobuf:"bytes,1,rep,name=assignments,proto3" json:"assignments,omitempty"`
 	// For the record, as what follows: log index of the scheduler's copy.
 	CopyIndex uint64 `protobuf:"varint,2,opt,name=copy_index,json=copyIndex,proto3" json:"copy_index,omitempty"`
@@ -1830,7 +1937,11 @@ type Assign struct {
 	// Hash of the scheduler's configuration.
 	ConfigHash uint64 `protobuf:"varint,4,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`
 	// Build of the scheduler.
-	Build         string `protobuf:"bytes,5,opt,name=build,proto3" json:"build,omitempty"`
+	Build string `protobuf:"bytes,5,opt,name=build,proto3" json:"build,omitempty"`
+	// uids of jobs in the batch queue that are enabled before anything is placed,
+	// as all of each fits. One of which that does not hold (any more) stays where it
+	// is. Since format 3.
+	Enable        []string `protobuf:"bytes,40,rep,name=enable,proto3" json:"enable,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1898,6 +2009,13 @@ func (x *Assign) GetBuild() string {
 		return x.Build
 	}
 	return ""
+}
+
+func (x *Assign) GetEnable() []string {
+	if x != nil {
+		return x.Enable
+	}
+	return nil
 }
 
 // Assignment gives a pending task or alloc a place.
@@ -2613,6 +2731,367 @@ func (x *UseToken) GetName() string {
 	return ""
 }
 
+// SetSecret keeps a value that the elected master has sealed. The key is in no
+// log.
+type SetSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose it is. DNS label.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// DNS label, unique among the user's secrets. A user has at most 100, the
+	// cell at most 64 MiB of them.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// One more than the present version, or 1: the value is sealed as that.
+	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// Id of the cell key, 16 hexadecimal digits.
+	KeyId string `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// The value, at most 64 KiB, and 28 bytes more.
+	Sealed        []byte `protobuf:"bytes,5,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetSecret) Reset() {
+	*x = SetSecret{}
+	mi := &file_borgpb_op_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetSecret) ProtoMessage() {}
+
+func (x *SetSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
+func (*SetSecret) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SetSecret) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *SetSecret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SetSecret) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *SetSecret) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *SetSecret) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+// DeleteSecret forgets a secret; refused while a live job names it.
+type DeleteSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in SetSecret.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// As in SetSecret.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteSecret) Reset() {
+	*x = DeleteSecret{}
+	mi := &file_borgpb_op_proto_msgTypes[27]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteSecret) ProtoMessage() {}
+
+func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[27]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
+func (*DeleteSecret) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+}
+
+func (x *DeleteSecret) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *DeleteSecret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+// ResealSecret takes the same value under the key that is in use. Refused unless
+// the version is the present one.
+type ResealSecret struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in SetSecret.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// As in SetSecret.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// The present version, which stays.
+	Version uint64 `protobuf:"varint,3,opt,name=version,proto3" json:"version,omitempty"`
+	// As in SetSecret.
+	KeyId string `protobuf:"bytes,4,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	// As long as it was.
+	Sealed        []byte `protobuf:"bytes,5,opt,name=sealed,proto3" json:"sealed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResealSecret) Reset() {
+	*x = ResealSecret{}
+	mi := &file_borgpb_op_proto_msgTypes[28]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResealSecret) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResealSecret) ProtoMessage() {}
+
+func (x *ResealSecret) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[28]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
+func (*ResealSecret) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+}
+
+func (x *ResealSecret) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ResealSecret) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResealSecret) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *ResealSecret) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+func (x *ResealSecret) GetSealed() []byte {
+	if x != nil {
+		return x.Sealed
+	}
+	return nil
+}
+
+// UseCellKey names the key with which secrets are sealed from now on. Every
+// replica has it.
+type UseCellKey struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in SetSecret.
+	KeyId         string `protobuf:"bytes,1,opt,name=key_id,json=keyId,proto3" json:"key_id,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UseCellKey) Reset() {
+	*x = UseCellKey{}
+	mi := &file_borgpb_op_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UseCellKey) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UseCellKey) ProtoMessage() {}
+
+func (x *UseCellKey) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
+func (*UseCellKey) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *UseCellKey) GetKeyId() string {
+	if x != nil {
+		return x.KeyId
+	}
+	return ""
+}
+
+// SetTaskNote is what a task says of itself, in place of what it said before. It
+// goes with the attempt.
+type SetTaskNote struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job.
+	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	// Index of the task.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// The attempt that says it; refused unless it is the current one.
+	Attempt uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// For people; at most 256 bytes, no control characters.
+	Text string `protobuf:"bytes,5,opt,name=text,proto3" json:"text,omitempty"`
+	// For programs; at most 16, of 4 KiB together, no control characters.
+	Annotations   map[string]string `protobuf:"bytes,6,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetTaskNote) Reset() {
+	*x = SetTaskNote{}
+	mi := &file_borgpb_op_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetTaskNote) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetTaskNote) ProtoMessage() {}
+
+func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
+func (*SetTaskNote) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SetTaskNote) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *SetTaskNote) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *SetTaskNote) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *SetTaskNote) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *SetTaskNote) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *SetTaskNote) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
 // LogDigest is the elected master's digest as of an earlier index; a replica
 // that remembers another one for that index stops.
 type LogDigest struct {
@@ -2627,7 +3106,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2639,7 +3118,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2652,7 +3131,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -2687,7 +3166,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2699,7 +3178,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2712,7 +3191,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -2767,7 +3246,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2779,7 +3258,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2792,7 +3271,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -2883,7 +3362,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2895,7 +3374,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2908,7 +3387,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3026,8 +3505,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x98\n" +
-	"\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xaf\f\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -3065,6 +3543,13 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x06revoke\x18= \x01(\v2\f.borg.RevokeH\x00R\x06revoke\x12-\n" +
 	"\tadd_token\x18> \x01(\v2\x0e.borg.AddTokenH\x00R\baddToken\x12-\n" +
 	"\tuse_token\x18? \x01(\v2\x0e.borg.UseTokenH\x00R\buseToken\x120\n" +
+	"\n" +
+	"set_secret\x18F \x01(\v2\x0f.borg.SetSecretH\x00R\tsetSecret\x129\n" +
+	"\rdelete_secret\x18G \x01(\v2\x12.borg.DeleteSecretH\x00R\fdeleteSecret\x129\n" +
+	"\rreseal_secret\x18H \x01(\v2\x12.borg.ResealSecretH\x00R\fresealSecret\x124\n" +
+	"\fuse_cell_key\x18I \x01(\v2\x10.borg.UseCellKeyH\x00R\n" +
+	"useCellKey\x127\n" +
+	"\rset_task_note\x18J \x01(\v2\x11.borg.SetTaskNoteH\x00R\vsetTaskNote\x120\n" +
 	"\n" +
 	"move_tasks\x18x \x01(\v2\x0f.borg.MoveTasksH\x00R\tmoveTasksB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
@@ -3158,7 +3643,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\fKillAllocSet\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
-	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\"\xaf\x01\n" +
+	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\"\xc7\x01\n" +
 	"\x06Assign\x122\n" +
 	"\vassignments\x18\x01 \x03(\v2\x10.borg.AssignmentR\vassignments\x12\x1d\n" +
 	"\n" +
@@ -3166,7 +3651,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\tin_flight\x18\x03 \x01(\rR\binFlight\x12\x1f\n" +
 	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
 	"configHash\x12\x14\n" +
-	"\x05build\x18\x05 \x01(\tR\x05build\"\x8c\x02\n" +
+	"\x05build\x18\x05 \x01(\tR\x05build\x12\x16\n" +
+	"\x06enable\x18( \x03(\tR\x06enable\"\x8c\x02\n" +
 	"\n" +
 	"Assignment\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x14\n" +
@@ -3216,7 +3702,35 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x0fexpires_wall_ns\x18\x03 \x01(\x03R\rexpiresWallNs\"2\n" +
 	"\bUseToken\x12\x12\n" +
 	"\x04hash\x18\x01 \x01(\fR\x04hash\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"9\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"|\n" +
+	"\tSetSecret\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x15\n" +
+	"\x06key_id\x18\x04 \x01(\tR\x05keyId\x12\x16\n" +
+	"\x06sealed\x18\x05 \x01(\fR\x06sealed\"6\n" +
+	"\fDeleteSecret\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"\x7f\n" +
+	"\fResealSecret\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x03 \x01(\x04R\aversion\x12\x15\n" +
+	"\x06key_id\x18\x04 \x01(\tR\x05keyId\x12\x16\n" +
+	"\x06sealed\x18\x05 \x01(\fR\x06sealed\"#\n" +
+	"\n" +
+	"UseCellKey\x12\x15\n" +
+	"\x06key_id\x18\x01 \x01(\tR\x05keyId\"\xfd\x01\n" +
+	"\vSetTaskNote\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\x12\x12\n" +
+	"\x04text\x18\x05 \x01(\tR\x04text\x12D\n" +
+	"\vannotations\x18\x06 \x03(\v2\".borg.SetTaskNote.AnnotationsEntryR\vannotations\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
 	"\tLogDigest\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\fR\x06digest\"x\n" +
@@ -3269,7 +3783,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x9c\x06\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x85\a\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -3285,7 +3799,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x12\x16\n" +
 	"\x12EVENT_KIND_RESTART\x10\v\x12\x16\n" +
 	"\x12EVENT_KIND_STOPPED\x10\f\x12\x15\n" +
-	"\x11EVENT_KIND_RETURN\x10\r\x12\x1a\n" +
+	"\x11EVENT_KIND_RETURN\x10\r\x12\x15\n" +
+	"\x11EVENT_KIND_ENABLE\x10\x0e\x12\x1a\n" +
 	"\x16EVENT_KIND_MACHINE_ADD\x10\x14\x12\x1d\n" +
 	"\x19EVENT_KIND_MACHINE_REMOVE\x10\x15\x12\x1a\n" +
 	"\x16EVENT_KIND_MACHINE_SET\x10\x16\x12\x19\n" +
@@ -3302,7 +3817,10 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10EVENT_KIND_GRANT\x102\x12\x15\n" +
 	"\x11EVENT_KIND_REVOKE\x103\x12\x15\n" +
 	"\x11EVENT_KIND_INVITE\x104\x12\x13\n" +
-	"\x0fEVENT_KIND_JOIN\x105*\xe3\x01\n" +
+	"\x0fEVENT_KIND_JOIN\x105\x12\x19\n" +
+	"\x15EVENT_KIND_SECRET_SET\x10<\x12\x1c\n" +
+	"\x18EVENT_KIND_SECRET_DELETE\x10=\x12\x17\n" +
+	"\x13EVENT_KIND_CELL_KEY\x10>*\xfb\x01\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -3313,7 +3831,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x13OBJECT_KIND_MACHINE\x10\x05\x12\x16\n" +
 	"\x12OBJECT_KIND_UPDATE\x10\x06\x12\x14\n" +
 	"\x10OBJECT_KIND_CELL\x10\a\x12\x14\n" +
-	"\x10OBJECT_KIND_USER\x10\bB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x10OBJECT_KIND_USER\x10\b\x12\x16\n" +
+	"\x12OBJECT_KIND_SECRET\x10<B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_op_proto_rawDescOnce sync.Once
@@ -3328,7 +3847,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),       // 0: borg.RefusalKind
 	(EventKind)(0),         // 1: borg.EventKind
@@ -3359,31 +3878,37 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*Revoke)(nil),         // 26: borg.Revoke
 	(*AddToken)(nil),       // 27: borg.AddToken
 	(*UseToken)(nil),       // 28: borg.UseToken
-	(*LogDigest)(nil),      // 29: borg.LogDigest
-	(*Refusal)(nil),        // 30: borg.Refusal
-	(*Result)(nil),         // 31: borg.Result
-	(*Event)(nil),          // 32: borg.Event
-	nil,                    // 33: borg.AddMachine.LabelsEntry
-	nil,                    // 34: borg.AddMachine.AnnotationsEntry
-	nil,                    // 35: borg.SetMachine.SetAttributesEntry
-	nil,                    // 36: borg.SubmitJob.LabelsEntry
-	nil,                    // 37: borg.SubmitJob.AnnotationsEntry
-	nil,                    // 38: borg.UpdateJob.LabelsEntry
-	nil,                    // 39: borg.UpdateJob.AnnotationsEntry
-	nil,                    // 40: borg.SubmitAllocSet.LabelsEntry
-	nil,                    // 41: borg.SubmitAllocSet.AnnotationsEntry
-	(*Principal)(nil),      // 42: borg.Principal
-	(*MachineSpec)(nil),    // 43: borg.MachineSpec
-	(*Resources)(nil),      // 44: borg.Resources
-	(*Taint)(nil),          // 45: borg.Taint
-	(*DeviceGrant)(nil),    // 46: borg.DeviceGrant
-	(*TaskReport)(nil),     // 47: borg.TaskReport
-	(State)(0),             // 48: borg.State
-	(StopCause)(0),         // 49: borg.StopCause
-	(*Exit)(nil),           // 50: borg.Exit
+	(*SetSecret)(nil),      // 29: borg.SetSecret
+	(*DeleteSecret)(nil),   // 30: borg.DeleteSecret
+	(*ResealSecret)(nil),   // 31: borg.ResealSecret
+	(*UseCellKey)(nil),     // 32: borg.UseCellKey
+	(*SetTaskNote)(nil),    // 33: borg.SetTaskNote
+	(*LogDigest)(nil),      // 34: borg.LogDigest
+	(*Refusal)(nil),        // 35: borg.Refusal
+	(*Result)(nil),         // 36: borg.Result
+	(*Event)(nil),          // 37: borg.Event
+	nil,                    // 38: borg.AddMachine.LabelsEntry
+	nil,                    // 39: borg.AddMachine.AnnotationsEntry
+	nil,                    // 40: borg.SetMachine.SetAttributesEntry
+	nil,                    // 41: borg.SubmitJob.LabelsEntry
+	nil,                    // 42: borg.SubmitJob.AnnotationsEntry
+	nil,                    // 43: borg.UpdateJob.LabelsEntry
+	nil,                    // 44: borg.UpdateJob.AnnotationsEntry
+	nil,                    // 45: borg.SubmitAllocSet.LabelsEntry
+	nil,                    // 46: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                    // 47: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),      // 48: borg.Principal
+	(*MachineSpec)(nil),    // 49: borg.MachineSpec
+	(*Resources)(nil),      // 50: borg.Resources
+	(*Taint)(nil),          // 51: borg.Taint
+	(*DeviceGrant)(nil),    // 52: borg.DeviceGrant
+	(*TaskReport)(nil),     // 53: borg.TaskReport
+	(State)(0),             // 54: borg.State
+	(StopCause)(0),         // 55: borg.StopCause
+	(*Exit)(nil),           // 56: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	42, // 0: borg.Op.principal:type_name -> borg.Principal
+	48, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -3400,45 +3925,51 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	21, // 14: borg.Op.reports:type_name -> borg.Reports
 	23, // 15: borg.Op.time:type_name -> borg.SetTime
 	24, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	29, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	34, // 17: borg.Op.digest:type_name -> borg.LogDigest
 	25, // 18: borg.Op.grant:type_name -> borg.Grant
 	26, // 19: borg.Op.revoke:type_name -> borg.Revoke
 	27, // 20: borg.Op.add_token:type_name -> borg.AddToken
 	28, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	20, // 22: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	33, // 23: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	34, // 24: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	43, // 25: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	35, // 26: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	44, // 27: borg.SetMachine.capacity:type_name -> borg.Resources
-	45, // 28: borg.SetMachine.set_taints:type_name -> borg.Taint
-	36, // 29: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	37, // 30: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	38, // 31: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	39, // 32: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	40, // 33: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	41, // 34: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 35: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 36: borg.Assignment.victims:type_name -> borg.Victim
-	46, // 37: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	18, // 38: borg.MoveTasks.moves:type_name -> borg.Assignment
-	18, // 39: borg.MoveTasks.placement:type_name -> borg.Assignment
-	22, // 40: borg.Reports.machines:type_name -> borg.MachineReport
-	47, // 41: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	0,  // 42: borg.Refusal.kind:type_name -> borg.RefusalKind
-	30, // 43: borg.Result.refusal:type_name -> borg.Refusal
-	30, // 44: borg.Result.items:type_name -> borg.Refusal
-	1,  // 45: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 46: borg.Event.object_kind:type_name -> borg.ObjectKind
-	48, // 47: borg.Event.from:type_name -> borg.State
-	48, // 48: borg.Event.to:type_name -> borg.State
-	49, // 49: borg.Event.cause:type_name -> borg.StopCause
-	50, // 50: borg.Event.exit:type_name -> borg.Exit
-	51, // [51:51] is the sub-list for method output_type
-	51, // [51:51] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	29, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	30, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	31, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	32, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	33, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	20, // 27: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	38, // 28: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	39, // 29: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	49, // 30: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	40, // 31: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	50, // 32: borg.SetMachine.capacity:type_name -> borg.Resources
+	51, // 33: borg.SetMachine.set_taints:type_name -> borg.Taint
+	41, // 34: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	42, // 35: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	43, // 36: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	44, // 37: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	45, // 38: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	46, // 39: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 40: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 41: borg.Assignment.victims:type_name -> borg.Victim
+	52, // 42: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	18, // 43: borg.MoveTasks.moves:type_name -> borg.Assignment
+	18, // 44: borg.MoveTasks.placement:type_name -> borg.Assignment
+	22, // 45: borg.Reports.machines:type_name -> borg.MachineReport
+	53, // 46: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	47, // 47: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 48: borg.Refusal.kind:type_name -> borg.RefusalKind
+	35, // 49: borg.Result.refusal:type_name -> borg.Refusal
+	35, // 50: borg.Result.items:type_name -> borg.Refusal
+	1,  // 51: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 52: borg.Event.object_kind:type_name -> borg.ObjectKind
+	54, // 53: borg.Event.from:type_name -> borg.State
+	54, // 54: borg.Event.to:type_name -> borg.State
+	55, // 55: borg.Event.cause:type_name -> borg.StopCause
+	56, // 56: borg.Event.exit:type_name -> borg.Exit
+	57, // [57:57] is the sub-list for method output_type
+	57, // [57:57] is the sub-list for method input_type
+	57, // [57:57] is the sub-list for extension type_name
+	57, // [57:57] is the sub-list for extension extendee
+	0,  // [0:57] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -3471,6 +4002,11 @@ func file_borgpb_op_proto_init() {
 		(*Op_Revoke)(nil),
 		(*Op_AddToken)(nil),
 		(*Op_UseToken)(nil),
+		(*Op_SetSecret)(nil),
+		(*Op_DeleteSecret)(nil),
+		(*Op_ResealSecret)(nil),
+		(*Op_UseCellKey)(nil),
+		(*Op_SetTaskNote)(nil),
 		(*Op_MoveTasks)(nil),
 	}
 	type x struct{}
@@ -3479,7 +4015,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   39,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

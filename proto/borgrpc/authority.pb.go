@@ -31,7 +31,9 @@ type AuthorityKey struct {
 	// It is not believed from then on. Nanoseconds since 1970.
 	UntilWallNs int64 `protobuf:"varint,3,opt,name=until_wall_ns,json=untilWallNs,proto3" json:"until_wall_ns,omitempty"`
 	// It is the one that issues now.
-	Issues        bool `protobuf:"varint,4,opt,name=issues,proto3" json:"issues,omitempty"`
+	Issues bool `protobuf:"varint,4,opt,name=issues,proto3" json:"issues,omitempty"`
+	// Its certificate, DER.
+	Certificate   []byte `protobuf:"bytes,5,opt,name=certificate,proto3" json:"certificate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -92,6 +94,13 @@ func (x *AuthorityKey) GetIssues() bool {
 		return x.Issues
 	}
 	return false
+}
+
+func (x *AuthorityKey) GetCertificate() []byte {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
 }
 
 // ListAuthoritiesRequest asks the replica that gets it.
@@ -485,13 +494,14 @@ var File_borgrpc_authority_proto protoreflect.FileDescriptor
 
 const file_borgrpc_authority_proto_rawDesc = "" +
 	"\n" +
-	"\x17borgrpc/authority.proto\x12\aborgrpc\"\x8e\x01\n" +
+	"\x17borgrpc/authority.proto\x12\aborgrpc\"\xb0\x01\n" +
 	"\fAuthorityKey\x12 \n" +
 	"\vfingerprint\x18\x01 \x01(\fR\vfingerprint\x12 \n" +
 	"\ffrom_wall_ns\x18\x02 \x01(\x03R\n" +
 	"fromWallNs\x12\"\n" +
 	"\runtil_wall_ns\x18\x03 \x01(\x03R\vuntilWallNs\x12\x16\n" +
-	"\x06issues\x18\x04 \x01(\bR\x06issues\"\x18\n" +
+	"\x06issues\x18\x04 \x01(\bR\x06issues\x12 \n" +
+	"\vcertificate\x18\x05 \x01(\fR\vcertificate\"\x18\n" +
 	"\x16ListAuthoritiesRequest\"~\n" +
 	"\x17ListAuthoritiesResponse\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x1e\n" +

@@ -280,6 +280,116 @@ func (x *JoinResponse) GetCertificate() *Certificate {
 	return nil
 }
 
+// CertifyTaskRequest names a copy of a task.
+type CertifyTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It must be its task's current copy, on the machine of who asks.
+	Copy *CopyID `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
+	// Ed25519, 32 bytes; made on that machine.
+	PublicKey     []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertifyTaskRequest) Reset() {
+	*x = CertifyTaskRequest{}
+	mi := &file_borgrpc_identity_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertifyTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertifyTaskRequest) ProtoMessage() {}
+
+func (x *CertifyTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_identity_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertifyTaskRequest.ProtoReflect.Descriptor instead.
+func (*CertifyTaskRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CertifyTaskRequest) GetCopy() *CopyID {
+	if x != nil {
+		return x.Copy
+	}
+	return nil
+}
+
+func (x *CertifyTaskRequest) GetPublicKey() []byte {
+	if x != nil {
+		return x.PublicKey
+	}
+	return nil
+}
+
+// CertifyTaskResponse is for that copy alone.
+type CertifyTaskResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Never absent.
+	Certificate *Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
+	// Those that the copy's spec names.
+	Secrets       []*Secret `protobuf:"bytes,2,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CertifyTaskResponse) Reset() {
+	*x = CertifyTaskResponse{}
+	mi := &file_borgrpc_identity_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CertifyTaskResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CertifyTaskResponse) ProtoMessage() {}
+
+func (x *CertifyTaskResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_identity_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CertifyTaskResponse.ProtoReflect.Descriptor instead.
+func (*CertifyTaskResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CertifyTaskResponse) GetCertificate() *Certificate {
+	if x != nil {
+		return x.Certificate
+	}
+	return nil
+}
+
+func (x *CertifyTaskResponse) GetSecrets() []*Secret {
+	if x != nil {
+		return x.Secrets
+	}
+	return nil
+}
+
 // InviteRequest says who may join.
 type InviteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -297,7 +407,7 @@ type InviteRequest struct {
 
 func (x *InviteRequest) Reset() {
 	*x = InviteRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[5]
+	mi := &file_borgrpc_identity_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -309,7 +419,7 @@ func (x *InviteRequest) String() string {
 func (*InviteRequest) ProtoMessage() {}
 
 func (x *InviteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[5]
+	mi := &file_borgrpc_identity_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -322,7 +432,7 @@ func (x *InviteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
 func (*InviteRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{5}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *InviteRequest) GetName() string {
@@ -364,7 +474,7 @@ type InviteResponse struct {
 
 func (x *InviteResponse) Reset() {
 	*x = InviteResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[6]
+	mi := &file_borgrpc_identity_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +486,7 @@ func (x *InviteResponse) String() string {
 func (*InviteResponse) ProtoMessage() {}
 
 func (x *InviteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[6]
+	mi := &file_borgrpc_identity_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +499,7 @@ func (x *InviteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteResponse.ProtoReflect.Descriptor instead.
 func (*InviteResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{6}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InviteResponse) GetCertificate() *Certificate {
@@ -412,7 +522,7 @@ type CertifyMasterRequest struct {
 
 func (x *CertifyMasterRequest) Reset() {
 	*x = CertifyMasterRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[7]
+	mi := &file_borgrpc_identity_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -424,7 +534,7 @@ func (x *CertifyMasterRequest) String() string {
 func (*CertifyMasterRequest) ProtoMessage() {}
 
 func (x *CertifyMasterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[7]
+	mi := &file_borgrpc_identity_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -437,7 +547,7 @@ func (x *CertifyMasterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMasterRequest.ProtoReflect.Descriptor instead.
 func (*CertifyMasterRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *CertifyMasterRequest) GetReplica() uint64 {
@@ -465,7 +575,7 @@ type CertifyMasterResponse struct {
 
 func (x *CertifyMasterResponse) Reset() {
 	*x = CertifyMasterResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[8]
+	mi := &file_borgrpc_identity_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -477,7 +587,7 @@ func (x *CertifyMasterResponse) String() string {
 func (*CertifyMasterResponse) ProtoMessage() {}
 
 func (x *CertifyMasterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[8]
+	mi := &file_borgrpc_identity_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -490,7 +600,7 @@ func (x *CertifyMasterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMasterResponse.ProtoReflect.Descriptor instead.
 func (*CertifyMasterResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CertifyMasterResponse) GetCertificate() *Certificate {
@@ -509,7 +619,7 @@ type GetAuthorityRequest struct {
 
 func (x *GetAuthorityRequest) Reset() {
 	*x = GetAuthorityRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[9]
+	mi := &file_borgrpc_identity_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -521,7 +631,7 @@ func (x *GetAuthorityRequest) String() string {
 func (*GetAuthorityRequest) ProtoMessage() {}
 
 func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[9]
+	mi := &file_borgrpc_identity_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -534,21 +644,23 @@ func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAuthorityRequest.ProtoReflect.Descriptor instead.
 func (*GetAuthorityRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{11}
 }
 
 // GetAuthorityResponse is a secret.
 type GetAuthorityResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// PEM: the private key and all certificates.
-	Authority     []byte `protobuf:"bytes,1,opt,name=authority,proto3" json:"authority,omitempty"`
+	Authority []byte `protobuf:"bytes,1,opt,name=authority,proto3" json:"authority,omitempty"`
+	// The keys of secrets, as in the file of a replica; empty: it has none.
+	CellKeys      []byte `protobuf:"bytes,2,opt,name=cell_keys,json=cellKeys,proto3" json:"cell_keys,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *GetAuthorityResponse) Reset() {
 	*x = GetAuthorityResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[10]
+	mi := &file_borgrpc_identity_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -560,7 +672,7 @@ func (x *GetAuthorityResponse) String() string {
 func (*GetAuthorityResponse) ProtoMessage() {}
 
 func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[10]
+	mi := &file_borgrpc_identity_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -573,12 +685,19 @@ func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAuthorityResponse.ProtoReflect.Descriptor instead.
 func (*GetAuthorityResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *GetAuthorityResponse) GetAuthority() []byte {
 	if x != nil {
 		return x.Authority
+	}
+	return nil
+}
+
+func (x *GetAuthorityResponse) GetCellKeys() []byte {
+	if x != nil {
+		return x.CellKeys
 	}
 	return nil
 }
@@ -592,7 +711,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[11]
+	mi := &file_borgrpc_identity_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -604,7 +723,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[11]
+	mi := &file_borgrpc_identity_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -617,7 +736,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{13}
 }
 
 // WhoAmIResponse is who the caller is.
@@ -635,7 +754,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[12]
+	mi := &file_borgrpc_identity_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -647,7 +766,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[12]
+	mi := &file_borgrpc_identity_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -660,7 +779,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *WhoAmIResponse) GetName() string {
@@ -693,7 +812,7 @@ type ListUsersRequest struct {
 
 func (x *ListUsersRequest) Reset() {
 	*x = ListUsersRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[13]
+	mi := &file_borgrpc_identity_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -705,7 +824,7 @@ func (x *ListUsersRequest) String() string {
 func (*ListUsersRequest) ProtoMessage() {}
 
 func (x *ListUsersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[13]
+	mi := &file_borgrpc_identity_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -718,7 +837,7 @@ func (x *ListUsersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsersRequest.ProtoReflect.Descriptor instead.
 func (*ListUsersRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{15}
 }
 
 // ListUsersResponse is at most 7 MiB; what is longer is an error.
@@ -732,7 +851,7 @@ type ListUsersResponse struct {
 
 func (x *ListUsersResponse) Reset() {
 	*x = ListUsersResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[14]
+	mi := &file_borgrpc_identity_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -744,7 +863,7 @@ func (x *ListUsersResponse) String() string {
 func (*ListUsersResponse) ProtoMessage() {}
 
 func (x *ListUsersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[14]
+	mi := &file_borgrpc_identity_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -757,7 +876,7 @@ func (x *ListUsersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsersResponse.ProtoReflect.Descriptor instead.
 func (*ListUsersResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListUsersResponse) GetUsers() []*UserStatus {
@@ -783,7 +902,7 @@ type UserStatus struct {
 
 func (x *UserStatus) Reset() {
 	*x = UserStatus{}
-	mi := &file_borgrpc_identity_proto_msgTypes[15]
+	mi := &file_borgrpc_identity_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -795,7 +914,7 @@ func (x *UserStatus) String() string {
 func (*UserStatus) ProtoMessage() {}
 
 func (x *UserStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[15]
+	mi := &file_borgrpc_identity_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -808,7 +927,7 @@ func (x *UserStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserStatus.ProtoReflect.Descriptor instead.
 func (*UserStatus) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *UserStatus) GetName() string {
@@ -845,7 +964,7 @@ type CanIRequest struct {
 
 func (x *CanIRequest) Reset() {
 	*x = CanIRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[16]
+	mi := &file_borgrpc_identity_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -857,7 +976,7 @@ func (x *CanIRequest) String() string {
 func (*CanIRequest) ProtoMessage() {}
 
 func (x *CanIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[16]
+	mi := &file_borgrpc_identity_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -870,7 +989,7 @@ func (x *CanIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CanIRequest.ProtoReflect.Descriptor instead.
 func (*CanIRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *CanIRequest) GetVerb() string {
@@ -900,7 +1019,7 @@ type CanIResponse struct {
 
 func (x *CanIResponse) Reset() {
 	*x = CanIResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[17]
+	mi := &file_borgrpc_identity_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +1031,7 @@ func (x *CanIResponse) String() string {
 func (*CanIResponse) ProtoMessage() {}
 
 func (x *CanIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[17]
+	mi := &file_borgrpc_identity_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +1044,7 @@ func (x *CanIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CanIResponse.ProtoReflect.Descriptor instead.
 func (*CanIResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{17}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CanIResponse) GetYes() bool {
@@ -946,7 +1065,7 @@ var File_borgrpc_identity_proto protoreflect.FileDescriptor
 
 const file_borgrpc_identity_proto_rawDesc = "" +
 	"\n" +
-	"\x16borgrpc/identity.proto\x12\aborgrpc\x1a\x14borgpb/machine.proto\"k\n" +
+	"\x16borgrpc/identity.proto\x12\aborgrpc\x1a\x14borgpb/machine.proto\x1a\x15borgrpc/borglet.proto\x1a\x14borgrpc/secret.proto\"k\n" +
 	"\vCertificate\x12 \n" +
 	"\vcertificate\x18\x01 \x01(\fR\vcertificate\x12 \n" +
 	"\vauthorities\x18\x02 \x03(\fR\vauthorities\x12\x18\n" +
@@ -961,7 +1080,14 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"public_key\x18\x01 \x01(\fR\tpublicKey\x12%\n" +
 	"\x04spec\x18\x02 \x01(\v2\x11.borg.MachineSpecR\x04spec\"F\n" +
 	"\fJoinResponse\x126\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"t\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"X\n" +
+	"\x12CertifyTaskRequest\x12#\n" +
+	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x1d\n" +
+	"\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\"x\n" +
+	"\x13CertifyTaskResponse\x126\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\x12)\n" +
+	"\asecrets\x18\x02 \x03(\v2\x0f.borgrpc.SecretR\asecrets\"t\n" +
 	"\rInviteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -976,9 +1102,10 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"public_key\x18\x02 \x01(\fR\tpublicKey\"O\n" +
 	"\x15CertifyMasterResponse\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"\x15\n" +
-	"\x13GetAuthorityRequest\"4\n" +
+	"\x13GetAuthorityRequest\"Q\n" +
 	"\x14GetAuthorityResponse\x12\x1c\n" +
-	"\tauthority\x18\x01 \x01(\fR\tauthority\"\x0f\n" +
+	"\tauthority\x18\x01 \x01(\fR\tauthority\x12\x1b\n" +
+	"\tcell_keys\x18\x02 \x01(\fR\bcellKeys\"\x0f\n" +
 	"\rWhoAmIRequest\"`\n" +
 	"\x0eWhoAmIResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\"\n" +
@@ -997,10 +1124,11 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"\x06object\x18\x02 \x01(\tR\x06object\"2\n" +
 	"\fCanIResponse\x12\x10\n" +
 	"\x03yes\x18\x01 \x01(\bR\x03yes\x12\x10\n" +
-	"\x03why\x18\x02 \x01(\tR\x03why2\x8a\x04\n" +
+	"\x03why\x18\x02 \x01(\tR\x03why2\xd4\x04\n" +
 	"\x0fIdentityService\x126\n" +
 	"\x05Renew\x12\x15.borgrpc.RenewRequest\x1a\x16.borgrpc.RenewResponse\x123\n" +
-	"\x04Join\x12\x14.borgrpc.JoinRequest\x1a\x15.borgrpc.JoinResponse\x129\n" +
+	"\x04Join\x12\x14.borgrpc.JoinRequest\x1a\x15.borgrpc.JoinResponse\x12H\n" +
+	"\vCertifyTask\x12\x1b.borgrpc.CertifyTaskRequest\x1a\x1c.borgrpc.CertifyTaskResponse\x129\n" +
 	"\x06Invite\x12\x16.borgrpc.InviteRequest\x1a\x17.borgrpc.InviteResponse\x12N\n" +
 	"\rCertifyMaster\x12\x1d.borgrpc.CertifyMasterRequest\x1a\x1e.borgrpc.CertifyMasterResponse\x12K\n" +
 	"\fGetAuthority\x12\x1c.borgrpc.GetAuthorityRequest\x1a\x1d.borgrpc.GetAuthorityResponse\x129\n" +
@@ -1020,56 +1148,65 @@ func file_borgrpc_identity_proto_rawDescGZIP() []byte {
 	return file_borgrpc_identity_proto_rawDescData
 }
 
-var file_borgrpc_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_borgrpc_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
 var file_borgrpc_identity_proto_goTypes = []any{
 	(*Certificate)(nil),           // 0: borgrpc.Certificate
 	(*RenewRequest)(nil),          // 1: borgrpc.RenewRequest
 	(*RenewResponse)(nil),         // 2: borgrpc.RenewResponse
 	(*JoinRequest)(nil),           // 3: borgrpc.JoinRequest
 	(*JoinResponse)(nil),          // 4: borgrpc.JoinResponse
-	(*InviteRequest)(nil),         // 5: borgrpc.InviteRequest
-	(*InviteResponse)(nil),        // 6: borgrpc.InviteResponse
-	(*CertifyMasterRequest)(nil),  // 7: borgrpc.CertifyMasterRequest
-	(*CertifyMasterResponse)(nil), // 8: borgrpc.CertifyMasterResponse
-	(*GetAuthorityRequest)(nil),   // 9: borgrpc.GetAuthorityRequest
-	(*GetAuthorityResponse)(nil),  // 10: borgrpc.GetAuthorityResponse
-	(*WhoAmIRequest)(nil),         // 11: borgrpc.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 12: borgrpc.WhoAmIResponse
-	(*ListUsersRequest)(nil),      // 13: borgrpc.ListUsersRequest
-	(*ListUsersResponse)(nil),     // 14: borgrpc.ListUsersResponse
-	(*UserStatus)(nil),            // 15: borgrpc.UserStatus
-	(*CanIRequest)(nil),           // 16: borgrpc.CanIRequest
-	(*CanIResponse)(nil),          // 17: borgrpc.CanIResponse
-	(*borgpb.MachineSpec)(nil),    // 18: borg.MachineSpec
+	(*CertifyTaskRequest)(nil),    // 5: borgrpc.CertifyTaskRequest
+	(*CertifyTaskResponse)(nil),   // 6: borgrpc.CertifyTaskResponse
+	(*InviteRequest)(nil),         // 7: borgrpc.InviteRequest
+	(*InviteResponse)(nil),        // 8: borgrpc.InviteResponse
+	(*CertifyMasterRequest)(nil),  // 9: borgrpc.CertifyMasterRequest
+	(*CertifyMasterResponse)(nil), // 10: borgrpc.CertifyMasterResponse
+	(*GetAuthorityRequest)(nil),   // 11: borgrpc.GetAuthorityRequest
+	(*GetAuthorityResponse)(nil),  // 12: borgrpc.GetAuthorityResponse
+	(*WhoAmIRequest)(nil),         // 13: borgrpc.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 14: borgrpc.WhoAmIResponse
+	(*ListUsersRequest)(nil),      // 15: borgrpc.ListUsersRequest
+	(*ListUsersResponse)(nil),     // 16: borgrpc.ListUsersResponse
+	(*UserStatus)(nil),            // 17: borgrpc.UserStatus
+	(*CanIRequest)(nil),           // 18: borgrpc.CanIRequest
+	(*CanIResponse)(nil),          // 19: borgrpc.CanIResponse
+	(*borgpb.MachineSpec)(nil),    // 20: borg.MachineSpec
+	(*CopyID)(nil),                // 21: borgrpc.CopyID
+	(*Secret)(nil),                // 22: borgrpc.Secret
 }
 var file_borgrpc_identity_proto_depIdxs = []int32{
 	0,  // 0: borgrpc.RenewResponse.certificate:type_name -> borgrpc.Certificate
-	18, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
+	20, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
 	0,  // 2: borgrpc.JoinResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 3: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 4: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
-	15, // 5: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
-	1,  // 6: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
-	3,  // 7: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
-	5,  // 8: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
-	7,  // 9: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
-	9,  // 10: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
-	11, // 11: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
-	13, // 12: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
-	16, // 13: borgrpc.IdentityService.CanI:input_type -> borgrpc.CanIRequest
-	2,  // 14: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
-	4,  // 15: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
-	6,  // 16: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
-	8,  // 17: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
-	10, // 18: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
-	12, // 19: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
-	14, // 20: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
-	17, // 21: borgrpc.IdentityService.CanI:output_type -> borgrpc.CanIResponse
-	14, // [14:22] is the sub-list for method output_type
-	6,  // [6:14] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	21, // 3: borgrpc.CertifyTaskRequest.copy:type_name -> borgrpc.CopyID
+	0,  // 4: borgrpc.CertifyTaskResponse.certificate:type_name -> borgrpc.Certificate
+	22, // 5: borgrpc.CertifyTaskResponse.secrets:type_name -> borgrpc.Secret
+	0,  // 6: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
+	0,  // 7: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
+	17, // 8: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
+	1,  // 9: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
+	3,  // 10: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
+	5,  // 11: borgrpc.IdentityService.CertifyTask:input_type -> borgrpc.CertifyTaskRequest
+	7,  // 12: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
+	9,  // 13: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
+	11, // 14: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
+	13, // 15: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
+	15, // 16: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
+	18, // 17: borgrpc.IdentityService.CanI:input_type -> borgrpc.CanIRequest
+	2,  // 18: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
+	4,  // 19: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
+	6,  // 20: borgrpc.IdentityService.CertifyTask:output_type -> borgrpc.CertifyTaskResponse
+	8,  // 21: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
+	10, // 22: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
+	12, // 23: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
+	14, // 24: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
+	16, // 25: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
+	19, // 26: borgrpc.IdentityService.CanI:output_type -> borgrpc.CanIResponse
+	18, // [18:27] is the sub-list for method output_type
+	9,  // [9:18] is the sub-list for method input_type
+	9,  // [9:9] is the sub-list for extension type_name
+	9,  // [9:9] is the sub-list for extension extendee
+	0,  // [0:9] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_identity_proto_init() }
@@ -1077,13 +1214,15 @@ func file_borgrpc_identity_proto_init() {
 	if File_borgrpc_identity_proto != nil {
 		return
 	}
+	file_borgrpc_borglet_proto_init()
+	file_borgrpc_secret_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_identity_proto_rawDesc), len(file_borgrpc_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   18,
+			NumMessages:   20,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

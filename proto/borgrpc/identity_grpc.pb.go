@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	IdentityService_Renew_FullMethodName         = "/borgrpc.IdentityService/Renew"
 	IdentityService_Join_FullMethodName          = "/borgrpc.IdentityService/Join"
+	IdentityService_CertifyTask_FullMethodName   = "/borgrpc.IdentityService/CertifyTask"
 	IdentityService_Invite_FullMethodName        = "/borgrpc.IdentityService/Invite"
 	IdentityService_CertifyMaster_FullMethodName = "/borgrpc.IdentityService/CertifyMaster"
 	IdentityService_GetAuthority_FullMethodName  = "/borgrpc.IdentityService/GetAuthority"
@@ -41,6 +42,10 @@ type IdentityServiceClient interface {
 	// Join makes of the holder of a token whom the token names, once. A machine
 	// joins the cell with it.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinResponse, error)
+	// CertifyTask certifies a key for a copy of a task that the cell has running on
+	// the caller's machine now, and hands over the secrets that it names.
+	// For borglets.
+	CertifyTask(ctx context.Context, in *CertifyTaskRequest, opts ...grpc.CallOption) (*CertifyTaskResponse, error)
 	// Invite certifies a key as a token with which somebody may join. For admins.
 	Invite(ctx context.Context, in *InviteRequest, opts ...grpc.CallOption) (*InviteResponse, error)
 	// CertifyMaster certifies the key of a member that is to join. For admins.
@@ -48,7 +53,7 @@ type IdentityServiceClient interface {
 	// GetAuthority hands the cell's authority to a member that does not have it.
 	// For masters.
 	GetAuthority(ctx context.Context, in *GetAuthorityRequest, opts ...grpc.CallOption) (*GetAuthorityResponse, error)
-	// WhoAmI tells a user what he is to the cell.
+	// WhoAmI tells a user, or a task, what he is to the cell.
 	WhoAmI(ctx context.Context, in *WhoAmIRequest, opts ...grpc.CallOption) (*WhoAmIResponse, error)
 	// ListUsers tells which users the cell knows of, by name: those who were
 	// granted or revoked something.
@@ -79,6 +84,16 @@ func (c *identityServiceClient) Join(ctx context.Context, in *JoinRequest, opts 
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(JoinResponse)
 	err := c.cc.Invoke(ctx, IdentityService_Join_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *identityServiceClient) CertifyTask(ctx context.Context, in *CertifyTaskRequest, opts ...grpc.CallOption) (*CertifyTaskResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CertifyTaskResponse)
+	err := c.cc.Invoke(ctx, IdentityService_CertifyTask_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -157,6 +172,10 @@ type IdentityServiceServer interface {
 	// Join makes of the holder of a token whom the token names, once. A machine
 	// joins the cell with it.
 	Join(context.Context, *JoinRequest) (*JoinResponse, error)
+	// CertifyTask certifies a key for a copy of a task that the cell has running on
+	// the caller's machine now, and hands over the secrets that it names.
+	// For borglets.
+	CertifyTask(context.Context, *CertifyTaskRequest) (*CertifyTaskResponse, error)
 	// Invite certifies a key as a token with which somebody may join. For admins.
 	Invite(context.Context, *InviteRequest) (*InviteResponse, error)
 	// CertifyMaster certifies the key of a member that is to join. For admins.
@@ -164,7 +183,7 @@ type IdentityServiceServer interface {
 	// GetAuthority hands the cell's authority to a member that does not have it.
 	// For masters.
 	GetAuthority(context.Context, *GetAuthorityRequest) (*GetAuthorityResponse, error)
-	// WhoAmI tells a user what he is to the cell.
+	// WhoAmI tells a user, or a task, what he is to the cell.
 	WhoAmI(context.Context, *WhoAmIRequest) (*WhoAmIResponse, error)
 	// ListUsers tells which users the cell knows of, by name: those who were
 	// granted or revoked something.
@@ -186,6 +205,9 @@ func (UnimplementedIdentityServiceServer) Renew(context.Context, *RenewRequest) 
 }
 func (UnimplementedIdentityServiceServer) Join(context.Context, *JoinRequest) (*JoinResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
+}
+func (UnimplementedIdentityServiceServer) CertifyTask(context.Context, *CertifyTaskRequest) (*CertifyTaskResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CertifyTask not implemented")
 }
 func (UnimplementedIdentityServiceServer) Invite(context.Context, *InviteRequest) (*InviteResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Invite not implemented")
@@ -258,6 +280,24 @@ func _IdentityService_Join_Handler(srv interface{}, ctx context.Context, dec fun
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(IdentityServiceServer).Join(ctx, req.(*JoinRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _IdentityService_CertifyTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CertifyTaskRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(IdentityServiceServer).CertifyTask(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: IdentityService_CertifyTask_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(IdentityServiceServer).CertifyTask(ctx, req.(*CertifyTaskRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -384,6 +424,10 @@ var IdentityService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Join",
 			Handler:    _IdentityService_Join_Handler,
+		},
+		{
+			MethodName: "CertifyTask",
+			Handler:    _IdentityService_CertifyTask_Handler,
 		},
 		{
 			MethodName: "Invite",

@@ -1640,8 +1640,8 @@ func (x *WhyPlacement) GetFight() *WhyFight {
 // WhyPart is a part of a score. More is better.
 type WhyPart struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Short stable word: "fit", "rare", "prefer", "soft", "packages", "mix",
-	// "spread".
+	// Short stable word: "fit", "rare", "prefer", "soft", "packages", "devices",
+	// "taints", "mix", "spread".
 	Part string `protobuf:"bytes,1,opt,name=part,proto3" json:"part,omitempty"`
 	// Of the place.
 	Points int64 `protobuf:"varint,2,opt,name=points,proto3" json:"points,omitempty"`

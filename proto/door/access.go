@@ -16,11 +16,11 @@ import (
 // no entry is for nobody; a test holds that each call has one. Handlers decide
 // further: what belongs to whom, and what needs a capability.
 var access = map[string][]identity.Role{
-	"/borgrpc.MasterService/Mutate":       {identity.User, identity.Master},
-	"/borgrpc.MasterService/GetCell":      {identity.User},
-	"/borgrpc.MasterService/GetJob":       {identity.User},
+	"/borgrpc.MasterService/Mutate":       {identity.User, identity.Master, identity.Task},
+	"/borgrpc.MasterService/GetCell":      {identity.User, identity.Task},
+	"/borgrpc.MasterService/GetJob":       {identity.User, identity.Task},
 	"/borgrpc.MasterService/ListJobs":     {identity.User},
-	"/borgrpc.MasterService/ListTasks":    {identity.User},
+	"/borgrpc.MasterService/ListTasks":    {identity.User, identity.Task},
 	"/borgrpc.MasterService/ListAllocs":   {identity.User},
 	"/borgrpc.MasterService/ListMachines": {identity.User},
 	"/borgrpc.MasterService/AddMachine":   {identity.User},
@@ -54,12 +54,18 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.IdentityService/Renew":         {identity.User, identity.Borglet, identity.Scheduler},
 	"/borgrpc.IdentityService/Join":          {identity.Join},
+	"/borgrpc.IdentityService/CertifyTask":   {identity.Borglet},
 	"/borgrpc.IdentityService/Invite":        {identity.User},
 	"/borgrpc.IdentityService/CertifyMaster": {identity.User},
 	"/borgrpc.IdentityService/GetAuthority":  {identity.Master},
-	"/borgrpc.IdentityService/WhoAmI":        {identity.User},
+	"/borgrpc.IdentityService/WhoAmI":        {identity.User, identity.Task},
 	"/borgrpc.IdentityService/ListUsers":     {identity.User},
 	"/borgrpc.IdentityService/CanI":          {identity.User},
+
+	"/borgrpc.SecretService/SetSecret":      {identity.User},
+	"/borgrpc.SecretService/ListSecrets":    {identity.User},
+	"/borgrpc.SecretService/RotateCellKey":  {identity.User},
+	"/borgrpc.SecretService/ChangeCellKeys": {identity.Master},
 
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},

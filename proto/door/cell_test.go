@@ -19,6 +19,7 @@ import (
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
+	"borg/borgmaster/cellkey"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/identity"
@@ -71,9 +72,13 @@ func newRealCell(t *testing.T) *realCell {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { trail.Close() })
+	key, err := cellkey.NewKey()
+	if err != nil {
+		t.Fatal(err)
+	}
 	m, err := borgmaster.New(borgmaster.Config{
 		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, Identity: own, Authority: ca, FirstAdmin: "root",
-		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Audit: trail,
+		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Audit: trail, Keys: cellkey.NewRing(nil, key),
 		PollPeriod: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

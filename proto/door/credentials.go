@@ -2,6 +2,7 @@ package door
 
 import (
 	"context"
+	"crypto/x509"
 	"fmt"
 	"log/slog"
 	"net"
@@ -25,6 +26,8 @@ type authInfo struct {
 	issued, expires time.Time
 	// Fingerprint of that certificate.
 	shown []byte
+	// Another authority of the cell's choice says who it is.
+	foreign bool
 	// Calls under way on this connection; nil: they are not counted.
 	calls *atomic.Int32
 }
@@ -47,9 +50,28 @@ func fromTLS(info credentials.AuthInfo) (authInfo, error) {
 	if err != nil {
 		return authInfo{}, err
 	}
+	return ofCertificate(leaf, name), nil
+}
+
+func ofCertificate(leaf *x509.Certificate, name identity.Name) authInfo {
 	a := infoOf(credentials.PrivacyAndIntegrity, name)
 	a.issued, a.expires, a.shown = leaf.NotBefore, leaf.NotAfter, identity.Fingerprint(leaf.Raw)
-	return a, nil
+	return a
+}
+
+// callerOn is who called, by the same rules as in the handshake.
+func (c *serverCredentials) callerOn(info credentials.AuthInfo) (authInfo, error) {
+	tls, ok := info.(credentials.TLSInfo)
+	if !ok || c.own.Foreign == nil || len(tls.State.PeerCertificates) == 0 {
+		return fromTLS(info)
+	}
+	name, foreign, err := c.own.WhoCalls(tls.State.PeerCertificates, time.Now())
+	if err != nil || !foreign {
+		return fromTLS(info)
+	}
+	who := ofCertificate(tls.State.PeerCertificates[0], name)
+	who.foreign = true
+	return who, nil
 }
 
 // serverCredentials proves who calls: by TLS, or on a socket of this machine by
@@ -95,7 +117,7 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 	if err != nil {
 		return nil, authInfo{}, err
 	}
-	who, err := fromTLS(info)
+	who, err := c.callerOn(info)
 	var counted net.Conn
 	if err == nil {
 		counted, err = c.crowd.admit(conn, who.name)

@@ -64,6 +64,17 @@ func Shown(ctx context.Context) []byte {
 	return info.shown
 }
 
+// Foreign says that the call that is being served was made with a certificate of
+// another authority.
+func Foreign(ctx context.Context) bool {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return false
+	}
+	info, _ := p.AuthInfo.(authInfo)
+	return info.foreign
+}
+
 // Callee says who answered a call that was made with grpc.Peer.
 func Callee(p *peer.Peer) identity.Name {
 	info, _ := p.AuthInfo.(authInfo)
@@ -94,8 +105,11 @@ var roles = map[identity.Role]borgpb.Role{
 // Principal is a name as the log writes it.
 func Principal(name identity.Name) *borgpb.Principal {
 	p := &borgpb.Principal{Role: roles[name.Role]}
-	if name.Role == identity.User {
+	switch name.Role {
+	case identity.User:
 		p.User = name.ID
+	case identity.Task:
+		p.User, p.Task = name.User(), name.ID
 	}
 	return p
 }

@@ -2,6 +2,7 @@ package door_test
 
 import (
 	"context"
+	"fmt"
 	"testing"
 	"time"
 
@@ -53,6 +54,7 @@ type matrix struct {
 var (
 	alice = name(identity.User, "alice")
 	root  = name(identity.User, "root")
+	task  = name(identity.Task, "alice/web/0")
 )
 
 // someone is anybody of a role. He has nothing to do with what is asked for.
@@ -68,6 +70,8 @@ func newMatrix(t *testing.T) *matrix {
 	m.addMachine("m2")
 	web := m.runs("alice", "web", "m1")
 	m.runs("bob", "db", "m2")
+	m.must("alice", m.submit("alice", "gone", "nowhere"))
+	m.must("alice", &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "gone"}}})
 	for _, user := range []string{"alice", "root"} {
 		m.must("root", &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: user, CertificatesWallNs: m.revokedAt.UnixNano()}}})
 	}
@@ -86,7 +90,8 @@ func newMatrix(t *testing.T) *matrix {
 	m.masterRows(web)
 	m.memberRows()
 	m.auditRows()
-	m.identityRows()
+	m.identityRows(web)
+	m.secretRows()
 	m.programRows(m1, web)
 	return m
 }
@@ -107,12 +112,30 @@ func look(req proto.Message) *row {
 	return &row{asks: []ask{{who: alice, req: always(req)}}, open: map[string]string{"otherUser": "look"}}
 }
 
+// ofTask is what the task alice/web/0 asks. What it had before is the certificate
+// of a task that has died since.
+func (m *matrix) ofTask(req func() proto.Message) ask {
+	gone := name(identity.Task, "alice/gone/0")
+	return ask{who: task, req: req, before: &ask{who: gone, req: req, credential: m.certifyAt(ca, gone, m.revokedAt)}}
+}
+
+// tasksToo is the row of a call with which users look at everything and tasks at
+// what word says.
+func (m *matrix) tasksToo(req proto.Message, word string) *row {
+	r := look(req)
+	r.asks = append(r.asks, m.ofTask(always(req)))
+	if word != "" {
+		r.open["otherTask"] = word
+	}
+	return r
+}
+
 // masterRows are those of MasterService.
 func (m *matrix) masterRows(web *borgrpc.CopyID) {
-	m.add("MasterService/GetCell", look(&borgrpc.GetCellRequest{}))
-	m.add("MasterService/GetJob", look(&borgrpc.GetJobRequest{User: "alice", Name: "web"}))
+	m.add("MasterService/GetCell", m.tasksToo(&borgrpc.GetCellRequest{}, "look"))
+	m.add("MasterService/GetJob", m.tasksToo(&borgrpc.GetJobRequest{User: "alice", Name: "web"}, ""))
 	m.add("MasterService/ListJobs", look(&borgrpc.ListJobsRequest{User: "alice"}))
-	m.add("MasterService/ListTasks", look(&borgrpc.ListTasksRequest{User: "alice", Name: "web"}))
+	m.add("MasterService/ListTasks", m.tasksToo(&borgrpc.ListTasksRequest{User: "alice", Name: "web"}, "look"))
 	m.add("MasterService/ListAllocs", look(&borgrpc.ListAllocsRequest{User: "alice"}))
 	m.add("MasterService/ListMachines", look(&borgrpc.ListMachinesRequest{}))
 	m.add("MasterService/Why", look(&borgrpc.WhyRequest{User: "alice", Name: "web"}))
@@ -121,7 +144,7 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 
 	// A user's mutation of what is his, and the one that a master makes in its own
 	// name: it has seen a token.
-	m.must("alice", m.submit("alice", "old", ""))
+	m.must("alice", m.submit("alice", "old", "nowhere"))
 	token := m.invite("user/dave")
 	useToken := func() proto.Message {
 		return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_UseToken{UseToken: &borgpb.UseToken{Hash: token.Fingerprint(), Name: "user/dave"}}})}
@@ -131,6 +154,10 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 			return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "old"}}})}
 		}},
 		{who: name(identity.Master, "2"), req: useToken, before: &ask{who: name(identity.Master, "3"), req: useToken}},
+		m.ofTask(func() proto.Message {
+			note := &borgpb.SetTaskNote{User: "alice", Job: "web", Attempt: web.Attempt, Text: "at work"}
+			return &borgrpc.MutateRequest{Op: m.op(&borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: note}})}
+		}),
 	}})
 	m4 := m.startMachine("m4")
 	m.add("MasterService/AddMachine", &row{asks: []ask{{who: root, req: func() proto.Message { return m.addMachineRequest(m4.addr) }}}})
@@ -162,8 +189,23 @@ func (m *matrix) auditRows() {
 	m.add("AuthorityService/DropAuthorities", &row{asks: []ask{{who: root, req: always(&borgrpc.DropAuthoritiesRequest{})}}})
 }
 
+// secretRows are those of SecretService.
+func (m *matrix) secretRows() {
+	set := func() proto.Message {
+		return &borgrpc.SetSecretRequest{RequestId: fmt.Sprint("secret-", time.Now().UnixNano()), RequestWallNs: time.Now().UnixNano(), User: "alice", Name: "db", Value: []byte("x")}
+	}
+	m.add("SecretService/SetSecret", &row{asks: []ask{{who: alice, req: set}}})
+	m.add("SecretService/ListSecrets", &row{asks: []ask{{who: alice, req: always(&borgrpc.ListSecretsRequest{User: "alice"})}}})
+	// Replica 2 does not run, so it cannot take the new key.
+	m.add("SecretService/RotateCellKey", &row{asks: []ask{{who: root, req: always(&borgrpc.RotateCellKeyRequest{RequestId: "rotate"}), hears: codes.FailedPrecondition}}})
+	m.add("SecretService/ChangeCellKeys", &row{asks: []ask{{
+		who: name(identity.Master, "2"), req: always(&borgrpc.ChangeCellKeysRequest{}),
+		before: &ask{who: name(identity.Master, "3"), req: always(&borgrpc.ChangeCellKeysRequest{})},
+	}}})
+}
+
 // identityRows are those of IdentityService.
-func (m *matrix) identityRows() {
+func (m *matrix) identityRows(web *borgrpc.CopyID) {
 	m.add("IdentityService/CanI", &row{asks: []ask{{who: alice, req: always(&borgrpc.CanIRequest{Verb: "up"})}}, open: map[string]string{"otherUser": "own"}})
 	own := map[string]string{"otherUser": "own", "otherMachine": "own"}
 	renew := func() proto.Message {
@@ -175,7 +217,14 @@ func (m *matrix) identityRows() {
 		{who: name(identity.Borglet, "m1"), req: renew, before: &ask{who: name(identity.Borglet, "m3"), req: renew}},
 		{who: name(identity.Scheduler, "1"), req: renew, before: &ask{who: name(identity.Scheduler, "3"), req: renew}},
 	}, open: own})
-	m.add("IdentityService/WhoAmI", &row{asks: []ask{{who: alice, req: always(&borgrpc.WhoAmIRequest{})}}, open: own})
+	whoAmI := m.tasksToo(&borgrpc.WhoAmIRequest{}, "own")
+	whoAmI.open["otherUser"] = "own"
+	m.add("IdentityService/WhoAmI", whoAmI)
+	certify := func() proto.Message {
+		public, _ := newKey(m.t)
+		return &borgrpc.CertifyTaskRequest{Copy: web, PublicKey: public}
+	}
+	m.add("IdentityService/CertifyTask", &row{asks: []ask{{who: name(identity.Borglet, "m1"), req: certify, before: &ask{who: name(identity.Borglet, "m3"), req: certify}}}})
 	m.add("IdentityService/ListUsers", look(&borgrpc.ListUsersRequest{}))
 	m.add("IdentityService/Invite", &row{asks: []ask{{who: root, req: func() proto.Message {
 		public, _ := newKey(m.t)

@@ -55,7 +55,7 @@ func (x *thief) Poll(_ context.Context, req *borgrpc.PollRequest) (*borgrpc.Poll
 	// It has obeyed nobody yet who was so far, says that all others' copies are
 	// lost, and that it is another and larger machine.
 	return &borgrpc.PollResponse{
-		Highest: req.Fence, Tasks: x.lies, Versions: make([]uint64, len(x.lies)), Incarnation: fmt.Sprint(x.calls), Hash: []byte(fmt.Sprint(x.calls)),
+		Highest: req.Fence, Tasks: x.lies, Versions: make([]uint64, len(x.lies)), Incarnation: fmt.Sprint(x.calls), Hash: fmt.Append(nil, x.calls),
 		Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:9", Capacity: &borgpb.Resources{CpuMilli: 1 << 20, MemBytes: 1 << 40}, Attributes: map[string]string{"slot": "m2"}, PortFirst: 1, PortLast: 65535},
 	}, nil
 }

@@ -283,7 +283,9 @@ func (s *session) settle(a answer) {
 	}
 	refused := s.search.Settle(s.copy, a.batch, result)
 	if refused.Count > 0 {
+		stats := s.search.Stats()
 		s.cfg.Logger.Info("assignments refused", "index", result.GetIndex(), "batch", a.batch,
-			"refused", refused.Count, "of", refused.Of, "first", refused.First.GetObject(), "why", refused.First.GetMessage())
+			"refused", refused.Count, "of", refused.Of, "first", refused.First.GetObject(), "why", refused.First.GetMessage(),
+			"conflicts", stats.Conflicts, "transactions", stats.Transactions)
 	}
 }
