@@ -127,11 +127,12 @@ func TestStolenBorglet(t *testing.T) {
 	}
 	tried := 0
 	for _, at := range slices.Sorted(maps.Keys(doors)) {
+		conn := show(t, doors[at], stolen)
 		for _, as := range slices.Sorted(maps.Keys(behalf)) {
 			for _, call := range calls() {
 				for _, a := range m.rows[path(call)].asks {
 					tried++
-					h := m.outcomeWith(metadata.AppendToOutgoingContext(t.Context(), behalf[as]...), doors[at], stolen, call, a.req)
+					h := m.outcomeOn(metadata.AppendToOutgoingContext(t.Context(), behalf[as]...), conn, call, a.req)
 					// No such service is behind that door, whoever asks.
 					if h.word == "no" || h.code == codes.Unimplemented {
 						continue
