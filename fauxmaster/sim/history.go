@@ -23,7 +23,7 @@ type story struct {
 	refused map[int]string
 	// Mutations whose client was turned away, with their request ids.
 	turned []turned
-	rand    *rand.Rand
+	rand   *rand.Rand
 }
 
 // turned is a mutation of which its client does not know what became.

@@ -204,7 +204,7 @@ func (w *World) forge() {
 			if to.id == id {
 				continue
 			}
-			m := &raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: &id, To: &to.id, Term: proto.Uint64(term + 1)}
+			m := &raftpb.Message{Type: raftpb.MsgHeartbeat.Enum(), From: &id, To: &to.id, Term: new(term + 1)}
 			w.send(forgerEnd, replicaEnd(to.id), func() {
 				to.arrive(func() {
 					if to.hears(who, m) {
