@@ -226,10 +226,10 @@ func (g *grid) describe(t *site) {
 }
 
 func invert(capacity int64) uint64 {
-	if capacity <= 0 {
-		return 0
+	if capacity <= 1 {
+		return math.MaxUint64 * uint64(max(capacity, 0))
 	}
-	return math.MaxUint64 / uint64(capacity)
+	return math.MaxUint64/uint64(capacity) + 1
 }
 
 // read computes anew what is free on a machine.
@@ -363,7 +363,8 @@ func (g *grid) device(name string) int {
 	return len(g.devices) - 1
 }
 
-// share is how much of a machine a request is, in fullPoints, rounded down.
+// share is how much of a machine a request is, in fullPoints, rounded down. The
+// inverse is rounded up, so that a half comes to a half.
 func share(request int64, inverse uint64) int64 {
 	hi, _ := bits.Mul64(uint64(request)*fullPoints, inverse)
 	return int64(hi)

@@ -180,6 +180,7 @@ var canaryVerbs = [][]string{
 func TestCanary(t *testing.T) {
 	alongside(t)
 	c := chaosCell(t, 3, 2)
+	c.hasLatestFormat(t)
 	random := func() string {
 		var b [36]byte
 		rand.Read(b[:])

@@ -12,7 +12,6 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/history"
 	"borg/proto/borgpb"
@@ -132,16 +131,7 @@ func TestHistoryIsLinearizable(t *testing.T) {
 	c, w := wiredCell(t, 5, 1)
 	// From format 2 on a refusal is the answer to all tries of its request, those
 	// under way too.
-	err := until(shortly(t), "the cell has its latest format", func(ctx context.Context) error {
-		state, err := c.client.GetCell(ctx)
-		if err == nil && state.Format < cell.BuildFormat {
-			err = fmt.Errorf("the format is %d", state.Format)
-		}
-		return err
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	c.hasLatestFormat(t)
 	random := chance(t)
 	s := &storm{c: c, w: w, random: random, did: make(map[string]int)}
 	operations, keys := size(1_500, 100_000), size(40, 300)

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -171,6 +172,22 @@ func (c *Cell) startAll(t *testing.T) {
 	}
 	if runtimes, err := c.runtimes(t.Context()); err == nil {
 		t.Log(runtimes)
+	}
+}
+
+// hasLatestFormat waits until all that this build can do may be asked for: the
+// format is raised when all replicas have said that they know it.
+func (c *Cell) hasLatestFormat(t *testing.T) {
+	t.Helper()
+	err := until(shortly(t), "the cell has its latest format", func(ctx context.Context) error {
+		state, err := c.client.GetCell(ctx)
+		if err == nil && state.Format < cell.BuildFormat {
+			err = fmt.Errorf("the format is %d", state.Format)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 }
 
