@@ -7,8 +7,8 @@ const formatCrashes = 3
 // crashedOn returns the name of the machine that a task is kept away from, as its
 // last two copies crashed there and not elsewhere since; empty: there is none.
 // The machine or the pairing may be at fault, so others are to be tried; if it
-// crashes there too, it is the task (paper §4). A cell with no other machine that
-// takes tasks has no choice.
+// crashes there too, it is the task (paper §4). Where no other machine that takes
+// tasks suits it, there is no choice.
 func (c *Cell) crashedOn(t *Task) string {
 	if t.attempt < 2 {
 		// Nearly all; what it did before lies elsewhere in memory.
@@ -25,20 +25,28 @@ func (c *Cell) crashedOn(t *Task) string {
 		}
 	}
 	ago := c.clock.wallNs - last.endedWallNs
-	if ago < 0 || ago >= crashMemoryNs || !c.takesElsewhere(last.machine.name) {
+	if ago < 0 || ago >= crashMemoryNs || !c.takesElsewhere(t, last.machine.name) {
 		return ""
 	}
 	return last.machine.name
 }
 
-// takesElsewhere tells whether any machine but one takes tasks.
-func (c *Cell) takesElsewhere(but string) bool {
+// takesElsewhere tells whether any machine but one takes tasks and meets what this
+// one asks of a machine, room apart.
+func (c *Cell) takesElsewhere(t *Task, but string) bool {
+	spec := t.job.Need(t.index).Task
 	for _, m := range c.machineList {
-		if !m.down && !m.draining && m.name != but {
+		if !m.down && !m.draining && m.name != but && failedConstraint(spec.Constraints, m) == nil && Untolerated(spec.Tolerations, m) == nil {
 			return true
 		}
 	}
 	return false
+}
+
+// crashedHere tells whether a task is kept away from m.
+func (c *Cell) crashedHere(t *Task, m *Machine) bool {
+	// Asked of every machine; what crashedOn finds out may take a look at all.
+	return t.attempt >= 2 && t.past != nil && t.past.machine.name == m.name && c.crashedOn(t) == m.name
 }
 
 // CrashedOn is the name of the machine that task index of j is kept away from

@@ -179,7 +179,7 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 		return FitConstraint
 	case Untolerated(a.need.Task.Tolerations, m) != nil:
 		return FitTaint
-	case p.Job != nil && c.crashedOn(p.Job.rows[p.Index]) == m.name:
+	case p.Job != nil && c.crashedHere(p.Job.rows[p.Index], m):
 		return FitCrashed
 	}
 	if f := fitAlloc(p); f != FitOK {
