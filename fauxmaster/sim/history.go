@@ -58,8 +58,7 @@ func (w *World) looks(c *client) func(r *replicaNode) {
 // heard takes in the answer to a client's mutation.
 func (w *World) heard(c *client, res *borgpb.Result) {
 	s := &w.story
-	// Who was refused for who he is has learnt nothing of the job; S21 judges that.
-	if c.asked.Kind == 0 || res.GetRefusal().GetKind() == borgpb.RefusalKind_REFUSAL_KIND_PERMISSION {
+	if c.asked.Kind == 0 {
 		return
 	}
 	r := c.asked
