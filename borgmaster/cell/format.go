@@ -18,7 +18,9 @@ import (
 // advise; a task is kept away from where it crashed; gangs are held together; the
 // batch queue; tasks are moved; secrets; what tasks may ask for; copies
 // have reservations.
-const BuildFormat = 3
+//
+// Format 4: none yet.
+const BuildFormat = 4
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
