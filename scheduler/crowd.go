@@ -17,6 +17,9 @@ type crowd struct {
 type counts struct {
 	// By slot, and by number of the domain.
 	machine, rack, power []int32
+	// some are the slots with any: a walk passes by most machines without a look
+	// at their counts.
+	some bitset
 }
 
 func newCounts(g *grid) *counts {
@@ -24,6 +27,7 @@ func newCounts(g *grid) *counts {
 		machine: make([]int32, len(g.sites.walk)),
 		rack:    make([]int32, len(g.racks.sizes)+1),
 		power:   make([]int32, len(g.powers.sizes)+1),
+		some:    newBitset(len(g.sites.walk)),
 	}
 }
 
@@ -32,6 +36,7 @@ func newCounts(g *grid) *counts {
 func (n *counts) add(g *grid, i, more int32) {
 	d := g.domains[i]
 	n.machine[i] += more
+	n.some.set(i, n.machine[i] != 0)
 	n.rack[d.rack] += more
 	n.power[d.power] += more
 }
@@ -97,7 +102,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 		for a := range l.set.Allocs() {
 			if m := a.Machine(); m != nil && !s.dry {
 				add(m)
-			} else if p := s.overlay.byID[ID{l.uid, a.Index()}]; p != nil {
+			} else if p := l.promise(a.Index()); p != nil {
 				add(p.site.machine)
 			}
 		}
@@ -106,7 +111,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 			if p := t.Current(); p != nil && !s.dry {
 				add(p.Machine())
 			} else if l.promised > 0 {
-				if p := s.overlay.byID[ID{l.uid, i}]; p != nil {
+				if p := l.promise(i); p != nil {
 					add(p.site.machine)
 				}
 			}

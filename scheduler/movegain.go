@@ -151,7 +151,7 @@ func freed(r *cell.Resources) *cell.Resources {
 
 // fragment measures a machine on which so much more is asked for; nil: nothing.
 func (p *planner) fragment(i int32, more *cell.Resources) int64 {
-	r, whole := &p.s.grid.rows[viewProd][i], &p.s.grid.whole[i]
+	r, whole := &p.s.grid.exact[i].rows[viewProd], &p.s.grid.exact[i].whole
 	cpu, mem := r.cpuMilli, r.memBytes
 	if more != nil {
 		cpu, mem = cpu-more.CPUMilli, mem-more.MemBytes
