@@ -59,9 +59,9 @@ type grid struct {
 	// the sets of them that tasks have.
 	facts   map[factKey]*fact
 	statics map[string]*static
-	// columns are attributes by slot, by key, of as many facts as are made in a
-	// row: nil after any machine said something else.
-	columns map[string]*column
+	// said is what machines say of attributes, by key, for as many facts as are
+	// made in a row: nil after any machine said something else.
+	said map[string]*saying
 	// rows of the score cache, to be told of versions that begin anew.
 	cached []*class
 	// generation counts how often the slots were numbered, layout how often a
@@ -209,7 +209,7 @@ func (g *grid) rebuild() {
 	g.usable, g.tainted = newBitset(n), newBitset(n)
 	g.evictable, g.preferred = make([]evictable, n), newBitset(n)
 	g.racks, g.powers = domainNames{}, domainNames{}
-	g.facts, g.statics = make(map[factKey]*fact), make(map[string]*static)
+	g.facts, g.statics, g.said = make(map[factKey]*fact), make(map[string]*static), nil
 	g.cached = nil
 	for _, t := range g.sites.walk {
 		g.locate(t)
@@ -224,7 +224,7 @@ func (g *grid) rebuild() {
 // locate takes over the failure domains of a machine.
 func (g *grid) locate(t *site) {
 	m, i := t.machine, t.slot
-	g.columns = nil
+	g.said = nil
 	for _, d := range m.Capacity().Devices {
 		// Scores see the devices of machines, whether anybody asks for them or not.
 		g.device(d.Name)
@@ -456,13 +456,14 @@ func (g *grid) fact(k *borgpb.Constraint) *fact {
 	if f := g.facts[key]; f != nil {
 		return f
 	}
-	f, c := &fact{constraint: k, holds: newBitset(len(g.sites.walk))}, g.column(k.GetKey())
-	holds := make([]bool, len(c.examples))
-	for v, t := range c.examples {
-		holds[v] = cell.Holds(k, t.machine)
+	g.survey([]string{k.GetKey()})
+	f, said := &fact{constraint: k, holds: newBitset(len(g.sites.walk))}, g.said[k.GetKey()]
+	holds := make([]bool, len(said.examples))
+	for n, t := range said.examples {
+		holds[n] = cell.Holds(k, t.machine)
 	}
-	for i, v := range c.values {
-		if holds[v] {
+	for i, n := range said.numbers {
+		if holds[n] {
 			f.holds.set(int32(i), true)
 		}
 	}
@@ -470,43 +471,54 @@ func (g *grid) fact(k *borgpb.Constraint) *fact {
 	return f
 }
 
-// column is what all machines say of one attribute.
-type column struct {
-	// values are numbers by slot.
-	values []int32
+// saying is what all machines say of one attribute.
+type saying struct {
+	// numbers stand for values, by slot.
+	numbers []int32
 	// examples are by number: one of the machines that say so.
 	examples []*site
 }
 
-// column returns the one of an attribute.
-func (g *grid) column(key string) *column {
-	if c := g.columns[key]; c != nil {
-		return c
+// survey asks the machines what they say of attributes, each for all of them at
+// once, as nearly all of its time goes into reaching a machine in memory.
+func (g *grid) survey(keys []string) {
+	keys = slices.DeleteFunc(keys, func(key string) bool { return g.said[key] != nil })
+	if len(keys) == 0 {
+		return
 	}
-	c := &column{values: make([]int32, len(g.sites.walk))}
-	numbers, absent := make(map[string]int32), int32(-1)
-	for i, t := range g.sites.walk {
-		value, ok := t.machine.Attribute(key)
-		n, seen := absent, absent >= 0
-		if ok {
-			n, seen = numbers[value]
+	all := make([]*saying, len(keys))
+	split(min(partsOf(g.threads, len(g.sites.walk)), len(keys)), len(keys), func(_, low, high int) {
+		known, absent := make([]map[string]int32, high-low), make([]int32, high-low)
+		for k := range known {
+			known[k], absent[k] = make(map[string]int32), -1
+			all[low+k] = &saying{numbers: make([]int32, len(g.sites.walk))}
 		}
-		if !seen {
-			n = int32(len(c.examples))
-			c.examples = append(c.examples, t)
-			if ok {
-				numbers[value] = n
-			} else {
-				absent = n
+		for i, t := range g.sites.walk {
+			for k, key := range keys[low:high] {
+				value, ok := t.machine.Attribute(key)
+				n, seen := absent[k], absent[k] >= 0
+				if ok {
+					n, seen = known[k][value]
+				}
+				if said := all[low+k]; !seen {
+					n = int32(len(said.examples))
+					said.examples = append(said.examples, t)
+				}
+				if ok {
+					known[k][value] = n
+				} else {
+					absent[k] = n
+				}
+				all[low+k].numbers[i] = n
 			}
 		}
-		c.values[i] = n
+	})
+	if g.said == nil {
+		g.said = make(map[string]*saying)
 	}
-	if g.columns == nil {
-		g.columns = make(map[string]*column)
+	for k, key := range keys {
+		g.said[key] = all[k]
 	}
-	g.columns[key] = c
-	return c
 }
 
 // static is what a task asks of machines that does not change with what runs

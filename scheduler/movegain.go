@@ -91,18 +91,18 @@ func (p *planner) crowding(w *want, i, own int32) int64 {
 	weights := &p.s.cfg.Weights
 	d, o, n := p.s.grid.domains[i], p.s.grid.domains[own], p.neighbours
 	// over is how many too many there are with it.
-	over := func(count int32, same bool, kind cell.DomainKind) int64 {
+	over := func(count int64, same bool, kind cell.DomainKind) int64 {
 		if same {
 			count--
 		}
-		return max(0, int64(count)+1-p.fair[kind])
+		return max(0, count+1-p.fair[kind])
 	}
-	price := weights.Machine * over(n.machine[i], i == own, cell.DomainMachine)
+	price := weights.Machine * over(n.on(i), i == own, cell.DomainMachine)
 	if d.rack != 0 {
-		price += weights.Rack * over(n.rack[d.rack], d.rack == o.rack, cell.DomainRack)
+		price += weights.Rack * over(int64(n.rack[d.rack]), d.rack == o.rack, cell.DomainRack)
 	}
 	if d.power != 0 {
-		price += weights.Power * over(n.power[d.power], d.power == o.power, cell.DomainPower)
+		price += weights.Power * over(int64(n.power[d.power]), d.power == o.power, cell.DomainPower)
 	}
 	return price
 }

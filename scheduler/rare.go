@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"math/bits"
+	"slices"
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -155,6 +156,15 @@ func (s *Scheduler) reprice() {
 	for i := range s.grid.exact {
 		s.grid.charge(int32(i), 0)
 	}
+	var keys []string
+	for _, r := range s.rarities.byContent {
+		for _, k := range r.hard {
+			if !slices.Contains(keys, k.GetKey()) {
+				keys = append(keys, k.GetKey())
+			}
+		}
+	}
+	s.grid.survey(keys)
 	for _, r := range s.rarities.byContent {
 		// Sums do not depend on the order.
 		s.grid.price(r, 1, nil)

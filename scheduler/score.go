@@ -304,7 +304,7 @@ func (f *search) spread(w *want, n *counts, i int32) int64 {
 	d, of, p := f.s.grid.domainsAt(i), &f.s.cfg.Weights, int64(0)
 	if n.some.has(i) {
 		// A fair share is one at least.
-		p = of.Machine * max(0, int64(n.machine[i])+1-f.fair[cell.DomainMachine])
+		p = of.Machine * max(0, n.on(i)+1-f.fair[cell.DomainMachine])
 	}
 	if d.rack != 0 {
 		p += of.Rack * max(0, int64(n.rack[d.rack])+1-f.fair[cell.DomainRack])

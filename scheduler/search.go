@@ -221,7 +221,7 @@ func (f *search) walk(w *want, r *ring) {
 		if n != nil {
 			p, d := int64(0), g.domainsAt(i)
 			if n.some.has(i) {
-				p = of.Machine * max(0, int64(n.machine[i])+1-fair[cell.DomainMachine])
+				p = of.Machine * max(0, n.on(i)+1-fair[cell.DomainMachine])
 			}
 			if d.rack != 0 {
 				p += of.Rack * max(0, int64(n.rack[d.rack])+1-fair[cell.DomainRack])
@@ -302,7 +302,7 @@ func (f *search) inDomain(i int32, kind cell.DomainKind) int64 {
 	case kind == cell.DomainPower && d.power != 0:
 		return int64(n.power[d.power])
 	}
-	return int64(n.machine[i])
+	return n.on(i)
 }
 
 // walkAll is the walk without classes: constraints and taints are looked at
