@@ -629,7 +629,9 @@ func (w *World) cutFor(links [][2]int, ns int64) {
 			return
 		}
 		for _, l := range links {
-			w.net.cut[l]--
+			if w.net.cut[l] > 0 {
+				w.net.cut[l]--
+			}
 		}
 		w.failover.look()
 	})
@@ -654,16 +656,25 @@ func (w *World) heal() {
 			x.start()
 		}
 	}
-	for _, m := range w.machines {
-		if !m.up {
-			m.start()
-		}
-		m.startAgent()
-	}
+	w.machinesBack()
 	w.after(leaderWithinNs, func() {
 		if w.leader() == nil {
 			w.fail("L1: nobody is elected %d ms after healing", leaderWithinNs/millisecond)
 		}
 	})
 	w.after(settleWithinNs, func() { w.fail("L3: not settled %d s after healing: %s", settleWithinNs/second, w.unsettled()) })
+}
+
+// machinesBack starts all machines and lets everybody reach them.
+func (w *World) machinesBack() {
+	for _, m := range w.machines {
+		if !m.up {
+			m.start()
+		}
+		m.startAgent()
+		for _, o := range w.ends() {
+			delete(w.net.cut, [2]int{machineEnd(m.i), o})
+			delete(w.net.cut, [2]int{o, machineEnd(m.i)})
+		}
+	}
 }

@@ -232,18 +232,23 @@ func (w *World) run() {
 const (
 	wantAcknowledged = 500
 	wantElections    = 4
+	wantStarted      = 100
 	goOnNs           = 2 * second
 	mostGoOn         = 10
 )
 
 // healWhenBusy begins the second phase, or lets the first one go on: then clients
-// catch up, and whoever is elected crashes if that is what there was too little of.
+// catch up, whoever is elected crashes if that is what there was too little of, and
+// machines come back if tasks had nowhere to start.
 func (w *World) healWhenBusy() {
 	each := func(n int64) int { return int(n * w.cfg.DurationNs / (30 * second)) }
-	few := w.result.Elections < each(wantElections)
-	if w.cfg.Aim != "" || w.went == mostGoOn || !few && len(w.truth.acked) >= each(wantAcknowledged) {
+	few, idle := w.result.Elections < each(wantElections), w.truth.started < each(wantStarted)
+	if w.cfg.Aim != "" || w.went == mostGoOn || !few && !idle && len(w.truth.acked) >= each(wantAcknowledged) {
 		w.heal()
 		return
+	}
+	if idle {
+		w.machinesBack()
 	}
 	if w.went++; w.wentRand == nil {
 		w.wentRand = stream(w.cfg.Seed, "goes on")
