@@ -11,12 +11,16 @@ type crowd struct {
 	own *counts
 	// layout of the grid that it was counted in.
 	layout uint64
+	// columns of the attributes that its spec limits.
+	columns []*column
 }
 
 // counts are tasks of one job by failure domain.
 type counts struct {
 	// By slot, and by number of the domain.
 	machine, rack, power []int32
+	// attributes that the spec limits, in its order.
+	attributes []attributeCounts
 }
 
 func newCounts(g *grid) *counts {
@@ -34,6 +38,10 @@ func (n *counts) add(g *grid, i, more int32) {
 	n.machine[i] += more
 	n.rack[d.rack] += more
 	n.power[d.power] += more
+	for k := range n.attributes {
+		a := &n.attributes[k]
+		a.n[a.column.of[i]] += more
+	}
 }
 
 // tally holds the counts of one small crowd at a time. It is emptied before a
@@ -50,6 +58,7 @@ func (t *tally) load(g *grid, c *crowd) *counts {
 	}
 	if len(c.slots) > len(g.sites.walk)/128+16 {
 		c.own = newCounts(g)
+		c.own.limitedBy(c.columns)
 		for _, i := range c.slots {
 			c.own.add(g, i, 1)
 		}
@@ -64,6 +73,7 @@ func (t *tally) load(g *grid, c *crowd) *counts {
 		t.counts = newCounts(g)
 	}
 	t.of = c
+	t.limitedBy(c.columns)
 	for _, i := range c.slots {
 		t.add(g, i, 1)
 	}
@@ -87,7 +97,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 		return l.crowd
 	}
 	s.disperse(l)
-	c := &crowd{layout: s.grid.layout}
+	c := &crowd{layout: s.grid.layout, columns: s.columnsOf(l)}
 	add := func(m *cell.Machine) {
 		if t := s.sites.byName[m.Name()]; t != nil {
 			c.slots = append(c.slots, t.slot)
