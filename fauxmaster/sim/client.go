@@ -372,7 +372,7 @@ func (c *client) enrich(spec *borgpb.JobSpec) {
 	if c.w.truth.cell.Format() < cell.FormatBans {
 		return
 	}
-	if r.IntN(4) == 0 {
+	if r.IntN(2) == 0 {
 		spec.MaxPer = map[string]uint32{shelfAttribute: uint32(1 + r.IntN(2))}
 	}
 	if r.IntN(4) == 0 {
@@ -418,8 +418,15 @@ func (c *client) taint(m *machine) *borgpb.Op {
 		// Nothing has to find a place in the end, so any machine will do.
 		m = c.w.machines[c.rand.IntN(len(c.w.machines))]
 	}
-	if c.rand.IntN(4) == 0 && c.w.truth.cell.Format() >= cell.FormatBans {
-		return c.ban(m)
+	switch c.rand.IntN(4) {
+	case 0:
+		if c.w.truth.cell.Format() >= cell.FormatBans {
+			return c.ban(m)
+		}
+	case 1:
+		// Placements on their way may be one too many there.
+		shelf := map[string]string{shelfAttribute: fmt.Sprint(c.rand.IntN(3))}
+		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: m.name, SetAttributes: shelf}}}
 	}
 	set := &borgpb.SetMachine{Name: m.name}
 	switch kind := c.rand.IntN(5); kind {
