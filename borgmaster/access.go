@@ -190,7 +190,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 	case *borgpb.Op_SetTaskNote:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "what a task says of itself is for that task alone to say")
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
-		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken:
+		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken, *borgpb.Op_BanPackage, *borgpb.Op_UnbanPackage:
 		if isAdmin {
 			return nil
 		}
@@ -212,7 +212,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list"}
 	ownVerbs   = []string{"up", "update", "resize", "down", "secret"}
-	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority"}
+	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority", "package"}
 )
 
 // canI says why the caller may not do something; empty: he may.

@@ -98,6 +98,14 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"set_task_note": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: &borgpb.SetTaskNote{User: "alice", Job: o.job(n), Attempt: 1, Text: "at work"}}}
 	},
+	"ban_package": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: &borgpb.BanPackage{Name: fmt.Sprint("tool-", n)}}}
+	},
+	"unban_package": func(o *owners, n int) *borgpb.Op {
+		tool := fmt.Sprint("tool-", n)
+		o.do("root", &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: &borgpb.BanPackage{Name: tool}}})
+		return &borgpb.Op{Op: &borgpb.Op_UnbanPackage{UnbanPackage: &borgpb.UnbanPackage{Name: tool}}}
+	},
 	"add_token": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: token(n)}}
 	},

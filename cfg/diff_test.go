@@ -26,10 +26,10 @@ func evalJob(t *testing.T, text string) *Object {
 }
 
 func TestDiff(t *testing.T) {
-	old := evalJob(t, `job(name = "web", tasks = 3, labels = {"a": "1", "b": "2"}, task = task(
+	old := evalJob(t, `job(name = "web", tasks = 3, labels = {"a": "1", "b": "2"}, max_per = {"gen": 1, "row": 2}, task = task(
 		args = ["/bin/web", "--old"], env = {"A": "1", "B": "2"}, ports = ["http"], constraints = ["arch=amd64"],
 		resources = resources(cpu = 1, mem = "1GiB", devices = {"gpu": 1})))`)
-	next := evalJob(t, `job(name = "web", tasks = 5, priority = 150, labels = {"a": "1", "c": "3"}, alloc_set = "place",
+	next := evalJob(t, `job(name = "web", tasks = 5, priority = 150, labels = {"a": "1", "c": "3"}, alloc_set = "place", max_per = {"gen": 2},
 		overrides = [override(index = 0, task = task(env = {"FIRST": "1"}))], task = task(
 		args = ["/bin/web", "--new", "-v"], env = {"A": "1", "B": "3"}, ports = ["http", "admin"], constraints = ["arch=arm64"],
 		resources = resources(cpu = 1.5, mem = "1GiB", devices = {"gpu": 2}), grace = "5s",
@@ -53,7 +53,9 @@ task.constraints[0].value: "amd64" -> "arm64" (in place where it still fits)
 task.mounts[0]: added (source = "/srv", path = "/srv") (restarts tasks)
 task.grace_ns: 30s -> 5s (in place where it still fits)
 overrides[0]: added for tasks 0 to 0 (env = {"FIRST": "1"}) (restarts tasks)
-alloc_set: added "alice/place" (moves tasks)`
+alloc_set: added "alice/place" (moves tasks)
+max_per.gen: 1 -> 2 (no task is disturbed)
+max_per.row: removed 2 (no task is disturbed)`
 	if got := strings.Join(lines, "\n"); got != want {
 		t.Errorf("diff:\n%s\nwant:\n%s", got, want)
 	}

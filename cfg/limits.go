@@ -44,6 +44,7 @@ const (
 	maxPorts           = 16
 	maxConstraints     = 32
 	maxTolerations     = 32
+	maxAttributeLimits = 4
 	maxPackages        = 64
 	maxMounts          = 64
 	maxSecrets         = 32

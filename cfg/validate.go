@@ -196,6 +196,7 @@ func (c check) job(j *borgpb.JobSpec) {
 			c.bad(fmt.Sprintf("start_after[%d]", i), "", "it waits for itself")
 		}
 	}
+	c.maxPer(j.MaxPer)
 	c.kindOf(j)
 	if j.Task == nil {
 		c.bad("task", `write task = task(args = ["/bin/program"], resources = resources(cpu = 0.1, mem = "64MiB"))`, "it has no task")
@@ -203,6 +204,24 @@ func (c check) job(j *borgpb.JobSpec) {
 	}
 	c.task("task", j.Task, j.AllocSet != "")
 	c.overrides(j)
+}
+
+// maxPer checks the limits per value of an attribute.
+func (c check) maxPer(most map[string]uint32) {
+	if len(most) > maxAttributeLimits {
+		c.bad("max_per", "", "limits by %d attributes; there may be %d", len(most), maxAttributeLimits)
+	}
+	for _, key := range sortedKeys(most) {
+		at := join("max_per", key)
+		switch {
+		case key == "" || len(key) > maxLabelKeyBytes:
+			c.bad(at, "", "the key %s has %d bytes; it must have 1 to %d", quote(key), len(key), maxLabelKeyBytes)
+		case key == "machine" || key == "rack" || key == "power":
+			c.bad(at, fmt.Sprintf("write max_per_%s = %d", key, max(most[key], 1)), "there is a limit per %s of its own", key)
+		case most[key] == 0:
+			c.bad(at, "leave it out for no limit", "at most 0 tasks have a place")
+		}
+	}
 }
 
 // kindOf checks what depends on the kind of job.
@@ -514,4 +533,5 @@ func (c check) allocSet(a *borgpb.AllocSetSpec) {
 	}
 	c.resources("resources", a.Resources, false)
 	c.constraints("constraints", a.Constraints)
+	c.maxPer(a.MaxPer)
 }

@@ -20,22 +20,24 @@ const (
 	DutiesOutliveTerm Name = "duties-outlive-term"
 	DownsUnbounded    Name = "downs-unbounded"
 
-	StaleDownTaken       Name = "stale-down-taken"
-	FinishedPends        Name = "finished-pends"
-	RequestNotAsked      Name = "request-not-asked"
-	RequestsLostOnLoad   Name = "requests-lost-on-load"
-	AttemptReused        Name = "attempt-reused"
-	StaleAssignmentTaken Name = "stale-assignment-taken"
-	ChangeNotRecorded    Name = "change-not-recorded"
-	RollOutStuck         Name = "roll-out-stuck"
-	RoomFreedEarly       Name = "room-freed-early"
-	GangSplit            Name = "gang-split"
-	DeviceSharedTwice    Name = "device-shared-twice"
-	ForgivenForEver      Name = "forgiven-for-ever"
-	DrainingTaken        Name = "draining-taken"
-	TaintNotAsked        Name = "taint-not-asked"
-	PreemptsItsLike      Name = "preempts-its-like"
-	MovesUnproved        Name = "moves-unproved"
+	StaleDownTaken         Name = "stale-down-taken"
+	FinishedPends          Name = "finished-pends"
+	RequestNotAsked        Name = "request-not-asked"
+	RequestsLostOnLoad     Name = "requests-lost-on-load"
+	AttemptReused          Name = "attempt-reused"
+	StaleAssignmentTaken   Name = "stale-assignment-taken"
+	ChangeNotRecorded      Name = "change-not-recorded"
+	RollOutStuck           Name = "roll-out-stuck"
+	RoomFreedEarly         Name = "room-freed-early"
+	GangSplit              Name = "gang-split"
+	DeviceSharedTwice      Name = "device-shared-twice"
+	ForgivenForEver        Name = "forgiven-for-ever"
+	DrainingTaken          Name = "draining-taken"
+	TaintNotAsked          Name = "taint-not-asked"
+	AttributeLimitNotAsked Name = "attribute-limit-not-asked"
+	BanNotAsked            Name = "ban-not-asked"
+	PreemptsItsLike        Name = "preempts-its-like"
+	MovesUnproved          Name = "moves-unproved"
 
 	OwnerFromRequest Name = "owner-from-request"
 	RevokedFromCache Name = "revoked-from-cache"
@@ -118,6 +120,10 @@ var All = []Mutant{
 		Ours, "S20", "crowded"},
 	{TaintNotAsked, "Neither cell nor scheduler looks at taints.",
 		Ours, "S20", "crowded"},
+	{AttributeLimitNotAsked, "The cell does not look how many of a job are on machines with the same value of an attribute.",
+		Ours, "S20", "limited"},
+	{BanNotAsked, "Neither cell nor scheduler looks whether a package is banned.",
+		Ours, "S20", "limited"},
 	{PreemptsItsLike, "Work takes the place of work of the same priority, which takes it back.",
 		"28: https://github.com/kubernetes/kubernetes/issues/130429", "S20", "crowded"},
 	{RoomFreedEarly, "The room of a copy is free as soon as it is told to stop.",

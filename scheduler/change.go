@@ -189,12 +189,12 @@ func (e *explanation) tryTaints(asked request, try func(string, request)) {
 // tryLimits tries the next higher limit of each failure domain at which there
 // is room.
 func (e *explanation) tryLimits(asked request, try func(string, request)) {
-	for kind, name := range [...]string{"max_per_machine", "max_per_rack", "max_per_power"} {
-		if asked.most[kind] == 0 {
+	for kind, most := range asked.limits.Most {
+		if most == 0 {
 			continue
 		}
 		r := asked
-		r.most[kind] = 0
+		r.limits.Most[kind] = 0
 		least := uint32(0)
 		for i := range e.spots {
 			e.anySpot(i, func(at spot) bool {
@@ -206,9 +206,9 @@ func (e *explanation) tryLimits(asked request, try func(string, request)) {
 				return false
 			})
 		}
-		if least > asked.most[kind] {
-			r.most[kind] = least
-			try(fmt.Sprintf("%s %d -> %d", name, asked.most[kind], least), r)
+		if least > most {
+			r.limits.Most[kind] = least
+			try(fmt.Sprintf("%s %d -> %d", asked.limits.Field(cell.DomainKind(kind)), most, least), r)
 		}
 	}
 }

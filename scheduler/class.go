@@ -34,9 +34,11 @@ type want struct {
 	// crashed is the machine that it is kept away from, as it crashed there; such
 	// a want is of one index. Empty: there is none.
 	crashed string
-	// limited: the job limits its tasks per failure domain; by most of each.
+	// limited: the job limits its tasks per failure domain, as limits says.
 	limited bool
-	most    [cell.NumDomainKinds]uint32
+	limits  *cell.Limits
+	// bans of its packages, on a machine or on all; nil nearly always.
+	bans []*cell.Ban
 }
 
 // byView is the one of two amounts that counts for w.
@@ -162,14 +164,8 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 	c := w.class
 	if c.generation != g.generation {
 		c.generation = g.generation
-		hard := make([]*borgpb.Constraint, 0, 4)
-		for _, k := range w.constraints() {
-			if !k.GetSoft() {
-				hard = append(hard, k)
-			}
-		}
 		cs.staticKey = w.appendStatic(cs.staticKey[:0])
-		c.static = g.static(cs.staticKey, w, hard)
+		c.static = g.static(cs.staticKey, w, w.hard())
 		c.likings = w.likings(g)
 		c.candidates, c.scores, c.shares = nil, nil, c.shares[:0]
 	}
@@ -292,6 +288,10 @@ func (w *want) appendStatic(b []byte) []byte {
 		b = appendFlag(b, t.GetForgivenessNs() > 0)
 	}
 	b = append(b, 0xff)
+	for _, ban := range w.bans {
+		b = appendText(append(b, 1), ban.Machine())
+	}
+	b = append(b, 0)
 	return appendText(b, w.crashed)
 }
 
@@ -337,14 +337,11 @@ func (w *want) never() bool {
 
 // newWant returns what index of l asks for.
 func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
-	w := &want{line: l, prod: l.priority >= prodPriority}
+	w := &want{line: l, prod: l.priority >= prodPriority, limits: l.limits()}
 	if l.set != nil {
-		spec := l.set.Spec()
 		w.need = l.set.Need()
 		w.last = l.set.NumAllocs() - 1
-		w.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 	} else {
-		spec := l.job.Spec()
 		w.need = l.job.Need(index)
 		w.last = w.need.Last
 		w.ports = len(w.need.Task.GetPorts())
@@ -353,17 +350,17 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		}
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
 		if !s.dry {
-			if w.crashed = c.CrashedOn(l.job, index); w.crashed != "" {
-				w.last = index
+			w.bans = c.BansOf(w.need.Task.GetPackages(), nil)
+			if crashed := c.LastCrash(l.job, index); crashed != "" && s.takesElsewhere(w, crashed) {
+				w.crashed, w.last = crashed, index
 			}
 		}
-		w.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 		if key, ok := l.job.AllocSet(); ok {
 			w.inSet = true
 			w.set = c.AllocSet(key)
 		}
 	}
-	w.limited = w.most != [cell.NumDomainKinds]uint32{}
+	w.limited = w.limits.Any()
 	for _, k := range w.constraints() {
 		if k.GetSoft() {
 			w.soft = append(w.soft, k)
@@ -375,6 +372,34 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.class = s.classes.of(w, s.grid)
 	}
 	return w
+}
+
+// takesElsewhere tells whether any machine but one takes tasks and suits w, room
+// apart: what the cell finds out by a look at each machine.
+func (s *Scheduler) takesElsewhere(w *want, but string) bool {
+	s.classes.staticKey = w.appendStatic(s.classes.staticKey[:0])
+	fits := s.grid.static(s.classes.staticKey, w, w.hard()).fits
+	slot := int32(-1)
+	if t := s.sites.byName[but]; t != nil {
+		slot = t.slot
+	}
+	r := pair(fits, s.grid.usable, 0)
+	i := r.next()
+	if i == slot && i >= 0 {
+		i = r.next()
+	}
+	return i >= 0
+}
+
+// hard are the constraints that must hold.
+func (w *want) hard() []*borgpb.Constraint {
+	hard := make([]*borgpb.Constraint, 0, 4)
+	for _, k := range w.constraints() {
+		if !k.GetSoft() {
+			hard = append(hard, k)
+		}
+	}
+	return hard
 }
 
 // likings are what is worth points where it holds.

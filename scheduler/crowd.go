@@ -11,6 +11,8 @@ type crowd struct {
 	own *counts
 	// layout of the grid that it was counted in.
 	layout uint64
+	// columns of the attributes that its spec limits.
+	columns []*column
 }
 
 // counts are tasks of one job by failure domain.
@@ -24,6 +26,8 @@ type counts struct {
 	// small.
 	machine []int32
 	of      *crowd
+	// attributes that the spec limits, in its order.
+	attributes []attributeCounts
 }
 
 func newCounts(g *grid) *counts {
@@ -38,6 +42,7 @@ func newCounts(g *grid) *counts {
 func countsOf(g *grid, c *crowd) *counts {
 	n := newCounts(g)
 	n.machine = make([]int32, len(g.sites.walk))
+	n.limitedBy(c.columns)
 	for _, i := range c.slots {
 		n.add(g, i, 1)
 	}
@@ -72,6 +77,10 @@ func (n *counts) add(g *grid, i, more int32) {
 	}
 	n.rack[d.rack] += more
 	n.power[d.power] += more
+	for k := range n.attributes {
+		a := &n.attributes[k]
+		a.n[a.column.of[i]] += more
+	}
 }
 
 // tally holds the counts of one small crowd at a time: its of. It is emptied
@@ -96,6 +105,7 @@ func (t *tally) load(g *grid, c *crowd) *counts {
 		t.counts = newCounts(g)
 	}
 	t.of = c
+	t.limitedBy(c.columns)
 	for _, i := range c.slots {
 		t.add(g, i, 1)
 	}
@@ -122,7 +132,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 		return l.crowd
 	}
 	s.disperse(l)
-	c := &crowd{layout: s.grid.layout}
+	c := &crowd{layout: s.grid.layout, columns: s.columnsOf(l)}
 	add := func(m *cell.Machine) {
 		if t := s.sites.byName[m.Name()]; t != nil {
 			c.slots = append(c.slots, t.slot)

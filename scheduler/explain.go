@@ -244,10 +244,12 @@ func (e *explanation) reason(fit cell.Fit) Reason {
 		})
 	case cell.FitCrashed:
 		r.Detail = "its last two copies crashed on " + listText(e.names(fit), 3)
+	case cell.FitBanned:
+		r.Detail = e.tally(fit, func(at spot) string { return e.banWords(at, &req) })
 	case cell.FitAlloc:
 		r.Detail = e.allocDetail()
 	case cell.FitDomainLimit:
-		r.Detail = limitsText(req.most)
+		r.Detail = e.limitsDetail(&req.limits)
 	default:
 		e.resourceReason(&r, fit, &req)
 	}
@@ -393,14 +395,34 @@ func (e *explanation) allocDetail() string {
 	return fmt.Sprintf("no alloc of %s is there", key)
 }
 
-var limitNames = [cell.NumDomainKinds]string{"machine", "rack", "power domain"}
+// banWords says which ban keeps it from a machine.
+func (e *explanation) banWords(at spot, req *request) string {
+	if b := e.c.Banned(req.packages, at.site.machine); b != nil {
+		return b.Words()
+	}
+	return "a package is banned"
+}
 
-func limitsText(most [cell.NumDomainKinds]uint32) string {
+// limitsDetail lists the limits per failure domain, and the domains that are full.
+func (e *explanation) limitsDetail(l *cell.Limits) string {
 	var parts []string
-	for kind, n := range most {
+	outer := false
+	for kind, n := range l.Most {
 		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%d per %s", n, limitNames[kind]))
+			parts = append(parts, fmt.Sprintf("%d per %s", n, l.Word(cell.DomainKind(kind))))
+			outer = outer || cell.DomainKind(kind) != cell.DomainMachine
 		}
 	}
-	return "at most " + strings.Join(parts, ", ") + " of this job"
+	text := "at most " + strings.Join(parts, ", ") + " of this job"
+	if !outer {
+		return text
+	}
+	return text + "; full: " + e.tally(cell.FitDomainLimit, func(at spot) string {
+		for kind, n := range l.Most {
+			if kind := cell.DomainKind(kind); n > 0 && e.inDomain(at.site.slot, kind) >= int64(n) {
+				return l.DomainWords(kind, at.site.machine)
+			}
+		}
+		return "a failure domain"
+	})
 }

@@ -62,7 +62,17 @@ func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 	spec.Task.Resources = ch.request.res.Proto()
 	spec.Task.Resources.Ports = 0
 	spec.Task.Ports = spec.Task.Ports[:ch.request.res.Ports]
-	spec.MaxPerMachine, spec.MaxPerRack, spec.MaxPerPower = ch.request.most[0], ch.request.most[1], ch.request.most[2]
+	l := &ch.request.limits
+	spec.MaxPerMachine, spec.MaxPerRack, spec.MaxPerPower = l.Most[cell.DomainMachine], l.Most[cell.DomainRack], l.Most[cell.DomainPower]
+	spec.MaxPer = nil
+	for i, key := range l.Keys {
+		if n := l.Most[int(cell.DomainAttribute)+i]; n > 0 {
+			if spec.MaxPer == nil {
+				spec.MaxPer = make(map[string]uint32)
+			}
+			spec.MaxPer[key] = n
+		}
+	}
 	return spec
 }
 

@@ -48,6 +48,9 @@ type grid struct {
 	// racks and powers are the failure domains by name. A number is never used
 	// for another name.
 	racks, powers domainNames
+	// columns are the attributes by whose values jobs are limited, as far as that
+	// was asked.
+	columns map[string]*column
 
 	// devices are the names in use; deviceFree is by view, device, slot, and
 	// singles by device and slot.
@@ -209,6 +212,7 @@ func (g *grid) rebuild() {
 	g.usable, g.tainted = newBitset(n), newBitset(n)
 	g.evictable, g.preferred = make([]evictable, n), newBitset(n)
 	g.racks, g.powers = domainNames{}, domainNames{}
+	g.columns = make(map[string]*column)
 	g.facts, g.statics, g.said = make(map[factKey]*fact), make(map[string]*static), nil
 	g.cached = nil
 	for _, t := range g.sites.walk {
@@ -237,6 +241,11 @@ func (g *grid) locate(t *site) {
 	g.powers.leave(old.power)
 	if g.domains[i] != old {
 		g.layout++
+	}
+	for _, c := range g.columns {
+		if c.locate(t) {
+			g.layout++
+		}
 	}
 }
 
@@ -528,7 +537,9 @@ type static struct {
 	tolerations []*borgpb.Toleration
 	// crashed is the machine that a task is kept away from; empty: none.
 	crashed string
-	fits    bitset
+	// bans keep it away from a machine, or from all.
+	bans []*cell.Ban
+	fits bitset
 	// shunned are the slots whose taints advise against them; nil: none.
 	shunned bitset
 }
@@ -540,7 +551,12 @@ func (g *grid) meets(s *static, t *site) bool {
 			return false
 		}
 	}
-	return t.name != s.crashed && cell.Untolerated(s.tolerations, t.machine) == nil
+	return t.name != s.crashed && cell.Untolerated(s.tolerations, t.machine) == nil && !s.banned(t.name)
+}
+
+// banned tells whether a package must not be started on a machine.
+func (s *static) banned(machine string) bool {
+	return slices.ContainsFunc(s.bans, func(b *cell.Ban) bool { return b.Machine() == "" || b.Machine() == machine })
 }
 
 // advise notes whether the taints of a machine advise against it.
@@ -560,7 +576,7 @@ func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 	if s := g.statics[string(key)]; s != nil {
 		return s
 	}
-	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, fits: newBitset(len(g.sites.walk))}
+	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, bans: w.bans, fits: newBitset(len(g.sites.walk))}
 	g.all(s.fits)
 	for _, k := range hard {
 		for i, word := range g.fact(k).holds {
@@ -578,6 +594,13 @@ func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 	}
 	if t := g.sites.byName[s.crashed]; t != nil && t.slot >= 0 {
 		s.fits.set(t.slot, false)
+	}
+	for _, b := range s.bans {
+		if b.Machine() == "" {
+			clear(s.fits)
+		} else if t := g.sites.byName[b.Machine()]; t != nil && t.slot >= 0 {
+			s.fits.set(t.slot, false)
+		}
 	}
 	g.statics[string(key)] = s
 	return s

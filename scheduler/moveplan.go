@@ -331,18 +331,16 @@ func (p *planner) fullBut(w *want, i, own int32) bool {
 	if own < 0 {
 		return p.full(w, i)
 	}
-	d, o := p.s.grid.domains[i], p.s.grid.domains[own]
-	same := [cell.NumDomainKinds]bool{
-		cell.DomainMachine: i == own,
-		cell.DomainRack:    d.rack == o.rack && (d.rack != 0 || i == own),
-		cell.DomainPower:   d.power == o.power && (d.power != 0 || i == own),
-	}
-	for kind, most := range w.most {
-		n := p.inDomain(i, cell.DomainKind(kind))
-		if same[kind] {
+	for kind := range cell.NumDomainKinds {
+		most := w.limits.Most[kind]
+		if most == 0 {
+			continue
+		}
+		n := p.inDomain(i, kind)
+		if p.together(i, own, kind) {
 			n--
 		}
-		if most > 0 && n >= int64(most) {
+		if n >= int64(most) {
 			return true
 		}
 	}
@@ -461,8 +459,8 @@ func (p *planner) obstacles(q *needy, i int32) (here, elsewhere []*cell.Copy) {
 
 // sharesLimit tells whether two machines are in one domain that w limits.
 func (p *planner) sharesLimit(w *want, a, b *cell.Machine) bool {
-	for kind, most := range w.most {
-		if most > 0 && a.SameDomain(cell.DomainKind(kind), b) {
+	for kind, most := range w.limits.Most {
+		if most > 0 && w.limits.Same(cell.DomainKind(kind), a, b) {
 			return true
 		}
 	}

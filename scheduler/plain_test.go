@@ -427,6 +427,7 @@ func checkChoice(rt *rapid.T, p plain, a *borgpb.Assignment) string {
 	if r := p.c.CheckPlace(&q, nil); r != nil {
 		rt.Fatalf("%v: %v", a, r)
 	}
+	checkLimits(rt, j, q.Machine)
 	if j.Spec().GetGang() {
 		return "gang"
 	}
@@ -448,6 +449,27 @@ func checkChoice(rt *rapid.T, p plain, a *borgpb.Assignment) string {
 		return "victims in an alloc"
 	}
 	return "victims"
+}
+
+// checkLimits counts by hand how many of a job share a value with who is about to
+// come to m.
+func checkLimits(rt *rapid.T, j *cell.Job, m *cell.Machine) {
+	for key, most := range j.Spec().GetMaxPer() {
+		value, has := m.Attribute(key)
+		n := uint32(1)
+		for _, t := range j.Tasks() {
+			p := t.Current()
+			if p == nil {
+				continue
+			}
+			if other, ok := p.Machine().Attribute(key); ok == has && other == value && (has || p.Machine() == m) {
+				n++
+			}
+		}
+		if n > most {
+			rt.Fatalf("%v would have %d tasks where %s is %q (%v), at most %d may be", j.Key(), n, key, value, has, most)
+		}
+	}
 }
 
 // portsAwaited tells that a job needs ports while somebody waits for those of

@@ -83,9 +83,15 @@ func needless(c *cell.Cell, a *borgpb.Assignment) string {
 // TestNoCascade lets production come to full cells. Whoever gives way does so to one
 // of higher priority and never to production if it is production itself, and all comes
 // to rest. That somebody gives way to production again, after it was placed anew, is
-// rare: it happens where copies that were stopping leave more than the one needs who
-// waits for them, and that is enough for another of production together with what was
-// placed there meanwhile.
+// rare; of the first 300 seeds only 63 shows it. On m4 the victims of a first
+// task of production leave more than that needs. A second one finds no place: what they
+// leave is nobody's until they have stopped, and without it all that could give way on
+// m4 is not enough. Meanwhile a victim of production elsewhere, of a higher band than
+// what runs on m4, takes the place of some of that. When all have stopped, what is over
+// and what is on m4 now, the newcomer among it, are enough for the second one. To keep
+// the newcomer away, nothing below production could be placed where anybody stops as
+// long as production waits, though it has room there and though the one that waits may
+// never come: whatever has room is placed.
 func TestNoCascade(t *testing.T) {
 	first, last := moveSeeds(t, 300)
 	evicted, again := 0, 0

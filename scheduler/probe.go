@@ -11,24 +11,17 @@ type request struct {
 	constraints []*borgpb.Constraint
 	tolerations []*borgpb.Toleration
 	res         cell.Resources
-	// most per failure domain; zero: no limit.
-	most [cell.NumDomainKinds]uint32
+	packages    []*borgpb.Package
+	limits      cell.Limits
 }
 
 // request returns what w asks for, as it is.
 func (w *want) request() request {
-	r := request{tolerations: w.tolerations(), res: w.need.Resources}
+	r := request{tolerations: w.tolerations(), res: w.need.Resources, packages: w.need.Task.GetPackages(), limits: *w.limits}
 	for _, k := range w.constraints() {
 		if !k.GetSoft() {
 			r.constraints = append(r.constraints, k)
 		}
-	}
-	if w.line.set != nil {
-		spec := w.line.set.Spec()
-		r.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
-	} else {
-		spec := w.line.job.Spec()
-		r.most = [cell.NumDomainKinds]uint32{spec.GetMaxPerMachine(), spec.GetMaxPerRack(), spec.GetMaxPerPower()}
 	}
 	return r
 }
@@ -54,11 +47,13 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 		return cell.FitTaint
 	case w.crashed == m.Name():
 		return cell.FitCrashed
+	case f.c.Banned(r.packages, m) != nil:
+		return cell.FitBanned
 	}
 	if w.inSet && at.alloc == nil {
 		return cell.FitAlloc
 	}
-	for kind, most := range r.most {
+	for kind, most := range r.limits.Most {
 		if most > 0 && f.inDomain(at.site.slot, cell.DomainKind(kind)) >= int64(most) {
 			return cell.FitDomainLimit
 		}

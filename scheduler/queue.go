@@ -95,10 +95,12 @@ func (l *line) close() {
 
 // want returns what index of l asks for.
 func (s *Scheduler) want(c *cell.Cell, l *line, index uint32) *want {
-	if l.job != nil && !s.dry && c.CrashedOn(l.job, index) != "" {
-		// That ends by itself, without an event.
-		s.waitsForTime = true
-		return s.newWant(c, l, index)
+	if l.job != nil && !s.dry && c.LastCrash(l.job, index) != "" {
+		if w := s.newWant(c, l, index); w.crashed != "" {
+			// That ends by itself, without an event.
+			s.waitsForTime = true
+			return w
+		}
 	}
 	for _, w := range l.wants {
 		if index <= w.last && (l.job == nil || index >= w.need.First) {

@@ -68,6 +68,13 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 		spec.Task.Resources.DeviceMilli = map[string]int64{"gpu": rapid.Int64Range(1, 9).Draw(t, "tenths of a gpu") * 100}
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "constraints") {
+		if rapid.IntRange(0, 4).Draw(t, "by name") == 0 {
+			spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{
+				Key: cell.NameAttribute, Value: fmt.Sprintf("m%d", rapid.IntRange(0, 8).Draw(t, "named")),
+				Relation: rapid.SampledFrom([]borgpb.Relation{borgpb.Relation_RELATION_NOT_EQUAL, borgpb.Relation_RELATION_EQUAL}).Draw(t, "or not"),
+			})
+			continue
+		}
 		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{
 			Key:      rapid.SampledFrom([]string{"rack", "power", "arch", "gen"}).Draw(t, "key"),
 			Relation: borgpb.Relation(rapid.IntRange(1, 8).Draw(t, "relation")),
@@ -87,7 +94,7 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 	for i := range rapid.IntRange(0, 3).Draw(t, "ports") {
 		spec.Task.Ports = append(spec.Task.Ports, fmt.Sprintf("p%d", i))
 	}
-	switch rapid.IntRange(0, 5).Draw(t, "limit") {
+	switch rapid.IntRange(0, 7).Draw(t, "limit") {
 	case 0:
 		spec.MaxPerMachine = 1
 	case 1:
@@ -96,6 +103,12 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 		spec.MaxPerPower = 1
 	case 3:
 		spec.Gang = true
+	case 4:
+		spec.MaxPer = map[string]uint32{"gen": uint32(rapid.IntRange(1, 2).Draw(t, "per gen"))}
+		spec.Gang = rapid.IntRange(0, 3).Draw(t, "gang too") == 0
+	case 5:
+		spec.MaxPer = map[string]uint32{"gen": 2, "arch": 1, "nobody has it": 1}
+		spec.MaxPerRack = uint32(rapid.IntRange(0, 2).Draw(t, "per rack too"))
 	}
 	if rapid.IntRange(0, 4).Draw(t, "in set") == 0 {
 		spec.AllocSet = "ann/set"
@@ -117,7 +130,7 @@ func randomWorld(t *rapid.T, tb testing.TB, cfg scheduler.Config) *world {
 		}
 	}
 	set, err := proto.Marshal(&borgpb.AllocSetSpec{
-		Allocs: 3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")),
+		Allocs: 3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")), MaxPer: rapid.SampledFrom([]map[string]uint32{nil, {"gen": 1}}).Draw(t, "set per gen"),
 		Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 4 << 30, Devices: map[string]int64{"gpu": int64(rapid.IntRange(0, 1).Draw(t, "set gpus"))}},
 	})
 	if err != nil {
@@ -198,7 +211,7 @@ func checkWhy(rt *rapid.T, w *world, id cell.TaskID) {
 	if fits > 0 && !j.Spec().GetGang() && !w.copy.Queued(j) {
 		rt.Fatalf("%s waits although it fits %d machines: %s", id, fits, why.Summary)
 	}
-	limited := j.Spec().GetMaxPerMachine()|j.Spec().GetMaxPerRack()|j.Spec().GetMaxPerPower() != 0
+	limited := j.Limits().Any()
 	if limited {
 		// What the job has already counts, and a new job would have nothing.
 		return
@@ -308,6 +321,16 @@ func randomChange(rt *rapid.T, w *world, step int) {
 			part := rapid.Int64Range(0, 9).Draw(rt, "part")
 			r := p.Resources()
 			w.do(reserved(p, r.CPUMilli*part/8, r.MemBytes*part/8))
+		}
+	case 10:
+		name, digest, on := rapid.SampledFrom([]string{"p", "q", "r"}).Draw(rt, "package"), rapid.SampledFrom([]string{"", "1"}).Draw(rt, "digest"), ""
+		if rapid.Bool().Draw(rt, "on one") {
+			on = fmt.Sprintf("m%d", rapid.IntRange(0, 8).Draw(rt, "banned on"))
+		}
+		if rapid.IntRange(0, 2).Draw(rt, "lift") > 0 {
+			w.do(unbanPackage(name, digest, on))
+		} else {
+			w.do(banPackage(name, digest, on))
 		}
 	case 7:
 		w.do(asUser("ann", &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{

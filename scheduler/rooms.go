@@ -125,7 +125,7 @@ func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok b
 			c.candidates.set(i, false)
 			continue
 		}
-		if !g.usable.has(slot) || !c.static.fits.has(slot) || f.neighbours != nil && f.full(w, slot) {
+		if !g.usable.has(slot) || !c.static.fits.has(slot) || w.limited && f.full(w, slot) {
 			continue
 		}
 		a := set.Alloc(uint32(i))

@@ -188,6 +188,8 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			s.observeTask(c, e)
 		case borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, borgpb.ObjectKind_OBJECT_KIND_UPDATE:
 			s.observeJob(c, e)
+		case borgpb.ObjectKind_OBJECT_KIND_PACKAGE:
+			s.rethink(c)
 		default:
 			s.changes.all()
 		}
@@ -222,6 +224,16 @@ func idle(k borgpb.EventKind) bool {
 		return true
 	}
 	return false
+}
+
+// rethink forgets what everything that waits asks for: packages are banned or no
+// more.
+func (s *Scheduler) rethink(c *cell.Cell) {
+	for uid, l := range s.queue.byUID {
+		l.wants = nil
+		s.touch(c, uid)
+	}
+	s.changes.all()
 }
 
 // observeMachine takes in what happened to a machine.
@@ -425,7 +437,7 @@ func (s *Scheduler) open(c *cell.Cell) {
 		s.dearer = true
 		s.askAll(c)
 		s.enroll(c)
-	case s.renumbered || len(s.grid.statics)+len(s.grid.facts) > maxStatics+4*len(s.rarities.byContent):
+	case s.renumbered || len(s.grid.statics)+len(s.grid.facts)+len(s.grid.columns) > maxStatics+4*len(s.rarities.byContent):
 		s.tally = tally{}
 		s.grid.rebuild()
 		s.changes.all()

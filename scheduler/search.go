@@ -284,7 +284,7 @@ func (f *search) consider(w *want, i int32) (enough bool) {
 // full tells whether a failure domain of the slot holds as many of the job as
 // the spec allows.
 func (f *search) full(w *want, i int32) bool {
-	for kind, most := range w.most {
+	for kind, most := range w.limits.Most {
 		if most > 0 && f.inDomain(i, cell.DomainKind(kind)) >= int64(most) {
 			return true
 		}
@@ -301,6 +301,8 @@ func (f *search) inDomain(i int32, kind cell.DomainKind) int64 {
 		return int64(n.rack[d.rack])
 	case kind == cell.DomainPower && d.power != 0:
 		return int64(n.power[d.power])
+	case kind >= cell.DomainAttribute:
+		return f.inAttribute(i, kind)
 	}
 	return n.on(i)
 }

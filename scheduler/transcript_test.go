@@ -200,11 +200,26 @@ func (o options) jobSpec() *borgpb.JobSpec {
 	}
 	spec.MaxPerMachine = uint32(o.number("per-machine", 0))
 	spec.MaxPerRack = uint32(o.number("per-rack", 0))
+	spec.MaxPer = o.maxPer()
 	spec.MaxRunning = uint32(o.number("max-running", 0))
 	spec.AllocSet = o.words["allocs"]
 	spec.StartAfter = o.list("after")
 	spec.Scheduler = o.words["scheduler"]
 	return spec
+}
+
+// maxPer reads per=KEY:N,...
+func (o options) maxPer() map[string]uint32 {
+	most := make(map[string]uint32)
+	for _, w := range o.list("per") {
+		k, v, _ := strings.Cut(w, ":")
+		n, err := strconv.Atoi(v)
+		if err != nil {
+			o.t.Fatal(err)
+		}
+		most[k] = uint32(n)
+	}
+	return most
 }
 
 // config is that of the command "cell".
@@ -270,6 +285,10 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 			set.SetTaints = []*borgpb.Taint{readTaint(words[2])}
 		}
 		return refusalText(tr.do(asUser("admin", &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}})))
+	case "ban":
+		return refusalText(tr.do(banPackage(o.name, o.words["digest"], o.words["on"])))
+	case "unban":
+		return refusalText(tr.do(unbanPackage(o.name, o.words["digest"], o.words["on"])))
 	case "set", "drain", "undrain", "down", "up", "remove":
 		return refusalText(tr.do(machineOp(words[0], o)))
 	case "job":
@@ -277,7 +296,7 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 	case "allocs":
 		spec := &borgpb.AllocSetSpec{
 			Allocs: uint32(o.number("n", 1)), Priority: int32(o.number("priority", 200)), Resources: o.resources(),
-			MaxPerMachine: uint32(o.number("per-machine", 0)), Gang: o.has("gang"),
+			MaxPerMachine: uint32(o.number("per-machine", 0)), Gang: o.has("gang"), MaxPer: o.maxPer(),
 		}
 		spec.Resources.Ports = o.number("ports", 0)
 		data, err := proto.Marshal(spec)

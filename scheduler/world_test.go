@@ -162,6 +162,16 @@ func machineSpec(cpuMilli, memBytes int64, attributes ...string) *borgpb.Machine
 	return spec
 }
 
+func banPackage(name, digest, machine string) *borgpb.Op {
+	op := asUser("admin", &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: &borgpb.BanPackage{Name: name, Digest: digest, Machine: machine}}})
+	op.Reason = "it leaks"
+	return op
+}
+
+func unbanPackage(name, digest, machine string) *borgpb.Op {
+	return asUser("admin", &borgpb.Op{Op: &borgpb.Op_UnbanPackage{UnbanPackage: &borgpb.UnbanPackage{Name: name, Digest: digest, Machine: machine}}})
+}
+
 // service is a job of tasks that each ask for so much.
 func service(tasks uint32, priority int32, cpuMilli, memBytes int64) *borgpb.JobSpec {
 	return &borgpb.JobSpec{

@@ -28,8 +28,10 @@ type AllocSet struct {
 	deathSeq        uint64
 	deathNs         int64
 	// Running allocs by failure domain; nil when no limit per domain is set.
-	domains map[domain]uint32
-	gone    bool
+	domains *occupancy
+	// Nil: none.
+	limits *Limits
+	gone   bool
 }
 
 // Alloc is a place: resources held on one machine, in which tasks run.
@@ -99,10 +101,13 @@ func (s *AllocSet) Allocs() iter.Seq[*Alloc] {
 	}
 }
 
+// Limits of the spec. Must not be changed.
+func (s *AllocSet) Limits() *Limits { return s.limits.orNone() }
+
 // InDomain counts the running allocs of the set in m's failure domain of that
 // kind. Only kept (otherwise 0) while the spec limits that kind.
 func (s *AllocSet) InDomain(kind DomainKind, m *Machine) uint32 {
-	return s.domains[m.domain(kind)]
+	return s.domains.in(kind, m)
 }
 
 // Set is the alloc set it belongs to.

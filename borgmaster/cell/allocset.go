@@ -57,9 +57,8 @@ func (s *AllocSet) setSpec(spec *borgpb.AllocSetSpec) {
 	s.need = &Need{Last: 1<<32 - 1, Resources: FromProto(spec.Resources), Task: &borgpb.TaskSpec{
 		Resources: spec.Resources, Constraints: spec.Constraints, Tolerations: spec.Tolerations,
 	}}
-	if spec.MaxPerMachine != 0 || spec.MaxPerRack != 0 || spec.MaxPerPower != 0 {
-		s.domains = make(map[domain]uint32)
-	}
+	s.limits = limitsOf(spec)
+	s.domains = newOccupancy(s.limits)
 }
 
 // res is what each alloc holds on its machine.
@@ -163,7 +162,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 func (c *Cell) enterMachine(a *Alloc, m *Machine) {
 	a.machine = m
 	m.allocs = insertAlloc(m.allocs, a)
-	countDomains(a.set.domains, m, 1)
+	a.set.domains.add(m, 1)
 }
 
 func insertAlloc(list []*Alloc, a *Alloc) []*Alloc {
@@ -210,7 +209,7 @@ func (c *Cell) leaveMachine(a *Alloc) {
 	m.room.sub(inBoth(a.set.res()))
 	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
-	countDomains(a.set.domains, m, -1)
+	a.set.domains.add(m, -1)
 	a.machine = nil
 }
 
@@ -229,7 +228,7 @@ func (a *Alloc) dropDevices(m *Machine) {
 // its room there, for when the machine comes back first.
 func (c *Cell) loseAlloc(a *Alloc, reason string) {
 	m := a.machine
-	countDomains(a.set.domains, m, -1)
+	a.set.domains.add(m, -1)
 	a.machine, a.lostOn = nil, m
 	c.moveAlloc(a, edgeEvict, statePending, reason)
 	ev := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_EVICT, stateRunning, statePending)
@@ -263,7 +262,7 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 func (c *Cell) returnAlloc(a *Alloc) {
 	m := a.lostOn
 	a.lostOn, a.machine = nil, m
-	countDomains(a.set.domains, m, 1)
+	a.set.domains.add(m, 1)
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
 	c.emit(allocEvent(a, m, borgpb.EventKind_EVENT_KIND_RETURN, statePending, stateRunning))
 }

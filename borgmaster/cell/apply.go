@@ -68,6 +68,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 			Reason: fmt.Sprintf("the wall clock is %d s from where it was expected", (entry.WallTimeNs-c.clock.wallNs)/second)})
 	}
 	c.forgetRequests()
+	c.expireBans()
 	c.leaveTainted()
 	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
@@ -176,6 +177,10 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkUseCellKey(o.UseCellKey)
 	case *borgpb.Op_SetTaskNote:
 		return c.checkSetTaskNote(o.SetTaskNote)
+	case *borgpb.Op_BanPackage:
+		return c.checkBanPackage(o.BanPackage)
+	case *borgpb.Op_UnbanPackage:
+		return c.checkUnbanPackage(o.UnbanPackage)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -206,6 +211,10 @@ func target(op *borgpb.Op) string {
 		return clip(o.SetTaskNote.User, 64) + "/" + clip(o.SetTaskNote.Job, 64) + "/" + strconv.FormatUint(uint64(o.SetTaskNote.Index), 10)
 	case *borgpb.Op_AddMachine:
 		return clip(o.AddMachine.Name, 64)
+	case *borgpb.Op_BanPackage:
+		return clip(o.BanPackage.Name, 64)
+	case *borgpb.Op_UnbanPackage:
+		return clip(o.UnbanPackage.Name, 64)
 	case *borgpb.Op_Grant:
 		return clip(o.Grant.User, 64)
 	case *borgpb.Op_Revoke:

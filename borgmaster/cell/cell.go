@@ -40,6 +40,7 @@ type Cell struct {
 	users   users
 	tokens  tokens
 	secrets secrets
+	bans    bans
 
 	requests requests
 	records  recordBook

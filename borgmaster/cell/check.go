@@ -42,6 +42,9 @@ func (c *Cell) Check() error {
 	if err := c.secrets.check(); err != nil {
 		return err
 	}
+	if err := c.bans.check(); err != nil {
+		return err
+	}
 	return c.checkCollections()
 }
 
@@ -87,10 +90,7 @@ func (c *Cell) checkJob(j *Job) error {
 		return fmt.Errorf("not indexed as it should be")
 	}
 	var n Job
-	n.domains = nil
-	if j.domains != nil {
-		n.domains = make(map[domain]uint32)
-	}
+	n.domains = newOccupancy(j.latest().limits)
 	uses := make(map[*Spec]uint32)
 	down := uint32(0)
 	for i, t := range j.rows {
@@ -109,7 +109,7 @@ func (c *Cell) checkJob(j *Job) error {
 		}
 	}
 	if n.pending != j.pending || n.running != j.running || n.dead != j.dead || n.finished != j.finished ||
-		n.started != j.started || n.stopping != j.stopping || !maps.Equal(n.domains, j.domains) {
+		n.started != j.started || n.stopping != j.stopping || !n.domains.equal(j.domains) {
 		return fmt.Errorf("counts pending %d running %d dead %d finished %d started %d stopping %d, kept %d %d %d %d %d %d; domains %v, kept %v",
 			n.pending, n.running, n.dead, n.finished, n.started, n.stopping,
 			j.pending, j.running, j.dead, j.finished, j.started, j.stopping, n.domains, j.domains)
@@ -168,7 +168,7 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 		if p.state == attemptRunning {
 			n.started++
 		}
-		countDomains(n.domains, p.machine, 1)
+		n.domains.add(p.machine, 1)
 		uses[p.spec]++
 	}
 	last, ended := t.attempt+1, 0
@@ -201,10 +201,7 @@ func (c *Cell) checkSet(s *AllocSet) error {
 		return fmt.Errorf("not indexed as it should be")
 	}
 	var counts [numStates]uint32
-	var domains map[domain]uint32
-	if s.domains != nil {
-		domains = make(map[domain]uint32)
-	}
+	domains := newOccupancy(s.limits)
 	for i, a := range s.allocs {
 		counts[a.state]++
 		if a.set != s || a.index != uint32(i) || (a.state == stateRunning) != (a.machine != nil) ||
@@ -213,7 +210,7 @@ func (c *Cell) checkSet(s *AllocSet) error {
 			return fmt.Errorf("alloc %d is %v on %v, lost on %v", i, a.state, a.machine, a.lostOn)
 		}
 		if a.machine != nil {
-			countDomains(domains, a.machine, 1)
+			domains.add(a.machine, 1)
 		}
 		if len(a.devices) > 0 && a.machine == nil && a.lostOn == nil || !slices.Equal(a.devices, a.room.parts) {
 			return fmt.Errorf("alloc %d is nowhere and has %v", i, a.devices)
@@ -225,7 +222,7 @@ func (c *Cell) checkSet(s *AllocSet) error {
 			return fmt.Errorf("alloc %d: %w", i, err)
 		}
 	}
-	if counts != s.counts || !maps.Equal(domains, s.domains) {
+	if counts != s.counts || !domains.equal(s.domains) {
 		return fmt.Errorf("counts %v, kept %v; domains %v, kept %v", counts, s.counts, domains, s.domains)
 	}
 	return nil

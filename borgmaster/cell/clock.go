@@ -77,6 +77,9 @@ func (c *Cell) checkRaiseFormat(o *borgpb.RaiseFormat) (commit, *borgpb.Refusal)
 		if was < formatTaints && c.format >= formatTaints {
 			c.beginTaints()
 		}
+		if was < formatLimits && c.format >= formatLimits {
+			c.nameMachines()
+		}
 		c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_FORMAT, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_CELL})
 	}, nil
 }

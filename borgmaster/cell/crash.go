@@ -10,6 +10,15 @@ const formatCrashes = 3
 // crashes there too, it is the task (paper §4). Where no other machine that takes
 // tasks suits it, there is no choice.
 func (c *Cell) crashedOn(t *Task) string {
+	name := c.lastCrash(t)
+	if name == "" || !c.takesElsewhere(t, name) {
+		return ""
+	}
+	return name
+}
+
+// lastCrash is crashedOn where there is a choice. It looks at no other machine.
+func (c *Cell) lastCrash(t *Task) string {
 	if t.attempt < 2 {
 		// Nearly all; what it did before lies elsewhere in memory.
 		return ""
@@ -25,7 +34,7 @@ func (c *Cell) crashedOn(t *Task) string {
 		}
 	}
 	ago := c.clock.wallNs - last.endedWallNs
-	if ago < 0 || ago >= crashMemoryNs || !c.takesElsewhere(t, last.machine.name) {
+	if ago < 0 || ago >= crashMemoryNs {
 		return ""
 	}
 	return last.machine.name
@@ -36,7 +45,8 @@ func (c *Cell) crashedOn(t *Task) string {
 func (c *Cell) takesElsewhere(t *Task, but string) bool {
 	spec := t.job.Need(t.index).Task
 	for _, m := range c.machineList {
-		if !m.down && !m.draining && m.name != but && failedConstraint(spec.Constraints, m) == nil && Untolerated(spec.Tolerations, m) == nil {
+		if !m.down && !m.draining && m.name != but && failedConstraint(spec.Constraints, m) == nil && Untolerated(spec.Tolerations, m) == nil &&
+			c.Banned(spec.Packages, m) == nil {
 			return true
 		}
 	}
@@ -47,6 +57,15 @@ func (c *Cell) takesElsewhere(t *Task, but string) bool {
 func (c *Cell) crashedHere(t *Task, m *Machine) bool {
 	// Asked of every machine; what crashedOn finds out may take a look at all.
 	return t.attempt >= 2 && t.past != nil && t.past.machine.name == m.name && c.crashedOn(t) == m.name
+}
+
+// LastCrash is CrashedOn if any other machine takes tasks and suits the task, room
+// apart. Whoever knows that by himself need not have all machines looked at.
+func (c *Cell) LastCrash(j *Job, index uint32) string {
+	if t := j.Task(index); t != nil {
+		return c.lastCrash(t)
+	}
+	return ""
 }
 
 // CrashedOn is the name of the machine that task index of j is kept away from

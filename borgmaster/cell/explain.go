@@ -22,6 +22,8 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 		text = fmt.Sprintf("the taint %s of %s is not tolerated", Untolerated(a.need.Task.Tolerations, m).Words(), m.name)
 	case FitCrashed:
 		text = fmt.Sprintf("its last two copies crashed on %s; for a while it is placed elsewhere", m.name)
+	case FitBanned:
+		text = c.Banned(a.need.Task.Packages, m).Words()
 	case FitAlloc:
 		text = "it must be placed on a machine, not in an alloc"
 		if key, ok := p.Job.AllocSet(); ok {
@@ -29,7 +31,7 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 		}
 	case FitDomainLimit:
 		d, n, _ := fullDomain(p, &a, o, v)
-		text = fmt.Sprintf("%v has %d of them already, at most %d are allowed", d, n, a.limits[d.kind])
+		text = fmt.Sprintf("%s has %d of them already, at most %d are allowed", a.limits.words(d), n, a.limits.Most[d.kind])
 	default:
 		kind = borgpb.RefusalKind_REFUSAL_KIND_NO_FIT
 		free := c.free(p, o, v)

@@ -19,7 +19,8 @@ import (
 // batch queue; tasks are moved; secrets; what tasks may ask for; copies
 // have reservations.
 //
-// Format 4: none yet.
+// Format 4: limits per the values of an attribute; constraints know the name of a
+// machine; packages are banned.
 const BuildFormat = 4
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -68,6 +69,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.TaskReservation.cpu_milli": formatReservations, "borg.TaskReservation.mem_bytes": formatReservations,
 	"borg.Assign.enable":    formatQueue,
 	"borg.Taint.prefer_not": formatTaints, "borg.SetMachine.set_taints": formatTaints, "borg.SetMachine.remove_taints": formatTaints,
+	"borg.JobSpec.max_per": formatLimits, "borg.AllocSetSpec.max_per": formatLimits,
+	"borg.Op.ban_package": FormatBans, "borg.Op.unban_package": FormatBans,
+	"borg.BanPackage.name": FormatBans, "borg.BanPackage.digest": FormatBans, "borg.BanPackage.machine": FormatBans, "borg.BanPackage.expires_wall_ns": FormatBans,
+	"borg.UnbanPackage.name": FormatBans, "borg.UnbanPackage.digest": FormatBans, "borg.UnbanPackage.machine": FormatBans,
 	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
 	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
 }

@@ -69,7 +69,7 @@ func (c *Cell) nameOf(a *borgpb.Assignment) string {
 type gangPlan struct {
 	rooms    map[*room]*Overlay
 	machines map[*Machine]*gangOnMachine
-	domains  map[domain]uint32
+	domains  *occupancy
 }
 
 // gangOnMachine is what they take of a machine as a whole.
@@ -82,7 +82,7 @@ type gangOnMachine struct {
 // checkGang decides whether all assignments of a gang hold together. At is the
 // one that does not.
 func (c *Cell) checkGang(as []*borgpb.Assignment) (do []func(), at int, r *borgpb.Refusal) {
-	plan := gangPlan{make(map[*room]*Overlay), make(map[*Machine]*gangOnMachine), make(map[domain]uint32)}
+	plan := gangPlan{rooms: make(map[*room]*Overlay), machines: make(map[*Machine]*gangOnMachine)}
 	for i, a := range as {
 		if i > 0 && as[i-1].Index >= a.Index {
 			return nil, i, invalid("index", "the indices of a gang do not ascend")
@@ -96,6 +96,7 @@ func (c *Cell) checkGang(as []*borgpb.Assignment) (do []func(), at int, r *borgp
 			return nil, i, r
 		}
 		if i == 0 {
+			plan.domains = newOccupancy(p.asker().limits)
 			if n := c.offered(p); n != len(as) {
 				return nil, i, refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), "gang",
 					"%d of a gang are placed, and %d wait: all or none", len(as), n)
@@ -144,8 +145,8 @@ func (g *gangPlan) overlay(p *Placement) *Overlay {
 	}
 	on := g.machine(p.Machine)
 	o.Ports, o.Victims = on.ports, on.victims
-	for kind, d := range p.Machine.domains {
-		o.InDomain[kind] = g.domains[d]
+	for kind := range NumDomainKinds {
+		o.InDomain[kind] = g.domains.in(kind, p.Machine)
 	}
 	return o
 }
@@ -161,7 +162,5 @@ func (g *gangPlan) take(p *Placement, v *victims) {
 	on.ports = append(on.ports, p.Ports...)
 	on.victims = append(on.victims, p.Victims...)
 	on.copies++
-	for _, d := range p.Machine.domains {
-		g.domains[d]++
-	}
+	g.domains.add(p.Machine, 1)
 }

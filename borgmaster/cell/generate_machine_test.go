@@ -6,7 +6,7 @@ import (
 	"borg/proto/borgpb"
 )
 
-// Ops about machines, alloc sets and clocks, for the random walk.
+// Ops about machines, alloc sets, packages and clocks, for the random walk.
 
 func (g *generator) submitAllocSet() *borgpb.Op {
 	spec := &borgpb.AllocSetSpec{
@@ -15,6 +15,9 @@ func (g *generator) submitAllocSet() *borgpb.Op {
 	}
 	if g.one(3) {
 		spec.MaxPerMachine = 1
+	}
+	if g.c.format >= formatLimits && g.one(3) {
+		spec.MaxPer = map[string]uint32{"arch": 1}
 	}
 	if g.one(3) {
 		spec.Resources.Devices = map[string]int64{"gpu": 1}
@@ -56,6 +59,9 @@ func (g *generator) machineOp() *borgpb.Op {
 		}
 		if g.one(5) {
 			o.RemoveAttributes = []string{"rack"}
+		}
+		if g.one(5) {
+			o.SetAttributes[pick(r, []string{"arch", "arch", "kernel", NameAttribute})] = pick(r, []string{"arm", "5"})
 		}
 		switch {
 		case g.one(3):
@@ -102,6 +108,22 @@ func (g *generator) taint() *borgpb.Taint {
 	t := &borgpb.Taint{Key: pick(g.r, []string{"dedicated", "old"}), Value: pick(g.r, []string{"x", ""}), Evict: g.one(3)}
 	t.PreferNot = g.one(5)
 	return t
+}
+
+// banOp bans packages, for a while or for good, and lifts bans.
+func (g *generator) banOp() *borgpb.Op {
+	name, digest, machine := pick(g.r, []string{"tool", "tool", "lib", ""}), pick(g.r, []string{"", "", "sha256:1"}), ""
+	if g.one(2) {
+		machine = g.machineName()
+	}
+	if g.one(3) {
+		return g.user(&borgpb.Op{Op: &borgpb.Op_UnbanPackage{UnbanPackage: &borgpb.UnbanPackage{Name: name, Digest: digest, Machine: machine}}})
+	}
+	ban := &borgpb.BanPackage{Name: name, Digest: digest, Machine: machine}
+	if g.one(2) {
+		ban.ExpiresWallNs = g.wallNs + int64(g.r.IntN(60)-5)*second
+	}
+	return g.user(&borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: ban}})
 }
 
 func (g *generator) clockOp() *borgpb.Op {

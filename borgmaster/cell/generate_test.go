@@ -63,6 +63,8 @@ func (g *generator) next() []byte {
 		op = g.clockOp()
 	case n < 985:
 		op = g.identityOp()
+	case n < 991:
+		op = g.banOp()
 	default:
 		if len(g.used) > 0 {
 			return marshal(g.t, pick(g.r, g.used))
@@ -243,6 +245,12 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.one(4) {
 		s.MaxPerMachine, s.MaxPerRack = uint32(r.IntN(3)), uint32(r.IntN(4))
 	}
+	if g.c.format >= formatLimits && g.one(5) {
+		s.MaxPer = map[string]uint32{"arch": uint32(1 + r.IntN(3)), "kernel": uint32(1 + r.IntN(2))}
+		if g.one(20) {
+			s.MaxPer = map[string]uint32{pick(r, []string{"rack", "machine", "arch"}): uint32(r.IntN(2))}
+		}
+	}
 	if g.one(5) {
 		s.MaxRunning = uint32(1 + r.IntN(4))
 	}
@@ -326,6 +334,12 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 	if g.one(20) {
 		t.Secrets = []string{"db"}
 	}
+	if g.one(5) {
+		t.Packages = []*borgpb.Package{{Name: pick(r, []string{"tool", "lib", "other"}), Digest: pick(r, []string{"sha256:1", "sha256:2"}), Path: "/p"}}
+	}
+	if g.one(10) {
+		t.Constraints = append(t.Constraints, &borgpb.Constraint{Key: NameAttribute, Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: g.machineName()})
+	}
 	return t
 }
 
@@ -374,6 +388,9 @@ func (g *generator) vary(j *Job) *borgpb.JobSpec {
 			s.Tasks = uint32(1 + g.r.IntN(8))
 		case 6:
 			s.MaxPerMachine = uint32(g.r.IntN(3))
+			if g.c.format >= formatLimits {
+				s.MaxPer = map[string]uint32{pick(g.r, []string{"arch", "kernel"}): uint32(1 + g.r.IntN(2))}
+			}
 		}
 	}
 	return s

@@ -49,7 +49,7 @@ type Job struct {
 	enabled bool
 
 	// Current copies by failure domain; nil when no limit per domain is set.
-	domains map[domain]uint32
+	domains *occupancy
 
 	// State when it was last settled; derived.
 	settled state
@@ -124,10 +124,13 @@ func (j *Job) AllocSet() (key JobKey, ok bool) {
 	return s.allocSet, s.Proto.AllocSet != ""
 }
 
+// Limits of the present spec. Must not be changed.
+func (j *Job) Limits() *Limits { return j.latest().limits.orNone() }
+
 // InDomain counts the running tasks of the job in m's failure domain of that
 // kind. Only kept (otherwise 0) while the spec limits that kind.
 func (j *Job) InDomain(kind DomainKind, m *Machine) uint32 {
-	return j.domains[m.domain(kind)]
+	return j.domains.in(kind, m)
 }
 
 // Update is the update that rolls, or the last one; nil when there was none.
@@ -295,12 +298,10 @@ func (c *Cell) die(j *Job) {
 // limitDomains counts the current copies by failure domain when the spec
 // limits any kind of it.
 func (c *Cell) limitDomains(j *Job) {
-	s := j.latest().Proto
-	j.domains = nil
-	if s.MaxPerMachine == 0 && s.MaxPerRack == 0 && s.MaxPerPower == 0 {
+	j.domains = newOccupancy(j.latest().limits)
+	if j.domains == nil {
 		return
 	}
-	j.domains = make(map[domain]uint32)
 	for _, t := range j.rows {
 		if t.cur != nil {
 			c.enterDomains(t.cur)
@@ -308,17 +309,5 @@ func (c *Cell) limitDomains(j *Job) {
 	}
 }
 
-func (c *Cell) enterDomains(p *Copy) { countDomains(p.job.domains, p.machine, 1) }
-func (c *Cell) leaveDomains(p *Copy) { countDomains(p.job.domains, p.machine, -1) }
-
-// countDomains adds to the counts of a machine's failure domains.
-func countDomains(counts map[domain]uint32, m *Machine, n int) {
-	if counts == nil {
-		return
-	}
-	for _, d := range m.domains {
-		if counts[d] += uint32(n); counts[d] == 0 {
-			delete(counts, d)
-		}
-	}
-}
+func (c *Cell) enterDomains(p *Copy) { p.job.domains.add(p.machine, 1) }
+func (c *Cell) leaveDomains(p *Copy) { p.job.domains.add(p.machine, -1) }

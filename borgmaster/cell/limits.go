@@ -39,18 +39,20 @@ const (
 	maxMergeWork   = 1_000_000
 	maxConstraints = 32
 	maxTolerations = 32
-	maxTaints      = 32
-	maxPorts       = 16
-	maxPackages    = 64
-	maxMounts      = 64
-	maxSecrets     = 32
-	maxStartAfter  = 32
-	maxDevices     = 16
-	maxGangTasks   = 10_000
-	maxFailures    = 1_000_000
-	maxVictims     = 256
-	maxMoves       = 64
-	maxPathBytes   = 4_096
+	// Attributes of which a spec limits its tasks per value.
+	maxAttributeLimits = 4
+	maxTaints          = 32
+	maxPorts           = 16
+	maxPackages        = 64
+	maxMounts          = 64
+	maxSecrets         = 32
+	maxStartAfter      = 32
+	maxDevices         = 16
+	maxGangTasks       = 10_000
+	maxFailures        = 1_000_000
+	maxVictims         = 256
+	maxMoves           = 64
+	maxPathBytes       = 4_096
 
 	maxPriority      = 450
 	maxCPUMilli      = 1_000_000_000
@@ -64,6 +66,9 @@ const (
 	maxUsers   = 100_000
 	maxTokens  = 10_000
 	maxTokenNs = 24 * 3600 * second
+
+	maxBans         = 1_000
+	maxPackageBytes = 255
 
 	// MaxSecretBytes is the size of a value, before it is sealed.
 	MaxSecretBytes   = 64 << 10

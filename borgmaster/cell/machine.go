@@ -36,8 +36,10 @@ type Machine struct {
 	// there twice until its victim is gone.
 	ports []uint16
 	// Failure domains, by kind.
-	domains [NumDomainKinds]domain
-	gone    bool
+	domains [DomainAttribute]domain
+	// Constraints know its name; derived from the format.
+	named bool
+	gone  bool
 }
 
 // Name is unique in the cell.
@@ -55,13 +57,17 @@ func (m *Machine) Labels() map[string]string { return m.labels }
 // Addr is the host:port of its borglet.
 func (m *Machine) Addr() string { return m.addr }
 
-// Attribute returns the value of an attribute.
+// Attribute returns the value of an attribute: that of NameAttribute is the
+// machine's name.
 func (m *Machine) Attribute(key string) (value string, ok bool) {
+	if m.named && key == NameAttribute {
+		return m.name, true
+	}
 	value, ok = m.attributes[key]
 	return value, ok
 }
 
-// Attributes must not be changed.
+// Attributes are those that somebody gave it. Must not be changed.
 func (m *Machine) Attributes() map[string]string { return m.attributes }
 
 // Taints must not be changed.

@@ -23,6 +23,9 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 	if r := c.checkMachine(o.Spec); r != nil {
 		return nil, about(o.Name, r)
 	}
+	if r := c.checkNamed(o.Spec.Attributes); r != nil {
+		return nil, about(o.Name, r)
+	}
 	return func(res *borgpb.Result) {
 		s := o.Spec
 		m := &Machine{
@@ -44,6 +47,7 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 }
 
 func (c *Cell) addMachine(m *Machine) {
+	m.named = c.format >= formatLimits
 	c.machines[m.name] = m
 	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
 	c.machineList = slices.Insert(c.machineList, at, m)
@@ -70,6 +74,22 @@ func (m *Machine) derive() {
 	m.domains[DomainPower] = m.outer(DomainPower, "power")
 }
 
+// checkNamed keeps anything else from going by the name of a machine.
+func (c *Cell) checkNamed(attributes map[string]string) *borgpb.Refusal {
+	if _, given := attributes[NameAttribute]; given && c.format >= formatLimits {
+		return invalid("attributes", "%s is the name of the machine and cannot be set; choose another name for the attribute", NameAttribute)
+	}
+	return nil
+}
+
+// nameMachines lets constraints find the names of machines, when the format
+// begins that knows it.
+func (c *Cell) nameMachines() {
+	for _, m := range c.machineList {
+		m.named = true
+	}
+}
+
 // outer is the failure domain that an attribute names.
 func (m *Machine) outer(kind DomainKind, key string) domain {
 	if v, ok := m.attributes[key]; ok {
@@ -85,6 +105,9 @@ func (c *Cell) checkSetMachine(o *borgpb.SetMachine) (commit, *borgpb.Refusal) {
 	}
 	if r := conflict(m.name, o.ExpectVersion, m.version); r != nil {
 		return nil, r
+	}
+	if r := c.checkNamed(o.SetAttributes); r != nil {
+		return nil, about(m.name, r)
 	}
 	attributes := maps.Clone(m.attributes)
 	if attributes == nil {
@@ -158,12 +181,12 @@ func (c *Cell) setMachine(m *Machine, o *borgpb.SetMachine, attributes map[strin
 func (c *Cell) countAll(m *Machine, n int) {
 	for _, p := range m.copies {
 		if p.state.current() {
-			countDomains(p.job.domains, m, n)
+			p.job.domains.add(m, n)
 		}
 	}
 	for _, a := range m.allocs {
 		if a.machine == m {
-			countDomains(a.set.domains, m, n)
+			a.set.domains.add(m, n)
 		}
 	}
 }

@@ -58,6 +58,7 @@ func (x *Moves) Claimed(p *Copy) bool {
 // Overlay writes into o what the plan means for one more placement.
 func (x *Moves) Overlay(p *Placement, o *Overlay) {
 	*o = Overlay{Ports: o.Ports[:0], Devices: o.Devices[:0], Victims: o.Victims[:0], Leaving: x.leaving}
+	limits := p.asker().limits
 	for i := range x.laid {
 		l := &x.laid[i]
 		o.Victims = append(o.Victims, l.Victims...)
@@ -72,21 +73,21 @@ func (x *Moves) Overlay(p *Placement, o *Overlay) {
 			}
 		}
 		if l.Job == p.Job && l.Set == p.Set {
-			o.inDomain(l.Machine, p.Machine, 1)
+			o.inDomain(limits, l.Machine, p.Machine, 1)
 		}
 	}
 	for _, q := range x.leaving {
 		if q.job == p.Job {
-			o.inDomain(q.machine, p.Machine, ^uint32(0))
+			o.inDomain(limits, q.machine, p.Machine, ^uint32(0))
 		}
 	}
 }
 
 // inDomain counts n more (in two's complement) in the failure domains of at that
 // m is in.
-func (o *Overlay) inDomain(at, m *Machine, n uint32) {
-	for kind := range o.InDomain {
-		if at.SameDomain(DomainKind(kind), m) {
+func (o *Overlay) inDomain(l *Limits, at, m *Machine, n uint32) {
+	for kind := range NumDomainKinds {
+		if l.Same(kind, at, m) {
 			o.InDomain[kind] += n
 		}
 	}

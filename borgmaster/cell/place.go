@@ -20,6 +20,8 @@ const (
 	FitTaint
 	// Its last copies crashed there.
 	FitCrashed
+	// It has a package that must not be started there.
+	FitBanned
 	FitAlloc
 	FitDomainLimit
 	FitPorts
@@ -33,46 +35,12 @@ const (
 )
 
 var fitNames = [NumFits]string{
-	"fits", "down", "draining", "constraint", "taint", "crashed", "alloc", "domain_limit",
+	"fits", "down", "draining", "constraint", "taint", "crashed", "package_banned", "alloc", "domain_limit",
 	"ports", "cpu", "memory", "disk", "devices", "victim",
 }
 
 // String is the stable word for the test.
 func (f Fit) String() string { return fitNames[f] }
-
-// DomainKind is a kind of failure domain.
-type DomainKind uint8
-
-const (
-	DomainMachine DomainKind = iota
-	DomainRack
-	DomainPower
-	NumDomainKinds
-)
-
-// domain is one failure domain. A machine that does not say its rack is a rack
-// of its own.
-type domain struct {
-	kind DomainKind
-	own  bool
-	name string
-}
-
-// String names a domain for people: "rack r2", "machine m3".
-func (d domain) String() string {
-	kind := [NumDomainKinds]string{"machine", "rack", "power domain"}[d.kind]
-	if d.own && d.kind != DomainMachine {
-		return "machine " + d.name + " (which names no " + kind + ")"
-	}
-	return kind + " " + d.name
-}
-
-func (m *Machine) domain(kind DomainKind) domain { return m.domains[kind] }
-
-// SameDomain tells whether two machines share a failure domain of that kind.
-func (m *Machine) SameDomain(kind DomainKind, o *Machine) bool {
-	return m.domains[kind] == o.domains[kind]
-}
 
 // Placement is a question: may this task, or this alloc, have this place?
 type Placement struct {
@@ -122,20 +90,19 @@ type asker struct {
 	need     *Need
 	priority int32
 	never    bool
-	limits   [NumDomainKinds]uint32
-	counts   map[domain]uint32
+	// Never nil.
+	limits *Limits
+	counts *occupancy
 }
 
 func (p *Placement) asker() asker {
 	if p.Set != nil {
 		s := p.Set.spec
-		return asker{p.Set.need, s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER,
-			[NumDomainKinds]uint32{s.MaxPerMachine, s.MaxPerRack, s.MaxPerPower}, p.Set.domains}
+		return asker{p.Set.need, s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER, p.Set.limits.orNone(), p.Set.domains}
 	}
 	spec := p.Job.latest()
 	s := spec.Proto
-	return asker{spec.Need(p.Index), s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER,
-		[NumDomainKinds]uint32{s.MaxPerMachine, s.MaxPerRack, s.MaxPerPower}, p.Job.domains}
+	return asker{spec.Need(p.Index), s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER, spec.limits.orNone(), p.Job.domains}
 }
 
 // Fit makes the test of feasibility: it is made again for each assignment that
@@ -181,6 +148,8 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 		return FitTaint
 	case p.Job != nil && c.crashedHere(p.Job.rows[p.Index], m):
 		return FitCrashed
+	case c.Banned(a.need.Task.Packages, m) != nil:
+		return FitBanned
 	}
 	if f := fitAlloc(p); f != FitOK {
 		return f
@@ -196,25 +165,6 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 		return f
 	}
 	return fitPorts(p, o, v)
-}
-
-// fullDomain finds the first failure domain of the machine that has as many
-// running tasks of the asker as the spec allows.
-func fullDomain(p *Placement, a *asker, o *Overlay, v *victims) (d domain, n uint32, full bool) {
-	m := p.Machine
-	for kind, limit := range a.limits {
-		if limit == 0 {
-			continue
-		}
-		n = a.counts[m.domains[kind]] + v.inDomain(p, m, DomainKind(kind))
-		if o != nil {
-			n += o.InDomain[kind]
-		}
-		if n >= limit {
-			return m.domains[kind], n, true
-		}
-	}
-	return domain{}, 0, false
 }
 
 // fitAlloc: tasks of a job that names an alloc set run in its allocs, all
@@ -305,7 +255,7 @@ func failedConstraint(cs []*borgpb.Constraint, m *Machine) *borgpb.Constraint {
 
 // Holds tells whether a constraint, hard or soft, holds on a machine.
 func Holds(k *borgpb.Constraint, m *Machine) bool {
-	v, ok := m.attributes[k.Key]
+	v, ok := m.Attribute(k.Key)
 	switch k.Relation {
 	case borgpb.Relation_RELATION_EQUAL:
 		return ok && v == k.Value

@@ -58,7 +58,9 @@ func comparePromise(l *testLog, r *rand.Rand, first, next *Task) (did, changed i
 		}
 		o := &Overlay{Limits: need.Resources, Reserved: need.Resources, Ports: p.Ports, Devices: p.Devices}
 		if first.job == next.job {
-			o.InDomain = [NumDomainKinds]uint32{1, 1, 1}
+			for kind := range o.InDomain {
+				o.InDomain[kind] = 1
+			}
 		}
 		q := &Placement{Job: next.job, Index: next.index, Machine: m,
 			Ports: freePorts(m, len(next.job.Need(next.index).Task.Ports), r.IntN(2))}

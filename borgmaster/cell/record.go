@@ -24,6 +24,7 @@ import (
 //	61 hash                            token
 //	62 user/name                       secret
 //	63                                 the cell key in use
+//	70 name 0 digest 0 machine         ban of a package
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
@@ -44,6 +45,7 @@ const (
 	kindToken    = 0x61
 	kindSecret   = 0x62
 	kindCellKey  = 0x63
+	kindBan      = 0x70
 
 	recordLayout = 1
 )
@@ -384,8 +386,9 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.tokens.list, func(t *token) record { return t }))
 		all(each(c.secrets.list, func(s *Secret) record { return s }))
 		if ok {
-			yield(&c.secrets.keyID)
+			ok = yield(&c.secrets.keyID)
 		}
+		all(each(c.bans.list, func(b *Ban) record { return b }))
 	}
 }
 

@@ -36,13 +36,13 @@ var derivedFields = map[string][]string{
 		"records", "build", "diverged", "liveTasks", "leaveDueNs", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
-		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID"},
-	"Machine":  {"gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains"},
-	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "gone"},
+		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs"},
+	"Machine":  {"gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named"},
+	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
 		"settled", "touched", "lastEdge", "gone"},
-	"Spec":    {"Proto", "uses", "gone", "allocSet", "needs"},
+	"Spec":    {"Proto", "uses", "gone", "allocSet", "limits", "needs"},
 	"Task":    {"job", "past", "cur.stop"},
 	"Copy":    {"next"},
 	"Update":  {"down", "cursor"},
@@ -50,6 +50,7 @@ var derivedFields = map[string][]string{
 	"User":    {"gone"},
 	"token":   {"gone"},
 	"Secret":  {"user", "name", "gone"},
+	"Ban":     {"gone"},
 	"cellKey": {},
 }
 

@@ -22,6 +22,8 @@ type Spec struct {
 	gone bool
 
 	allocSet JobKey
+	// Nil: none.
+	limits *Limits
 	// Disjoint, ascending, without gaps: what each index needs.
 	needs []*Need
 }
@@ -62,7 +64,7 @@ func readSpec(key JobKey, data []byte, format uint32) (*Spec, *borgpb.Refusal) {
 	if r := checkJobSpec(key, p); r != nil {
 		return nil, r
 	}
-	s := &Spec{Bytes: data, Proto: p}
+	s := &Spec{Bytes: data, Proto: p, limits: limitsOf(p)}
 	if p.AllocSet != "" {
 		s.allocSet, _ = ParseJobKey(p.AllocSet)
 	}

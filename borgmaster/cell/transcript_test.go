@@ -210,7 +210,9 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(s.num("tasks", 0))}}}
 	case "allocset":
 		user, name := s.key()
-		spec := &borgpb.AllocSetSpec{Allocs: uint32(s.num("allocs", 1)), Priority: int32(s.num("priority", 200)), Resources: s.resources()}
+		spec := &borgpb.AllocSetSpec{
+			Allocs: uint32(s.num("allocs", 1)), Priority: int32(s.num("priority", 200)), Resources: s.resources(), MaxPer: s.maxPer(),
+		}
 		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: marshal(s.t, spec)}}}
 	case "kill-allocset":
 		user, name := s.key()
@@ -244,6 +246,15 @@ func (s *script) op() *borgpb.Op {
 			o.CertificatesWallNs = s.wallNs + s.num("certificates", 0)
 		}
 		return &borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: o}}
+	case "ban":
+		o := &borgpb.BanPackage{Name: s.first(0), Digest: s.arg("digest", ""), Machine: s.arg("on", "")}
+		if s.has("for") {
+			o.ExpiresWallNs = s.wallNs + s.num("for", 0)
+		}
+		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_BanPackage{BanPackage: o}}
+	case "unban":
+		o := &borgpb.UnbanPackage{Name: s.first(0), Digest: s.arg("digest", ""), Machine: s.arg("on", "")}
+		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_UnbanPackage{UnbanPackage: o}}
 	case "invite":
 		return &borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: &borgpb.AddToken{
 			Hash: s.hash(), Name: s.first(0), ExpiresWallNs: s.wallNs + s.num("life", 3600*second)}}}
@@ -364,8 +375,8 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		SubmitChildren: s.has("submit-children"),
 		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
 		StartAfter: s.list("after"), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
-		MaxRunning: uint32(s.num("max-running", 0)),
-		Update:     &borgpb.UpdatePolicy{BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0))},
+		MaxRunning: uint32(s.num("max-running", 0)), MaxPer: s.maxPer(),
+		Update: &borgpb.UpdatePolicy{BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0))},
 	}
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
@@ -383,7 +394,29 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		k, v, _ := strings.Cut(kv, ":")
 		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{Key: k, Relation: borgpb.Relation_RELATION_EQUAL, Value: v})
 	}
+	for _, kv := range s.list("where-not") {
+		k, v, _ := strings.Cut(kv, ":")
+		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{Key: k, Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: v})
+	}
+	for _, text := range s.list("package") {
+		name, digest, _ := strings.Cut(text, "@")
+		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: digest, Path: "/opt/" + name})
+	}
 	return spec
+}
+
+// maxPer reads max-per=(KEY:N,...).
+func (s *script) maxPer() map[string]uint32 {
+	var most map[string]uint32
+	for _, kv := range s.list("max-per") {
+		k, n, _ := strings.Cut(kv, ":")
+		if most == nil {
+			most = make(map[string]uint32)
+		}
+		v, _ := strconv.Atoi(n)
+		most[k] = uint32(v)
+	}
+	return most
 }
 
 // copyID reads "<user>/<name>/<index>.<attempt>".
@@ -575,6 +608,10 @@ func (s *script) show() string {
 			fmt.Fprintf(&b, "%s/%s version %d key %s, %d bytes\n", one.User(), one.Name(), one.Version(), one.KeyID(), len(one.Sealed()))
 		}
 		fmt.Fprintf(&b, "key in use: %q\n", s.c.CellKey())
+	case "bans":
+		for ban := range s.c.Bans() {
+			fmt.Fprintf(&b, "%s\n", ban.Words())
+		}
 	case "time":
 		fmt.Fprintf(&b, "cell %ds wall %ds suspect %v\n", s.c.TimeNs()/second, s.c.WallNs()/second-1_700_000_000, s.c.WallSuspect())
 	}

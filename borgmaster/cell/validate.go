@@ -47,6 +47,9 @@ func checkJobSpec(key JobKey, s *borgpb.JobSpec) *borgpb.Refusal {
 	if total > maxExtensionBytes {
 		return limit("spec.extensions", "%d bytes; at most %d", total, maxExtensionBytes)
 	}
+	if r := checkMaxPer(s.MaxPer); r != nil {
+		return r
+	}
 	return checkJobLinks(key, s)
 }
 
@@ -262,6 +265,9 @@ func checkAllocSetSpec(s *borgpb.AllocSetSpec) *borgpb.Refusal {
 		return limit("spec.gang", "%d allocs; a gang has at most %d", s.Allocs, maxGangTasks)
 	}
 	if r := checkResources(s.Resources, "spec.resources"); r != nil {
+		return r
+	}
+	if r := checkMaxPer(s.MaxPer); r != nil {
 		return r
 	}
 	if r := checkConstraints(s.Constraints, "spec.constraints"); r != nil {

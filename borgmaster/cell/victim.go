@@ -28,10 +28,10 @@ func (v *victims) all() []*Copy {
 
 // inDomain is how many of the asker's own running tasks the victims are, as a
 // negative number in two's complement: they leave the domain with it.
-func (v *victims) inDomain(p *Placement, m *Machine, kind DomainKind) uint32 {
+func (v *victims) inDomain(p *Placement, l *Limits, kind DomainKind) uint32 {
 	var n uint32
 	for _, o := range v.all() {
-		if o.state.current() && o.job == p.Job && o.machine.domains[kind] == m.domains[kind] && !slices.Contains(v.leaving, o) {
+		if o.state.current() && o.job == p.Job && l.Same(kind, o.machine, p.Machine) && !slices.Contains(v.leaving, o) {
 			n--
 		}
 	}

@@ -111,6 +111,12 @@ func (c *Client) ListMachines(ctx context.Context, req *borgrpc.ListMachinesRequ
 	return call(ctx, c, "list machines", req, borgrpc.MasterServiceClient.ListMachines)
 }
 
+// ListPackageBans returns which packages are banned.
+func (c *Client) ListPackageBans(ctx context.Context) ([]*borgrpc.PackageBan, error) {
+	resp, err := call(ctx, c, "list the bans of packages", &borgrpc.ListPackageBansRequest{}, borgrpc.MasterServiceClient.ListPackageBans)
+	return resp.GetBans(), err
+}
+
 // Why explains where a task is or why it is not placed.
 func (c *Client) Why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.WhyResponse, error) {
 	return call(ctx, c, "explain task "+taskName(req.User, req.Name, req.Index), req, borgrpc.MasterServiceClient.Why)

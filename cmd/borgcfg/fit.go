@@ -7,6 +7,9 @@ import (
 	"borg/proto/borgpb"
 )
 
+// nameAttribute is the key under which constraints find the name of a machine.
+const nameAttribute = "machine"
+
 // tooLarge says why no machine could hold t, which is a task or an alloc, even
 // if it were empty, or "". It is a courtesy to the user and no promise: the scheduler decides.
 func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) string {
@@ -14,7 +17,7 @@ func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) strin
 	var best borgpb.Resources
 	matching := 0
 	for _, m := range machines {
-		if !matches(t.GetConstraints(), m.GetSpec().GetAttributes()) {
+		if !matches(t.GetConstraints(), m) {
 			continue
 		}
 		matching++
@@ -39,17 +42,20 @@ func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) strin
 	return "none has enough of everything that it asks for"
 }
 
-func matches(constraints []*borgpb.Constraint, attributes map[string]string) bool {
+func matches(constraints []*borgpb.Constraint, m *borgpb.Machine) bool {
 	for _, c := range constraints {
-		if !c.Soft && !matchesOne(c, attributes) {
+		if !c.Soft && !matchesOne(c, m) {
 			return false
 		}
 	}
 	return true
 }
 
-func matchesOne(c *borgpb.Constraint, attributes map[string]string) bool {
-	value, present := attributes[c.Key]
+func matchesOne(c *borgpb.Constraint, m *borgpb.Machine) bool {
+	value, present := m.GetSpec().GetAttributes()[c.Key]
+	if c.Key == nameAttribute {
+		value, present = m.GetMeta().GetName(), true
+	}
 	switch c.Relation {
 	case borgpb.Relation_RELATION_EQUAL:
 		return present && value == c.Value

@@ -209,6 +209,9 @@ func constrainable(keys []string) error {
 		if strings.ContainsAny(key, " \t=<>!,") {
 			return cli.Errorf(cli.Usage, "attribute %q: no constraint could name it", key).Hint("leave out spaces, commas, and the signs = < > !")
 		}
+		if key == nameAttribute {
+			return cli.Errorf(cli.Usage, "attribute %q: for constraints that is the name of the machine", key).Hint("choose another name for the attribute")
+		}
 	}
 	return nil
 }

@@ -55,6 +55,11 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{killScheduler: 1})
 		s.rich, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 12000, 30*millisecond, 4
 	}},
+	{"limited", "jobs that limit themselves by an attribute, and packages that are banned", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.rich, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.everyNs = true, true, 4000, 20*millisecond, 6, 60*millisecond
+	}},
 	{"schedulers", "schedulers that are killed with placements under way", 8 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})

@@ -210,6 +210,10 @@ func opName(op *borgpb.Op) string {
 		return "add " + o.AddMachine.Name
 	case *borgpb.Op_SetMachine:
 		return "set " + o.SetMachine.Name
+	case *borgpb.Op_BanPackage:
+		return "ban " + o.BanPackage.Name + "@" + o.BanPackage.Digest + " on " + o.BanPackage.Machine
+	case *borgpb.Op_UnbanPackage:
+		return "unban " + o.UnbanPackage.Name + "@" + o.UnbanPackage.Digest + " on " + o.UnbanPackage.Machine
 	case *borgpb.Op_Grant:
 		return "grant " + o.Grant.User + " " + o.Grant.Capability
 	case *borgpb.Op_Revoke:
@@ -351,7 +355,8 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 	return spec
 }
 
-// enrich makes a job ask for a device, tolerate a taint, or wait in the queue.
+// enrich makes a job ask for a device or a package, tolerate a taint, limit itself by
+// an attribute, or wait in the queue.
 func (c *client) enrich(spec *borgpb.JobSpec) {
 	r, res := c.rand, spec.Task.Resources
 	switch r.IntN(8) {
@@ -364,6 +369,15 @@ func (c *client) enrich(spec *borgpb.JobSpec) {
 		spec.Task.Tolerations = []*borgpb.Toleration{{Key: taintKey, ForgivenessNs: r.Int64N(2) * between(r, second, 3*second)}}
 	}
 	spec.BatchQueue = spec.Kind == borgpb.JobKind_JOB_KIND_BATCH && c.made%3 == 0
+	if c.w.truth.cell.Format() < cell.FormatBans {
+		return
+	}
+	if r.IntN(2) == 0 {
+		spec.MaxPer = map[string]uint32{shelfAttribute: uint32(1 + r.IntN(2))}
+	}
+	if r.IntN(4) == 0 {
+		spec.Task.Packages = []*borgpb.Package{{Name: packageName, Digest: pickDigest(r), Path: "/opt/" + packageName}}
+	}
 }
 
 // The one kind of device, of which every second machine has some, and the one
@@ -373,11 +387,46 @@ const (
 	taintKey   = "odd"
 )
 
+// packageName is the one package, of which there are two versions.
+const packageName = "tool"
+
+func pickDigest(r *rand.Rand) string { return fmt.Sprint("sha256:", 1+r.IntN(2)) }
+
+// ban bans a package, everywhere or on a machine, for a while or for good, or lifts
+// a ban.
+func (c *client) ban(m *machine) *borgpb.Op {
+	digest, on := "", ""
+	if c.rand.IntN(2) == 0 {
+		digest = pickDigest(c.rand)
+	}
+	if c.rand.IntN(2) == 0 {
+		on = m.name
+	}
+	if c.rand.IntN(2) == 0 {
+		return &borgpb.Op{Op: &borgpb.Op_UnbanPackage{UnbanPackage: &borgpb.UnbanPackage{Name: packageName, Digest: digest, Machine: on}}}
+	}
+	ban := &borgpb.BanPackage{Name: packageName, Digest: digest, Machine: on}
+	if c.rand.IntN(2) == 0 {
+		ban.ExpiresWallNs = clock{}.wallNs(c.w.now) + between(c.rand, second, 3*second)
+	}
+	return &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: ban}}
+}
+
 // taint gives a machine the taint in one of its kinds, or takes it away.
 func (c *client) taint(m *machine) *borgpb.Op {
 	if c.w.swarm.tight {
 		// Nothing has to find a place in the end, so any machine will do.
 		m = c.w.machines[c.rand.IntN(len(c.w.machines))]
+	}
+	switch c.rand.IntN(4) {
+	case 0:
+		if c.w.truth.cell.Format() >= cell.FormatBans {
+			return c.ban(m)
+		}
+	case 1:
+		// Placements on their way may be one too many there.
+		shelf := map[string]string{shelfAttribute: fmt.Sprint(c.rand.IntN(3))}
+		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: m.name, SetAttributes: shelf}}}
 	}
 	set := &borgpb.SetMachine{Name: m.name}
 	switch kind := c.rand.IntN(5); kind {
@@ -429,9 +478,9 @@ func (c *client) lasting() *borgpb.Op {
 	return c.submit("on-"+m.name, spec)
 }
 
-// pinned tells whether the tasks of a job may have to wait for one machine, or
-// for devices.
+// pinned tells whether the tasks of a job may have to wait for one machine, for
+// devices, for others of the job to end, or for a ban to be lifted.
 func pinned(j *cell.Job) bool {
 	t := j.Spec().GetTask()
-	return len(t.GetConstraints())+len(t.GetResources().GetDevices())+len(t.GetResources().GetDeviceMilli()) > 0
+	return len(t.GetConstraints())+len(t.GetResources().GetDevices())+len(t.GetResources().GetDeviceMilli())+len(t.GetPackages())+len(j.Spec().GetMaxPer()) > 0
 }

@@ -15,6 +15,9 @@ import (
 // to one.
 const slotAttribute = "slot"
 
+// shelfAttribute is the same for two machines, for jobs that are limited by it.
+const shelfAttribute = "shelf"
+
 // machine is one machine: a disk that stays, a kernel that lives while the
 // power is on, and a borglet that comes and goes.
 type machine struct {
@@ -74,7 +77,7 @@ func (m *machine) spec() *borgpb.MachineSpec {
 		Addr:      m.name + ":7101",
 		Capacity:  capacity,
 		PortFirst: 20000, PortLast: 20099,
-		Attributes: map[string]string{"arch": "amd64", slotAttribute: m.name},
+		Attributes: map[string]string{"arch": "amd64", slotAttribute: m.name, shelfAttribute: fmt.Sprint(m.i / 2)},
 	}
 }
 

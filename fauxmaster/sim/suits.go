@@ -68,7 +68,7 @@ func placesOnly(data []byte) bool {
 			return false
 		}
 		switch op.Op.(type) {
-		case *borgpb.Op_Assign, *borgpb.Op_Reports, *borgpb.Op_Time, *borgpb.Op_Digest:
+		case *borgpb.Op_Assign, *borgpb.Op_MoveTasks, *borgpb.Op_Reports, *borgpb.Op_Time, *borgpb.Op_Digest:
 		default:
 			return false
 		}
@@ -109,7 +109,43 @@ func (t *truth) placed(p *cell.Copy, j *cell.Job, m *cell.Machine) {
 			t.w.fail("S20: with %v there are %d of its job on %s, at most %d are allowed", p.TaskID(), n, m.Name(), most)
 		}
 	}
+	t.limited(p, j, m)
+	t.banned(p, m)
 	t.devices(p, m)
+}
+
+// limited: no more of a job are on machines with one value of an attribute than it
+// allows.
+func (t *truth) limited(p *cell.Copy, j *cell.Job, m *cell.Machine) {
+	for key, most := range j.Spec().GetMaxPer() {
+		value, has := m.Attribute(key)
+		n := uint32(0)
+		for _, task := range j.Tasks() {
+			o := task.Current()
+			if o == nil {
+				continue
+			}
+			if other, ok := o.Machine().Attribute(key); ok == has && other == value && (has || o.Machine() == m) {
+				n++
+			}
+		}
+		if n > most {
+			t.w.fail("S20: with %v on %s there are %d of its job where %s is %q, at most %d are allowed", p.TaskID(), m.Name(), n, key, value, most)
+		}
+		t.w.mark("task limited by an attribute")
+	}
+}
+
+// banned: nothing is started that has a package which is banned.
+func (t *truth) banned(p *cell.Copy, m *cell.Machine) {
+	for b := range t.cell.Bans() {
+		t.w.mark("placed beside a ban")
+		for _, k := range p.TaskSpec().GetPackages() {
+			if k.GetName() == b.Name() && (b.Digest() == "" || b.Digest() == k.GetDigest()) && (b.Machine() == "" || b.Machine() == m.Name()) {
+				t.w.fail("S20: %v is placed on %s, and %s", p.TaskID(), m.Name(), b.Words())
+			}
+		}
+	}
 }
 
 // devices: nobody has more of a device than there is, but for those who wait for

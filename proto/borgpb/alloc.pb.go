@@ -107,7 +107,9 @@ type AllocSetSpec struct {
 	// Whether the allocs may take the place of others.
 	Preempt Preempt `protobuf:"varint,9,opt,name=preempt,proto3,enum=borg.Preempt" json:"preempt,omitempty"`
 	// All allocs are placed together or none; at most 10,000 then.
-	Gang          bool `protobuf:"varint,10,opt,name=gang,proto3" json:"gang,omitempty"`
+	Gang bool `protobuf:"varint,10,opt,name=gang,proto3" json:"gang,omitempty"`
+	// As in JobSpec. Since format 4.
+	MaxPer        map[string]uint32 `protobuf:"bytes,240,rep,name=max_per,json=maxPer,proto3" json:"max_per,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -210,6 +212,13 @@ func (x *AllocSetSpec) GetGang() bool {
 		return x.Gang
 	}
 	return false
+}
+
+func (x *AllocSetSpec) GetMaxPer() map[string]uint32 {
+	if x != nil {
+		return x.MaxPer
+	}
+	return nil
 }
 
 // AllocSetStatus sums up the allocs of a set.
@@ -486,7 +495,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.borg.AllocSetSpecR\x04spec\x12,\n" +
-	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\x84\x03\n" +
+	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xf9\x03\n" +
 	"\fAllocSetSpec\x12\x16\n" +
 	"\x06allocs\x18\x01 \x01(\rR\x06allocs\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12-\n" +
@@ -499,7 +508,11 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\vtolerations\x18\b \x03(\v2\x10.borg.TolerationR\vtolerations\x12'\n" +
 	"\apreempt\x18\t \x01(\x0e2\r.borg.PreemptR\apreempt\x12\x12\n" +
 	"\x04gang\x18\n" +
-	" \x01(\bR\x04gang\"\xe7\x01\n" +
+	" \x01(\bR\x04gang\x128\n" +
+	"\amax_per\x18\xf0\x01 \x03(\v2\x1e.borg.AllocSetSpec.MaxPerEntryR\x06maxPer\x1a9\n" +
+	"\vMaxPerEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xe7\x01\n" +
 	"\x0eAllocSetStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -534,38 +547,40 @@ func file_borgpb_alloc_proto_rawDescGZIP() []byte {
 	return file_borgpb_alloc_proto_rawDescData
 }
 
-var file_borgpb_alloc_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_borgpb_alloc_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_borgpb_alloc_proto_goTypes = []any{
 	(*AllocSet)(nil),       // 0: borg.AllocSet
 	(*AllocSetSpec)(nil),   // 1: borg.AllocSetSpec
 	(*AllocSetStatus)(nil), // 2: borg.AllocSetStatus
 	(*Alloc)(nil),          // 3: borg.Alloc
 	(*AllocStatus)(nil),    // 4: borg.AllocStatus
-	(*Meta)(nil),           // 5: borg.Meta
-	(*Resources)(nil),      // 6: borg.Resources
-	(*Constraint)(nil),     // 7: borg.Constraint
-	(*Toleration)(nil),     // 8: borg.Toleration
-	(Preempt)(0),           // 9: borg.Preempt
-	(State)(0),             // 10: borg.State
+	nil,                    // 5: borg.AllocSetSpec.MaxPerEntry
+	(*Meta)(nil),           // 6: borg.Meta
+	(*Resources)(nil),      // 7: borg.Resources
+	(*Constraint)(nil),     // 8: borg.Constraint
+	(*Toleration)(nil),     // 9: borg.Toleration
+	(Preempt)(0),           // 10: borg.Preempt
+	(State)(0),             // 11: borg.State
 }
 var file_borgpb_alloc_proto_depIdxs = []int32{
-	5,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
+	6,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
 	1,  // 1: borg.AllocSet.spec:type_name -> borg.AllocSetSpec
 	2,  // 2: borg.AllocSet.status:type_name -> borg.AllocSetStatus
-	6,  // 3: borg.AllocSetSpec.resources:type_name -> borg.Resources
-	7,  // 4: borg.AllocSetSpec.constraints:type_name -> borg.Constraint
-	8,  // 5: borg.AllocSetSpec.tolerations:type_name -> borg.Toleration
-	9,  // 6: borg.AllocSetSpec.preempt:type_name -> borg.Preempt
-	10, // 7: borg.AllocSetStatus.state:type_name -> borg.State
-	5,  // 8: borg.Alloc.meta:type_name -> borg.Meta
-	4,  // 9: borg.Alloc.status:type_name -> borg.AllocStatus
-	10, // 10: borg.AllocStatus.state:type_name -> borg.State
-	6,  // 11: borg.AllocStatus.used:type_name -> borg.Resources
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	7,  // 3: borg.AllocSetSpec.resources:type_name -> borg.Resources
+	8,  // 4: borg.AllocSetSpec.constraints:type_name -> borg.Constraint
+	9,  // 5: borg.AllocSetSpec.tolerations:type_name -> borg.Toleration
+	10, // 6: borg.AllocSetSpec.preempt:type_name -> borg.Preempt
+	5,  // 7: borg.AllocSetSpec.max_per:type_name -> borg.AllocSetSpec.MaxPerEntry
+	11, // 8: borg.AllocSetStatus.state:type_name -> borg.State
+	6,  // 9: borg.Alloc.meta:type_name -> borg.Meta
+	4,  // 10: borg.Alloc.status:type_name -> borg.AllocStatus
+	11, // 11: borg.AllocStatus.state:type_name -> borg.State
+	7,  // 12: borg.AllocStatus.used:type_name -> borg.Resources
+	13, // [13:13] is the sub-list for method output_type
+	13, // [13:13] is the sub-list for method input_type
+	13, // [13:13] is the sub-list for extension type_name
+	13, // [13:13] is the sub-list for extension extendee
+	0,  // [0:13] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_alloc_proto_init() }
@@ -581,7 +596,7 @@ func file_borgpb_alloc_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_alloc_proto_rawDesc), len(file_borgpb_alloc_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -643,8 +643,12 @@ type JobSpec struct {
 	// Tasks of the job may submit and kill jobs of its owner whose parent it is.
 	// Since format 3.
 	SubmitChildren bool `protobuf:"varint,30,opt,name=submit_children,json=submitChildren,proto3" json:"submit_children,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// At most so many tasks of the job on machines with one value of an attribute,
+	// by attribute; a machine without it counts by itself. At most 4 attributes,
+	// none of them machine, rack and power. Since format 4.
+	MaxPer        map[string]uint32 `protobuf:"bytes,240,rep,name=max_per,json=maxPer,proto3" json:"max_per,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobSpec) Reset() {
@@ -829,6 +833,13 @@ func (x *JobSpec) GetSubmitChildren() bool {
 		return x.SubmitChildren
 	}
 	return false
+}
+
+func (x *JobSpec) GetMaxPer() map[string]uint32 {
+	if x != nil {
+		return x.MaxPer
+	}
+	return nil
 }
 
 // UpdatePolicy bounds a rolling update.
@@ -2139,7 +2150,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12!\n" +
 	"\x04spec\x18\x02 \x01(\v2\r.borg.JobSpecR\x04spec\x12'\n" +
-	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xd6\x06\n" +
+	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xc6\a\n" +
 	"\aJobSpec\x12!\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\r.borg.JobKindR\x04kind\x12\x14\n" +
 	"\x05tasks\x18\x02 \x01(\rR\x05tasks\x12\x1a\n" +
@@ -2169,10 +2180,14 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\vbatch_queue\x18\x14 \x01(\bR\n" +
 	"batchQueue\x12\x1c\n" +
 	"\tscheduler\x18\x15 \x01(\tR\tscheduler\x12'\n" +
-	"\x0fsubmit_children\x18\x1e \x01(\bR\x0esubmitChildren\x1a=\n" +
+	"\x0fsubmit_children\x18\x1e \x01(\bR\x0esubmitChildren\x123\n" +
+	"\amax_per\x18\xf0\x01 \x03(\v2\x19.borg.JobSpec.MaxPerEntryR\x06maxPer\x1a=\n" +
 	"\x0fExtensionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\"V\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a9\n" +
+	"\vMaxPerEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"V\n" +
 	"\fUpdatePolicy\x12\x1d\n" +
 	"\n" +
 	"batch_size\x18\x01 \x01(\rR\tbatchSize\x12'\n" +
@@ -2360,7 +2375,7 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),         // 0: borg.JobKind
 	(Preempt)(0),         // 1: borg.Preempt
@@ -2385,18 +2400,19 @@ var file_borgpb_job_proto_goTypes = []any{
 	(*Attempt)(nil),      // 20: borg.Attempt
 	(*Reservation)(nil),  // 21: borg.Reservation
 	nil,                  // 22: borg.JobSpec.ExtensionsEntry
-	nil,                  // 23: borg.TaskSpec.EnvEntry
-	nil,                  // 24: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),         // 25: borg.Meta
-	(*Resources)(nil),    // 26: borg.Resources
-	(*Constraint)(nil),   // 27: borg.Constraint
-	(*Toleration)(nil),   // 28: borg.Toleration
-	(State)(0),           // 29: borg.State
-	(*Exit)(nil),         // 30: borg.Exit
-	(*DeviceGrant)(nil),  // 31: borg.DeviceGrant
+	nil,                  // 23: borg.JobSpec.MaxPerEntry
+	nil,                  // 24: borg.TaskSpec.EnvEntry
+	nil,                  // 25: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),         // 26: borg.Meta
+	(*Resources)(nil),    // 27: borg.Resources
+	(*Constraint)(nil),   // 28: borg.Constraint
+	(*Toleration)(nil),   // 29: borg.Toleration
+	(State)(0),           // 30: borg.State
+	(*Exit)(nil),         // 31: borg.Exit
+	(*DeviceGrant)(nil),  // 32: borg.DeviceGrant
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	25, // 0: borg.Job.meta:type_name -> borg.Meta
+	26, // 0: borg.Job.meta:type_name -> borg.Meta
 	9,  // 1: borg.Job.spec:type_name -> borg.JobSpec
 	17, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
@@ -2407,40 +2423,41 @@ var file_borgpb_job_proto_depIdxs = []int32{
 	11, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
 	22, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	3,  // 11: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	26, // 12: borg.TaskSpec.resources:type_name -> borg.Resources
-	23, // 13: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	27, // 14: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	14, // 15: borg.TaskSpec.packages:type_name -> borg.Package
-	15, // 16: borg.TaskSpec.mounts:type_name -> borg.Mount
-	16, // 17: borg.TaskSpec.health:type_name -> borg.HealthCheck
-	4,  // 18: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	28, // 19: borg.TaskSpec.tolerations:type_name -> borg.Toleration
-	5,  // 20: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
-	5,  // 21: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	12, // 22: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	29, // 23: borg.JobStatus.state:type_name -> borg.State
-	25, // 24: borg.Task.meta:type_name -> borg.Meta
-	12, // 25: borg.Task.spec:type_name -> borg.TaskSpec
-	19, // 26: borg.Task.status:type_name -> borg.TaskStatus
-	29, // 27: borg.TaskStatus.state:type_name -> borg.State
-	6,  // 28: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	30, // 29: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	21, // 30: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	20, // 31: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	24, // 32: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	31, // 33: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	6,  // 34: borg.Attempt.state:type_name -> borg.AttemptState
-	7,  // 35: borg.Attempt.cause:type_name -> borg.StopCause
-	30, // 36: borg.Attempt.exit:type_name -> borg.Exit
-	26, // 37: borg.Attempt.resources:type_name -> borg.Resources
-	31, // 38: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	26, // 39: borg.Reservation.resources:type_name -> borg.Resources
-	40, // [40:40] is the sub-list for method output_type
-	40, // [40:40] is the sub-list for method input_type
-	40, // [40:40] is the sub-list for extension type_name
-	40, // [40:40] is the sub-list for extension extendee
-	0,  // [0:40] is the sub-list for field type_name
+	23, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	3,  // 12: borg.CronSpec.overlap:type_name -> borg.CronOverlap
+	27, // 13: borg.TaskSpec.resources:type_name -> borg.Resources
+	24, // 14: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	28, // 15: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	14, // 16: borg.TaskSpec.packages:type_name -> borg.Package
+	15, // 17: borg.TaskSpec.mounts:type_name -> borg.Mount
+	16, // 18: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	4,  // 19: borg.TaskSpec.app_class:type_name -> borg.AppClass
+	29, // 20: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	5,  // 21: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
+	5,  // 22: borg.TaskSpec.mem_slack:type_name -> borg.Slack
+	12, // 23: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	30, // 24: borg.JobStatus.state:type_name -> borg.State
+	26, // 25: borg.Task.meta:type_name -> borg.Meta
+	12, // 26: borg.Task.spec:type_name -> borg.TaskSpec
+	19, // 27: borg.Task.status:type_name -> borg.TaskStatus
+	30, // 28: borg.TaskStatus.state:type_name -> borg.State
+	6,  // 29: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	31, // 30: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	21, // 31: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	20, // 32: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	25, // 33: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	32, // 34: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	6,  // 35: borg.Attempt.state:type_name -> borg.AttemptState
+	7,  // 36: borg.Attempt.cause:type_name -> borg.StopCause
+	31, // 37: borg.Attempt.exit:type_name -> borg.Exit
+	27, // 38: borg.Attempt.resources:type_name -> borg.Resources
+	32, // 39: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	27, // 40: borg.Reservation.resources:type_name -> borg.Resources
+	41, // [41:41] is the sub-list for method output_type
+	41, // [41:41] is the sub-list for method input_type
+	41, // [41:41] is the sub-list for extension type_name
+	41, // [41:41] is the sub-list for extension extendee
+	0,  // [0:41] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -2455,7 +2472,7 @@ func file_borgpb_job_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   17,
+			NumMessages:   18,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

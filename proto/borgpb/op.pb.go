@@ -204,47 +204,53 @@ const (
 	EventKind_EVENT_KIND_SECRET_DELETE EventKind = 61
 	// Secrets are sealed with another key from now on.
 	EventKind_EVENT_KIND_CELL_KEY EventKind = 62
+	// A package was banned.
+	EventKind_EVENT_KIND_PACKAGE_BAN EventKind = 240
+	// A ban was lifted, or its time was over.
+	EventKind_EVENT_KIND_PACKAGE_UNBAN EventKind = 241
 )
 
 // Enum value maps for EventKind.
 var (
 	EventKind_name = map[int32]string{
-		0:  "EVENT_KIND_UNSPECIFIED",
-		1:  "EVENT_KIND_SUBMIT",
-		2:  "EVENT_KIND_SCHEDULE",
-		3:  "EVENT_KIND_EVICT",
-		4:  "EVENT_KIND_FAIL",
-		5:  "EVENT_KIND_FINISH",
-		6:  "EVENT_KIND_KILL",
-		7:  "EVENT_KIND_LOST",
-		8:  "EVENT_KIND_UPDATE_PENDING",
-		9:  "EVENT_KIND_UPDATE_RUNNING",
-		10: "EVENT_KIND_START",
-		11: "EVENT_KIND_RESTART",
-		12: "EVENT_KIND_STOPPED",
-		13: "EVENT_KIND_RETURN",
-		14: "EVENT_KIND_ENABLE",
-		20: "EVENT_KIND_MACHINE_ADD",
-		21: "EVENT_KIND_MACHINE_REMOVE",
-		22: "EVENT_KIND_MACHINE_SET",
-		23: "EVENT_KIND_MACHINE_UP",
-		24: "EVENT_KIND_MACHINE_DOWN",
-		25: "EVENT_KIND_MACHINE_DRAIN",
-		26: "EVENT_KIND_MACHINE_UNDRAIN",
-		30: "EVENT_KIND_UPDATE_START",
-		31: "EVENT_KIND_UPDATE_DONE",
-		32: "EVENT_KIND_RESIZE",
-		40: "EVENT_KIND_FORMAT",
-		41: "EVENT_KIND_WALL_STEP",
-		42: "EVENT_KIND_REFUSE",
-		50: "EVENT_KIND_GRANT",
-		51: "EVENT_KIND_REVOKE",
-		52: "EVENT_KIND_INVITE",
-		53: "EVENT_KIND_JOIN",
-		54: "EVENT_KIND_RESERVE",
-		60: "EVENT_KIND_SECRET_SET",
-		61: "EVENT_KIND_SECRET_DELETE",
-		62: "EVENT_KIND_CELL_KEY",
+		0:   "EVENT_KIND_UNSPECIFIED",
+		1:   "EVENT_KIND_SUBMIT",
+		2:   "EVENT_KIND_SCHEDULE",
+		3:   "EVENT_KIND_EVICT",
+		4:   "EVENT_KIND_FAIL",
+		5:   "EVENT_KIND_FINISH",
+		6:   "EVENT_KIND_KILL",
+		7:   "EVENT_KIND_LOST",
+		8:   "EVENT_KIND_UPDATE_PENDING",
+		9:   "EVENT_KIND_UPDATE_RUNNING",
+		10:  "EVENT_KIND_START",
+		11:  "EVENT_KIND_RESTART",
+		12:  "EVENT_KIND_STOPPED",
+		13:  "EVENT_KIND_RETURN",
+		14:  "EVENT_KIND_ENABLE",
+		20:  "EVENT_KIND_MACHINE_ADD",
+		21:  "EVENT_KIND_MACHINE_REMOVE",
+		22:  "EVENT_KIND_MACHINE_SET",
+		23:  "EVENT_KIND_MACHINE_UP",
+		24:  "EVENT_KIND_MACHINE_DOWN",
+		25:  "EVENT_KIND_MACHINE_DRAIN",
+		26:  "EVENT_KIND_MACHINE_UNDRAIN",
+		30:  "EVENT_KIND_UPDATE_START",
+		31:  "EVENT_KIND_UPDATE_DONE",
+		32:  "EVENT_KIND_RESIZE",
+		40:  "EVENT_KIND_FORMAT",
+		41:  "EVENT_KIND_WALL_STEP",
+		42:  "EVENT_KIND_REFUSE",
+		50:  "EVENT_KIND_GRANT",
+		51:  "EVENT_KIND_REVOKE",
+		52:  "EVENT_KIND_INVITE",
+		53:  "EVENT_KIND_JOIN",
+		54:  "EVENT_KIND_RESERVE",
+		60:  "EVENT_KIND_SECRET_SET",
+		61:  "EVENT_KIND_SECRET_DELETE",
+		62:  "EVENT_KIND_CELL_KEY",
+		240: "EVENT_KIND_PACKAGE_BAN",
+		241: "EVENT_KIND_PACKAGE_UNBAN",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":     0,
@@ -283,6 +289,8 @@ var (
 		"EVENT_KIND_SECRET_SET":      60,
 		"EVENT_KIND_SECRET_DELETE":   61,
 		"EVENT_KIND_CELL_KEY":        62,
+		"EVENT_KIND_PACKAGE_BAN":     240,
+		"EVENT_KIND_PACKAGE_UNBAN":   241,
 	}
 )
 
@@ -337,21 +345,24 @@ const (
 	ObjectKind_OBJECT_KIND_USER ObjectKind = 8
 	// A secret, "alice/db".
 	ObjectKind_OBJECT_KIND_SECRET ObjectKind = 60
+	// A package, "tool" or "tool@sha256:...".
+	ObjectKind_OBJECT_KIND_PACKAGE ObjectKind = 240
 )
 
 // Enum value maps for ObjectKind.
 var (
 	ObjectKind_name = map[int32]string{
-		0:  "OBJECT_KIND_UNSPECIFIED",
-		1:  "OBJECT_KIND_JOB",
-		2:  "OBJECT_KIND_TASK",
-		3:  "OBJECT_KIND_ALLOC_SET",
-		4:  "OBJECT_KIND_ALLOC",
-		5:  "OBJECT_KIND_MACHINE",
-		6:  "OBJECT_KIND_UPDATE",
-		7:  "OBJECT_KIND_CELL",
-		8:  "OBJECT_KIND_USER",
-		60: "OBJECT_KIND_SECRET",
+		0:   "OBJECT_KIND_UNSPECIFIED",
+		1:   "OBJECT_KIND_JOB",
+		2:   "OBJECT_KIND_TASK",
+		3:   "OBJECT_KIND_ALLOC_SET",
+		4:   "OBJECT_KIND_ALLOC",
+		5:   "OBJECT_KIND_MACHINE",
+		6:   "OBJECT_KIND_UPDATE",
+		7:   "OBJECT_KIND_CELL",
+		8:   "OBJECT_KIND_USER",
+		60:  "OBJECT_KIND_SECRET",
+		240: "OBJECT_KIND_PACKAGE",
 	}
 	ObjectKind_value = map[string]int32{
 		"OBJECT_KIND_UNSPECIFIED": 0,
@@ -364,6 +375,7 @@ var (
 		"OBJECT_KIND_CELL":        7,
 		"OBJECT_KIND_USER":        8,
 		"OBJECT_KIND_SECRET":      60,
+		"OBJECT_KIND_PACKAGE":     240,
 	}
 )
 
@@ -518,6 +530,8 @@ type Op struct {
 	//	*Op_UseCellKey
 	//	*Op_SetTaskNote
 	//	*Op_MoveTasks
+	//	*Op_BanPackage
+	//	*Op_UnbanPackage
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -845,6 +859,24 @@ func (x *Op) GetMoveTasks() *MoveTasks {
 	return nil
 }
 
+func (x *Op) GetBanPackage() *BanPackage {
+	if x != nil {
+		if x, ok := x.Op.(*Op_BanPackage); ok {
+			return x.BanPackage
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetUnbanPackage() *UnbanPackage {
+	if x != nil {
+		if x, ok := x.Op.(*Op_UnbanPackage); ok {
+			return x.UnbanPackage
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -984,6 +1016,16 @@ type Op_MoveTasks struct {
 	MoveTasks *MoveTasks `protobuf:"bytes,120,opt,name=move_tasks,json=moveTasks,proto3,oneof"`
 }
 
+type Op_BanPackage struct {
+	// An operator bans a package. Since format 4.
+	BanPackage *BanPackage `protobuf:"bytes,130,opt,name=ban_package,json=banPackage,proto3,oneof"`
+}
+
+type Op_UnbanPackage struct {
+	// An operator lifts a ban. Since format 4.
+	UnbanPackage *UnbanPackage `protobuf:"bytes,131,opt,name=unban_package,json=unbanPackage,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1037,6 +1079,10 @@ func (*Op_UseCellKey) isOp_Op() {}
 func (*Op_SetTaskNote) isOp_Op() {}
 
 func (*Op_MoveTasks) isOp_Op() {}
+
+func (*Op_BanPackage) isOp_Op() {}
+
+func (*Op_UnbanPackage) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -3191,6 +3237,146 @@ func (x *SetTaskNote) GetAnnotations() map[string]string {
 	return nil
 }
 
+// BanPackage keeps tasks that have a package from being placed: everywhere, or on
+// one machine. What runs already goes on. A ban of the same package there gets
+// another reason and another end. A cell has at most 1,000.
+type BanPackage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the package, exactly; not empty, at most 255 bytes.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its digest, at most 255 bytes; empty: whatever it is.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// A machine of the cell; empty: all machines.
+	Machine string `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
+	// When it ends by itself. Nanoseconds since 1970, after the cell's wall time;
+	// zero: never.
+	ExpiresWallNs int64 `protobuf:"varint,4,opt,name=expires_wall_ns,json=expiresWallNs,proto3" json:"expires_wall_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BanPackage) Reset() {
+	*x = BanPackage{}
+	mi := &file_borgpb_op_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BanPackage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BanPackage) ProtoMessage() {}
+
+func (x *BanPackage) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BanPackage.ProtoReflect.Descriptor instead.
+func (*BanPackage) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *BanPackage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *BanPackage) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *BanPackage) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *BanPackage) GetExpiresWallNs() int64 {
+	if x != nil {
+		return x.ExpiresWallNs
+	}
+	return 0
+}
+
+// UnbanPackage lifts a ban; refused when there is none of just that.
+type UnbanPackage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in BanPackage.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in BanPackage.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// As in BanPackage.
+	Machine       string `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnbanPackage) Reset() {
+	*x = UnbanPackage{}
+	mi := &file_borgpb_op_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnbanPackage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnbanPackage) ProtoMessage() {}
+
+func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnbanPackage.ProtoReflect.Descriptor instead.
+func (*UnbanPackage) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *UnbanPackage) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UnbanPackage) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *UnbanPackage) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
 // LogDigest is the elected master's digest as of an earlier index; a replica
 // that remembers another one for that index stops.
 type LogDigest struct {
@@ -3205,7 +3391,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3217,7 +3403,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3230,7 +3416,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -3265,7 +3451,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3277,7 +3463,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3290,7 +3476,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -3345,7 +3531,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3357,7 +3543,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3370,7 +3556,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -3461,7 +3647,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3473,7 +3659,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3486,7 +3672,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3604,7 +3790,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xaf\f\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xa1\r\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -3650,7 +3836,10 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"useCellKey\x127\n" +
 	"\rset_task_note\x18J \x01(\v2\x11.borg.SetTaskNoteH\x00R\vsetTaskNote\x120\n" +
 	"\n" +
-	"move_tasks\x18x \x01(\v2\x0f.borg.MoveTasksH\x00R\tmoveTasksB\x04\n" +
+	"move_tasks\x18x \x01(\v2\x0f.borg.MoveTasksH\x00R\tmoveTasks\x124\n" +
+	"\vban_package\x18\x82\x01 \x01(\v2\x10.borg.BanPackageH\x00R\n" +
+	"banPackage\x12:\n" +
+	"\runban_package\x18\x83\x01 \x01(\v2\x12.borg.UnbanPackageH\x00R\funbanPackageB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -3836,7 +4025,17 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vannotations\x18\x06 \x03(\v2\".borg.SetTaskNote.AnnotationsEntryR\vannotations\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"z\n" +
+	"\n" +
+	"BanPackage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
+	"\amachine\x18\x03 \x01(\tR\amachine\x12&\n" +
+	"\x0fexpires_wall_ns\x18\x04 \x01(\x03R\rexpiresWallNs\"T\n" +
+	"\fUnbanPackage\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
+	"\amachine\x18\x03 \x01(\tR\amachine\"9\n" +
 	"\tLogDigest\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\fR\x06digest\"x\n" +
@@ -3889,7 +4088,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x9d\a\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xd9\a\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -3927,7 +4126,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x12EVENT_KIND_RESERVE\x106\x12\x19\n" +
 	"\x15EVENT_KIND_SECRET_SET\x10<\x12\x1c\n" +
 	"\x18EVENT_KIND_SECRET_DELETE\x10=\x12\x17\n" +
-	"\x13EVENT_KIND_CELL_KEY\x10>*\xfb\x01\n" +
+	"\x13EVENT_KIND_CELL_KEY\x10>\x12\x1b\n" +
+	"\x16EVENT_KIND_PACKAGE_BAN\x10\xf0\x01\x12\x1d\n" +
+	"\x18EVENT_KIND_PACKAGE_UNBAN\x10\xf1\x01*\x95\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -3939,7 +4140,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x12OBJECT_KIND_UPDATE\x10\x06\x12\x14\n" +
 	"\x10OBJECT_KIND_CELL\x10\a\x12\x14\n" +
 	"\x10OBJECT_KIND_USER\x10\b\x12\x16\n" +
-	"\x12OBJECT_KIND_SECRET\x10<B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x12OBJECT_KIND_SECRET\x10<\x12\x18\n" +
+	"\x13OBJECT_KIND_PACKAGE\x10\xf0\x01B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_op_proto_rawDescOnce sync.Once
@@ -3954,7 +4156,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),        // 0: borg.RefusalKind
 	(EventKind)(0),          // 1: borg.EventKind
@@ -3991,32 +4193,34 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*ResealSecret)(nil),    // 32: borg.ResealSecret
 	(*UseCellKey)(nil),      // 33: borg.UseCellKey
 	(*SetTaskNote)(nil),     // 34: borg.SetTaskNote
-	(*LogDigest)(nil),       // 35: borg.LogDigest
-	(*Refusal)(nil),         // 36: borg.Refusal
-	(*Result)(nil),          // 37: borg.Result
-	(*Event)(nil),           // 38: borg.Event
-	nil,                     // 39: borg.AddMachine.LabelsEntry
-	nil,                     // 40: borg.AddMachine.AnnotationsEntry
-	nil,                     // 41: borg.SetMachine.SetAttributesEntry
-	nil,                     // 42: borg.SubmitJob.LabelsEntry
-	nil,                     // 43: borg.SubmitJob.AnnotationsEntry
-	nil,                     // 44: borg.UpdateJob.LabelsEntry
-	nil,                     // 45: borg.UpdateJob.AnnotationsEntry
-	nil,                     // 46: borg.SubmitAllocSet.LabelsEntry
-	nil,                     // 47: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                     // 48: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),       // 49: borg.Principal
-	(*MachineSpec)(nil),     // 50: borg.MachineSpec
-	(*Resources)(nil),       // 51: borg.Resources
-	(*Taint)(nil),           // 52: borg.Taint
-	(*DeviceGrant)(nil),     // 53: borg.DeviceGrant
-	(*TaskReport)(nil),      // 54: borg.TaskReport
-	(State)(0),              // 55: borg.State
-	(StopCause)(0),          // 56: borg.StopCause
-	(*Exit)(nil),            // 57: borg.Exit
+	(*BanPackage)(nil),      // 35: borg.BanPackage
+	(*UnbanPackage)(nil),    // 36: borg.UnbanPackage
+	(*LogDigest)(nil),       // 37: borg.LogDigest
+	(*Refusal)(nil),         // 38: borg.Refusal
+	(*Result)(nil),          // 39: borg.Result
+	(*Event)(nil),           // 40: borg.Event
+	nil,                     // 41: borg.AddMachine.LabelsEntry
+	nil,                     // 42: borg.AddMachine.AnnotationsEntry
+	nil,                     // 43: borg.SetMachine.SetAttributesEntry
+	nil,                     // 44: borg.SubmitJob.LabelsEntry
+	nil,                     // 45: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 46: borg.UpdateJob.LabelsEntry
+	nil,                     // 47: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 48: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 49: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                     // 50: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),       // 51: borg.Principal
+	(*MachineSpec)(nil),     // 52: borg.MachineSpec
+	(*Resources)(nil),       // 53: borg.Resources
+	(*Taint)(nil),           // 54: borg.Taint
+	(*DeviceGrant)(nil),     // 55: borg.DeviceGrant
+	(*TaskReport)(nil),      // 56: borg.TaskReport
+	(State)(0),              // 57: borg.State
+	(StopCause)(0),          // 58: borg.StopCause
+	(*Exit)(nil),            // 59: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	49, // 0: borg.Op.principal:type_name -> borg.Principal
+	51, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -4033,7 +4237,7 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	21, // 14: borg.Op.reports:type_name -> borg.Reports
 	24, // 15: borg.Op.time:type_name -> borg.SetTime
 	25, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	35, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	37, // 17: borg.Op.digest:type_name -> borg.LogDigest
 	26, // 18: borg.Op.grant:type_name -> borg.Grant
 	27, // 19: borg.Op.revoke:type_name -> borg.Revoke
 	28, // 20: borg.Op.add_token:type_name -> borg.AddToken
@@ -4044,41 +4248,43 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	33, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
 	34, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
 	20, // 27: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	39, // 28: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	40, // 29: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	50, // 30: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	41, // 31: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	51, // 32: borg.SetMachine.capacity:type_name -> borg.Resources
-	52, // 33: borg.SetMachine.set_taints:type_name -> borg.Taint
-	42, // 34: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	43, // 35: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	44, // 36: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	45, // 37: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	46, // 38: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	47, // 39: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 40: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 41: borg.Assignment.victims:type_name -> borg.Victim
-	53, // 42: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	18, // 43: borg.MoveTasks.moves:type_name -> borg.Assignment
-	18, // 44: borg.MoveTasks.placement:type_name -> borg.Assignment
-	22, // 45: borg.Reports.machines:type_name -> borg.MachineReport
-	54, // 46: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	23, // 47: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	48, // 48: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 49: borg.Refusal.kind:type_name -> borg.RefusalKind
-	36, // 50: borg.Result.refusal:type_name -> borg.Refusal
-	36, // 51: borg.Result.items:type_name -> borg.Refusal
-	1,  // 52: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 53: borg.Event.object_kind:type_name -> borg.ObjectKind
-	55, // 54: borg.Event.from:type_name -> borg.State
-	55, // 55: borg.Event.to:type_name -> borg.State
-	56, // 56: borg.Event.cause:type_name -> borg.StopCause
-	57, // 57: borg.Event.exit:type_name -> borg.Exit
-	58, // [58:58] is the sub-list for method output_type
-	58, // [58:58] is the sub-list for method input_type
-	58, // [58:58] is the sub-list for extension type_name
-	58, // [58:58] is the sub-list for extension extendee
-	0,  // [0:58] is the sub-list for field type_name
+	35, // 28: borg.Op.ban_package:type_name -> borg.BanPackage
+	36, // 29: borg.Op.unban_package:type_name -> borg.UnbanPackage
+	41, // 30: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	42, // 31: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	52, // 32: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	43, // 33: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	53, // 34: borg.SetMachine.capacity:type_name -> borg.Resources
+	54, // 35: borg.SetMachine.set_taints:type_name -> borg.Taint
+	44, // 36: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	45, // 37: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	46, // 38: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	47, // 39: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	48, // 40: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	49, // 41: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 42: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 43: borg.Assignment.victims:type_name -> borg.Victim
+	55, // 44: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	18, // 45: borg.MoveTasks.moves:type_name -> borg.Assignment
+	18, // 46: borg.MoveTasks.placement:type_name -> borg.Assignment
+	22, // 47: borg.Reports.machines:type_name -> borg.MachineReport
+	56, // 48: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	23, // 49: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	50, // 50: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 51: borg.Refusal.kind:type_name -> borg.RefusalKind
+	38, // 52: borg.Result.refusal:type_name -> borg.Refusal
+	38, // 53: borg.Result.items:type_name -> borg.Refusal
+	1,  // 54: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 55: borg.Event.object_kind:type_name -> borg.ObjectKind
+	57, // 56: borg.Event.from:type_name -> borg.State
+	57, // 57: borg.Event.to:type_name -> borg.State
+	58, // 58: borg.Event.cause:type_name -> borg.StopCause
+	59, // 59: borg.Event.exit:type_name -> borg.Exit
+	60, // [60:60] is the sub-list for method output_type
+	60, // [60:60] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -4117,6 +4323,8 @@ func file_borgpb_op_proto_init() {
 		(*Op_UseCellKey)(nil),
 		(*Op_SetTaskNote)(nil),
 		(*Op_MoveTasks)(nil),
+		(*Op_BanPackage)(nil),
+		(*Op_UnbanPackage)(nil),
 	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -4124,7 +4332,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   46,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

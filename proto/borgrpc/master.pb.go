@@ -1196,6 +1196,198 @@ func (x *ListMachinesResponse) GetIndex() uint64 {
 	return 0
 }
 
+// ListPackageBansRequest asks for all of them.
+type ListPackageBansRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPackageBansRequest) Reset() {
+	*x = ListPackageBansRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPackageBansRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPackageBansRequest) ProtoMessage() {}
+
+func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPackageBansRequest.ProtoReflect.Descriptor instead.
+func (*ListPackageBansRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
+}
+
+// ListPackageBansResponse is at most as long as the cell's limit of bans.
+type ListPackageBansResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By name, digest and machine.
+	Bans []*PackageBan `protobuf:"bytes,1,rep,name=bans,proto3" json:"bans,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPackageBansResponse) Reset() {
+	*x = ListPackageBansResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPackageBansResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPackageBansResponse) ProtoMessage() {}
+
+func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPackageBansResponse.ProtoReflect.Descriptor instead.
+func (*ListPackageBansResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *ListPackageBansResponse) GetBans() []*PackageBan {
+	if x != nil {
+		return x.Bans
+	}
+	return nil
+}
+
+func (x *ListPackageBansResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// PackageBan keeps tasks that have a package from being placed.
+type PackageBan struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the package.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Its digest; empty: any.
+	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
+	// Name of the machine; empty: everywhere.
+	Machine string `protobuf:"bytes,3,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Who banned it.
+	By string `protobuf:"bytes,4,opt,name=by,proto3" json:"by,omitempty"`
+	// Why, in his words.
+	Reason string `protobuf:"bytes,5,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when. Nanoseconds since 1970.
+	SinceWallNs int64 `protobuf:"varint,6,opt,name=since_wall_ns,json=sinceWallNs,proto3" json:"since_wall_ns,omitempty"`
+	// When it ends by itself. Nanoseconds since 1970; zero: never.
+	ExpiresWallNs int64 `protobuf:"varint,7,opt,name=expires_wall_ns,json=expiresWallNs,proto3" json:"expires_wall_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackageBan) Reset() {
+	*x = PackageBan{}
+	mi := &file_borgrpc_master_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackageBan) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackageBan) ProtoMessage() {}
+
+func (x *PackageBan) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackageBan.ProtoReflect.Descriptor instead.
+func (*PackageBan) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *PackageBan) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PackageBan) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *PackageBan) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *PackageBan) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *PackageBan) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PackageBan) GetSinceWallNs() int64 {
+	if x != nil {
+		return x.SinceWallNs
+	}
+	return 0
+}
+
+func (x *PackageBan) GetExpiresWallNs() int64 {
+	if x != nil {
+		return x.ExpiresWallNs
+	}
+	return 0
+}
+
 // AddMachineRequest says where the borglet of a new machine listens.
 type AddMachineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1221,7 +1413,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1425,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1438,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -1318,7 +1510,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1522,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1535,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -1375,7 +1567,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1579,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1592,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -1451,7 +1643,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1655,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1668,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -1560,7 +1752,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1764,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1777,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -1653,7 +1845,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1857,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1870,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -1731,7 +1923,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1935,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1948,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -1844,7 +2036,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +2048,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +2061,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -1912,7 +2104,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +2116,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2129,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -1981,7 +2173,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2185,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2198,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -2042,7 +2234,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2246,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2259,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -2119,7 +2311,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2323,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2336,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -2184,7 +2376,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2388,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2401,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -2274,7 +2466,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2478,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2491,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2329,7 +2521,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2533,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2546,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -2392,7 +2584,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2596,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2609,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -2475,7 +2667,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2679,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2692,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *Record) GetKey() []byte {
@@ -2532,7 +2724,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2736,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2749,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -2592,7 +2784,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2796,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2809,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -2638,7 +2830,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2842,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2855,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -2684,7 +2876,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +2888,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +2901,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -2730,7 +2922,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2742,7 +2934,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2755,7 +2947,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -2782,7 +2974,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2794,7 +2986,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2807,7 +2999,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -2849,7 +3041,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +3053,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +3066,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -2911,7 +3103,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2923,7 +3115,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2936,7 +3128,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -3010,7 +3202,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3214,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3227,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Contact) GetMachine() string {
@@ -3093,7 +3285,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3105,7 +3297,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3118,7 +3310,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3171,7 +3363,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3375,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3196,7 +3388,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3233,7 +3425,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3245,7 +3437,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3450,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -3362,7 +3554,20 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\"W\n" +
 	"\x14ListMachinesResponse\x12)\n" +
 	"\bmachines\x18\x01 \x03(\v2\r.borg.MachineR\bmachines\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\xba\x03\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\x18\n" +
+	"\x16ListPackageBansRequest\"X\n" +
+	"\x17ListPackageBansResponse\x12'\n" +
+	"\x04bans\x18\x01 \x03(\v2\x13.borgrpc.PackageBanR\x04bans\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\xc6\x01\n" +
+	"\n" +
+	"PackageBan\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
+	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x18\n" +
+	"\amachine\x18\x03 \x01(\tR\amachine\x12\x0e\n" +
+	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\"\n" +
+	"\rsince_wall_ns\x18\x06 \x01(\x03R\vsinceWallNs\x12&\n" +
+	"\x0fexpires_wall_ns\x18\a \x01(\x03R\rexpiresWallNs\"\xba\x03\n" +
 	"\x11AddMachineRequest\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\tR\x04addr\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12>\n" +
@@ -3523,7 +3728,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xc9\x05\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\x9f\x06\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
@@ -3532,7 +3737,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\tListTasks\x12\x19.borgrpc.ListTasksRequest\x1a\x1a.borgrpc.ListTasksResponse\x12E\n" +
 	"\n" +
 	"ListAllocs\x12\x1a.borgrpc.ListAllocsRequest\x1a\x1b.borgrpc.ListAllocsResponse\x12K\n" +
-	"\fListMachines\x12\x1c.borgrpc.ListMachinesRequest\x1a\x1d.borgrpc.ListMachinesResponse\x12E\n" +
+	"\fListMachines\x12\x1c.borgrpc.ListMachinesRequest\x1a\x1d.borgrpc.ListMachinesResponse\x12T\n" +
+	"\x0fListPackageBans\x12\x1f.borgrpc.ListPackageBansRequest\x1a .borgrpc.ListPackageBansResponse\x12E\n" +
 	"\n" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
 	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12;\n" +
@@ -3561,153 +3767,159 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
 var file_borgrpc_master_proto_goTypes = []any{
-	(ReadMode)(0),                // 0: borgrpc.ReadMode
-	(LogStream)(0),               // 1: borgrpc.LogStream
-	(*MutateRequest)(nil),        // 2: borgrpc.MutateRequest
-	(*MutateResponse)(nil),       // 3: borgrpc.MutateResponse
-	(*GetCellRequest)(nil),       // 4: borgrpc.GetCellRequest
-	(*GetCellResponse)(nil),      // 5: borgrpc.GetCellResponse
-	(*GetJobRequest)(nil),        // 6: borgrpc.GetJobRequest
-	(*GetJobResponse)(nil),       // 7: borgrpc.GetJobResponse
-	(*ListJobsRequest)(nil),      // 8: borgrpc.ListJobsRequest
-	(*ListJobsResponse)(nil),     // 9: borgrpc.ListJobsResponse
-	(*ListTasksRequest)(nil),     // 10: borgrpc.ListTasksRequest
-	(*ListTasksResponse)(nil),    // 11: borgrpc.ListTasksResponse
-	(*ListAllocsRequest)(nil),    // 12: borgrpc.ListAllocsRequest
-	(*ListAllocsResponse)(nil),   // 13: borgrpc.ListAllocsResponse
-	(*ListMachinesRequest)(nil),  // 14: borgrpc.ListMachinesRequest
-	(*ListMachinesResponse)(nil), // 15: borgrpc.ListMachinesResponse
-	(*AddMachineRequest)(nil),    // 16: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),   // 17: borgrpc.AddMachineResponse
-	(*WhyRequest)(nil),           // 18: borgrpc.WhyRequest
-	(*WhyResponse)(nil),          // 19: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),         // 20: borgrpc.WhyPlacement
-	(*WhyPart)(nil),              // 21: borgrpc.WhyPart
-	(*WhyFight)(nil),             // 22: borgrpc.WhyFight
-	(*WhyHolder)(nil),            // 23: borgrpc.WhyHolder
-	(*WhyReason)(nil),            // 24: borgrpc.WhyReason
-	(*WhyChange)(nil),            // 25: borgrpc.WhyChange
-	(*EventsRequest)(nil),        // 26: borgrpc.EventsRequest
-	(*EventsResponse)(nil),       // 27: borgrpc.EventsResponse
-	(*LogsRequest)(nil),          // 28: borgrpc.LogsRequest
-	(*LogsResponse)(nil),         // 29: borgrpc.LogsResponse
-	(*FollowRequest)(nil),        // 30: borgrpc.FollowRequest
-	(*FollowResponse)(nil),       // 31: borgrpc.FollowResponse
-	(*Record)(nil),               // 32: borgrpc.Record
-	(*CommittedEntry)(nil),       // 33: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),        // 34: borgrpc.AssignRequest
-	(*AssignResponse)(nil),       // 35: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),     // 36: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),    // 37: borgrpc.MoveTasksResponse
-	(*ExplainRequest)(nil),       // 38: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),      // 39: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),        // 40: borgrpc.ReportRequest
-	(*Contact)(nil),              // 41: borgrpc.Contact
-	(*ReportResponse)(nil),       // 42: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),         // 43: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),        // 44: borgrpc.ProbeResponse
-	nil,                          // 45: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                          // 46: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),            // 47: borg.Op
-	(*borgpb.Result)(nil),        // 48: borg.Result
-	(*borgpb.Member)(nil),        // 49: borg.Member
-	(*borgpb.Job)(nil),           // 50: borg.Job
-	(*borgpb.Update)(nil),        // 51: borg.Update
-	(*borgpb.Task)(nil),          // 52: borg.Task
-	(*borgpb.AllocSet)(nil),      // 53: borg.AllocSet
-	(*borgpb.Alloc)(nil),         // 54: borg.Alloc
-	(*borgpb.Machine)(nil),       // 55: borg.Machine
-	(*borgpb.Event)(nil),         // 56: borg.Event
-	(*borgpb.Assign)(nil),        // 57: borg.Assign
-	(*borgpb.MoveTasks)(nil),     // 58: borg.MoveTasks
-	(*borgpb.Reports)(nil),       // 59: borg.Reports
-	(*borgpb.MachineReport)(nil), // 60: borg.MachineReport
-	(*borgpb.SetMachine)(nil),    // 61: borg.SetMachine
+	(ReadMode)(0),                   // 0: borgrpc.ReadMode
+	(LogStream)(0),                  // 1: borgrpc.LogStream
+	(*MutateRequest)(nil),           // 2: borgrpc.MutateRequest
+	(*MutateResponse)(nil),          // 3: borgrpc.MutateResponse
+	(*GetCellRequest)(nil),          // 4: borgrpc.GetCellRequest
+	(*GetCellResponse)(nil),         // 5: borgrpc.GetCellResponse
+	(*GetJobRequest)(nil),           // 6: borgrpc.GetJobRequest
+	(*GetJobResponse)(nil),          // 7: borgrpc.GetJobResponse
+	(*ListJobsRequest)(nil),         // 8: borgrpc.ListJobsRequest
+	(*ListJobsResponse)(nil),        // 9: borgrpc.ListJobsResponse
+	(*ListTasksRequest)(nil),        // 10: borgrpc.ListTasksRequest
+	(*ListTasksResponse)(nil),       // 11: borgrpc.ListTasksResponse
+	(*ListAllocsRequest)(nil),       // 12: borgrpc.ListAllocsRequest
+	(*ListAllocsResponse)(nil),      // 13: borgrpc.ListAllocsResponse
+	(*ListMachinesRequest)(nil),     // 14: borgrpc.ListMachinesRequest
+	(*ListMachinesResponse)(nil),    // 15: borgrpc.ListMachinesResponse
+	(*ListPackageBansRequest)(nil),  // 16: borgrpc.ListPackageBansRequest
+	(*ListPackageBansResponse)(nil), // 17: borgrpc.ListPackageBansResponse
+	(*PackageBan)(nil),              // 18: borgrpc.PackageBan
+	(*AddMachineRequest)(nil),       // 19: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),      // 20: borgrpc.AddMachineResponse
+	(*WhyRequest)(nil),              // 21: borgrpc.WhyRequest
+	(*WhyResponse)(nil),             // 22: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),            // 23: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                 // 24: borgrpc.WhyPart
+	(*WhyFight)(nil),                // 25: borgrpc.WhyFight
+	(*WhyHolder)(nil),               // 26: borgrpc.WhyHolder
+	(*WhyReason)(nil),               // 27: borgrpc.WhyReason
+	(*WhyChange)(nil),               // 28: borgrpc.WhyChange
+	(*EventsRequest)(nil),           // 29: borgrpc.EventsRequest
+	(*EventsResponse)(nil),          // 30: borgrpc.EventsResponse
+	(*LogsRequest)(nil),             // 31: borgrpc.LogsRequest
+	(*LogsResponse)(nil),            // 32: borgrpc.LogsResponse
+	(*FollowRequest)(nil),           // 33: borgrpc.FollowRequest
+	(*FollowResponse)(nil),          // 34: borgrpc.FollowResponse
+	(*Record)(nil),                  // 35: borgrpc.Record
+	(*CommittedEntry)(nil),          // 36: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),           // 37: borgrpc.AssignRequest
+	(*AssignResponse)(nil),          // 38: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),        // 39: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),       // 40: borgrpc.MoveTasksResponse
+	(*ExplainRequest)(nil),          // 41: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),         // 42: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),           // 43: borgrpc.ReportRequest
+	(*Contact)(nil),                 // 44: borgrpc.Contact
+	(*ReportResponse)(nil),          // 45: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),            // 46: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),           // 47: borgrpc.ProbeResponse
+	nil,                             // 48: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                             // 49: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),               // 50: borg.Op
+	(*borgpb.Result)(nil),           // 51: borg.Result
+	(*borgpb.Member)(nil),           // 52: borg.Member
+	(*borgpb.Job)(nil),              // 53: borg.Job
+	(*borgpb.Update)(nil),           // 54: borg.Update
+	(*borgpb.Task)(nil),             // 55: borg.Task
+	(*borgpb.AllocSet)(nil),         // 56: borg.AllocSet
+	(*borgpb.Alloc)(nil),            // 57: borg.Alloc
+	(*borgpb.Machine)(nil),          // 58: borg.Machine
+	(*borgpb.Event)(nil),            // 59: borg.Event
+	(*borgpb.Assign)(nil),           // 60: borg.Assign
+	(*borgpb.MoveTasks)(nil),        // 61: borg.MoveTasks
+	(*borgpb.Reports)(nil),          // 62: borg.Reports
+	(*borgpb.MachineReport)(nil),    // 63: borg.MachineReport
+	(*borgpb.SetMachine)(nil),       // 64: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	47, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	48, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	49, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	50, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	51, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	52, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	0,  // 3: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	50, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	51, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	53, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	54, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 6: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	50, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	53, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 8: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	52, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	55, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 10: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	53, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	54, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	56, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	57, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 13: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	55, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	45, // 15: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	46, // 16: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	48, // 17: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	52, // 18: borgrpc.WhyResponse.task:type_name -> borg.Task
-	24, // 19: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	25, // 20: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	20, // 21: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	22, // 22: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	21, // 23: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	22, // 24: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	23, // 25: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	23, // 26: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	56, // 27: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 28: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 29: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	32, // 30: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	33, // 31: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	57, // 32: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	48, // 33: borgrpc.AssignResponse.result:type_name -> borg.Result
-	58, // 34: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	48, // 35: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	19, // 36: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	59, // 37: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	41, // 38: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	60, // 39: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	61, // 40: borgrpc.Contact.set:type_name -> borg.SetMachine
-	48, // 41: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 42: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 43: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	6,  // 44: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	8,  // 45: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	10, // 46: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	12, // 47: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	14, // 48: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	16, // 49: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	18, // 50: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	26, // 51: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	28, // 52: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	30, // 53: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	34, // 54: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	36, // 55: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	38, // 56: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	40, // 57: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	43, // 58: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 59: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 60: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	7,  // 61: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	9,  // 62: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	11, // 63: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	13, // 64: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	15, // 65: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	17, // 66: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	19, // 67: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	27, // 68: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	29, // 69: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	31, // 70: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	35, // 71: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	37, // 72: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	39, // 73: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	42, // 74: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	44, // 75: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	59, // [59:76] is the sub-list for method output_type
-	42, // [42:59] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	58, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	18, // 15: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	48, // 16: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	49, // 17: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	51, // 18: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	55, // 19: borgrpc.WhyResponse.task:type_name -> borg.Task
+	27, // 20: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	28, // 21: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	23, // 22: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	25, // 23: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	24, // 24: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	25, // 25: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	26, // 26: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	26, // 27: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	59, // 28: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 29: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 30: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	35, // 31: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	36, // 32: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	60, // 33: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	51, // 34: borgrpc.AssignResponse.result:type_name -> borg.Result
+	61, // 35: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	51, // 36: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	22, // 37: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	62, // 38: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	44, // 39: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	63, // 40: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	64, // 41: borgrpc.Contact.set:type_name -> borg.SetMachine
+	51, // 42: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 43: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 44: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	6,  // 45: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	8,  // 46: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	10, // 47: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	12, // 48: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	14, // 49: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	16, // 50: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	19, // 51: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	21, // 52: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	29, // 53: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	31, // 54: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	33, // 55: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	37, // 56: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	39, // 57: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	41, // 58: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	43, // 59: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	46, // 60: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 61: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 62: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	7,  // 63: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	9,  // 64: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	11, // 65: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	13, // 66: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	15, // 67: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	17, // 68: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	20, // 69: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	22, // 70: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	30, // 71: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	32, // 72: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	34, // 73: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	38, // 74: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	40, // 75: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	42, // 76: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	45, // 77: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	47, // 78: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	61, // [61:79] is the sub-list for method output_type
+	43, // [43:61] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -3721,7 +3933,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   45,
+			NumMessages:   48,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

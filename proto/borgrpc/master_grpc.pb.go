@@ -19,17 +19,18 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	MasterService_Mutate_FullMethodName       = "/borgrpc.MasterService/Mutate"
-	MasterService_GetCell_FullMethodName      = "/borgrpc.MasterService/GetCell"
-	MasterService_GetJob_FullMethodName       = "/borgrpc.MasterService/GetJob"
-	MasterService_ListJobs_FullMethodName     = "/borgrpc.MasterService/ListJobs"
-	MasterService_ListTasks_FullMethodName    = "/borgrpc.MasterService/ListTasks"
-	MasterService_ListAllocs_FullMethodName   = "/borgrpc.MasterService/ListAllocs"
-	MasterService_ListMachines_FullMethodName = "/borgrpc.MasterService/ListMachines"
-	MasterService_AddMachine_FullMethodName   = "/borgrpc.MasterService/AddMachine"
-	MasterService_Why_FullMethodName          = "/borgrpc.MasterService/Why"
-	MasterService_Events_FullMethodName       = "/borgrpc.MasterService/Events"
-	MasterService_Logs_FullMethodName         = "/borgrpc.MasterService/Logs"
+	MasterService_Mutate_FullMethodName          = "/borgrpc.MasterService/Mutate"
+	MasterService_GetCell_FullMethodName         = "/borgrpc.MasterService/GetCell"
+	MasterService_GetJob_FullMethodName          = "/borgrpc.MasterService/GetJob"
+	MasterService_ListJobs_FullMethodName        = "/borgrpc.MasterService/ListJobs"
+	MasterService_ListTasks_FullMethodName       = "/borgrpc.MasterService/ListTasks"
+	MasterService_ListAllocs_FullMethodName      = "/borgrpc.MasterService/ListAllocs"
+	MasterService_ListMachines_FullMethodName    = "/borgrpc.MasterService/ListMachines"
+	MasterService_ListPackageBans_FullMethodName = "/borgrpc.MasterService/ListPackageBans"
+	MasterService_AddMachine_FullMethodName      = "/borgrpc.MasterService/AddMachine"
+	MasterService_Why_FullMethodName             = "/borgrpc.MasterService/Why"
+	MasterService_Events_FullMethodName          = "/borgrpc.MasterService/Events"
+	MasterService_Logs_FullMethodName            = "/borgrpc.MasterService/Logs"
 )
 
 // MasterServiceClient is the client API for MasterService service.
@@ -54,6 +55,8 @@ type MasterServiceClient interface {
 	ListAllocs(ctx context.Context, in *ListAllocsRequest, opts ...grpc.CallOption) (*ListAllocsResponse, error)
 	// ListMachines tells of machines, by name.
 	ListMachines(ctx context.Context, in *ListMachinesRequest, opts ...grpc.CallOption) (*ListMachinesResponse, error)
+	// ListPackageBans tells which packages are banned, by name.
+	ListPackageBans(ctx context.Context, in *ListPackageBansRequest, opts ...grpc.CallOption) (*ListPackageBansResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
 	// into the cell.
 	AddMachine(ctx context.Context, in *AddMachineRequest, opts ...grpc.CallOption) (*AddMachineResponse, error)
@@ -143,6 +146,16 @@ func (c *masterServiceClient) ListMachines(ctx context.Context, in *ListMachines
 	return out, nil
 }
 
+func (c *masterServiceClient) ListPackageBans(ctx context.Context, in *ListPackageBansRequest, opts ...grpc.CallOption) (*ListPackageBansResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPackageBansResponse)
+	err := c.cc.Invoke(ctx, MasterService_ListPackageBans_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *masterServiceClient) AddMachine(ctx context.Context, in *AddMachineRequest, opts ...grpc.CallOption) (*AddMachineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AddMachineResponse)
@@ -223,6 +236,8 @@ type MasterServiceServer interface {
 	ListAllocs(context.Context, *ListAllocsRequest) (*ListAllocsResponse, error)
 	// ListMachines tells of machines, by name.
 	ListMachines(context.Context, *ListMachinesRequest) (*ListMachinesResponse, error)
+	// ListPackageBans tells which packages are banned, by name.
+	ListPackageBans(context.Context, *ListPackageBansRequest) (*ListPackageBansResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
 	// into the cell.
 	AddMachine(context.Context, *AddMachineRequest) (*AddMachineResponse, error)
@@ -262,6 +277,9 @@ func (UnimplementedMasterServiceServer) ListAllocs(context.Context, *ListAllocsR
 }
 func (UnimplementedMasterServiceServer) ListMachines(context.Context, *ListMachinesRequest) (*ListMachinesResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListMachines not implemented")
+}
+func (UnimplementedMasterServiceServer) ListPackageBans(context.Context, *ListPackageBansRequest) (*ListPackageBansResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPackageBans not implemented")
 }
 func (UnimplementedMasterServiceServer) AddMachine(context.Context, *AddMachineRequest) (*AddMachineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddMachine not implemented")
@@ -422,6 +440,24 @@ func _MasterService_ListMachines_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MasterService_ListPackageBans_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPackageBansRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).ListPackageBans(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_ListPackageBans_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).ListPackageBans(ctx, req.(*ListPackageBansRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MasterService_AddMachine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AddMachineRequest)
 	if err := dec(in); err != nil {
@@ -514,6 +550,10 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListMachines",
 			Handler:    _MasterService_ListMachines_Handler,
+		},
+		{
+			MethodName: "ListPackageBans",
+			Handler:    _MasterService_ListPackageBans_Handler,
 		},
 		{
 			MethodName: "AddMachine",

@@ -138,6 +138,7 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 	m.add("MasterService/ListTasks", m.tasksToo(&borgrpc.ListTasksRequest{User: "alice", Name: "web"}, "look"))
 	m.add("MasterService/ListAllocs", look(&borgrpc.ListAllocsRequest{User: "alice"}))
 	m.add("MasterService/ListMachines", look(&borgrpc.ListMachinesRequest{}))
+	m.add("MasterService/ListPackageBans", look(&borgrpc.ListPackageBansRequest{}))
 	m.add("MasterService/Why", look(&borgrpc.WhyRequest{User: "alice", Name: "web"}))
 	m.add("MasterService/Events", look(&borgrpc.EventsRequest{Job: "alice/web"}))
 	m.add("MasterService/Logs", look(&borgrpc.LogsRequest{User: "alice", Name: "web"}))
