@@ -98,6 +98,12 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"set_task_note": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: &borgpb.SetTaskNote{User: "alice", Job: o.job(n), Attempt: 1, Text: "at work"}}}
 	},
+	"write_file": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: "alice", Name: o.file(n)}}}
+	},
+	"delete_file": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_DeleteFile{DeleteFile: &borgpb.DeleteFile{User: "alice", Name: o.file(n)}}}
+	},
 	"add_token": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: token(n)}}
 	},
@@ -138,6 +144,12 @@ func (o *owners) keep(n int) *borgpb.SetSecret {
 		o.t.Fatalf("keep %s: %v, %v", s.Name, r, err)
 	}
 	return s
+}
+
+func (o *owners) file(n int) string {
+	name := fmt.Sprint("conf/", n)
+	o.do("alice", &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: "alice", Name: name}}})
+	return name
 }
 
 func token(n int) *borgpb.AddToken {

@@ -19,7 +19,7 @@ import (
 // batch queue; tasks are moved; secrets; what tasks may ask for; copies
 // have reservations.
 //
-// Format 4: none yet.
+// Format 4: small files of users.
 const BuildFormat = 4
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -60,6 +60,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Op.set_task_note": FormatTasks, "borg.Principal.task": FormatTasks, "borg.JobSpec.submit_children": FormatTasks,
 	"borg.SetTaskNote.user": FormatTasks, "borg.SetTaskNote.job": FormatTasks, "borg.SetTaskNote.index": FormatTasks, "borg.SetTaskNote.attempt": FormatTasks,
 	"borg.SetTaskNote.text": FormatTasks, "borg.SetTaskNote.annotations": FormatTasks,
+
+	"borg.Op.write_file": FormatFiles, "borg.Op.delete_file": FormatFiles,
+	"borg.WriteFile.user": FormatFiles, "borg.WriteFile.name": FormatFiles, "borg.WriteFile.content": FormatFiles, "borg.WriteFile.if_version": FormatFiles,
+	"borg.DeleteFile.user": FormatFiles, "borg.DeleteFile.name": FormatFiles, "borg.DeleteFile.if_version": FormatFiles,
 
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,

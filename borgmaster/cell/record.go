@@ -24,6 +24,8 @@ import (
 //	61 hash                            token
 //	62 user/name                       secret
 //	63                                 the cell key in use
+//	64                                 how often files were written and deleted
+//	65 user/name                       file
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
@@ -44,6 +46,9 @@ const (
 	kindToken    = 0x61
 	kindSecret   = 0x62
 	kindCellKey  = 0x63
+
+	kindFileChanges = 0x64
+	kindFile        = 0x65
 
 	recordLayout = 1
 )
@@ -383,9 +388,8 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.users.list, func(u *User) record { return u }))
 		all(each(c.tokens.list, func(t *token) record { return t }))
 		all(each(c.secrets.list, func(s *Secret) record { return s }))
-		if ok {
-			yield(&c.secrets.keyID)
-		}
+		ok = ok && yield(&c.secrets.keyID) && yield(&c.files.changes)
+		all(each(c.files.list, func(f *File) record { return f }))
 	}
 }
 
