@@ -170,6 +170,9 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 	case identity.Task:
 		return permitTask(c, caller, op)
 	}
+	if r := filesBegan(c, op); r != nil {
+		return r
+	}
 	isAdmin := caller.Role == identity.User && (c.NumAdmins() > 0 || caller.ID == g.FirstAdmin)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
@@ -187,6 +190,10 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
 	case *borgpb.Op_DeleteSecret:
 		owner, object = o.DeleteSecret.GetUser(), o.DeleteSecret.GetName()
+	case *borgpb.Op_WriteFile:
+		owner, object = o.WriteFile.GetUser(), o.WriteFile.GetName()
+	case *borgpb.Op_DeleteFile:
+		owner, object = o.DeleteFile.GetUser(), o.DeleteFile.GetName()
 	case *borgpb.Op_SetTaskNote:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "what a task says of itself is for that task alone to say")
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
@@ -211,7 +218,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 // those on what belongs to the cell.
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list"}
-	ownVerbs   = []string{"up", "update", "resize", "down", "secret"}
+	ownVerbs   = []string{"up", "update", "resize", "down", "secret", "file"}
 	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority", "package"}
 )
 
@@ -222,14 +229,14 @@ func (m *Master) canI(caller identity.Name, verb, object string) (why string, er
 	case slices.Contains(readVerbs, verb):
 		return "", nil
 	case slices.Contains(ownVerbs, verb):
-		key, err := cell.ParseJobKey(cmp.Or(object, caller.ID+"/x"))
+		owner, err := ownerIn(verb, cmp.Or(object, caller.ID+"/x"))
 		if err != nil {
 			return "", status.Error(codes.InvalidArgument, err.Error())
 		}
-		if caller.Role == identity.User && key.User == caller.ID || m.isAdmin(caller) {
+		if caller.Role == identity.User && owner == caller.ID || m.isAdmin(caller) {
 			return "", nil
 		}
-		whose = fmt.Sprintf("it belongs to user %q and you are %q; for what is another's, ", key.User, caller.ID)
+		whose = fmt.Sprintf("it belongs to user %q and you are %q; for what is another's, ", owner, caller.ID)
 	case slices.Contains(adminVerbs, verb):
 		if m.isAdmin(caller) {
 			return "", nil
@@ -238,6 +245,17 @@ func (m *Master) canI(caller identity.Name, verb, object string) (why string, er
 		return "", status.Errorf(codes.InvalidArgument, "there is no verb %q; verbs: %s", verb, strings.Join(slices.Concat(ownVerbs, adminVerbs, readVerbs), ", "))
 	}
 	return whose + m.needsAdmin(caller), nil
+}
+
+// ownerIn reads whose an object is off its name: "user/name", and of a file
+// "user/name/of/it".
+func ownerIn(verb, object string) (string, error) {
+	if verb == "file" {
+		user, _, _ := strings.Cut(object, "/")
+		return user, nil
+	}
+	key, err := cell.ParseJobKey(object)
+	return key.User, err
 }
 
 // permitMaster says what a master may ask of the elected one in its own name:
@@ -250,15 +268,25 @@ func permitMaster(op *borgpb.Op) *borgpb.Refusal {
 	return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "masters ask for this in nobody's name")
 }
 
+// filesBegan refuses what is about files in a cell that has none yet.
+func filesBegan(c *cell.Cell, op *borgpb.Op) *borgpb.Refusal {
+	if format := c.Format(); format < cell.FormatFiles && (op.GetWriteFile() != nil || op.GetDeleteFile() != nil) {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and keeps files from format %d on: it is raised when all replicas run a build that knows that", format, cell.FormatFiles)
+	}
+	return nil
+}
+
 // permitTask says what a task may ask for. Whether it may do it to this object,
 // the cell decides, by what it has of the task and its job.
 func permitTask(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb.Refusal {
 	switch op.GetOp().(type) {
 	case *borgpb.Op_SetTaskNote, *borgpb.Op_SubmitJob, *borgpb.Op_KillJob:
+	case *borgpb.Op_WriteFile, *borgpb.Op_DeleteFile:
+		return filesBegan(c, op)
 	case nil:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_MALFORMED, "", "the request holds no op")
 	default:
-		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "you are %s: a task may set its own note, and submit and end children of its job if that was granted; nothing else", caller.Words())
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "you are %s: a task may set its own note, write and delete files of its user, and submit and end children of its job if that was granted; nothing else", caller.Words())
 	}
 	if format := c.Format(); format < cell.FormatTasks {
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, "", "the cell is of format %d, and tasks may ask for something from format %d on", format, cell.FormatTasks)

@@ -41,6 +41,14 @@ func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, 
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}
+	leave, err := m.enterWrite(door.Caller(ctx), asked)
+	if err != nil {
+		if !isForwarded(ctx) {
+			m.noteRefusal(ctx, asked, refusal(borgpb.RefusalKind_REFUSAL_KIND_LIMIT, "", "%s", status.Convert(err).Message()))
+		}
+		return nil, err
+	}
+	defer leave()
 	result, err := onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {

@@ -116,6 +116,10 @@ func (f eventFilter) match(e *cell.Event) bool {
 	if f.job == "" {
 		return true
 	}
+	if e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_FILE {
+		// Its name may look like that of a task.
+		return false
+	}
 	object := e.Object()
 	return object == f.job || strings.HasPrefix(object, f.job+"/")
 }

@@ -124,6 +124,8 @@ type Master struct {
 		id   string
 		resp *borgrpc.RotateCellKeyResponse
 	}
+	// Writes of files that are under way, and watches of files.
+	fileWriters, fileWatchers crowd
 	// Closed when Run ends, so that long streams end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -169,6 +171,8 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterAuthorityServiceServer(s, &authorityAPI{m: m})
 	borgrpc.RegisterAuditServiceServer(s, &auditAPI{m: m})
 	borgrpc.RegisterSecretServiceServer(s, &secretAPI{m: m})
+	borgrpc.RegisterFileServiceServer(s, &fileAPI{m: m})
+	borgrpc.RegisterNameServiceServer(s, &nameAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams

@@ -106,6 +106,12 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		o.do("root", &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: &borgpb.BanPackage{Name: tool}}})
 		return &borgpb.Op{Op: &borgpb.Op_UnbanPackage{UnbanPackage: &borgpb.UnbanPackage{Name: tool}}}
 	},
+	"write_file": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: "alice", Name: o.file(n)}}}
+	},
+	"delete_file": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_DeleteFile{DeleteFile: &borgpb.DeleteFile{User: "alice", Name: o.file(n)}}}
+	},
 	"add_token": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: token(n)}}
 	},
@@ -146,6 +152,12 @@ func (o *owners) keep(n int) *borgpb.SetSecret {
 		o.t.Fatalf("keep %s: %v, %v", s.Name, r, err)
 	}
 	return s
+}
+
+func (o *owners) file(n int) string {
+	name := fmt.Sprint("conf/", n)
+	o.do("alice", &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: "alice", Name: name}}})
+	return name
 }
 
 func token(n int) *borgpb.AddToken {

@@ -38,10 +38,13 @@ const (
 	BanNotAsked            Name = "ban-not-asked"
 	PreemptsItsLike        Name = "preempts-its-like"
 	MovesUnproved          Name = "moves-unproved"
+	FileVersionNotAsked    Name = "file-version-not-asked"
 
 	OwnerFromRequest Name = "owner-from-request"
 	RevokedFromCache Name = "revoked-from-cache"
 	RaftForAll       Name = "raft-for-all"
+
+	TaskWritesAnywhere Name = "task-writes-anywhere"
 
 	ReadWithoutAsking   Name = "read-without-asking"
 	AckBeforeSync       Name = "ack-before-sync"
@@ -130,6 +133,8 @@ var All = []Mutant{
 		"23: https://github.com/hashicorp/nomad/issues/6980", "S6", "tight"},
 	{MovesUnproved, "Each place of a plan is tested without the others: two are moved into the same room.",
 		Ours, "S6", "tight"},
+	{FileVersionNotAsked, "The cell does not look whether a file has the version that its writer saw.",
+		Ours, "S22", "files"},
 
 	{OwnerFromRequest, "Who asks is read from the request and not from the certificate that was shown.",
 		"+: https://github.com/hashicorp/nomad/issues/6432", "S21", "strangers"},
@@ -137,6 +142,8 @@ var All = []Mutant{
 		Ours, "S21", "strangers"},
 	{RaftForAll, "Whoever has a certificate of the cell may send messages of raft.",
 		"+: https://nvd.nist.gov/vuln/detail/CVE-2021-37218", "S1", "strangers"},
+	{TaskWritesAnywhere, "A task may write the files of every user.",
+		Ours, "S21", "files"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
 		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},

@@ -17,6 +17,10 @@ import (
 // out what others did with a few large jobs.
 const maxOpBytes = 32 << 10
 
+// maxContentBytes is the largest content of a small file that is kept: tasks may
+// write files all day.
+const maxContentBytes = 1 << 10
+
 // recordsOf are the records of one entry: of the ops that somebody asked for.
 // A retry that was answered from memory did nothing.
 func recordsOf(index uint64, entry []byte, results []*borgpb.Result) []*borgpb.AuditRecord {
@@ -104,7 +108,7 @@ func RecordOf(data []byte, result *borgpb.Result) *borgpb.AuditRecord {
 	}
 	r := Asked(op)
 	r.Refusal, r.Uid, r.Version = result.GetRefusal(), result.GetUid(), result.GetVersion()
-	if len(data) <= maxOpBytes {
+	if len(data) <= maxOpBytes && len(op.GetWriteFile().GetContent()) <= maxContentBytes {
 		r.Op = append([]byte{}, data...)
 	} else {
 		hash := sha256.Sum256(data)

@@ -181,6 +181,10 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkBanPackage(o.BanPackage)
 	case *borgpb.Op_UnbanPackage:
 		return c.checkUnbanPackage(o.UnbanPackage)
+	case *borgpb.Op_WriteFile:
+		return c.checkWriteFile(o.WriteFile)
+	case *borgpb.Op_DeleteFile:
+		return c.checkDeleteFile(o.DeleteFile)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -209,6 +213,10 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.ResealSecret)
 	case *borgpb.Op_SetTaskNote:
 		return clip(o.SetTaskNote.User, 64) + "/" + clip(o.SetTaskNote.Job, 64) + "/" + strconv.FormatUint(uint64(o.SetTaskNote.Index), 10)
+	case *borgpb.Op_WriteFile:
+		return fileWords(o.WriteFile)
+	case *borgpb.Op_DeleteFile:
+		return fileWords(o.DeleteFile)
 	case *borgpb.Op_AddMachine:
 		return clip(o.AddMachine.Name, 64)
 	case *borgpb.Op_BanPackage:
@@ -225,12 +233,13 @@ func target(op *borgpb.Op) string {
 	return "cell"
 }
 
-func keyWords(o interface {
+// named is an op about what belongs to a user, by its name.
+type named interface {
 	GetUser() string
 	GetName() string
-}) string {
-	return clip(o.GetUser(), 64) + "/" + clip(o.GetName(), 64)
 }
+
+func keyWords(o named) string { return clip(o.GetUser(), 64) + "/" + clip(o.GetName(), 64) }
 
 // checkDigest compares the elected master's digest with ours. The result is
 // the same everywhere, whatever comes of it: only Diverged differs.

@@ -41,6 +41,7 @@ type Cell struct {
 	tokens  tokens
 	secrets secrets
 	bans    bans
+	files   files
 
 	requests requests
 	records  recordBook
@@ -74,6 +75,7 @@ func New(cellID string, epoch uint64) *Cell {
 	c.users.byName = make(map[string]*User)
 	c.tokens.byHash = make(map[tokenHash]*token)
 	c.secrets.byKey = make(map[string]*Secret)
+	c.files.byKey, c.files.of = make(map[string]*File), make(map[string]fileUse)
 	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
 	c.links.children = make(map[JobKey][]*Job)

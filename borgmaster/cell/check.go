@@ -42,6 +42,9 @@ func (c *Cell) Check() error {
 	if err := c.secrets.check(); err != nil {
 		return err
 	}
+	if err := c.files.check(); err != nil {
+		return err
+	}
 	if err := c.bans.check(); err != nil {
 		return err
 	}

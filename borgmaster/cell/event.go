@@ -4,7 +4,7 @@ import "borg/proto/borgpb"
 
 // Event is one thing that happened, in order. Which fields are set depends on
 // ObjectKind: JOB, ALLOC_SET and UPDATE set Key; TASK and ALLOC set Key and
-// Task; MACHINE sets Machine; USER, SECRET and PACKAGE set Name.
+// Task; MACHINE sets Machine; USER, SECRET, FILE and PACKAGE set Name.
 type Event struct {
 	Index uint64
 	N     uint32
@@ -29,16 +29,18 @@ type Event struct {
 	// Who asked for it; empty for the cell's own doing.
 	User string
 	// Of REFUSE, which has no ObjectKind, what it was about, as it was named; of
-	// USER the user, or whom a token is for; of SECRET "<user>/<name>"; of PACKAGE
-	// the name of it, and its digest when it is of that alone.
+	// USER the user, or whom a token is for; of SECRET and FILE "<user>/<name>"; of
+	// PACKAGE the name of it, and its digest when it is of that alone.
 	Name string
+	// Of FILE, that of the write or deletion.
+	Version uint64
 }
 
 // Object is the name that people know: "alice/web", "alice/web/3", "m12".
 func (e *Event) Object() string {
 	switch e.ObjectKind {
 	case borgpb.ObjectKind_OBJECT_KIND_UNSPECIFIED, borgpb.ObjectKind_OBJECT_KIND_USER, borgpb.ObjectKind_OBJECT_KIND_SECRET,
-		borgpb.ObjectKind_OBJECT_KIND_PACKAGE:
+		borgpb.ObjectKind_OBJECT_KIND_FILE, borgpb.ObjectKind_OBJECT_KIND_PACKAGE:
 		return e.Name
 	case borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
 		return TaskID{e.Key, e.Task}.String()
@@ -56,7 +58,7 @@ func (e Event) Proto() *borgpb.Event {
 	p := &borgpb.Event{
 		Index: e.Index, N: e.N, WallNs: e.WallNs, Kind: e.Kind, ObjectKind: e.ObjectKind,
 		Object: e.Object(), Attempt: e.Attempt, Machine: e.Machine, From: e.From, To: e.To,
-		Cause: e.Cause, Reason: e.Reason, Exit: e.Exit.Proto(), User: e.User,
+		Cause: e.Cause, Reason: e.Reason, Exit: e.Exit.Proto(), User: e.User, Version: e.Version,
 	}
 	if !e.UID.IsZero() {
 		p.Uid = e.UID.String()

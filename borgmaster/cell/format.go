@@ -20,7 +20,7 @@ import (
 // have reservations.
 //
 // Format 4: limits per the values of an attribute; constraints know the name of a
-// machine; packages are banned.
+// machine; packages are banned; small files of users.
 const BuildFormat = 4
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -61,6 +61,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Op.set_task_note": FormatTasks, "borg.Principal.task": FormatTasks, "borg.JobSpec.submit_children": FormatTasks,
 	"borg.SetTaskNote.user": FormatTasks, "borg.SetTaskNote.job": FormatTasks, "borg.SetTaskNote.index": FormatTasks, "borg.SetTaskNote.attempt": FormatTasks,
 	"borg.SetTaskNote.text": FormatTasks, "borg.SetTaskNote.annotations": FormatTasks,
+
+	"borg.Op.write_file": FormatFiles, "borg.Op.delete_file": FormatFiles,
+	"borg.WriteFile.user": FormatFiles, "borg.WriteFile.name": FormatFiles, "borg.WriteFile.content": FormatFiles, "borg.WriteFile.if_version": FormatFiles,
+	"borg.DeleteFile.user": FormatFiles, "borg.DeleteFile.name": FormatFiles, "borg.DeleteFile.if_version": FormatFiles,
 
 	"borg.Resources.device_milli": formatDevices, "borg.Assignment.devices": formatDevices,
 	"borg.DeviceGrant.name": formatDevices, "borg.DeviceGrant.numbers": formatDevices,

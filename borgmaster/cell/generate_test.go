@@ -55,8 +55,10 @@ func (g *generator) next() []byte {
 		op = g.user(g.killAllocSet())
 	case n < 940:
 		op = g.machineOp()
-	case n < 953:
+	case n < 948:
 		op = g.secretOp()
+	case n < 953:
+		op = g.user(g.fileOp())
 	case n < 965:
 		op = g.taskOp()
 	case n < 978:
@@ -121,6 +123,23 @@ func (g *generator) secretOp() *borgpb.Op {
 	return g.user(&borgpb.Op{Op: &borgpb.Op_SetSecret{SetSecret: &borgpb.SetSecret{User: user, Name: name, Version: version, KeyId: keyID, Sealed: sealed}}})
 }
 
+// fileOp writes and deletes files.
+func (g *generator) fileOp() *borgpb.Op {
+	user := pick(g.r, []string{"u", "u", "ann", "a-b", "Not-A-Label"})
+	name := pick(g.r, []string{"leader", "conf", "conf/a", "conf/a.b/c", "conf-x", "../up"})
+	var want *uint64
+	if f := g.c.File(user, name); f != nil && g.one(2) {
+		want = new(f.Version() + uint64(g.r.IntN(4)/3))
+	} else if g.one(4) {
+		want = new(uint64)
+	}
+	if g.one(4) {
+		return &borgpb.Op{Op: &borgpb.Op_DeleteFile{DeleteFile: &borgpb.DeleteFile{User: user, Name: name, IfVersion: want}}}
+	}
+	content := bytes.Repeat([]byte{byte(g.r.IntN(256))}, g.r.IntN(100))
+	return &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: user, Name: name, Content: content, IfVersion: want}}}
+}
+
 // taskOp is what a task asks for, of which some is not its business.
 func (g *generator) taskOp() *borgpb.Op {
 	var tasks []*Task
@@ -140,7 +159,9 @@ func (g *generator) taskOp() *borgpb.Op {
 		User: id.Job.User, Job: id.Job.Name, Index: id.Index, Attempt: t.attempt - uint64(g.r.IntN(8)/7),
 		Text: pick(g.r, []string{"warming up", "", "odd \x1b[31m"}), Annotations: map[string]string{"shard": pick(g.r, []string{"1", "2"})},
 	}}}
-	switch g.r.IntN(6) {
+	switch g.r.IntN(7) {
+	case 3:
+		op = g.fileOp()
 	case 0:
 		spec := g.jobSpec()
 		spec.Parent = id.Job.String()

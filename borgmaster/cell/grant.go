@@ -100,6 +100,12 @@ func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
 	case *borgpb.Op_DeleteSecret:
 		key = JobKey{o.DeleteSecret.User, o.DeleteSecret.Name}
 		owner = o.DeleteSecret.User
+	case *borgpb.Op_WriteFile:
+		key = JobKey{o.WriteFile.User, o.WriteFile.Name}
+		owner = o.WriteFile.User
+	case *borgpb.Op_DeleteFile:
+		key = JobKey{o.DeleteFile.User, o.DeleteFile.Name}
+		owner = o.DeleteFile.User
 	case *borgpb.Op_SubmitJob:
 		key = JobKey{o.SubmitJob.User, o.SubmitJob.Name}
 		owner = c.ownerOf(key)

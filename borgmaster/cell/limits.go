@@ -79,6 +79,17 @@ const (
 	sealBytes  = 28
 	keyIDBytes = 16
 
+	// MaxFileBytes is the size of a small file of a user.
+	MaxFileBytes        = 256 << 10
+	maxFileNameBytes    = 255
+	maxFileSegments     = 8
+	maxFileSegmentBytes = 63
+	maxFilesOfUser      = 1_000
+	maxFileBytesOfUser  = 8 << 20
+	// Of the whole cell: each replica and each scheduler has them in memory.
+	maxFiles      = 100_000
+	maxFilesBytes = 128 << 20
+
 	maxNoteBytes           = 256
 	maxNoteAnnotations     = 16
 	maxNoteAnnotationBytes = 4 << 10

@@ -126,6 +126,10 @@ func (l *loader) record(key, value []byte) error {
 		return l.secret(string(k.b), d)
 	case kindCellKey:
 		return errors.Join(k.done(), l.cellKey(d))
+	case kindFileChanges:
+		return errors.Join(k.done(), l.fileChanges(d))
+	case kindFile:
+		return l.file(string(k.b), d)
 	case kindBan:
 		return l.ban(string(k.b), d)
 	default:

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"strings"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -127,8 +128,25 @@ func (c *Cell) checkTaskPermission(op *borgpb.Op) *borgpb.Refusal {
 			return refused("task %s may end the children of its own job alone, if its job has submit_children", id)
 		}
 		return nil
+	case *borgpb.Op_WriteFile:
+		return c.checkTaskFile(id, o.WriteFile.User)
+	case *borgpb.Op_DeleteFile:
+		return c.checkTaskFile(id, o.DeleteFile.User)
 	}
-	return refused("a task may set its own note, and submit and end children of its job if that was granted; nothing else")
+	if c.format < FormatFiles {
+		// Refusals are remembered as they are.
+		return refused("a task may set its own note, and submit and end children of its job if that was granted; nothing else")
+	}
+	return refused("a task may set its own note, write and delete files of its user, and submit and end children of its job if that was granted; nothing else")
+}
+
+// checkTaskFile lets a task at the files of its own user, whatever else that user
+// may do.
+func (c *Cell) checkTaskFile(id TaskID, user string) *borgpb.Refusal {
+	if user != id.Job.User && !mutant.Planted(mutant.TaskWritesAnywhere) {
+		return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "", "task %s has a say over the files of user %s alone, not over those of %s", id, id.Job.User, clip(user, 64))
+	}
+	return nil
 }
 
 func (c *Cell) maySubmitChildren(parent JobKey) bool {

@@ -22,6 +22,7 @@ func TestRecordPage(t *testing.T) {
 	page := string(text)
 	for _, kind := range []byte{
 		kindHead, kindMachine, kindAllocSet, kindAlloc, kindJob, kindSpec, kindTask, kindCopy, kindUpdate, kindRequest,
+		kindUser, kindToken, kindSecret, kindCellKey, kindFileChanges, kindFile,
 	} {
 		if !strings.Contains(page, fmt.Sprintf("\n| `%02x` | ", kind)) {
 			t.Errorf("%s has no row for records of kind %02x", recordPage, kind)

@@ -24,6 +24,8 @@ import (
 //	61 hash                            token
 //	62 user/name                       secret
 //	63                                 the cell key in use
+//	64                                 how often files were written and deleted
+//	65 user/name                       file
 //	70 name 0 digest 0 machine         ban of a package
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
@@ -46,6 +48,9 @@ const (
 	kindSecret   = 0x62
 	kindCellKey  = 0x63
 	kindBan      = 0x70
+
+	kindFileChanges = 0x64
+	kindFile        = 0x65
 
 	recordLayout = 1
 )
@@ -385,9 +390,8 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.users.list, func(u *User) record { return u }))
 		all(each(c.tokens.list, func(t *token) record { return t }))
 		all(each(c.secrets.list, func(s *Secret) record { return s }))
-		if ok {
-			ok = yield(&c.secrets.keyID)
-		}
+		ok = ok && yield(&c.secrets.keyID) && yield(&c.files.changes)
+		all(each(c.files.list, func(f *File) record { return f }))
 		all(each(c.bans.list, func(b *Ban) record { return b }))
 	}
 }

@@ -36,7 +36,9 @@ var derivedFields = map[string][]string{
 		"records", "build", "diverged", "liveTasks", "leaveDueNs", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
-		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs"},
+		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
+		// So has the number of changes.
+		"files.byKey", "files.list", "files.of", "files.bytes", "files.changes"},
 	"Machine":  {"gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
@@ -52,6 +54,9 @@ var derivedFields = map[string][]string{
 	"Secret":  {"user", "name", "gone"},
 	"Ban":     {"gone"},
 	"cellKey": {},
+	"File":    {"user", "name", "gone"},
+
+	"fileChanges": {},
 }
 
 // TestEveryFieldCounts changes each field of each kind of record, one at a

@@ -273,6 +273,12 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_DeleteSecret{DeleteSecret: &borgpb.DeleteSecret{User: user, Name: name}}}
 	case "use-key":
 		return &borgpb.Op{Op: &borgpb.Op_UseCellKey{UseCellKey: &borgpb.UseCellKey{KeyId: s.keyID()}}}
+	case "write":
+		user, name, _ := strings.Cut(s.first(0), "/")
+		return &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: user, Name: name, Content: s.content(), IfVersion: s.ifVersion()}}}
+	case "delete":
+		user, name, _ := strings.Cut(s.first(0), "/")
+		return &borgpb.Op{Op: &borgpb.Op_DeleteFile{DeleteFile: &borgpb.DeleteFile{User: user, Name: name, IfVersion: s.ifVersion()}}}
 	case "note":
 		id, err := ParseTaskID(s.first(0))
 		if err != nil {
@@ -298,6 +304,21 @@ func (s *script) hash() []byte { return bytes.Repeat([]byte{byte(s.num("token", 
 func (s *script) keyID() string { return fmt.Sprintf("%016x", s.num("key", 1)) }
 
 func (s *script) sealed() []byte { return make([]byte, s.num("bytes", 32)) }
+
+// content of a file: so many bytes, or a text.
+func (s *script) content() []byte {
+	if s.has("bytes") {
+		return make([]byte, s.num("bytes", 0))
+	}
+	return []byte(s.arg("text", ""))
+}
+
+func (s *script) ifVersion() *uint64 {
+	if !s.has("if") {
+		return nil
+	}
+	return new(uint64(s.num("if", 0)))
+}
 
 func (s *script) resources() *borgpb.Resources {
 	r := &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
@@ -612,6 +633,15 @@ func (s *script) show() string {
 		for ban := range s.c.Bans() {
 			fmt.Fprintf(&b, "%s\n", ban.Words())
 		}
+	case "files":
+		user, prefix := s.first(1), ""
+		if at := strings.IndexByte(user, '/'); at >= 0 {
+			user, prefix = user[:at], user[at+1:]
+		}
+		for f := range s.c.Files(user, prefix) {
+			fmt.Fprintf(&b, "%s/%s version %d %q\n", f.User(), f.Name(), f.Version(), f.Content())
+		}
+		fmt.Fprintf(&b, "%d changes of files\n", s.c.FileChanges())
 	case "time":
 		fmt.Fprintf(&b, "cell %ds wall %ds suspect %v\n", s.c.TimeNs()/second, s.c.WallNs()/second-1_700_000_000, s.c.WallSuspect())
 	}

@@ -28,6 +28,7 @@ type fakeMaster struct {
 	mu      sync.Mutex // guards what follows
 	mutate  func(*borgpb.Op) (*borgpb.Result, error)
 	events  func(*borgrpc.EventsRequest, func(*borgrpc.EventsResponse) error) error
+	files   func(func(*borgrpc.WatchFilesResponse) error) error
 	cellID  string
 	ops     []*borgpb.Op
 	callers []string
@@ -47,6 +48,7 @@ func startMaster(t *testing.T) *fakeMaster {
 	m := &fakeMaster{addr: l.Addr().String(), cellID: "id-1"}
 	s := door.NewServer(door.Config{Identity: source(t, identity.Master, "1")})
 	borgrpc.RegisterMasterServiceServer(s, m)
+	borgrpc.RegisterFileServiceServer(s, &fakeFiles{m: m})
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Serve(l) })
 	t.Cleanup(func() { s.Stop(); running.Wait() })
@@ -111,6 +113,19 @@ func (m *fakeMaster) Events(req *borgrpc.EventsRequest, stream grpc.ServerStream
 		return status.Error(codes.Unavailable, "no events here")
 	}
 	return f(req, stream.Send)
+}
+
+// fakeFiles is the FileService of a fakeMaster.
+type fakeFiles struct {
+	borgrpc.UnimplementedFileServiceServer
+	m *fakeMaster
+}
+
+func (f *fakeFiles) WatchFiles(_ *borgrpc.WatchFilesRequest, stream grpc.ServerStreamingServer[borgrpc.WatchFilesResponse]) error {
+	f.m.mu.Lock()
+	watch := f.m.files
+	f.m.mu.Unlock()
+	return watch(stream.Send)
 }
 
 // Logs sends one piece and then goes away.

@@ -168,6 +168,8 @@ func commands(con *console) []*ucli.Command {
 			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
 		secretCommands(con),
 		packageCommands(con),
+		fileCommands(con),
+		command(con, "resolve", "tell where a task is, or the tasks of a job: machine, address, ports", "JOB|TASK", 1, 1, resolveName, outputFlag()),
 		command(con, "note", "(in a task) tell people what you are at; no text: nothing any more", "[TEXT]", 0, 1, setNote,
 			&ucli.StringSliceFlag{Name: "annotation", Usage: "`KEY=VALUE` for programs; may be repeated"}),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),

@@ -159,7 +159,13 @@ func canI(s *session) error {
 	if len(s.args) == 2 {
 		object = s.args[1]
 		// What is no job is of the cell: a machine, a user.
-		if job, err := s.job(object); err == nil {
+		if s.args[0] == "file" {
+			user, name, err := s.file(object)
+			if err != nil {
+				return err
+			}
+			object = user + "/" + name
+		} else if job, err := s.job(object); err == nil {
 			object = job.String()
 		}
 	}

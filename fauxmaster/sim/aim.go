@@ -30,7 +30,7 @@ func (s *swarm) only(weights map[faultKind]int) {
 func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich = 0, 0, false, false, false
-	s.trespassPermille, s.revokeNs, s.forgeNs = 0, 0, 0
+	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
 }
 
 // Aims are all there are.
@@ -161,7 +161,13 @@ var Aims = []Aim{
 	{"strangers", "clients ask for what is not theirs, go on when they were revoked, and forge messages of raft", 10 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})
-		s.thinkNs, s.trespassPermille, s.revokeNs, s.forgeNs = 30*millisecond, 200, 4*second, 300*millisecond
+		s.thinkNs, s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 30*millisecond, 200, 4*second, 300*millisecond, 100
+	}},
+	{"files", "users and their tasks write the same few files, and masters follow one another", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 1, killBorglet: 1})
+		s.thinkNs, s.filesPermille, s.electedNs = 30*millisecond, 500, 3*second
+		s.tight, s.machineMilli = false, 8000
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()

@@ -9,6 +9,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/history"
+	"borg/identity"
 	"borg/proto/borgpb"
 )
 
@@ -32,7 +33,8 @@ type client struct {
 	issuedNs int64
 	turned   int
 	// It has nothing to ask for.
-	idle bool
+	idle  bool
+	files filer
 }
 
 // Times of the client library: the next replica is asked after nextTryNs, and
@@ -48,7 +50,7 @@ const (
 const operatorClient = -1
 
 func newClient(w *World, i int) *client {
-	c := &client{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("client ", i)), issuedNs: clock{}.wallNs(0)}
+	c := &client{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("client ", i)), issuedNs: clock{}.wallNs(0), files: newFiler(w, i)}
 	c.current = c.rand.IntN(replicas)
 	return c
 }
@@ -64,8 +66,8 @@ func (c *client) start() {
 // look reads the cell at any replica, now and then: what was acknowledged
 // before the read must show in it.
 func (c *client) look() {
-	r, acked, shown := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c)
-	from, askedNs := c.caller(), c.w.now
+	r, acked, shown, file := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c), c.w.looksAtFile(c)
+	from, askedNs := c.self(), c.w.now
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
 			if r.master.enter("/borgrpc.MasterService/GetJob", from) != nil {
@@ -79,6 +81,7 @@ func (c *client) look() {
 				c.w.truth.showed(from, askedNs)
 				c.w.truth.read(r, acked)
 				shown(r)
+				file(r)
 			})
 		})
 	})
@@ -97,6 +100,7 @@ func (c *client) next() {
 	c.op = op
 	c.w.truth.asked[op.RequestId] = asking{caller: c.caller(), atNs: c.w.now}
 	c.asked, _ = history.Asked(c.i, c.w.now-second, op)
+	c.files.asked, _ = history.AskedFile(c.i, c.w.now-second, op)
 	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
 	c.try(0)
 }
@@ -163,6 +167,7 @@ func (c *client) answered(res *borgpb.Result) {
 	c.w.truth.answered(c.op, res)
 	c.w.truth.allowed(c.op, res)
 	c.w.heard(c, res)
+	c.files.heard(c.w, c.op, res)
 	if c.i == operatorClient {
 		c.w.operator.answered(c.op, res)
 	}
@@ -214,6 +219,10 @@ func opName(op *borgpb.Op) string {
 		return "ban " + o.BanPackage.Name + "@" + o.BanPackage.Digest + " on " + o.BanPackage.Machine
 	case *borgpb.Op_UnbanPackage:
 		return "unban " + o.UnbanPackage.Name + "@" + o.UnbanPackage.Digest + " on " + o.UnbanPackage.Machine
+	case *borgpb.Op_WriteFile:
+		return "write file " + o.WriteFile.User + "/" + o.WriteFile.Name
+	case *borgpb.Op_DeleteFile:
+		return "delete file " + o.DeleteFile.User + "/" + o.DeleteFile.Name
 	case *borgpb.Op_Grant:
 		return "grant " + o.Grant.User + " " + o.Grant.Capability
 	case *borgpb.Op_Revoke:
@@ -224,12 +233,16 @@ func opName(op *borgpb.Op) string {
 
 // draw makes up a mutation.
 func (c *client) draw() *borgpb.Op {
+	c.files.task = identity.Name{}
 	if len(c.first) > 0 {
 		op := c.first[0]
 		c.first = c.first[1:]
 		return op
 	}
 	if op := c.special(); op != nil {
+		return op
+	}
+	if op := c.fileOp(); op != nil {
 		return op
 	}
 	r := c.rand

@@ -63,6 +63,8 @@ type swarm struct {
 	points []string
 	// How often a client asks for what he may not.
 	trespassPermille int
+	// How often a client writes or deletes a file.
+	filesPermille int
 	// When the certificates of a user are revoked, about, and how often somebody
 	// forges messages of raft; 0: never.
 	revokeNs, forgeNs int64
@@ -153,7 +155,7 @@ func drawSwarm(r *rand.Rand) swarm {
 		s.tight, s.machineMilli, s.jobs = true, 400, 10
 	}
 	s.rich = r.IntN(2) == 0
-	s.trespassPermille = 30
+	s.trespassPermille, s.filesPermille = 30, 50
 	if r.IntN(3) == 0 {
 		s.revokeNs = between(r, 2*second, 8*second)
 	}

@@ -23,7 +23,11 @@ type story struct {
 	refused map[int]string
 	// Mutations whose client was turned away, with their request ids.
 	turned []turned
-	rand   *rand.Rand
+	// What they asked about files, and the request ids of those that were refused or
+	// turned away, by place in files.
+	files     []history.FileRecord
+	openFiles map[int]string
+	rand      *rand.Rand
 }
 
 // turned is a mutation of which its client does not know what became.
@@ -90,5 +94,12 @@ func (w *World) judge() {
 	w.result.History = history.Check(s.records, historyLimit)
 	if w.result.History.Illegal > 0 {
 		w.fail("S5: %s", strings.TrimSuffix(w.result.History.Detail, "\n"))
+	}
+	files := w.judgeFiles()
+	w.result.History.Keys += files.Keys
+	w.result.History.Ops += files.Ops
+	w.result.History.Unknown += files.Unknown
+	if files.Illegal > 0 {
+		w.fail("S5: %s", strings.TrimSuffix(files.Detail, "\n"))
 	}
 }

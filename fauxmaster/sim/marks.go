@@ -31,6 +31,8 @@ var Marks = map[string]string{
 	"disk stall":                             "a sync takes up to a second",
 	"done after it was refused":              "a try was refused, and a later one of the same request done",
 	"duplicate stopped":                      "a machine returned with a copy that was replaced meanwhile",
+	"file was of another version":            "a file was to be changed if it had a version that it had not",
+	"file written by a task":                 "a task wrote or deleted a file of its user",
 	"giant job":                              "a job of hundreds of tasks",
 	"first phase went on":                    "too little was acknowledged or elected in its time",
 	"forged message refused":                 "who is no replica sent a message of raft",

@@ -8,6 +8,7 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/cell"
 	"borg/borgmaster/replica"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -30,7 +31,16 @@ type caller struct {
 	issuedNs int64
 }
 
+// caller is in whose name the op under way is asked for: a task's of the user, or
+// his own.
 func (c *client) caller() caller {
+	if c.files.task != (identity.Name{}) {
+		return caller{c.files.task, c.files.issuedNs}
+	}
+	return c.self()
+}
+
+func (c *client) self() caller {
 	return caller{identity.Name{Cell: cellName, Role: identity.User, ID: c.user()}, c.issuedNs}
 }
 
@@ -97,8 +107,13 @@ func (c *client) turnedAway(by *replicaNode) {
 	if c.asked.Kind != 0 {
 		c.w.story.turned = append(c.w.story.turned, turned{c.op.RequestId, c.asked})
 	}
+	if c.files.asked.Kind != 0 {
+		c.w.story.addFile(c.files.asked, c.op.RequestId, true)
+	}
 	c.op = nil
-	if c.turned++; c.turned%4 == 0 {
+	if c.files.task != (identity.Name{}) {
+		c.files.task = identity.Name{}
+	} else if c.turned++; c.turned%4 == 0 {
 		c.login()
 		return
 	}
@@ -268,6 +283,10 @@ func ownerOf(op *borgpb.Op) string {
 		return o.SubmitAllocSet.User
 	case *borgpb.Op_KillAllocSet:
 		return o.KillAllocSet.User
+	case *borgpb.Op_WriteFile:
+		return o.WriteFile.User
+	case *borgpb.Op_DeleteFile:
+		return o.DeleteFile.User
 	}
 	return ""
 }
@@ -279,8 +298,15 @@ func (t *truth) owned(op *borgpb.Op, admins []string) {
 	if !ok {
 		return
 	}
-	if op.GetPrincipal().GetUser() != a.name.ID || op.GetPrincipal().GetRole() != borgpb.Role_ROLE_USER {
+	if !proto.Equal(op.GetPrincipal(), door.Principal(a.name)) {
 		t.w.fail("S21: %s was asked for by %s and is logged as %v's", op.RequestId, a.name.Words(), op.Principal)
+	}
+	if a.name.Role == identity.Task {
+		// Whatever its user may do, a task has what is its user's.
+		if owner := ownerOf(op); owner != a.name.User() {
+			t.w.fail("S21: %s, %s, is done for %s; it is %q's", op.RequestId, opName(op), a.name.Words(), owner)
+		}
+		return
 	}
 	if owner := ownerOf(op); owner != a.name.ID && !slices.Contains(admins, a.name.ID) {
 		t.w.fail("S21: %s, %s, is done for %s, who is no admin; it is %q's", op.RequestId, opName(op), a.name.Words(), owner)
@@ -309,8 +335,16 @@ func (t *truth) showed(from caller, askedNs int64) {
 	}
 }
 
-// wasRevoked: S21, nobody is told that he was revoked who was not.
+// wasRevoked: S21, nobody is told that he was revoked who was not; of tasks,
+// whose job never had a dead one.
 func (t *truth) wasRevoked(from caller) {
+	if from.name.Role == identity.Task {
+		id, err := cell.ParseTaskID(from.name.ID)
+		if err == nil && !t.died[id.Job] {
+			t.w.fail("S21: %s is told that his certificate is worth nothing, and it never died", from.name.Words())
+		}
+		return
+	}
 	if u := t.cell.User(from.name.ID); u == nil || from.issuedNs > u.RevokedWallNs() {
 		t.w.fail("S21: %s is told that his certificate was revoked, and it was not", from.name.Words())
 	}

@@ -122,6 +122,7 @@ func (w *World) finish() {
 			w.fail("S4: %s was acknowledged and is not there", id)
 		}
 	}
+	w.truth.filesAre()
 	w.judge()
 	w.over = true
 }

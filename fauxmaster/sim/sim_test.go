@@ -61,6 +61,23 @@ func TestStrangers(t *testing.T) {
 }
 
 // TestMarks: whoever counts a state that is not in the list hears of it.
+// TestFiles: users and tasks write the same few files while masters follow one
+// another.
+func TestFiles(t *testing.T) {
+	r := Run(Config{Seed: 1, DurationNs: 4 * second, Aim: "files"})
+	if r.Violation != nil {
+		t.Error(r.Violation)
+	}
+	for _, name := range []string{"file was of another version", "file written by a task", "trespass refused"} {
+		if r.Marks[name] == 0 {
+			t.Errorf("the seed did not come to: %s", name)
+		}
+	}
+	if r.History.Unknown > 0 {
+		t.Errorf("histories: %+v", r.History)
+	}
+}
+
 func TestMarks(t *testing.T) {
 	for _, name := range RequiredMarks() {
 		if _, ok := Marks[name]; !ok {
@@ -180,6 +197,24 @@ func TestCheckers(t *testing.T) {
 			w.truth.revoked["u2"] = revocation{atNs: 10, wallNs: 3}
 			w.truth.showed(u2, 11)
 		},
+		"S21  ": func(w *World) {
+			w.truth.asked["x"] = asking{caller: caller{name: identity.Name{Role: identity.Task, ID: "u0/j/0"}}}
+			op := writeFile("x", nil)
+			op.Principal = &borgpb.Principal{User: "u0", Role: borgpb.Role_ROLE_TASK, Task: "u0/j/0"}
+			w.truth.owned(op, []string{"u0"})
+		},
+		"S22": func(w *World) {
+			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})
+			w.truth.fileDone(writeFile("y", new(uint64(2))), &borgpb.Result{Version: 4})
+		},
+		"S22 ": func(w *World) {
+			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})
+			w.truth.fileDone(writeFile("y", nil), &borgpb.Result{Version: 3})
+		},
+		"S22  ": func(w *World) {
+			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})
+			w.truth.filesAre()
+		},
 	} {
 		w := fresh()
 		breakIt(w)
@@ -191,6 +226,10 @@ func TestCheckers(t *testing.T) {
 
 func addMachine(id string) *borgpb.Op {
 	return &borgpb.Op{RequestId: id, Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: id}}}
+}
+
+func writeFile(id string, ifVersion *uint64) *borgpb.Op {
+	return &borgpb.Op{RequestId: id, Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: "u1", Name: "leader", IfVersion: ifVersion}}}
 }
 
 func done(index uint64) *borgpb.Result { return &borgpb.Result{Index: index} }

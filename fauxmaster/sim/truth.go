@@ -47,6 +47,11 @@ type truth struct {
 	// Who made each request, and the users whose certificates were revoked.
 	asked   map[string]asking
 	revoked map[string]revocation
+	// Files as the log has made them, the latest version, and jobs that were dead at
+	// some time, or a task of theirs.
+	files       map[string]fileState
+	fileVersion uint64
+	died        map[cell.JobKey]bool
 	rules
 }
 
@@ -57,15 +62,16 @@ type committed struct {
 }
 
 type doneAt struct {
-	index uint64
-	times int
+	index   uint64
+	times   int
+	version uint64
 }
 
 func newTruth(w *World) *truth {
 	return &truth{
 		w: w, cell: cell.New(cellID, 1), entries: map[uint64]committed{}, leaders: map[uint64]uint64{},
 		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
-		asked: map[string]asking{}, revoked: map[string]revocation{},
+		asked: map[string]asking{}, revoked: map[string]revocation{}, files: map[string]fileState{}, died: map[cell.JobKey]bool{},
 	}
 }
 
@@ -153,8 +159,9 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result,
 		}
 		t.owned(op, admins)
 		d := t.done[op.RequestId]
+		t.fileDone(op, results[i])
 		d.times++
-		d.index = e.Index
+		d.index, d.version = e.Index, results[i].GetVersion()
 		t.done[op.RequestId] = d
 		if d.times > 1 {
 			t.w.fail("S4: %s is done a second time at index %d", op.RequestId, e.Index)
@@ -168,6 +175,9 @@ func (t *truth) answered(op *borgpb.Op, res *borgpb.Result) {
 	if res.GetRefusal() == nil {
 		if d.times != 1 || d.index != res.GetIndex() {
 			t.w.fail("S4: %s was acknowledged at index %d, and was done %d times, last at %d", op.RequestId, res.GetIndex(), d.times, d.index)
+		}
+		if d.version != res.GetVersion() {
+			t.w.fail("S4: %s was acknowledged as version %d, and was done as version %d", op.RequestId, res.GetVersion(), d.version)
 		}
 		t.acked[op.RequestId] = true
 		t.ackedIndex = max(t.ackedIndex, res.GetIndex())
@@ -192,6 +202,9 @@ func (t *truth) read(r *replicaNode, acked uint64) {
 func (t *truth) event(e *cell.Event) {
 	if e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK {
 		t.taskEvent(e)
+	}
+	if e.To == borgpb.State_STATE_DEAD {
+		t.died[e.Key] = true
 	}
 	switch {
 	case e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK && e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE:

@@ -35,7 +35,7 @@ const (
 	RefusalKind_REFUSAL_KIND_NOT_FOUND RefusalKind = 3
 	// The name is taken.
 	RefusalKind_REFUSAL_KIND_ALREADY_EXISTS RefusalKind = 4
-	// expect_version is not the present one.
+	// expect_version or if_version is not the present one.
 	RefusalKind_REFUSAL_KIND_CONFLICT RefusalKind = 5
 	// What an assignment or a report speaks of has changed since.
 	RefusalKind_REFUSAL_KIND_STALE RefusalKind = 6
@@ -208,6 +208,10 @@ const (
 	EventKind_EVENT_KIND_PACKAGE_BAN EventKind = 240
 	// A ban was lifted, or its time was over.
 	EventKind_EVENT_KIND_PACKAGE_UNBAN EventKind = 241
+	// A small file was written.
+	EventKind_EVENT_KIND_FILE_WRITE EventKind = 80
+	// A small file was deleted.
+	EventKind_EVENT_KIND_FILE_DELETE EventKind = 81
 )
 
 // Enum value maps for EventKind.
@@ -251,6 +255,8 @@ var (
 		62:  "EVENT_KIND_CELL_KEY",
 		240: "EVENT_KIND_PACKAGE_BAN",
 		241: "EVENT_KIND_PACKAGE_UNBAN",
+		80:  "EVENT_KIND_FILE_WRITE",
+		81:  "EVENT_KIND_FILE_DELETE",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":     0,
@@ -291,6 +297,8 @@ var (
 		"EVENT_KIND_CELL_KEY":        62,
 		"EVENT_KIND_PACKAGE_BAN":     240,
 		"EVENT_KIND_PACKAGE_UNBAN":   241,
+		"EVENT_KIND_FILE_WRITE":      80,
+		"EVENT_KIND_FILE_DELETE":     81,
 	}
 )
 
@@ -347,6 +355,8 @@ const (
 	ObjectKind_OBJECT_KIND_SECRET ObjectKind = 60
 	// A package, "tool" or "tool@sha256:...".
 	ObjectKind_OBJECT_KIND_PACKAGE ObjectKind = 240
+	// A small file of a user, "alice/conf/leader".
+	ObjectKind_OBJECT_KIND_FILE ObjectKind = 80
 )
 
 // Enum value maps for ObjectKind.
@@ -363,6 +373,7 @@ var (
 		8:   "OBJECT_KIND_USER",
 		60:  "OBJECT_KIND_SECRET",
 		240: "OBJECT_KIND_PACKAGE",
+		80:  "OBJECT_KIND_FILE",
 	}
 	ObjectKind_value = map[string]int32{
 		"OBJECT_KIND_UNSPECIFIED": 0,
@@ -376,6 +387,7 @@ var (
 		"OBJECT_KIND_USER":        8,
 		"OBJECT_KIND_SECRET":      60,
 		"OBJECT_KIND_PACKAGE":     240,
+		"OBJECT_KIND_FILE":        80,
 	}
 )
 
@@ -529,6 +541,8 @@ type Op struct {
 	//	*Op_ResealSecret
 	//	*Op_UseCellKey
 	//	*Op_SetTaskNote
+	//	*Op_WriteFile
+	//	*Op_DeleteFile
 	//	*Op_MoveTasks
 	//	*Op_BanPackage
 	//	*Op_UnbanPackage
@@ -850,6 +864,24 @@ func (x *Op) GetSetTaskNote() *SetTaskNote {
 	return nil
 }
 
+func (x *Op) GetWriteFile() *WriteFile {
+	if x != nil {
+		if x, ok := x.Op.(*Op_WriteFile); ok {
+			return x.WriteFile
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetDeleteFile() *DeleteFile {
+	if x != nil {
+		if x, ok := x.Op.(*Op_DeleteFile); ok {
+			return x.DeleteFile
+		}
+	}
+	return nil
+}
+
 func (x *Op) GetMoveTasks() *MoveTasks {
 	if x != nil {
 		if x, ok := x.Op.(*Op_MoveTasks); ok {
@@ -1011,6 +1043,16 @@ type Op_SetTaskNote struct {
 	SetTaskNote *SetTaskNote `protobuf:"bytes,74,opt,name=set_task_note,json=setTaskNote,proto3,oneof"`
 }
 
+type Op_WriteFile struct {
+	// A small file of a user is written. Since format 4.
+	WriteFile *WriteFile `protobuf:"bytes,80,opt,name=write_file,json=writeFile,proto3,oneof"`
+}
+
+type Op_DeleteFile struct {
+	// A small file of a user is deleted. Since format 4.
+	DeleteFile *DeleteFile `protobuf:"bytes,81,opt,name=delete_file,json=deleteFile,proto3,oneof"`
+}
+
 type Op_MoveTasks struct {
 	// A scheduler found better places for what runs. Since format 3.
 	MoveTasks *MoveTasks `protobuf:"bytes,120,opt,name=move_tasks,json=moveTasks,proto3,oneof"`
@@ -1077,6 +1119,10 @@ func (*Op_ResealSecret) isOp_Op() {}
 func (*Op_UseCellKey) isOp_Op() {}
 
 func (*Op_SetTaskNote) isOp_Op() {}
+
+func (*Op_WriteFile) isOp_Op() {}
+
+func (*Op_DeleteFile) isOp_Op() {}
 
 func (*Op_MoveTasks) isOp_Op() {}
 
@@ -3237,6 +3283,148 @@ func (x *SetTaskNote) GetAnnotations() map[string]string {
 	return nil
 }
 
+// WriteFile gives a small file of a user its content, whole. Its new version is
+// in the result.
+type WriteFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose it is. DNS label. Since format 4.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Unique among the user's files: up to 8 segments with / between them, each of
+	// 1 to 63 of a-z, 0-9, - and ., which begins and ends with a letter or digit;
+	// at most 255 bytes. Since format 4.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// At most 256 KiB. Since format 4.
+	Content []byte `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"`
+	// Refused unless the file has this version; zero: unless there is none of that
+	// name. Absent: whatever there is. Since format 4.
+	IfVersion     *uint64 `protobuf:"varint,4,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WriteFile) Reset() {
+	*x = WriteFile{}
+	mi := &file_borgpb_op_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WriteFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WriteFile) ProtoMessage() {}
+
+func (x *WriteFile) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
+func (*WriteFile) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *WriteFile) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *WriteFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *WriteFile) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *WriteFile) GetIfVersion() uint64 {
+	if x != nil && x.IfVersion != nil {
+		return *x.IfVersion
+	}
+	return 0
+}
+
+// DeleteFile forgets a small file of a user. Its version is never had again.
+type DeleteFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in WriteFile. Since format 4.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// As in WriteFile. Since format 4.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Refused unless the file has this version, which is not zero. Absent:
+	// whatever it has. Since format 4.
+	IfVersion     *uint64 `protobuf:"varint,3,opt,name=if_version,json=ifVersion,proto3,oneof" json:"if_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteFile) Reset() {
+	*x = DeleteFile{}
+	mi := &file_borgpb_op_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteFile) ProtoMessage() {}
+
+func (x *DeleteFile) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteFile.ProtoReflect.Descriptor instead.
+func (*DeleteFile) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *DeleteFile) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *DeleteFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteFile) GetIfVersion() uint64 {
+	if x != nil && x.IfVersion != nil {
+		return *x.IfVersion
+	}
+	return 0
+}
+
 // BanPackage keeps tasks that have a package from being placed: everywhere, or on
 // one machine. What runs already goes on. A ban of the same package there gets
 // another reason and another end. A cell has at most 1,000.
@@ -3257,7 +3445,7 @@ type BanPackage struct {
 
 func (x *BanPackage) Reset() {
 	*x = BanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3269,7 +3457,7 @@ func (x *BanPackage) String() string {
 func (*BanPackage) ProtoMessage() {}
 
 func (x *BanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3282,7 +3470,7 @@ func (x *BanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanPackage.ProtoReflect.Descriptor instead.
 func (*BanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *BanPackage) GetName() string {
@@ -3328,7 +3516,7 @@ type UnbanPackage struct {
 
 func (x *UnbanPackage) Reset() {
 	*x = UnbanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3340,7 +3528,7 @@ func (x *UnbanPackage) String() string {
 func (*UnbanPackage) ProtoMessage() {}
 
 func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3353,7 +3541,7 @@ func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanPackage.ProtoReflect.Descriptor instead.
 func (*UnbanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *UnbanPackage) GetName() string {
@@ -3391,7 +3579,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3403,7 +3591,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3416,7 +3604,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -3451,7 +3639,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3463,7 +3651,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3476,7 +3664,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -3531,7 +3719,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3543,7 +3731,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3556,7 +3744,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -3640,14 +3828,17 @@ type Event struct {
 	// How a process ended; absent: none has.
 	Exit *Exit `protobuf:"bytes,14,opt,name=exit,proto3" json:"exit,omitempty"`
 	// Who asked for it; empty for the cell's own doing.
-	User          string `protobuf:"bytes,15,opt,name=user,proto3" json:"user,omitempty"`
+	User string `protobuf:"bytes,15,opt,name=user,proto3" json:"user,omitempty"`
+	// Of a small file that was written, its version; of one that was deleted, the
+	// number that the deletion took. Zero: of anything else.
+	Version       uint64 `protobuf:"varint,200,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3659,7 +3850,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3672,7 +3863,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -3780,6 +3971,13 @@ func (x *Event) GetUser() string {
 	return ""
 }
 
+func (x *Event) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
@@ -3790,7 +3988,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xa1\r\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x88\x0e\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -3835,6 +4033,10 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\fuse_cell_key\x18I \x01(\v2\x10.borg.UseCellKeyH\x00R\n" +
 	"useCellKey\x127\n" +
 	"\rset_task_note\x18J \x01(\v2\x11.borg.SetTaskNoteH\x00R\vsetTaskNote\x120\n" +
+	"\n" +
+	"write_file\x18P \x01(\v2\x0f.borg.WriteFileH\x00R\twriteFile\x123\n" +
+	"\vdelete_file\x18Q \x01(\v2\x10.borg.DeleteFileH\x00R\n" +
+	"deleteFile\x120\n" +
 	"\n" +
 	"move_tasks\x18x \x01(\v2\x0f.borg.MoveTasksH\x00R\tmoveTasks\x124\n" +
 	"\vban_package\x18\x82\x01 \x01(\v2\x10.borg.BanPackageH\x00R\n" +
@@ -4025,7 +4227,21 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vannotations\x18\x06 \x03(\v2\".borg.SetTaskNote.AnnotationsEntryR\vannotations\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"z\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x80\x01\n" +
+	"\tWriteFile\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\x12\"\n" +
+	"\n" +
+	"if_version\x18\x04 \x01(\x04H\x00R\tifVersion\x88\x01\x01B\r\n" +
+	"\v_if_version\"g\n" +
+	"\n" +
+	"DeleteFile\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\"\n" +
+	"\n" +
+	"if_version\x18\x03 \x01(\x04H\x00R\tifVersion\x88\x01\x01B\r\n" +
+	"\v_if_version\"z\n" +
 	"\n" +
 	"BanPackage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
@@ -4052,7 +4268,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05items\x18\x05 \x03(\v2\r.borg.RefusalR\x05items\x12\x1d\n" +
 	"\n" +
 	"update_uid\x18\x06 \x01(\tR\tupdateUid\x12\x1a\n" +
-	"\brepeated\x18\a \x01(\bR\brepeated\"\xab\x03\n" +
+	"\brepeated\x18\a \x01(\bR\brepeated\"\xc6\x03\n" +
 	"\x05Event\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12\f\n" +
 	"\x01n\x18\x02 \x01(\rR\x01n\x12\x17\n" +
@@ -4071,7 +4287,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x06reason\x18\r \x01(\tR\x06reason\x12\x1e\n" +
 	"\x04exit\x18\x0e \x01(\v2\n" +
 	".borg.ExitR\x04exit\x12\x12\n" +
-	"\x04user\x18\x0f \x01(\tR\x04user*\xa1\x03\n" +
+	"\x04user\x18\x0f \x01(\tR\x04user\x12\x19\n" +
+	"\aversion\x18\xc8\x01 \x01(\x04R\aversion*\xa1\x03\n" +
 	"\vRefusalKind\x12\x1c\n" +
 	"\x18REFUSAL_KIND_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REFUSAL_KIND_MALFORMED\x10\x01\x12\x18\n" +
@@ -4088,7 +4305,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xd9\a\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x90\b\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -4128,7 +4345,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x18EVENT_KIND_SECRET_DELETE\x10=\x12\x17\n" +
 	"\x13EVENT_KIND_CELL_KEY\x10>\x12\x1b\n" +
 	"\x16EVENT_KIND_PACKAGE_BAN\x10\xf0\x01\x12\x1d\n" +
-	"\x18EVENT_KIND_PACKAGE_UNBAN\x10\xf1\x01*\x95\x02\n" +
+	"\x18EVENT_KIND_PACKAGE_UNBAN\x10\xf1\x01\x12\x19\n" +
+	"\x15EVENT_KIND_FILE_WRITE\x10P\x12\x1a\n" +
+	"\x16EVENT_KIND_FILE_DELETE\x10Q*\xab\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -4141,7 +4360,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10OBJECT_KIND_CELL\x10\a\x12\x14\n" +
 	"\x10OBJECT_KIND_USER\x10\b\x12\x16\n" +
 	"\x12OBJECT_KIND_SECRET\x10<\x12\x18\n" +
-	"\x13OBJECT_KIND_PACKAGE\x10\xf0\x01B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x13OBJECT_KIND_PACKAGE\x10\xf0\x01\x12\x14\n" +
+	"\x10OBJECT_KIND_FILE\x10PB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_op_proto_rawDescOnce sync.Once
@@ -4156,7 +4376,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),        // 0: borg.RefusalKind
 	(EventKind)(0),          // 1: borg.EventKind
@@ -4193,34 +4413,36 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*ResealSecret)(nil),    // 32: borg.ResealSecret
 	(*UseCellKey)(nil),      // 33: borg.UseCellKey
 	(*SetTaskNote)(nil),     // 34: borg.SetTaskNote
-	(*BanPackage)(nil),      // 35: borg.BanPackage
-	(*UnbanPackage)(nil),    // 36: borg.UnbanPackage
-	(*LogDigest)(nil),       // 37: borg.LogDigest
-	(*Refusal)(nil),         // 38: borg.Refusal
-	(*Result)(nil),          // 39: borg.Result
-	(*Event)(nil),           // 40: borg.Event
-	nil,                     // 41: borg.AddMachine.LabelsEntry
-	nil,                     // 42: borg.AddMachine.AnnotationsEntry
-	nil,                     // 43: borg.SetMachine.SetAttributesEntry
-	nil,                     // 44: borg.SubmitJob.LabelsEntry
-	nil,                     // 45: borg.SubmitJob.AnnotationsEntry
-	nil,                     // 46: borg.UpdateJob.LabelsEntry
-	nil,                     // 47: borg.UpdateJob.AnnotationsEntry
-	nil,                     // 48: borg.SubmitAllocSet.LabelsEntry
-	nil,                     // 49: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                     // 50: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),       // 51: borg.Principal
-	(*MachineSpec)(nil),     // 52: borg.MachineSpec
-	(*Resources)(nil),       // 53: borg.Resources
-	(*Taint)(nil),           // 54: borg.Taint
-	(*DeviceGrant)(nil),     // 55: borg.DeviceGrant
-	(*TaskReport)(nil),      // 56: borg.TaskReport
-	(State)(0),              // 57: borg.State
-	(StopCause)(0),          // 58: borg.StopCause
-	(*Exit)(nil),            // 59: borg.Exit
+	(*WriteFile)(nil),       // 35: borg.WriteFile
+	(*DeleteFile)(nil),      // 36: borg.DeleteFile
+	(*BanPackage)(nil),      // 37: borg.BanPackage
+	(*UnbanPackage)(nil),    // 38: borg.UnbanPackage
+	(*LogDigest)(nil),       // 39: borg.LogDigest
+	(*Refusal)(nil),         // 40: borg.Refusal
+	(*Result)(nil),          // 41: borg.Result
+	(*Event)(nil),           // 42: borg.Event
+	nil,                     // 43: borg.AddMachine.LabelsEntry
+	nil,                     // 44: borg.AddMachine.AnnotationsEntry
+	nil,                     // 45: borg.SetMachine.SetAttributesEntry
+	nil,                     // 46: borg.SubmitJob.LabelsEntry
+	nil,                     // 47: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 48: borg.UpdateJob.LabelsEntry
+	nil,                     // 49: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 50: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 51: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                     // 52: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),       // 53: borg.Principal
+	(*MachineSpec)(nil),     // 54: borg.MachineSpec
+	(*Resources)(nil),       // 55: borg.Resources
+	(*Taint)(nil),           // 56: borg.Taint
+	(*DeviceGrant)(nil),     // 57: borg.DeviceGrant
+	(*TaskReport)(nil),      // 58: borg.TaskReport
+	(State)(0),              // 59: borg.State
+	(StopCause)(0),          // 60: borg.StopCause
+	(*Exit)(nil),            // 61: borg.Exit
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	51, // 0: borg.Op.principal:type_name -> borg.Principal
+	53, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -4237,7 +4459,7 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	21, // 14: borg.Op.reports:type_name -> borg.Reports
 	24, // 15: borg.Op.time:type_name -> borg.SetTime
 	25, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	37, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	39, // 17: borg.Op.digest:type_name -> borg.LogDigest
 	26, // 18: borg.Op.grant:type_name -> borg.Grant
 	27, // 19: borg.Op.revoke:type_name -> borg.Revoke
 	28, // 20: borg.Op.add_token:type_name -> borg.AddToken
@@ -4247,44 +4469,46 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	32, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
 	33, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
 	34, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
-	20, // 27: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	35, // 28: borg.Op.ban_package:type_name -> borg.BanPackage
-	36, // 29: borg.Op.unban_package:type_name -> borg.UnbanPackage
-	41, // 30: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	42, // 31: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	52, // 32: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	43, // 33: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	53, // 34: borg.SetMachine.capacity:type_name -> borg.Resources
-	54, // 35: borg.SetMachine.set_taints:type_name -> borg.Taint
-	44, // 36: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	45, // 37: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	46, // 38: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	47, // 39: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	48, // 40: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	49, // 41: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 42: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 43: borg.Assignment.victims:type_name -> borg.Victim
-	55, // 44: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	18, // 45: borg.MoveTasks.moves:type_name -> borg.Assignment
-	18, // 46: borg.MoveTasks.placement:type_name -> borg.Assignment
-	22, // 47: borg.Reports.machines:type_name -> borg.MachineReport
-	56, // 48: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	23, // 49: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	50, // 50: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 51: borg.Refusal.kind:type_name -> borg.RefusalKind
-	38, // 52: borg.Result.refusal:type_name -> borg.Refusal
-	38, // 53: borg.Result.items:type_name -> borg.Refusal
-	1,  // 54: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 55: borg.Event.object_kind:type_name -> borg.ObjectKind
-	57, // 56: borg.Event.from:type_name -> borg.State
-	57, // 57: borg.Event.to:type_name -> borg.State
-	58, // 58: borg.Event.cause:type_name -> borg.StopCause
-	59, // 59: borg.Event.exit:type_name -> borg.Exit
-	60, // [60:60] is the sub-list for method output_type
-	60, // [60:60] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	35, // 27: borg.Op.write_file:type_name -> borg.WriteFile
+	36, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
+	20, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	37, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
+	38, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
+	43, // 32: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	44, // 33: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	54, // 34: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	45, // 35: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	55, // 36: borg.SetMachine.capacity:type_name -> borg.Resources
+	56, // 37: borg.SetMachine.set_taints:type_name -> borg.Taint
+	46, // 38: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	47, // 39: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	48, // 40: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	49, // 41: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	50, // 42: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	51, // 43: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 44: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 45: borg.Assignment.victims:type_name -> borg.Victim
+	57, // 46: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	18, // 47: borg.MoveTasks.moves:type_name -> borg.Assignment
+	18, // 48: borg.MoveTasks.placement:type_name -> borg.Assignment
+	22, // 49: borg.Reports.machines:type_name -> borg.MachineReport
+	58, // 50: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	23, // 51: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	52, // 52: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 53: borg.Refusal.kind:type_name -> borg.RefusalKind
+	40, // 54: borg.Result.refusal:type_name -> borg.Refusal
+	40, // 55: borg.Result.items:type_name -> borg.Refusal
+	1,  // 56: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 57: borg.Event.object_kind:type_name -> borg.ObjectKind
+	59, // 58: borg.Event.from:type_name -> borg.State
+	59, // 59: borg.Event.to:type_name -> borg.State
+	60, // 60: borg.Event.cause:type_name -> borg.StopCause
+	61, // 61: borg.Event.exit:type_name -> borg.Exit
+	62, // [62:62] is the sub-list for method output_type
+	62, // [62:62] is the sub-list for method input_type
+	62, // [62:62] is the sub-list for extension type_name
+	62, // [62:62] is the sub-list for extension extendee
+	0,  // [0:62] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -4322,17 +4546,21 @@ func file_borgpb_op_proto_init() {
 		(*Op_ResealSecret)(nil),
 		(*Op_UseCellKey)(nil),
 		(*Op_SetTaskNote)(nil),
+		(*Op_WriteFile)(nil),
+		(*Op_DeleteFile)(nil),
 		(*Op_MoveTasks)(nil),
 		(*Op_BanPackage)(nil),
 		(*Op_UnbanPackage)(nil),
 	}
+	file_borgpb_op_proto_msgTypes[32].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[33].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   48,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -68,6 +68,11 @@ var access = map[string][]identity.Role{
 	"/borgrpc.SecretService/RotateCellKey":  {identity.User},
 	"/borgrpc.SecretService/ChangeCellKeys": {identity.Master},
 
+	"/borgrpc.FileService/ReadFile":   {identity.User, identity.Task},
+	"/borgrpc.FileService/ListFiles":  {identity.User, identity.Task},
+	"/borgrpc.FileService/WatchFiles": {identity.User, identity.Task},
+	"/borgrpc.NameService/Resolve":    {identity.User, identity.Task},
+
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},
 	"/borgrpc.BorgletService/ReadLog":  {identity.Master},

@@ -92,6 +92,7 @@ func newMatrix(t *testing.T) *matrix {
 	m.auditRows()
 	m.identityRows(web)
 	m.secretRows()
+	m.fileRows()
 	m.programRows(m1, web)
 	return m
 }
@@ -203,6 +204,20 @@ func (m *matrix) secretRows() {
 		who: name(identity.Master, "2"), req: always(&borgrpc.ChangeCellKeysRequest{}),
 		before: &ask{who: name(identity.Master, "3"), req: always(&borgrpc.ChangeCellKeysRequest{})},
 	}}})
+}
+
+// fileRows are those of FileService and NameService. Files are for their user and
+// his tasks; who is where, for everybody.
+func (m *matrix) fileRows() {
+	m.must("alice", &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: "alice", Name: "conf/leader", Content: []byte("x")}}})
+	for method, req := range map[string]proto.Message{
+		"ReadFile":   &borgrpc.ReadFileRequest{User: "alice", Name: "conf/leader"},
+		"ListFiles":  &borgrpc.ListFilesRequest{User: "alice"},
+		"WatchFiles": &borgrpc.WatchFilesRequest{User: "alice"},
+	} {
+		m.add("FileService/"+method, &row{asks: []ask{{who: alice, req: always(req)}, m.ofTask(always(req))}})
+	}
+	m.add("NameService/Resolve", m.tasksToo(&borgrpc.ResolveRequest{User: "alice", Job: "web"}, "look"))
 }
 
 // identityRows are those of IdentityService.

@@ -1,0 +1,163 @@
+package borgmaster
+
+import (
+	"math"
+	"strings"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+const (
+	// Watches of files at one replica, of one user and his tasks, and of all: each
+	// may hold a message that its reader does not take.
+	maxFileWatchesOfUser = 64
+	maxFileWatches       = 1_000
+	// A message of a watch is sent when it has so many bytes; the last file in it
+	// may be larger than what is left.
+	maxWatchBytes = 256 << 10
+)
+
+// fileWatch is one who watches.
+type fileWatch struct {
+	m    *Master
+	req  *borgrpc.WatchFilesRequest
+	user string
+	// Log index of the state: what is of later ones is a change.
+	index  uint64
+	stream borgrpc.FileService_WatchFilesServer
+}
+
+// WatchFiles goes by this replica's events. It holds nothing for who does not
+// read: he falls behind, until events are gone that he has not seen.
+func (a *fileAPI) WatchFiles(req *borgrpc.WatchFilesRequest, stream borgrpc.FileService_WatchFilesServer) error {
+	m, ctx := a.m, stream.Context()
+	user, err := m.filesOf(door.Caller(ctx), req.GetUser())
+	if err != nil {
+		return err
+	}
+	if err := checkPrefix(req.GetPrefix()); err != nil {
+		return err
+	}
+	leave, ok := m.fileWatchers.enter(door.Caller(ctx).User(), maxFileWatchesOfUser, maxFileWatches)
+	if !ok {
+		return status.Errorf(codes.ResourceExhausted, "user %q has %d watches of files at replica %d, or all users together %d; end one, or ask another replica",
+			door.Caller(ctx).User(), maxFileWatchesOfUser, m.cfg.Replica, maxFileWatches)
+	}
+	defer leave()
+	if err := m.readIndex(ctx); err != nil {
+		return m.grpcError(err)
+	}
+	// Before the state is looked at: what is later than that is in the ring behind it.
+	from, _, _ := m.events.seek(math.MaxUint64)
+	w := &fileWatch{m: m, req: req, user: user, stream: stream}
+	if err := w.send(w.state(), true); err != nil {
+		return err
+	}
+	for {
+		more := m.events.more.Wait()
+		events, next, ok := m.events.read(from, eventsPerMessage)
+		if !ok {
+			return status.Errorf(codes.Aborted, "this watch fell behind by more than %d events of the cell, or the cell was replaced; ask again", maxEvents)
+		}
+		from = next
+		if changes := w.changes(events); len(changes) > 0 {
+			if err := w.send(changes, false); err != nil {
+				return err
+			}
+		}
+		if len(events) == eventsPerMessage {
+			continue
+		}
+		select {
+		case <-more:
+		case <-m.stopping:
+			return status.Error(codes.Unavailable, "this replica is stopping")
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
+}
+
+// state is what there is.
+func (w *fileWatch) state() (files []*borgrpc.FileChange) {
+	w.m.cfg.Log.View(func(c *cell.Cell) {
+		w.index = c.Index()
+		for f := range c.Files(w.user, w.req.GetPrefix()) {
+			files = append(files, w.show(f))
+		}
+	})
+	return files
+}
+
+// changes are those of the events that are about what is watched, with the files as
+// they are now if they are still of that version.
+func (w *fileWatch) changes(events []cell.Event) (changes []*borgrpc.FileChange) {
+	for i := range events {
+		e := &events[i]
+		if e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_FILE || e.Index <= w.index {
+			continue
+		}
+		name, ok := strings.CutPrefix(e.Name, w.user+"/")
+		if !ok || !cell.InPrefix(name, w.req.GetPrefix()) {
+			continue
+		}
+		changes = append(changes, &borgrpc.FileChange{
+			File:    &borgrpc.FileStatus{User: w.user, Name: name, Version: e.Version, ChangedWallNs: e.WallNs},
+			Deleted: e.Kind == borgpb.EventKind_EVENT_KIND_FILE_DELETE, Index: e.Index,
+		})
+	}
+	if len(changes) == 0 {
+		return nil
+	}
+	w.m.cfg.Log.View(func(c *cell.Cell) {
+		for _, one := range changes {
+			if one.Deleted {
+				continue
+			}
+			if f := c.File(w.user, one.File.Name); f != nil && f.Version() == one.File.Version {
+				shown := w.show(f)
+				one.File, one.Content = shown.File, shown.Content
+			} else {
+				one.Superseded = true
+			}
+		}
+	})
+	return changes
+}
+
+func (w *fileWatch) show(f *cell.File) *borgrpc.FileChange {
+	one := &borgrpc.FileChange{File: fileStatus(f)}
+	if w.req.GetContent() {
+		one.Content = f.Content()
+	}
+	return one
+}
+
+// send sends what there is in messages of a bounded size; a state of nothing too.
+func (w *fileWatch) send(list []*borgrpc.FileChange, state bool) error {
+	for {
+		n, bytes := 0, 0
+		for n < len(list) && bytes < maxWatchBytes {
+			bytes += proto.Size(list[n])
+			n++
+		}
+		// Meanwhile he may have been revoked.
+		if err := w.m.believes(w.stream.Context()); err != nil {
+			return err
+		}
+		resp := &borgrpc.WatchFilesResponse{Changes: list[:n], State: state, More: state && n < len(list), Index: w.index}
+		if err := w.stream.Send(resp); err != nil {
+			return err
+		}
+		if list = list[n:]; len(list) == 0 {
+			return nil
+		}
+	}
+}
