@@ -40,6 +40,7 @@ const (
 	OwnerFromRequest Name = "owner-from-request"
 	RevokedFromCache Name = "revoked-from-cache"
 	RaftForAll       Name = "raft-for-all"
+	LinkNotAsked     Name = "link-not-asked"
 
 	ReadWithoutAsking   Name = "read-without-asking"
 	AckBeforeSync       Name = "ack-before-sync"
@@ -131,6 +132,8 @@ var All = []Mutant{
 		Ours, "S21", "strangers"},
 	{RaftForAll, "Whoever has a certificate of the cell may send messages of raft.",
 		"+: https://nvd.nist.gov/vuln/detail/CVE-2021-37218", "S1", "strangers"},
+	{LinkNotAsked, "The cell does not look whose the alloc set is that a job names.",
+		Ours, "S21", "strangers"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
 		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},

@@ -19,7 +19,7 @@ import (
 // batch queue; tasks are moved; secrets; what tasks may ask for; copies
 // have reservations.
 //
-// Format 4: none yet.
+// Format 4: a job names what is its asker's alone.
 const BuildFormat = 4
 
 // BuildFormat is the latest format that this copy of the cell can apply.

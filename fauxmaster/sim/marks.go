@@ -62,6 +62,7 @@ var Marks = map[string]string{
 	"task in an alloc":                       "a task was placed inside an alloc",
 	"task moved":                             "a running task goes to another machine, for which room is proven",
 	"task preempted":                         "a task is stopped for one of higher priority",
+	"link refused":                           "a user's job names an alloc set of another",
 	"trespass refused":                       "a user asked for what belongs to another, or to the cell",
 	"unknown outcome tried again":            "the elected replica lost its place with mutations under way",
 	"struck when " + beforeAppend:            "an aimed crash came there; as are those below",
