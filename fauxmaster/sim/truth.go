@@ -112,8 +112,9 @@ func (t *truth) loaded(id uint64, c *cell.Cell) {
 // first takes in an entry that nobody has applied before.
 func (t *truth) first(e borgmaster.CommittedEntry) {
 	admins := t.admins()
-	// What the entry does may be done before it raises the format.
-	t.linksOwned = t.cell.Format() >= 4
+	// What the entry does may be done before it raises the format. Without an admin
+	// the cell leaves it to its masters.
+	t.linksOwned = t.cell.Format() >= 4 && t.cell.NumAdmins() > 0
 	results, events := t.cell.Apply(e.Index, e.Term, e.Data)
 	t.cell.Flush(nil)
 	t.index = e.Index
