@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"sort"
 	"strconv"
@@ -31,6 +32,8 @@ type area struct {
 	only string
 	// tag is that of a build with which they are measured once more; empty: none.
 	tag string
+	// alsoCells: fail-over is measured too. Not part of all.
+	alsoCells bool
 }
 
 var areas = map[string]area{
@@ -43,6 +46,11 @@ var areas = map[string]area{
 	"traces": {packages: []string{"./scheduler"}, only: "^BenchmarkTrace"},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
+	// One good client beside a thousand slow connections; a minute.
+	"slow": {packages: []string{"./proto/door"}, only: "BesideSlow"},
+	// Whole cells whose elected master is killed, with TLS and without, and what TLS
+	// costs besides; about seven minutes.
+	"failover": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Writes", tag: "plaintext", alsoCells: true},
 }
 
 func main() {
@@ -67,6 +75,13 @@ func run(area, out, benchtime string) error {
 	}
 	if of.tag != "" {
 		more, err := measure(append(append(bench, "-tags", of.tag), of.packages...))
+		if err != nil {
+			return err
+		}
+		found = append(found, more...)
+	}
+	if of.alsoCells {
+		more, err := measureFailOver(filepath.Dir(out))
 		if err != nil {
 			return err
 		}

@@ -22,3 +22,18 @@ PASS
 		t.Errorf("parse = %+v, want %+v", found, want)
 	}
 }
+
+func TestFailOverIsReadFromItsTest(t *testing.T) {
+	gaps, err := failOverGaps([]byte("--- starting\nfailover_us 412345\nnoise failover_us 1\nfailover_us 98765\nPASS\n"))
+	if err != nil || !slices.Equal(gaps, []int64{412345, 98765}) {
+		t.Errorf("failOverGaps = %v, %v", gaps, err)
+	}
+	if _, err := failOverGaps([]byte("failover_us soon\n")); err == nil {
+		t.Error("a time that is none is taken")
+	}
+	b := failOverBuild{name: "tls", gapsUs: []int64{300000, 100000, 200000}}
+	got := b.figures()
+	if len(got) != 2 || got[0].Name != "master.failover.tls.p50_ms" || got[0].Value != 200 || got[1].Value != 300 || got[0].Unit != "ms" {
+		t.Errorf("figures = %+v", got)
+	}
+}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -54,6 +55,9 @@ type Config struct {
 	PapersDir string
 	// Issuer of papers; needed with PapersDir.
 	Issuer Issuer
+	// TrustIs hears, with each poll that is obeyed, by which mark the cell's
+	// authorities go; it must not block. Nil: nobody.
+	TrustIs func(mark []byte)
 	// Path is the machine's search path for tasks that see its files.
 	Path string
 	// LogKeepBytes is how much of each output stream of a task is kept on disk;
@@ -94,6 +98,8 @@ type Agent struct {
 	workers *executor
 	// view is what the other goroutines may know of the core.
 	view atomic.Pointer[view]
+	// removed is what the fence says of replicas that were taken out.
+	removed atomic.Pointer[[]uint64]
 	// done is closed when the loop has ended.
 	done chan struct{}
 }
@@ -139,6 +145,7 @@ func New(cfg Config) (*Agent, error) {
 		results:     make(chan Event, resultQueue),
 		done:        make(chan struct{}),
 	}
+	a.removed.Store(&fence.Removed)
 	a.workers = newExecutor(max(2*runtime.NumCPU(), parallelStarts), parallelEffects, a.do)
 	return a, nil
 }
@@ -442,11 +449,29 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	if err != nil {
 		return nil, err
 	}
+	if removed := a.master.Fence.Removed; !slices.Equal(removed, *a.removed.Load()) {
+		a.removed.Store(&removed)
+		a.cfg.Log.Info("replicas were taken out of the cell and are not believed", "machine", a.cfg.Name, "replicas", removed)
+	}
+	if mark := req.GetBelief().GetAuthorities(); a.cfg.TrustIs != nil && !resp.Fenced && len(mark) > 0 {
+		a.cfg.TrustIs(mark)
+	}
 	resp.Incarnation, resp.Spec = a.incarnation, a.cfg.Spec
 	if !resp.Fenced {
 		resp.Usage = a.usage.take()
 	}
 	return resp, nil
+}
+
+// RenewPapers has the papers of all copies renewed now, a few at a time: who is
+// believed in the cell has changed.
+func (a *Agent) RenewPapers() { a.papers.hasten() }
+
+// Removed tells, from any goroutine, that a replica was taken out of the cell, as
+// masters have said: its certificate is good for nothing here.
+func (a *Agent) Removed(replica uint64) bool {
+	_, found := slices.BinarySearch(*a.removed.Load(), replica)
+	return found
 }
 
 // Describe says what machine this is.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -163,6 +164,36 @@ func TestFence(t *testing.T) {
 	// Nothing of all this stopped the copy; the present master may.
 	a.until(&borgrpc.PollRequest{Fence: fence(1, 4, 100)}, allIn(running1))
 	a.until(&borgrpc.PollRequest{Fence: fence(1, 4, 101), Stops: kill}, allIn(borgpb.AttemptState_ATTEMPT_STATE_STOPPED))
+}
+
+// TestWhomToBelieve: what a poll says of whom to believe counts when the poll is
+// obeyed, and a restart of the borglet changes nothing.
+func TestWhomToBelieve(t *testing.T) {
+	var marks []string
+	hear := func(c *Config) { c.TrustIs = func(mark []byte) { marks = append(marks, string(mark)) } }
+	a := startAgentWith(t, t.TempDir(), hear)
+	if a.agent.Removed(3) {
+		t.Error("a replica is not believed before anything was said")
+	}
+	a.poll(&borgrpc.PollRequest{Fence: fence(1, 4, 100), Belief: &borgrpc.Belief{Removed: []uint64{3}, Authorities: []byte("one")}})
+	a.poll(&borgrpc.PollRequest{Fence: fence(1, 3, 999), Belief: &borgrpc.Belief{Removed: []uint64{1, 2}, Authorities: []byte("of the past")}})
+	a.poll(&borgrpc.PollRequest{Fence: fence(1, 4, 101), Belief: &borgrpc.Belief{Authorities: []byte("two")}})
+	a.poll(&borgrpc.PollRequest{Fence: fence(1, 4, 102)})
+	check := func(when string) {
+		t.Helper()
+		for replica, want := range map[uint64]bool{1: false, 2: false, 3: true, 4: false} {
+			if got := a.agent.Removed(replica); got != want {
+				t.Errorf("%s: Removed(%d) = %v, want %v", when, replica, got, want)
+			}
+		}
+	}
+	check("told")
+	a.stop()
+	if want := []string{"one", "two"}; !slices.Equal(marks, want) {
+		t.Errorf("it has heard of the authorities %q, want %q", marks, want)
+	}
+	a = startAgentWith(t, a.dir, hear)
+	check("after a restart")
 }
 
 // TestUnchanged: the state is not repeated to who has it, and its hash covers

@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 
 	"borg/mutant"
 	"borg/proto/borgrpc"
@@ -24,6 +25,35 @@ type Fence struct {
 	Epoch   uint64 `json:"epoch"`
 	Term    uint64 `json:"term"`
 	Index   uint64 `json:"index"`
+	// Removed are the numbers of replicas that were taken out of the cell, as far
+	// as this borglet was told in this epoch, ascending. Never changed in place.
+	Removed []uint64 `json:"removed,omitempty"`
+}
+
+// maxRemoved bounds Removed. Numbers are given in ascending order, so the highest
+// are those whose certificates may still be good.
+const maxRemoved = 4096
+
+// Equal tells whether there is nothing new to keep.
+func (f Fence) Equal(g Fence) bool {
+	return f.CellID == g.CellID && f.Machine == g.Machine && f.Epoch == g.Epoch && f.Term == g.Term && f.Index == g.Index &&
+		slices.Equal(f.Removed, g.Removed)
+}
+
+// removedAfter are the replicas that were taken out, once an order of a later
+// fence has said which it knows. A master that is behind takes nobody from the
+// set: nobody comes back. A cell of a later epoch begins anew.
+func (f Fence) removedAfter(next Fence, told *borgrpc.Belief) []uint64 {
+	if told == nil {
+		return f.Removed
+	}
+	all := slices.Clone(told.Removed)
+	if next.Epoch == f.Epoch {
+		all = append(all, f.Removed...)
+	}
+	slices.Sort(all)
+	all = slices.Compact(all)
+	return all[max(len(all)-maxRemoved, 0):]
 }
 
 // LoadFence reads fence.json; one that is not there is the zero Fence.

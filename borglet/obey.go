@@ -32,7 +32,8 @@ func (m *Master) Poll(core *Core, now Now, req *borgrpc.PollRequest, save func(F
 		resp.Fenced, resp.Highest = true, m.Fence.wire()
 		return resp, nil, nil
 	}
-	if next != m.Fence {
+	next.Removed = m.Fence.removedAfter(next, req.GetBelief())
+	if !next.Equal(m.Fence) {
 		if mutant.Planted(mutant.FenceNotKept) {
 			save = func(Fence) error { return nil }
 		}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -22,6 +23,15 @@ type Papers struct {
 	// When others are asked for.
 	RenewAt time.Time
 }
+
+// Format implements fmt.Formatter for all verbs: the files are named, and what is in
+// them is not shown.
+func (p Papers) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "papers %s until %s", strings.Join(slices.Sorted(maps.Keys(p.Files)), ", "), p.RenewAt.UTC().Format(time.RFC3339))
+}
+
+// LogValue implements slog.LogValuer.
+func (p Papers) LogValue() slog.Value { return slog.StringValue(fmt.Sprint(p)) }
 
 // Files of a copy's papers.
 const (
@@ -247,6 +257,18 @@ func (p *papers) renew(ctx context.Context, due []ID) (failures int, first error
 		}
 	}
 	return failures, first
+}
+
+// hasten has the papers of all copies renewed now.
+func (p *papers) hasten() {
+	if p == nil {
+		return
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for id := range p.due {
+		p.due[id] = time.Time{}
+	}
 }
 
 func (p *papers) whoIsDue(begun map[ID]bool) []ID {

@@ -258,3 +258,19 @@ func TestTwoDaysOfPapers(t *testing.T) {
 		t.Logf("looked %d times; %d certificates", looks, issuer.n.Load())
 	})
 }
+
+// TestPapersAreNotShown: papers print as their names.
+func TestPapersAreNotShown(t *testing.T) {
+	p := &Papers{Files: map[string][]byte{"secrets/db": []byte("hunter2")}}
+	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%x", "%q"} {
+		for _, v := range []any{p, *p, []*Papers{p}, struct{ P Papers }{*p}} {
+			text := fmt.Sprintf(verb, v)
+			if strings.Contains(text, "hunter2") || strings.Contains(text, fmt.Sprintf("%x", "hunter2")) || strings.Contains(text, "104 117 110 116 101 114") || strings.Contains(text, "0x68, 0x75") {
+				t.Errorf("%s of %T shows a secret: %s", verb, v, text)
+			}
+		}
+	}
+	if text := fmt.Sprint(p); !strings.Contains(text, "secrets/db") {
+		t.Errorf("papers print as %q", text)
+	}
+}

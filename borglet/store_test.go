@@ -130,14 +130,14 @@ func TestDropAllocs(t *testing.T) {
 
 func TestFenceFile(t *testing.T) {
 	dir := t.TempDir()
-	if f, err := LoadFence(dir); err != nil || f != (Fence{}) {
+	if f, err := LoadFence(dir); err != nil || !f.Equal(Fence{}) {
 		t.Errorf("LoadFence of nothing = %v, %v", f, err)
 	}
-	want := Fence{CellID: "c", Machine: "m", Epoch: 1, Term: 2, Index: 3}
+	want := Fence{CellID: "c", Machine: "m", Epoch: 1, Term: 2, Index: 3, Removed: []uint64{2, 5}}
 	if err := want.Save(dir); err != nil {
 		t.Fatal(err)
 	}
-	if f, err := LoadFence(dir); err != nil || f != want {
+	if f, err := LoadFence(dir); err != nil || !f.Equal(want) {
 		t.Errorf("LoadFence = %v, %v, want %v", f, err, want)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "fence.json"), []byte("{"), 0o600); err != nil {

@@ -138,6 +138,16 @@ func (m *Master) takeAuthority(ctx context.Context, later *identity.Authority) e
 	return err
 }
 
+// belief is what each poll tells a borglet of whom to believe, as this replica
+// knows it.
+func (m *Master) belief() *borgrpc.Belief {
+	b := &borgrpc.Belief{Removed: m.cfg.Members.AllRemoved()}
+	if m.cfg.Authority != nil {
+		b.Authorities = m.cfg.Authority.Mark(time.Now())
+	}
+	return b
+}
+
 // authorityGeneration tells whether the authority was changed meanwhile.
 func (m *Master) authorityGeneration() uint64 {
 	if m.cfg.Authority == nil {

@@ -82,6 +82,8 @@ type Members interface {
 	Learners() []uint64
 	// Removed tells a number whose replica was taken out for good.
 	Removed(id uint64) bool
+	// AllRemoved are all those numbers, ascending. Must not be changed.
+	AllRemoved() []uint64
 }
 
 // Checkpoints gives the whole cell at a moment.

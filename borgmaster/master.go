@@ -149,7 +149,7 @@ func New(cfg Config) (*Master, error) {
 		CellName: cfg.CellName, CellID: m.cellID,
 		Format: min(cmp.Or(cfg.MaxFormat, cell.BuildFormat), cell.BuildFormat),
 		Log:    shardView{m}, Borglets: shardView{m}, Master: shardView{m},
-		NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
+		Belief: m.belief, NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
 	})
 	cfg.Log.Subscribe((*ear)(m))
 	return m, nil

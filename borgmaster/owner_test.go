@@ -4,7 +4,9 @@ import (
 	"crypto/sha256"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -179,6 +181,41 @@ func (o *owners) submitSet(set string) *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: "alice", Name: set, Spec: spec}}}
 }
 
+// links have the job of whoever asks name something of alice: the fields of a spec
+// that name an object.
+var links = map[string]func(o *owners, n int, spec *borgpb.JobSpec){
+	"alloc_set": func(o *owners, n int, spec *borgpb.JobSpec) {
+		set := fmt.Sprint("set-", n)
+		o.do("alice", o.submitSet(set))
+		spec.AllocSet = "alice/" + set
+	},
+	"start_after": func(o *owners, n int, spec *borgpb.JobSpec) { spec.StartAfter = []string{"alice/" + o.job(n)} },
+	"parent":      func(o *owners, n int, spec *borgpb.JobSpec) { spec.Parent = "alice/" + o.job(n) },
+}
+
+// linked is the op with which a user has a job of his own name something of alice:
+// a new job, or one that he has.
+func (o *owners) linked(user, field string, update bool, n int) *borgpb.Op {
+	o.t.Helper()
+	name := fmt.Sprint("linked-", n)
+	op := submit(o.t, user, name, 1)
+	spec := new(borgpb.JobSpec)
+	if err := proto.Unmarshal(op.GetSubmitJob().Spec, spec); err != nil {
+		o.t.Fatal(err)
+	}
+	links[field](o, n, spec)
+	data, err := proto.Marshal(spec)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	if update {
+		o.do(user, op)
+		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: data}}}
+	}
+	op.GetSubmitJob().Spec = data
+	return op
+}
+
 // word is what came of an op.
 func word(r *borgpb.Result, err error) string {
 	switch code := status.Code(err); {
@@ -227,7 +264,8 @@ func TestOwners(t *testing.T) {
 #
 # no: not allowed. done: done. Any other word: allowed, and refused because of
 # what the op says. liar is bob, with an op that says it is alice's; cell's is bob,
-# with one that says it is the cell's own.
+# with one that says it is the cell's own. At the end what comes of it when a job of
+# one's own names an object of alice.
 `)
 	n := 0
 	line := func(kind protoreflect.Name, words []string) {
@@ -267,6 +305,31 @@ func TestOwners(t *testing.T) {
 		}
 		line(kind, words)
 	}, func() { line("op, in the log", []string{"owner", "other", "admin"}) })
+	got.WriteString("\n")
+	line("own job names", []string{"alice", "bob", "admin"})
+	until(t, "the cell has its latest format", func() (is bool) {
+		o.group.Replica(1).View(func(c *cell.Cell) { is = c.Format() == cell.BuildFormat })
+		return is
+	})
+	for _, update := range []bool{false, true} {
+		for _, field := range slices.Sorted(maps.Keys(links)) {
+			var words []string
+			for _, user := range []string{"alice", "bob", "root"} {
+				n++
+				op := o.op(o.linked(user, field, update, n))
+				resp, err := o.client(1, user).Mutate(t.Context(), &borgrpc.MutateRequest{Op: op})
+				words = append(words, word(resp.GetResult(), err))
+			}
+			if strings.Join(words, " ") != "done no done" {
+				t.Errorf("a job that names alice's %s (update: %v), by alice, bob and an admin: %v, want done no done", field, update, words)
+			}
+			kind := field
+			if update {
+				kind += " (later)"
+			}
+			line(protoreflect.Name(kind), words)
+		}
+	}
 	o.group.Replica(1).View(func(c *cell.Cell) {
 		if err := c.Check(); err != nil {
 			t.Error(err)

@@ -70,7 +70,7 @@ type Authority struct {
 
 // signer is one key of an authority.
 type signer struct {
-	key  ed25519.PrivateKey
+	key  *privateKey
 	cert *x509.Certificate
 	// It issues from then on; zero: it always did.
 	from time.Time
@@ -223,6 +223,13 @@ func (a *Authority) believed(now time.Time) []*x509.Certificate {
 	return certs
 }
 
+// Mark is that of the Trust which comes with what is issued now.
+func (a *Authority) Mark(now time.Time) []byte {
+	a.mu.RLock()
+	defer a.mu.RUnlock()
+	return markOf(a.believed(now))
+}
+
 // newSigner makes a key and the certificate that vouches for itself.
 func (a *Authority) newSigner(now time.Time) (signer, error) {
 	public, key, err := ed25519.GenerateKey(a.rand)
@@ -247,7 +254,7 @@ func (a *Authority) newSigner(now time.Time) (signer, error) {
 	if err != nil {
 		return signer{}, err
 	}
-	return signer{key: key, cert: signed}, nil
+	return signer{key: hide(key), cert: signed}, nil
 }
 
 func (a *Authority) serial() (*big.Int, error) {
@@ -333,7 +340,7 @@ func (a *Authority) Encode() ([]byte, error) {
 	var data []byte
 	for i, s := range a.signers {
 		if s.key != nil {
-			der, err := x509.MarshalPKCS8PrivateKey(s.key)
+			der, err := x509.MarshalPKCS8PrivateKey(s.key.signer())
 			if err != nil {
 				return nil, err
 			}
@@ -389,7 +396,7 @@ func (a *Authority) decode(data []byte) error {
 			if err != nil {
 				return err
 			}
-			s := signer{key: key, cert: cert}
+			s := signer{key: hide(key), cert: cert}
 			key = nil
 			switch {
 			case !cert.IsCA || s.key != nil && !bytes.Equal(cert.PublicKey.(ed25519.PublicKey), s.key.Public().(ed25519.PublicKey)):

@@ -2,7 +2,6 @@ package identity
 
 import (
 	"bytes"
-	"crypto"
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
@@ -19,9 +18,9 @@ import (
 type Credential struct {
 	Name  Name
 	Trust *Trust
-	key   crypto.Signer
+	key   *privateKey
 	leaf  *x509.Certificate
-	tls   tls.Certificate
+	tls   *tls.Certificate
 	// What another authority issued, with what leads up to it: tls.Certificate. Who
 	// one is then is for the masters to say; Name is what they said.
 	foreign bool
@@ -47,9 +46,10 @@ func NewCredential(key ed25519.PrivateKey, issued *Issued) (*Credential, error) 
 	if !bytes.Equal(leaf.PublicKey.(ed25519.PublicKey), key.Public().(ed25519.PublicKey)) {
 		return nil, fmt.Errorf("the certificate of %s is for another key", name)
 	}
+	hidden := hide(key)
 	return &Credential{
-		Name: name, Trust: trust, key: key, leaf: leaf,
-		tls: tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: key, Leaf: leaf},
+		Name: name, Trust: trust, key: hidden, leaf: leaf,
+		tls: &tls.Certificate{Certificate: [][]byte{leaf.Raw}, PrivateKey: hidden, Leaf: leaf},
 	}, nil
 }
 
@@ -81,7 +81,7 @@ func (c *Credential) RenewAt() time.Time {
 func (c *Credential) Expired(now time.Time) bool { return now.After(c.leaf.NotAfter) }
 
 // TLS is the credential as the library takes it.
-func (c *Credential) TLS() *tls.Certificate { return &c.tls }
+func (c *Credential) TLS() *tls.Certificate { return c.tls }
 
 // Fingerprint tells one certificate from all others; what is stored of a token.
 func (c *Credential) Fingerprint() []byte { return Fingerprint(c.leaf.Raw) }
@@ -91,13 +91,13 @@ func (c *Credential) Encode() ([]byte, error) {
 	if c.foreign {
 		return c.encodeForeign()
 	}
-	return encodePEM(c.key, append([]*x509.Certificate{c.leaf}, c.Trust.roots...)...)
+	return encodePEM(c.key.signer(), append([]*x509.Certificate{c.leaf}, c.Trust.roots...)...)
 }
 
 // Parts are what Encode writes, in files of their own: the key, the certificate,
 // and the authorities to believe.
 func (c *Credential) Parts() (key, cert, authorities []byte, err error) {
-	if key, err = encodePEM(c.key); err != nil {
+	if key, err = encodePEM(c.key.signer()); err != nil {
 		return nil, nil, nil, err
 	}
 	cert = pem.EncodeToMemory(&pem.Block{Type: certBlock, Bytes: c.leaf.Raw})

@@ -199,6 +199,8 @@ func NewForeignCredential(name Name, chain, key, authorities []byte) (*Credentia
 	if !ok {
 		return nil, errors.New("the key is not one to sign with")
 	}
+	hidden := hideSigner(signer)
+	pair.PrivateKey = hidden
 	certs, err := parseChain(authorities)
 	if err != nil {
 		return nil, fmt.Errorf("the authorities of cell %s: %w", name.Cell, err)
@@ -211,7 +213,7 @@ func NewForeignCredential(name Name, chain, key, authorities []byte) (*Credentia
 	if err != nil {
 		return nil, err
 	}
-	return &Credential{Name: name, Trust: trust, key: signer, leaf: pair.Leaf, tls: pair, foreign: true}, nil
+	return &Credential{Name: name, Trust: trust, key: hidden, leaf: pair.Leaf, tls: &pair, foreign: true}, nil
 }
 
 // As is the same credential of whom the masters say it is.
@@ -222,7 +224,7 @@ func (c *Credential) As(name Name) *Credential {
 }
 
 func (c *Credential) encodeForeign() ([]byte, error) {
-	der, err := x509.MarshalPKCS8PrivateKey(c.key)
+	der, err := x509.MarshalPKCS8PrivateKey(c.key.signer())
 	if err != nil {
 		return nil, err
 	}

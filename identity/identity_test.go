@@ -403,7 +403,7 @@ func TestFiles(t *testing.T) {
 func TestTokens(t *testing.T) {
 	ca := authority(t, "test")
 	c := certify(t, ca, name(identity.Borglet, "m1").ToJoin(), time.Now(), identity.TokenLife)
-	text := (&identity.Token{Credential: c, Masters: []string{"10.0.0.1:7001", "10.0.0.2:7002"}}).String()
+	text := (&identity.Token{Credential: c, Masters: []string{"10.0.0.1:7001", "10.0.0.2:7002"}}).Text()
 	got, err := identity.ParseToken(text + "\n")
 	if err != nil || got.Credential.Name != c.Name || len(got.Masters) != 2 || !bytes.Equal(got.Credential.Fingerprint(), c.Fingerprint()) {
 		t.Fatalf("ParseToken = %+v, %v", got, err)
@@ -416,7 +416,7 @@ func TestTokens(t *testing.T) {
 		}
 	}
 	user := certify(t, ca, name(identity.User, "root"), time.Now(), identity.UserLife)
-	if _, err := identity.ParseToken((&identity.Token{Credential: user}).String()); err == nil {
+	if _, err := identity.ParseToken((&identity.Token{Credential: user}).Text()); err == nil {
 		t.Error("the certificate of a user passes for a token")
 	}
 }
@@ -424,10 +424,10 @@ func TestTokens(t *testing.T) {
 func FuzzParseToken(f *testing.F) {
 	ca := authority(f, "test")
 	c := certify(f, ca, name(identity.User, "alice").ToJoin(), time.Now(), identity.TokenLife)
-	f.Add((&identity.Token{Credential: c, Masters: []string{"a:1"}}).String())
+	f.Add((&identity.Token{Credential: c, Masters: []string{"a:1"}}).Text())
 	f.Add("borg-join-")
 	f.Fuzz(func(t *testing.T, s string) {
-		if token, err := identity.ParseToken(s); err == nil && token.String() != strings.TrimSpace(s) && token.Credential.Name.Role != identity.Join {
+		if token, err := identity.ParseToken(s); err == nil && token.Text() != strings.TrimSpace(s) && token.Credential.Name.Role != identity.Join {
 			t.Fatalf("ParseToken(%q) = %v", s, token)
 		}
 	})

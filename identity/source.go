@@ -1,6 +1,7 @@
 package identity
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -8,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
+	mathrand "math/rand/v2"
 	"sync"
 	"time"
 )
@@ -20,6 +22,9 @@ const (
 	triesInOneLife = 120
 	// Bound on one try.
 	renewTimeout = 30 * time.Second
+	// Who hears of other authorities renews within so long, and not again before:
+	// thousands of machines hear of it in the same second.
+	trustPause = 10 * time.Second
 )
 
 // Renew has a new key certified for whoever the source is.
@@ -34,19 +39,27 @@ type Source struct {
 	// Other authorities whose certificates count for who calls; set before the first
 	// connection. Nil: none.
 	Foreign *Foreign
+	// Tells names that are not believed from who answers though their certificates
+	// are good; set before the first connection. Nil: all are.
+	Gone func(Name) bool
 
 	renew Renew
 	save  func(*Credential) error
+	// Says that wanted is another.
+	news chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu; never nil.
 	current *Credential
+	// Mark of the authorities that the cell has by now, when they are others than
+	// those of current; otherwise nil. Guarded by mu.
+	wanted []byte
 }
 
 // NewSource begins with a credential. renew may be nil: it is never renewed.
 // save keeps what was renewed; nil: it is not kept.
 func NewSource(first *Credential, renew Renew, save func(*Credential) error) *Source {
-	return &Source{current: first, renew: renew, save: save}
+	return &Source{current: first, renew: renew, save: save, news: make(chan struct{}, 1)}
 }
 
 // Source is that of somebody who has the authority at hand and certifies
@@ -71,18 +84,62 @@ func (s *Source) Current() *Credential {
 	return s.current
 }
 
-// Run renews at half of each life, until ctx ends.
+// TrustIs says by which mark the cell's authorities go now, as somebody of the cell
+// has it. If they are others than those of the present certificate, Run renews that
+// within seconds, each source at another moment. It does not block.
+func (s *Source) TrustIs(mark []byte) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(mark) == 0 || bytes.Equal(mark, s.current.Trust.Mark()) {
+		s.wanted = nil
+		return
+	}
+	if bytes.Equal(mark, s.wanted) {
+		return
+	}
+	s.wanted = bytes.Clone(mark)
+	select {
+	case s.news <- struct{}{}:
+	default:
+	}
+}
+
+// behind says that the cell has other authorities than the present certificate
+// came with.
+func (s *Source) behind() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.wanted != nil
+}
+
+// Run renews at half of each life, and when it hears of other authorities, until
+// ctx ends.
 func (s *Source) Run(ctx context.Context) {
 	if s.renew == nil {
 		return
 	}
-	timer := time.NewTimer(time.Until(s.Current().RenewAt()))
+	due := s.Current().RenewAt()
+	// Whatever is said meanwhile, not sooner.
+	earliest := time.Now()
+	timer := time.NewTimer(time.Until(due))
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-s.news:
+			if soon := sometimeAfter(earliest, s.Current()); s.behind() && soon.Before(due) {
+				due = soon
+				timer.Reset(time.Until(due))
+			}
+			continue
 		case <-timer.C:
+		}
+		if at := s.Current().RenewAt(); !s.behind() && time.Now().Before(at) {
+			// The authorities are those that it has again.
+			due = at
+			timer.Reset(time.Until(due))
+			continue
 		}
 		next, err := s.RenewNow(ctx)
 		if ctx.Err() != nil {
@@ -91,14 +148,33 @@ func (s *Source) Run(ctx context.Context) {
 		if s.OnRenew != nil {
 			s.OnRenew(next, err)
 		}
-		if err != nil {
-			timer.Reset(retryPause(s.Current()))
-			continue
+		current, now := s.Current(), time.Now()
+		earliest = now.Add(hearPause(current))
+		switch again := now.Add(retryPause(current)); {
+		case err != nil:
+			due = again
+		case s.behind():
+			// Whoever certified it has not heard of them either.
+			due = sometimeAfter(earliest, current)
+		case current.RenewAt().Before(again):
+			// Never at once again, whatever the clock that issued it says.
+			due = again
+		default:
+			due = current.RenewAt()
 		}
-		// Never at once again, whatever the clock that issued it says.
-		timer.Reset(max(time.Until(next.RenewAt()), retryPause(next)))
+		timer.Reset(time.Until(due))
 	}
 }
+
+// sometimeAfter is a moment soon after a time, or after now.
+func sometimeAfter(at time.Time, c *Credential) time.Time {
+	if now := time.Now(); now.After(at) {
+		at = now
+	}
+	return at.Add(mathrand.N(hearPause(c)))
+}
+
+func hearPause(c *Credential) time.Duration { return min(retryPause(c), trustPause) }
 
 func retryPause(c *Credential) time.Duration {
 	return min(max(c.leaf.NotAfter.Sub(c.leaf.NotBefore)/triesInOneLife, minRenewPause), maxRenewPause)
@@ -129,6 +205,9 @@ func (s *Source) RenewNow(ctx context.Context) (*Credential, error) {
 	}
 	s.mu.Lock()
 	s.current = next
+	if bytes.Equal(s.wanted, next.Trust.Mark()) {
+		s.wanted = nil
+	}
 	s.mu.Unlock()
 	if s.save != nil {
 		if err := s.save(next); err != nil {
@@ -189,8 +268,12 @@ func (s *Source) ClientTLS(want Name) *tls.Config {
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			got, err := s.Current().Trust.Verify(cs.PeerCertificates, ToAnswer, time.Now())
-			if err == nil && !got.Is(want) {
+			switch {
+			case err != nil:
+			case !got.Is(want):
 				err = &OtherPeerError{Want: want, Got: got}
+			case s.Gone != nil && s.Gone(got):
+				err = &BadCertificateError{Name: got, Why: "is that of a replica which was taken out of the cell"}
 			}
 			return err
 		},

@@ -27,8 +27,8 @@ type Token struct {
 	Masters []string
 }
 
-// String is the token as it is handed on: a secret.
-func (t *Token) String() string {
+// Text is the token as it is handed on: a secret.
+func (t *Token) Text() string {
 	c := t.Credential
 	b := []byte{tokenVersion}
 	put := func(part []byte) {
@@ -36,7 +36,7 @@ func (t *Token) String() string {
 		b = append(b, part...)
 	}
 	// A token is made by a cell, whose keys are of one kind.
-	put(c.key.(ed25519.PrivateKey).Seed())
+	put(c.key.signer().(ed25519.PrivateKey).Seed())
 	put(c.leaf.Raw)
 	put([]byte(strings.Join(t.Masters, ",")))
 	for _, root := range c.Trust.roots {
@@ -48,7 +48,7 @@ func (t *Token) String() string {
 // IsToken tells a token from the path of a file that holds one.
 func IsToken(s string) bool { return strings.HasPrefix(s, tokenPrefix) }
 
-// ParseToken reads what String wrote. The error never holds any of it.
+// ParseToken reads what Text wrote. The error never holds any of it.
 func ParseToken(s string) (*Token, error) {
 	bad := errors.New("this is not a token of a cell, or a part of it is missing")
 	text, ok := strings.CutPrefix(strings.TrimSpace(s), tokenPrefix)

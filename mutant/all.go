@@ -43,6 +43,7 @@ const (
 	OwnerFromRequest Name = "owner-from-request"
 	RevokedFromCache Name = "revoked-from-cache"
 	RaftForAll       Name = "raft-for-all"
+	LinkNotAsked     Name = "link-not-asked"
 
 	TaskWritesAnywhere Name = "task-writes-anywhere"
 
@@ -144,6 +145,8 @@ var All = []Mutant{
 		"+: https://nvd.nist.gov/vuln/detail/CVE-2021-37218", "S1", "strangers"},
 	{TaskWritesAnywhere, "A task may write the files of every user.",
 		Ours, "S21", "files"},
+	{LinkNotAsked, "The cell does not look whose the alloc set is that a job names.",
+		Ours, "S21", "strangers"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
 		"9: https://github.com/etcd-io/etcd/issues/20418", "S5", "stopped"},

@@ -13,8 +13,11 @@ import (
 type applying struct {
 	term      uint64
 	rawWallNs int64
-	user      string
-	reason    string
+	// Who asks for the op that is being checked.
+	asker *borgpb.Principal
+	// Of the op that is done, for events.
+	user   string
+	reason string
 	// Objects made so far in this entry, for uids.
 	made   uint32
 	events []Event
@@ -81,12 +84,13 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 // applyOp decodes, checks and commits one op.
 func (c *Cell) applyOp(data []byte) *borgpb.Result {
 	res := &borgpb.Result{Index: c.index}
-	c.now.user, c.now.reason = "", ""
+	c.now.asker, c.now.user, c.now.reason = nil, "", ""
 	op, refusal := decodeOp(data, c.format)
 	if refusal != nil {
 		res.Refusal = refusal
 		return res
 	}
+	c.now.asker = op.Principal
 	var do commit
 	refusal = guarded(func() (r *borgpb.Refusal) {
 		var again *borgpb.Result

@@ -20,7 +20,8 @@ import (
 // have reservations.
 //
 // Format 4: limits per the values of an attribute; constraints know the name of a
-// machine; packages are banned; small files of users.
+// machine; packages are banned; small files of users; a job names what is its
+// asker's alone.
 const BuildFormat = 4
 
 // BuildFormat is the latest format that this copy of the cell can apply.

@@ -202,6 +202,11 @@ func (g *generator) user(op *borgpb.Op) *borgpb.Op {
 	op.RequestId = fmt.Sprintf("%026d", g.seq)
 	op.RequestWallNs = g.wallNs - int64(g.r.IntN(100))*second
 	op.Principal = &borgpb.Principal{User: "u", Role: borgpb.Role_ROLE_USER}
+	// Of what is his own, and may name what is not: a walk of an earlier format is as
+	// it was.
+	if job := op.GetSubmitJob(); job != nil && g.c.format >= formatLinks && g.one(3) {
+		op.Principal.User = job.User
+	}
 	op.Reason = "because"
 	switch {
 	case g.one(40):

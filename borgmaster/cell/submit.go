@@ -61,28 +61,64 @@ func (c *Cell) checkSubmit(key JobKey, o *borgpb.SubmitJob) (*Spec, *borgpb.Refu
 	if r := c.checkSecrets(key.User, spec); r != nil {
 		return nil, r
 	}
-	return spec, c.checkLinks(spec.Proto)
+	return spec, c.checkLinks(spec.Proto, nil)
 }
 
-// checkLinks wants the objects that a spec names.
-func (c *Cell) checkLinks(s *borgpb.JobSpec) *borgpb.Refusal {
+// formatLinks is the format in which a job began to name what is its asker's alone.
+const formatLinks = 4
+
+// checkLinks wants the objects that a spec names, and that who asks may name them.
+// was is the spec that it takes the place of, or nil: what a job names already was
+// decided when it began to.
+func (c *Cell) checkLinks(s, was *borgpb.JobSpec) *borgpb.Refusal {
 	if s.AllocSet != "" {
 		k, _ := ParseJobKey(s.AllocSet)
-		if set := c.sets[k]; set == nil || set.deathSeq != 0 {
+		set := c.sets[k]
+		if set == nil || set.deathSeq != 0 {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.alloc_set", "there is no alloc set %s; submit it first", k)
+		}
+		if r := c.checkLink("spec.alloc_set", set.key); r != nil && s.AllocSet != was.GetAllocSet() {
+			return r
 		}
 	}
 	for _, name := range s.StartAfter {
-		if k, _ := ParseJobKey(name); c.jobs[k] == nil {
+		k, _ := ParseJobKey(name)
+		j := c.jobs[k]
+		if j == nil {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.start_after", "there is no job %s", k)
+		}
+		if r := c.checkLink("spec.start_after", j.key); r != nil && !slices.Contains(was.GetStartAfter(), name) {
+			return r
 		}
 	}
 	if s.Parent != "" {
-		if k, _ := ParseJobKey(s.Parent); c.jobs[k] == nil || c.jobs[k].deathSeq != 0 {
+		k, _ := ParseJobKey(s.Parent)
+		j := c.jobs[k]
+		if j == nil || j.deathSeq != 0 {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.parent", "there is no live job %s", k)
+		}
+		if r := c.checkLink("spec.parent", j.key); r != nil && s.Parent != was.GetParent() {
+			return r
 		}
 	}
 	return nil
+}
+
+// checkLink refuses that a job of who asks names an object of another user: it
+// would take room that is his, or end when he ends something. An admin may; a task
+// of an admin's is none.
+func (c *Cell) checkLink(field string, object JobKey) *borgpb.Refusal {
+	who := c.now.asker
+	switch {
+	case c.format < formatLinks || who.GetUser() == "" || who.User == object.User || mutant.Planted(mutant.LinkNotAsked):
+		return nil
+	case who.Task == "" && (c.users.admins == 0 || c.Has(who.User, Admin)):
+		return nil
+	case who.Task != "":
+		return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", field, "%s belongs to user %s; a task of user %s names what is that user's alone", object, object.User, who.User)
+	}
+	return refuse(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", field,
+		"%s belongs to user %s; user %s needs the capability admin to name it, which can be granted by %s", object, object.User, who.User, c.adminWords())
 }
 
 func checkKey(key JobKey) *borgpb.Refusal {

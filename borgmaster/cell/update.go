@@ -53,7 +53,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		r = c.checkSecrets(j.key.User, spec)
 	}
 	if r == nil {
-		r = c.checkLinks(spec.Proto)
+		r = c.checkLinks(spec.Proto, j.latest().Proto)
 	}
 	if r != nil {
 		return nil, about(j.key.String(), r)

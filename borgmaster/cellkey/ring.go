@@ -17,7 +17,10 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 )
 
@@ -45,11 +48,22 @@ func (o Of) bytes() []byte {
 	return binary.BigEndian.AppendUint64(b, o.Version)
 }
 
-// Key seals and opens.
+// Key seals and opens. It can be used and not be shown.
 type Key struct {
-	raw  [keyBytes]byte
-	aead cipher.AEAD
+	// Functions, because package fmt writes what lies in fields that are not
+	// exported, and what they point to; into a function nobody looks.
+	raw  func() [keyBytes]byte
+	aead func() cipher.AEAD
 }
+
+// String names the key and says nothing of it.
+func (k *Key) String() string { return "cell key " + k.ID() }
+
+// Format implements fmt.Formatter for all verbs.
+func (k *Key) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, k.String()) }
+
+// LogValue implements slog.LogValuer.
+func (k *Key) LogValue() slog.Value { return slog.StringValue(k.String()) }
 
 // NewKey makes a key.
 func NewKey() (*Key, error) {
@@ -69,12 +83,13 @@ func keyOf(raw [keyBytes]byte) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Key{raw: raw, aead: aead}, nil
+	return &Key{raw: func() [keyBytes]byte { return raw }, aead: func() cipher.AEAD { return aead }}, nil
 }
 
 // ID names the key and says nothing of it.
 func (k *Key) ID() string {
-	sum := sha256.Sum256(append([]byte("borg cell key "), k.raw[:]...))
+	raw := k.raw()
+	sum := sha256.Sum256(append([]byte("borg cell key "), raw[:]...))
 	return hex.EncodeToString(sum[:8])
 }
 
@@ -88,6 +103,15 @@ type Ring struct {
 	// Oldest first. Guarded by mu.
 	keys []*Key
 }
+
+// String names the keys and says nothing of them.
+func (r *Ring) String() string { return "cell keys " + strings.Join(r.IDs(), ", ") }
+
+// Format implements fmt.Formatter for all verbs.
+func (r *Ring) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, r.String()) }
+
+// LogValue implements slog.LogValuer.
+func (r *Ring) LogValue() slog.Value { return slog.StringValue(r.String()) }
 
 // NewRing is a ring without keys, or with some. save keeps what it becomes;
 // nil: it is not kept.
@@ -144,7 +168,7 @@ func (r *Ring) Seal(id string, of Of, value []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	return k.aead.Seal(nil, nil, value, of.bytes()), nil
+	return k.aead().Seal(nil, nil, value, of.bytes()), nil
 }
 
 // Open yields the value that was sealed with the key of that id. An error never
@@ -154,7 +178,7 @@ func (r *Ring) Open(id string, of Of, sealed []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	value, err := k.aead.Open(nil, nil, sealed, of.bytes())
+	value, err := k.aead().Open(nil, nil, sealed, of.bytes())
 	if err != nil {
 		return nil, fmt.Errorf("secret %s/%s, version %d, does not open with cell key %s: it was sealed as something else, or was changed", of.User, of.Name, of.Version, id)
 	}
@@ -210,7 +234,8 @@ func (r *Ring) Encode() ([]byte, error) {
 func encode(keys []*Key) ([]byte, error) {
 	f := ringFile{Format: ringFormat}
 	for _, k := range keys {
-		f.Keys = append(f.Keys, k.raw[:])
+		raw := k.raw()
+		f.Keys = append(f.Keys, raw[:])
 	}
 	data, err := json.Marshal(f)
 	return append(data, '\n'), err

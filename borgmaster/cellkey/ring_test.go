@@ -2,7 +2,9 @@ package cellkey
 
 import (
 	"bytes"
+	"encoding/hex"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -93,5 +95,41 @@ func TestRingIsKept(t *testing.T) {
 		if _, err := Decode([]byte(odd), nil); err == nil {
 			t.Errorf("Decode(%q) is no error", odd)
 		}
+	}
+}
+
+// TestKeysAreNotShown: in no way of printing a key, or what holds one, is any of it.
+func TestKeysAreNotShown(t *testing.T) {
+	k := newKey(t)
+	r := NewRing(nil, k)
+	raw := k.raw()
+	piece := raw[3:24]
+	forms := []string{string(piece), hex.EncodeToString(piece), strings.ToUpper(hex.EncodeToString(piece)), strings.Trim(fmt.Sprint(piece), "[]"),
+		strings.TrimSuffix(strings.TrimPrefix(fmt.Sprintf("%#v", piece), "[]byte{"), "}")}
+	shows := func(text string) bool {
+		return slices.ContainsFunc(forms, func(form string) bool { return strings.Contains(text, form) })
+	}
+	verbs := []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d"}
+	seen := 0
+	for _, verb := range verbs {
+		if shows(fmt.Sprintf(verb, raw[:])) {
+			seen++
+		}
+		for what, v := range map[string]any{
+			"a key": k, "a copy of a key": *k, "a ring": r, "keys": []*Key{k}, "fields": struct{ Key *Key }{k}, "hidden fields": struct {
+				key  Key
+				ring *Ring
+			}{*k, r},
+		} {
+			if text := fmt.Sprintf(verb, v); shows(text) {
+				t.Errorf("%s shows it with %s: %.300s", what, verb, text)
+			}
+		}
+	}
+	if seen < 5 {
+		t.Errorf("the search finds a bare key with %d verbs", seen)
+	}
+	if got := fmt.Sprint(r); got != "cell keys "+k.ID() {
+		t.Errorf("a ring prints as %q", got)
 	}
 }

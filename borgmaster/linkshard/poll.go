@@ -44,6 +44,9 @@ func (s *Station) Ask(p Poll) (addr string, req *borgrpc.PollRequest) {
 			addr, req = m.Addr(), Build(c, m, s.cfg.CellName, s.cfg.Core.Replica, p.known)
 		}
 	})
+	if req != nil && s.cfg.Belief != nil {
+		req.Belief = s.cfg.Belief()
+	}
 	return addr, req
 }
 

@@ -63,6 +63,8 @@ type Config struct {
 	Log      Log
 	Borglets Borglets
 	Master   Master
+	// Whom borglets are to believe, asked for each poll; nil: they are not told.
+	Belief func() *borgrpc.Belief
 	// Monotonic nanoseconds.
 	NowNs  func() int64
 	Logger *slog.Logger

@@ -239,3 +239,6 @@ func (l *Log) Learners() []uint64 { return nil }
 
 // Removed: the group stays as it is.
 func (l *Log) Removed(uint64) bool { return false }
+
+// AllRemoved implements borgmaster.Members.
+func (l *Log) AllRemoved() []uint64 { return nil }

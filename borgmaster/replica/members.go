@@ -35,6 +35,13 @@ func (r *Replica) Removed(id uint64) bool {
 	return r.members.removed(id)
 }
 
+// AllRemoved implements borgmaster.Members.
+func (r *Replica) AllRemoved() []uint64 {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.members.Removed
+}
+
 // AddLearner takes a new replica into the cell. It is sent the log, and is
 // given its vote by itself when it has caught up. Its number must never have
 // been used before.

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -153,33 +155,60 @@ func TestElectedMasterIsKilled(t *testing.T) {
 	l, endLoad := c.underLoad(t, size(50, 200))
 	var gaps []time.Duration
 	for range size(3, 100) {
-		elected, err := c.electedNow(shortly(t))
-		if err != nil {
-			t.Fatal(err)
-		}
-		killed := time.Now()
-		if err := c.Kill(c.masterName(elected)); err != nil {
-			t.Fatal(err)
-		}
-		gap := l.ackedAgain(t, killed)
-		if gap > time.Second {
-			t.Logf("%v after the kill of master %d at %s", gap, elected, killed.UTC().Format("15:04:05.000"))
-		}
-		gaps = append(gaps, gap)
-		if err := c.StartMaster(t.Context(), elected); err != nil {
-			t.Fatal(err)
-		}
-		if err := c.caughtUp(shortly(t), elected); err != nil {
-			t.Fatal(err)
-		}
-		// The next kill meets a cell that is at work again.
-		l.goesOn(t, size(10, 100))
+		gaps = append(gaps, c.failOver(t, l, size(10, 100)))
 	}
 	endLoad()
 	c.stillSame(t, before, "web")
 	c.checkAcks(t, l)
 	t.Logf("%d kills, %d submits acknowledged, %d errors; from the kill to the next acknowledged write: %v", len(gaps), len(l.acks), len(l.errs), rounded(gaps))
 	took(t, "master.failover.p50_ms", "master.failover.p99_ms", 0.99, gaps)
+}
+
+// failOver kills the elected master and starts it again. It returns how long after
+// the kill the first write that began later was acknowledged, once as many more
+// were as say that the cell is at work again.
+func (c *Cell) failOver(t *testing.T, l *load, more int) time.Duration {
+	t.Helper()
+	elected, err := c.electedNow(shortly(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	killed := time.Now()
+	if err := c.Kill(c.masterName(elected)); err != nil {
+		t.Fatal(err)
+	}
+	gap := l.ackedAgain(t, killed)
+	if gap > time.Second {
+		t.Logf("%v after the kill of master %d at %s", gap, elected, killed.UTC().Format("15:04:05.000"))
+	}
+	if err := c.StartMaster(t.Context(), elected); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.caughtUp(shortly(t), elected); err != nil {
+		t.Fatal(err)
+	}
+	l.goesOn(t, more)
+	return gap
+}
+
+// TestFailOver measures fail-over alone, as often as BORG_FAILOVER_KILLS says, and
+// writes each time down for `make bench BENCH=failover`, which runs it with builds
+// with and without TLS.
+func TestFailOver(t *testing.T) {
+	kills, err := strconv.Atoi(os.Getenv("BORG_FAILOVER_KILLS"))
+	if err != nil || kills < 1 {
+		t.Skip("measures what TestElectedMasterIsKilled tests: make bench BENCH=failover")
+	}
+	c := chaosCell(t, 5, 2)
+	before := c.run(t, "web", sleepers(4))
+	l, endLoad := c.underLoad(t, 200)
+	l.goesOn(t, 100)
+	for range kills {
+		fmt.Printf("failover_us %d\n", c.failOver(t, l, 100).Microseconds())
+	}
+	endLoad()
+	c.stillSame(t, before, "web")
+	c.checkAcks(t, l)
 }
 
 func rounded(all []time.Duration) []time.Duration {

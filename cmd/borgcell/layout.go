@@ -142,6 +142,7 @@ func (l layout) envMark() string { return "BORGCELL_DIR=" + l.dir }
 // had more of count too.
 func (l layout) marks() marks {
 	m := marks{env: l.envMark(), outputDirs: []string{filepath.Join(l.dir, "borglets"), l.RunDir}}
+	m.serveDirs = append(m.serveDirs, filepath.Join(l.dir, "masters"), filepath.Join(l.dir, "borglets"), l.RunDir)
 	for k := 1; k <= maxMachines; k++ {
 		m.cgroups = append(m.cgroups, l.cgroup(k))
 	}

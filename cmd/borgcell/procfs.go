@@ -102,7 +102,16 @@ type marks struct {
 	// Cgroups, from the root of each hierarchy, in which only tasks of the cell
 	// run.
 	cgroups []string
+	// Directories that only the cell's own programs name as they serve. Into those
+	// that hold keys nobody may look who cannot trace them.
+	serveDirs []string
 }
+
+// Why a process is taken for the cell's, when it was not started by a task.
+const (
+	byEnvironment = "environment"
+	byCommandLine = "command line"
+)
 
 // foundProcess is a process that bears one of the marks.
 type foundProcess struct {
@@ -147,8 +156,11 @@ func (m marks) find() ([]foundProcess, error) {
 func (m marks) match(procDir string) string {
 	if env, err := os.ReadFile(filepath.Join(procDir, "environ")); err == nil {
 		if slices.Contains(strings.Split(string(env), "\x00"), m.env) {
-			return "environment"
+			return byEnvironment
 		}
+	}
+	if m.serves(procDir) {
+		return byCommandLine
 	}
 	if lines, err := os.ReadFile(filepath.Join(procDir, "cgroup")); err == nil {
 		for line := range strings.Lines(string(lines)) {
@@ -167,6 +179,21 @@ func (m marks) match(procDir string) string {
 		}
 	}
 	return ""
+}
+
+// serves tells a master, a scheduler or a borglet of the cell.
+func (m marks) serves(procDir string) bool {
+	line, err := os.ReadFile(filepath.Join(procDir, "cmdline"))
+	words := strings.Split(string(line), "\x00")
+	if err != nil || len(words) < 3 || (words[1] != "serve" && words[1] != "scheduler") {
+		return false
+	}
+	if program := filepath.Base(words[0]); program != "borgmaster" && program != "borglet" {
+		return false
+	}
+	return slices.ContainsFunc(words[2:], func(word string) bool {
+		return slices.ContainsFunc(m.serveDirs, func(dir string) bool { return within(word, dir) })
+	})
 }
 
 // within reports whether path is dir or below it.

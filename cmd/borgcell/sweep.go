@@ -31,7 +31,9 @@ func (l layout) sweep(ctx context.Context) error {
 	if err := l.killRecorded(); err != nil {
 		return err
 	}
-	if err := l.killFound(ctx, func(p foundProcess) bool { return !isShim(p) && p.because == "environment" }); err != nil {
+	if err := l.killFound(ctx, func(p foundProcess) bool {
+		return !isShim(p) && (p.because == byEnvironment || p.because == byCommandLine)
+	}); err != nil {
 		return err
 	}
 	var errs []error

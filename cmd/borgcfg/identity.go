@@ -233,7 +233,7 @@ func (s *session) invite(role identity.Role, next string) error {
 	if err != nil {
 		return err
 	}
-	s.say("%s", token)
+	s.say("%s", token.Text())
 	s.progress("a secret: whoever has it becomes %s, once, until %s; with it: %s",
 		token.Credential.Name.Becomes().Words(), token.Credential.Expires().Local().Format(time.DateTime), next)
 	return nil

@@ -133,7 +133,7 @@ func TestJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	file := filepath.Join(t.TempDir(), "token")
-	if err := os.WriteFile(file, []byte(token.String()+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte(token.Text()+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	dir, other := t.TempDir(), t.TempDir()
@@ -171,7 +171,7 @@ func TestJoin(t *testing.T) {
 	if machines, err := c.admin.ListMachines(t.Context(), &borgrpc.ListMachinesRequest{}); err != nil || len(machines.Machines) != 1 {
 		t.Errorf("machines are %v, %v, want m1 alone", machines, err)
 	}
-	if strings.Contains(fmt.Sprint(said), token.String()[20:60]) {
+	if strings.Contains(fmt.Sprint(said), token.Text()[20:60]) {
 		t.Error("the token is in the borglet's log")
 	}
 }

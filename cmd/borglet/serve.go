@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -48,6 +49,9 @@ func serveCommand() *ucli.Command {
 		),
 		Before: cli.ApplyConfig,
 		Action: func(ctx *ucli.Context) error {
+			if err := cli.HideMemory(); err != nil {
+				return err
+			}
 			s, err := newServe(ctx)
 			if err != nil {
 				return err
@@ -233,13 +237,24 @@ func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec) (*borglet.Ag
 		s.log.Warn("tasks get no certificates, and those that name secrets do not start", "machine", s.name, "err", err)
 	}
 	agent, err := borglet.New(borglet.Config{
-		PapersDir: papers, Issuer: s.issuer,
+		PapersDir: papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
 		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
 		Runtime: rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, Trim: container.TrimLog,
 	})
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
 	}
+	// The tasks hear of other authorities when their borglet does.
+	heard, mark := s.source.OnRenew, s.source.Current().Trust.Mark()
+	s.source.OnRenew = func(c *identity.Credential, err error) {
+		heard(c, err)
+		if err == nil && !bytes.Equal(mark, c.Trust.Mark()) {
+			mark = c.Trust.Mark()
+			s.log.Info("the cell's authorities changed", "machine", s.name, "until", c.Expires().UTC().Format(time.RFC3339))
+			agent.RenewPapers()
+		}
+	}
+	s.source.Gone = func(who identity.Name) bool { return who.Role == identity.Master && agent.Removed(who.Replica()) }
 	return agent, nil
 }
 
@@ -257,7 +272,10 @@ func reachable(addr, hostname string) string {
 
 // serve runs the agent and the server until ctx ends or one of them fails.
 func (s *serve) serve(ctx context.Context, listener net.Listener, agent *borglet.Agent) error {
-	server := door.NewServer(door.Config{Identity: s.source, Logger: s.log})
+	server := door.NewServer(door.Config{
+		Identity: s.source, Logger: s.log,
+		Revoked: func(who identity.Name, _ time.Time) bool { return s.source.Gone(who) },
+	})
 	borgrpc.RegisterBorgletServiceServer(server, borglet.NewServer(agent))
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return agent.Run(ctx) })

@@ -41,6 +41,9 @@ func schedulerCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
 		}, append(searchFlags(), rescheduleFlags()...)...),
 		Action: func(ctx *ucli.Context) error {
+			if err := cli.HideMemory(); err != nil {
+				return err
+			}
 			logger, err := cli.NewLogger(ctx)
 			if err != nil {
 				return err
@@ -150,6 +153,10 @@ func workloads(ctx *ucli.Context) ([]string, error) {
 	return texts, nil
 }
 
+// schedulerIdentity is the file, in the run-time directory, of the certificate with
+// which the scheduler processes start.
+const schedulerIdentity = "scheduler.pem"
+
 // schedulerProcess runs this program's scheduler command, once for each
 // workload.
 type schedulerProcess struct {
@@ -170,7 +177,7 @@ func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
 	if err != nil {
 		return err
 	}
-	file := filepath.Join(p.runDir, "scheduler.pem")
+	file := filepath.Join(p.runDir, schedulerIdentity)
 	if err := identity.WriteCredential(file, credential); err != nil {
 		return err
 	}

@@ -78,6 +78,9 @@ func serve(ctx *ucli.Context) error {
 	if ctx.NArg() > 0 {
 		return cli.Errorf(cli.Usage, "serve takes no arguments, but %q was given", ctx.Args().First()).Hint("see: borgmaster serve --help")
 	}
+	if err := cli.HideMemory(); err != nil {
+		return err
+	}
 	s := &server{flags: ctx}
 	var err error
 	if s.base, err = cli.NewLogger(ctx); err != nil {
@@ -249,16 +252,23 @@ func (s *server) run(ctx context.Context) error {
 	})
 	err := errors.Join(g.Wait(), s.audit.Close())
 	if errors.Is(err, replica.ErrRemoved) {
-		// Whoever is no member must not go on certifying others.
-		err = errors.Join(err, os.Remove(authorityFile(s.dir)))
-		if lost := os.Remove(keysFile(s.dir)); !errors.Is(lost, os.ErrNotExist) {
-			err = errors.Join(err, lost)
-		}
+		err = errors.Join(err, s.forget())
 	}
 	if err != nil && ctx.Err() == nil {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
 	return nil
+}
+
+// forget removes what keys this replica has: whoever is no member must not go on
+// certifying others.
+func (s *server) forget() (err error) {
+	for _, path := range []string{authorityFile(s.dir), keysFile(s.dir), filepath.Join(s.runDir, schedulerIdentity)} {
+		if failed := os.Remove(path); !errors.Is(failed, os.ErrNotExist) {
+			err = errors.Join(err, failed)
+		}
+	}
+	return err
 }
 
 // stopServing lets calls under way end, but not for ever.

@@ -66,6 +66,7 @@ var Marks = map[string]string{
 	"task limited by an attribute":           "a task was placed whose job limits itself per value of an attribute",
 	"task moved":                             "a running task goes to another machine, for which room is proven",
 	"task preempted":                         "a task is stopped for one of higher priority",
+	"link refused":                           "a user's job names an alloc set of another",
 	"trespass refused":                       "a user asked for what belongs to another, or to the cell",
 	"unknown outcome tried again":            "the elected replica lost its place with mutations under way",
 	"struck when " + beforeAppend:            "an aimed crash came there; as are those below",

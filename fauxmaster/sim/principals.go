@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
@@ -78,7 +79,7 @@ func (c *client) trespass() *borgpb.Op {
 	r := c.rand
 	owner, name := userOf(c.i+1+r.IntN(2)), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	var op *borgpb.Op
-	switch r.IntN(6) {
+	switch r.IntN(7) {
 	case 0:
 		op = c.submit(name, c.drawSpec())
 		op.GetSubmitJob().User = owner
@@ -90,6 +91,11 @@ func (c *client) trespass() *borgpb.Op {
 		op = &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: owner, Name: allocSetName}}}
 	case 4:
 		op, owner = c.drain(), operatorUser
+	case 5:
+		// What is his own takes the room that another one has.
+		spec := c.drawSpec()
+		spec.AllocSet = owner + "/" + allocSetName
+		op, owner = c.submit(name, spec), c.user()
 	default:
 		op, owner = &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: "mallory", Capability: "admin"}}}, operatorUser
 	}
@@ -291,6 +297,20 @@ func ownerOf(op *borgpb.Op) string {
 	return ""
 }
 
+// linkOf is whose alloc set the job of an op would run in; empty: in none.
+func linkOf(op *borgpb.Op) string {
+	data := op.GetSubmitJob().GetSpec()
+	if data == nil {
+		data = op.GetUpdateJob().GetSpec()
+	}
+	spec := new(borgpb.JobSpec)
+	if proto.Unmarshal(data, spec) != nil {
+		return ""
+	}
+	user, _, _ := strings.Cut(spec.AllocSet, "/")
+	return user
+}
+
 // owned: S21, what is done was asked for by its owner or an admin, and is logged
 // as his. admins are those before and after the entry.
 func (t *truth) owned(op *borgpb.Op, admins []string) {
@@ -311,6 +331,9 @@ func (t *truth) owned(op *borgpb.Op, admins []string) {
 	if owner := ownerOf(op); owner != a.name.ID && !slices.Contains(admins, a.name.ID) {
 		t.w.fail("S21: %s, %s, is done for %s, who is no admin; it is %q's", op.RequestId, opName(op), a.name.Words(), owner)
 	}
+	if link := linkOf(op); link != "" && link != a.name.ID && t.linksOwned && !slices.Contains(admins, a.name.ID) {
+		t.w.fail("S21: %s, %s, is done for %s, who is no admin, and takes room of %q", op.RequestId, opName(op), a.name.Words(), link)
+	}
 }
 
 // allowed: S21, who was revoked is not served, and nobody is refused what is his.
@@ -323,6 +346,11 @@ func (t *truth) allowed(op *borgpb.Op, res *borgpb.Result) {
 		return
 	}
 	t.w.mark("trespass refused")
+	link := linkOf(op)
+	if link != "" && link != a.name.ID {
+		t.w.mark("link refused")
+		return
+	}
 	if ownerOf(op) == a.name.ID {
 		t.w.fail("S21: %s, %s, is refused to its owner: %s", op.RequestId, opName(op), refusal.GetMessage())
 	}

@@ -44,6 +44,8 @@ type truth struct {
 	started int
 	// How often each task of a batch job has failed.
 	failed map[[2]any]int
+	// Whether a job names what is its asker's alone, with format 4.
+	linksOwned bool
 	// Who made each request, and the users whose certificates were revoked.
 	asked   map[string]asking
 	revoked map[string]revocation
@@ -116,6 +118,9 @@ func (t *truth) loaded(id uint64, c *cell.Cell) {
 // first takes in an entry that nobody has applied before.
 func (t *truth) first(e borgmaster.CommittedEntry) {
 	admins := t.admins()
+	// What the entry does may be done before it raises the format. Without an admin
+	// the cell leaves it to its masters.
+	t.linksOwned = t.cell.Format() >= 4 && t.cell.NumAdmins() > 0
 	results, events := t.cell.Apply(e.Index, e.Term, e.Data)
 	t.cell.Flush(nil)
 	t.index = e.Index

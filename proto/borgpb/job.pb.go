@@ -601,7 +601,8 @@ type JobSpec struct {
 	// Per-index differences, applied in order; at most 1,000.
 	Overrides []*TaskOverride `protobuf:"bytes,5,rep,name=overrides,proto3" json:"overrides,omitempty"`
 	// Alloc set "<user>/<name>" in whose instances the tasks run; empty: on
-	// machines.
+	// machines. It is the asker's own, as are start_after and parent, unless he
+	// is an admin; since format 4.
 	AllocSet string `protobuf:"bytes,6,opt,name=alloc_set,json=allocSet,proto3" json:"alloc_set,omitempty"`
 	// Batch: how many times one task may fail and be tried again; the next
 	// failure is its end. At most 1,000,000.

@@ -226,7 +226,10 @@ type PollRequest struct {
 	// Hash of the state that the asker already has; empty: none.
 	KnownHash []byte `protobuf:"bytes,6,opt,name=known_hash,json=knownHash,proto3" json:"known_hash,omitempty"`
 	// Id of the replica that asks.
-	Replica       uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
+	Replica uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
+	// Whom the borglet is to believe, as the asker knows; absent from masters of
+	// a cell without identity.
+	Belief        *Belief `protobuf:"bytes,220,opt,name=belief,proto3" json:"belief,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -310,6 +313,73 @@ func (x *PollRequest) GetReplica() uint64 {
 	return 0
 }
 
+func (x *PollRequest) GetBelief() *Belief {
+	if x != nil {
+		return x.Belief
+	}
+	return nil
+}
+
+// Belief is what a borglet is told of whom to believe. It counts with the poll
+// that it came with, when that is obeyed.
+type Belief struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Numbers of replicas that were taken out of the cell. They do not come
+	// back, so a borglet adds them to those that it knows; in a later epoch they
+	// take the place of those.
+	Removed []uint64 `protobuf:"varint,1,rep,packed,name=removed,proto3" json:"removed,omitempty"`
+	// Names the certificates of the cell's authority that are believed, the one
+	// that issues first. A borglet that has others asks for its next certificate,
+	// with which it is given them.
+	Authorities   []byte `protobuf:"bytes,2,opt,name=authorities,proto3" json:"authorities,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Belief) Reset() {
+	*x = Belief{}
+	mi := &file_borgrpc_borglet_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Belief) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Belief) ProtoMessage() {}
+
+func (x *Belief) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_borglet_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Belief.ProtoReflect.Descriptor instead.
+func (*Belief) Descriptor() ([]byte, []int) {
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Belief) GetRemoved() []uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
+func (x *Belief) GetAuthorities() []byte {
+	if x != nil {
+		return x.Authorities
+	}
+	return nil
+}
+
 // CopyID names one copy of a task.
 type CopyID struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -325,7 +395,7 @@ type CopyID struct {
 
 func (x *CopyID) Reset() {
 	*x = CopyID{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[4]
+	mi := &file_borgrpc_borglet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -337,7 +407,7 @@ func (x *CopyID) String() string {
 func (*CopyID) ProtoMessage() {}
 
 func (x *CopyID) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[4]
+	mi := &file_borgrpc_borglet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -350,7 +420,7 @@ func (x *CopyID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyID.ProtoReflect.Descriptor instead.
 func (*CopyID) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{4}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CopyID) GetJobUid() string {
@@ -410,7 +480,7 @@ type Desired struct {
 
 func (x *Desired) Reset() {
 	*x = Desired{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[5]
+	mi := &file_borgrpc_borglet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -422,7 +492,7 @@ func (x *Desired) String() string {
 func (*Desired) ProtoMessage() {}
 
 func (x *Desired) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[5]
+	mi := &file_borgrpc_borglet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -435,7 +505,7 @@ func (x *Desired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Desired.ProtoReflect.Descriptor instead.
 func (*Desired) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{5}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Desired) GetCopy() *CopyID {
@@ -546,7 +616,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[6]
+	mi := &file_borgrpc_borglet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -558,7 +628,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[6]
+	mi := &file_borgrpc_borglet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -571,7 +641,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{6}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Stop) GetCopy() *CopyID {
@@ -630,7 +700,7 @@ type PollResponse struct {
 
 func (x *PollResponse) Reset() {
 	*x = PollResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[7]
+	mi := &file_borgrpc_borglet_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -642,7 +712,7 @@ func (x *PollResponse) String() string {
 func (*PollResponse) ProtoMessage() {}
 
 func (x *PollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[7]
+	mi := &file_borgrpc_borglet_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -655,7 +725,7 @@ func (x *PollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollResponse.ProtoReflect.Descriptor instead.
 func (*PollResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *PollResponse) GetFenced() bool {
@@ -742,7 +812,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	mi := &file_borgrpc_borglet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +824,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	mi := &file_borgrpc_borglet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +837,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Usage) GetCopy() *CopyID {
@@ -830,7 +900,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[9]
+	mi := &file_borgrpc_borglet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -842,7 +912,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[9]
+	mi := &file_borgrpc_borglet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -855,7 +925,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ReadLogRequest) GetCopy() *CopyID {
@@ -899,7 +969,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[10]
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -911,7 +981,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[10]
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -924,7 +994,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -956,7 +1026,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\x80\x02\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\xaa\x02\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -965,7 +1035,11 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06forget\x18\x05 \x03(\v2\x0f.borgrpc.CopyIDR\x06forget\x12\x1d\n" +
 	"\n" +
 	"known_hash\x18\x06 \x01(\fR\tknownHash\x12\x18\n" +
-	"\areplica\x18\a \x01(\x04R\areplica\"Q\n" +
+	"\areplica\x18\a \x01(\x04R\areplica\x12(\n" +
+	"\x06belief\x18\xdc\x01 \x01(\v2\x0f.borgrpc.BeliefR\x06belief\"D\n" +
+	"\x06Belief\x12\x18\n" +
+	"\aremoved\x18\x01 \x03(\x04R\aremoved\x12 \n" +
+	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"Q\n" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -1034,61 +1108,63 @@ func file_borgrpc_borglet_proto_rawDescGZIP() []byte {
 	return file_borgrpc_borglet_proto_rawDescData
 }
 
-var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_borgrpc_borglet_proto_goTypes = []any{
 	(*DescribeRequest)(nil),    // 0: borgrpc.DescribeRequest
 	(*DescribeResponse)(nil),   // 1: borgrpc.DescribeResponse
 	(*Fence)(nil),              // 2: borgrpc.Fence
 	(*PollRequest)(nil),        // 3: borgrpc.PollRequest
-	(*CopyID)(nil),             // 4: borgrpc.CopyID
-	(*Desired)(nil),            // 5: borgrpc.Desired
-	(*Stop)(nil),               // 6: borgrpc.Stop
-	(*PollResponse)(nil),       // 7: borgrpc.PollResponse
-	(*Usage)(nil),              // 8: borgrpc.Usage
-	(*ReadLogRequest)(nil),     // 9: borgrpc.ReadLogRequest
-	(*ReadLogResponse)(nil),    // 10: borgrpc.ReadLogResponse
-	(*borgpb.MachineSpec)(nil), // 11: borg.MachineSpec
-	(borgpb.JobKind)(0),        // 12: borg.JobKind
-	(*borgpb.Resources)(nil),   // 13: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 14: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 15: borg.DeviceGrant
-	(borgpb.StopCause)(0),      // 16: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 17: borg.TaskReport
-	(LogStream)(0),             // 18: borgrpc.LogStream
+	(*Belief)(nil),             // 4: borgrpc.Belief
+	(*CopyID)(nil),             // 5: borgrpc.CopyID
+	(*Desired)(nil),            // 6: borgrpc.Desired
+	(*Stop)(nil),               // 7: borgrpc.Stop
+	(*PollResponse)(nil),       // 8: borgrpc.PollResponse
+	(*Usage)(nil),              // 9: borgrpc.Usage
+	(*ReadLogRequest)(nil),     // 10: borgrpc.ReadLogRequest
+	(*ReadLogResponse)(nil),    // 11: borgrpc.ReadLogResponse
+	(*borgpb.MachineSpec)(nil), // 12: borg.MachineSpec
+	(borgpb.JobKind)(0),        // 13: borg.JobKind
+	(*borgpb.Resources)(nil),   // 14: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 15: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 16: borg.DeviceGrant
+	(borgpb.StopCause)(0),      // 17: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 18: borg.TaskReport
+	(LogStream)(0),             // 19: borgrpc.LogStream
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
-	11, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
+	12, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
 	2,  // 1: borgrpc.PollRequest.fence:type_name -> borgrpc.Fence
-	5,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
-	6,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
-	4,  // 4: borgrpc.PollRequest.forget:type_name -> borgrpc.CopyID
-	4,  // 5: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	12, // 6: borgrpc.Desired.kind:type_name -> borg.JobKind
-	13, // 7: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	14, // 8: borgrpc.Desired.spec:type_name -> borg.TaskSpec
-	4,  // 9: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	15, // 10: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
-	4,  // 11: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	16, // 12: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 13: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	17, // 14: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	8,  // 15: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	11, // 16: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	4,  // 17: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	4,  // 18: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	18, // 19: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	18, // 20: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	0,  // 21: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 22: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	9,  // 23: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	1,  // 24: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	7,  // 25: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	10, // 26: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	24, // [24:27] is the sub-list for method output_type
-	21, // [21:24] is the sub-list for method input_type
-	21, // [21:21] is the sub-list for extension type_name
-	21, // [21:21] is the sub-list for extension extendee
-	0,  // [0:21] is the sub-list for field type_name
+	6,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
+	7,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
+	5,  // 4: borgrpc.PollRequest.forget:type_name -> borgrpc.CopyID
+	4,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
+	5,  // 6: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
+	13, // 7: borgrpc.Desired.kind:type_name -> borg.JobKind
+	14, // 8: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	15, // 9: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	5,  // 10: borgrpc.Desired.after:type_name -> borgrpc.CopyID
+	16, // 11: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	5,  // 12: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	17, // 13: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 14: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	18, // 15: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	9,  // 16: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	12, // 17: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	5,  // 18: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	5,  // 19: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	19, // 20: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	19, // 21: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	0,  // 22: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 23: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	10, // 24: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	1,  // 25: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	8,  // 26: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	11, // 27: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	25, // [25:28] is the sub-list for method output_type
+	22, // [22:25] is the sub-list for method input_type
+	22, // [22:22] is the sub-list for extension type_name
+	22, // [22:22] is the sub-list for extension extendee
+	0,  // [0:22] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }
@@ -1103,7 +1179,7 @@ func file_borgrpc_borglet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_borglet_proto_rawDesc), len(file_borgrpc_borglet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -45,6 +45,7 @@ type realCell struct {
 // realMachine is a borglet at its address.
 type realMachine struct {
 	name, dir, addr string
+	agent           *borglet.Agent
 	stop            func()
 }
 
@@ -148,7 +149,13 @@ func (rc *realCell) startMachine(name string) *realMachine {
 	if err != nil {
 		rc.t.Fatal(err)
 	}
-	s := door.NewServer(door.Config{Identity: source(rc.t, identity.Borglet, name)})
+	m.agent = agent
+	s := door.NewServer(door.Config{
+		Identity: source(rc.t, identity.Borglet, name),
+		Revoked: func(who identity.Name, _ time.Time) bool {
+			return who.Role == identity.Master && agent.Removed(who.Replica())
+		},
+	})
 	borgrpc.RegisterBorgletServiceServer(s, borglet.NewServer(agent))
 	stopServing := rc.run(func(context.Context) error { return s.Serve(l) }, s.Stop)
 	stopAgent := rc.run(agent.Run, nil)

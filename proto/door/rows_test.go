@@ -67,7 +67,7 @@ func someone(role identity.Role) identity.Name {
 func newMatrix(t *testing.T) *matrix {
 	m := &matrix{realCell: newRealCell(t), revokedAt: time.Now().Add(-5 * time.Minute), otherCA: newAuthority("test"), otherCell: newAuthority("prod")}
 	m1 := m.addMachine("m1")
-	m.addMachine("m2")
+	m2 := m.addMachine("m2")
 	web := m.runs("alice", "web", "m1")
 	m.runs("bob", "db", "m2")
 	m.must("alice", m.submit("alice", "gone", "nowhere"))
@@ -86,6 +86,7 @@ func newMatrix(t *testing.T) *matrix {
 	if err := m.replica.RemoveMember(t.Context(), 3); err != nil {
 		t.Fatal(err)
 	}
+	m.until("the borglets have been polled since", func() bool { return m1.agent.Removed(3) && m2.agent.Removed(3) })
 	m.rows = map[string]*row{}
 	m.masterRows(web)
 	m.memberRows()
@@ -311,9 +312,10 @@ func (m *matrix) programRows(m1 *realMachine, web *borgrpc.CopyID) {
 		who: name(identity.Master, "1"), req: always(&borgrpc.ExplainRequest{}), hears: codes.Unimplemented,
 	}}})
 
-	// A borglet believes whoever is a master, and obeys the latest.
+	// A borglet believes whoever is a master, and has heard from the others who is one
+	// no more.
 	ofBorglet := func(req proto.Message) *row {
-		return &row{at: m1.addr, open: anyMaster, asks: []ask{{who: name(identity.Master, "1"), req: always(req), before: &ask{who: name(identity.Master, "3"), req: always(req)}}}}
+		return &row{at: m1.addr, asks: []ask{{who: name(identity.Master, "1"), req: always(req), before: &ask{who: name(identity.Master, "3"), req: always(req)}}}}
 	}
 	m.add("BorgletService/Describe", ofBorglet(&borgrpc.DescribeRequest{}))
 	m.add("BorgletService/Poll", ofBorglet(&borgrpc.PollRequest{Machine: "m1", Fence: &borgrpc.Fence{CellId: testCellID, Epoch: 1}}))
