@@ -103,7 +103,7 @@ func TestDrop(t *testing.T) {
 func archiveOf(t *testing.T, text string, now int64) []Held {
 	t.Helper()
 	var held []Held
-	for _, word := range strings.Fields(text) {
+	for word := range strings.FieldsSeq(text) {
 		h := Held{Name: word, Checkpoint: word[0] == 'c', Epoch: 1, Bytes: 10}
 		index, age, _ := strings.Cut(word[1:], "@")
 		if h.Writing = strings.HasSuffix(word, "!"); h.Writing {

@@ -76,8 +76,8 @@ func (s *fakeStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.parts = make(map[int][]byte)
 		_ = xml.NewEncoder(w).Encode(struct {
 			XMLName  xml.Name `xml:"InitiateMultipartUploadResult"`
-			UploadId string
-		}{UploadId: "upload"})
+			UploadID string   `xml:"UploadId"`
+		}{UploadID: "upload"})
 	case r.Method == http.MethodPost && query.Get("uploadId") == "upload":
 		var whole []byte
 		for n := 1; n <= len(s.parts); n++ {
