@@ -28,7 +28,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Name:     "fauxmaster",
 		Usage:    "open the past of a cell, away from the cell",
 		Version:  cli.Build(),
-		Commands: append([]*ucli.Command{showCommand(), openCommand(), serveCommand(), simulateCommand()}, mutantCommands()...),
+		Commands: append([]*ucli.Command{showCommand(), openCommand(), serveCommand(), stepCommand(), untilCommand(), replayCommand(), whyCommand(), simulateCommand()}, mutantCommands()...),
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)
 }
