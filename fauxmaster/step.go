@@ -150,7 +150,8 @@ func ParseCondition(words []string) (Condition, error) {
 	default:
 		return c, badCondition(words)
 	}
-	if states = append(states, gone); !slices.Contains(states, state) {
+	slices.Sort(states)
+	if states = append(slices.Compact(states), gone); !slices.Contains(states, state) {
 		return c, fmt.Errorf("there is no state %q; it is one of %s", state, strings.Join(states, ", "))
 	}
 	return c, nil
