@@ -164,7 +164,16 @@ func TestOpenARealCell(t *testing.T) {
 	real := start(t, filepath.Join(bin, "borgcell"), "run", "--cell", fmt.Sprintf("faux%d", os.Getpid()), "--dir", home, "--run-dir", filepath.Join(dir, "run"),
 		"--bin", bin, "--masters", "1", "--machines", "2", "--port-base", strconv.Itoa(base), "--runtime", "process", "--capacity", "cpu=2,mem=2GiB,disk=10GiB", "--log-level", "error")
 	untilUp(t, live)
+	// The replica keeps its past from its first checkpoint on.
+	archive := filepath.Join(home, "masters", "1", "archive")
+	eventually(t, "there is a checkpoint in "+archive, func() bool {
+		kept, _ := filepath.Glob(filepath.Join(archive, "*.ckpt"))
+		return len(kept) > 0
+	})
 	live.must("borgcfg", "up", "--wait", job)
+	// The user who runs the cell, whose name is left out where he asks himself.
+	owner := strings.TrimSpace(live.must("borgcfg", "whoami", "-o", "name"))
+	said, index := live.must("borgcfg", "why", "web/0"), appliedIndex.FindStringSubmatch(live.must("borgcfg", "status", "-o", "json"))
 	want := live.must("borgcfg", "tasks", "web", "-o", "json")
 	file := filepath.Join(dir, "monday.ckpt")
 	live.must("borgmaster", "checkpoint", "save", "--from", "127.0.0.1:"+strconv.Itoa(base+1), file)
@@ -172,6 +181,17 @@ func TestOpenARealCell(t *testing.T) {
 		t.Fatal(err)
 	}
 	sum := hashOf(t, file)
+
+	// The archive of the replica tells what was decided, as it was told then.
+	if _, out, errs := live.try("fauxmaster", "replay", "--decisions", filepath.Dir(archive)); !strings.Contains(out, "1 batches of decisions made again, 0 differ; 0 not made again") {
+		t.Errorf("replay says\n%s%s", out, errs)
+	}
+	if index == nil {
+		t.Fatal("status does not say at which index the cell is")
+	}
+	if then := live.must("fauxmaster", "why", archive, owner+"/web/0", "--at", index[1]); then != owner+"/"+said {
+		t.Errorf("why said\n%s\nand says of then\n%s", said, then)
+	}
 
 	faux := exec.Command(filepath.Join(bin, "fauxmaster"), "serve", file)
 	faux.Env = append(os.Environ(), "TMPDIR="+temporary)
@@ -243,20 +263,26 @@ func TestOpenARealCell(t *testing.T) {
 	}
 }
 
-// untilUp waits until both machines of the cell are up.
-func untilUp(t *testing.T, s *shell) {
+// eventually looks again and again, for a minute.
+func eventually(t *testing.T, what string, so func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		code, out, errs := s.try("borgcfg", "status")
-		if code == cli.OK && strings.Contains(out, "machines: 2 up") {
-			return
-		}
+	for deadline := time.Now().Add(time.Minute); !so(); {
 		if time.Now().After(deadline) {
-			t.Fatalf("the cell does not come up: exit %d\n%s%s", code, out, errs)
+			t.Fatalf("it is not so after a minute that %s", what)
 		}
 	}
 }
+
+// untilUp waits until both machines of the cell are up.
+func untilUp(t *testing.T, s *shell) {
+	t.Helper()
+	eventually(t, "both machines are up", func() bool {
+		code, out, _ := s.try("borgcfg", "status")
+		return code == cli.OK && strings.Contains(out, "machines: 2 up")
+	})
+}
+
+var appliedIndex = regexp.MustCompile(`"applied_index": "(\d+)"`)
 
 var attemptFacts = regexp.MustCompile(`"(machine|attempt|pid|restarts|attempt_state)": [^\n]*`)
 
