@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	ucli "github.com/urfave/cli/v2"
 
@@ -197,8 +196,6 @@ func fileList(s *session) error {
 	}
 	return t.write(s.out, "")
 }
-
-func wallText(ns int64) string { return time.Unix(0, ns).Local().Format(time.DateTime) }
 
 // filePrefix reads whose files are meant, and below which name; "/USER" are all of
 // a user.

@@ -1,6 +1,6 @@
-// Fauxmaster opens checkpoints of a cell anywhere: it says what was in them,
-// and checks that nothing is missing (paper §3.1). It also runs whole cells that
-// never were, with faults, from a seed.
+// Fauxmaster opens the past of a cell anywhere: it says what is in a checkpoint,
+// runs the real master over it, steps through the log, and explains (paper §3.1).
+// It also runs whole cells that never were, with faults, from a seed.
 package main
 
 import (
@@ -26,9 +26,9 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app := &ucli.App{
 		Name:     "fauxmaster",
-		Usage:    "open checkpoints of a cell, away from the cell",
+		Usage:    "open the past of a cell, away from the cell",
 		Version:  cli.Build(),
-		Commands: append([]*ucli.Command{showCommand(), simulateCommand()}, mutantCommands()...),
+		Commands: append([]*ucli.Command{showCommand(), openCommand(), serveCommand(), stepCommand(), untilCommand(), replayCommand(), whyCommand(), simulateCommand()}, mutantCommands()...),
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)
 }

@@ -357,8 +357,8 @@ func (w *World) happen(f *fault) string {
 		}
 		return fmt.Sprintf("%d machines are lost", n)
 	case killBorglet:
-		m.stopAgent()
-		w.after(between(r, 10*millisecond, 3*second), m.startAgent)
+		m.StopAgent()
+		w.after(between(r, 10*millisecond, 3*second), m.StartAgent)
 		return fmt.Sprintf("the borglet of %s is killed", m.name)
 	case killScheduler:
 		if one.up && one.master.scheduler != nil {
@@ -407,11 +407,11 @@ func (w *World) crash(f *fault, x *replicaNode, powerless bool) string {
 }
 
 func (w *World) loseFor(m *machine, ns int64) {
-	m.lose()
-	boot := m.boot
+	m.Lose()
+	boot := m.Boot()
 	w.after(ns, func() {
-		if !m.up && m.boot == boot {
-			m.start()
+		if !m.Up() && m.Boot() == boot {
+			m.Start()
 		}
 	})
 }
@@ -670,10 +670,10 @@ func (w *World) heal() {
 // machinesBack starts all machines and lets everybody reach them.
 func (w *World) machinesBack() {
 	for _, m := range w.machines {
-		if !m.up {
-			m.start()
+		if !m.Up() {
+			m.Start()
 		}
-		m.startAgent()
+		m.StartAgent()
 		for _, o := range w.ends() {
 			delete(w.net.cut, [2]int{machineEnd(m.i), o})
 			delete(w.net.cut, [2]int{o, machineEnd(m.i)})

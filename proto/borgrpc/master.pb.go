@@ -304,7 +304,9 @@ type GetCellResponse struct {
 	// The last multiple of 1,024 that was applied here; zero: none.
 	DigestIndex uint64 `protobuf:"varint,23,opt,name=digest_index,json=digestIndex,proto3" json:"digest_index,omitempty"`
 	// Build of the replica.
-	Build         string `protobuf:"bytes,24,opt,name=build,proto3" json:"build,omitempty"`
+	Build string `protobuf:"bytes,24,opt,name=build,proto3" json:"build,omitempty"`
+	// The cell is no real one: a Fauxmaster drives it. Absent: it is.
+	Simulated     *Simulated `protobuf:"bytes,280,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +509,77 @@ func (x *GetCellResponse) GetBuild() string {
 	return ""
 }
 
+func (x *GetCellResponse) GetSimulated() *Simulated {
+	if x != nil {
+		return x.Simulated
+	}
+	return nil
+}
+
+// Simulated says of what a simulated cell is made.
+type Simulated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Log index of the moment that it began with.
+	AsOfIndex uint64 `protobuf:"varint,1,opt,name=as_of_index,json=asOfIndex,proto3" json:"as_of_index,omitempty"`
+	// The cell's wall clock at that index. Nanoseconds since 1970.
+	AsOfWallNs int64 `protobuf:"varint,2,opt,name=as_of_wall_ns,json=asOfWallNs,proto3" json:"as_of_wall_ns,omitempty"`
+	// Its clocks go so, for people: "as fast as outside".
+	Speed         string `protobuf:"bytes,3,opt,name=speed,proto3" json:"speed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Simulated) Reset() {
+	*x = Simulated{}
+	mi := &file_borgrpc_master_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Simulated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Simulated) ProtoMessage() {}
+
+func (x *Simulated) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Simulated.ProtoReflect.Descriptor instead.
+func (*Simulated) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Simulated) GetAsOfIndex() uint64 {
+	if x != nil {
+		return x.AsOfIndex
+	}
+	return 0
+}
+
+func (x *Simulated) GetAsOfWallNs() int64 {
+	if x != nil {
+		return x.AsOfWallNs
+	}
+	return 0
+}
+
+func (x *Simulated) GetSpeed() string {
+	if x != nil {
+		return x.Speed
+	}
+	return ""
+}
+
 // GetJobRequest names a job.
 type GetJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -522,7 +595,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[4]
+	mi := &file_borgrpc_master_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +607,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[4]
+	mi := &file_borgrpc_master_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +620,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{4}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetJobRequest) GetUser() string {
@@ -586,7 +659,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[5]
+	mi := &file_borgrpc_master_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +671,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[5]
+	mi := &file_borgrpc_master_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +684,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{5}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetJobResponse) GetJob() *borgpb.Job {
@@ -652,7 +725,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[6]
+	mi := &file_borgrpc_master_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +737,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[6]
+	mi := &file_borgrpc_master_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +750,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{6}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListJobsRequest) GetUser() string {
@@ -722,7 +795,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[7]
+	mi := &file_borgrpc_master_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +807,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[7]
+	mi := &file_borgrpc_master_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +820,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListJobsResponse) GetJobs() []*borgpb.Job {
@@ -794,7 +867,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +879,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +892,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTasksRequest) GetUser() string {
@@ -900,7 +973,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +985,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +998,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTasksResponse) GetTasks() []*borgpb.Task {
@@ -964,7 +1037,7 @@ type ListAllocsRequest struct {
 
 func (x *ListAllocsRequest) Reset() {
 	*x = ListAllocsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1049,7 @@ func (x *ListAllocsRequest) String() string {
 func (*ListAllocsRequest) ProtoMessage() {}
 
 func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1062,7 @@ func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsRequest.ProtoReflect.Descriptor instead.
 func (*ListAllocsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListAllocsRequest) GetUser() string {
@@ -1028,7 +1101,7 @@ type ListAllocsResponse struct {
 
 func (x *ListAllocsResponse) Reset() {
 	*x = ListAllocsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1113,7 @@ func (x *ListAllocsResponse) String() string {
 func (*ListAllocsResponse) ProtoMessage() {}
 
 func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1126,7 @@ func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsResponse.ProtoReflect.Descriptor instead.
 func (*ListAllocsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListAllocsResponse) GetAllocSets() []*borgpb.AllocSet {
@@ -1092,7 +1165,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +1177,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1190,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListMachinesRequest) GetName() string {
@@ -1154,7 +1227,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1239,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1252,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*borgpb.Machine {
@@ -1205,7 +1278,7 @@ type ListPackageBansRequest struct {
 
 func (x *ListPackageBansRequest) Reset() {
 	*x = ListPackageBansRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1217,7 +1290,7 @@ func (x *ListPackageBansRequest) String() string {
 func (*ListPackageBansRequest) ProtoMessage() {}
 
 func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1230,7 +1303,7 @@ func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPackageBansRequest.ProtoReflect.Descriptor instead.
 func (*ListPackageBansRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
 }
 
 // ListPackageBansResponse is at most as long as the cell's limit of bans.
@@ -1246,7 +1319,7 @@ type ListPackageBansResponse struct {
 
 func (x *ListPackageBansResponse) Reset() {
 	*x = ListPackageBansResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1258,7 +1331,7 @@ func (x *ListPackageBansResponse) String() string {
 func (*ListPackageBansResponse) ProtoMessage() {}
 
 func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1271,7 +1344,7 @@ func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPackageBansResponse.ProtoReflect.Descriptor instead.
 func (*ListPackageBansResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListPackageBansResponse) GetBans() []*PackageBan {
@@ -1311,7 +1384,7 @@ type PackageBan struct {
 
 func (x *PackageBan) Reset() {
 	*x = PackageBan{}
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1323,7 +1396,7 @@ func (x *PackageBan) String() string {
 func (*PackageBan) ProtoMessage() {}
 
 func (x *PackageBan) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1336,7 +1409,7 @@ func (x *PackageBan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackageBan.ProtoReflect.Descriptor instead.
 func (*PackageBan) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *PackageBan) GetName() string {
@@ -1413,7 +1486,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1425,7 +1498,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1438,7 +1511,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -1510,7 +1583,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1522,7 +1595,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1535,7 +1608,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -1567,7 +1640,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1579,7 +1652,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1592,7 +1665,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -1643,7 +1716,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1655,7 +1728,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1668,7 +1741,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -1752,7 +1825,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1764,7 +1837,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1777,7 +1850,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -1845,7 +1918,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1857,7 +1930,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1870,7 +1943,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -1923,7 +1996,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1935,7 +2008,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1948,7 +2021,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -2036,7 +2109,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2048,7 +2121,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2061,7 +2134,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -2104,7 +2177,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2116,7 +2189,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2129,7 +2202,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -2173,7 +2246,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2185,7 +2258,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2198,7 +2271,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -2234,7 +2307,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2246,7 +2319,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2259,7 +2332,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -2311,7 +2384,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2323,7 +2396,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2336,7 +2409,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -2376,7 +2449,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2388,7 +2461,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2401,7 +2474,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -2466,7 +2539,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2551,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2564,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2521,7 +2594,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2533,7 +2606,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2546,7 +2619,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -2584,7 +2657,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2596,7 +2669,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2609,7 +2682,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -2667,7 +2740,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2752,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +2765,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *Record) GetKey() []byte {
@@ -2724,7 +2797,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2736,7 +2809,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2749,7 +2822,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -2784,7 +2857,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2796,7 +2869,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2809,7 +2882,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -2830,7 +2903,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +2915,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +2928,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -2876,7 +2949,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2888,7 +2961,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2901,7 +2974,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -2922,7 +2995,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2934,7 +3007,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2947,7 +3020,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -2974,7 +3047,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +3059,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +3072,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -3041,7 +3114,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3053,7 +3126,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3066,7 +3139,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -3103,7 +3176,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3115,7 +3188,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3128,7 +3201,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -3202,7 +3275,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3287,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3300,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Contact) GetMachine() string {
@@ -3285,7 +3358,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3370,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3383,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3363,7 +3436,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3375,7 +3448,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3388,7 +3461,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3425,7 +3498,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3437,7 +3510,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3450,7 +3523,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -3476,7 +3549,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\v2\b.borg.OpR\x02op\"6\n" +
 	"\x0eMutateResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"\x10\n" +
-	"\x0eGetCellRequest\"\xf5\x05\n" +
+	"\x0eGetCellRequest\"\xa8\x06\n" +
 	"\x0fGetCellResponse\x12\x1b\n" +
 	"\tcell_name\x18\x01 \x01(\tR\bcellName\x12\x17\n" +
 	"\acell_id\x18\x02 \x01(\tR\x06cellId\x12\x14\n" +
@@ -3506,7 +3579,13 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x13scheduler_connected\x18\x15 \x01(\bR\x12schedulerConnected\x12\x16\n" +
 	"\x06digest\x18\x16 \x01(\tR\x06digest\x12!\n" +
 	"\fdigest_index\x18\x17 \x01(\x04R\vdigestIndex\x12\x14\n" +
-	"\x05build\x18\x18 \x01(\tR\x05build\"^\n" +
+	"\x05build\x18\x18 \x01(\tR\x05build\x121\n" +
+	"\tsimulated\x18\x98\x02 \x01(\v2\x12.borgrpc.SimulatedR\tsimulated\"d\n" +
+	"\tSimulated\x12\x1e\n" +
+	"\vas_of_index\x18\x01 \x01(\x04R\tasOfIndex\x12!\n" +
+	"\ras_of_wall_ns\x18\x02 \x01(\x03R\n" +
+	"asOfWallNs\x12\x14\n" +
+	"\x05speed\x18\x03 \x01(\tR\x05speed\"^\n" +
 	"\rGetJobRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
@@ -3767,7 +3846,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 48)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                   // 0: borgrpc.ReadMode
 	(LogStream)(0),                  // 1: borgrpc.LogStream
@@ -3775,151 +3854,153 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*MutateResponse)(nil),          // 3: borgrpc.MutateResponse
 	(*GetCellRequest)(nil),          // 4: borgrpc.GetCellRequest
 	(*GetCellResponse)(nil),         // 5: borgrpc.GetCellResponse
-	(*GetJobRequest)(nil),           // 6: borgrpc.GetJobRequest
-	(*GetJobResponse)(nil),          // 7: borgrpc.GetJobResponse
-	(*ListJobsRequest)(nil),         // 8: borgrpc.ListJobsRequest
-	(*ListJobsResponse)(nil),        // 9: borgrpc.ListJobsResponse
-	(*ListTasksRequest)(nil),        // 10: borgrpc.ListTasksRequest
-	(*ListTasksResponse)(nil),       // 11: borgrpc.ListTasksResponse
-	(*ListAllocsRequest)(nil),       // 12: borgrpc.ListAllocsRequest
-	(*ListAllocsResponse)(nil),      // 13: borgrpc.ListAllocsResponse
-	(*ListMachinesRequest)(nil),     // 14: borgrpc.ListMachinesRequest
-	(*ListMachinesResponse)(nil),    // 15: borgrpc.ListMachinesResponse
-	(*ListPackageBansRequest)(nil),  // 16: borgrpc.ListPackageBansRequest
-	(*ListPackageBansResponse)(nil), // 17: borgrpc.ListPackageBansResponse
-	(*PackageBan)(nil),              // 18: borgrpc.PackageBan
-	(*AddMachineRequest)(nil),       // 19: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),      // 20: borgrpc.AddMachineResponse
-	(*WhyRequest)(nil),              // 21: borgrpc.WhyRequest
-	(*WhyResponse)(nil),             // 22: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),            // 23: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                 // 24: borgrpc.WhyPart
-	(*WhyFight)(nil),                // 25: borgrpc.WhyFight
-	(*WhyHolder)(nil),               // 26: borgrpc.WhyHolder
-	(*WhyReason)(nil),               // 27: borgrpc.WhyReason
-	(*WhyChange)(nil),               // 28: borgrpc.WhyChange
-	(*EventsRequest)(nil),           // 29: borgrpc.EventsRequest
-	(*EventsResponse)(nil),          // 30: borgrpc.EventsResponse
-	(*LogsRequest)(nil),             // 31: borgrpc.LogsRequest
-	(*LogsResponse)(nil),            // 32: borgrpc.LogsResponse
-	(*FollowRequest)(nil),           // 33: borgrpc.FollowRequest
-	(*FollowResponse)(nil),          // 34: borgrpc.FollowResponse
-	(*Record)(nil),                  // 35: borgrpc.Record
-	(*CommittedEntry)(nil),          // 36: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),           // 37: borgrpc.AssignRequest
-	(*AssignResponse)(nil),          // 38: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),        // 39: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),       // 40: borgrpc.MoveTasksResponse
-	(*ExplainRequest)(nil),          // 41: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),         // 42: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),           // 43: borgrpc.ReportRequest
-	(*Contact)(nil),                 // 44: borgrpc.Contact
-	(*ReportResponse)(nil),          // 45: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),            // 46: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),           // 47: borgrpc.ProbeResponse
-	nil,                             // 48: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                             // 49: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),               // 50: borg.Op
-	(*borgpb.Result)(nil),           // 51: borg.Result
-	(*borgpb.Member)(nil),           // 52: borg.Member
-	(*borgpb.Job)(nil),              // 53: borg.Job
-	(*borgpb.Update)(nil),           // 54: borg.Update
-	(*borgpb.Task)(nil),             // 55: borg.Task
-	(*borgpb.AllocSet)(nil),         // 56: borg.AllocSet
-	(*borgpb.Alloc)(nil),            // 57: borg.Alloc
-	(*borgpb.Machine)(nil),          // 58: borg.Machine
-	(*borgpb.Event)(nil),            // 59: borg.Event
-	(*borgpb.Assign)(nil),           // 60: borg.Assign
-	(*borgpb.MoveTasks)(nil),        // 61: borg.MoveTasks
-	(*borgpb.Reports)(nil),          // 62: borg.Reports
-	(*borgpb.MachineReport)(nil),    // 63: borg.MachineReport
-	(*borgpb.SetMachine)(nil),       // 64: borg.SetMachine
+	(*Simulated)(nil),               // 6: borgrpc.Simulated
+	(*GetJobRequest)(nil),           // 7: borgrpc.GetJobRequest
+	(*GetJobResponse)(nil),          // 8: borgrpc.GetJobResponse
+	(*ListJobsRequest)(nil),         // 9: borgrpc.ListJobsRequest
+	(*ListJobsResponse)(nil),        // 10: borgrpc.ListJobsResponse
+	(*ListTasksRequest)(nil),        // 11: borgrpc.ListTasksRequest
+	(*ListTasksResponse)(nil),       // 12: borgrpc.ListTasksResponse
+	(*ListAllocsRequest)(nil),       // 13: borgrpc.ListAllocsRequest
+	(*ListAllocsResponse)(nil),      // 14: borgrpc.ListAllocsResponse
+	(*ListMachinesRequest)(nil),     // 15: borgrpc.ListMachinesRequest
+	(*ListMachinesResponse)(nil),    // 16: borgrpc.ListMachinesResponse
+	(*ListPackageBansRequest)(nil),  // 17: borgrpc.ListPackageBansRequest
+	(*ListPackageBansResponse)(nil), // 18: borgrpc.ListPackageBansResponse
+	(*PackageBan)(nil),              // 19: borgrpc.PackageBan
+	(*AddMachineRequest)(nil),       // 20: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),      // 21: borgrpc.AddMachineResponse
+	(*WhyRequest)(nil),              // 22: borgrpc.WhyRequest
+	(*WhyResponse)(nil),             // 23: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),            // 24: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                 // 25: borgrpc.WhyPart
+	(*WhyFight)(nil),                // 26: borgrpc.WhyFight
+	(*WhyHolder)(nil),               // 27: borgrpc.WhyHolder
+	(*WhyReason)(nil),               // 28: borgrpc.WhyReason
+	(*WhyChange)(nil),               // 29: borgrpc.WhyChange
+	(*EventsRequest)(nil),           // 30: borgrpc.EventsRequest
+	(*EventsResponse)(nil),          // 31: borgrpc.EventsResponse
+	(*LogsRequest)(nil),             // 32: borgrpc.LogsRequest
+	(*LogsResponse)(nil),            // 33: borgrpc.LogsResponse
+	(*FollowRequest)(nil),           // 34: borgrpc.FollowRequest
+	(*FollowResponse)(nil),          // 35: borgrpc.FollowResponse
+	(*Record)(nil),                  // 36: borgrpc.Record
+	(*CommittedEntry)(nil),          // 37: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),           // 38: borgrpc.AssignRequest
+	(*AssignResponse)(nil),          // 39: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),        // 40: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),       // 41: borgrpc.MoveTasksResponse
+	(*ExplainRequest)(nil),          // 42: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),         // 43: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),           // 44: borgrpc.ReportRequest
+	(*Contact)(nil),                 // 45: borgrpc.Contact
+	(*ReportResponse)(nil),          // 46: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),            // 47: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),           // 48: borgrpc.ProbeResponse
+	nil,                             // 49: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                             // 50: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),               // 51: borg.Op
+	(*borgpb.Result)(nil),           // 52: borg.Result
+	(*borgpb.Member)(nil),           // 53: borg.Member
+	(*borgpb.Job)(nil),              // 54: borg.Job
+	(*borgpb.Update)(nil),           // 55: borg.Update
+	(*borgpb.Task)(nil),             // 56: borg.Task
+	(*borgpb.AllocSet)(nil),         // 57: borg.AllocSet
+	(*borgpb.Alloc)(nil),            // 58: borg.Alloc
+	(*borgpb.Machine)(nil),          // 59: borg.Machine
+	(*borgpb.Event)(nil),            // 60: borg.Event
+	(*borgpb.Assign)(nil),           // 61: borg.Assign
+	(*borgpb.MoveTasks)(nil),        // 62: borg.MoveTasks
+	(*borgpb.Reports)(nil),          // 63: borg.Reports
+	(*borgpb.MachineReport)(nil),    // 64: borg.MachineReport
+	(*borgpb.SetMachine)(nil),       // 65: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	50, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	51, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	52, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
-	0,  // 3: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	53, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	54, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
-	0,  // 6: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	53, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
-	0,  // 8: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	55, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
-	0,  // 10: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	56, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	57, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	0,  // 13: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	58, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	18, // 15: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	48, // 16: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	49, // 17: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	51, // 18: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	55, // 19: borgrpc.WhyResponse.task:type_name -> borg.Task
-	27, // 20: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	28, // 21: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	23, // 22: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	25, // 23: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	24, // 24: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	25, // 25: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	26, // 26: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	26, // 27: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	59, // 28: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 29: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 30: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	35, // 31: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	36, // 32: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	60, // 33: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	51, // 34: borgrpc.AssignResponse.result:type_name -> borg.Result
-	61, // 35: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	51, // 36: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	22, // 37: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	62, // 38: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	44, // 39: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	63, // 40: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	64, // 41: borgrpc.Contact.set:type_name -> borg.SetMachine
-	51, // 42: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 43: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 44: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	6,  // 45: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	8,  // 46: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	10, // 47: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	12, // 48: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	14, // 49: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	16, // 50: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	19, // 51: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	21, // 52: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	29, // 53: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	31, // 54: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	33, // 55: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	37, // 56: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	39, // 57: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	41, // 58: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	43, // 59: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	46, // 60: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 61: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 62: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	7,  // 63: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	9,  // 64: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	11, // 65: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	13, // 66: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	15, // 67: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	17, // 68: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	20, // 69: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	22, // 70: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	30, // 71: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	32, // 72: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	34, // 73: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	38, // 74: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	40, // 75: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	42, // 76: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	45, // 77: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	47, // 78: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	61, // [61:79] is the sub-list for method output_type
-	43, // [43:61] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	51, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	52, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	53, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	6,  // 3: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
+	0,  // 4: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
+	54, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	55, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	0,  // 7: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
+	54, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	0,  // 9: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
+	56, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	0,  // 11: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
+	57, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	58, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	0,  // 14: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
+	59, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	19, // 16: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	49, // 17: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	50, // 18: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	52, // 19: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	56, // 20: borgrpc.WhyResponse.task:type_name -> borg.Task
+	28, // 21: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	29, // 22: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	24, // 23: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	26, // 24: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	25, // 25: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	26, // 26: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	27, // 27: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	27, // 28: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	60, // 29: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 30: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 31: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	36, // 32: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	37, // 33: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	61, // 34: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	52, // 35: borgrpc.AssignResponse.result:type_name -> borg.Result
+	62, // 36: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	52, // 37: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	23, // 38: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	63, // 39: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	45, // 40: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	64, // 41: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	65, // 42: borgrpc.Contact.set:type_name -> borg.SetMachine
+	52, // 43: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 44: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 45: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	7,  // 46: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	9,  // 47: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	11, // 48: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	13, // 49: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	15, // 50: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	17, // 51: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	20, // 52: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	22, // 53: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	30, // 54: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	32, // 55: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	34, // 56: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	38, // 57: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	40, // 58: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	42, // 59: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	44, // 60: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	47, // 61: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 62: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 63: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	8,  // 64: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	10, // 65: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	12, // 66: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	14, // 67: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	16, // 68: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	18, // 69: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	21, // 70: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	23, // 71: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	31, // 72: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	33, // 73: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	35, // 74: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	39, // 75: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	41, // 76: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	43, // 77: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	46, // 78: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	48, // 79: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	62, // [62:80] is the sub-list for method output_type
+	44, // [44:62] is the sub-list for method input_type
+	44, // [44:44] is the sub-list for extension type_name
+	44, // [44:44] is the sub-list for extension extendee
+	0,  // [0:44] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -3933,7 +4014,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   48,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
