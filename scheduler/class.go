@@ -351,6 +351,9 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 			w.inSet = true
 			w.set = c.AllocSet(key)
 		}
+		if s.relaxes(l.job) {
+			w.need, w.most = s.soften(w.need), [cell.NumDomainKinds]uint32{}
+		}
 	}
 	w.limited = w.most != [cell.NumDomainKinds]uint32{}
 	for _, k := range w.constraints() {

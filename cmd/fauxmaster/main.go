@@ -1,6 +1,7 @@
 // Fauxmaster opens checkpoints of a cell anywhere: it says what was in them,
-// and checks that nothing is missing (paper §3.1). It also runs whole cells that
-// never were, with faults, from a seed.
+// checks that nothing is missing, and answers what would happen if (paper §3.1). It
+// makes such checkpoints from what others ran, and runs whole cells that never were,
+// with faults, from a seed.
 package main
 
 import (
@@ -25,10 +26,12 @@ func main() {
 // run is the program, for main and for tests.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app := &ucli.App{
-		Name:     "fauxmaster",
-		Usage:    "open checkpoints of a cell, away from the cell",
-		Version:  cli.Build(),
-		Commands: append([]*ucli.Command{showCommand(), simulateCommand()}, mutantCommands()...),
+		Name:    "fauxmaster",
+		Usage:   "open checkpoints of a cell, away from the cell",
+		Version: cli.Build(),
+		Commands: append([]*ucli.Command{
+			showCommand(), importCommand(), fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(),
+		}, mutantCommands()...),
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)
 }

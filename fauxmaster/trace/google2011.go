@@ -387,7 +387,7 @@ func (g *Google2011) Cell() (*Cell, error) {
 		if m.platform != "" {
 			attributes["platform"] = m.platform
 		}
-		c.Machines = append(c.Machines, Machine{machineName(id), &borgpb.MachineSpec{
+		c.Machines = append(c.Machines, Machine{Name: machineName(id), Spec: &borgpb.MachineSpec{
 			Addr:       "127.0.0.1:7101",
 			Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, largestCPUMilli), MemBytes: offered(m.mem, largestMemBytes)},
 			Attributes: attributes,
