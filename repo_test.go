@@ -66,6 +66,10 @@ var imports = map[string]struct {
 	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"google.golang.org/grpc", "net"}},
 
+	// Questions to a cell that is written down: the cell and the scheduler, and nothing that has a clock.
+	"fauxmaster/plan": {[]string{"borgmaster/cell", "scheduler", "fauxmaster/trace", "proto/borgpb"},
+		[]string{"google.golang.org/grpc", "net", "os", "time", "context", "sync", "math/rand", "math/rand/v2"}},
+
 	// What other cells have recorded, as objects of ours.
 	"fauxmaster/trace": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "net"}},
 
