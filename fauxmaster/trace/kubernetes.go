@@ -177,8 +177,8 @@ func (k *Kubernetes) Read(file string, in io.Reader) error {
 				Containers json.RawMessage `json:"containers"`
 			} `json:"spec"`
 		}
-		if err := json.Unmarshal(raw, &is); err != nil {
-			return fmt.Errorf("an item: %w", err)
+		if json.Unmarshal(raw, &is) != nil {
+			return fmt.Errorf("%s is no object of Kubernetes", brief(string(raw)))
 		}
 		switch {
 		case is.Kind == "Node" || is.Kind == "" && is.Status.Allocatable != nil:

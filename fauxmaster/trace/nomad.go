@@ -118,8 +118,8 @@ func NewNomad() *Nomad {
 func (n *Nomad) Read(file string, in io.Reader) error {
 	return eachItem(file, in, func(raw json.RawMessage) error {
 		var has map[string]json.RawMessage
-		if err := json.Unmarshal(raw, &has); err != nil {
-			return fmt.Errorf("an item is no object: %w", err)
+		if json.Unmarshal(raw, &has) != nil {
+			return fmt.Errorf("%s is no object of Nomad", brief(string(raw)))
 		}
 		_, group := has["TaskGroup"]
 		_, eligible := has["SchedulingEligibility"]
@@ -241,13 +241,12 @@ func (n *Nomad) machine(o *nomadNode, name string) Machine {
 	}
 	capacity.CpuMilli, capacity.MemBytes, capacity.DiskBytes = max(capacity.CpuMilli, 0), max(capacity.MemBytes, 0), max(capacity.DiskBytes, 0)
 	m := Machine{Name: name, Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Capacity: capacity, Attributes: map[string]string{
-		nodeAttribute: o.Name, "datacenter": o.Datacenter, "class": o.NodeClass,
+		nodeAttribute: o.Name,
 	}}, Down: o.Status != "" && o.Status != "ready", Draining: o.Drain}
-	if v := o.Meta["rack"]; v != "" {
-		m.Spec.Attributes["rack"] = v
-	}
-	if o.NodePool != "" {
-		m.Spec.Attributes["pool"] = o.NodePool
+	for key, v := range map[string]string{"datacenter": o.Datacenter, "class": o.NodeClass, "pool": o.NodePool, "rack": o.Meta["rack"]} {
+		if v != "" && len(v) <= maxValueBytes {
+			m.Spec.Attributes[key] = v
+		}
 	}
 	more := make(map[string]string)
 	for _, of := range []struct {
