@@ -41,6 +41,9 @@ var areas = map[string]area{
 	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.
 	// Without it they are skipped, also where all of the scheduler's run.
 	"traces": {packages: []string{"./scheduler"}, only: "^BenchmarkTrace"},
+	// Questions to a cell that is written down; they need BORG_TRACES too. The
+	// compaction takes minutes.
+	"faux": {packages: []string{"./cmd/fauxmaster"}, only: "^BenchmarkFaux"},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 }
@@ -60,7 +63,7 @@ func run(area, out, benchtime string) error {
 	if err != nil {
 		return err
 	}
-	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1"}
+	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1", "-timeout", "3h"}
 	found, err := measure(append(bench, of.packages...))
 	if err != nil {
 		return err

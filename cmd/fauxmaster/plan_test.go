@@ -80,7 +80,7 @@ func TestPlan(t *testing.T) {
 		{[]string{"fit", ckpt, "--job", job, "--no-preemption", "--count-per", "rack"}, []string{"5 more tasks of ann/more fit, nobody giving way.", "RACK", "r2    2", "TIMES"}},
 		// Production takes four cores of each from batch: 6*4.
 		{[]string{"fit", ckpt, "--job", job}, []string{"24 more tasks of ann/more fit.", "would give way"}},
-		{[]string{"whatif", ckpt, "--remove-machines", "rack=r3"}, []string{"machines up", "6    4", "JOB THAT LOSES", "bob/crunch", "machine m5 was removed"}},
+		{[]string{"whatif", ckpt, "--remove-machines", "rack=r3"}, []string{"tasks that wait  0               11", "JOB THAT LOSES", "bob/crunch", "machine m5 was removed"}},
 		{[]string{"whatif", ckpt, "--add-machines", "2=m1", "--submit", job}, []string{"2 new, placed", "0 jobs run with less"}},
 		{[]string{"whatif", ckpt, "--add-machines", "1=cpu=4,mem=8GiB,rack=r9", "--set-attribute", "rack=r1:gen=8"}, []string{"Nothing happens to any task."}},
 		{[]string{"fail", ckpt, "rack=*", "--worst"}, []string{"DOMAIN", "rack=r", "JOB THAT LOSES"}},
