@@ -42,6 +42,9 @@ var imports = map[string]struct {
 	// The process around the search: follows a master, answers Explain.
 	"scheduler/process": {[]string{"identity", "scheduler", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
+	// How a scheduler searches, as flags: masters and the Fauxmaster take the same.
+	"scheduler/flags": {[]string{"cli", "scheduler"}, []string{"google.golang.org/grpc"}},
+
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
@@ -62,9 +65,14 @@ var imports = map[string]struct {
 	"borglet":           {[]string{"mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
 
+	// The past of a cell: checkpoints opened, and the production master over them.
+	"fauxmaster": {[]string{"borgmaster", "borgmaster/audit", "borgmaster/cell", "borgmaster/client", "borgmaster/linkshard", "borgmaster/memlog", "borglet", "checkpoint",
+		"fauxmaster/pretend", "identity", "proto/borgpb", "proto/borgrpc", "proto/door", "scheduler", "scheduler/process", "tell"}, nil},
 	// The whole cell on one thread: every core, and what lies between them.
-	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/replica", "scheduler", "checkpoint", "borglet", "fauxmaster/pretend", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"google.golang.org/grpc", "net"}},
+	// Machines without processes, for the simulator and for opened checkpoints alike.
+	"fauxmaster/pretend": {[]string{"borglet", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "net", "os", "time", "sync"}},
 
 	// Questions to a cell that is written down: the cell and the scheduler, and nothing that has a clock.
 	"fauxmaster/plan": {[]string{"borgmaster/cell", "scheduler", "fauxmaster/trace", "proto/borgpb"},
@@ -83,6 +91,8 @@ var imports = map[string]struct {
 	"cli": {[]string{"identity", "spelling"}, []string{"google.golang.org/grpc"}},
 	// What clients were told, and whether it is linearizable; knows no cell on purpose.
 	"history": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "os", "net"}},
+	// What a cell says, in words for people; all programs print alike.
+	"tell": {[]string{"cli", "proto/borgpb", "proto/borgrpc"}, nil},
 	// "Did you mean": job files and command lines guess alike.
 	"spelling": {nil, nil},
 }

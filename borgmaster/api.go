@@ -109,6 +109,9 @@ func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.
 		Members: m.cfg.Members.Members(), Learners: m.cfg.Members.Learners(),
 		SchedulerConnected: m.schedulerConnected(), Build: m.cfg.Build,
 	}
+	if m.cfg.Simulated != nil {
+		resp.Simulated = m.cfg.Simulated()
+	}
 	m.cfg.Log.View(func(c *cell.Cell) {
 		describeCell(resp, c)
 		// The figures are of this index, which may be later than the state above.

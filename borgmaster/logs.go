@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
-	"borg/identity"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
@@ -24,11 +23,11 @@ func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_
 	if err != nil {
 		return err
 	}
-	conn, err := a.m.conns.dial(a.m.conns.named(identity.Borglet, from.machine), from.addr)
+	borglet, hangUp, err := a.m.dialBorglet(from.machine, from.addr)
 	if err != nil {
 		return status.Error(codes.Unavailable, err.Error())
 	}
-	defer conn.Close()
+	defer hangUp()
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	// A log that is followed must not hold up a replica that stops. Ends with
@@ -40,7 +39,7 @@ func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_
 		case <-ctx.Done():
 		}
 	}()
-	log, err := borgrpc.NewBorgletServiceClient(conn).ReadLog(ctx, &borgrpc.ReadLogRequest{
+	log, err := borglet.ReadLog(ctx, &borgrpc.ReadLogRequest{
 		Copy: from.copy, Stream: req.GetStream(), Follow: req.GetFollow(), TailBytes: req.GetTailBytes(),
 	}, grpc.WaitForReady(false))
 	for err == nil {

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/linkshard"
-	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -94,17 +93,18 @@ func (m *Master) belongsElsewhere(name, addr, cellID string) *borgpb.Refusal {
 // introduce asks a borglet that is not in the cell yet what machine it is. Its
 // certificate says which one; an empty name is any.
 func (m *Master) introduce(ctx context.Context, name, addr string) (*borgrpc.DescribeResponse, error) {
-	conn, err := m.conns.dial(m.conns.named(identity.Borglet, name), addr)
+	borglet, hangUp, err := m.dialBorglet(name, addr)
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
+	defer hangUp()
 	ctx, cancel := context.WithTimeout(ctx, describeTimeout)
 	defer cancel()
 	var from peer.Peer
-	is, err := borgrpc.NewBorgletServiceClient(conn).Describe(ctx, &borgrpc.DescribeRequest{}, grpc.Peer(&from))
-	if err != nil {
-		return nil, err
+	is, err := borglet.Describe(ctx, &borgrpc.DescribeRequest{}, grpc.Peer(&from))
+	if err != nil || m.cfg.Borglets != nil {
+		// Who is found by name needs no proof of it.
+		return is, err
 	}
 	if proven := door.Callee(&from).ID; is.GetName() != proven {
 		return nil, status.Errorf(codes.FailedPrecondition, "it calls itself %q and its certificate is that of machine %s", is.GetName(), proven)
@@ -114,13 +114,13 @@ func (m *Master) introduce(ctx context.Context, name, addr string) (*borgrpc.Des
 
 // probe tries a machine once and says what came of it.
 func (m *Master) probe(ctx context.Context, machine, addr string) *borgrpc.ProbeResponse {
-	conn, err := m.conns.to(m.conns.named(identity.Borglet, machine), addr)
+	borglet, err := shardView{m}.Borglet(machine, addr)
 	if err != nil {
 		return &borgrpc.ProbeResponse{Error: err.Error()}
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if _, err := borgrpc.NewBorgletServiceClient(conn).Describe(ctx, &borgrpc.DescribeRequest{}); err != nil {
+	if _, err := borglet.Describe(ctx, &borgrpc.DescribeRequest{}); err != nil {
 		return &borgrpc.ProbeResponse{Error: door.Reason(err)}
 	}
 	return &borgrpc.ProbeResponse{Reached: true}

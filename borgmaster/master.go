@@ -65,6 +65,10 @@ type Config struct {
 	// User who may change machines, members and what belongs to others, as long as
 	// nobody was granted that.
 	FirstAdmin string
+	// Finds the borglets of machines; nil: they are dialed at their addresses.
+	Borglets linkshard.Borglets
+	// Not nil: the cell is simulated; what of, all who ask are told.
+	Simulated func() *borgrpc.Simulated
 	// Period of polls of a machine at rest; 0: 2 s.
 	PollPeriod time.Duration
 	// The cell is not raised to a later format than this; 0: to any that all its
@@ -192,6 +196,9 @@ func (m *Master) Run(ctx context.Context) error {
 	}
 	return m.shard.Run(ctx)
 }
+
+// PollSoon has a machine polled at once, for who knows that it has news.
+func (m *Master) PollSoon(machine string) { m.shard.Changed(machine) }
 
 func (m *Master) schedulerConnected() bool {
 	if m.cfg.Log.State().Ready {

@@ -90,9 +90,26 @@ func (v shardView) Report(ctx context.Context, req *borgrpc.ReportRequest) (*bor
 }
 
 func (v shardView) Borglet(machine, addr string) (borgrpc.BorgletServiceClient, error) {
+	if v.m.cfg.Borglets != nil {
+		return v.m.cfg.Borglets.Borglet(machine, addr)
+	}
 	conn, err := v.m.conns.to(v.m.conns.named(identity.Borglet, machine), addr)
 	if err != nil {
 		return nil, err
 	}
 	return borgrpc.NewBorgletServiceClient(conn), nil
+}
+
+// dialBorglet finds a borglet for whoever streams for long, or asks one that is
+// not in the cell yet; an empty name is any. The caller hangs up.
+func (m *Master) dialBorglet(machine, addr string) (borglet borgrpc.BorgletServiceClient, hangUp func(), err error) {
+	if m.cfg.Borglets != nil {
+		borglet, err = m.cfg.Borglets.Borglet(machine, addr)
+		return borglet, func() {}, err
+	}
+	conn, err := m.conns.dial(m.conns.named(identity.Borglet, machine), addr)
+	if err != nil {
+		return nil, nil, err
+	}
+	return borgrpc.NewBorgletServiceClient(conn), func() { conn.Close() }, nil
 }

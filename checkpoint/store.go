@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"slices"
 	"strconv"
 	"sync"
@@ -95,7 +96,7 @@ var _ raft.Storage = (*Store)(nil)
 // joins. A directory that holds anything already is refused.
 func Create(cfg Config, id *borgpb.ReplicaIdentity, header *borgpb.CheckpointHeader) error {
 	cfg.setDefaults()
-	if err := makeDir(cfg.FS, cfg.Dir); err != nil {
+	if err := makeDir(cfg.FS, cfg.Dir, 0o755); err != nil {
 		return fmt.Errorf("make directory %s: %w", cfg.Dir, err)
 	}
 	names, err := cfg.FS.List(cfg.Dir)
@@ -122,7 +123,7 @@ func Create(cfg Config, id *borgpb.ReplicaIdentity, header *borgpb.CheckpointHea
 
 // makeDir makes a directory and what of its path is missing, so that all of it
 // is still there after a crash.
-func makeDir(fs vfs.FS, dir string) error {
+func makeDir(fs vfs.FS, dir string, perm os.FileMode) error {
 	var above []string
 	for d := dir; ; d = fs.PathDir(d) {
 		if _, err := fs.Stat(d); err == nil || fs.PathDir(d) == d {
@@ -130,7 +131,7 @@ func makeDir(fs vfs.FS, dir string) error {
 		}
 		above = append(above, fs.PathDir(d))
 	}
-	if err := fs.MkdirAll(dir, 0o755); err != nil {
+	if err := fs.MkdirAll(dir, perm); err != nil {
 		return err
 	}
 	for _, d := range above {

@@ -23,6 +23,8 @@ type CellFile struct {
 	// File with the certificate and key of who asks, and the authorities of the
 	// cell; a relative path is from the directory of this file.
 	Identity string `yaml:"identity,omitempty"`
+	// Not empty: the cell is no real one, and this says what it is.
+	Simulated string `yaml:"simulated,omitempty"`
 }
 
 // UserConfig is the user's file, ~/.config/borg/config.yaml.

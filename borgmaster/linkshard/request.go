@@ -100,6 +100,10 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 	return req
 }
 
+// Desired is what the borglet of its machine is told of a copy when it hears of
+// it first.
+func Desired(p *cell.Copy, cellName string) *borgrpc.Desired { return desired(p, cellName, nil) }
+
 func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrpc.Desired {
 	d := &borgrpc.Desired{
 		Copy: copyID(p.ID()), User: p.Key().User, Job: p.Key().Name, Kind: p.Kind(), Priority: p.Priority(),

@@ -10,6 +10,7 @@ import (
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/tell"
 )
 
 // auditShown is how many records people get to see unless they ask for more.
@@ -71,50 +72,7 @@ func (s *session) auditLine(r *borgpb.AuditRecord) string {
 	if s.out.format == "name" {
 		return cli.Visible(cmp.Or(r.Object, r.Verb))
 	}
-	at := "-"
-	if r.Index != 0 {
-		at = strconv.FormatUint(r.Index, 10)
-	}
-	if r.Replica != 0 {
-		at = fmt.Sprintf("replica %d", r.Replica)
-	}
-	line := fmt.Sprintf("%s  %-9s ", time.Unix(0, r.WallNs).UTC().Format("2006-01-02T15:04:05.000Z"), at)
-	if h := r.Hole; h != nil {
-		what := "something is missing"
-		if h.To != 0 {
-			what = fmt.Sprintf("nothing is known of %d to %d", h.From, h.To)
-		}
-		return cli.Visible(line + " (" + what + ": " + h.Why + ")")
-	}
-	who := r.Who
-	if r.Role != borgpb.Role_ROLE_USER && r.Role != borgpb.Role_ROLE_UNSPECIFIED {
-		who = strings.TrimSpace(word(r.Role) + " " + r.Who)
-	}
-	line += fmt.Sprintf(" %-12s %s", cmp.Or(who, "-"), r.Verb)
-	if r.Object != "" {
-		line += " " + r.Object
-	}
-	switch {
-	case r.Refusal != nil:
-		line += " REFUSED " + word(r.Refusal.Kind) + ": " + r.Refusal.Message
-	case r.Version != 0:
-		line += fmt.Sprintf(" done, version %d", r.Version)
-	default:
-		line += " done"
-	}
-	if r.Command != "" {
-		line += "; by: " + r.Command
-	}
-	if r.ConfigHash != "" {
-		line += "; config " + r.ConfigHash[:min(len(r.ConfigHash), 12)]
-	}
-	if r.Reason != "" {
-		line += "; because: " + r.Reason
-	}
-	if r.Others != 0 {
-		line += fmt.Sprintf("; and %d refusals before it that were too many to keep", r.Others)
-	}
-	return cli.Visible(line)
+	return tell.Audit(r)
 }
 
 // moment reads a flag that is a time, or how long ago.

@@ -2,11 +2,11 @@ package main
 
 import (
 	"fmt"
-	"time"
 
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/tell"
 )
 
 // eventsShown is how many events people get to see unless they ask for more.
@@ -86,32 +86,6 @@ func (s *session) printEvent(e *borgpb.Event) error {
 		_, err := fmt.Fprintln(s.stdout, cli.Visible(e.Object))
 		return err
 	}
-	_, err := fmt.Fprintln(s.stdout, s.eventLine(e))
+	_, err := fmt.Fprintln(s.stdout, tell.Event(e))
 	return err
-}
-
-func (s *session) eventLine(e *borgpb.Event) string {
-	line := fmt.Sprintf("%s  %-8d %-16s %s", time.Unix(0, e.WallNs).UTC().Format("2006-01-02T15:04:05.000Z"), e.Index, word(e.Kind), e.Object)
-	if e.Attempt != 0 {
-		line += fmt.Sprintf(" attempt %d", e.Attempt)
-	}
-	if e.Machine != "" && e.Machine != e.Object {
-		line += " on " + e.Machine
-	}
-	if from, to := word(e.From), word(e.To); to != "" && from != to {
-		line += fmt.Sprintf(" %s->%s", orWord(from, "new"), to)
-	}
-	if cause := word(e.Cause); cause != "" {
-		line += " because of " + cause
-	}
-	if e.Exit != nil {
-		line += ", " + exitText(e.Exit)
-	}
-	if e.Reason != "" {
-		line += ": " + e.Reason
-	}
-	if e.User != "" {
-		line += " (by " + e.User + ")"
-	}
-	return cli.Visible(line)
 }

@@ -101,8 +101,19 @@ func (s *session) master() (*client.Client, error) {
 		config.Log = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
 	s.place, s.source = place, source
-	s.client, err = client.New(config)
+	if s.client, err = client.New(config); err == nil && place.Simulated != "" {
+		s.simulated()
+	}
 	return s.client, err
+}
+
+// simulated says that the cell is none that runs anything, and goes by its clock.
+func (s *session) simulated() {
+	s.progress("cell %s is %s", s.place.Cell, s.place.Simulated)
+	c, err := s.client.GetCell(s.ctx)
+	if err == nil && c.WallTimeNs > 0 {
+		s.now = func() time.Time { return time.Unix(0, c.WallTimeNs) }
+	}
 }
 
 // user is whose jobs are meant where none is named: --user, $BORG_USER, the user

@@ -125,6 +125,9 @@ func cellLines(c *borgrpc.GetCellResponse, now time.Time) []string {
 		fmt.Sprintf("cell %s: %s; %s known; index %d", orWord(c.CellName, "?"), elected, plural(len(c.Members), "master"), c.AppliedIndex),
 		fmt.Sprintf("machines: %d up, %d down; tasks: %d running, %d pending, %d dead", c.MachinesUp, c.MachinesDown, c.TasksRunning, c.TasksPending, c.TasksDead),
 	}
+	if c.Simulated != nil {
+		lines = append(lines, fmt.Sprintf("simulated, as of %s (index %d); its clock now: %s, %s", wallText(c.Simulated.AsOfWallNs), c.Simulated.AsOfIndex, wallText(c.WallTimeNs), c.Simulated.Speed))
+	}
 	if len(c.Learners) > 0 {
 		lines = append(lines, fmt.Sprintf("masters that only learn: %v", c.Learners))
 	}
@@ -132,10 +135,12 @@ func cellLines(c *borgrpc.GetCellResponse, now time.Time) []string {
 		lines = append(lines, "no scheduler follows the elected master: nothing is placed until one does")
 	}
 	if c.WallSuspect {
-		lines = append(lines, fmt.Sprintf("the wall clock has stepped to %s and waits for an operator's word", time.Unix(0, c.WallTimeNs).UTC().Format(time.RFC3339)))
+		lines = append(lines, fmt.Sprintf("the wall clock has stepped to %s and waits for an operator's word", wallText(c.WallTimeNs)))
 	}
 	return lines
 }
+
+func wallText(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339) }
 
 // jobTable prints jobs that live, then the last of those that are dead.
 func (s *session) jobTable(jobs []*borgpb.Job) error {

@@ -1,27 +1,17 @@
 package main
 
-import (
-	"fmt"
-	"io"
-	"strings"
-	"unicode/utf8"
+import "borg/tell"
 
-	"borg/cli"
-)
-
-// style is how a cell of a table looks on a terminal with colours. It never
-// says anything that the words do not.
-type style uint8
+// style is how a cell of a table looks on a terminal with colours.
+type style = tell.Style
 
 const (
-	plainStyle style = iota
-	good
-	waiting
-	bad
-	dim
+	plainStyle = tell.Plain
+	good       = tell.Good
+	waiting    = tell.Waiting
+	bad        = tell.Bad
+	dim        = tell.Dim
 )
-
-var escapes = [...]string{"", "\x1b[32m", "\x1b[33m", "\x1b[31m", "\x1b[2m"}
 
 // cell is one field of a table.
 type cell struct {
@@ -29,68 +19,19 @@ type cell struct {
 	style style
 }
 
-// table aligns columns. Its last column is not filled up with spaces.
-type table struct {
-	rows [][]cell
-}
+// table is a table on this program's standard output.
+type table struct{ tell.Table }
 
-func (t *table) head(names ...string) {
-	row := make([]cell, len(names))
-	for i, n := range names {
-		row[i] = cell{n, dim}
-	}
-	t.rows = append(t.rows, row)
-}
+func (t *table) head(names ...string) { t.Head(names...) }
 
 // add adds a row of values that are printed as they are, or of cells.
 func (t *table) add(values ...any) {
-	row := make([]cell, len(values))
 	for i, v := range values {
-		switch v := v.(type) {
-		case cell:
-			row[i] = v
-		default:
-			row[i] = cell{text: fmt.Sprint(v)}
-		}
-		// A line break would tear the table, other signs the terminal.
-		row[i].text = cli.Visible(strings.NewReplacer("\n", " ", "\r", " ", "\t", " ").Replace(row[i].text))
-		if row[i].text == "" {
-			row[i].text = "-"
+		if c, ok := v.(cell); ok {
+			values[i] = tell.Cell{Text: c.text, Style: c.style}
 		}
 	}
-	t.rows = append(t.rows, row)
+	t.Add(values...)
 }
 
-func (t *table) write(o output, indent string) error {
-	var widths []int
-	for _, row := range t.rows {
-		for i, c := range row {
-			if i == len(widths) {
-				widths = append(widths, 0)
-			}
-			widths[i] = max(widths[i], utf8.RuneCountInString(c.text))
-		}
-	}
-	for _, row := range t.rows {
-		var b strings.Builder
-		b.WriteString(indent)
-		for i, c := range row {
-			b.WriteString(o.paint(c))
-			if i < len(row)-1 {
-				b.WriteString(strings.Repeat(" ", widths[i]-utf8.RuneCountInString(c.text)+2))
-			}
-		}
-		if _, err := io.WriteString(o.w, strings.TrimRight(b.String(), " ")+"\n"); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// paint is a cell's text in its colour.
-func (o output) paint(c cell) string {
-	if !o.color || c.style == plainStyle {
-		return c.text
-	}
-	return escapes[c.style] + c.text + "\x1b[0m"
-}
+func (t *table) write(o output, indent string) error { return t.Write(o.w, o.color, indent) }

@@ -11,6 +11,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"borg/proto/borgpb"
+	"borg/tell"
 )
 
 // FuzzOutput prints a text that somebody else wrote in all the ways in which
@@ -37,7 +38,7 @@ func FuzzOutput(f *testing.F) {
 		}
 		lines[out.String()] = 1
 		s := &session{console: &console{stdout: &out}, out: o, now: time.Now}
-		lines[s.eventLine(&borgpb.Event{Object: text, Machine: text, Reason: text, User: text, Exit: &borgpb.Exit{Error: text}})+"\n"] = 1
+		lines[tell.Event(&borgpb.Event{Object: text, Machine: text, Reason: text, User: text, Exit: &borgpb.Exit{Error: text}})+"\n"] = 1
 		lines[s.auditLine(&borgpb.AuditRecord{Who: text, Verb: text, Object: text, Command: text, ConfigHash: text, Reason: text,
 			Refusal: &borgpb.Refusal{Message: text}})+"\n"] = 1
 		lines[s.auditLine(&borgpb.AuditRecord{Hole: &borgpb.AuditHole{Why: text}})+"\n"] = 1

@@ -9,21 +9,11 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 
 	"borg/proto/borgpb"
+	"borg/tell"
 )
 
 // word is the short word of an enum's value: "running" for STATE_RUNNING.
-func word(e protoreflect.Enum) string {
-	ed := e.Descriptor()
-	v := ed.Values().ByNumber(e.Number())
-	if v == nil {
-		return strconv.Itoa(int(e.Number()))
-	}
-	if e.Number() == 0 {
-		return ""
-	}
-	prefix := strings.TrimSuffix(string(ed.Values().ByNumber(0).Name()), "UNSPECIFIED")
-	return strings.ToLower(strings.TrimPrefix(string(v.Name()), prefix))
-}
+func word(e protoreflect.Enum) string { return tell.Word(e) }
 
 func stateCell(s borgpb.State) cell {
 	c := cell{text: word(s)}
@@ -94,29 +84,7 @@ func span(d time.Duration) string {
 }
 
 // exitText says how a process ended.
-func exitText(e *borgpb.Exit) string {
-	switch {
-	case e == nil:
-		return ""
-	case e.Error != "":
-		return e.Error
-	case e.Unknown:
-		return "exit code unknown"
-	case e.Oom:
-		return "out of memory"
-	case e.Signal != 0:
-		return "signal " + signalText(e.Signal)
-	}
-	return fmt.Sprintf("exit %d", e.Code)
-}
-
-func signalText(n int32) string {
-	names := map[int32]string{1: "HUP", 2: "INT", 3: "QUIT", 4: "ILL", 6: "ABRT", 7: "BUS", 8: "FPE", 9: "KILL", 11: "SEGV", 13: "PIPE", 14: "ALRM", 15: "TERM"}
-	if name := names[n]; name != "" {
-		return fmt.Sprintf("%d (%s)", n, name)
-	}
-	return strconv.Itoa(int(n))
-}
+func exitText(e *borgpb.Exit) string { return tell.Exit(e) }
 
 // plural is "1 task", "2 tasks".
 func plural[N ~uint32 | ~int](n N, one string) string {

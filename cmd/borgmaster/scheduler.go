@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"strconv"
 	"sync"
@@ -21,6 +20,7 @@ import (
 	"borg/cli"
 	"borg/identity"
 	"borg/scheduler"
+	"borg/scheduler/flags"
 	"borg/scheduler/process"
 )
 
@@ -39,13 +39,13 @@ func schedulerCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "workload", Usage: "place only these jobs: " + scheduler.WorkloadWords + " (default: all)"},
 			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
-		}, append(searchFlags(), rescheduleFlags()...)...),
+		}, flags.All()...),
 		Action: func(ctx *ucli.Context) error {
 			logger, err := cli.NewLogger(ctx)
 			if err != nil {
 				return err
 			}
-			search, err := searchConfig(ctx)
+			search, err := flags.Config(ctx)
 			if err != nil {
 				return err
 			}
@@ -54,9 +54,6 @@ func schedulerCommand() *ucli.Command {
 			}
 			if search.Workload != (scheduler.Workload{}) {
 				logger = logger.With("workload", search.Workload.String())
-			}
-			if err := reschedule(ctx, &search); err != nil {
-				return err
 			}
 			first, err := identity.ReadCredential(ctx.String("identity"))
 			if err != nil {
@@ -79,53 +76,6 @@ func schedulerCommand() *ucli.Command {
 			})
 		},
 	}
-}
-
-// searchFlags say how a scheduler searches. A master that starts one hands them
-// on.
-func searchFlags() []ucli.Flag {
-	return []ucli.Flag{
-		&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
-		&ucli.StringSliceFlag{Name: "weight", Usage: "`PART=POINTS` of the scheduler's score, may be repeated: " + scheduler.WeightWords()},
-		&ucli.IntFlag{Name: "threads", Value: runtime.NumCPU(), Usage: "`NUMBER` of threads that share the scheduler's long walks; the choices are the same for any"},
-		&ucli.StringFlag{Name: "prefer", Usage: "`KEY=VALUE` of machines that the scheduler prefers, as those already upgraded in a campaign"},
-	}
-}
-
-// searchConfig reads searchFlags.
-func searchConfig(ctx *ucli.Context) (cfg scheduler.Config, err error) {
-	var ok bool
-	if cfg.Policy, ok = scheduler.ParsePolicy(ctx.String("policy")); !ok {
-		return cfg, cli.Errorf(cli.Usage, "--policy %q: want %s", ctx.String("policy"), scheduler.PolicyWords())
-	}
-	cfg.Weights = scheduler.DefaultWeights()
-	for _, text := range ctx.StringSlice("weight") {
-		if err := cfg.Weights.Set(text); err != nil {
-			return cfg, cli.Errorf(cli.Usage, "--weight: %w", err)
-		}
-	}
-	if cfg.Threads = ctx.Int("threads"); cfg.Threads < 1 {
-		return cfg, cli.Errorf(cli.Usage, "--threads %d: want 1 or more", cfg.Threads)
-	}
-	if text := ctx.String("prefer"); text != "" {
-		if cfg.Prefer, err = scheduler.ParseAttribute(text); err != nil {
-			return cfg, cli.Errorf(cli.Usage, "--prefer: %w", err)
-		}
-	}
-	return cfg, nil
-}
-
-// searchArgs are searchFlags as they were given.
-func searchArgs(ctx *ucli.Context) (args []string) {
-	for _, name := range []string{"policy", "prefer"} {
-		if text := ctx.String(name); text != "" {
-			args = append(args, "--"+name, text)
-		}
-	}
-	for _, text := range ctx.StringSlice("weight") {
-		args = append(args, "--weight", text)
-	}
-	return append(args, "--threads", strconv.Itoa(ctx.Int("threads")))
 }
 
 // workloads reads --workload of a master, one for each scheduler that it is to
@@ -178,7 +128,7 @@ func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
 	if format := p.flags.String("log-format"); format != "" {
 		args = append(args, "--log-format", format)
 	}
-	args = append(args, searchArgs(p.flags)...)
+	args = append(args, flags.Args(p.flags)...)
 	group, ctx := errgroup.WithContext(ctx)
 	for i, workload := range p.workloads {
 		own := slices.Clone(args)
@@ -200,7 +150,6 @@ func (p *schedulerProcess) run(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
-	args = append(args, rescheduleArgs(p.flags)...)
 	cmd := exec.CommandContext(ctx, program, args...)
 	cmd.Stderr = p.flags.App.ErrWriter
 	stdin, err := cmd.StdinPipe()

@@ -29,6 +29,7 @@ import (
 	"borg/proto/borgpb"
 	"borg/proto/door"
 	"borg/scheduler"
+	"borg/scheduler/flags"
 )
 
 // drainTimeout is how long a replica that stops waits for calls under way.
@@ -38,7 +39,7 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "serve",
 		Usage: "run a replica",
-		Flags: append(append(append(cli.DaemonFlags("", "", ""), searchFlags()...),
+		Flags: append(append(cli.DaemonFlags("", "", ""), flags.All()...),
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
@@ -47,7 +48,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
-		), rescheduleFlags()...),
+		),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -86,13 +87,10 @@ func serve(ctx *ucli.Context) error {
 	if period := ctx.Duration("poll-period"); period <= 0 {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
 	}
-	if _, err := searchConfig(ctx); err != nil {
+	if _, err := flags.Config(ctx); err != nil {
 		return err
 	}
 	if s.workloads, err = workloads(ctx); err != nil {
-		return err
-	}
-	if err := reschedule(ctx, new(scheduler.Config)); err != nil {
 		return err
 	}
 	for _, flag := range []string{"listen", "pprof"} {

@@ -50,8 +50,8 @@ func TestReal2011(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	capacity, running, pending := sums(p.cell)
-	n := count(p.cell)
+	capacity, running, pending := sums(p.Cell)
+	n := count(p.Cell)
 	if n.Machines != 12_477 || n.Running != 132_982 || n.Pending != 11_357 {
 		t.Errorf("%+v, want 12,477 machines, 132,982 running and 11,357 pending tasks", n)
 	}
@@ -106,7 +106,7 @@ func BenchmarkFauxCompact(b *testing.B) {
 		needed := make(map[scheduler.Policy]int)
 		for _, policy := range []scheduler.Policy{scheduler.Hybrid, scheduler.BestFit} {
 			began := time.Now()
-			r, err := compact(context.Background(), p.cell, scheduler.Config{Seed: 1, Policy: policy}, plan.Trials, runtime.NumCPU(), &probes{}, newProgressLine(os.Stderr))
+			r, err := compact(context.Background(), p.Cell, scheduler.Config{Seed: 1, Policy: policy}, plan.Trials, runtime.NumCPU(), &probes{}, newProgressLine(os.Stderr))
 			if err != nil {
 				b.Fatal(err)
 			}

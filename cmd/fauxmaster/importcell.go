@@ -194,8 +194,8 @@ func madeTable(w io.Writer, path string, m *plan.Made) error {
 	c.row("checkpoint", path)
 	c.row("machines", fmt.Sprintf("%s with %s", thousands(m.Machines), resourcesWords(m.Capacity)))
 	c.row("jobs", thousands(m.Jobs))
-	c.row("running", fmt.Sprintf("%s ask for %s%s", numberOf(m.Running, "task"), resourcesWords(m.Asked), shareWords(m.Asked, m.Capacity)))
-	c.row("pending", fmt.Sprintf("%s ask for %s", numberOf(m.Pending, "task"), resourcesWords(m.Waiting)))
+	c.row("running", fmt.Sprintf("%s; asked for are %s%s", numberOf(m.Running, "task"), resourcesWords(m.Asked), shareWords(m.Asked, m.Capacity)))
+	c.row("pending", fmt.Sprintf("%s; asked for are %s", numberOf(m.Pending, "task"), resourcesWords(m.Waiting)))
 	if m.OvercommittedCPU+m.OvercommittedMem > 0 {
 		c.row("overcommitted", fmt.Sprintf("%s by CPU, %s by memory: taken as they are", numberOf(m.OvercommittedCPU, "machine"), numberOf(m.OvercommittedMem, "machine")))
 	}

@@ -1,7 +1,7 @@
-// Fauxmaster opens checkpoints of a cell anywhere: it says what was in them,
-// checks that nothing is missing, and answers what would happen if (paper §3.1). It
-// makes such checkpoints from what others ran, and runs whole cells that never were,
-// with faults, from a seed.
+// Fauxmaster opens the past of a cell anywhere: it says what is in a checkpoint,
+// runs the real master over it, steps through the log, explains, and answers what
+// would happen if (paper §3.1). It makes checkpoints of what others ran, and runs
+// whole cells that never were, with faults, from a seed.
 package main
 
 import (
@@ -27,10 +27,13 @@ func main() {
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app := &ucli.App{
 		Name:    "fauxmaster",
-		Usage:   "open checkpoints of a cell, away from the cell",
+		Usage:   "open the past of a cell, away from the cell",
 		Version: cli.Build(),
+		// Shapes of machines have commas.
+		DisableSliceFlagSeparator: true,
 		Commands: append([]*ucli.Command{
-			showCommand(), importCommand(), fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(),
+			showCommand(), openCommand(), serveCommand(), importCommand(),
+			fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(),
 		}, mutantCommands()...),
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"borg/cli"
+	"borg/fauxmaster"
 )
 
 // page is a report that people look at: one file that needs no other, in light
@@ -38,8 +39,8 @@ type pageSection struct {
 }
 
 // newPage begins a page about a checkpoint.
-func newPage(p *picture, title, lead string) *page {
-	h := p.header
+func newPage(p *fauxmaster.Picture, title, lead string) *page {
+	h := p.Header
 	return &page{
 		Title: title, Lead: lead,
 		Of: fmt.Sprintf("cell %s, simulated, as of index %d, %s", h.GetCellName(), h.GetIndex(), wall(h.GetWallTimeNs())),

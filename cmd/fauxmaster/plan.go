@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -15,31 +14,24 @@ import (
 	"borg/borgmaster/cell"
 	"borg/cfg"
 	"borg/cli"
+	"borg/fauxmaster"
 	"borg/fauxmaster/plan"
 	"borg/proto/borgpb"
 	"borg/scheduler"
 )
 
 // openCell opens a checkpoint to ask it something.
-func openCell(ctx *ucli.Context, usage string) (*picture, error) {
+func openCell(ctx *ucli.Context, usage string) (*fauxmaster.Picture, error) {
 	if ctx.NArg() != 1 {
 		return nil, cli.Errorf(cli.Usage, "want one checkpoint file").Hint("fauxmaster %s", usage)
 	}
 	return openPath(ctx.Args().First())
 }
 
-func openPath(path string) (*picture, error) {
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return nil, cli.Errorf(cli.NotFound, "there is no file %s", path)
-	}
+func openPath(path string) (*fauxmaster.Picture, error) {
+	p, err := fauxmaster.Open(path)
 	if err != nil {
-		return nil, cli.Errorf(cli.Failed, "open a checkpoint: %w", err)
-	}
-	defer f.Close()
-	p, err := load(f)
-	if err != nil {
-		return nil, cli.Errorf(cli.Invalid, "%s: %w", path, err)
+		return nil, pastError(path, err)
 	}
 	return p, nil
 }

@@ -15,8 +15,8 @@ import (
 	"borg/cli"
 )
 
-// fauxmaster runs the program.
-func fauxmaster(t *testing.T, args ...string) (code int, stdout, stderr string) {
+// ask runs the program.
+func ask(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	code = run(context.Background(), append([]string{"fauxmaster"}, args...), &out, &errs)
@@ -25,7 +25,7 @@ func fauxmaster(t *testing.T, args ...string) (code int, stdout, stderr string) 
 
 func mustRun(t *testing.T, args ...string) string {
 	t.Helper()
-	code, out, errs := fauxmaster(t, args...)
+	code, out, errs := ask(t, args...)
 	if code != cli.OK {
 		t.Fatalf("fauxmaster %s: exit code %d: %s", strings.Join(args, " "), code, errs)
 	}
@@ -55,7 +55,7 @@ func imported(t *testing.T) string {
 	tasks += "bob/crunch,1,2Gi,110,batch,m1,2\n"
 	ckpt := filepath.Join(t.TempDir(), "cell.ckpt")
 	out := mustRun(t, "import", "csv", writeFile(t, "machines.csv", machines), writeFile(t, "tasks.csv", tasks), "-o", ckpt)
-	for _, want := range []string{"6 with 48 cpu, 192 GiB", "32 tasks ask for 44 cpu", "(91.7 % and 45.8 % of it)", "1 machine by CPU, 0 machines by memory"} {
+	for _, want := range []string{"6 with 48 cpu, 192 GiB", "32 tasks; asked for are 44 cpu", "(91.7 % and 45.8 % of it)", "1 machine by CPU, 0 machines by memory"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in:\n%s", want, out)
 		}
@@ -63,12 +63,12 @@ func imported(t *testing.T) string {
 	return ckpt
 }
 
-const webJob = `{"job": {"name": "more", "user": "ann", "tasks": 2, "priority": 200, "task": {"args": ["/bin/x"], "resources": {"cpu": 1, "mem": "1GiB"}}}}`
+const moreJob = `{"job": {"name": "more", "user": "ann", "tasks": 2, "priority": 200, "task": {"args": ["/bin/x"], "resources": {"cpu": 1, "mem": "1GiB"}}}}`
 
 // TestPlan asks a cell that was imported everything there is.
 func TestPlan(t *testing.T) {
 	ckpt := imported(t)
-	job := writeFile(t, "more.json", webJob)
+	job := writeFile(t, "more.json", moreJob)
 	if out := mustRun(t, "show", ckpt); !strings.Contains(out, "32: 0 pending, 32 running") {
 		t.Errorf("show:\n%s", out)
 	}
@@ -143,7 +143,7 @@ func mustBePage(t *testing.T, path string) {
 // TestPlanRefusals wants each mistake to say what it is and what to type.
 func TestPlanRefusals(t *testing.T) {
 	ckpt := imported(t)
-	job := writeFile(t, "more.json", webJob)
+	job := writeFile(t, "more.json", moreJob)
 	for _, c := range []struct {
 		args string
 		code int
@@ -176,7 +176,7 @@ func TestPlanRefusals(t *testing.T) {
 		{"import nomad JOB -o CKPT.2", cli.Invalid, "there is no node in it"},
 	} {
 		replace := strings.NewReplacer("CKPT", ckpt, "JOB", job)
-		code, out, errs := fauxmaster(t, strings.Fields(replace.Replace(c.args))...)
+		code, out, errs := ask(t, strings.Fields(replace.Replace(c.args))...)
 		if code != c.code || out != "" || !strings.Contains(errs, replace.Replace(c.want)) {
 			t.Errorf("fauxmaster %s: exit code %d, %s%s; want %d and %q", c.args, code, out, errs, c.code, c.want)
 		}
@@ -217,7 +217,7 @@ func TestCompactGoesOn(t *testing.T) {
 	if now := lines(); len(now) != len(all) {
 		t.Errorf("the state has %d lines, want %d", len(now), len(all))
 	}
-	if code, _, errs := fauxmaster(t, append(args, "--policy", "best-fit")...); code != cli.Conflict || !strings.Contains(errs, "another cell, scheduler or build") {
+	if code, _, errs := ask(t, append(args, "--policy", "best-fit")...); code != cli.Conflict || !strings.Contains(errs, "another cell, scheduler or build") {
 		t.Errorf("with another policy: exit code %d, %s", code, errs)
 	}
 }
@@ -233,7 +233,7 @@ func TestImportIsSound(t *testing.T) {
 	ckpt := filepath.Join(t.TempDir(), "k.ckpt")
 	out := mustRun(t, "import", "kubernetes", writeFile(t, "dump.json", dump), "-o", ckpt)
 	for _, want := range []string{
-		"1 with 1 cpu, 1 GiB", "2 tasks ask for 3 cpu", "1 machine by CPU", "1 task ran on machines that are not listed",
+		"1 with 1 cpu, 1 GiB", "2 tasks; asked for are 3 cpu", "1 machine by CPU", "1 task ran on machines that are not listed",
 		"not where it ran  1: constraint", "not mapped",
 	} {
 		if !strings.Contains(out, want) {
@@ -244,11 +244,11 @@ func TestImportIsSound(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := p.cell.Machine("n1")
+	m := p.Cell.Machine("n1")
 	if m.Capacity().CPUMilli != 1000 || len(m.Taints()) != 1 || m.NumCopies() != 2 {
 		t.Errorf("%v with taints %v and %d copies", m.Capacity(), m.Taints(), m.NumCopies())
 	}
-	if j := p.cell.Job(cell.JobKey{User: "x", Name: "a"}); j == nil || len(j.Task(0).Current().Devices()) != 2 {
+	if j := p.Cell.Job(cell.JobKey{User: "x", Name: "a"}); j == nil || len(j.Task(0).Current().Devices()) != 2 {
 		t.Errorf("pod a has no GPUs")
 	}
 }

@@ -70,14 +70,14 @@ func compareTwo(ctx *ucli.Context) error {
 		s := &sides[i]
 		s.Policy = ctx.String([]string{"a", "b"}[i])
 		began := time.Now()
-		if s.Side, err = plan.Compare(p.cell, search); err != nil {
+		if s.Side, err = plan.Compare(p.Cell, search); err != nil {
 			return modelError("try "+s.Policy, err)
 		}
 		s.Seconds = time.Since(began).Seconds()
 		if ctx.Int("trials") == 0 {
 			continue
 		}
-		s.Compaction, err = compact(ctx.Context, p.cell, search, ctx.Int("trials"), ctx.Int("threads"), &probes{}, newProgressLine(ctx.App.ErrWriter))
+		s.Compaction, err = compact(ctx.Context, p.Cell, search, ctx.Int("trials"), ctx.Int("threads"), &probes{}, newProgressLine(ctx.App.ErrWriter))
 		if err != nil {
 			e := asError(err)
 			if e == nil || e.Code != cli.CannotFit {

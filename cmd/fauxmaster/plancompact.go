@@ -68,12 +68,12 @@ func compactCell(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	state, err := openProbes(ctx.String("state"), p.cell, search)
+	state, err := openProbes(ctx.String("state"), p.Cell, search)
 	if err != nil {
 		return err
 	}
 	defer state.Close()
-	r, err := compact(ctx.Context, p.cell, search, ctx.Int("trials"), ctx.Int("threads"), state, newProgressLine(ctx.App.ErrWriter))
+	r, err := compact(ctx.Context, p.Cell, search, ctx.Int("trials"), ctx.Int("threads"), state, newProgressLine(ctx.App.ErrWriter))
 	if err != nil {
 		return err
 	}

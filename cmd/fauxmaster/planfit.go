@@ -46,7 +46,7 @@ func fitCell(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	a, err := plan.Fit(p.cell, search, q)
+	a, err := plan.Fit(p.Cell, search, q)
 	if err != nil {
 		return modelError("fit the job in", err)
 	}

@@ -5,15 +5,16 @@ import (
 	"math"
 	"strconv"
 
+	"borg/fauxmaster"
 	"borg/fauxmaster/plan"
 )
 
 // roomPoints are the machines of a cell by what is free on them.
-func roomPoints(p *picture, prod bool) (all []point) {
+func roomPoints(p *fauxmaster.Picture, prod bool) (all []point) {
 	share := func(free, of int64) float64 {
 		return 100 * float64(min(max(free, 0), of)) / float64(max(of, 1))
 	}
-	for _, r := range plan.Rooms(p.cell, prod) {
+	for _, r := range plan.Rooms(p.Cell, prod) {
 		all = append(all, point{
 			share(r.Free.CPUMilli, r.Capacity.CPUMilli), share(r.Free.MemBytes, r.Capacity.MemBytes),
 			fmt.Sprintf("%s: %s free of %s", r.Machine, resourcesWords(r.Free), resourcesWords(r.Capacity)),
@@ -22,13 +23,13 @@ func roomPoints(p *picture, prod bool) (all []point) {
 	return all
 }
 
-func (p *page) rooms(of *picture) {
+func (p *page) rooms(of *fauxmaster.Picture) {
 	p.chart("What is free on each machine",
 		"A machine at an edge (shaded) has run out of one and strands what is left of the other. By reservations, as all but production are placed.",
 		scatterChart("free CPU against free memory", roomPoints(of, false)))
 }
 
-func fitPage(of *picture, q plan.FitQuestion, a *plan.FitAnswer) *page {
+func fitPage(of *fauxmaster.Picture, q plan.FitQuestion, a *plan.FitAnswer) *page {
 	p := newPage(of, "How many more fit", fitSentence(q, a))
 	p.number("more "+a.Unit, thousands(a.Count))
 	if !q.NoPreemption {
@@ -60,7 +61,7 @@ func fitPage(of *picture, q plan.FitQuestion, a *plan.FitAnswer) *page {
 	return p
 }
 
-func whatifPage(of *picture, e *plan.Effect) *page {
+func whatifPage(of *fauxmaster.Picture, e *plan.Effect) *page {
 	p := newPage(of, "What would happen", whatifSentence(e))
 	p.number("machines", fmt.Sprintf("%s → %s", thousands(e.Before.Machines), thousands(e.After.Machines)))
 	p.number("tasks running", fmt.Sprintf("%s → %s", thousands(e.Before.Running), thousands(e.After.Running)))
@@ -90,7 +91,7 @@ func (p *page) jobs(jobs []plan.JobChange) {
 	p.table("Jobs that run with less", "", []string{"job", "priority", "tasks", "running now", "then"}, rows)
 }
 
-func failPage(of *picture, all []plan.Failure) *page {
+func failPage(of *fauxmaster.Picture, all []plan.Failure) *page {
 	w := all[0]
 	p := newPage(of, "If a failure domain is lost", fmt.Sprintf("The worst is %s: %s of production would wait, %s in all.", w.Domain, numberOf(w.ProdPending, "task"), thousands(w.Pending)))
 	var names []string
@@ -123,7 +124,7 @@ func trialPoints(r *compactReport) (all []point) {
 	return all
 }
 
-func compactPage(of *picture, r *compactReport) *page {
+func compactPage(of *fauxmaster.Picture, r *compactReport) *page {
 	p := newPage(of, "How few machines would do",
 		fmt.Sprintf("The workload fits onto %s, %.1f %% of the cell.", numberOf(r.Machines, "machine"), r.Percent))
 	p.number("machines needed", thousands(r.Machines))
@@ -152,7 +153,7 @@ func compactPage(of *picture, r *compactReport) *page {
 	return p
 }
 
-func abPage(of *picture, a, b *abSide) *page {
+func abPage(of *fauxmaster.Picture, a, b *abSide) *page {
 	p := newPage(of, "Two policies on one cell", abSentence(a, b))
 	var curves []series
 	for _, s := range []*abSide{a, b} {

@@ -44,11 +44,11 @@ func whatif(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	ch, err := readChange(ctx, p.cell)
+	ch, err := readChange(ctx, p.Cell)
 	if err != nil {
 		return err
 	}
-	e, err := plan.WhatIf(p.cell, scheduler.Config{Seed: ctx.Uint64("seed")}, ch)
+	e, err := plan.WhatIf(p.Cell, scheduler.Config{Seed: ctx.Uint64("seed")}, ch)
 	if err != nil {
 		return modelError("make the change", err)
 	}
@@ -295,7 +295,7 @@ func failDomains(ctx *ucli.Context) error {
 	}
 	line := newProgressLine(ctx.App.ErrWriter)
 	began := false
-	all, err := plan.Fail(p.cell, search, by, func(_, of int) error {
+	all, err := plan.Fail(p.Cell, search, by, func(_, of int) error {
 		if !began {
 			line.begin(of, "failure domains")
 			began = true

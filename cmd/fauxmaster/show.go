@@ -3,10 +3,8 @@ package main
 import (
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,8 +13,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 
 	"borg/borgmaster/cell"
-	"borg/checkpoint"
 	"borg/cli"
+	"borg/fauxmaster"
 	"borg/proto/borgpb"
 )
 
@@ -36,7 +34,7 @@ func showCheckpoint(ctx *ucli.Context) error {
 	if ctx.NArg() != 1 {
 		return cli.Errorf(cli.Usage, "want one checkpoint file").Hint("fauxmaster show CHECKPOINT")
 	}
-	var show func(io.Writer, *picture) error
+	var show func(io.Writer, *fauxmaster.Picture) error
 	switch format := ctx.String("output"); format {
 	case "table":
 		show = showTable
@@ -46,26 +44,11 @@ func showCheckpoint(ctx *ucli.Context) error {
 		return cli.Errorf(cli.Usage, "there is no output format %q", format).Hint("use -o table or -o json")
 	}
 	path := ctx.Args().First()
-	f, err := os.Open(path)
-	if errors.Is(err, os.ErrNotExist) {
-		return cli.Errorf(cli.NotFound, "there is no file %s", path)
-	}
+	p, err := fauxmaster.Open(path)
 	if err != nil {
-		return cli.Errorf(cli.Failed, "open a checkpoint: %w", err)
-	}
-	defer f.Close()
-	p, err := load(f)
-	if err != nil {
-		return cli.Errorf(cli.Invalid, "%s: %w", path, err)
+		return pastError(path, err)
 	}
 	return show(ctx.App.Writer, p)
-}
-
-// picture is a checkpoint that was found to be a whole and sound cell.
-type picture struct {
-	header *borgpb.CheckpointHeader
-	cell   *cell.Cell
-	counts counts
 }
 
 // counts says how much there is in a cell. Its JSON is part of the output.
@@ -79,36 +62,6 @@ type counts struct {
 	AllocSets int    `json:"allocSets"`
 	Machines  int    `json:"machines"`
 	Up        int    `json:"machinesUp"`
-}
-
-// load reads a checkpoint and makes it prove itself three times over: every
-// byte by the file's checksums, every record by the digest in the header, and
-// the whole by the cell's own invariants.
-func load(r io.Reader) (*picture, error) {
-	file, err := checkpoint.NewReader(r)
-	if err != nil {
-		return nil, err
-	}
-	h := file.Header()
-	c, err := cell.Load(file.Records())
-	// What is wrong with the file explains what the cell missed.
-	if ferr := file.Err(); ferr != nil {
-		return nil, ferr
-	}
-	if err != nil {
-		return nil, fmt.Errorf("the records make no cell: %w", err)
-	}
-	if c.ID() != h.GetCellId() || c.Index() != h.GetIndex() || c.Epoch() != h.GetEpoch() {
-		return nil, fmt.Errorf("the header speaks of cell id %s at (%d, %d), the records of %s at (%d, %d)",
-			h.GetCellId(), h.GetEpoch(), h.GetIndex(), c.ID(), c.Epoch(), c.Index())
-	}
-	if d := c.Digest(); string(d[:]) != string(h.GetDigest()) {
-		return nil, fmt.Errorf("the cell has digest %x and the header says %x", d, h.GetDigest())
-	}
-	if err := c.Check(); err != nil {
-		return nil, fmt.Errorf("the cell breaks one of its rules: %w", err)
-	}
-	return &picture{header: h, cell: c, counts: count(c)}, nil
 }
 
 func count(c *cell.Cell) counts {
@@ -134,8 +87,8 @@ func count(c *cell.Cell) counts {
 	return n
 }
 
-func showTable(w io.Writer, p *picture) error {
-	h, n := p.header, p.counts
+func showTable(w io.Writer, p *fauxmaster.Picture) error {
+	h, n := p.Header, count(p.Cell)
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', 0)
 	for _, row := range [][2]string{
 		{"cell", fmt.Sprintf("%s (%s), epoch %d", h.GetCellName(), h.GetCellId(), h.GetEpoch())},
@@ -158,8 +111,8 @@ func showTable(w io.Writer, p *picture) error {
 	}
 	fmt.Fprintln(w)
 	fmt.Fprintln(t, "JOB\tSTATE\tKIND\tPRIORITY\tTASKS\tPENDING\tRUNNING\tDEAD\tSUBMITTED")
-	for j := range p.cell.Jobs() {
-		job := p.cell.JobProto(j)
+	for j := range p.Cell.Jobs() {
+		job := p.Cell.JobProto(j)
 		st := job.GetStatus()
 		fmt.Fprintf(t, "%s\t%s\t%s\t%d\t%d\t%d\t%d\t%d\t%s\n", j.Key(), word(st.GetState().String(), "STATE_"),
 			word(j.Kind().String(), "JOB_KIND_"), j.Priority(), j.NumTasks(), st.GetPending(), st.GetRunning(), st.GetDead(), wall(st.GetSubmittedWallNs()))
@@ -177,18 +130,18 @@ func wall(ns int64) string {
 // word makes "STATE_RUNNING" the word for people.
 func word(name, prefix string) string { return strings.ToLower(strings.TrimPrefix(name, prefix)) }
 
-func showJSON(w io.Writer, p *picture) error {
+func showJSON(w io.Writer, p *fauxmaster.Picture) error {
 	out := struct {
 		Header json.RawMessage   `json:"header"`
 		Counts counts            `json:"counts"`
 		Jobs   []json.RawMessage `json:"jobs"`
-	}{Counts: p.counts, Jobs: []json.RawMessage{}}
+	}{Counts: count(p.Cell), Jobs: []json.RawMessage{}}
 	var err error
-	if out.Header, err = protojson.Marshal(p.header); err != nil {
+	if out.Header, err = protojson.Marshal(p.Header); err != nil {
 		return fmt.Errorf("encode the header: %w", err)
 	}
-	for j := range p.cell.Jobs() {
-		job, err := protojson.Marshal(p.cell.JobProto(j))
+	for j := range p.Cell.Jobs() {
+		job, err := protojson.Marshal(p.Cell.JobProto(j))
 		if err != nil {
 			return fmt.Errorf("encode job %s: %w", j.Key(), err)
 		}

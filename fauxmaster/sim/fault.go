@@ -355,8 +355,8 @@ func (w *World) happen(f *fault) string {
 		}
 		return fmt.Sprintf("%d machines are lost", n)
 	case killBorglet:
-		m.stopAgent()
-		w.after(between(r, 10*millisecond, 3*second), m.startAgent)
+		m.StopAgent()
+		w.after(between(r, 10*millisecond, 3*second), m.StartAgent)
 		return fmt.Sprintf("the borglet of %s is killed", m.name)
 	case killScheduler:
 		if one.up && one.master.scheduler != nil {
@@ -405,11 +405,11 @@ func (w *World) crash(f *fault, x *replicaNode, powerless bool) string {
 }
 
 func (w *World) loseFor(m *machine, ns int64) {
-	m.lose()
-	boot := m.boot
+	m.Lose()
+	boot := m.Boot()
 	w.after(ns, func() {
-		if !m.up && m.boot == boot {
-			m.start()
+		if !m.Up() && m.Boot() == boot {
+			m.Start()
 		}
 	})
 }
@@ -655,10 +655,10 @@ func (w *World) heal() {
 		}
 	}
 	for _, m := range w.machines {
-		if !m.up {
-			m.start()
+		if !m.Up() {
+			m.Start()
 		}
-		m.startAgent()
+		m.StartAgent()
 	}
 	w.after(leaderWithinNs, func() {
 		if w.leader() == nil {

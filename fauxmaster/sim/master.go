@@ -232,7 +232,7 @@ func (m *masterSide) probeHere(machine string, done func(duty.Probed)) {
 	})
 	x, life := r.w.machineNamed(machine), r.life
 	r.w.send(replicaEnd(r.id), machineEnd(x.i), func() {
-		if !x.up || !x.agent {
+		if !x.Up() || !x.Agent() {
 			return
 		}
 		r.w.send(machineEnd(x.i), replicaEnd(r.id), func() {

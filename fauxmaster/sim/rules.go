@@ -134,10 +134,8 @@ func (t *truth) holding(m *machine, id borglet.ID) cell.Resources {
 // gave each of them.
 func (t *truth) fits(m *machine, id borglet.ID) {
 	var used cell.Resources
-	for _, other := range sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) {
-		if m.kernel.procs[other].running {
-			used = used.Add(t.holding(m, other))
-		}
+	for _, other := range m.Running() {
+		used = used.Add(t.holding(m, other))
 	}
 	if has := cell.FromProto(m.spec().Capacity); used.CPUMilli > has.CPUMilli || used.MemBytes > has.MemBytes {
 		t.w.fail("S6: with copy %s what runs on %s may use %d milli-cores and %d bytes, and it has %d and %d",

@@ -7,6 +7,7 @@ import (
 	"borg/borglet"
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
+	"borg/fauxmaster/pretend"
 	"borg/proto/borgpb"
 )
 
@@ -73,7 +74,8 @@ func TestRules(t *testing.T) {
 		w.truth = newTruth(w)
 		w.truth.electedNs[3] = second
 		m := &machine{w: w, name: "m00"}
-		m.kernel = kernel{m: m, procs: map[borglet.ID]*proc{id: {id: id, running: true}}}
+		m.Machine = m.pretend(stream(1, "machine"))
+		m.Hold(pretend.Held{Record: borglet.Record{ID: id, Run: 1}, Pid: 1})
 		w.machines = []*machine{m}
 		w.truth.unreached(1, "m00")
 		w.truth.unreached(2, "m00")

@@ -13,10 +13,7 @@ func (w *World) watch() {
 	w.after(watchNs, func() {
 		current := map[[2]any]string{}
 		for _, m := range w.machines {
-			for _, id := range sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) {
-				if !m.kernel.procs[id].running {
-					continue
-				}
+			for _, id := range m.Running() {
 				w.truth.live(m, id)
 				if p := w.truth.copyOf(m, id); p != nil && p.Current() {
 					task := [2]any{id.JobUID, id.Index}
@@ -88,16 +85,15 @@ func (w *World) unsettled() string {
 		}
 		for p := range x.Copies() {
 			id := borglet.ID{JobUID: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt()}
-			run := m.kernel.procs[id]
 			switch s := p.State(); {
 			case s == borgpb.AttemptState_ATTEMPT_STATE_BACKOFF:
 			case s != borgpb.AttemptState_ATTEMPT_STATE_RUNNING:
 				return fmt.Sprintf("copy %s on %s is %v", id, m.name, s)
-			case run == nil || !run.running || run.pid != p.PID():
+			case m.Pid(id) == 0 || m.Pid(id) != p.PID():
 				return fmt.Sprintf("copy %s is said to run on %s and does not", id, m.name)
 			}
 		}
-		for _, id := range sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) {
+		for _, id := range m.Begun() {
 			if p := w.truth.copyOf(m, id); p == nil || !p.Current() {
 				return fmt.Sprintf("copy %s runs on %s and should not", id, m.name)
 			}

@@ -1,6 +1,10 @@
 package sim
 
-import "slices"
+import (
+	"slices"
+
+	"borg/fauxmaster/pretend"
+)
 
 // Points at which an aimed fault strikes. One that comes to such a point while
 // the fault waits for it dies within a millisecond.
@@ -10,12 +14,12 @@ const (
 	appliedNotKept = "an entry is applied and not flushed"
 	duringInstall  = "a checkpoint is being installed"
 	newlyElected   = "a replica is newly elected"
-	fenceNotKept   = "a borglet has a newer fence and has not saved it"
-	betweenSteps   = "a borglet is between two steps for a copy"
+	fenceNotKept   = pretend.FenceNotKept
+	betweenSteps   = pretend.BetweenSteps
 	// Only where an aim asks for them.
 	newerTerm       = "a newer term is on a disk"
 	replacedEntries = "entries have replaced others on a disk"
-	saidNotKept     = "a borglet has been told of an end and has not saved it"
+	saidNotKept     = pretend.SaidNotKept
 	strikeWithinNs  = millisecond
 	aimLastsNs      = 2 * second
 )
@@ -85,16 +89,6 @@ func (r *replicaNode) reaches(point string) {
 			if r.life == life {
 				r.w.crash(f, r, false)
 			}
-		})
-	}
-}
-
-// reaches is reach for a borglet, which is then killed.
-func (m *machine) reaches(point string) {
-	if len(m.w.aimed) > 0 {
-		m.w.reach(point, func(f *fault) {
-			m.stopAgent()
-			m.w.after(between(f.rand, 10*millisecond, 2*second), m.startAgent)
 		})
 	}
 }

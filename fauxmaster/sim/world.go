@@ -200,7 +200,7 @@ func (w *World) build() {
 		r.start()
 	}
 	for _, m := range w.machines {
-		m.start()
+		m.Start()
 	}
 	w.operator.start()
 	for _, c := range w.clients {

@@ -55,29 +55,17 @@ func NewTables() *Tables {
 // defaultPriority is that of tasks which say none: production.
 const defaultPriority = 200
 
-// bad notes a row that cannot be used, so that the next one can be read.
-func (t *Tables) bad(r *rows) {
-	e := r.err.(*Error)
-	words := "rows left out, as they have another number of values than the head"
-	if e.Name != "" {
-		words = "rows left out, as what they have in the column " + e.Name + " cannot be"
-	}
-	t.cell.note(words)
-	r.err = nil
-}
-
-// more reads the next row; one with another number of values is noted as bad.
-func (t *Tables) more(r *rows) bool {
-	for {
-		if r.next() {
-			return true
+// lenient notes rows that cannot be used and goes on with the next.
+func (t *Tables) lenient(r *rows) *rows {
+	r.skip = func(e *Error) bool {
+		words := "rows left out, as they have another number of values than the head"
+		if e.Name != "" {
+			words = "rows left out, as what they have in the column " + e.Name + " cannot be"
 		}
-		e, ok := r.err.(*Error)
-		if !ok || len(r.fields) == 0 || len(r.fields) == len(r.columns) || !strings.Contains(e.Text, "values, want") {
-			return false
-		}
-		t.bad(r)
+		t.cell.note(words)
+		return true
 	}
+	return r
 }
 
 // ReadMachines reads the table of machines.
@@ -85,7 +73,10 @@ func (t *Tables) ReadMachines(file string, in io.Reader) error {
 	r := newHeadedRows(file, in)
 	name, cpu, mem := r.column("machine", "machine_id", "name"), r.column("cpu"), r.column("mem", "memory")
 	disk := r.optional("disk")
-	for r.err == nil && t.more(r) {
+	if r.err != nil {
+		return r.err
+	}
+	for t.lenient(r).next() {
 		m := Machine{Spec: &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Attributes: make(map[string]string)}}
 		m.Spec.Capacity = &borgpb.Resources{CpuMilli: r.amount(cpu, 1000, false), MemBytes: r.amount(mem, 1, false)}
 		if disk >= 0 {
@@ -95,7 +86,6 @@ func (t *Tables) ReadMachines(file string, in io.Reader) error {
 			r.fail(name, "%s is no name, or there is a machine of that name", brief(theirs))
 		}
 		if r.err != nil {
-			t.bad(r)
 			continue
 		}
 		t.known[r.text(name)] = true
@@ -129,7 +119,10 @@ func (t *Tables) ReadTasks(file string, in io.Reader) error {
 	r := newHeadedRows(file, in)
 	job, cpu, mem := r.column("job"), r.column("cpu"), r.column("mem", "memory")
 	disk, priority, kind, machine, count := r.optional("disk"), r.optional("priority"), r.optional("kind"), r.optional("machine"), r.optional("count")
-	for r.err == nil && t.more(r) {
+	if r.err != nil {
+		return r.err
+	}
+	for t.lenient(r).next() {
 		j := tableJob{user: "imported", name: r.text(job), priority: defaultPriority}
 		if user, name, ok := strings.Cut(j.name, "/"); ok {
 			j.user, j.name = user, name
@@ -162,7 +155,6 @@ func (t *Tables) ReadTasks(file string, in io.Reader) error {
 			}
 		}
 		if r.err != nil {
-			t.bad(r)
 			continue
 		}
 		if machine >= 0 && r.text(machine) != "" {

@@ -291,6 +291,37 @@ func TestErrors(t *testing.T) {
 	}
 }
 
+// TestBadRows leaves out a few, and counts them; many are another file.
+func TestBadRows(t *testing.T) {
+	task := func(job int) string { return fmt.Sprintf("0,,%d,0,,0,u,3,9,0.1,0.1,0.1,0\n", job) }
+	g := trace.NewGoogle2011(10)
+	g.SkipBadRows()
+	if err := g.ReadMachineEvents("m", strings.NewReader("0,5,0,p,0.5,0.5\n0,6,7,p,0.5,0.5\n0,,0,p,0.5,0.5\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.ReadTaskEvents("t", strings.NewReader(task(1)+"what is this?\n"+strings.Replace(task(2), "9,", "99,", 1)+task(3))); err != nil {
+		t.Fatal(err)
+	}
+	c, err := g.Cell()
+	if err != nil || len(c.Machines) != 1 || len(c.Jobs) != 2 || c.Notes["rows left out, as they cannot be read"] != 4 {
+		t.Errorf("%v:\n%s", err, cellText(c))
+	}
+	g = trace.NewGoogle2011(10)
+	g.SkipBadRows()
+	err = g.ReadTaskEvents("t", strings.NewReader(strings.Repeat("what is this?\n", 100)))
+	if err == nil || !strings.Contains(err.Error(), "t:21: 1 values, want 13") {
+		t.Errorf("another file: %v", err)
+	}
+	if err = g.ReadTaskEvents("t", broken{strings.NewReader(task(4))}); err == nil || !strings.Contains(err.Error(), "the disk is gone") {
+		t.Errorf("a broken file: %v", err)
+	}
+	g = trace.NewGoogle2011(10)
+	g.SkipBadRows()
+	if err = g.ReadTaskEvents("t", strings.NewReader("7"+task(1)[1:]+task(2))); err == nil || !strings.Contains(err.Error(), "0 comes after 7") {
+		t.Errorf("in disorder: %v", err)
+	}
+}
+
 // broken fails after its text.
 type broken struct{ io.Reader }
 

@@ -370,6 +370,126 @@ func (x *ReplicaIdentity) GetAdmin() string {
 	return ""
 }
 
+// ChangeLogHeader opens a segment of the change log: which committed entries
+// are in it, and what it goes on from.
+type ChangeLogHeader struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Format of the file, from 1; see docs/format-archive.md.
+	FileFormat uint32 `protobuf:"varint,1,opt,name=file_format,json=fileFormat,proto3" json:"file_format,omitempty"`
+	// DNS label of the cell.
+	CellName string `protobuf:"bytes,2,opt,name=cell_name,json=cellName,proto3" json:"cell_name,omitempty"`
+	// As in CheckpointHeader.
+	CellId string `protobuf:"bytes,3,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	// Epoch of all entries in it.
+	Epoch uint64 `protobuf:"varint,4,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Log index of its first entry.
+	FirstIndex uint64 `protobuf:"varint,5,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"`
+	// The replica's wall clock when it was begun. Nanoseconds since 1970.
+	WallTimeNs int64 `protobuf:"varint,6,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
+	// Last entry of the segment before it in this epoch; zero: there was none.
+	PreviousIndex uint64 `protobuf:"varint,7,opt,name=previous_index,json=previousIndex,proto3" json:"previous_index,omitempty"`
+	// Chained sum of the last frame of that segment; empty: there was none.
+	PreviousSum []byte `protobuf:"bytes,8,opt,name=previous_sum,json=previousSum,proto3" json:"previous_sum,omitempty"`
+	// Why the entries between previous_index and first_index are in no segment;
+	// empty: none are missing.
+	Gap           string `protobuf:"bytes,9,opt,name=gap,proto3" json:"gap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ChangeLogHeader) Reset() {
+	*x = ChangeLogHeader{}
+	mi := &file_borgpb_checkpoint_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ChangeLogHeader) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ChangeLogHeader) ProtoMessage() {}
+
+func (x *ChangeLogHeader) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_checkpoint_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ChangeLogHeader.ProtoReflect.Descriptor instead.
+func (*ChangeLogHeader) Descriptor() ([]byte, []int) {
+	return file_borgpb_checkpoint_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ChangeLogHeader) GetFileFormat() uint32 {
+	if x != nil {
+		return x.FileFormat
+	}
+	return 0
+}
+
+func (x *ChangeLogHeader) GetCellName() string {
+	if x != nil {
+		return x.CellName
+	}
+	return ""
+}
+
+func (x *ChangeLogHeader) GetCellId() string {
+	if x != nil {
+		return x.CellId
+	}
+	return ""
+}
+
+func (x *ChangeLogHeader) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *ChangeLogHeader) GetFirstIndex() uint64 {
+	if x != nil {
+		return x.FirstIndex
+	}
+	return 0
+}
+
+func (x *ChangeLogHeader) GetWallTimeNs() int64 {
+	if x != nil {
+		return x.WallTimeNs
+	}
+	return 0
+}
+
+func (x *ChangeLogHeader) GetPreviousIndex() uint64 {
+	if x != nil {
+		return x.PreviousIndex
+	}
+	return 0
+}
+
+func (x *ChangeLogHeader) GetPreviousSum() []byte {
+	if x != nil {
+		return x.PreviousSum
+	}
+	return nil
+}
+
+func (x *ChangeLogHeader) GetGap() string {
+	if x != nil {
+		return x.Gap
+	}
+	return ""
+}
+
 var File_borgpb_checkpoint_proto protoreflect.FileDescriptor
 
 const file_borgpb_checkpoint_proto_rawDesc = "" +
@@ -409,7 +529,20 @@ const file_borgpb_checkpoint_proto_rawDesc = "" +
 	"\amembers\x18\x06 \x03(\v2\f.borg.MemberR\amembers\x12\x12\n" +
 	"\x04join\x18\a \x01(\bR\x04join\x12 \n" +
 	"\vincarnation\x18\b \x01(\x04R\vincarnation\x12\x14\n" +
-	"\x05admin\x18\t \x01(\tR\x05adminB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x05admin\x18\t \x01(\tR\x05admin\"\x9d\x02\n" +
+	"\x0fChangeLogHeader\x12\x1f\n" +
+	"\vfile_format\x18\x01 \x01(\rR\n" +
+	"fileFormat\x12\x1b\n" +
+	"\tcell_name\x18\x02 \x01(\tR\bcellName\x12\x17\n" +
+	"\acell_id\x18\x03 \x01(\tR\x06cellId\x12\x14\n" +
+	"\x05epoch\x18\x04 \x01(\x04R\x05epoch\x12\x1f\n" +
+	"\vfirst_index\x18\x05 \x01(\x04R\n" +
+	"firstIndex\x12 \n" +
+	"\fwall_time_ns\x18\x06 \x01(\x03R\n" +
+	"wallTimeNs\x12%\n" +
+	"\x0eprevious_index\x18\a \x01(\x04R\rpreviousIndex\x12!\n" +
+	"\fprevious_sum\x18\b \x01(\fR\vpreviousSum\x12\x10\n" +
+	"\x03gap\x18\t \x01(\tR\x03gapB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_checkpoint_proto_rawDescOnce sync.Once
@@ -423,11 +556,12 @@ func file_borgpb_checkpoint_proto_rawDescGZIP() []byte {
 	return file_borgpb_checkpoint_proto_rawDescData
 }
 
-var file_borgpb_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
+var file_borgpb_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 4)
 var file_borgpb_checkpoint_proto_goTypes = []any{
 	(*CheckpointHeader)(nil), // 0: borg.CheckpointHeader
 	(*Member)(nil),           // 1: borg.Member
 	(*ReplicaIdentity)(nil),  // 2: borg.ReplicaIdentity
+	(*ChangeLogHeader)(nil),  // 3: borg.ChangeLogHeader
 }
 var file_borgpb_checkpoint_proto_depIdxs = []int32{
 	1, // 0: borg.CheckpointHeader.members:type_name -> borg.Member
@@ -450,7 +584,7 @@ func file_borgpb_checkpoint_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_checkpoint_proto_rawDesc), len(file_borgpb_checkpoint_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   3,
+			NumMessages:   4,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -21,9 +21,16 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
-// SaveCheckpointRequest asks for what the replica has applied now.
+// SaveCheckpointRequest asks for what the replica has applied now, if it says
+// nothing else.
 type SaveCheckpointRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The newest kept checkpoint that stands for this log index or an earlier one.
+	// Zero: not said.
+	Index uint64 `protobuf:"varint,260,opt,name=index,proto3" json:"index,omitempty"`
+	// The newest kept checkpoint that stands for this wall time or an earlier one.
+	// Nanoseconds since 1970. Zero: not said.
+	WallTimeNs    int64 `protobuf:"varint,261,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -58,6 +65,20 @@ func (*SaveCheckpointRequest) Descriptor() ([]byte, []int) {
 	return file_borgrpc_checkpoint_proto_rawDescGZIP(), []int{0}
 }
 
+func (x *SaveCheckpointRequest) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *SaveCheckpointRequest) GetWallTimeNs() int64 {
+	if x != nil {
+		return x.WallTimeNs
+	}
+	return 0
+}
+
 // SaveCheckpointResponse is a piece of the file, or its end.
 type SaveCheckpointResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -65,7 +86,10 @@ type SaveCheckpointResponse struct {
 	Chunk []byte `protobuf:"bytes,1,opt,name=chunk,proto3" json:"chunk,omitempty"`
 	// Log index that the file stands for; with the last message, which alone says
 	// that the file is whole.
-	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// About how many bytes the file will have; with the first message. Zero: nobody
+	// knows yet.
+	AboutBytes    uint64 `protobuf:"varint,260,opt,name=about_bytes,json=aboutBytes,proto3" json:"about_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -114,17 +138,322 @@ func (x *SaveCheckpointResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *SaveCheckpointResponse) GetAboutBytes() uint64 {
+	if x != nil {
+		return x.AboutBytes
+	}
+	return 0
+}
+
+// ListCheckpointsRequest asks for all.
+type ListCheckpointsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCheckpointsRequest) Reset() {
+	*x = ListCheckpointsRequest{}
+	mi := &file_borgrpc_checkpoint_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCheckpointsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCheckpointsRequest) ProtoMessage() {}
+
+func (x *ListCheckpointsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_checkpoint_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCheckpointsRequest.ProtoReflect.Descriptor instead.
+func (*ListCheckpointsRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_checkpoint_proto_rawDescGZIP(), []int{2}
+}
+
+// ListCheckpointsResponse is what one replica has kept.
+type ListCheckpointsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whose disk it is on.
+	Replica uint64 `protobuf:"varint,1,opt,name=replica,proto3" json:"replica,omitempty"`
+	// By epoch and index, ascending.
+	Checkpoints []*KeptCheckpoint `protobuf:"bytes,2,rep,name=checkpoints,proto3" json:"checkpoints,omitempty"`
+	// Stretches of the change log without a gap, ascending.
+	Logs []*KeptLog `protobuf:"bytes,3,rep,name=logs,proto3" json:"logs,omitempty"`
+	// Why nothing is added at this time; empty: what is applied is kept.
+	Failing string `protobuf:"bytes,4,opt,name=failing,proto3" json:"failing,omitempty"`
+	// The replica keeps no past: it was started so.
+	Off           bool `protobuf:"varint,5,opt,name=off,proto3" json:"off,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListCheckpointsResponse) Reset() {
+	*x = ListCheckpointsResponse{}
+	mi := &file_borgrpc_checkpoint_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListCheckpointsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListCheckpointsResponse) ProtoMessage() {}
+
+func (x *ListCheckpointsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_checkpoint_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListCheckpointsResponse.ProtoReflect.Descriptor instead.
+func (*ListCheckpointsResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_checkpoint_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *ListCheckpointsResponse) GetReplica() uint64 {
+	if x != nil {
+		return x.Replica
+	}
+	return 0
+}
+
+func (x *ListCheckpointsResponse) GetCheckpoints() []*KeptCheckpoint {
+	if x != nil {
+		return x.Checkpoints
+	}
+	return nil
+}
+
+func (x *ListCheckpointsResponse) GetLogs() []*KeptLog {
+	if x != nil {
+		return x.Logs
+	}
+	return nil
+}
+
+func (x *ListCheckpointsResponse) GetFailing() string {
+	if x != nil {
+		return x.Failing
+	}
+	return ""
+}
+
+func (x *ListCheckpointsResponse) GetOff() bool {
+	if x != nil {
+		return x.Off
+	}
+	return false
+}
+
+// KeptCheckpoint is a checkpoint on a replica's disk.
+type KeptCheckpoint struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What it stands for.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// The cell's wall clock there. Nanoseconds since 1970.
+	WallTimeNs int64 `protobuf:"varint,3,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
+	// Of the file.
+	Bytes         uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptCheckpoint) Reset() {
+	*x = KeptCheckpoint{}
+	mi := &file_borgrpc_checkpoint_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptCheckpoint) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptCheckpoint) ProtoMessage() {}
+
+func (x *KeptCheckpoint) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_checkpoint_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptCheckpoint.ProtoReflect.Descriptor instead.
+func (*KeptCheckpoint) Descriptor() ([]byte, []int) {
+	return file_borgrpc_checkpoint_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *KeptCheckpoint) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *KeptCheckpoint) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *KeptCheckpoint) GetWallTimeNs() int64 {
+	if x != nil {
+		return x.WallTimeNs
+	}
+	return 0
+}
+
+func (x *KeptCheckpoint) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+// KeptLog is a stretch of the change log: every entry from the first to the last.
+type KeptLog struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Epoch      uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	FirstIndex uint64                 `protobuf:"varint,2,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"`
+	LastIndex  uint64                 `protobuf:"varint,3,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	// Of its files.
+	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
+	// Why the entries before it are missing; empty: they are not, or were dropped
+	// because they are old.
+	Gap           string `protobuf:"bytes,5,opt,name=gap,proto3" json:"gap,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *KeptLog) Reset() {
+	*x = KeptLog{}
+	mi := &file_borgrpc_checkpoint_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *KeptLog) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*KeptLog) ProtoMessage() {}
+
+func (x *KeptLog) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_checkpoint_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use KeptLog.ProtoReflect.Descriptor instead.
+func (*KeptLog) Descriptor() ([]byte, []int) {
+	return file_borgrpc_checkpoint_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *KeptLog) GetEpoch() uint64 {
+	if x != nil {
+		return x.Epoch
+	}
+	return 0
+}
+
+func (x *KeptLog) GetFirstIndex() uint64 {
+	if x != nil {
+		return x.FirstIndex
+	}
+	return 0
+}
+
+func (x *KeptLog) GetLastIndex() uint64 {
+	if x != nil {
+		return x.LastIndex
+	}
+	return 0
+}
+
+func (x *KeptLog) GetBytes() uint64 {
+	if x != nil {
+		return x.Bytes
+	}
+	return 0
+}
+
+func (x *KeptLog) GetGap() string {
+	if x != nil {
+		return x.Gap
+	}
+	return ""
+}
+
 var File_borgrpc_checkpoint_proto protoreflect.FileDescriptor
 
 const file_borgrpc_checkpoint_proto_rawDesc = "" +
 	"\n" +
-	"\x18borgrpc/checkpoint.proto\x12\aborgrpc\"\x17\n" +
-	"\x15SaveCheckpointRequest\"D\n" +
+	"\x18borgrpc/checkpoint.proto\x12\aborgrpc\"Q\n" +
+	"\x15SaveCheckpointRequest\x12\x15\n" +
+	"\x05index\x18\x84\x02 \x01(\x04R\x05index\x12!\n" +
+	"\fwall_time_ns\x18\x85\x02 \x01(\x03R\n" +
+	"wallTimeNs\"f\n" +
 	"\x16SaveCheckpointResponse\x12\x14\n" +
 	"\x05chunk\x18\x01 \x01(\fR\x05chunk\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index2h\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12 \n" +
+	"\vabout_bytes\x18\x84\x02 \x01(\x04R\n" +
+	"aboutBytes\"\x18\n" +
+	"\x16ListCheckpointsRequest\"\xc0\x01\n" +
+	"\x17ListCheckpointsResponse\x12\x18\n" +
+	"\areplica\x18\x01 \x01(\x04R\areplica\x129\n" +
+	"\vcheckpoints\x18\x02 \x03(\v2\x17.borgrpc.KeptCheckpointR\vcheckpoints\x12$\n" +
+	"\x04logs\x18\x03 \x03(\v2\x10.borgrpc.KeptLogR\x04logs\x12\x18\n" +
+	"\afailing\x18\x04 \x01(\tR\afailing\x12\x10\n" +
+	"\x03off\x18\x05 \x01(\bR\x03off\"t\n" +
+	"\x0eKeptCheckpoint\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12 \n" +
+	"\fwall_time_ns\x18\x03 \x01(\x03R\n" +
+	"wallTimeNs\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\"\x87\x01\n" +
+	"\aKeptLog\x12\x14\n" +
+	"\x05epoch\x18\x01 \x01(\x04R\x05epoch\x12\x1f\n" +
+	"\vfirst_index\x18\x02 \x01(\x04R\n" +
+	"firstIndex\x12\x1d\n" +
+	"\n" +
+	"last_index\x18\x03 \x01(\x04R\tlastIndex\x12\x14\n" +
+	"\x05bytes\x18\x04 \x01(\x04R\x05bytes\x12\x10\n" +
+	"\x03gap\x18\x05 \x01(\tR\x03gap2\xbe\x01\n" +
 	"\x11CheckpointService\x12S\n" +
-	"\x0eSaveCheckpoint\x12\x1e.borgrpc.SaveCheckpointRequest\x1a\x1f.borgrpc.SaveCheckpointResponse0\x01B\x14Z\x12borg/proto/borgrpcb\x06proto3"
+	"\x0eSaveCheckpoint\x12\x1e.borgrpc.SaveCheckpointRequest\x1a\x1f.borgrpc.SaveCheckpointResponse0\x01\x12T\n" +
+	"\x0fListCheckpoints\x12\x1f.borgrpc.ListCheckpointsRequest\x1a .borgrpc.ListCheckpointsResponseB\x14Z\x12borg/proto/borgrpcb\x06proto3"
 
 var (
 	file_borgrpc_checkpoint_proto_rawDescOnce sync.Once
@@ -138,19 +467,27 @@ func file_borgrpc_checkpoint_proto_rawDescGZIP() []byte {
 	return file_borgrpc_checkpoint_proto_rawDescData
 }
 
-var file_borgrpc_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 2)
+var file_borgrpc_checkpoint_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_borgrpc_checkpoint_proto_goTypes = []any{
-	(*SaveCheckpointRequest)(nil),  // 0: borgrpc.SaveCheckpointRequest
-	(*SaveCheckpointResponse)(nil), // 1: borgrpc.SaveCheckpointResponse
+	(*SaveCheckpointRequest)(nil),   // 0: borgrpc.SaveCheckpointRequest
+	(*SaveCheckpointResponse)(nil),  // 1: borgrpc.SaveCheckpointResponse
+	(*ListCheckpointsRequest)(nil),  // 2: borgrpc.ListCheckpointsRequest
+	(*ListCheckpointsResponse)(nil), // 3: borgrpc.ListCheckpointsResponse
+	(*KeptCheckpoint)(nil),          // 4: borgrpc.KeptCheckpoint
+	(*KeptLog)(nil),                 // 5: borgrpc.KeptLog
 }
 var file_borgrpc_checkpoint_proto_depIdxs = []int32{
-	0, // 0: borgrpc.CheckpointService.SaveCheckpoint:input_type -> borgrpc.SaveCheckpointRequest
-	1, // 1: borgrpc.CheckpointService.SaveCheckpoint:output_type -> borgrpc.SaveCheckpointResponse
-	1, // [1:2] is the sub-list for method output_type
-	0, // [0:1] is the sub-list for method input_type
-	0, // [0:0] is the sub-list for extension type_name
-	0, // [0:0] is the sub-list for extension extendee
-	0, // [0:0] is the sub-list for field type_name
+	4, // 0: borgrpc.ListCheckpointsResponse.checkpoints:type_name -> borgrpc.KeptCheckpoint
+	5, // 1: borgrpc.ListCheckpointsResponse.logs:type_name -> borgrpc.KeptLog
+	0, // 2: borgrpc.CheckpointService.SaveCheckpoint:input_type -> borgrpc.SaveCheckpointRequest
+	2, // 3: borgrpc.CheckpointService.ListCheckpoints:input_type -> borgrpc.ListCheckpointsRequest
+	1, // 4: borgrpc.CheckpointService.SaveCheckpoint:output_type -> borgrpc.SaveCheckpointResponse
+	3, // 5: borgrpc.CheckpointService.ListCheckpoints:output_type -> borgrpc.ListCheckpointsResponse
+	4, // [4:6] is the sub-list for method output_type
+	2, // [2:4] is the sub-list for method input_type
+	2, // [2:2] is the sub-list for extension type_name
+	2, // [2:2] is the sub-list for extension extendee
+	0, // [0:2] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_checkpoint_proto_init() }
@@ -164,7 +501,7 @@ func file_borgrpc_checkpoint_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_checkpoint_proto_rawDesc), len(file_borgrpc_checkpoint_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   2,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,18 +19,22 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	CheckpointService_SaveCheckpoint_FullMethodName = "/borgrpc.CheckpointService/SaveCheckpoint"
+	CheckpointService_SaveCheckpoint_FullMethodName  = "/borgrpc.CheckpointService/SaveCheckpoint"
+	CheckpointService_ListCheckpoints_FullMethodName = "/borgrpc.CheckpointService/ListCheckpoints"
 )
 
 // CheckpointServiceClient is the client API for CheckpointService service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// CheckpointService hands out the whole cell. Any replica serves it, of what it
-// has applied itself. For operators.
+// CheckpointService hands out the whole cell, as it is and as it was. Any replica
+// serves it, of what it has applied and kept itself. For admins.
 type CheckpointServiceClient interface {
-	// SaveCheckpoint streams a checkpoint file while the replica works.
+	// SaveCheckpoint streams a checkpoint file while the replica works: of now, or
+	// one that it has kept.
 	SaveCheckpoint(ctx context.Context, in *SaveCheckpointRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SaveCheckpointResponse], error)
+	// ListCheckpoints tells what of the past the replica has kept.
+	ListCheckpoints(ctx context.Context, in *ListCheckpointsRequest, opts ...grpc.CallOption) (*ListCheckpointsResponse, error)
 }
 
 type checkpointServiceClient struct {
@@ -60,15 +64,28 @@ func (c *checkpointServiceClient) SaveCheckpoint(ctx context.Context, in *SaveCh
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type CheckpointService_SaveCheckpointClient = grpc.ServerStreamingClient[SaveCheckpointResponse]
 
+func (c *checkpointServiceClient) ListCheckpoints(ctx context.Context, in *ListCheckpointsRequest, opts ...grpc.CallOption) (*ListCheckpointsResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListCheckpointsResponse)
+	err := c.cc.Invoke(ctx, CheckpointService_ListCheckpoints_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // CheckpointServiceServer is the server API for CheckpointService service.
 // All implementations must embed UnimplementedCheckpointServiceServer
 // for forward compatibility.
 //
-// CheckpointService hands out the whole cell. Any replica serves it, of what it
-// has applied itself. For operators.
+// CheckpointService hands out the whole cell, as it is and as it was. Any replica
+// serves it, of what it has applied and kept itself. For admins.
 type CheckpointServiceServer interface {
-	// SaveCheckpoint streams a checkpoint file while the replica works.
+	// SaveCheckpoint streams a checkpoint file while the replica works: of now, or
+	// one that it has kept.
 	SaveCheckpoint(*SaveCheckpointRequest, grpc.ServerStreamingServer[SaveCheckpointResponse]) error
+	// ListCheckpoints tells what of the past the replica has kept.
+	ListCheckpoints(context.Context, *ListCheckpointsRequest) (*ListCheckpointsResponse, error)
 	mustEmbedUnimplementedCheckpointServiceServer()
 }
 
@@ -81,6 +98,9 @@ type UnimplementedCheckpointServiceServer struct{}
 
 func (UnimplementedCheckpointServiceServer) SaveCheckpoint(*SaveCheckpointRequest, grpc.ServerStreamingServer[SaveCheckpointResponse]) error {
 	return status.Error(codes.Unimplemented, "method SaveCheckpoint not implemented")
+}
+func (UnimplementedCheckpointServiceServer) ListCheckpoints(context.Context, *ListCheckpointsRequest) (*ListCheckpointsResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListCheckpoints not implemented")
 }
 func (UnimplementedCheckpointServiceServer) mustEmbedUnimplementedCheckpointServiceServer() {}
 func (UnimplementedCheckpointServiceServer) testEmbeddedByValue()                           {}
@@ -114,13 +134,36 @@ func _CheckpointService_SaveCheckpoint_Handler(srv interface{}, stream grpc.Serv
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type CheckpointService_SaveCheckpointServer = grpc.ServerStreamingServer[SaveCheckpointResponse]
 
+func _CheckpointService_ListCheckpoints_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListCheckpointsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(CheckpointServiceServer).ListCheckpoints(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: CheckpointService_ListCheckpoints_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(CheckpointServiceServer).ListCheckpoints(ctx, req.(*ListCheckpointsRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // CheckpointService_ServiceDesc is the grpc.ServiceDesc for CheckpointService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
 var CheckpointService_ServiceDesc = grpc.ServiceDesc{
 	ServiceName: "borgrpc.CheckpointService",
 	HandlerType: (*CheckpointServiceServer)(nil),
-	Methods:     []grpc.MethodDesc{},
+	Methods: []grpc.MethodDesc{
+		{
+			MethodName: "ListCheckpoints",
+			Handler:    _CheckpointService_ListCheckpoints_Handler,
+		},
+	},
 	Streams: []grpc.StreamDesc{
 		{
 			StreamName:    "SaveCheckpoint",

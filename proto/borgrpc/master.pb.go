@@ -304,7 +304,9 @@ type GetCellResponse struct {
 	// The last multiple of 1,024 that was applied here; zero: none.
 	DigestIndex uint64 `protobuf:"varint,23,opt,name=digest_index,json=digestIndex,proto3" json:"digest_index,omitempty"`
 	// Build of the replica.
-	Build         string `protobuf:"bytes,24,opt,name=build,proto3" json:"build,omitempty"`
+	Build string `protobuf:"bytes,24,opt,name=build,proto3" json:"build,omitempty"`
+	// The cell is no real one: a Fauxmaster drives it. Absent: it is.
+	Simulated     *Simulated `protobuf:"bytes,280,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -507,6 +509,77 @@ func (x *GetCellResponse) GetBuild() string {
 	return ""
 }
 
+func (x *GetCellResponse) GetSimulated() *Simulated {
+	if x != nil {
+		return x.Simulated
+	}
+	return nil
+}
+
+// Simulated says of what a simulated cell is made.
+type Simulated struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Log index of the moment that it began with.
+	AsOfIndex uint64 `protobuf:"varint,1,opt,name=as_of_index,json=asOfIndex,proto3" json:"as_of_index,omitempty"`
+	// The cell's wall clock at that index. Nanoseconds since 1970.
+	AsOfWallNs int64 `protobuf:"varint,2,opt,name=as_of_wall_ns,json=asOfWallNs,proto3" json:"as_of_wall_ns,omitempty"`
+	// Its clocks go so, for people: "as fast as outside".
+	Speed         string `protobuf:"bytes,3,opt,name=speed,proto3" json:"speed,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Simulated) Reset() {
+	*x = Simulated{}
+	mi := &file_borgrpc_master_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Simulated) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Simulated) ProtoMessage() {}
+
+func (x *Simulated) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Simulated.ProtoReflect.Descriptor instead.
+func (*Simulated) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Simulated) GetAsOfIndex() uint64 {
+	if x != nil {
+		return x.AsOfIndex
+	}
+	return 0
+}
+
+func (x *Simulated) GetAsOfWallNs() int64 {
+	if x != nil {
+		return x.AsOfWallNs
+	}
+	return 0
+}
+
+func (x *Simulated) GetSpeed() string {
+	if x != nil {
+		return x.Speed
+	}
+	return ""
+}
+
 // GetJobRequest names a job.
 type GetJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -522,7 +595,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[4]
+	mi := &file_borgrpc_master_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +607,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[4]
+	mi := &file_borgrpc_master_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +620,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{4}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *GetJobRequest) GetUser() string {
@@ -586,7 +659,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[5]
+	mi := &file_borgrpc_master_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -598,7 +671,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[5]
+	mi := &file_borgrpc_master_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -611,7 +684,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{5}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetJobResponse) GetJob() *borgpb.Job {
@@ -652,7 +725,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[6]
+	mi := &file_borgrpc_master_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -664,7 +737,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[6]
+	mi := &file_borgrpc_master_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -677,7 +750,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{6}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ListJobsRequest) GetUser() string {
@@ -722,7 +795,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[7]
+	mi := &file_borgrpc_master_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -734,7 +807,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[7]
+	mi := &file_borgrpc_master_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -747,7 +820,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListJobsResponse) GetJobs() []*borgpb.Job {
@@ -794,7 +867,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -806,7 +879,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -819,7 +892,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTasksRequest) GetUser() string {
@@ -900,7 +973,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -912,7 +985,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -925,7 +998,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTasksResponse) GetTasks() []*borgpb.Task {
@@ -964,7 +1037,7 @@ type ListAllocsRequest struct {
 
 func (x *ListAllocsRequest) Reset() {
 	*x = ListAllocsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1049,7 @@ func (x *ListAllocsRequest) String() string {
 func (*ListAllocsRequest) ProtoMessage() {}
 
 func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1062,7 @@ func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsRequest.ProtoReflect.Descriptor instead.
 func (*ListAllocsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListAllocsRequest) GetUser() string {
@@ -1028,7 +1101,7 @@ type ListAllocsResponse struct {
 
 func (x *ListAllocsResponse) Reset() {
 	*x = ListAllocsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1113,7 @@ func (x *ListAllocsResponse) String() string {
 func (*ListAllocsResponse) ProtoMessage() {}
 
 func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1126,7 @@ func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsResponse.ProtoReflect.Descriptor instead.
 func (*ListAllocsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListAllocsResponse) GetAllocSets() []*borgpb.AllocSet {
@@ -1092,7 +1165,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1104,7 +1177,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1117,7 +1190,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListMachinesRequest) GetName() string {
@@ -1154,7 +1227,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1166,7 +1239,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1179,7 +1252,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*borgpb.Machine {
@@ -1221,7 +1294,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1233,7 +1306,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1246,7 +1319,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -1318,7 +1391,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1330,7 +1403,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1343,7 +1416,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -1375,7 +1448,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1387,7 +1460,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1400,7 +1473,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -1451,7 +1524,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1463,7 +1536,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1476,7 +1549,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -1560,7 +1633,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1572,7 +1645,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1585,7 +1658,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -1653,7 +1726,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1665,7 +1738,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1678,7 +1751,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -1731,7 +1804,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1743,7 +1816,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1756,7 +1829,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -1844,7 +1917,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1856,7 +1929,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1869,7 +1942,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -1912,7 +1985,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1924,7 +1997,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1937,7 +2010,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -1981,7 +2054,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1993,7 +2066,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2006,7 +2079,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -2042,7 +2115,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2054,7 +2127,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2067,7 +2140,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -2119,7 +2192,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2204,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2217,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -2184,7 +2257,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2269,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2282,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -2274,7 +2347,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2286,7 +2359,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2299,7 +2372,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2329,7 +2402,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2414,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2427,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -2392,7 +2465,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2404,7 +2477,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2417,7 +2490,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -2475,7 +2548,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2487,7 +2560,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2500,7 +2573,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Record) GetKey() []byte {
@@ -2532,7 +2605,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2617,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2630,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -2592,7 +2665,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2604,7 +2677,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2617,7 +2690,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -2638,7 +2711,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2723,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2736,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -2684,7 +2757,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +2769,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +2782,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -2730,7 +2803,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2742,7 +2815,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2755,7 +2828,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -2782,7 +2855,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2794,7 +2867,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2807,7 +2880,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -2849,7 +2922,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2861,7 +2934,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2874,7 +2947,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -2911,7 +2984,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2923,7 +2996,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2936,7 +3009,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -3010,7 +3083,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3095,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3108,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Contact) GetMachine() string {
@@ -3093,7 +3166,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3105,7 +3178,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3118,7 +3191,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3171,7 +3244,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3183,7 +3256,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3196,7 +3269,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3233,7 +3306,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3245,7 +3318,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3258,7 +3331,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -3284,7 +3357,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\v2\b.borg.OpR\x02op\"6\n" +
 	"\x0eMutateResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"\x10\n" +
-	"\x0eGetCellRequest\"\xf5\x05\n" +
+	"\x0eGetCellRequest\"\xa8\x06\n" +
 	"\x0fGetCellResponse\x12\x1b\n" +
 	"\tcell_name\x18\x01 \x01(\tR\bcellName\x12\x17\n" +
 	"\acell_id\x18\x02 \x01(\tR\x06cellId\x12\x14\n" +
@@ -3314,7 +3387,13 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x13scheduler_connected\x18\x15 \x01(\bR\x12schedulerConnected\x12\x16\n" +
 	"\x06digest\x18\x16 \x01(\tR\x06digest\x12!\n" +
 	"\fdigest_index\x18\x17 \x01(\x04R\vdigestIndex\x12\x14\n" +
-	"\x05build\x18\x18 \x01(\tR\x05build\"^\n" +
+	"\x05build\x18\x18 \x01(\tR\x05build\x121\n" +
+	"\tsimulated\x18\x98\x02 \x01(\v2\x12.borgrpc.SimulatedR\tsimulated\"d\n" +
+	"\tSimulated\x12\x1e\n" +
+	"\vas_of_index\x18\x01 \x01(\x04R\tasOfIndex\x12!\n" +
+	"\ras_of_wall_ns\x18\x02 \x01(\x03R\n" +
+	"asOfWallNs\x12\x14\n" +
+	"\x05speed\x18\x03 \x01(\tR\x05speed\"^\n" +
 	"\rGetJobRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
@@ -3561,7 +3640,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                // 0: borgrpc.ReadMode
 	(LogStream)(0),               // 1: borgrpc.LogStream
@@ -3569,145 +3648,147 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*MutateResponse)(nil),       // 3: borgrpc.MutateResponse
 	(*GetCellRequest)(nil),       // 4: borgrpc.GetCellRequest
 	(*GetCellResponse)(nil),      // 5: borgrpc.GetCellResponse
-	(*GetJobRequest)(nil),        // 6: borgrpc.GetJobRequest
-	(*GetJobResponse)(nil),       // 7: borgrpc.GetJobResponse
-	(*ListJobsRequest)(nil),      // 8: borgrpc.ListJobsRequest
-	(*ListJobsResponse)(nil),     // 9: borgrpc.ListJobsResponse
-	(*ListTasksRequest)(nil),     // 10: borgrpc.ListTasksRequest
-	(*ListTasksResponse)(nil),    // 11: borgrpc.ListTasksResponse
-	(*ListAllocsRequest)(nil),    // 12: borgrpc.ListAllocsRequest
-	(*ListAllocsResponse)(nil),   // 13: borgrpc.ListAllocsResponse
-	(*ListMachinesRequest)(nil),  // 14: borgrpc.ListMachinesRequest
-	(*ListMachinesResponse)(nil), // 15: borgrpc.ListMachinesResponse
-	(*AddMachineRequest)(nil),    // 16: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),   // 17: borgrpc.AddMachineResponse
-	(*WhyRequest)(nil),           // 18: borgrpc.WhyRequest
-	(*WhyResponse)(nil),          // 19: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),         // 20: borgrpc.WhyPlacement
-	(*WhyPart)(nil),              // 21: borgrpc.WhyPart
-	(*WhyFight)(nil),             // 22: borgrpc.WhyFight
-	(*WhyHolder)(nil),            // 23: borgrpc.WhyHolder
-	(*WhyReason)(nil),            // 24: borgrpc.WhyReason
-	(*WhyChange)(nil),            // 25: borgrpc.WhyChange
-	(*EventsRequest)(nil),        // 26: borgrpc.EventsRequest
-	(*EventsResponse)(nil),       // 27: borgrpc.EventsResponse
-	(*LogsRequest)(nil),          // 28: borgrpc.LogsRequest
-	(*LogsResponse)(nil),         // 29: borgrpc.LogsResponse
-	(*FollowRequest)(nil),        // 30: borgrpc.FollowRequest
-	(*FollowResponse)(nil),       // 31: borgrpc.FollowResponse
-	(*Record)(nil),               // 32: borgrpc.Record
-	(*CommittedEntry)(nil),       // 33: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),        // 34: borgrpc.AssignRequest
-	(*AssignResponse)(nil),       // 35: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),     // 36: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),    // 37: borgrpc.MoveTasksResponse
-	(*ExplainRequest)(nil),       // 38: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),      // 39: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),        // 40: borgrpc.ReportRequest
-	(*Contact)(nil),              // 41: borgrpc.Contact
-	(*ReportResponse)(nil),       // 42: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),         // 43: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),        // 44: borgrpc.ProbeResponse
-	nil,                          // 45: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                          // 46: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),            // 47: borg.Op
-	(*borgpb.Result)(nil),        // 48: borg.Result
-	(*borgpb.Member)(nil),        // 49: borg.Member
-	(*borgpb.Job)(nil),           // 50: borg.Job
-	(*borgpb.Update)(nil),        // 51: borg.Update
-	(*borgpb.Task)(nil),          // 52: borg.Task
-	(*borgpb.AllocSet)(nil),      // 53: borg.AllocSet
-	(*borgpb.Alloc)(nil),         // 54: borg.Alloc
-	(*borgpb.Machine)(nil),       // 55: borg.Machine
-	(*borgpb.Event)(nil),         // 56: borg.Event
-	(*borgpb.Assign)(nil),        // 57: borg.Assign
-	(*borgpb.MoveTasks)(nil),     // 58: borg.MoveTasks
-	(*borgpb.Reports)(nil),       // 59: borg.Reports
-	(*borgpb.MachineReport)(nil), // 60: borg.MachineReport
-	(*borgpb.SetMachine)(nil),    // 61: borg.SetMachine
+	(*Simulated)(nil),            // 6: borgrpc.Simulated
+	(*GetJobRequest)(nil),        // 7: borgrpc.GetJobRequest
+	(*GetJobResponse)(nil),       // 8: borgrpc.GetJobResponse
+	(*ListJobsRequest)(nil),      // 9: borgrpc.ListJobsRequest
+	(*ListJobsResponse)(nil),     // 10: borgrpc.ListJobsResponse
+	(*ListTasksRequest)(nil),     // 11: borgrpc.ListTasksRequest
+	(*ListTasksResponse)(nil),    // 12: borgrpc.ListTasksResponse
+	(*ListAllocsRequest)(nil),    // 13: borgrpc.ListAllocsRequest
+	(*ListAllocsResponse)(nil),   // 14: borgrpc.ListAllocsResponse
+	(*ListMachinesRequest)(nil),  // 15: borgrpc.ListMachinesRequest
+	(*ListMachinesResponse)(nil), // 16: borgrpc.ListMachinesResponse
+	(*AddMachineRequest)(nil),    // 17: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),   // 18: borgrpc.AddMachineResponse
+	(*WhyRequest)(nil),           // 19: borgrpc.WhyRequest
+	(*WhyResponse)(nil),          // 20: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),         // 21: borgrpc.WhyPlacement
+	(*WhyPart)(nil),              // 22: borgrpc.WhyPart
+	(*WhyFight)(nil),             // 23: borgrpc.WhyFight
+	(*WhyHolder)(nil),            // 24: borgrpc.WhyHolder
+	(*WhyReason)(nil),            // 25: borgrpc.WhyReason
+	(*WhyChange)(nil),            // 26: borgrpc.WhyChange
+	(*EventsRequest)(nil),        // 27: borgrpc.EventsRequest
+	(*EventsResponse)(nil),       // 28: borgrpc.EventsResponse
+	(*LogsRequest)(nil),          // 29: borgrpc.LogsRequest
+	(*LogsResponse)(nil),         // 30: borgrpc.LogsResponse
+	(*FollowRequest)(nil),        // 31: borgrpc.FollowRequest
+	(*FollowResponse)(nil),       // 32: borgrpc.FollowResponse
+	(*Record)(nil),               // 33: borgrpc.Record
+	(*CommittedEntry)(nil),       // 34: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),        // 35: borgrpc.AssignRequest
+	(*AssignResponse)(nil),       // 36: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),     // 37: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),    // 38: borgrpc.MoveTasksResponse
+	(*ExplainRequest)(nil),       // 39: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),      // 40: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),        // 41: borgrpc.ReportRequest
+	(*Contact)(nil),              // 42: borgrpc.Contact
+	(*ReportResponse)(nil),       // 43: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),         // 44: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),        // 45: borgrpc.ProbeResponse
+	nil,                          // 46: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                          // 47: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),            // 48: borg.Op
+	(*borgpb.Result)(nil),        // 49: borg.Result
+	(*borgpb.Member)(nil),        // 50: borg.Member
+	(*borgpb.Job)(nil),           // 51: borg.Job
+	(*borgpb.Update)(nil),        // 52: borg.Update
+	(*borgpb.Task)(nil),          // 53: borg.Task
+	(*borgpb.AllocSet)(nil),      // 54: borg.AllocSet
+	(*borgpb.Alloc)(nil),         // 55: borg.Alloc
+	(*borgpb.Machine)(nil),       // 56: borg.Machine
+	(*borgpb.Event)(nil),         // 57: borg.Event
+	(*borgpb.Assign)(nil),        // 58: borg.Assign
+	(*borgpb.MoveTasks)(nil),     // 59: borg.MoveTasks
+	(*borgpb.Reports)(nil),       // 60: borg.Reports
+	(*borgpb.MachineReport)(nil), // 61: borg.MachineReport
+	(*borgpb.SetMachine)(nil),    // 62: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	47, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	48, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	49, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
-	0,  // 3: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	50, // 4: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	51, // 5: borgrpc.GetJobResponse.update:type_name -> borg.Update
-	0,  // 6: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	50, // 7: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
-	0,  // 8: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	52, // 9: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
-	0,  // 10: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	53, // 11: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	54, // 12: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	0,  // 13: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	55, // 14: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	45, // 15: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	46, // 16: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	48, // 17: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	52, // 18: borgrpc.WhyResponse.task:type_name -> borg.Task
-	24, // 19: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	25, // 20: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	20, // 21: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	22, // 22: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	21, // 23: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	22, // 24: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	23, // 25: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	23, // 26: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	56, // 27: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 28: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 29: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	32, // 30: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	33, // 31: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	57, // 32: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	48, // 33: borgrpc.AssignResponse.result:type_name -> borg.Result
-	58, // 34: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	48, // 35: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	19, // 36: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	59, // 37: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	41, // 38: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	60, // 39: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	61, // 40: borgrpc.Contact.set:type_name -> borg.SetMachine
-	48, // 41: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 42: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 43: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	6,  // 44: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	8,  // 45: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	10, // 46: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	12, // 47: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	14, // 48: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	16, // 49: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	18, // 50: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	26, // 51: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	28, // 52: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	30, // 53: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	34, // 54: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	36, // 55: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	38, // 56: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	40, // 57: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	43, // 58: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 59: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 60: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	7,  // 61: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	9,  // 62: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	11, // 63: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	13, // 64: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	15, // 65: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	17, // 66: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	19, // 67: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	27, // 68: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	29, // 69: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	31, // 70: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	35, // 71: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	37, // 72: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	39, // 73: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	42, // 74: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	44, // 75: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	59, // [59:76] is the sub-list for method output_type
-	42, // [42:59] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	48, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	49, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	50, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	6,  // 3: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
+	0,  // 4: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
+	51, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	52, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	0,  // 7: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
+	51, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	0,  // 9: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
+	53, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	0,  // 11: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
+	54, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	55, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	0,  // 14: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
+	56, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	46, // 16: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	47, // 17: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	49, // 18: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	53, // 19: borgrpc.WhyResponse.task:type_name -> borg.Task
+	25, // 20: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	26, // 21: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	21, // 22: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	23, // 23: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	22, // 24: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	23, // 25: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	24, // 26: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	24, // 27: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	57, // 28: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 29: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 30: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	33, // 31: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	34, // 32: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	58, // 33: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	49, // 34: borgrpc.AssignResponse.result:type_name -> borg.Result
+	59, // 35: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	49, // 36: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	20, // 37: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	60, // 38: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	42, // 39: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	61, // 40: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	62, // 41: borgrpc.Contact.set:type_name -> borg.SetMachine
+	49, // 42: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 43: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 44: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	7,  // 45: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	9,  // 46: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	11, // 47: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	13, // 48: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	15, // 49: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	17, // 50: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	19, // 51: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	27, // 52: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	29, // 53: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	31, // 54: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	35, // 55: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	37, // 56: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	39, // 57: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	41, // 58: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	44, // 59: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 60: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 61: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	8,  // 62: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	10, // 63: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	12, // 64: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	14, // 65: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	16, // 66: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	18, // 67: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	20, // 68: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	28, // 69: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	30, // 70: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	32, // 71: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	36, // 72: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	38, // 73: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	40, // 74: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	43, // 75: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	45, // 76: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	60, // [60:77] is the sub-list for method output_type
+	43, // [43:60] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -3721,7 +3802,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -33,7 +33,8 @@ var access = map[string][]identity.Role{
 	"/borgrpc.MemberService/PromoteMember": {identity.User},
 	"/borgrpc.MemberService/RemoveMember":  {identity.User},
 
-	"/borgrpc.CheckpointService/SaveCheckpoint": {identity.User},
+	"/borgrpc.CheckpointService/SaveCheckpoint":  {identity.User},
+	"/borgrpc.CheckpointService/ListCheckpoints": {identity.User},
 
 	"/borgrpc.AuditService/Audit": {identity.User},
 

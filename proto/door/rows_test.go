@@ -171,6 +171,7 @@ func (m *matrix) memberRows() {
 	m.add("MemberService/PromoteMember", &row{asks: []ask{{who: root, req: always(&borgrpc.PromoteMemberRequest{Id: 5}), hears: codes.FailedPrecondition}}})
 	m.add("MemberService/RemoveMember", &row{asks: []ask{{who: root, req: always(&borgrpc.RemoveMemberRequest{Id: 5})}}})
 	m.add("CheckpointService/SaveCheckpoint", &row{asks: []ask{{who: root, req: always(&borgrpc.SaveCheckpointRequest{})}}})
+	m.add("CheckpointService/ListCheckpoints", &row{asks: []ask{{who: root, req: always(&borgrpc.ListCheckpointsRequest{})}}})
 }
 
 // auditRows are those of AuditService and AuthorityService. A user is shown what is

@@ -137,11 +137,17 @@ func (s *session) explain(a *ask) (*borgrpc.WhyResponse, error) {
 	if err != nil {
 		return nil, status.Error(codes.NotFound, err.Error())
 	}
+	return WhyResponse(why, s.copy.Index()), nil
+}
+
+// WhyResponse is what the search said of a copy at an index, as it goes over the
+// wire.
+func WhyResponse(why *scheduler.Why, index uint64) *borgrpc.WhyResponse {
 	r := &borgrpc.WhyResponse{
 		Task:     why.Task,
 		Summary:  why.Summary,
 		Machines: uint32(why.Machines),
-		Index:    s.copy.Index(),
+		Index:    index,
 	}
 	for _, x := range why.Reasons {
 		r.Reasons = append(r.Reasons, whyReason(x))
@@ -150,7 +156,7 @@ func (s *session) explain(a *ask) (*borgrpc.WhyResponse, error) {
 		r.Changes = append(r.Changes, &borgrpc.WhyChange{Change: x.Change, Machines: uint32(x.Machines)})
 	}
 	r.Placement, r.Fight = whyPlacement(why.Placement), whyFight(why.Fight)
-	return r, nil
+	return r
 }
 
 func whyPlacement(p *scheduler.Placement) *borgrpc.WhyPlacement {

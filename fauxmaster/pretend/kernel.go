@@ -1,8 +1,7 @@
-package sim
+package pretend
 
 import (
 	"fmt"
-	"strconv"
 
 	"borg/borglet"
 	"borg/proto/borgpb"
@@ -11,14 +10,14 @@ import (
 // kernel runs the processes of one machine. They know nothing of borglets: one
 // that dies leaves them running, and how they ended waits in a file.
 type kernel struct {
-	m     *machine
-	procs map[borglet.ID]*proc
+	m     *Machine
+	procs map[borglet.ID]*process
 	exits map[borglet.ID]exitFile
 	pids  int64
 }
 
-// proc is one run of a copy.
-type proc struct {
+// process is one run of a copy.
+type process struct {
 	id        borglet.ID
 	run       uint32
 	pid       int64
@@ -33,15 +32,25 @@ type exitFile struct {
 	exit *borgpb.Exit
 }
 
-// behaviour is what the args of a simulated task say: it ends with code after
-// so long; 0: never.
-func behaviour(args []string) (lastsNs int64, code int32) {
-	if len(args) < 3 {
-		return 0, 0
+// Running lists the copies of which a process runs, in order.
+func (m *Machine) Running() (ids []borglet.ID) {
+	for _, id := range m.Begun() {
+		if m.kernel.procs[id].running {
+			ids = append(ids, id)
+		}
 	}
-	ms, _ := strconv.ParseInt(args[1], 10, 64)
-	c, _ := strconv.ParseInt(args[2], 10, 32)
-	return ms * millisecond, int32(c)
+	return ids
+}
+
+// Begun lists the copies of which a process runs or is about to, in order.
+func (m *Machine) Begun() []borglet.ID { return sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) }
+
+// Pid is that of the process that runs of a copy; 0: none does.
+func (m *Machine) Pid(id borglet.ID) int64 {
+	if p := m.kernel.procs[id]; p != nil && p.running {
+		return p.pid
+	}
+	return 0
 }
 
 // start begins a run: there is a shim at once and a process soon.
@@ -50,40 +59,54 @@ func (k *kernel) start(r borglet.Record) error {
 		return fmt.Errorf("copy %s runs already", r.ID)
 	}
 	k.pids++
-	p := &proc{id: r.ID, run: r.Run, pid: k.pids, deaf: chance(k.m.rand, 100)}
+	p := &process{id: r.ID, run: r.Run, pid: k.pids, deaf: chance(k.m.cfg.Rand, k.m.cfg.DeafPermille)}
 	k.procs[r.ID] = p
-	lasts, code := behaviour(r.Desired.GetSpec().GetArgs())
-	k.m.w.after(between(k.m.rand, 5*millisecond, 80*millisecond), func() {
+	lasts, code := k.m.cfg.Lasts(r.Desired)
+	k.m.cfg.Env.After(between(k.m.cfg.Rand, 5*millisecond, 80*millisecond), func() {
 		if k.procs[p.id] != p {
 			return
 		}
-		p.running, p.startedNs = true, k.m.clock.wallNs(k.m.w.now)
-		k.m.w.say("%s: copy %s runs as pid %d, run %d", k.m.name, p.id, p.pid, p.run)
-		k.m.w.truth.starts(k.m, r)
+		p.running, p.startedNs = true, k.m.cfg.Env.Now().WallNs
+		k.m.cfg.Env.Say("%s: copy %s runs as pid %d, run %d", k.m.cfg.Name, p.id, p.pid, p.run)
+		k.m.cfg.Witness.Starts(r)
 		k.tell(borglet.Observed{ID: p.id, Run: p.run, Kind: borglet.Running, Pid: p.pid, StartedWallNs: p.startedNs})
 		if lasts > 0 {
-			k.m.w.after(lasts, func() { k.end(p, &borgpb.Exit{Code: code}) })
+			k.endAfter(p, lasts, code)
 		}
 	})
 	return nil
 }
 
+// hold has a process run that was begun before.
+func (k *kernel) hold(h Held) {
+	p := &process{id: h.Record.ID, run: h.Record.Run, pid: h.Pid, startedNs: h.Record.StartedWallNs, running: true}
+	k.procs[p.id] = p
+	k.pids = max(k.pids, p.pid)
+	if lasts, code := k.m.cfg.Lasts(h.Record.Desired); lasts > 0 {
+		k.endAfter(p, max(p.startedNs+lasts-k.m.cfg.Env.Now().WallNs, 0), code)
+	}
+}
+
+func (k *kernel) endAfter(p *process, ns int64, code int32) {
+	k.m.cfg.Env.After(ns, func() { k.end(p, &borgpb.Exit{Code: code}) })
+}
+
 // end ends a process.
-func (k *kernel) end(p *proc, exit *borgpb.Exit) {
+func (k *kernel) end(p *process, exit *borgpb.Exit) {
 	if k.procs[p.id] != p {
 		return
 	}
 	delete(k.procs, p.id)
-	exit.EndedWallNs = k.m.clock.wallNs(k.m.w.now)
+	exit.EndedWallNs = k.m.cfg.Env.Now().WallNs
 	k.exits[p.id] = exitFile{p.run, exit}
-	k.m.w.say("%s: copy %s ends, code %d signal %d", k.m.name, p.id, exit.Code, exit.Signal)
+	k.m.cfg.Env.Say("%s: copy %s ends, code %d signal %d", k.m.cfg.Name, p.id, exit.Code, exit.Signal)
 	k.tell(borglet.Observed{ID: p.id, Run: p.run, Kind: borglet.Exited, Exit: exit})
 }
 
 // tell tells the borglet what is observed, if there is one.
 func (k *kernel) tell(o borglet.Observed) {
 	if k.m.agent {
-		k.m.after(between(k.m.rand, 10*microsecond, millisecond), func() { k.m.step(o) })
+		k.m.after(between(k.m.cfg.Rand, 10*microsecond, millisecond), func() { k.m.step(o) })
 	}
 }
 
@@ -93,7 +116,7 @@ func (k *kernel) terminate(id borglet.ID) error {
 		return fmt.Errorf("copy %s does not run", id)
 	}
 	if !p.deaf {
-		k.m.w.after(between(k.m.rand, millisecond, 200*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 15}) })
+		k.m.cfg.Env.After(between(k.m.cfg.Rand, millisecond, 200*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 15}) })
 	}
 	return nil
 }
@@ -103,7 +126,7 @@ func (k *kernel) kill(id borglet.ID) error {
 	if p == nil {
 		return fmt.Errorf("copy %s does not run", id)
 	}
-	k.m.w.after(between(k.m.rand, 100*microsecond, 5*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 9}) })
+	k.m.cfg.Env.After(between(k.m.cfg.Rand, 100*microsecond, 5*millisecond), func() { k.end(p, &borgpb.Exit{Signal: 9}) })
 	return nil
 }
 

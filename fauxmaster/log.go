@@ -1,0 +1,68 @@
+package fauxmaster
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/borgmaster/memlog"
+	"borg/proto/borgpb"
+)
+
+// restAfter is real time without an entry after which the scheduler and the link
+// shard are taken to have nothing more to say.
+const restAfter = 20 * time.Millisecond
+
+// pastLog is the log of a cell whose wall clock is not that of its clients. What
+// they say of the time is meant as now.
+type pastLog struct {
+	*memlog.Log
+	world  *World
+	wallNs int64
+	// Real time of the last entry, nanoseconds.
+	appliedNs atomic.Int64
+}
+
+// Propose applies an op, by the cell's clock.
+func (l *pastLog) Propose(ctx context.Context, op *borgpb.Op) (*borgpb.Result, error) {
+	if op.GetRequestWallNs() == 0 {
+		// Nobody asked for it.
+		return l.Log.Propose(ctx, op)
+	}
+	now := l.wallNs + l.world.NowNs()
+	op = proto.CloneOf(op)
+	op.RequestWallNs += now - time.Now().UnixNano()
+	if t := op.GetAddToken(); t != nil {
+		t.ExpiresWallNs += now - time.Now().UnixNano()
+	}
+	if r := op.GetRevoke(); r.GetCertificatesWallNs() != 0 {
+		r.CertificatesWallNs = now
+	}
+	return l.Log.Propose(ctx, op)
+}
+
+// tell has the cell hear what time it is.
+func (l *pastLog) tell(ctx context.Context) {
+	_, _ = l.Log.Propose(ctx, &borgpb.Op{Principal: asMaster, Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+}
+
+// asMaster is how the cell's own doing is named in the log.
+var asMaster = &borgpb.Principal{Role: borgpb.Role_ROLE_MASTER}
+
+// resting tells whether nothing was applied for a while.
+func (l *pastLog) resting() bool {
+	return time.Since(time.Unix(0, l.appliedNs.Load())) >= restAfter
+}
+
+// Applied notes that something goes on.
+func (l *pastLog) Applied(borgmaster.CommittedEntry, []*borgpb.Result, []cell.Event) {
+	l.appliedNs.Store(time.Now().UnixNano())
+}
+
+// StateChanged and Restored mean nothing here.
+func (l *pastLog) StateChanged(borgmaster.LogState) {}
+func (l *pastLog) Restored(uint64)                  {}

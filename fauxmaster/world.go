@@ -1,0 +1,262 @@
+package fauxmaster
+
+import (
+	"container/heap"
+	"context"
+	"fmt"
+	"math"
+	"strconv"
+	"sync"
+	"time"
+)
+
+const (
+	// With Max, time goes on at most so far at once: the master has its say at
+	// least so often.
+	maxLeapNs = int64(time.Minute)
+	// Real time between two words to the cell that time has passed.
+	tellEvery = time.Second
+	// Real time between two looks whether all has settled.
+	restEvery = 5 * time.Millisecond
+	maxFactor = 1_000_000
+)
+
+// Speed is how time goes in a World. The zero value: it stands still.
+type Speed struct {
+	// So many times as fast as outside.
+	Factor float64
+	// Whenever all has settled, time goes on at once to what is due next.
+	Max bool
+}
+
+// ParseSpeed reads a factor, "max" or "stop".
+func ParseSpeed(text string) (Speed, error) {
+	switch text {
+	case "stop":
+		return Speed{}, nil
+	case "max":
+		return Speed{Max: true}, nil
+	}
+	f, err := strconv.ParseFloat(text, 64)
+	if err != nil || !(f >= 0 && f <= maxFactor) {
+		return Speed{}, fmt.Errorf("%q is no speed: want a number from 0 to %d, max, or stop", text, maxFactor)
+	}
+	return Speed{Factor: f}, nil
+}
+
+func (s Speed) String() string {
+	switch {
+	case s.Max:
+		return "as fast as it can"
+	case s.Factor == 0:
+		return "time stands still"
+	case s.Factor == 1:
+		return "as fast as outside"
+	}
+	return strconv.FormatFloat(s.Factor, 'g', -1, 64) + " times as fast as outside"
+}
+
+// World is the time of a simulated cell, and what is to happen in it. Its time
+// begins at 0, which is the moment of the picture, and never goes back. What
+// happens is done one after the other, in order of time.
+type World struct {
+	mu sync.Mutex
+	// Guarded by mu, all that follows.
+	queue dues
+	seq   uint64
+	speed Speed
+	// Time was baseNs at anchor, and has gone on by speed since.
+	baseNs int64
+	anchor time.Time
+	// With Max, time stops here.
+	untilNs int64
+	// Time of what is being done.
+	atNs int64
+	// Closed when time stops because it came to untilNs; nil: nobody waits.
+	there chan struct{}
+
+	wake chan struct{}
+}
+
+// due is something that is to happen.
+type due struct {
+	atNs int64
+	seq  uint64
+	do   func()
+}
+
+// dues is a heap by time, then by who came first.
+type dues []due
+
+func (q dues) Len() int { return len(q) }
+func (q dues) Less(i, j int) bool {
+	if q[i].atNs != q[j].atNs {
+		return q[i].atNs < q[j].atNs
+	}
+	return q[i].seq < q[j].seq
+}
+func (q dues) Swap(i, j int) { q[i], q[j] = q[j], q[i] }
+func (q *dues) Push(x any)   { *q = append(*q, x.(due)) }
+func (q *dues) Pop() any {
+	last := len(*q) - 1
+	d := (*q)[last]
+	(*q)[last] = due{}
+	*q = (*q)[:last]
+	return d
+}
+
+func newWorld(speed Speed) *World {
+	return &World{speed: speed, anchor: time.Now(), untilNs: math.MaxInt64, wake: make(chan struct{}, 1)}
+}
+
+// NowNs is the time.
+func (w *World) NowNs() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.now()
+}
+
+// now is NowNs for who holds mu.
+func (w *World) now() int64 {
+	if w.speed.Max || w.speed.Factor == 0 {
+		return w.baseNs
+	}
+	return w.baseNs + int64(float64(time.Since(w.anchor))*w.speed.Factor)
+}
+
+// Speed says how time goes.
+func (w *World) Speed() Speed {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.speed
+}
+
+// SetSpeed has time go on like that from now on.
+func (w *World) SetSpeed(s Speed) { w.set(s, math.MaxInt64) }
+
+func (w *World) set(s Speed, untilNs int64) {
+	w.mu.Lock()
+	w.baseNs, w.anchor = w.now(), time.Now()
+	w.speed, w.untilNs = s, untilNs
+	if w.there != nil {
+		close(w.there)
+		w.there = nil
+	}
+	w.mu.Unlock()
+	w.stir()
+}
+
+// Pass lets so much time pass, as fast as can be, and then has it stand still.
+// It returns when that is done, ctx ends, or somebody says otherwise.
+func (w *World) Pass(ctx context.Context, d time.Duration) error {
+	w.set(Speed{Max: true}, w.NowNs()+int64(max(d, 0)))
+	w.mu.Lock()
+	if w.there == nil {
+		w.there = make(chan struct{})
+	}
+	there := w.there
+	w.mu.Unlock()
+	select {
+	case <-there:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (w *World) stir() {
+	select {
+	case w.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Do does something in the world, now.
+func (w *World) Do(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.catchUp(w.now())
+	f()
+	w.stir()
+}
+
+// look looks at what is in the world and changes nothing.
+func (w *World) look(f func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	f()
+}
+
+// after does something later. It is for what is done in the world.
+func (w *World) after(ns int64, do func()) {
+	w.seq++
+	heap.Push(&w.queue, due{w.atNs + max(ns, 0), w.seq, do})
+}
+
+// catchUp does what is due. The caller holds mu.
+func (w *World) catchUp(nowNs int64) {
+	for len(w.queue) > 0 && w.queue[0].atNs <= nowNs {
+		d := heap.Pop(&w.queue).(due)
+		w.atNs = max(w.atNs, d.atNs)
+		d.do()
+	}
+	w.atNs = max(w.atNs, nowNs)
+}
+
+// run lets time pass until ctx ends. atRest tells whether all that has happened
+// has had its consequences; tell tells the cell that time has passed.
+func (w *World) run(ctx context.Context, atRest func() bool, tell func(context.Context)) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	told := time.Now()
+	for {
+		leapt, wait := w.goOn(atRest)
+		if leapt || w.Speed().Factor > 1 && time.Since(told) >= tellEvery {
+			told = time.Now()
+			tell(ctx)
+		}
+		timer.Reset(wait)
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.wake:
+		case <-timer.C:
+		}
+	}
+}
+
+// goOn does what is due and says how long nothing will be, unless somebody stirs.
+func (w *World) goOn(atRest func() bool) (leapt bool, wait time.Duration) {
+	rest := atRest()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.speed.Max && !rest:
+		return false, restEvery
+	case w.speed.Max && w.baseNs >= w.untilNs:
+		w.speed = Speed{}
+		if w.there != nil {
+			close(w.there)
+			w.there = nil
+		}
+		return false, time.Hour
+	case w.speed.Max:
+		next := min(w.baseNs+maxLeapNs, w.untilNs)
+		if len(w.queue) > 0 {
+			next = min(next, max(w.queue[0].atNs, w.baseNs))
+		}
+		w.baseNs = next
+		w.catchUp(next)
+		return true, restEvery
+	}
+	w.catchUp(w.now())
+	wait = time.Hour
+	if w.speed.Factor > 1 {
+		wait = tellEvery
+	}
+	if w.speed.Factor > 0 && len(w.queue) > 0 {
+		ahead := float64(w.queue[0].atNs-w.now()) / w.speed.Factor
+		wait = min(wait, max(time.Duration(min(ahead, float64(time.Hour))), time.Microsecond))
+	}
+	return false, wait
+}
