@@ -67,6 +67,8 @@ type class struct {
 	likings  []liking
 	// generation of the grid that static, likings, candidates and scores are of.
 	generation uint64
+	// shares are what it asks for of machines of each shape, in fullPoints.
+	shares []shares
 
 	// candidates are the slots of static that may have room: those that were
 	// found full since are out until they change. Nil: all of static. Of a class
@@ -88,6 +90,9 @@ type class struct {
 	// the search looks at all of them.
 	whole bool
 }
+
+// shares are parts of a machine, in fullPoints.
+type shares struct{ cpu, mem int32 }
 
 // classes knows the classes of what waits.
 type classes struct {
@@ -166,7 +171,13 @@ func (cs *classes) attune(w *want, g *grid, ch *changes) {
 		cs.staticKey = w.appendStatic(cs.staticKey[:0])
 		c.static = g.static(cs.staticKey, w, hard)
 		c.likings = w.likings(g)
-		c.candidates, c.scores = nil, nil
+		c.candidates, c.scores, c.shares = nil, nil, c.shares[:0]
+	}
+	for _, size := range g.shapes[len(c.shares):] {
+		const most = math.MaxInt32
+		c.shares = append(c.shares, shares{
+			int32(min(share(c.cpu, invert(size.cpuMilli)), most)), int32(min(share(c.mem, invert(size.memBytes)), most)),
+		})
 	}
 	if w.inSet || c.candidates == nil || c.noted == ch.now() {
 		return
@@ -214,7 +225,7 @@ func (c *class) forget() { c.blocked, c.candidates = false, nil }
 
 // fits makes the test of all amounts.
 func (c *class) fits(g *grid, i int32) bool {
-	return c.fitsRow(&g.rows[c.view][i]) && (c.devices == nil || c.devicesFit(g, i))
+	return c.fitsRow(&g.exact[i].rows[c.view]) && (c.devices == nil || c.devicesFit(g, i))
 }
 
 func (c *class) fitsRow(r *row) bool {

@@ -15,33 +15,68 @@ type crowd struct {
 
 // counts are tasks of one job by failure domain.
 type counts struct {
-	// By slot, and by number of the domain.
-	machine, rack, power []int32
+	// By number of the domain.
+	rack, power []int32
+	// some are the slots with any: a walk passes by most machines without a look
+	// at their counts.
+	some bitset
+	// machine is by slot; nil: they are counted among those of the crowd, which is
+	// small.
+	machine []int32
+	of      *crowd
 }
 
 func newCounts(g *grid) *counts {
 	return &counts{
-		machine: make([]int32, len(g.sites.walk)),
-		rack:    make([]int32, len(g.racks.sizes)+1),
-		power:   make([]int32, len(g.powers.sizes)+1),
+		rack:  make([]int32, len(g.racks.sizes)+1),
+		power: make([]int32, len(g.powers.sizes)+1),
+		some:  newBitset(len(g.sites.walk)),
 	}
 }
 
-// add counts n more, or fewer, in a slot. Domain zero is counted and never
-// read.
+// countsOf counts a crowd by slot too.
+func countsOf(g *grid, c *crowd) *counts {
+	n := newCounts(g)
+	n.machine = make([]int32, len(g.sites.walk))
+	for _, i := range c.slots {
+		n.add(g, i, 1)
+	}
+	return n
+}
+
+// on counts those in a slot.
+func (n *counts) on(i int32) (count int64) {
+	switch {
+	case !n.some.has(i):
+	case n.machine != nil:
+		count = int64(n.machine[i])
+	default:
+		for _, at := range n.of.slots {
+			if at == i {
+				count++
+			}
+		}
+	}
+	return count
+}
+
+// add counts one more in a slot, or one fewer; without counts by slot, one fewer
+// only while all are taken out. Domain zero is counted and never read.
 func (n *counts) add(g *grid, i, more int32) {
 	d := g.domains[i]
-	n.machine[i] += more
+	if n.machine != nil {
+		n.machine[i] += more
+		n.some.set(i, n.machine[i] != 0)
+	} else {
+		n.some.set(i, more > 0)
+	}
 	n.rack[d.rack] += more
 	n.power[d.power] += more
 }
 
-// tally holds the counts of one small crowd at a time. It is emptied before a
-// machine's domains change, and made anew with the grid.
-type tally struct {
-	*counts
-	of *crowd
-}
+// tally holds the counts of one small crowd at a time: its of. It is emptied
+// before a machine's domains change, and made anew with the grid.
+type tally struct{ *counts }
 
 // load returns the counts of a crowd.
 func (t *tally) load(g *grid, c *crowd) *counts {
@@ -49,14 +84,11 @@ func (t *tally) load(g *grid, c *crowd) *counts {
 		return c.own
 	}
 	if len(c.slots) > len(g.sites.walk)/128+16 {
-		c.own = newCounts(g)
-		for _, i := range c.slots {
-			c.own.add(g, i, 1)
-		}
+		c.own = countsOf(g, c)
 		t.unload(g)
 		return c.own
 	}
-	if t.of == c {
+	if t.holds(c) {
 		return t.counts
 	}
 	t.unload(g)
@@ -70,9 +102,12 @@ func (t *tally) load(g *grid, c *crowd) *counts {
 	return t.counts
 }
 
+// holds tells whether a crowd is the one that is counted.
+func (t *tally) holds(c *crowd) bool { return t.counts != nil && t.of == c }
+
 // unload forgets the crowd that is counted.
 func (t *tally) unload(g *grid) {
-	if t.of == nil {
+	if t.counts == nil || t.of == nil {
 		return
 	}
 	for _, i := range t.of.slots {
@@ -97,7 +132,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 		for a := range l.set.Allocs() {
 			if m := a.Machine(); m != nil && !s.dry {
 				add(m)
-			} else if p := s.overlay.byID[ID{l.uid, a.Index()}]; p != nil {
+			} else if p := l.promise(a.Index()); p != nil {
 				add(p.site.machine)
 			}
 		}
@@ -106,7 +141,7 @@ func (s *Scheduler) crowdOf(l *line) *crowd {
 			if p := t.Current(); p != nil && !s.dry {
 				add(p.Machine())
 			} else if l.promised > 0 {
-				if p := s.overlay.byID[ID{l.uid, i}]; p != nil {
+				if p := l.promise(i); p != nil {
 					add(p.site.machine)
 				}
 			}
@@ -126,14 +161,14 @@ func (s *Scheduler) join(l *line, i int32) {
 	switch {
 	case c.own != nil:
 		c.own.add(s.grid, i, 1)
-	case s.tally.of == c:
+	case s.tally.holds(c):
 		s.tally.add(s.grid, i, 1)
 	}
 }
 
 // disperse forgets the crowd of a line; it is counted anew when asked for.
 func (s *Scheduler) disperse(l *line) {
-	if l.crowd != nil && s.tally.of == l.crowd {
+	if l.crowd != nil && s.tally.holds(l.crowd) {
 		s.tally.unload(s.grid)
 	}
 	l.crowd = nil

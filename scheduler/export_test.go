@@ -82,10 +82,10 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 				// is up again.
 				continue
 			}
-			if got, want := s.grid.rows[v][i], fresh.rows[v][i]; got != want {
+			if got, want := s.grid.exact[i].rows[v], fresh.exact[i].rows[v]; got != want {
 				return fmt.Errorf("%s, view %d: free is %+v, want %+v", t.machine.Name(), v, got, want)
 			}
-			if got, want := s.grid.levels[v][i], fresh.levels[v][i]; got != want {
+			if got, want := s.grid.rough[i].levels[v], fresh.rough[i].levels[v]; got != want {
 				return fmt.Errorf("%s, view %d: levels are %+v, want %+v", t.machine.Name(), v, got, want)
 			}
 			for d, name := range s.grid.devices {
@@ -100,7 +100,7 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 		}
 	}
 	for i, t := range s.sites.walk {
-		if got, want := s.grid.prodLevels[i], fresh.prodLevels[i]; got != want && t.machine.Up() {
+		if got, want := s.grid.rough[i].prod, fresh.rough[i].prod; got != want && t.machine.Up() {
 			return fmt.Errorf("%s: production holds %d levels of its CPU, want %d", t.machine.Name(), got, want)
 		}
 		if got, want := s.grid.usable.has(int32(i)), fresh.usable.has(int32(i)); got != want {
@@ -130,7 +130,7 @@ func CheckArrays(s *Scheduler, c *cell.Cell) error {
 			for i, t := range s.sites.walk {
 				i := int32(i)
 				if t.machine.Up() && !w.inSet && cl.candidates != nil && !cl.candidates.has(i) && cl.static.fits.has(i) && cl.fits(s.grid, i) {
-					return fmt.Errorf("%s: a class of %s has ruled it out and fits: %+v of %+v", t.machine.Name(), l.key, cl.request, s.grid.rows[cl.view][i])
+					return fmt.Errorf("%s: a class of %s has ruled it out and fits: %+v of %+v", t.machine.Name(), l.key, cl.request, s.grid.exact[i].rows[cl.view])
 				}
 			}
 		}

@@ -3,6 +3,7 @@ package scheduler
 import (
 	"math"
 	"math/bits"
+	"slices"
 
 	"borg/borgmaster/cell"
 	"borg/mutant"
@@ -23,30 +24,25 @@ type grid struct {
 	// prefer is what makes a machine better than others; nil: nothing does.
 	prefer *borgpb.Constraint
 
-	// By view: what is free beyond what is held and promised.
-	rows   [numViews][]row
-	levels [numViews][]levels
+	// rough is all that most scores are made of, so that a walk reads little;
+	// exact is looked at where that leaves a doubt.
+	rough []rough
+	exact []exact
+	// shapes are the machines of one size, by rough.shape.
+	shapes []whole
 	// The slots by what is free, beside the exact amounts.
 	cpuSteps, memSteps [numViews]*steps
-	// inverse turns a request into a share of the machine, whole is the machine.
-	inverse []inverse
-	whole   []whole
 	// versions count the changes of a slot's levels, from 1; they never reach
 	// maxVersion.
 	versions []uint16
 	// usable are the slots that take tasks: up and not draining.
 	usable bitset
 	// tainted are those with a taint.
-	tainted bitset
-	domains []domains
-	// prices are what a machine costs for what is rare on it, see rare.go, less
-	// what it is worth when it is preferred.
-	prices    []int64
+	tainted   bitset
+	domains   []domains
 	preferred bitset
-	// prodCPU is what production holds or was promised, in thousandths of a core;
-	// kept only while bands are mixed.
-	prodCPU    []int64
-	prodLevels []uint8
+	// rare is scratch of price.
+	rare bitset
 	// evictable are bounds on what preemption could free, see victim.go.
 	evictable []evictable
 	// racks and powers are the failure domains by name. A number is never used
@@ -63,6 +59,9 @@ type grid struct {
 	// the sets of them that tasks have.
 	facts   map[factKey]*fact
 	statics map[string]*static
+	// said is what machines say of attributes, by key, for as many facts as are
+	// made in a row: nil after any machine said something else.
+	said map[string]*saying
 	// rows of the score cache, to be told of versions that begin anew.
 	cached []*class
 	// generation counts how often the slots were numbered, layout how often a
@@ -100,6 +99,43 @@ const levelUnits = 128
 
 // maxVersion bounds versions to the bits that a cached score has for it.
 const maxVersion = 1 << 13
+
+// rough is a slot in the grain of scores.
+type rough struct {
+	// By view.
+	levels [numViews]levels
+	// prod is what production holds or was promised of the CPU, in levelUnits; kept
+	// only while bands are mixed.
+	prod uint8
+	// shape is the number of the machine's size in grid.shapes, or maxShapes.
+	shape uint8
+	// price is what the machine costs, in points.
+	price int16
+	// rack and power are those of grid.domains, or farDomain.
+	rack, power uint16
+}
+
+// farDomain stands for a domain of a higher number.
+const farDomain = math.MaxUint16
+
+// exact is a slot to the byte.
+type exact struct {
+	// By view: what is free beyond what is held and promised.
+	rows [numViews]row
+	// inverse turns a request into a share of the machine, whole is the machine.
+	inverse inverse
+	whole   whole
+	// prodCPU is what production holds or was promised, in thousandths of a core;
+	// kept only while bands are mixed.
+	prodCPU int64
+	// price is what the machine costs for what is rare on it, see rare.go, less
+	// what it is worth when it is preferred.
+	price int64
+}
+
+// maxShapes bounds the sizes of machines of which each class knows its shares. A
+// cell has few; where each machine is a little different the rest go without.
+const maxShapes = 32
 
 // inverse is 2^64/capacity, rounded down.
 type inverse struct{ cpu, mem uint64 }
@@ -159,8 +195,8 @@ func (g *grid) rebuild() {
 	n := len(g.sites.walk)
 	g.generation++
 	g.layout++
-	for v := range g.rows {
-		g.rows[v], g.levels[v] = make([]row, n), make([]levels, n)
+	g.rough, g.exact, g.shapes = make([]rough, n), make([]exact, n), nil
+	for v := range numViews {
 		g.cpuSteps[v], g.memSteps[v] = newSteps(n, cpuShift), newSteps(n, memShift)
 		for d := range g.deviceFree[v] {
 			g.deviceFree[v][d] = make([]int64, n)
@@ -169,13 +205,11 @@ func (g *grid) rebuild() {
 	for d := range g.singles {
 		g.singles[d] = make([]single, n)
 	}
-	g.whole = make([]whole, n)
-	g.inverse, g.versions, g.domains = make([]inverse, n), make([]uint16, n), make([]domains, n)
+	g.versions, g.domains = make([]uint16, n), make([]domains, n)
 	g.usable, g.tainted = newBitset(n), newBitset(n)
-	g.evictable, g.prices = make([]evictable, n), make([]int64, n)
-	g.preferred, g.prodCPU, g.prodLevels = newBitset(n), make([]int64, n), make([]uint8, n)
+	g.evictable, g.preferred = make([]evictable, n), newBitset(n)
 	g.racks, g.powers = domainNames{}, domainNames{}
-	g.facts, g.statics = make(map[factKey]*fact), make(map[string]*static)
+	g.facts, g.statics, g.said = make(map[factKey]*fact), make(map[string]*static), nil
 	g.cached = nil
 	for _, t := range g.sites.walk {
 		g.locate(t)
@@ -190,12 +224,15 @@ func (g *grid) rebuild() {
 // locate takes over the failure domains of a machine.
 func (g *grid) locate(t *site) {
 	m, i := t.machine, t.slot
+	g.said = nil
 	for _, d := range m.Capacity().Devices {
 		// Scores see the devices of machines, whether anybody asks for them or not.
 		g.device(d.Name)
 	}
+	g.rough[i].shape = g.shape(m)
 	old := g.domains[i]
 	g.domains[i] = domains{g.racks.enter(m, "rack"), g.powers.enter(m, "power")}
+	g.rough[i].rack, g.rough[i].power = near(g.domains[i].rack), near(g.domains[i].power)
 	g.racks.leave(old.rack)
 	g.powers.leave(old.power)
 	if g.domains[i] != old {
@@ -203,13 +240,39 @@ func (g *grid) locate(t *site) {
 	}
 }
 
+func near(domain int32) uint16 { return uint16(min(domain, farDomain)) }
+
+// domainsAt is what domains holds of a slot.
+func (g *grid) domainsAt(i int32) domains {
+	o := &g.rough[i]
+	if o.rack == farDomain || o.power == farDomain {
+		return g.domains[i]
+	}
+	return domains{int32(o.rack), int32(o.power)}
+}
+
+// shape numbers the size of a machine.
+func (g *grid) shape(m *cell.Machine) uint8 {
+	capacity := m.Capacity()
+	size := whole{capacity.CPUMilli, capacity.MemBytes}
+	at := slices.Index(g.shapes, size)
+	if at < 0 && len(g.shapes) < maxShapes {
+		at = len(g.shapes)
+		g.shapes = append(g.shapes, size)
+	}
+	if at < 0 {
+		return maxShapes
+	}
+	return uint8(at)
+}
+
 // describe takes over what else a machine says of itself, and what is free. Two
 // threads may do it at once in different words of the sets.
 func (g *grid) describe(t *site) {
 	m, i := t.machine, t.slot
 	capacity := m.Capacity()
-	g.whole[i] = whole{capacity.CPUMilli, capacity.MemBytes}
-	g.inverse[i] = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
+	g.exact[i].whole = whole{capacity.CPUMilli, capacity.MemBytes}
+	g.exact[i].inverse = inverse{invert(capacity.CPUMilli), invert(capacity.MemBytes)}
 	g.usable.set(i, m.Up() && (!m.Draining() || mutant.Planted(mutant.DrainUnseen)))
 	g.tainted.set(i, len(m.Taints()) > 0)
 	g.preferred.set(i, g.prefer != nil && cell.Holds(g.prefer, m))
@@ -248,16 +311,16 @@ func (g *grid) read(t *site) {
 				free = free.Sub(t.promised.Reserved)
 			}
 		}
-		g.rows[v][t.slot] = row{free.CPUMilli, free.MemBytes, free.DiskBytes, free.DiskBytesPerS, free.Ports}
+		g.exact[t.slot].rows[v] = row{free.CPUMilli, free.MemBytes, free.DiskBytes, free.DiskBytesPerS, free.Ports}
 		for d, name := range g.devices {
 			g.deviceFree[v][d][t.slot] = free.Device(name)
 		}
 	}
 	g.readSingles(t)
 	if g.weights.Mix != 0 {
-		g.prodCPU[t.slot] = t.promisedProdCPU
+		g.exact[t.slot].prodCPU = t.promisedProdCPU
 		if !g.empty {
-			g.prodCPU[t.slot] += heldByProd(t.machine)
+			g.exact[t.slot].prodCPU += heldByProd(t.machine)
 		}
 	}
 	g.gauge(t.slot)
@@ -281,14 +344,14 @@ func heldByProd(m *cell.Machine) (cpuMilli int64) {
 // take is what read would do after a promise of the machine's own room.
 func (g *grid) take(t *site, limits, reserved *cell.Resources, prod bool) {
 	if prod && g.weights.Mix != 0 {
-		g.prodCPU[t.slot] += limits.CPUMilli
+		g.exact[t.slot].prodCPU += limits.CPUMilli
 	}
 	for v := range numViews {
 		res := reserved
 		if v == viewProd {
 			res = limits
 		}
-		r := &g.rows[v][t.slot]
+		r := &g.exact[t.slot].rows[v]
 		r.cpuMilli -= res.CPUMilli
 		r.memBytes -= res.MemBytes
 		r.diskBytes -= res.DiskBytes
@@ -306,24 +369,27 @@ func (g *grid) take(t *site, limits, reserved *cell.Resources, prod bool) {
 
 // gauge sets the levels and steps of a slot to what is free there.
 func (g *grid) gauge(i int32) {
-	capacity, changed := &g.whole[i], false
+	x, o := &g.exact[i], &g.rough[i]
+	now := *o
 	for v := range numViews {
-		r := &g.rows[v][i]
+		r := &x.rows[v]
 		g.cpuSteps[v].put(i, r.cpuMilli)
 		g.memSteps[v].put(i, r.memBytes)
-		l := levels{levelOf(r.cpuMilli, capacity.cpuMilli), levelOf(r.memBytes, capacity.memBytes)}
-		if l != g.levels[v][i] {
-			g.levels[v][i], changed = l, true
-		}
+		now.levels[v] = levels{levelOf(r.cpuMilli, x.whole.cpuMilli), levelOf(r.memBytes, x.whole.memBytes)}
 	}
 	if g.weights.Mix != 0 {
-		if n := levelOf(g.prodCPU[i], capacity.cpuMilli); n != g.prodLevels[i] {
-			g.prodLevels[i], changed = n, true
-		}
+		now.prod = levelOf(x.prodCPU, x.whole.cpuMilli)
 	}
-	if changed {
+	if now != *o {
+		*o = now
 		g.bump(i)
 	}
+}
+
+// charge sets what the machine costs.
+func (g *grid) charge(i int32, price int64) {
+	g.exact[i].price = price
+	g.rough[i].price = int16(min(max(price, math.MinInt16), maxRarePoints))
 }
 
 func levelOf(free, capacity int64) uint8 {
@@ -390,27 +456,69 @@ func (g *grid) fact(k *borgpb.Constraint) *fact {
 	if f := g.facts[key]; f != nil {
 		return f
 	}
-	f := &fact{constraint: k, holds: newBitset(len(g.sites.walk))}
-	known := make(map[string]bool)
-	absent, absentKnown := false, false
-	for _, t := range g.sites.walk {
-		value, ok := t.machine.Attribute(k.GetKey())
-		if !ok {
-			if !absentKnown {
-				absent, absentKnown = cell.Holds(k, t.machine), true
-			}
-			f.holds.set(t.slot, absent)
-			continue
+	g.survey([]string{k.GetKey()})
+	f, said := &fact{constraint: k, holds: newBitset(len(g.sites.walk))}, g.said[k.GetKey()]
+	holds := make([]bool, len(said.examples))
+	for n, t := range said.examples {
+		holds[n] = cell.Holds(k, t.machine)
+	}
+	for i, n := range said.numbers {
+		if holds[n] {
+			f.holds.set(int32(i), true)
 		}
-		holds, seen := known[value]
-		if !seen {
-			holds = cell.Holds(k, t.machine)
-			known[value] = holds
-		}
-		f.holds.set(t.slot, holds)
 	}
 	g.facts[key] = f
 	return f
+}
+
+// saying is what all machines say of one attribute.
+type saying struct {
+	// numbers stand for values, by slot.
+	numbers []int32
+	// examples are by number: one of the machines that say so.
+	examples []*site
+}
+
+// survey asks the machines what they say of attributes, each for all of them at
+// once, as nearly all of its time goes into reaching a machine in memory.
+func (g *grid) survey(keys []string) {
+	keys = slices.DeleteFunc(keys, func(key string) bool { return g.said[key] != nil })
+	if len(keys) == 0 {
+		return
+	}
+	all := make([]*saying, len(keys))
+	split(min(partsOf(g.threads, len(g.sites.walk)), len(keys)), len(keys), func(_, low, high int) {
+		known, absent := make([]map[string]int32, high-low), make([]int32, high-low)
+		for k := range known {
+			known[k], absent[k] = make(map[string]int32), -1
+			all[low+k] = &saying{numbers: make([]int32, len(g.sites.walk))}
+		}
+		for i, t := range g.sites.walk {
+			for k, key := range keys[low:high] {
+				value, ok := t.machine.Attribute(key)
+				n, seen := absent[k], absent[k] >= 0
+				if ok {
+					n, seen = known[k][value]
+				}
+				if said := all[low+k]; !seen {
+					n = int32(len(said.examples))
+					said.examples = append(said.examples, t)
+				}
+				if ok {
+					known[k][value] = n
+				} else {
+					absent[k] = n
+				}
+				all[low+k].numbers[i] = n
+			}
+		}
+	})
+	if g.said == nil {
+		g.said = make(map[string]*saying)
+	}
+	for k, key := range keys {
+		g.said[key] = all[k]
+	}
 }
 
 // static is what a task asks of machines that does not change with what runs

@@ -99,7 +99,7 @@ type mover struct {
 // that no pass may be made before SettlePlan and before the copy has come to the
 // index of the answer.
 func (s *Scheduler) Plan(c *cell.Cell) *borgpb.MoveTasks {
-	if s.cfg.Reschedule == RescheduleOff || c.Format() < formatMoves || len(s.overlay.byID) > 0 {
+	if s.cfg.Reschedule == RescheduleOff || c.Format() < formatMoves || s.overlay.promises > 0 {
 		return nil
 	}
 	s.attend(c)
@@ -191,7 +191,7 @@ func (p *planner) forPending(budget int) *borgpb.MoveTasks {
 // every plan. Empty: nothing would, or it is not known while something is on its way.
 func (e *explanation) movesWords() string {
 	s, l := e.s, e.want.line
-	if l.priority < prodPriority || e.counts[cell.FitOK] > 0 || e.c.Format() < formatMoves || len(s.overlay.byID) > 0 || e.notEligible() != "" {
+	if l.priority < prodPriority || e.counts[cell.FitOK] > 0 || e.c.Format() < formatMoves || s.overlay.promises > 0 || e.notEligible() != "" {
 		return ""
 	}
 	o := newPlanner(s, e.c).make(e.want, e.index, maxPlanMoves)

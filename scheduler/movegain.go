@@ -91,18 +91,18 @@ func (p *planner) crowding(w *want, i, own int32) int64 {
 	weights := &p.s.cfg.Weights
 	d, o, n := p.s.grid.domains[i], p.s.grid.domains[own], p.neighbours
 	// over is how many too many there are with it.
-	over := func(count int32, same bool, kind cell.DomainKind) int64 {
+	over := func(count int64, same bool, kind cell.DomainKind) int64 {
 		if same {
 			count--
 		}
-		return max(0, int64(count)+1-p.fair[kind])
+		return max(0, count+1-p.fair[kind])
 	}
-	price := weights.Machine * over(n.machine[i], i == own, cell.DomainMachine)
+	price := weights.Machine * over(n.on(i), i == own, cell.DomainMachine)
 	if d.rack != 0 {
-		price += weights.Rack * over(n.rack[d.rack], d.rack == o.rack, cell.DomainRack)
+		price += weights.Rack * over(int64(n.rack[d.rack]), d.rack == o.rack, cell.DomainRack)
 	}
 	if d.power != 0 {
-		price += weights.Power * over(n.power[d.power], d.power == o.power, cell.DomainPower)
+		price += weights.Power * over(int64(n.power[d.power]), d.power == o.power, cell.DomainPower)
 	}
 	return price
 }
@@ -151,7 +151,7 @@ func freed(r *cell.Resources) *cell.Resources {
 
 // fragment measures a machine on which so much more is asked for; nil: nothing.
 func (p *planner) fragment(i int32, more *cell.Resources) int64 {
-	r, whole := &p.s.grid.rows[viewProd][i], &p.s.grid.whole[i]
+	r, whole := &p.s.grid.exact[i].rows[viewProd], &p.s.grid.exact[i].whole
 	cpu, mem := r.cpuMilli, r.memBytes
 	if more != nil {
 		cpu, mem = cpu-more.CPUMilli, mem-more.MemBytes

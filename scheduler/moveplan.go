@@ -394,7 +394,7 @@ func (p *planner) targets(q *needy) []int32 {
 	}
 	var all []target
 	for i := range p.walk(q) {
-		all = append(all, target{i, lack(&w.class.request, &g.rows[w.class.view][i], &g.whole[i])})
+		all = append(all, target{i, lack(&w.class.request, &g.exact[i].rows[w.class.view], &g.exact[i].whole)})
 	}
 	slices.SortStableFunc(all, func(a, b target) int { return cmp.Compare(a.lack, b.lack) })
 	slots := make([]int32, 0, maxTargets)

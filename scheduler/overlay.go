@@ -37,7 +37,8 @@ type promise struct {
 // overlay is everything promised. It is laid over the copy by the search and
 // never written into it.
 type overlay struct {
-	byID map[ID]*promise
+	// promises counts them; each is kept by its line.
+	promises int
 	// allocs holds what is promised in the rooms of allocs. No entry is empty.
 	allocs map[*cell.Alloc]*room
 }
@@ -50,19 +51,27 @@ type room struct {
 }
 
 func newOverlay() *overlay {
-	return &overlay{byID: make(map[ID]*promise), allocs: make(map[*cell.Alloc]*room)}
+	return &overlay{allocs: make(map[*cell.Alloc]*room)}
 }
 
-func (o *overlay) has(id ID) bool {
-	_, ok := o.byID[id]
-	return ok
+// promiseOf is what is promised to a task or alloc; nil: nothing is.
+func (s *Scheduler) promiseOf(id ID) *promise {
+	if l := s.queue.byUID[id.UID]; l != nil {
+		return l.promise(id.Index)
+	}
+	return nil
 }
 
 // add makes a promise. There is none yet for its id.
 func (o *overlay) add(p *promise) {
-	o.byID[p.id] = p
-	p.line.promised++
-	t := p.site
+	o.promises++
+	l, t := p.line, p.site
+	if need := int(p.id.Index) + 1; need > len(l.promises) {
+		// Others of its job are promised soon.
+		l.promises = append(l.promises, make([]*promise, max(need, int(l.tasks))-len(l.promises))...)
+	}
+	l.promises[p.id.Index] = p
+	l.promised++
 	t.promises++
 	t.promised.Ports = append(t.promised.Ports, p.ports...)
 	t.promised.Victims = append(t.promised.Victims, p.victims...)
@@ -97,12 +106,15 @@ func withdraw(from, gs []cell.DeviceGrant) []cell.DeviceGrant {
 
 // drop takes a promise back; it reports false when that was done before.
 func (o *overlay) drop(p *promise) bool {
-	if p == nil || o.byID[p.id] != p {
+	if p == nil || p.line == nil || p.line.promise(p.id.Index) != p {
 		return false
 	}
-	delete(o.byID, p.id)
-	p.line.promised--
-	t := p.site
+	o.promises--
+	l, t := p.line, p.site
+	l.promises[p.id.Index] = nil
+	if l.promised--; l.promised == 0 && len(l.indices) == 0 {
+		l.promises = nil
+	}
 	t.promises--
 	if t.promises == 0 {
 		ports, victims := t.promised.Ports[:0], t.promised.Victims[:0]

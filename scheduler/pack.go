@@ -115,8 +115,9 @@ func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
 	s.sites.walk = slices.DeleteFunc(s.sites.walk, func(t *site) bool { return !keep(t.machine) })
 	s.sites.number()
 	s.grid = newGrid(s.sites, &s.cfg, true)
+	s.dearer = true
 	s.askAll(c)
-	s.grid.favour()
+	s.reprice()
 	s.enlist(c, k.Left)
 	packed := Packed{Machines: len(s.sites.walk)}
 	for {
@@ -227,7 +228,7 @@ func (g *grid) holders(s *Scheduler, w *want) (n int) {
 func (g *grid) stranded() (cpuPercent, memPercent int64) {
 	var cpu, mem, strandedCPU, strandedMem int64
 	for _, t := range g.sites.walk {
-		capacity, r, l := t.machine.Capacity(), &g.rows[viewOthers][t.slot], &g.levels[viewOthers][t.slot]
+		capacity, r, l := t.machine.Capacity(), &g.exact[t.slot].rows[viewOthers], &g.rough[t.slot].levels[viewOthers]
 		cpu += capacity.CPUMilli
 		mem += capacity.MemBytes >> 20
 		if l.mem == 0 {
@@ -244,9 +245,11 @@ func (g *grid) stranded() (cpuPercent, memPercent int64) {
 // them is beyond each.
 func (s *Scheduler) reclaimed(c *cell.Cell) (limits, beyond cell.Resources) {
 	onSlot := make([]cell.Resources, len(s.sites.walk))
-	for _, p := range s.overlay.byID {
-		if p.alloc == nil {
-			onSlot[p.site.slot] = onSlot[p.site.slot].Add(s.want(c, p.line, p.id.Index).need.Resources)
+	for _, l := range s.queue.byUID {
+		for _, p := range l.promises {
+			if p != nil && p.alloc == nil {
+				onSlot[p.site.slot] = onSlot[p.site.slot].Add(s.want(c, l, p.id.Index).need.Resources)
+			}
 		}
 	}
 	for i, t := range s.sites.walk {

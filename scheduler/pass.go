@@ -24,7 +24,7 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	if b, ok := s.nextReady(); ok {
 		return b
 	}
-	if !s.stirred || len(s.overlay.byID) >= s.cfg.MaxInFlight {
+	if !s.stirred || s.overlay.promises >= s.cfg.MaxInFlight {
 		return Batch{}
 	}
 	s.refresh(c)
@@ -57,7 +57,7 @@ type pass struct {
 // begin makes s.work a new pass.
 func (s *Scheduler) begin(c *cell.Cell) *pass {
 	p := &s.work
-	*p = pass{search: search{s: s, c: c, unitSpace: p.unitSpace}, before: len(s.overlay.byID), parcel: s.spare.parcel()}
+	*p = pass{search: search{s: s, c: c, unitSpace: p.unitSpace}, before: s.overlay.promises, parcel: s.spare.parcel()}
 	p.out, p.promises = p.parcel.out, p.parcel.promises
 	return p
 }
@@ -74,7 +74,7 @@ func (p *pass) run() (more bool) {
 		if len(p.out) >= s.cfg.BatchCount || p.bytes >= s.cfg.BatchBytes || p.checks >= s.cfg.PassChecks {
 			return true
 		}
-		if len(s.overlay.byID) >= s.cfg.MaxInFlight {
+		if s.overlay.promises >= s.cfg.MaxInFlight {
 			// Settle stirs the next pass.
 			return true
 		}
@@ -188,7 +188,7 @@ func (p *pass) promise(w *want, pr *promise) {
 	if pr.alloc == nil {
 		s.grid.take(pr.site, &pr.res, &pr.reserved, pr.prod)
 	} else {
-		s.readAlloc(s.roomsOf(pr.alloc.Set()), pr.alloc)
+		s.readAllocAt(s.roomsOf(pr.alloc.Set()), pr.alloc, pr.site)
 	}
 }
 

@@ -90,8 +90,8 @@ func (s *Scheduler) compare(c *cell.Cell, l *line, index uint32, t *site) *Place
 	g.take(t, &leaves, &leavesReserved, w.prod)
 	defer g.take(t, &holds, &reserves, w.prod)
 	if f.neighbours != nil {
+		f.neighbours = countsOf(g, s.crowdOf(l))
 		f.neighbours.add(g, t.slot, -1)
-		defer f.neighbours.add(g, t.slot, 1)
 	}
 	p.Score = f.score(w, spot{site: t})
 	r := pair(w.class.static.fits, g.usable, 0)

@@ -41,8 +41,9 @@ type line struct {
 	wants []*want
 	// crowd is where its tasks are; nil: not counted.
 	crowd *crowd
-	// promised counts its promises.
+	// promised counts its promises, which are by index; nil: there is none.
 	promised int
+	promises []*promise
 	// settled and refused are the last batches of which the log answered, or
 	// refused, something of this line.
 	settled, refused uint64
@@ -54,6 +55,14 @@ type line struct {
 
 // rest returns what has not had its turn yet.
 func (l *line) rest() []uint32 { return l.indices[l.next:] }
+
+// promise is what is promised to an index; nil: nothing is.
+func (l *line) promise(index uint32) *promise {
+	if int(index) < len(l.promises) {
+		return l.promises[index]
+	}
+	return nil
+}
 
 // placed takes the index whose turn it is out of the line.
 func (l *line) placed() { l.next++ }
@@ -429,7 +438,7 @@ func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
 	}
 	ready := func(index uint32) bool {
 		id := ID{l.uid, index}
-		if l.promised > 0 && s.overlay.has(id) || s.heldBack(c, id) {
+		if l.promise(index) != nil || s.heldBack(c, id) {
 			l.whole = false
 			return false
 		}

@@ -2,6 +2,7 @@ package scheduler
 
 import (
 	"math/bits"
+	"slices"
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -66,11 +67,11 @@ func (s *Scheduler) ask(c *cell.Cell, uid cell.UID) {
 // price changes the prices now, or with the arrays when these are to be made
 // anew.
 func (s *Scheduler) price(r *rarity, sign int64) {
-	if s.renumbered {
+	if s.renumbered || s.dearer {
 		s.dearer = true
 		return
 	}
-	s.grid.price(r, sign)
+	s.grid.price(r, sign, s.grid.bump)
 }
 
 // livingConstraints are those of the tasks of a job, or of the allocs of a set.
@@ -118,9 +119,13 @@ func (s *Scheduler) askAll(c *cell.Cell) {
 	}
 }
 
-// price adds the price of one rarity to its machines, or takes it off.
-func (g *grid) price(r *rarity, sign int64) {
-	holds := newBitset(len(g.sites.walk))
+// price adds the price of one rarity to its machines, or takes it off, and tells
+// each of them.
+func (g *grid) price(r *rarity, sign int64, tell func(i int32)) {
+	if len(g.rare) != (len(g.sites.walk)+63)/64 {
+		g.rare = newBitset(len(g.sites.walk))
+	}
+	holds := g.rare
 	g.all(holds)
 	for _, k := range r.hard {
 		for i, word := range g.fact(k).holds {
@@ -138,20 +143,36 @@ func (g *grid) price(r *rarity, sign int64) {
 	for w, word := range holds {
 		for ; word != 0; word &= word - 1 {
 			i := int32(w<<6 | bits.TrailingZeros64(word))
-			g.prices[i] += more
-			g.bump(i)
+			g.charge(i, g.exact[i].price+more)
+			if tell != nil {
+				tell(i)
+			}
 		}
 	}
 }
 
 // reprice makes all prices anew, after machines changed.
 func (s *Scheduler) reprice() {
-	clear(s.grid.prices)
+	for i := range s.grid.exact {
+		s.grid.charge(int32(i), 0)
+	}
+	var keys []string
+	for _, r := range s.rarities.byContent {
+		for _, k := range r.hard {
+			if !slices.Contains(keys, k.GetKey()) {
+				keys = append(keys, k.GetKey())
+			}
+		}
+	}
+	s.grid.survey(keys)
 	for _, r := range s.rarities.byContent {
 		// Sums do not depend on the order.
-		s.grid.price(r, 1)
+		s.grid.price(r, 1, nil)
 	}
 	s.grid.favour()
+	for i := range s.grid.exact {
+		s.grid.bump(int32(i))
+	}
 	s.dearer = false
 }
 
@@ -163,8 +184,7 @@ func (g *grid) favour() {
 	for w, word := range g.preferred {
 		for ; word != 0; word &= word - 1 {
 			i := int32(w<<6 | bits.TrailingZeros64(word))
-			g.prices[i] -= g.weights.Prefer
-			g.bump(i)
+			g.charge(i, g.exact[i].price-g.weights.Prefer)
 		}
 	}
 }

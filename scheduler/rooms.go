@@ -42,12 +42,17 @@ func (r *rooms) name(a *cell.Alloc) string {
 
 // readAlloc computes anew where an alloc is, and what is free in it.
 func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
-	i := a.Index()
 	t := s.siteOf(a)
 	if t == nil {
-		r.slots[i] = -1
+		r.slots[a.Index()] = -1
 		return
 	}
+	s.readAllocAt(r, a, t)
+}
+
+// readAllocAt is readAlloc for one of which it is known where it is.
+func (s *Scheduler) readAllocAt(r *rooms, a *cell.Alloc, t *site) {
+	i := a.Index()
 	r.slots[i] = t.slot
 	capacity, promised := a.Capacity(), s.overlay.allocs[a]
 	for v := range numViews {
@@ -70,7 +75,7 @@ func (s *Scheduler) readAlloc(r *rooms, a *cell.Alloc) {
 // is there for nobody who goes through a log.
 func (s *Scheduler) siteOf(a *cell.Alloc) *site {
 	if s.dry {
-		if p := s.overlay.byID[ID{a.Set().UID(), a.Index()}]; p != nil {
+		if p := s.promiseOf(ID{a.Set().UID(), a.Index()}); p != nil {
 			return p.site
 		}
 		return nil

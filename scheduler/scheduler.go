@@ -29,6 +29,8 @@ type Scheduler struct {
 	// unread are sites on which something happened in the entry that is being
 	// observed.
 	unread []*site
+	// offered are allocs that were placed in it.
+	offered []ID
 	// renumbered: slots have changed, and the arrays are to be made anew.
 	renumbered bool
 	stats      Stats
@@ -140,7 +142,7 @@ func New(cfg Config) (*Scheduler, error) {
 }
 
 // InFlight is the number of promises.
-func (s *Scheduler) InFlight() int { return len(s.overlay.byID) }
+func (s *Scheduler) InFlight() int { return s.overlay.promises }
 
 // note adds up what a pass did.
 func (s *Scheduler) note(p *pass) {
@@ -203,6 +205,13 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 	}
 	clear(s.unread)
 	s.unread = s.unread[:0]
+	for _, id := range s.offered {
+		set := c.AllocSetByUID(id.UID)
+		if r := s.rooms[set]; r != nil && !s.renumbered {
+			s.readAlloc(r, set.Alloc(id.Index))
+		}
+	}
+	s.offered = s.offered[:0]
 }
 
 // idle tells whether events of that kind neither make anything wait nor make
@@ -277,7 +286,7 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		if len(s.refusals) > 0 {
 			delete(s.refusals, id)
 		}
-		p := s.overlay.byID[id]
+		p := s.promiseOf(id)
 		if p == nil || p.site.slot < 0 || p.site.name != e.Machine {
 			// Somebody else placed it.
 			if p != nil {
@@ -295,15 +304,16 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		s.overlay.drop(p)
 		s.dismiss(p.line)
 		switch {
-		case isAlloc:
-			// It takes room, and offers some.
-			s.reread(p.site)
-			s.changed(p.site)
-		case len(p.victims) > 0 || p.line.job.Version() != p.version:
+		case len(p.victims) > 0 || !isAlloc && p.line.job.Version() != p.version:
 			s.reread(p.site)
 		case !s.renumbered:
 			// What was promised is held now: as much is free as before.
 			s.grid.evictable[p.site.slot].known = false
+		}
+		if isAlloc {
+			// It offers room of its own.
+			s.offered = append(s.offered, id)
+			s.changed(p.site)
 		}
 		return
 	}
@@ -415,8 +425,8 @@ func (s *Scheduler) open(c *cell.Cell) {
 	case s.sites == nil:
 		s.sites = newSites(c, s.cfg.Seed)
 		s.grid = newGrid(s.sites, &s.cfg, false)
+		s.dearer = true
 		s.askAll(c)
-		s.grid.favour()
 		s.enroll(c)
 	case s.renumbered || len(s.grid.statics)+len(s.grid.facts) > maxStatics+4*len(s.rarities.byContent):
 		s.tally = tally{}

@@ -115,11 +115,18 @@ func (s Score) Parts() []Part {
 func (p Policy) points(freeCPU, freeMem, cpu, mem int64) int64 {
 	leftCPU, leftMem := max(freeCPU-cpu, 0), max(freeMem-mem, 0)
 	switch p {
+	case Hybrid:
+		return hybridPoints(freeCPU, freeMem, cpu, mem)
 	case BestFit:
 		return fullPoints - max(leftCPU, leftMem)
-	case WorstFit:
-		return cost(fullPoints-freeCPU) + cost(fullPoints-freeMem) - cost(fullPoints-leftCPU) - cost(fullPoints-leftMem)
 	}
+	return cost(fullPoints-freeCPU) + cost(fullPoints-freeMem) - cost(fullPoints-leftCPU) - cost(fullPoints-leftMem)
+}
+
+// hybridPoints are small, so that they need no call: it is the policy of nearly
+// all walks.
+func hybridPoints(freeCPU, freeMem, cpu, mem int64) int64 {
+	leftCPU, leftMem := max(freeCPU-cpu, 0), max(freeMem-mem, 0)
 	// Squares: where much is stranded already, a little more weighs more.
 	before, after := freeCPU-freeMem, leftCPU-leftMem
 	return (before*before - after*after - 8*(leftCPU+leftMem)) >> 8
@@ -160,11 +167,29 @@ type liking struct {
 // pointsAt scores a slot for a class, all but the spread, and tells whether
 // the levels alone show that it fits: then the exact amounts need no look.
 func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bool) {
-	l, inv := &g.levels[c.view][i], &g.inverse[i]
+	o := &g.rough[i]
+	l := o.levels[c.view]
 	const grain = fullPoints / levelUnits
 	freeCPU, freeMem := int64(l.cpu)*grain, int64(l.mem)*grain
-	cpu, mem := share(c.cpu, inv.cpu), share(c.mem, inv.mem)
-	points = policy.points(freeCPU, freeMem, cpu, mem) - min(g.prices[i], maxRarePoints)
+	var cpu, mem int64
+	if int(o.shape) < len(c.shares) {
+		of := c.shares[o.shape]
+		cpu, mem = int64(of.cpu), int64(of.mem)
+	} else {
+		cpu, mem = g.sharesAt(c, i)
+	}
+	points = policy.points(freeCPU, freeMem, cpu, mem)
+	points += g.otherPoints(c, i, freeCPU, freeMem, cpu, mem) - int64(o.price)
+	if g.weights.Mix != 0 {
+		points += g.mixPoints(c.view, o)
+	}
+	// A share is rounded down, by less than two points.
+	sure = c.slim && (c.cpu == 0 || freeCPU >= cpu+2) && (c.mem == 0 || freeMem >= mem+2)
+	return min(max(points, lowestScore), highestScore), sure
+}
+
+// otherPoints are for what few classes like and few cells have.
+func (g *grid) otherPoints(c *class, i int32, freeCPU, freeMem, cpu, mem int64) (points int64) {
 	for k := range c.likings {
 		if o := &c.likings[k]; o.holds.has(i) {
 			points += o.points
@@ -176,33 +201,38 @@ func (g *grid) pointsAt(c *class, i int32, policy Policy) (points int64, sure bo
 	if c.static.shunned != nil && c.static.shunned.has(i) {
 		points -= g.weights.Soft
 	}
-	if g.weights.Mix != 0 {
-		points += g.mixPoints(c.view, i)
-	}
-	// A share is rounded down, by less than two points.
-	sure = c.slim && (c.cpu == 0 || freeCPU >= cpu+2) && (c.mem == 0 || freeMem >= mem+2)
-	return min(max(points, lowestScore), highestScore), sure
+	return points
 }
 
 // mixPoints are for production where others hold the processors, and for others
 // where production does: in a spike production takes from those, not from its
 // like.
-func (g *grid) mixPoints(v view, i int32) int64 {
-	prod := int64(g.prodLevels[i])
+func (g *grid) mixPoints(v view, o *rough) int64 {
+	prod := int64(o.prod)
 	if v == viewProd {
-		others := max(levelUnits-int64(g.levels[viewProd][i].cpu)-prod, 0)
+		others := max(levelUnits-int64(o.levels[viewProd].cpu)-prod, 0)
 		return g.weights.Mix * others / levelUnits
 	}
 	return g.weights.Mix * prod / levelUnits
 }
 
+// sharesAt is how much of a machine the request of a class is, in fullPoints.
+func (g *grid) sharesAt(c *class, i int32) (cpu, mem int64) {
+	if shape := int(g.rough[i].shape); shape < len(c.shares) {
+		return int64(c.shares[shape].cpu), int64(c.shares[shape].mem)
+	}
+	inv := &g.exact[i].inverse
+	return share(c.cpu, inv.cpu), share(c.mem, inv.mem)
+}
+
 // parts is pointsAt by parts, for people.
 func (g *grid) parts(c *class, i int32, policy Policy) Score {
-	l, inv := &g.levels[c.view][i], &g.inverse[i]
+	o := &g.rough[i]
+	l := o.levels[c.view]
 	const grain = fullPoints / levelUnits
 	freeCPU, freeMem := int64(l.cpu)*grain, int64(l.mem)*grain
-	cpu, mem := share(c.cpu, inv.cpu), share(c.mem, inv.mem)
-	s := Score{Fit: policy.points(freeCPU, freeMem, cpu, mem), Rare: -min(g.prices[i], maxRarePoints)}
+	cpu, mem := g.sharesAt(c, i)
+	s := Score{Fit: policy.points(freeCPU, freeMem, cpu, mem), Rare: -int64(o.price)}
 	if g.preferred.has(i) {
 		s.Prefer = g.weights.Prefer
 		s.Rare -= s.Prefer
@@ -215,7 +245,7 @@ func (g *grid) parts(c *class, i int32, policy Policy) Score {
 		s.Taints = -g.weights.Soft
 	}
 	if g.weights.Mix != 0 {
-		s.Mix = g.mixPoints(c.view, i)
+		s.Mix = g.mixPoints(c.view, o)
 	}
 	return s
 }
@@ -271,8 +301,11 @@ func (f *search) keepScores(c *class) {
 
 // spread prices the neighbours of the same job that one more in a slot has.
 func (f *search) spread(w *want, n *counts, i int32) int64 {
-	d, of := f.s.grid.domains[i], &f.s.cfg.Weights
-	p := of.Machine * max(0, int64(n.machine[i])+1-f.fair[cell.DomainMachine])
+	d, of, p := f.s.grid.domainsAt(i), &f.s.cfg.Weights, int64(0)
+	if n.some.has(i) {
+		// A fair share is one at least.
+		p = of.Machine * max(0, n.on(i)+1-f.fair[cell.DomainMachine])
+	}
 	if d.rack != 0 {
 		p += of.Rack * max(0, int64(n.rack[d.rack])+1-f.fair[cell.DomainRack])
 	}

@@ -173,6 +173,10 @@ func (f *search) findSlot(w *want, start uint64) int32 {
 		return f.best
 	}
 	r := newRing(sets, first)
+	if f.s.cfg.Policy == Hybrid && c.scores == nil && !w.limited {
+		f.walk(w, &r)
+		return f.best
+	}
 	for i := r.next(); i >= 0; i = r.next() {
 		if f.consider(w, i) {
 			break
@@ -181,23 +185,84 @@ func (f *search) findSlot(w *want, start uint64) int32 {
 	return f.best
 }
 
+// walk does what consider does, slot by slot until enough are feasible, for the
+// most common walks: by the hybrid policy, without cached scores, for a job that
+// limits its tasks nowhere. A pass spends most of its time in here, so what is read
+// again and again lies in locals, and little is called.
+func (f *search) walk(w *want, r *ring) {
+	c, g, n, enough := w.class, f.s.grid, f.neighbours, f.s.cfg.Enough
+	slots, sizes, mix, of, fair := g.rough, c.shares, g.weights.Mix, &f.s.cfg.Weights, &f.fair
+	best, second, found, checks := int32(-1), int32(-1), 0, 0
+	var bestPoints, secondPoints int64
+	for i := r.next(); i >= 0; i = r.next() {
+		checks++
+		o := &slots[i]
+		l := o.levels[c.view]
+		const grain = fullPoints / levelUnits
+		freeCPU, freeMem := int64(l.cpu)*grain, int64(l.mem)*grain
+		var cpu, mem int64
+		if int(o.shape) < len(sizes) {
+			cpu, mem = int64(sizes[o.shape].cpu), int64(sizes[o.shape].mem)
+		} else {
+			cpu, mem = g.sharesAt(c, i)
+		}
+		if (!c.slim || c.cpu != 0 && freeCPU < cpu+2 || c.mem != 0 && freeMem < mem+2) && !c.fits(g, i) {
+			c.rule(i, &f.s.changes)
+			continue
+		}
+		points := hybridPoints(freeCPU, freeMem, cpu, mem) - int64(o.price)
+		if mix != 0 {
+			points += g.mixPoints(c.view, o)
+		}
+		if len(c.likings) > 0 || len(g.devices) > 0 || c.static.shunned != nil {
+			points += g.otherPoints(c, i, freeCPU, freeMem, cpu, mem)
+		}
+		points = min(max(points, lowestScore), highestScore)
+		if n != nil {
+			p, d := int64(0), g.domainsAt(i)
+			if n.some.has(i) {
+				p = of.Machine * max(0, n.on(i)+1-fair[cell.DomainMachine])
+			}
+			if d.rack != 0 {
+				p += of.Rack * max(0, int64(n.rack[d.rack])+1-fair[cell.DomainRack])
+			}
+			if d.power != 0 {
+				p += of.Power * max(0, int64(n.power[d.power])+1-fair[cell.DomainPower])
+			}
+			if w.batch {
+				p >>= batchShift
+			}
+			points -= p
+		}
+		switch {
+		case best < 0 || points > bestPoints:
+			second, secondPoints = best, bestPoints
+			best, bestPoints = i, points
+		case second < 0 || points > secondPoints:
+			second, secondPoints = i, points
+		}
+		if found++; found >= enough {
+			break
+		}
+	}
+	f.checks += checks
+	f.found, f.best, f.second, f.bestPoints, f.secondPoints = found, best, second, bestPoints, secondPoints
+}
+
 // consider looks at one slot and reports whether enough were feasible.
 func (f *search) consider(w *want, i int32) (enough bool) {
 	c, g := w.class, f.s.grid
 	f.checks++
 	var points int64
-	sure := false
+	var sure bool
 	if c.scores != nil {
 		points, sure = f.cachedPoints(c, i)
+	} else {
+		points, sure = g.pointsAt(c, i, f.s.cfg.Policy)
 	}
-	if !sure {
-		if !c.fitsRow(&g.rows[c.view][i]) || c.devices != nil && !c.devicesFit(g, i) {
-			c.rule(i, &f.s.changes)
-			return false
-		}
-		if c.scores == nil {
-			points, _ = g.pointsAt(c, i, f.s.cfg.Policy)
-		}
+	if !sure && !c.fits(g, i) {
+		c.rule(i, &f.s.changes)
+		return false
 	}
 	if f.neighbours != nil {
 		if w.limited && f.full(w, i) {
@@ -237,7 +302,7 @@ func (f *search) inDomain(i int32, kind cell.DomainKind) int64 {
 	case kind == cell.DomainPower && d.power != 0:
 		return int64(n.power[d.power])
 	}
-	return int64(n.machine[i])
+	return n.on(i)
 }
 
 // walkAll is the walk without classes: constraints and taints are looked at

@@ -11,7 +11,7 @@ import (
 // summary is the sentence for a task that waits: what stands in its way first.
 func (e *explanation) summary() string {
 	id := ID{e.want.line.uid, e.index}
-	if p := e.s.overlay.byID[id]; p != nil {
+	if p := e.s.promiseOf(id); p != nil {
 		return fmt.Sprintf("it is being placed on machine %s", p.site.machine.Name())
 	}
 	if why := e.notEligible(); why != "" {

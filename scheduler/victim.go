@@ -199,7 +199,7 @@ func (f *search) mayMakeRoom(w *want, i int32) bool {
 		// It may take production's place too, which is not counted.
 		return true
 	}
-	q, r := &c.request, &g.rows[c.view][i]
+	q, r := &c.request, &g.exact[i].rows[c.view]
 	return q.cpuMilli <= r.cpuMilli+e.cpuMilli && q.memBytes <= r.memBytes+e.memBytes && q.diskBytes <= r.diskBytes+e.diskBytes
 }
 

@@ -136,17 +136,20 @@ func TestWireKnowsDiallers(t *testing.T) {
 	c := &Cell{layout: l, sup: newSupervisor(nil, l.recordPath())}
 	_, dial := echoWire(t)
 	conn := dial()
-	inode, err := inodeOf(conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !hasSocket(os.Getpid(), inode) || hasSocket(os.Getppid(), inode) {
-		t.Errorf("socket %s is this process's: %v; of the one that started it: %v", inode, hasSocket(os.Getpid(), inode), hasSocket(os.Getppid(), inode))
+	local, remote := conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)
+	inode := inodes()[[2]string{kernelAddr(local), kernelAddr(remote)}]
+	for _, x := range []struct {
+		pid  int
+		want string
+	}{{os.Getpid(), "it"}, {os.Getppid(), "it"}, {1 << 30, ""}} {
+		if got := owners(map[int]string{x.pid: "it"})[inode]; got != x.want {
+			t.Errorf("with process %d known, the socket %q is of %q, want %q", x.pid, inode, got, x.want)
+		}
 	}
 	if parentOf(os.Getpid()) != os.Getppid() {
 		t.Errorf("parentOf = %d, want %d", parentOf(os.Getpid()), os.Getppid())
 	}
-	if got := c.whoDialled(conn.LocalAddr().(*net.TCPAddr), conn.RemoteAddr().(*net.TCPAddr)); got != outside {
+	if got := (&census{c: c}).whoDialled(local, remote); got != outside {
 		t.Errorf("whoDialled = %q, want %q", got, outside)
 	}
 }

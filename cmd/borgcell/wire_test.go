@@ -77,7 +77,7 @@ func newWire() *wire {
 // between puts the wire between the processes of a cell that does not run yet.
 func (w *wire) between(t *testing.T, c *Cell) {
 	t.Helper()
-	w.nameOf = c.whoDialled
+	w.nameOf = (&census{c: c}).whoDialled
 	c.behind = func(addr string) string {
 		host, port, _ := net.SplitHostPort(addr)
 		n, _ := strconv.Atoi(port)
