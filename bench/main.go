@@ -29,14 +29,16 @@ type area struct {
 	// only are the benchmarks of them that count, as a pattern of go test; empty:
 	// all do.
 	only string
+	// skip are those of them that belong to another area; empty: none.
+	skip string
 	// tag is that of a build with which they are measured once more; empty: none.
 	tag string
 }
 
 var areas = map[string]area{
-	"cell":       {packages: []string{"./borgmaster/cell", "./borgmaster/replica"}},
+	"cell":       {packages: []string{"./borgmaster/cell", "./borgmaster/replica"}, skip: "^BenchmarkCheckpoint"},
 	"sched":      {packages: []string{"./scheduler"}},
-	"checkpoint": {packages: []string{"./checkpoint"}},
+	"checkpoint": {packages: []string{"./checkpoint", "./borgmaster/replica"}, only: "^Benchmark(Write|Read|Append|Checkpoint.*)$"},
 	"linkshard":  {packages: []string{"./borgmaster/linkshard"}},
 	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.
 	// Without it they are skipped, also where all of the scheduler's run.
@@ -64,6 +66,9 @@ func run(area, out, benchtime string) error {
 		return err
 	}
 	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1", "-timeout", "3h"}
+	if of.skip != "" {
+		bench = append(bench, "-skip", of.skip)
+	}
 	found, err := measure(append(bench, of.packages...))
 	if err != nil {
 		return err

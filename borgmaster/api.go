@@ -142,6 +142,8 @@ func grpcError(err error) error {
 	switch {
 	case errors.Is(err, ErrNotElected), errors.Is(err, ErrUnknownOutcome), errors.Is(err, ErrStopped):
 		return status.Error(codes.Unavailable, err.Error())
+	case errors.Is(err, ErrNotKept):
+		return status.Error(codes.NotFound, err.Error())
 	case errors.Is(err, ErrOverloaded):
 		return status.Error(codes.ResourceExhausted, err.Error())
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):

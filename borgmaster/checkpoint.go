@@ -2,6 +2,8 @@ package borgmaster
 
 import (
 	"bufio"
+	"context"
+	"io"
 	"slices"
 
 	"google.golang.org/grpc/codes"
@@ -20,14 +22,15 @@ type checkpointAPI struct {
 	m *Master
 }
 
-// SaveCheckpoint sends this replica's cell. It holds up neither the log nor
-// others: one at a time is made.
-func (a *checkpointAPI) SaveCheckpoint(_ *borgrpc.SaveCheckpointRequest, stream borgrpc.CheckpointService_SaveCheckpointServer) error {
+// SaveCheckpoint sends this replica's cell as it is, or as it was when it kept a
+// checkpoint. It holds up neither the log nor others: one at a time is made.
+func (a *checkpointAPI) SaveCheckpoint(req *borgrpc.SaveCheckpointRequest, stream borgrpc.CheckpointService_SaveCheckpointServer) error {
 	m := a.m
 	if err := m.forAdmins(door.Caller(stream.Context())); err != nil {
 		return err
 	}
-	if m.cfg.Checkpoints == nil {
+	past := req.GetIndex() != 0 || req.GetWallTimeNs() != 0
+	if past && m.cfg.Past == nil || m.cfg.Checkpoints == nil {
 		return status.Error(codes.Unimplemented, "this replica has no checkpoints")
 	}
 	select {
@@ -37,7 +40,7 @@ func (a *checkpointAPI) SaveCheckpoint(_ *borgrpc.SaveCheckpointRequest, stream 
 		return status.Error(codes.ResourceExhausted, "this replica is sending a checkpoint already; try again, or ask another one")
 	}
 	w := bufio.NewWriterSize(chunkSender{stream}, checkpointChunkBytes)
-	index, err := m.cfg.Checkpoints.Checkpoint(stream.Context(), w)
+	index, err := m.sendCheckpoint(req, past, stream, w)
 	if err == nil {
 		err = w.Flush()
 	}
@@ -47,6 +50,52 @@ func (a *checkpointAPI) SaveCheckpoint(_ *borgrpc.SaveCheckpointRequest, stream 
 	m.cfg.Logger.Info("checkpoint sent", "index", index)
 	m.noteDone(stream.Context(), "SaveCheckpoint", "")
 	return stream.Send(&borgrpc.SaveCheckpointResponse{Index: index})
+}
+
+func (m *Master) sendCheckpoint(req *borgrpc.SaveCheckpointRequest, past bool, stream borgrpc.CheckpointService_SaveCheckpointServer, w io.Writer) (index uint64, err error) {
+	if !past {
+		if about := m.aboutBytes(); about > 0 {
+			if err := stream.Send(&borgrpc.SaveCheckpointResponse{AboutBytes: about}); err != nil {
+				return 0, err
+			}
+		}
+		return m.cfg.Checkpoints.Checkpoint(stream.Context(), w)
+	}
+	f, index, bytes, err := m.cfg.Past.OpenKept(req.GetIndex(), req.GetWallTimeNs())
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	if err := stream.Send(&borgrpc.SaveCheckpointResponse{AboutBytes: uint64(bytes)}); err != nil {
+		return 0, err
+	}
+	_, err = io.Copy(w, f)
+	return index, err
+}
+
+// aboutBytes guesses the size of a checkpoint of now: that of the last one.
+func (m *Master) aboutBytes() uint64 {
+	if m.cfg.Past == nil {
+		return 0
+	}
+	kept, err := m.cfg.Past.Kept()
+	if n := len(kept.GetCheckpoints()); err == nil && n > 0 {
+		return kept.GetCheckpoints()[n-1].GetBytes()
+	}
+	return 0
+}
+
+// ListCheckpoints tells what of the past this replica has kept.
+func (a *checkpointAPI) ListCheckpoints(ctx context.Context, _ *borgrpc.ListCheckpointsRequest) (*borgrpc.ListCheckpointsResponse, error) {
+	m := a.m
+	if err := m.forAdmins(door.Caller(ctx)); err != nil {
+		return nil, err
+	}
+	if m.cfg.Past == nil {
+		return &borgrpc.ListCheckpointsResponse{Replica: m.cfg.Replica, Off: true}, nil
+	}
+	kept, err := m.cfg.Past.Kept()
+	return kept, m.grpcError(err)
 }
 
 // chunkSender is a stream as a writer.

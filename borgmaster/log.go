@@ -7,6 +7,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // ErrNotElected is returned by Log.Propose on a replica that is not elected.
@@ -22,6 +23,9 @@ var ErrOverloaded = errors.New("too many mutations are waiting")
 
 // ErrStopped is returned by calls to a log that no longer runs.
 var ErrStopped = errors.New("this replica has stopped")
+
+// ErrNotKept is returned by Past for what is not, or no longer, there.
+var ErrNotKept = errors.New("not kept")
 
 // Log is the replicated log and the cell that it feeds, as the master sees
 // them. borgmaster/replica is the raft one, the Fauxmaster has one in memory.
@@ -89,4 +93,14 @@ type Checkpoints interface {
 	// Checkpoint writes a checkpoint file of the applied state without holding
 	// up the log, and returns the index that it stands for.
 	Checkpoint(ctx context.Context, w io.Writer) (index uint64, err error)
+}
+
+// Past is what a replica has kept of its cell as it was.
+type Past interface {
+	// Kept tells what is kept.
+	Kept() (*borgrpc.ListCheckpointsResponse, error)
+	// OpenKept opens the newest kept checkpoint file that stands for index and for
+	// wallNs, or for earlier ones; zero: whichever. It tells for which index it
+	// stands, and how many bytes it has.
+	OpenKept(index uint64, wallNs int64) (f io.ReadCloser, at uint64, bytes int64, err error)
 }

@@ -57,6 +57,8 @@ type Config struct {
 	Members Members
 	// Nil: no checkpoints are handed out.
 	Checkpoints Checkpoints
+	// Nil: of the past nothing is kept.
+	Past Past
 	// Nil: the membership cannot be changed.
 	MemberChanges MemberChanges
 	// Keeps who did what; the master runs it, and whoever opened it closes it. Nil:

@@ -188,11 +188,7 @@ func (w *ArchiveWriter) Synced() uint64 { return w.synced }
 func (w *ArchiveWriter) Stretch() uint64 { return w.stretch }
 
 // Skip has the next entry be of another index than the one after the last.
-func (w *ArchiveWriter) Skip(why string) {
-	if w.last != 0 {
-		w.gap = why
-	}
-}
+func (w *ArchiveWriter) Skip(why string) { w.gap = why }
 
 // Append writes entries of this epoch. After an error Last says what is written,
 // which may be less than before; what follows can be appended again, or something
@@ -255,6 +251,8 @@ func (w *ArchiveWriter) beginSegment(first uint64, wallNs int64) error {
 	if err != nil {
 		return errors.Join(fmt.Errorf("begin a segment of the change log: %w", err), f.Close(), w.fs.Remove(path))
 	}
+	// One of the name that could not be removed is replaced.
+	w.held = slices.DeleteFunc(w.held, func(h Held) bool { return h.Name == name })
 	w.file, w.segment, w.gap, w.begunNs = f, sw, "", wallNs
 	w.current = Held{Name: name, Epoch: w.epoch, Index: first, WallNs: wallNs, Bytes: sw.bytes}
 	return nil
@@ -294,13 +292,11 @@ func (w *ArchiveWriter) abandon(syncFailed bool) (err error) {
 		}
 	}
 	w.last, w.sum = w.synced, w.syncedSum
-	if w.last >= w.current.Index {
-		return errors.Join(err, w.letGo())
+	err = errors.Join(err, w.letGo())
+	if w.last < w.current.Index {
+		err = errors.Join(err, w.Drop([]string{w.current.Name}))
 	}
-	// The next one may have its name.
-	f := w.file
-	w.file, w.segment = nil, nil
-	return errors.Join(err, f.Close(), w.fs.Remove(w.fs.PathJoin(w.dir, w.current.Name)))
+	return err
 }
 
 // Sync makes what was appended outlive the machine.

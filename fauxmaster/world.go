@@ -14,6 +14,9 @@ const (
 	// With Max, time goes on at most so far at once: the master has its say at
 	// least so often.
 	maxLeapNs = int64(time.Minute)
+	// What is due within so much of the next thing is done in one leap with it, in
+	// order: thousands of tasks that start are not waited for one by one.
+	leapGrainNs = int64(100 * time.Millisecond)
 	// Real time between two words to the cell that time has passed.
 	tellEvery = time.Second
 	// Real time between two looks whether all has settled.
@@ -72,7 +75,7 @@ type World struct {
 	untilNs int64
 	// Time of what is being done.
 	atNs int64
-	// Closed when time stops because it came to untilNs; nil: nobody waits.
+	// Closed when time comes to untilNs, or the speed changes; nil: it has.
 	there chan struct{}
 
 	wake chan struct{}
@@ -134,30 +137,26 @@ func (w *World) Speed() Speed {
 // SetSpeed has time go on like that from now on.
 func (w *World) SetSpeed(s Speed) { w.set(s, math.MaxInt64) }
 
-func (w *World) set(s Speed, untilNs int64) {
+// set lets time go on like that for so long. What it returns is closed when time
+// is there, or goes on otherwise.
+func (w *World) set(s Speed, ns int64) (there <-chan struct{}) {
 	w.mu.Lock()
+	defer w.stir()
+	defer w.mu.Unlock()
 	w.baseNs, w.anchor = w.now(), time.Now()
-	w.speed, w.untilNs = s, untilNs
+	w.speed, w.untilNs = s, w.baseNs+min(ns, math.MaxInt64-w.baseNs)
 	if w.there != nil {
 		close(w.there)
-		w.there = nil
 	}
-	w.mu.Unlock()
-	w.stir()
+	w.there = make(chan struct{})
+	return w.there
 }
 
 // Pass lets so much time pass, as fast as can be, and then has it stand still.
 // It returns when that is done, ctx ends, or somebody says otherwise.
 func (w *World) Pass(ctx context.Context, d time.Duration) error {
-	w.set(Speed{Max: true}, w.NowNs()+int64(max(d, 0)))
-	w.mu.Lock()
-	if w.there == nil {
-		w.there = make(chan struct{})
-	}
-	there := w.there
-	w.mu.Unlock()
 	select {
-	case <-there:
+	case <-w.set(Speed{Max: true}, int64(max(d, 0))):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
@@ -241,10 +240,11 @@ func (w *World) goOn(atRest func() bool) (leapt bool, wait time.Duration) {
 		}
 		return false, time.Hour
 	case w.speed.Max:
-		next := min(w.baseNs+maxLeapNs, w.untilNs)
+		next := w.baseNs + maxLeapNs
 		if len(w.queue) > 0 {
-			next = min(next, max(w.queue[0].atNs, w.baseNs))
+			next = min(next, max(w.queue[0].atNs, w.baseNs)+leapGrainNs)
 		}
+		next = min(next, w.untilNs)
 		w.baseNs = next
 		w.catchUp(next)
 		return true, restEvery

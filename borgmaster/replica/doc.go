@@ -13,6 +13,9 @@
 //   - apply: feeds the cell, answers those who wait, calls the listeners,
 //     writes changed records behind, installs received checkpoints.
 //
+// A fourth, the archiver, keeps the past beside the replica: it reads the log of
+// its own accord, and nobody waits for it.
+//
 // They pass work to each other through mailboxes that never block the sender;
 // raft's own bounds (uncommitted bytes, bytes in flight to a follower, bytes
 // being applied) bound what lies in them.

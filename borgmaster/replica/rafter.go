@@ -241,9 +241,9 @@ func (r *Replica) release(to uint64, sent bool) {
 
 // held is the index after which the log must stay.
 func (r *Replica) held() uint64 {
+	index := r.archive.held()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	index := ^uint64(0)
 	for to, h := range r.holds {
 		if h.untilNs != 0 && h.untilNs < r.cfg.MonotonicNs() {
 			delete(r.holds, to)

@@ -51,6 +51,8 @@ type Config struct {
 	MonotonicNs func() int64
 	// WallNs is the wall clock, nanoseconds since 1970; nil: the machine's.
 	WallNs func() int64
+	// Archive is where the past is kept; nil: it is not.
+	Archive *ArchiveConfig
 }
 
 func (c *Config) setDefaults() {
@@ -98,6 +100,8 @@ type Replica struct {
 	identity  *borgpb.ReplicaIdentity
 	store     *checkpoint.Store
 	transport Transport
+	// Nil: the past is not kept.
+	archive *archiver
 	// Set by Subscribe before Run.
 	listeners []borgmaster.Listener
 
@@ -161,6 +165,7 @@ var (
 	_ borgmaster.Log         = (*Replica)(nil)
 	_ borgmaster.Members     = (*Replica)(nil)
 	_ borgmaster.Checkpoints = (*Replica)(nil)
+	_ borgmaster.Past        = (*Replica)(nil)
 	_ Inbound                = (*Replica)(nil)
 )
 
@@ -231,6 +236,9 @@ func Open(cfg Config) (*Replica, error) {
 	}
 	if err := r.open(); err != nil {
 		return nil, errors.Join(err, store.Close())
+	}
+	if cfg.Archive != nil {
+		r.archive = newArchiver(r, *cfg.Archive)
 	}
 	return r, nil
 }
@@ -324,6 +332,10 @@ func (r *Replica) Run(ctx context.Context) error {
 	g.Go(func() error { return r.runAppend(gctx) })
 	g.Go(func() error { return r.runApply(gctx) })
 	g.Go(func() error { return r.transport.Run(gctx) })
+	if r.archive != nil {
+		g.Go(func() error { return r.archive.run(gctx) })
+		g.Go(func() error { return r.archive.pushes.run(gctx) })
+	}
 	err := g.Wait()
 	r.stop()
 	// Whoever sends or receives a checkpoint holds on to the database.

@@ -115,7 +115,7 @@ func (c *testCell) start(replicas int, id string) error {
 		}
 		trails = append(trails, trail)
 		m, err := borgmaster.New(borgmaster.Config{
-			CellName: "test", Audit: trail, Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
+			CellName: "test", Past: pretendPast{uint64(i + 1)}, Checkpoints: pretendPast{uint64(i + 1)}, Audit: trail, Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
 			Scheduler: inProcess{scheduler}, Identity: self, Authority: c.ca, SchedulerSocket: filepath.Join(sockets, strconv.Itoa(i)),
 			FirstAdmin: "root", Keys: cellkey.NewRing(nil, key), PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
 		})

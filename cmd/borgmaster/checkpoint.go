@@ -30,8 +30,9 @@ func checkpointCommand() *ucli.Command {
 					identityFlag(),
 				},
 				Action: saveCheckpoint},
-			{Name: "inspect", Usage: "say what is in a checkpoint file", ArgsUsage: "FILE", Action: inspectCheckpoint},
-			{Name: "verify", Usage: "say whether a checkpoint file is whole", ArgsUsage: "FILE", Action: verifyCheckpoint},
+			{Name: "list", Usage: "list what a directory has kept of the past: that of a replica, or one with copies of its files", ArgsUsage: "DIRECTORY", Action: listArchive},
+			{Name: "inspect", Usage: "say what is in a checkpoint file, or in a segment of the change log", ArgsUsage: "FILE", Action: inspectCheckpoint},
+			{Name: "verify", Usage: "say whether a file is whole, or every file of a directory and nothing between them missing", ArgsUsage: "FILE|DIRECTORY", Action: verifyCheckpoint},
 		},
 	}
 }
@@ -141,11 +142,14 @@ func saveFromReplica(ctx context.Context, who *identity.Source, addr string, w i
 func inspectCheckpoint(ctx *ucli.Context) error {
 	return readCheckpoint(ctx, "inspect", func(f *os.File) error {
 		info, err := checkpoint.Inspect(f)
+		if errors.Is(err, checkpoint.ErrNotCheckpoint) {
+			return inspectSegment(ctx, f, err)
+		}
 		if err != nil {
 			return err
 		}
 		h := info.Header
-		rows := [][2]string{
+		printRows(ctx, [][2]string{
 			{"cell", h.GetCellName()},
 			{"cell id", h.GetCellId()},
 			{"epoch", fmt.Sprint(h.GetEpoch())},
@@ -159,17 +163,27 @@ func inspectCheckpoint(ctx *ucli.Context) error {
 			{"formats", fmt.Sprintf("cell %d, file %d", h.GetCellFormat(), h.GetFileFormat())},
 			{"records", fmt.Sprintf("%d, %d bytes in %d chunks", info.Records, info.RecordBytes, info.Chunks)},
 			{"file", fmt.Sprintf("%d bytes", info.FileBytes)},
-		}
-		for _, row := range rows {
-			fmt.Fprintf(ctx.App.Writer, "%-10s %s\n", row[0], row[1])
-		}
+		})
 		return nil
 	})
 }
 
+func printRows(ctx *ucli.Context, rows [][2]string) {
+	for _, row := range rows {
+		fmt.Fprintf(ctx.App.Writer, "%-10s %s\n", row[0], row[1])
+	}
+}
+
 func verifyCheckpoint(ctx *ucli.Context) error {
+	if info, err := os.Stat(ctx.Args().First()); err == nil && info.IsDir() && ctx.NArg() == 1 {
+		return verifyArchive(ctx)
+	}
 	return readCheckpoint(ctx, "verify", func(f *os.File) error {
-		if err := checkpoint.Verify(f); err != nil {
+		err := checkpoint.Verify(f)
+		if errors.Is(err, checkpoint.ErrNotCheckpoint) {
+			err = verifySegment(ctx, f, err)
+		}
+		if err != nil {
 			return err
 		}
 		fmt.Fprintf(ctx.App.Writer, "%s: ok\n", f.Name())

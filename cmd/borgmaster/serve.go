@@ -11,6 +11,7 @@ import (
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"syscall"
 	"time"
@@ -39,7 +40,7 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "serve",
 		Usage: "run a replica",
-		Flags: append(append(cli.DaemonFlags("", "", ""), flags.All()...),
+		Flags: slices.Concat(cli.DaemonFlags("", "", ""), flags.All(), []ucli.Flag{
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
@@ -48,7 +49,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
-		),
+		}, archiveFlags()),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -68,6 +69,7 @@ type server struct {
 	keys      *cellkey.Ring
 	// base is logger without cell and replica.
 	base, logger *slog.Logger
+	archive      *replica.ArchiveConfig
 	replica      *replica.Replica
 	master       *borgmaster.Master
 	audit        *audit.Trail
@@ -144,6 +146,9 @@ func (s *server) identify() error {
 	if s.source.Foreign, err = readTrust(s.flags.String("trust"), id.CellName); err != nil {
 		return err
 	}
+	if s.archive, err = archiveConfig(s.flags, id.CellName); err != nil {
+		return err
+	}
 	s.logger = s.base.With("cell", id.CellName, "replica", id.Replica)
 	if len(s.keys.IDs()) == 0 {
 		s.logger.Warn("this replica has no cell key and can keep no secrets; an admin makes one for all: borgcfg secret rotate-key")
@@ -172,7 +177,7 @@ func (s *server) open() error {
 		}
 		return e
 	}
-	s.replica, err = replica.Open(replica.Config{Store: checkpoint.Config{Dir: s.dir}, Identity: s.source, Logger: s.base})
+	s.replica, err = replica.Open(replica.Config{Store: checkpoint.Config{Dir: s.dir}, Identity: s.source, Logger: s.base, Archive: s.archive})
 	if err != nil {
 		s.listener.Close()
 		code := cli.Failed
@@ -188,7 +193,7 @@ func (s *server) open() error {
 	config := borgmaster.Config{
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
-		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Audit: s.audit,
+		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Audit: s.audit,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,

@@ -32,8 +32,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		// Shapes of machines have commas.
 		DisableSliceFlagSeparator: true,
 		Commands: append([]*ucli.Command{
-			showCommand(), openCommand(), serveCommand(), importCommand(),
-			fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(),
+			showCommand(), openCommand(), serveCommand(), stepCommand(), untilCommand(), replayCommand(), whyCommand(),
+			importCommand(), fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(),
 		}, mutantCommands()...),
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)

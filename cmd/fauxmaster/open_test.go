@@ -164,7 +164,7 @@ func TestOpenARealCell(t *testing.T) {
 	real := start(t, filepath.Join(bin, "borgcell"), "run", "--cell", fmt.Sprintf("faux%d", os.Getpid()), "--dir", home, "--run-dir", filepath.Join(dir, "run"),
 		"--bin", bin, "--masters", "1", "--machines", "2", "--port-base", strconv.Itoa(base), "--runtime", "process", "--capacity", "cpu=2,mem=2GiB,disk=10GiB", "--log-level", "error")
 	untilUp(t, live)
-	live.must("borgcfg", "up", job)
+	live.must("borgcfg", "up", "--wait", job)
 	want := live.must("borgcfg", "tasks", "web", "-o", "json")
 	file := filepath.Join(dir, "monday.ckpt")
 	live.must("borgmaster", "checkpoint", "save", "--from", "127.0.0.1:"+strconv.Itoa(base+1), file)
@@ -208,7 +208,7 @@ func TestOpenARealCell(t *testing.T) {
 	if err := os.WriteFile(more, []byte(strings.Replace(webJob, `"web"`, `"more"`, 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	past.must("borgcfg", "up", more)
+	past.must("borgcfg", "up", "--wait", more)
 	if why := past.must("borgcfg", "why", "more/0"); !strings.Contains(why, "it has a place: attempt 1") || !strings.Contains(why, "chosen at index") {
 		t.Errorf("why says\n%s", why)
 	}
@@ -219,14 +219,14 @@ func TestOpenARealCell(t *testing.T) {
 	if code, _, errs := past.try("borgcfg", "up", giant); code != cli.CannotFit {
 		t.Errorf("up of a giant: exit %d, want %d: %s", code, cli.CannotFit, errs)
 	}
-	if why := past.must("borgcfg", "why", "giant/0"); !strings.Contains(why, "2") || !strings.Contains(why, "needs 64 cpu") {
+	if why := past.must("borgcfg", "why", "giant/0"); !strings.Contains(why, "0 of 2 machines fit") || !strings.Contains(why, "needs 64.0 cpu") {
 		t.Errorf("why says of a giant\n%s", why)
 	}
 	past.must("borgcfg", "machine", "add", "10.0.0.9:7101", "--name", "another")
 	machines := past.must("borgcfg", "machine", "list", "-o", "name")
 	first, _, _ := strings.Cut(machines, "\n")
 	past.must("borgcfg", "machine", "drain", first, "--wait")
-	past.must("borgcfg", "down", "web", "--yes")
+	past.must("borgcfg", "down", "web")
 	if trail := past.must("borgcfg", "audit"); !strings.Contains(trail, "kill-job") {
 		t.Errorf("the audit says\n%s", trail)
 	}

@@ -3,10 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os/user"
 	"strings"
 	"time"
@@ -23,7 +21,7 @@ func openCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:      "open",
 		Usage:     "open a checkpoint as a cell that can be driven, and say how",
-		ArgsUsage: "CHECKPOINT",
+		ArgsUsage: "CHECKPOINT|ARCHIVE",
 		Description: "The cell is the real master over what is in the checkpoint; its machines and tasks only\n" +
 			"pretend. It is read and changed with borgcfg, like any cell; nothing is written back. On\n" +
 			"standard input it takes: " + orders + ".\nCtrl-C ends it and leaves nothing behind.",
@@ -36,7 +34,7 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:        "serve",
 		Usage:       "as open, for programs: prints the path of the cell file and nothing else",
-		ArgsUsage:   "CHECKPOINT",
+		ArgsUsage:   "CHECKPOINT|ARCHIVE",
 		Description: "Give the path to borgcfg --cell. SIGTERM ends it and leaves nothing behind.",
 		Flags:       serveFlags(),
 		Action:      func(ctx *ucli.Context) error { return serve(ctx, false) },
@@ -45,6 +43,7 @@ func serveCommand() *ucli.Command {
 
 func serveFlags() []ucli.Flag {
 	return append([]ucli.Flag{
+		atFlag("of an archive that is opened (default: the last one)"),
 		&ucli.StringFlag{Name: "listen", Value: "127.0.0.1:0", Usage: "`ADDRESS` (host:port) to serve on; port 0 is any that is free"},
 		&ucli.StringFlag{Name: "dir", Usage: "new `DIRECTORY` for the cell file and what belongs to it, removed at the end (default: among temporary files)"},
 		&ucli.StringFlag{Name: "user", Usage: "`NAME` of who may do everything in it (default: your login name)"},
@@ -57,7 +56,7 @@ func serveFlags() []ucli.Flag {
 
 func serve(ctx *ucli.Context, forPeople bool) error {
 	if ctx.NArg() != 1 {
-		return cli.Errorf(cli.Usage, "want one checkpoint file").Hint("fauxmaster %s CHECKPOINT", ctx.Command.Name)
+		return cli.Errorf(cli.Usage, "want one checkpoint file, or one archive").Hint("fauxmaster %s CHECKPOINT", ctx.Command.Name)
 	}
 	config := fauxmaster.Config{Listen: ctx.String("listen"), Dir: ctx.String("dir"), BatchLasts: ctx.Duration("batch-lasts"), Build: cli.Build()}
 	var err error
@@ -76,7 +75,11 @@ func serve(ctx *ucli.Context, forPeople bool) error {
 	if config.Search, err = flags.Config(ctx); err != nil {
 		return err
 	}
-	if config.Picture, err = fauxmaster.Open(ctx.Args().First()); err != nil {
+	m, err := momentOf(ctx)
+	if err != nil {
+		return err
+	}
+	if config.Picture, err = fauxmaster.OpenAt(ctx.Args().First(), m); err != nil {
 		return pastError(ctx.Args().First(), err)
 	}
 	s, err := fauxmaster.New(config)
@@ -100,20 +103,6 @@ func serve(ctx *ucli.Context, forPeople bool) error {
 		return cli.Errorf(cli.Failed, "serve %s: %w", ctx.Args().First(), err)
 	}
 	return nil
-}
-
-// pastError gives what can go wrong with the past an exit code.
-func pastError(path string, err error) error {
-	var damaged *fauxmaster.DamagedError
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, fs.ErrNotExist):
-		return cli.Errorf(cli.NotFound, "there is no file or directory %s", path)
-	case errors.As(err, &damaged):
-		return cli.Errorf(cli.Invalid, "%w", err)
-	}
-	return cli.Errorf(cli.Failed, "%w", err)
 }
 
 // opener is the user whom the cell obeys.

@@ -60,9 +60,15 @@ func sample(t *testing.T, change func(*borgpb.CheckpointHeader)) []byte {
 	apply(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "old"}}})
 	apply(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{Uid: uid, Index: 1, Machine: "m2", Version: 1}}}}})
 
+	return checkpointOf(t, c, "cc", change)
+}
+
+// checkpointOf writes a cell down.
+func checkpointOf(t *testing.T, c *cell.Cell, name string, change func(*borgpb.CheckpointHeader)) []byte {
+	t.Helper()
 	d := c.Digest()
 	h := &borgpb.CheckpointHeader{
-		CellFormat: c.Format(), CellName: "cc", CellId: c.ID(), Epoch: c.Epoch(), Index: c.Index(), Term: c.Term(),
+		CellFormat: c.Format(), CellName: name, CellId: c.ID(), Epoch: c.Epoch(), Index: c.Index(), Term: c.Term(),
 		CellTimeNs: c.TimeNs(), WallTimeNs: c.WallNs(), Digest: d[:], Voters: []uint64{1, 2, 3},
 	}
 	if change != nil {
