@@ -40,7 +40,7 @@ type nomadNode struct {
 }
 
 type nomadResources struct {
-	Cpu     struct{ CpuShares int64 }
+	CPU     struct{ CPUShares int64 }
 	Memory  struct{ MemoryMB int64 }
 	Disk    struct{ DiskMB int64 }
 	Devices []struct {
@@ -57,7 +57,7 @@ type nomadAlloc struct {
 	Job                *nomadJob
 	AllocatedResources *struct {
 		Tasks map[string]struct {
-			Cpu     struct{ CpuShares int64 }
+			CPU     struct{ CPUShares int64 }
 			Memory  struct{ MemoryMB int64 }
 			Devices []struct {
 				Vendor, Type, Name string
@@ -217,7 +217,7 @@ func (n *Nomad) machine(o *nomadNode, name string) Machine {
 	switch {
 	case o.NodeResources != nil:
 		r := o.NodeResources
-		capacity.CpuMilli, capacity.MemBytes, capacity.DiskBytes = r.Cpu.CpuShares, r.Memory.MemoryMB*mebibyte, r.Disk.DiskMB*mebibyte
+		capacity.CpuMilli, capacity.MemBytes, capacity.DiskBytes = r.CPU.CPUShares, r.Memory.MemoryMB*mebibyte, r.Disk.DiskMB*mebibyte
 		for _, d := range r.Devices {
 			if capacity.Devices == nil {
 				capacity.Devices = make(map[string]int64)
@@ -225,7 +225,7 @@ func (n *Nomad) machine(o *nomadNode, name string) Machine {
 			capacity.Devices[label(d.Type)] += int64(len(d.Instances))
 		}
 		if s := o.ReservedResources; s != nil {
-			capacity.CpuMilli -= s.Cpu.CpuShares
+			capacity.CpuMilli -= s.CPU.CPUShares
 			capacity.MemBytes -= s.Memory.MemoryMB * mebibyte
 			capacity.DiskBytes -= s.Disk.DiskMB * mebibyte
 		}
@@ -475,7 +475,7 @@ func (n *Nomad) allocated(a *nomadAlloc, g *nomadGroup) *borgpb.Resources {
 	switch {
 	case a.AllocatedResources != nil:
 		for _, t := range a.AllocatedResources.Tasks {
-			r.CpuMilli += t.Cpu.CpuShares
+			r.CpuMilli += t.CPU.CPUShares
 			r.MemBytes += t.Memory.MemoryMB * mebibyte
 			for _, d := range t.Devices {
 				if r.Devices == nil {
