@@ -45,16 +45,18 @@ func writeFile(t *testing.T, name, text string) string {
 // (two on each) and batch in most of what they leave. One machine is overcommitted.
 func imported(t *testing.T) string {
 	t.Helper()
-	machines := "machine,cpu,mem,rack\n"
-	tasks := "job,cpu,mem,priority,kind,machine,count\n"
+	var machines strings.Builder
+	machines.WriteString("machine,cpu,mem,rack\n")
+	var tasks strings.Builder
+	tasks.WriteString("job,cpu,mem,priority,kind,machine,count\n")
 	for i, name := range []string{"m1", "m2", "m3", "m4", "m5", "m6"} {
-		machines += name + ",8,32Gi,r" + string(rune('1'+i/2)) + "\n"
-		tasks += "ann/web,2,4Gi,200,service," + name + ",2\n"
-		tasks += "bob/crunch,1,2Gi,110,batch," + name + ",3\n"
+		machines.WriteString(name + ",8,32Gi,r" + string(rune('1'+i/2)) + "\n")
+		tasks.WriteString("ann/web,2,4Gi,200,service," + name + ",2\n")
+		tasks.WriteString("bob/crunch,1,2Gi,110,batch," + name + ",3\n")
 	}
-	tasks += "bob/crunch,1,2Gi,110,batch,m1,2\n"
+	tasks.WriteString("bob/crunch,1,2Gi,110,batch,m1,2\n")
 	ckpt := filepath.Join(t.TempDir(), "cell.ckpt")
-	out := mustRun(t, "import", "csv", writeFile(t, "machines.csv", machines), writeFile(t, "tasks.csv", tasks), "-o", ckpt)
+	out := mustRun(t, "import", "csv", writeFile(t, "machines.csv", machines.String()), writeFile(t, "tasks.csv", tasks.String()), "-o", ckpt)
 	for _, want := range []string{"6 with 48 cpu, 192 GiB", "32 tasks; asked for are 44 cpu", "(91.7 % and 45.8 % of it)", "1 machine by CPU, 0 machines by memory"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is missing in:\n%s", want, out)
