@@ -74,6 +74,10 @@ var imports = map[string]struct {
 	// Machines without processes, for the simulator and for opened checkpoints alike.
 	"fauxmaster/pretend": {[]string{"borglet", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "net", "os", "time", "sync"}},
 
+	// Questions to a cell that is written down: the cell and the scheduler, and nothing that has a clock.
+	"fauxmaster/plan": {[]string{"borgmaster/cell", "scheduler", "fauxmaster/trace", "proto/borgpb"},
+		[]string{"google.golang.org/grpc", "net", "os", "time", "context", "sync", "math/rand", "math/rand/v2"}},
+
 	// What other cells have recorded, as objects of ours.
 	"fauxmaster/trace": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "net"}},
 

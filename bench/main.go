@@ -46,6 +46,9 @@ var areas = map[string]area{
 	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.
 	// Without it they are skipped, also where all of the scheduler's run.
 	"traces": {packages: []string{"./scheduler"}, only: "^BenchmarkTrace"},
+	// Questions to a cell that is written down; they need BORG_TRACES too. The
+	// compaction takes minutes.
+	"faux": {packages: []string{"./cmd/fauxmaster"}, only: "^BenchmarkFaux"},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 	// One good client beside a thousand slow connections; a minute.
@@ -70,7 +73,7 @@ func run(area, out, benchtime string) error {
 	if err != nil {
 		return err
 	}
-	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1"}
+	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1", "-timeout", "3h"}
 	if of.skip != "" {
 		bench = append(bench, "-skip", of.skip)
 	}

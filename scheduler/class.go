@@ -359,6 +359,9 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 			w.inSet = true
 			w.set = c.AllocSet(key)
 		}
+		if s.relaxes(l.job) {
+			w.need, w.limits = s.soften(w.need), &cell.Limits{}
+		}
 	}
 	w.limited = w.limits.Any()
 	for _, k := range w.constraints() {

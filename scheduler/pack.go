@@ -1,8 +1,9 @@
 package scheduler
 
 import (
-	"cmp"
 	"slices"
+
+	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -40,11 +41,35 @@ func (p Packed) Fits() bool {
 // Reserved is what a task of a job will use, as far as anybody can tell (§5.5).
 type Reserved func(j *cell.Job, index uint32) cell.Resources
 
+// Packing is a workload and what it is packed onto, from nothing. Production is
+// placed by the limits of production, others by the reservations of all; each still
+// asks for its own limit. No cell is changed. Several may be packed at once.
+type Packing struct {
+	Config Config
+	// Workload has the jobs and alloc sets: all that is not dead in it.
+	Workload *cell.Cell
+	// Machines has the machines, taken as if they were empty; nil: Workload.
+	Machines *cell.Cell
+	// Reserved says what tasks will use; nil: what runs has the reservations that
+	// the cell knows, what waits its limits.
+	Reserved Reserved
+	// Soft names the jobs whose hard constraints count as soft ones, and whose
+	// limits per failure domain do not count; nil: none (§5.1).
+	Soft func(*cell.Job) bool
+	// Left names the tasks that are left out; nil: none.
+	Left func(j *cell.Job, index uint32) bool
+}
+
 // Pack packs all that is not dead in a cell onto some of its machines as if
 // they were empty. What runs has the reservations that the cell knows. The cell is
 // not changed.
 func Pack(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool) (Packed, error) {
-	return PackReserved(c, cfg, keep, reservedInCell)
+	return Packing{Config: cfg, Workload: c}.Pack(keep)
+}
+
+// PackReserved is Pack for a workload of which something else is known.
+func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reserved Reserved) (Packed, error) {
+	return Packing{Config: cfg, Workload: c, Reserved: reserved}.Pack(keep)
 }
 
 // reservedInCell is what a task's copy reserves; of one that waits, its limit.
@@ -55,10 +80,27 @@ func reservedInCell(j *cell.Job, index uint32) cell.Resources {
 	return j.Need(index).Resources
 }
 
-// PackReserved is Pack for a workload of which something else is known:
-// production is placed by the limits of production, others by the reservations of
-// all. Each still asks for its own limit.
-func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reserved Reserved) (Packed, error) {
+// withDefaults returns k with its nil fields filled in.
+func (k Packing) withDefaults() Packing {
+	if k.Machines == nil {
+		k.Machines = k.Workload
+	}
+	if k.Reserved == nil {
+		k.Reserved = reservedInCell
+	}
+	if k.Soft == nil {
+		k.Soft = func(*cell.Job) bool { return false }
+	}
+	if k.Left == nil {
+		k.Left = func(*cell.Job, uint32) bool { return false }
+	}
+	return k
+}
+
+// Pack packs the workload onto the machines that keep keeps.
+func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
+	k = k.withDefaults()
+	c, cfg := k.Workload, k.Config
 	// One pass decides everything.
 	cfg.BatchCount, cfg.BatchBytes, cfg.PassChecks, cfg.MaxInFlight = 0, 0, 0, 0
 	s, err := New(cfg)
@@ -67,15 +109,16 @@ func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reser
 	}
 	const all = 1 << 60
 	s.cfg.BatchCount, s.cfg.BatchBytes, s.cfg.PassChecks, s.cfg.MaxInFlight = all, all, all, all
-	s.dry, s.reserved = true, reserved
-	s.sites = newSites(c, cfg.Seed)
+	s.dry, s.reserved, s.soft = true, k.Reserved, k.Soft
+	s.softened = make(map[*cell.Need]*cell.Need)
+	s.sites = newSites(k.Machines, cfg.Seed)
 	s.sites.walk = slices.DeleteFunc(s.sites.walk, func(t *site) bool { return !keep(t.machine) })
 	s.sites.number()
 	s.grid = newGrid(s.sites, &s.cfg, true)
 	s.dearer = true
 	s.askAll(c)
 	s.reprice()
-	s.enlist(c)
+	s.enlist(c, k.Left)
 	packed := Packed{Machines: len(s.sites.walk)}
 	for {
 		p := &pass{search: search{s: s, c: c}}
@@ -97,12 +140,30 @@ func PackReserved(c *cell.Cell, cfg Config, keep func(*cell.Machine) bool, reser
 	return packed, nil
 }
 
-// enlist makes lines of everything that is not dead, placed or not.
-func (s *Scheduler) enlist(c *cell.Cell) {
+// soften returns need with hard constraints that count as soft ones.
+func (s *Scheduler) soften(need *cell.Need) *cell.Need {
+	if of := s.softened[need]; of != nil {
+		return of
+	}
+	of := *need
+	of.Task = proto.CloneOf(need.Task)
+	for _, k := range of.Task.Constraints {
+		k.Soft = true
+	}
+	s.softened[need] = &of
+	return &of
+}
+
+// relaxes tells whether the hard constraints of a job count as soft ones.
+func (s *Scheduler) relaxes(j *cell.Job) bool { return s.soft != nil && s.soft(j) }
+
+// enlist makes lines of everything that is not dead, placed or not, and not left
+// out.
+func (s *Scheduler) enlist(c *cell.Cell, left func(*cell.Job, uint32) bool) {
 	for j := range c.Jobs() {
 		l := &line{uid: j.UID(), key: j.Key(), text: j.UID().String(), priority: j.Priority(), version: j.Version(), job: j}
 		for i, t := range j.Tasks() {
-			if t.State() != borgpb.State_STATE_DEAD {
+			if t.State() != borgpb.State_STATE_DEAD && !left(j, i) {
 				l.indices = append(l.indices, i)
 			}
 		}
@@ -198,64 +259,4 @@ func (s *Scheduler) reclaimed(c *cell.Cell) (limits, beyond cell.Resources) {
 		beyond.MemBytes += max(onSlot[i].MemBytes-capacity.MemBytes, 0)
 	}
 	return limits, beyond
-}
-
-// Compact says onto how few machines a cell's workload fits (§5.1): machines are
-// taken away in an order that follows from the trial, and the workload is packed
-// from nothing at every probe. Ok is false when it does not fit onto all of them.
-func Compact(c *cell.Cell, cfg Config, trial uint64) (machines int, ok bool, err error) {
-	return CompactReserved(c, cfg, trial, reservedInCell)
-}
-
-// CompactReserved is Compact for a workload with reservations; see PackReserved.
-func CompactReserved(c *cell.Cell, cfg Config, trial uint64, reserved Reserved) (machines int, ok bool, err error) {
-	place := trialOrder(c, trial)
-	fits := func(n int) (bool, error) {
-		p, err := PackReserved(c, cfg, func(m *cell.Machine) bool { return place[m.Name()] < n }, reserved)
-		return p.Fits(), err
-	}
-	// Invariant: it fits onto high, if it fits onto all, and not onto low.
-	low, high := 0, len(place)
-	if ok, err := fits(high); !ok || err != nil {
-		return high, false, err
-	}
-	for low+1 < high {
-		mid := (low + high) / 2
-		ok, err := fits(mid)
-		switch {
-		case err != nil:
-			return 0, false, err
-		case ok:
-			high = mid
-		default:
-			low = mid
-		}
-	}
-	return high, true, nil
-}
-
-// TrialMachines are the n machines that a trial of Compact would take away last.
-func TrialMachines(c *cell.Cell, trial uint64, n int) (keep func(*cell.Machine) bool) {
-	place := trialOrder(c, trial)
-	return func(m *cell.Machine) bool { return place[m.Name()] < n }
-}
-
-// trialOrder is the place of each machine in the order of a trial.
-func trialOrder(c *cell.Cell, trial uint64) map[string]int {
-	type drawn struct {
-		name  string
-		order uint64
-	}
-	var order []drawn
-	for m := range c.Machines() {
-		order = append(order, drawn{m.Name(), mix(mix(trial) ^ hashString(m.Name()))})
-	}
-	slices.SortFunc(order, func(a, b drawn) int {
-		return cmp.Or(cmp.Compare(a.order, b.order), cmp.Compare(a.name, b.name))
-	})
-	place := make(map[string]int, len(order))
-	for i, d := range order {
-		place[d.name] = i
-	}
-	return place
 }

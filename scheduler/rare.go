@@ -44,7 +44,7 @@ func newRarities() *rarities {
 func (s *Scheduler) ask(c *cell.Cell, uid cell.UID) {
 	rs := s.rarities
 	old := rs.of[uid]
-	now := rs.enter(livingConstraints(c, uid))
+	now := rs.enter(s.livingConstraints(c, uid))
 	if now == old {
 		return
 	}
@@ -75,8 +75,8 @@ func (s *Scheduler) price(r *rarity, sign int64) {
 }
 
 // livingConstraints are those of the tasks of a job, or of the allocs of a set.
-func livingConstraints(c *cell.Cell, uid cell.UID) []*borgpb.Constraint {
-	if j := c.JobByUID(uid); j != nil && j.State() != borgpb.State_STATE_DEAD {
+func (s *Scheduler) livingConstraints(c *cell.Cell, uid cell.UID) []*borgpb.Constraint {
+	if j := c.JobByUID(uid); j != nil && j.State() != borgpb.State_STATE_DEAD && !s.relaxes(j) {
 		return j.Need(0).Task.GetConstraints()
 	}
 	if set := c.AllocSetByUID(uid); set != nil && set.State() != borgpb.State_STATE_DEAD {

@@ -35,9 +35,12 @@ type Scheduler struct {
 	renumbered bool
 	stats      Stats
 	// dry: nothing goes into a log, and what the copy says of places does not
-	// count; see Pack. What tasks reserve is then as reserved says.
+	// count; see Packing. What tasks reserve is then as reserved says, and whose
+	// constraints do not bind as soft says.
 	dry      bool
 	reserved Reserved
+	soft     func(*cell.Job) bool
+	softened map[*cell.Need]*cell.Need
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.

@@ -1,6 +1,7 @@
 // Fauxmaster opens the past of a cell anywhere: it says what is in a checkpoint,
-// runs the real master over it, steps through the log, and explains (paper §3.1).
-// It also runs whole cells that never were, with faults, from a seed.
+// runs the real master over it, steps through the log, explains, and answers what
+// would happen if (paper §3.1). It makes checkpoints of what others ran, and runs
+// whole cells that never were, with faults, from a seed.
 package main
 
 import (
@@ -25,10 +26,15 @@ func main() {
 // run is the program, for main and for tests.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	app := &ucli.App{
-		Name:     "fauxmaster",
-		Usage:    "open the past of a cell, away from the cell",
-		Version:  cli.Build(),
-		Commands: append([]*ucli.Command{showCommand(), openCommand(), serveCommand(), stepCommand(), untilCommand(), replayCommand(), whyCommand(), simulateCommand()}, mutantCommands()...),
+		Name:    "fauxmaster",
+		Usage:   "open the past of a cell, away from the cell",
+		Version: cli.Build(),
+		// Shapes of machines have commas.
+		DisableSliceFlagSeparator: true,
+		Commands: append([]*ucli.Command{
+			showCommand(), openCommand(), serveCommand(), stepCommand(), untilCommand(), replayCommand(), whyCommand(),
+			importCommand(), fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(),
+		}, mutantCommands()...),
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)
 }

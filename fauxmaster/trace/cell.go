@@ -18,18 +18,32 @@ type Cell struct {
 	// Unknown counts the tasks of which the trace never says what they asked
 	// for; they are not in Jobs.
 	Unknown int
+	// Notes count, in words, what else could not be taken as it was.
+	Notes map[string]int
+}
+
+// note counts something that could not be taken as it was.
+func (c *Cell) note(words string) {
+	if c.Notes == nil {
+		c.Notes = make(map[string]int)
+	}
+	c.Notes[words]++
 }
 
 // Machine is one machine.
 type Machine struct {
-	Name string
-	Spec *borgpb.MachineSpec
+	Name   string
+	Labels map[string]string
+	Spec   *borgpb.MachineSpec
+	// Down: it did not answer. Draining: it was being emptied.
+	Down, Draining bool
 }
 
 // Job is one job with the tasks that live at that moment. They are numbered anew
 // from 0, those that need the same side by side.
 type Job struct {
 	User, Name string
+	Labels     map[string]string
 	Spec       *borgpb.JobSpec
 	// Machines has the name of each task's machine, by index; empty: it waits.
 	Machines []string
@@ -44,7 +58,7 @@ func (c *Cell) Ops() iter.Seq[*borgpb.Op] {
 			}
 		}
 		for _, j := range c.Jobs {
-			if !yield(j.op()) {
+			if !yield(j.Op()) {
 				return
 			}
 		}
@@ -54,11 +68,12 @@ func (c *Cell) Ops() iter.Seq[*borgpb.Op] {
 func addMachine(m Machine) *borgpb.Op {
 	return &borgpb.Op{
 		Principal: &borgpb.Principal{User: "trace", Role: borgpb.Role_ROLE_USER},
-		Op:        &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.Name, Spec: m.Spec}},
+		Op:        &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: m.Name, Labels: m.Labels, Spec: m.Spec}},
 	}
 }
 
-func (j Job) op() *borgpb.Op {
+// Op submits the job.
+func (j Job) Op() *borgpb.Op {
 	spec, err := proto.Marshal(j.Spec)
 	if err != nil {
 		// Text was checked when it was read.
@@ -66,7 +81,7 @@ func (j Job) op() *borgpb.Op {
 	}
 	return &borgpb.Op{
 		Principal: &borgpb.Principal{User: j.User, Role: borgpb.Role_ROLE_USER},
-		Op:        &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: j.User, Name: j.Name, Spec: spec}},
+		Op:        &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: j.User, Name: j.Name, Labels: j.Labels, Spec: spec}},
 	}
 }
 

@@ -27,6 +27,33 @@ type Google2011 struct {
 	beyond  bool
 	unknown int
 	lastUs  int64
+	// What could not be taken as it was.
+	bad, badRows, missing, learned int
+	// skipBad: rows that cannot be read are left out.
+	skipBad bool
+}
+
+// More bad rows of a file than so many, and than one in a hundred, are no faults:
+// it is another file.
+const fewBadRows = 20
+
+// SkipBadRows leaves rows out that cannot be read, and notes how many.
+func (g *Google2011) SkipBadRows() { g.skipBad = true }
+
+// lenient lets a table have bad rows.
+func (g *Google2011) lenient(r *rows) *rows {
+	if !g.skipBad {
+		return r
+	}
+	g.badRows = 0
+	r.skip = func(e *Error) bool {
+		if g.badRows++; g.badRows > fewBadRows && g.badRows > e.Line/100 {
+			return false
+		}
+		g.bad++
+		return true
+	}
+	return r
 }
 
 type machine2011 struct {
@@ -94,9 +121,10 @@ func NewGoogle2011(timeUs int64) *Google2011 {
 
 // LoadGoogle2011 reads a folder as Google lays it out (machine_events/part-*, and
 // so on) and returns the cell at timeUs. machine_attributes and task_constraints
-// may be missing.
+// may be missing. Bad rows are left out and noted, unless there are many.
 func LoadGoogle2011(dir string, timeUs int64) (*Cell, error) {
 	g := NewGoogle2011(timeUs)
+	g.SkipBadRows()
 	for _, table := range []struct {
 		name string
 		must bool
@@ -132,28 +160,35 @@ func (g *Google2011) complete() bool { return g.beyond && g.unknown == 0 }
 // ReadMachineEvents reads machine_events.
 func (g *Google2011) ReadMachineEvents(file string, in io.Reader) error {
 	const timeUs, id, event, platform, cpu, mem = 0, 1, 2, 3, 4, 5
-	r := newRows(file, in, "time", "machine ID", "event type", "platform ID", "CPUs", "Memory")
+	r := g.lenient(newRows(file, in, "time", "machine ID", "event type", "platform ID", "CPUs", "Memory"))
 	for r.next() {
 		now := r.integer(timeUs, 0, math.MaxInt64)
 		if now > g.timeUs {
 			break
 		}
-		m := g.machine(r.integer(id, 1, maxID2011))
-		if name := r.text(platform); name != "" {
-			if len(name) > maxValueBytes {
-				r.fail(platform, "%s has %d bytes, want at most %d", brief(name), len(name), maxValueBytes)
-			}
+		name := r.text(platform)
+		if len(name) > maxValueBytes {
+			r.fail(platform, "%s has %d bytes, want at most %d", brief(name), len(name), maxValueBytes)
+		}
+		machine, what := r.integer(id, 1, maxID2011), r.integer(event, 0, 2)
+		cpuShare, hasCPU := r.maybeShare(cpu, 1)
+		memShare, hasMem := r.maybeShare(mem, 1)
+		if r.err != nil {
+			continue
+		}
+		m := g.machine(machine)
+		if name != "" {
 			m.platform = name
 		}
 		// Blank on a few rows: what was said last stays.
-		if v, ok := r.maybeShare(cpu, 1); ok {
-			m.cpu = v
+		if hasCPU {
+			m.cpu = cpuShare
 		}
-		if v, ok := r.maybeShare(mem, 1); ok {
-			m.mem = v
+		if hasMem {
+			m.mem = memShare
 		}
 		// ADD, REMOVE, UPDATE.
-		switch r.integer(event, 0, 2) {
+		switch what {
 		case 0:
 			m.here = true
 		case 1:
@@ -176,24 +211,29 @@ func (g *Google2011) machine(id int64) *machine2011 {
 // hashes: only whether two are the same has a meaning.
 func (g *Google2011) ReadMachineAttributes(file string, in io.Reader) error {
 	const timeUs, id, name, value, deleted = 0, 1, 2, 3, 4
-	r := newRows(file, in, "time", "machine ID", "attribute name", "attribute value", "attribute deleted")
+	r := g.lenient(newRows(file, in, "time", "machine ID", "attribute name", "attribute value", "attribute deleted"))
 	for r.next() {
 		if r.integer(timeUs, 0, math.MaxInt64) > g.timeUs {
 			break
 		}
-		m := g.machine(r.integer(id, 1, maxID2011))
+		machine, gone := r.integer(id, 1, maxID2011), r.integer(deleted, 0, 1)
 		key, is := g.attribute(r, name, value)
-		if r.integer(deleted, 0, 1) == 1 {
+		if r.err != nil {
+			continue
+		}
+		m := g.machine(machine)
+		if gone == 1 {
 			delete(m.attributes, key)
 			continue
 		}
 		if m.attributes == nil {
 			m.attributes = make(map[string]string)
 		}
-		m.attributes[key] = is
-		if len(m.attributes) > maxAttributes {
-			r.failLine("machine %d has more than %d attributes", r.integer(id, 1, maxID2011), maxAttributes)
+		if _, has := m.attributes[key]; !has && len(m.attributes) == maxAttributes {
+			r.failLine("machine %d has more than %d attributes", machine, maxAttributes)
+			continue
 		}
+		m.attributes[key] = is
 	}
 	return r.err
 }
@@ -215,7 +255,7 @@ func (g *Google2011) attribute(r *rows, name, value int) (key, is string) {
 func (g *Google2011) ReadTaskConstraints(file string, in io.Reader) error {
 	const timeUs, job, index = 0, 1, 2
 	operator, name, value := 3, 4, 5
-	r := newRows(file, in, "time", "job ID", "task index", "comparison operator", "attribute name", "attribute value")
+	r := g.lenient(newRows(file, in, "time", "job ID", "task index", "comparison operator", "attribute name", "attribute value"))
 	for r.next() {
 		if r.line == 1 && !isOperator(r.text(3)) && isOperator(r.text(5)) {
 			operator, name, value = 5, 3, 4
@@ -246,16 +286,20 @@ func (g *Google2011) ReadTaskConstraints(file string, in io.Reader) error {
 			k.Relation = borgpb.Relation_RELATION_GREATER_THAN
 			r.integer(value, math.MinInt64, math.MaxInt64)
 		}
+		if r.err != nil {
+			continue
+		}
 		// A later batch takes the place of an earlier one.
 		batch := g.constraints[id]
 		if batch == nil || batch.timeUs != now {
 			batch = &constraints2011{timeUs: now}
 			g.constraints[id] = batch
 		}
-		batch.list = append(batch.list, k)
-		if len(batch.list) > maxConstraints2011 {
+		if len(batch.list) == maxConstraints2011 {
 			r.failLine("task %d of job %d has more than %d constraints", id.index, id.job, maxConstraints2011)
+			continue
 		}
+		batch.list = append(batch.list, k)
 	}
 	return r.err
 }
@@ -270,22 +314,19 @@ func (g *Google2011) id(r *rows, job, index int) task2011ID {
 // cannot matter.
 func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
 	const timeUs, missing, job, index, machine, event, user, class, priority, cpu, mem, disk, different = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12
-	r := newRows(file, in, "time", "missing info", "job ID", "task index", "machine ID", "event type", "user", "scheduling class",
-		"priority", "CPU request", "memory request", "disk space request", "different machines restriction")
+	r := g.lenient(newRows(file, in, "time", "missing info", "job ID", "task index", "machine ID", "event type", "user", "scheduling class",
+		"priority", "CPU request", "memory request", "disk space request", "different machines restriction"))
 	for !g.complete() && r.next() {
 		now := r.integer(timeUs, 0, math.MaxInt64)
-		if now < g.lastUs {
+		if r.err == nil && now < g.lastUs {
+			r.skip = nil
 			r.fail(timeUs, "%d comes after %d: the parts have to be read in order of time", now, g.lastUs)
 			break
-		}
-		g.lastUs = now
-		if now > g.timeUs && !g.beyond {
-			g.stop()
 		}
 		id := g.id(r, job, index)
 		what := r.integer(event, submit2011, updateRunning2011)
 		at, _ := r.maybeInteger(machine, 0, maxID2011)
-		r.maybeInteger(missing, 0, 2)
+		_, isMissing := r.maybeInteger(missing, 0, 2)
 		r.maybeShare(disk, maxShare2011)
 		said := task2011{user: r.text(user), cpu: -1, mem: -1}
 		v, _ := r.maybeInteger(class, 0, 3)
@@ -300,11 +341,18 @@ func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
 			said.mem = share
 		}
 		if r.err != nil {
-			break
+			continue
+		}
+		g.lastUs = now
+		if now > g.timeUs && !g.beyond {
+			g.stop()
 		}
 		if g.beyond {
 			g.learn(id, &said)
 			continue
+		}
+		if isMissing {
+			g.missing++
 		}
 		g.replay(id, what, at, &said)
 	}
@@ -368,6 +416,7 @@ func (g *Google2011) learn(id task2011ID, said *task2011) {
 	t.different = t.different || said.different
 	if t.known() {
 		g.unknown--
+		g.learned++
 	}
 }
 
@@ -377,6 +426,21 @@ func (g *Google2011) Cell() (*Cell, error) {
 		g.stop()
 	}
 	c := &Cell{}
+	for _, n := range []struct {
+		count int
+		words string
+	}{
+		{g.bad, "rows left out, as they cannot be read"},
+		{g.missing, "rows that Google made up, as it had missed something (missing info)"},
+		{g.learned, "tasks whose request is of a later row"},
+	} {
+		if n.count > 0 {
+			if c.Notes == nil {
+				c.Notes = make(map[string]int)
+			}
+			c.Notes[n.words] = n.count
+		}
+	}
 	for _, id := range slices.Sorted(maps.Keys(g.machines)) {
 		m := g.machines[id]
 		if !m.here {
@@ -387,7 +451,7 @@ func (g *Google2011) Cell() (*Cell, error) {
 		if m.platform != "" {
 			attributes["platform"] = m.platform
 		}
-		c.Machines = append(c.Machines, Machine{machineName(id), &borgpb.MachineSpec{
+		c.Machines = append(c.Machines, Machine{Name: machineName(id), Spec: &borgpb.MachineSpec{
 			Addr:       "127.0.0.1:7101",
 			Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, largestCPUMilli), MemBytes: offered(m.mem, largestMemBytes)},
 			Attributes: attributes,

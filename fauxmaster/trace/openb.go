@@ -103,7 +103,7 @@ func (o *Openb) Cell(pods []OpenbPod) *Cell {
 		if !slices.Contains(models, m.Model) {
 			models = append(models, m.Model)
 		}
-		c.Machines = append(c.Machines, Machine{m.Name, &borgpb.MachineSpec{
+		c.Machines = append(c.Machines, Machine{Name: m.Name, Spec: &borgpb.MachineSpec{
 			Addr:       "127.0.0.1:7101",
 			Capacity:   &borgpb.Resources{CpuMilli: m.CPUMilli, MemBytes: m.MemBytes, Devices: map[string]int64{gpu: m.GPUs}},
 			Attributes: map[string]string{gpuModel: m.Model},

@@ -34,7 +34,8 @@ func (e *Error) Error() string {
 const maxLineBytes = 64 << 10
 
 // rows reads lines of values separated by commas, without quotes, as all these
-// traces have them. The first error stays, and ends the rows.
+// traces have them. The first error stays, and ends the rows; but of a row that
+// cannot be used skip may be told, which then tells whether to go on.
 type rows struct {
 	file string
 	scan *bufio.Scanner
@@ -43,6 +44,9 @@ type rows struct {
 	columns []string
 	fields  []string
 	err     error
+	// lost: the file cannot be read further, whatever is skipped.
+	lost bool
+	skip func(*Error) bool
 }
 
 // newRows reads a file without a head; its columns are as given.
@@ -83,21 +87,42 @@ func (r *rows) column(names ...string) int {
 // optional is column for one that may be missing; -1.
 func (r *rows) optional(name string) int { return slices.Index(r.columns, name) }
 
-// next reads the next line; false: there is none, or err says why.
+// next reads the next line; false: there is none, or err says why. Who may skip
+// rows uses one only while err is nil.
 func (r *rows) next() bool {
-	if r.err != nil || !r.scanLine() {
-		return false
-	}
-	if len(r.fields) != len(r.columns) {
+	for r.usable() {
+		if !r.scanLine() {
+			if r.err == nil {
+				return false
+			}
+			continue
+		}
+		if len(r.fields) == len(r.columns) {
+			return true
+		}
 		r.failLine("%d values, want %d: %s", len(r.fields), len(r.columns), strings.Join(r.columns, ", "))
+	}
+	return false
+}
+
+// usable tells whether to go on: nothing is wrong, or only with a row that is
+// skipped.
+func (r *rows) usable() bool {
+	if r.err == nil {
+		return true
+	}
+	at, ok := r.err.(*Error)
+	if !ok || r.lost || r.skip == nil || !r.skip(at) {
 		return false
 	}
+	r.err = nil
 	return true
 }
 
 // scanLine reads a line and cuts it.
 func (r *rows) scanLine() bool {
 	if !r.scan.Scan() {
+		r.lost = true
 		switch err := r.scan.Err(); {
 		case err == nil:
 		case errors.Is(err, bufio.ErrTooLong):

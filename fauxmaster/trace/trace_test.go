@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -24,6 +26,9 @@ import (
 //	google2011 at=MICROSECONDS    tables, each after a line "== NAME"
 //	openb                         the same: machines, pods
 //	usage2019                     one table
+//	kubernetes rack=LABEL power=LABEL    what kubectl wrote
+//	nomad                         what Nomad's API said
+//	tables                        machines, tasks
 //
 // Tables are told without blank lines; an empty line is left out.
 func TestTranscripts(t *testing.T) {
@@ -40,8 +45,19 @@ func TestTranscripts(t *testing.T) {
 					return err.Error() + "\n"
 				}
 				return usageText(u)
+			case "kubernetes":
+				var labels trace.KubernetesLabels
+				d.MaybeScanArgs(t, "rack", &labels.Rack)
+				d.MaybeScanArgs(t, "power", &labels.Power)
+				k := trace.NewKubernetes(labels)
+				return playCell(t, k.Read("cluster.json", strings.NewReader(d.Input)), k.Cell)
+			case "nomad":
+				n := trace.NewNomad()
+				return playCell(t, n.Read("nomad.json", strings.NewReader(d.Input)), n.Cell)
+			case "tables":
+				return playTables(t, d)
 			}
-			t.Fatalf("%s: the commands are google2011, openb and usage2019", d.Pos)
+			t.Fatalf("%s: there is no command %s", d.Pos, d.Cmd)
 			return ""
 		})
 	})
@@ -83,6 +99,34 @@ func playGoogle2011(t *testing.T, d *datadriven.TestData) string {
 	return cellText(c)
 }
 
+// playCell writes what was read, which a cell has to take.
+func playCell(t *testing.T, err error, read func() (*trace.Cell, error)) string {
+	var c *trace.Cell
+	if err == nil {
+		c, err = read()
+	}
+	if err != nil {
+		return err.Error() + "\n"
+	}
+	mustTake(t, c)
+	return cellText(c)
+}
+
+func playTables(t *testing.T, d *datadriven.TestData) string {
+	o := trace.NewTables()
+	names, texts := tables(d.Input)
+	for i, name := range names {
+		read := map[string]func(string, io.Reader) error{"machines": o.ReadMachines, "tasks": o.ReadTasks}[name]
+		if read == nil {
+			t.Fatalf("%s: there is no table %q", d.Pos, name)
+		}
+		if err := read(name, strings.NewReader(texts[i])); err != nil {
+			return err.Error() + "\n"
+		}
+	}
+	return playCell(t, nil, o.Cell)
+}
+
 func playOpenb(t *testing.T, d *datadriven.TestData) string {
 	o := &trace.Openb{}
 	names, texts := tables(d.Input)
@@ -121,28 +165,54 @@ func usageText(u *trace.Usage2019) string {
 func cellText(c *trace.Cell) string {
 	var out strings.Builder
 	resources := func(r *borgpb.Resources) string {
-		return fmt.Sprintf("cpu=%d mem=%dMiB", r.GetCpuMilli(), r.GetMemBytes()>>20)
+		text := fmt.Sprintf("cpu=%d mem=%dMiB", r.GetCpuMilli(), r.GetMemBytes()>>20)
+		if n := r.GetDiskBytes(); n > 0 {
+			text += fmt.Sprintf(" disk=%dMiB", n>>20)
+		}
+		if d := r.GetDevices(); len(d) > 0 {
+			text += fmt.Sprintf(" devices=%v", d)
+		}
+		return text
 	}
 	constraints := func(ks []*borgpb.Constraint) (words string) {
 		for _, k := range ks {
 			words += " " + cell.ConstraintWords(k)
+			if k.Soft {
+				words += " (soft)"
+			}
+		}
+		return words
+	}
+	tolerations := func(all []*borgpb.Toleration) (words string) {
+		for _, o := range all {
+			words += fmt.Sprintf(" tolerates %s=%s for %ds", o.Key, o.Value, o.ForgivenessNs/1e9)
 		}
 		return words
 	}
 	for _, m := range c.Machines {
-		fmt.Fprintf(&out, "machine %s %s %v\n", m.Name, resources(m.Spec.Capacity), m.Spec.Attributes)
+		fmt.Fprintf(&out, "machine %s %s %v", m.Name, resources(m.Spec.Capacity), m.Spec.Attributes)
+		for _, t := range m.Spec.Taints {
+			fmt.Fprintf(&out, ", taint %s=%s evict %v prefer not %v", t.Key, t.Value, t.Evict, t.PreferNot)
+		}
+		if m.Down || m.Draining {
+			fmt.Fprintf(&out, ", down %v, draining %v", m.Down, m.Draining)
+		}
+		out.WriteString("\n")
 	}
 	for _, j := range c.Jobs {
 		s := j.Spec
 		fmt.Fprintf(&out, "job %s/%s %d tasks, priority %d, %s, per machine %d: %s%s\n", j.User, j.Name, s.Tasks, s.Priority,
-			strings.ToLower(strings.TrimPrefix(s.Kind.String(), "JOB_KIND_")), s.MaxPerMachine, resources(s.Task.Resources), constraints(s.Task.Constraints))
+			strings.ToLower(strings.TrimPrefix(s.Kind.String(), "JOB_KIND_")), s.MaxPerMachine, resources(s.Task.Resources), constraints(s.Task.Constraints)+tolerations(s.Task.Tolerations))
 		for _, o := range s.Overrides {
-			fmt.Fprintf(&out, "  %d to %d: %s%s\n", o.First, o.Last, resources(o.Spec.Resources), constraints(o.Spec.Constraints))
+			fmt.Fprintf(&out, "  %d to %d: %s%s\n", o.First, o.Last, resources(o.Spec.Resources), constraints(o.Spec.Constraints)+tolerations(o.Spec.Tolerations))
 		}
 		fmt.Fprintf(&out, "  on %q\n", j.Machines)
 	}
 	if c.Strangers+c.Unknown > 0 {
 		fmt.Fprintf(&out, "%d on machines that are not there, %d of unknown size\n", c.Strangers, c.Unknown)
+	}
+	for _, words := range slices.Sorted(maps.Keys(c.Notes)) {
+		fmt.Fprintf(&out, "%d: %s\n", c.Notes[words], words)
 	}
 	return out.String()
 }
@@ -157,12 +227,20 @@ func mustTake(t testing.TB, c *trace.Cell) *cell.Cell {
 			t.Fatal(err)
 		}
 		at := int64(o.Index()) + 1
-		entry, err := proto.Marshal(&borgpb.Entry{CellTimeNs: at * 1e6, WallTimeNs: 1e18 + at*1e6, Ops: [][]byte{data}})
+		ops := [][]byte{data}
+		if at == 1 {
+			raise, err := proto.Marshal(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ops = [][]byte{raise, data}
+		}
+		entry, err := proto.Marshal(&borgpb.Entry{CellTimeNs: at * 1e6, WallTimeNs: 1e18 + at*1e6, Ops: ops})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if results, _ := o.Apply(o.Index()+1, 1, entry); results[0].GetRefusal() != nil {
-			t.Fatalf("%v: %v", op, results[0].GetRefusal())
+		if results, _ := o.Apply(o.Index()+1, 1, entry); results[len(results)-1].GetRefusal() != nil {
+			t.Fatalf("%v: %v", op, results[len(results)-1].GetRefusal())
 		}
 	}
 	return o
@@ -210,6 +288,37 @@ func TestErrors(t *testing.T) {
 		case c.want != "" && (!errors.As(err, &at) || !strings.Contains(err.Error(), c.want)):
 			t.Errorf("%s %q: %v, want %q", c.table, c.text, err, c.want)
 		}
+	}
+}
+
+// TestBadRows leaves out a few, and counts them; many are another file.
+func TestBadRows(t *testing.T) {
+	task := func(job int) string { return fmt.Sprintf("0,,%d,0,,0,u,3,9,0.1,0.1,0.1,0\n", job) }
+	g := trace.NewGoogle2011(10)
+	g.SkipBadRows()
+	if err := g.ReadMachineEvents("m", strings.NewReader("0,5,0,p,0.5,0.5\n0,6,7,p,0.5,0.5\n0,,0,p,0.5,0.5\n")); err != nil {
+		t.Fatal(err)
+	}
+	if err := g.ReadTaskEvents("t", strings.NewReader(task(1)+"what is this?\n"+strings.Replace(task(2), "9,", "99,", 1)+task(3))); err != nil {
+		t.Fatal(err)
+	}
+	c, err := g.Cell()
+	if err != nil || len(c.Machines) != 1 || len(c.Jobs) != 2 || c.Notes["rows left out, as they cannot be read"] != 4 {
+		t.Errorf("%v:\n%s", err, cellText(c))
+	}
+	g = trace.NewGoogle2011(10)
+	g.SkipBadRows()
+	err = g.ReadTaskEvents("t", strings.NewReader(strings.Repeat("what is this?\n", 100)))
+	if err == nil || !strings.Contains(err.Error(), "t:21: 1 values, want 13") {
+		t.Errorf("another file: %v", err)
+	}
+	if err = g.ReadTaskEvents("t", broken{strings.NewReader(task(4))}); err == nil || !strings.Contains(err.Error(), "the disk is gone") {
+		t.Errorf("a broken file: %v", err)
+	}
+	g = trace.NewGoogle2011(10)
+	g.SkipBadRows()
+	if err = g.ReadTaskEvents("t", strings.NewReader("7"+task(1)[1:]+task(2))); err == nil || !strings.Contains(err.Error(), "0 comes after 7") {
+		t.Errorf("in disorder: %v", err)
 	}
 }
 
@@ -268,6 +377,26 @@ func FuzzGoogle2011(f *testing.F) {
 			return
 		}
 		mustTake(t, c)
+	})
+}
+
+// FuzzForeign wants an error, or a cell that a cell takes.
+func FuzzForeign(f *testing.F) {
+	f.Add([]byte(`{"items":[{"kind":"Node","metadata":{"name":"n"},"status":{"allocatable":{"cpu":"1","memory":"1Gi"}}},{"kind":"Pod","metadata":{"name":"p","namespace":"x"},"spec":{"nodeName":"n","containers":[{"resources":{"requests":{"cpu":"100m"}}}]}}]}`), []byte("a,b"))
+	f.Add([]byte(`[{"ID":"n","Name":"N","SchedulingEligibility":"eligible","Resources":{"CPU":1}},{"JobID":"j","TaskGroup":"g","NodeID":"n"}]`), []byte("machine,cpu,mem\nm,1,1Gi\n"))
+	f.Fuzz(func(t *testing.T, data, table []byte) {
+		k, n, o := trace.NewKubernetes(trace.KubernetesLabels{Power: "z"}), trace.NewNomad(), trace.NewTables()
+		for _, read := range []struct {
+			err  error
+			cell func() (*trace.Cell, error)
+		}{{k.Read("f", bytes.NewReader(data)), k.Cell}, {n.Read("f", bytes.NewReader(data)), n.Cell}, {o.ReadMachines("f", bytes.NewReader(table)), o.Cell}} {
+			if read.err != nil {
+				continue
+			}
+			if c, err := read.cell(); err == nil {
+				mustTake(t, c)
+			}
+		}
 	})
 }
 

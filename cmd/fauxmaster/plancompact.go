@@ -1,0 +1,262 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+
+	"borg/borgmaster/cell"
+	"borg/cli"
+	"borg/fauxmaster/plan"
+	"borg/scheduler"
+)
+
+const compactUsage = "compact CHECKPOINT [--state FILE]"
+
+func compactCommand() *ucli.Command {
+	return &ucli.Command{
+		Name:      "compact",
+		Usage:     "onto how few machines a cell's workload fits (paper §5.1)",
+		ArgsUsage: "CHECKPOINT",
+		Flags: slices.Concat([]ucli.Flag{
+			&ucli.IntFlag{Name: "trials", Value: plan.Trials, Usage: "`NUMBER` of orders in which machines are taken away"},
+			&ucli.IntFlag{Name: "threads", Value: runtime.NumCPU(), Usage: "trials side by side"},
+			&ucli.StringFlag{Name: "state", Usage: "keep what each probe came to in `FILE`; the same command goes on where it was"},
+		}, schedulerFlags(), reportFlags()),
+		Action: compactCell,
+	}
+}
+
+// compactReport is the JSON of an answer.
+type compactReport struct {
+	Original int      `json:"machinesOfTheCell"`
+	Away     int      `json:"machinesDown,omitempty"`
+	Clones   int      `json:"clones"`
+	Tasks    int      `json:"tasks"`
+	Dropped  int      `json:"tasksTiedToOneMachine"`
+	Softened []string `json:"jobsWithSoftenedConstraints,omitempty"`
+	Policy   string   `json:"policy"`
+	plan.Compacted
+	// Percent of the cell's machines that are up.
+	Percent float64 `json:"percentOfTheCell"`
+	Seconds float64 `json:"seconds"`
+}
+
+func compactCell(ctx *ucli.Context) error {
+	search, err := schedulerConfig(ctx)
+	if err != nil {
+		return err
+	}
+	if ctx.Int("trials") < 1 || ctx.Int("threads") < 1 {
+		return cli.Errorf(cli.Usage, "want at least one trial and one thread")
+	}
+	p, err := openCell(ctx, compactUsage)
+	if err != nil {
+		return err
+	}
+	state, err := openProbes(ctx.String("state"), p.Cell, search)
+	if err != nil {
+		return err
+	}
+	defer state.Close()
+	r, err := compact(ctx.Context, p.Cell, search, ctx.Int("trials"), ctx.Int("threads"), state, newProgressLine(ctx.App.ErrWriter))
+	if err != nil {
+		return err
+	}
+	return report{
+		value: r,
+		table: func(w io.Writer) error { return compactTable(w, r) },
+		page:  func() *page { return compactPage(p, r) },
+	}.write(ctx)
+}
+
+// compact makes the trials, several side by side.
+func compact(ctx context.Context, c *cell.Cell, search scheduler.Config, trials, threads int, state *probes, line *progressLine) (*compactReport, error) {
+	began := time.Now()
+	k, err := plan.NewCompaction(c, search)
+	if err != nil {
+		return nil, compactError(err)
+	}
+	line.begin(trials*k.ProbesPerTrial(), "packs")
+	results := make([]plan.Probe, trials)
+	group, under := errgroup.WithContext(ctx)
+	group.SetLimit(threads)
+	var mu sync.Mutex
+	done := 0
+	for i := range trials {
+		// One trial.
+		group.Go(func() error {
+			made := func(p plan.Probe) error {
+				mu.Lock()
+				defer mu.Unlock()
+				if err := state.add(p); err != nil {
+					return err
+				}
+				line.step(fmt.Sprintf("%d of %d trials done", done, trials))
+				return under.Err()
+			}
+			if under.Err() != nil {
+				return under.Err()
+			}
+			best, err := k.Trial(i, func(n int) (plan.Probe, bool) { return state.known(i, n) }, made)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			results[i] = best
+			done++
+			return nil
+		})
+	}
+	err = group.Wait()
+	line.end()
+	if ctx.Err() != nil {
+		e := cli.Errorf(cli.Interrupted, "interrupted after %d of %d trials", done, trials)
+		if state.path != "" {
+			return nil, e.Hint("the same command goes on where it was")
+		}
+		return nil, e.Hint("with --state FILE the same command would go on where it was")
+	}
+	if err != nil {
+		return nil, compactError(err)
+	}
+	r := &compactReport{
+		Original: k.Original, Away: k.Away, Clones: k.Clones, Tasks: k.Tasks, Dropped: k.Dropped, Softened: k.Softened,
+		Policy: search.Policy.String(), Compacted: plan.Sum(results), Seconds: time.Since(began).Seconds(),
+	}
+	r.Percent = 100 * float64(r.Machines) / float64(max(k.Original-k.Away, 1))
+	return r, nil
+}
+
+func compactError(err error) error {
+	var not *plan.DoesNotFit
+	if errors.As(err, &not) {
+		return cli.Errorf(cli.CannotFit, "compact the cell: %w", err).Hint("fauxmaster ab CHECKPOINT says how much finds no place")
+	}
+	return modelError("compact the cell", err)
+}
+
+func compactTable(w io.Writer, r *compactReport) error {
+	c := newColumns(w)
+	c.row("machines needed", fmt.Sprintf("%s, %.1f %% of the cell (the %dth percentile of %s; from %s to %s)",
+		thousands(r.Machines), r.Percent, 90, numberOf(len(r.All), "trial"), thousands(r.Least), thousands(r.Most)))
+	c.row("policy", r.Policy)
+	c.row("the cell", numberOf(r.Original, "machine"))
+	if r.Away > 0 {
+		c.row("down", fmt.Sprintf("%s, left out", numberOf(r.Away, "machine")))
+	}
+	if r.Clones > 1 {
+		c.row("cloned", fmt.Sprintf("%d times, as the workload does not fit onto fewer", r.Clones))
+	}
+	c.row("workload", numberOf(r.Tasks, "task"))
+	if r.Dropped > 0 {
+		c.row("left out", fmt.Sprintf("%s tied to one machine", numberOf(r.Dropped, "task")))
+	}
+	if len(r.Softened) > 0 {
+		c.row("softened", fmt.Sprintf("%s with more tasks than half of the machines: %s", numberOf(len(r.Softened), "job"), strings.Join(cut(r.Softened, 5), ", ")))
+	}
+	c.row("stranded then", fmt.Sprintf("%d %% of the CPU, %d %% of the memory", r.StrandedCPUPercent, r.StrandedMemPercent))
+	c.row("trials", strings.Trim(fmt.Sprint(r.All), "[]"))
+	c.row("took", time.Duration(r.Seconds*float64(time.Second)).Round(10*time.Millisecond))
+	return c.end()
+}
+
+// probesHeader is the first line of a state file: what its probes were made of.
+type probesHeader struct {
+	Format int    `json:"format"`
+	Build  string `json:"build"`
+	// Digest of the cell, hash of the scheduler's configuration.
+	Digest string `json:"digest"`
+	Search uint64 `json:"search"`
+}
+
+// probes keeps what each pack came to in a file: a header, then a line of JSON for
+// each. Without a file nothing is kept.
+type probes struct {
+	path string
+	file *os.File
+	// made are by trial and number of machines; only known and openProbes read it,
+	// nobody writes once trials run.
+	made map[[2]int]plan.Probe
+}
+
+func openProbes(path string, c *cell.Cell, search scheduler.Config) (*probes, error) {
+	s := &probes{path: path, made: make(map[[2]int]plan.Probe)}
+	if path == "" {
+		return s, nil
+	}
+	digest := c.Digest()
+	want := probesHeader{Format: 1, Build: cli.Build(), Digest: hex.EncodeToString(digest[:]), Search: search.Hash()}
+	data, err := os.ReadFile(path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, cli.Errorf(cli.Failed, "go on with %s: %w", path, err)
+	}
+	// A line that was cut short is made again.
+	whole := bytes.LastIndexByte(data, '\n') + 1
+	for i, line := range bytes.Split(bytes.TrimSuffix(data[:whole], []byte("\n")), []byte("\n")) {
+		if whole == 0 {
+			break
+		}
+		var h probesHeader
+		var p plan.Probe
+		switch {
+		case i == 0 && (json.Unmarshal(line, &h) != nil || h.Format != want.Format):
+			return nil, cli.Errorf(cli.Invalid, "%s is not a file of probes of this command", path).Hint("give another one")
+		case i == 0 && h != want:
+			return nil, cli.Errorf(cli.Conflict, "%s has probes of another cell, scheduler or build", path).Hint("give another file, or delete it")
+		case i == 0:
+		case json.Unmarshal(line, &p) != nil:
+			return nil, cli.Errorf(cli.Invalid, "line %d of %s cannot be read", i+1, path).Hint("delete the file, or give another one")
+		default:
+			s.made[[2]int{p.Trial, p.Machines}] = p
+		}
+	}
+	if s.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644); err == nil {
+		if err = s.file.Truncate(int64(whole)); err == nil {
+			_, err = s.file.Seek(int64(whole), io.SeekStart)
+		}
+		if err == nil && whole == 0 {
+			err = json.NewEncoder(s.file).Encode(want)
+		}
+	}
+	if err != nil {
+		s.Close()
+		return nil, cli.Errorf(cli.Failed, "keep probes in %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (s *probes) known(trial, machines int) (plan.Probe, bool) {
+	p, ok := s.made[[2]int{trial, machines}]
+	return p, ok
+}
+
+func (s *probes) add(p plan.Probe) error {
+	if s.file == nil {
+		return nil
+	}
+	return json.NewEncoder(s.file).Encode(p)
+}
+
+// Close closes the file.
+func (s *probes) Close() error {
+	if s.file == nil {
+		return nil
+	}
+	return s.file.Close()
+}

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strconv"
+	"strings"
+
+	ucli "github.com/urfave/cli/v2"
+
+	"borg/cfg"
+	"borg/cli"
+	"borg/fauxmaster/plan"
+)
+
+const fitUsage = "fit CHECKPOINT --job FILE"
+
+func fitCommand() *ucli.Command {
+	return &ucli.Command{
+		Name:      "fit",
+		Usage:     "how many more of a job fit into a cell",
+		ArgsUsage: "CHECKPOINT",
+		Flags: slices.Concat(
+			jobFlags("job `FILE`; several are fitted in together, as sets"),
+			[]ucli.Flag{
+				&ucli.StringFlag{Name: "only", Usage: "of the file, the job `USER/NAME` alone"},
+				&ucli.BoolFlag{Name: "no-preemption", Usage: "nobody gives way"},
+				&ucli.StringFlag{Name: "count-per", Usage: "count the places by the machines' `ATTRIBUTE`, such as rack, or by machine"},
+				&ucli.StringFlag{Name: "largest", Value: "1,10,100,1000", Usage: "the largest task of that shape that fits so many `TIMES`; empty: do not ask"},
+			}, schedulerFlags(), reportFlags()),
+		Action: fitCell,
+	}
+}
+
+func fitCell(ctx *ucli.Context) error {
+	q, err := fitQuestion(ctx)
+	if err != nil {
+		return err
+	}
+	search, err := schedulerConfig(ctx)
+	if err != nil {
+		return err
+	}
+	p, err := openCell(ctx, fitUsage)
+	if err != nil {
+		return err
+	}
+	a, err := plan.Fit(p.Cell, search, q)
+	if err != nil {
+		return modelError("fit the job in", err)
+	}
+	return report{
+		value: a,
+		table: func(w io.Writer) error { return fitTable(w, q, a) },
+		page:  func() *page { return fitPage(p, q, a) },
+	}.write(ctx)
+}
+
+func fitQuestion(ctx *ucli.Context) (q plan.FitQuestion, err error) {
+	if len(ctx.StringSlice("job")) == 0 {
+		return q, cli.Errorf(cli.Usage, "there is no job to fit in").Hint("fauxmaster %s", fitUsage)
+	}
+	objects, err := readObjects(ctx, ctx.StringSlice("job"))
+	if err != nil {
+		return q, err
+	}
+	for _, o := range objects {
+		if only := ctx.String("only"); only != "" && o.Key() != only {
+			continue
+		}
+		if o.Kind != cfg.KindJob {
+			return q, cli.Errorf(cli.Invalid, "%s: %s is an alloc set; fit takes jobs", o.Pos(), o.Key()).Hint("choose one with --only USER/NAME, or use whatif --submit")
+		}
+		q.Jobs = append(q.Jobs, plan.Wanted{User: o.User, Name: o.Name, Spec: o.Job})
+	}
+	if len(q.Jobs) == 0 {
+		return q, cli.Errorf(cli.NotFound, "the files have no job %s", ctx.String("only"))
+	}
+	q.NoPreemption, q.CountPer = ctx.Bool("no-preemption"), ctx.String("count-per")
+	for text := range strings.SplitSeq(ctx.String("largest"), ",") {
+		if text == "" {
+			continue
+		}
+		n, err := strconv.Atoi(strings.TrimSpace(text))
+		if err != nil || n < 1 {
+			return q, cli.Errorf(cli.Usage, "--largest: %q is not a number of times", text)
+		}
+		q.Scales = append(q.Scales, n)
+	}
+	return q, nil
+}
+
+func fitTable(w io.Writer, q plan.FitQuestion, a *plan.FitAnswer) error {
+	fmt.Fprintln(w, fitSentence(q, a))
+	if !q.NoPreemption {
+		fmt.Fprintf(w, "For them %s would give way, of which %s would find no other place.\n", numberOf(a.Evicted, "task"), thousands(a.Displaced))
+	}
+	if a.Waiting > 0 {
+		fmt.Fprintf(w, "%s of the cell had no place before, and still have none.\n", numberOf(a.Waiting, "task"))
+	}
+	if a.Why != "" {
+		fmt.Fprintf(w, "The next one: %s\n", cli.Visible(a.Why))
+	}
+	if len(a.Per) > 0 {
+		fmt.Fprintln(w)
+		c := newColumns(w)
+		c.row(strings.ToUpper(q.CountPer), "PLACES")
+		for _, n := range a.Per {
+			c.row(n.Name, n.Count)
+		}
+		if err := c.end(); err != nil {
+			return err
+		}
+	}
+	if len(a.Largest) == 0 {
+		return nil
+	}
+	fmt.Fprintf(w, "\nThe largest task of that shape that fits into what is free, nobody giving way:\n")
+	c := newColumns(w)
+	c.row("TIMES", "CPU", "MEMORY", "OF WHAT WAS ASKED")
+	for _, l := range a.Largest {
+		c.row(l.Copies, cpuWords(l.CPUMilli), bytesWords(l.MemBytes), fmt.Sprintf("%.1f %%", float64(l.Permille)/10))
+	}
+	return c.end()
+}
+
+func fitSentence(q plan.FitQuestion, a *plan.FitAnswer) string {
+	var names []string
+	for _, j := range q.Jobs {
+		names = append(names, j.User+"/"+j.Name)
+	}
+	count := thousands(a.Count)
+	if a.AtLeast {
+		count = "at least " + count
+	}
+	what := "tasks of " + names[0]
+	if a.Unit == "sets" {
+		what = "sets of " + strings.Join(names, " and ")
+	}
+	if q.NoPreemption {
+		return fmt.Sprintf("%s more %s fit, nobody giving way.", count, what)
+	}
+	return fmt.Sprintf("%s more %s fit.", count, what)
+}

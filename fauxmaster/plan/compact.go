@@ -1,0 +1,336 @@
+package plan
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/scheduler"
+)
+
+// Compaction is the question how few machines would do (§5.1). Its method:
+// tasks that are tied to one machine are dropped; of jobs with more tasks than
+// half of the machines the hard constraints become soft; if all of it does not fit
+// onto the cell, the cell is cloned. Then, in each of eleven trials, machines are
+// taken away in a random order, the workload is packed from nothing at every
+// probe, and 0.2 % of the tasks may stay pending if they are picky. The answer is
+// the 90th percentile of the trials.
+type Compaction struct {
+	// Original is how many machines the cell has; those that are down are Away
+	// and count for nothing.
+	Original, Away int
+	// Tasks are packed; Dropped are tied to one machine, by a constraint that
+	// holds nowhere else.
+	Tasks, Dropped int
+	// Softened jobs have more tasks than half of the machines.
+	Softened []string
+	// Clones is how many times the machines are there.
+	Clones int
+	// Whole is what became of the workload on all of these.
+	Whole scheduler.Packed
+
+	packing scheduler.Packing
+}
+
+// Trials of a compaction, and the percentile that is its result.
+const (
+	Trials     = 11
+	percentile = 90
+	// A workload that does not fit onto so many times the cell does not fit.
+	maxClones = 4
+)
+
+// NewCompaction gets a cell ready. Only reads of it follow, so that trials may run
+// side by side.
+func NewCompaction(c *cell.Cell, cfg scheduler.Config) (*Compaction, error) {
+	k := &Compaction{Original: c.NumMachines()}
+	for m := range c.Machines() {
+		if !m.Up() {
+			k.Away++
+		}
+	}
+	big := (k.Original - k.Away) / 2
+	soft := make(map[*cell.Job]bool)
+	tied := newTies(c)
+	dropped := make(map[taskKey]bool)
+	for j := range c.Jobs() {
+		pending, running, _ := j.Counts()
+		if live := int(pending + running); live > big && binds(j) {
+			soft[j] = true
+			k.Softened = append(k.Softened, j.Key().String())
+		}
+		for i, t := range j.Tasks() {
+			switch {
+			case t.State() == borgpb.State_STATE_DEAD:
+			case !soft[j] && tied.are(j.Need(i)):
+				dropped[taskKey{j.UID(), i}] = true
+				k.Dropped++
+			default:
+				k.Tasks++
+			}
+		}
+	}
+	k.packing = scheduler.Packing{
+		Config: cfg, Workload: c,
+		Soft: func(j *cell.Job) bool { return soft[j] },
+		Left: func(j *cell.Job, index uint32) bool { return dropped[taskKey{j.UID(), index}] },
+	}
+	return k, k.clone()
+}
+
+// binds tells whether a job has hard constraints of any kind.
+func binds(j *cell.Job) bool {
+	s := j.Spec()
+	if s.GetMaxPerMachine()+s.GetMaxPerRack()+s.GetMaxPerPower() > 0 {
+		return true
+	}
+	for i := range j.Tasks() {
+		for _, k := range j.Need(i).Task.GetConstraints() {
+			if !k.GetSoft() {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// ties knows which constraints hold on one machine of the cell alone.
+type ties struct {
+	cell   *cell.Cell
+	byNeed map[*cell.Need]bool
+	byText map[string]bool
+}
+
+func newTies(c *cell.Cell) *ties {
+	return &ties{c, make(map[*cell.Need]bool), make(map[string]bool)}
+}
+
+func (t *ties) are(need *cell.Need) bool {
+	tied, ok := t.byNeed[need]
+	if !ok {
+		var hard []*borgpb.Constraint
+		var text strings.Builder
+		for _, k := range need.Task.GetConstraints() {
+			if !k.GetSoft() {
+				hard = append(hard, k)
+				fmt.Fprintf(&text, "%q %v %q ", k.Key, k.Relation, k.Value)
+			}
+		}
+		if len(hard) > 0 {
+			if tied, ok = t.byText[text.String()]; !ok {
+				tied = t.alone(hard)
+				t.byText[text.String()] = tied
+			}
+		}
+		t.byNeed[need] = tied
+	}
+	return tied
+}
+
+// alone tells whether constraints hold on exactly one machine.
+func (t *ties) alone(hard []*borgpb.Constraint) bool {
+	n := 0
+	for m := range t.cell.Machines() {
+		if !slices.ContainsFunc(hard, func(k *borgpb.Constraint) bool { return !cell.Holds(k, m) }) {
+			if n++; n > 1 {
+				return false
+			}
+		}
+	}
+	return n == 1
+}
+
+// clone makes the cell as large as the workload needs.
+func (k *Compaction) clone() error {
+	for k.Clones = 1; ; k.Clones++ {
+		var err error
+		if k.packing.Machines, err = cloned(k.packing.Workload, k.Clones); err != nil {
+			return err
+		}
+		if k.Whole, err = k.packing.Pack(func(*cell.Machine) bool { return true }); err != nil {
+			return err
+		}
+		if k.Whole.Fits() {
+			return nil
+		}
+		if k.Clones == maxClones {
+			return &DoesNotFit{k.Clones, k.Whole}
+		}
+	}
+}
+
+// DoesNotFit says that a workload does not fit onto so many times its cell.
+type DoesNotFit struct {
+	Clones int
+	Packed scheduler.Packed
+}
+
+func (e *DoesNotFit) Error() string {
+	return fmt.Sprintf("%d of %d tasks find no place on %d times the machines, %d of them as they suit at most five machines: it does not fit however many there are",
+		e.Packed.Pending, e.Packed.Placed+e.Packed.Pending, e.Clones, e.Packed.Picky)
+}
+
+// cloned is a cell with the machines of another that are up, so many times each.
+// Each clone has racks and power domains of its own, unless a live job asks for
+// one of these by name.
+func cloned(of *cell.Cell, times int) (*cell.Cell, error) {
+	named := make(map[string]bool)
+	for j := range of.Jobs() {
+		if j.State() == borgpb.State_STATE_DEAD {
+			continue
+		}
+		for _, k := range j.Spec().GetTask().GetConstraints() {
+			named[k.GetKey()] = true
+		}
+	}
+	m, err := New(cell.New("clone", 1), scheduler.Config{})
+	if err != nil {
+		return nil, err
+	}
+	var ops []*borgpb.Op
+	if f := of.Format(); f > 1 {
+		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: f}}})
+	}
+	for at := range of.Machines() {
+		if !at.Up() {
+			continue
+		}
+		for n := range times {
+			spec := proto.CloneOf(of.MachineProto(at).GetSpec())
+			name := at.Name()
+			if n > 0 {
+				if name = fmt.Sprintf("%s-clone-%d", at.Name()[:min(len(at.Name()), 50)], n); of.Machine(name) != nil {
+					return nil, fmt.Errorf("the cell has a machine %s, as a clone would be called", name)
+				}
+				for _, key := range []string{"rack", "power"} {
+					if v, ok := spec.Attributes[key]; ok && !named[key] {
+						spec.Attributes[key] = fmt.Sprintf("%s (clone %d)", v[:min(len(v), 230)], n)
+					}
+				}
+			}
+			ops = append(ops, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: name, Spec: spec}}})
+		}
+	}
+	if err := m.Must(ops...); err != nil {
+		return nil, err
+	}
+	return m.cell, nil
+}
+
+// Probe is one pack of a trial.
+type Probe struct {
+	Trial    int  `json:"trial"`
+	Machines int  `json:"machines"`
+	Fits     bool `json:"fits"`
+	Pending  int  `json:"pending"`
+	Picky    int  `json:"picky"`
+	// Of the packed machines.
+	StrandedCPUPercent int64 `json:"strandedCpuPercent"`
+	StrandedMemPercent int64 `json:"strandedMemPercent"`
+}
+
+// Trial makes one trial. known are probes that were made before; each that is made
+// anew is told to made, and its error ends the trial. It may be called by several
+// goroutines at once.
+func (k *Compaction) Trial(trial int, known func(machines int) (Probe, bool), made func(Probe) error) (Probe, error) {
+	t := k.packing.Trial(uint64(trial))
+	best := Probe{}
+	for n, more := t.Next(); more; n, more = t.Next() {
+		p, ok := known(n)
+		if !ok {
+			packed, err := k.packing.Pack(t.Keep(n))
+			if err != nil {
+				return best, err
+			}
+			p = Probe{
+				Trial: trial, Machines: n, Fits: packed.Fits(), Pending: packed.Pending, Picky: packed.Picky,
+				StrandedCPUPercent: packed.StrandedCPUPercent, StrandedMemPercent: packed.StrandedMemPercent,
+			}
+			if err := made(p); err != nil {
+				return best, err
+			}
+		}
+		if p.Fits {
+			best = p
+		}
+		t.Note(p.Fits)
+	}
+	if _, ok := t.Machines(); !ok {
+		return best, &DoesNotFit{k.Clones, k.Whole}
+	}
+	return best, nil
+}
+
+// ProbesPerTrial is about how many packs a trial makes.
+func (k *Compaction) ProbesPerTrial() int { return k.packing.Trial(0).Probes() }
+
+// Compacted is the result of the trials.
+type Compacted struct {
+	// Machines is the 90th percentile, Least and Most the ends.
+	Machines int `json:"machines"`
+	Least    int `json:"least"`
+	Most     int `json:"most"`
+	// All of the trials, sorted.
+	All []int `json:"trials"`
+	// StrandedCPUPercent and StrandedMemPercent are of the trial at the percentile.
+	StrandedCPUPercent int64 `json:"strandedCpuPercent"`
+	StrandedMemPercent int64 `json:"strandedMemPercent"`
+}
+
+// Sum sorts the trials and takes the percentile, by nearest rank: of eleven the
+// tenth.
+func Sum(trials []Probe) Compacted {
+	sorted := slices.SortedFunc(slices.Values(trials), func(a, b Probe) int { return a.Machines - b.Machines })
+	var c Compacted
+	for _, p := range sorted {
+		c.All = append(c.All, p.Machines)
+	}
+	if len(sorted) == 0 {
+		return c
+	}
+	at := sorted[(len(sorted)*percentile+99)/100-1]
+	c.Machines, c.StrandedCPUPercent, c.StrandedMemPercent = at.Machines, at.StrandedCPUPercent, at.StrandedMemPercent
+	c.Least, c.Most = sorted[0].Machines, sorted[len(sorted)-1].Machines
+	return c
+}
+
+// Side is one policy on the cell as it is.
+type Side struct {
+	// Pending tasks have no place when all is packed from nothing onto all
+	// machines.
+	Pending            int   `json:"pendingFromNothing"`
+	ProdPending        int   `json:"prodPendingFromNothing"`
+	StrandedCPUPercent int64 `json:"strandedCpuPercent"`
+	StrandedMemPercent int64 `json:"strandedMemPercent"`
+	// Placed, Preempted and Left are what becomes of the tasks that wait now:
+	// placed, placed tasks that gave way, still waiting.
+	Placed    int `json:"placedOfWaiting"`
+	Preempted int `json:"preempted"`
+	Left      int `json:"leftWaiting"`
+}
+
+// Compare says what a policy makes of a cell: packed from nothing, and going on
+// from what runs.
+func Compare(c *cell.Cell, cfg scheduler.Config) (Side, error) {
+	var s Side
+	p, err := scheduler.Pack(c, cfg, func(*cell.Machine) bool { return true })
+	if err != nil {
+		return s, err
+	}
+	s.Pending, s.ProdPending, s.StrandedCPUPercent, s.StrandedMemPercent = p.Pending, p.ProdPending, p.StrandedCPUPercent, p.StrandedMemPercent
+	m, err := ModelOf(c, cfg)
+	if err != nil {
+		return s, err
+	}
+	before := waiting(m.cell)
+	if err := m.Rest(); err != nil {
+		return s, err
+	}
+	s.Left, s.Preempted = waiting(m.cell), m.s.Stats().Preempted
+	s.Placed = max(before-s.Left, 0)
+	return s, nil
+}

@@ -1,0 +1,404 @@
+package plan
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/fauxmaster/trace"
+	"borg/proto/borgpb"
+	"borg/scheduler"
+)
+
+// Made says what became of what others had recorded, so that nothing is dropped
+// without a word.
+type Made struct {
+	Machines int `json:"machines"`
+	Jobs     int `json:"jobs"`
+	// Running tasks have their place, Pending ones none.
+	Running int `json:"running"`
+	Pending int `json:"pending"`
+	// OvercommittedCPU and OvercommittedMem count machines whose tasks ask for more
+	// than it has.
+	OvercommittedCPU int `json:"machinesOvercommittedCpu"`
+	OvercommittedMem int `json:"machinesOvercommittedMem"`
+	// Strangers ran on machines that are not listed; they were put where most is
+	// free.
+	Strangers int `json:"strangers"`
+	// Crowded jobs had more tasks in one failure domain than they allow; the limit
+	// was raised to what was there.
+	Crowded int `json:"crowdedJobs"`
+	// Misplaced tasks ran where the cell would not have let them run: they wait
+	// now. By the cell's words.
+	Misplaced map[string]int `json:"misplaced,omitempty"`
+	// Refused machines and jobs are not in the cell. By the cell's words.
+	Refused map[string]int `json:"refused,omitempty"`
+	// Unknown tasks are not in the cell: nobody says what they asked for.
+	Unknown int `json:"unknown"`
+	// Notes count what else was not taken as it was, in words.
+	Notes map[string]int `json:"notes,omitempty"`
+	// Capacity is that of the machines; Asked what the tasks that run ask for,
+	// Waiting what the others do.
+	Capacity cell.Resources `json:"-"`
+	Asked    cell.Resources `json:"-"`
+	Waiting  cell.Resources `json:"-"`
+}
+
+// maker makes a cell.
+type maker struct {
+	*Model
+	from *trace.Cell
+	made *Made
+	// load is the sum of the limits of what runs on each machine.
+	load map[string]cell.Resources
+	// real is the capacity of each machine that was given more for a while.
+	real map[string]*borgpb.Resources
+	// taints are given last: what runs there stays.
+	taints map[string][]*borgpb.Taint
+	// given is how much of each single device is given out, by machine and name.
+	given map[string]map[string][]int64
+}
+
+// Make makes a cell of what others have recorded: machines, jobs, and tasks where
+// they ran. A real cell is packed into what its tasks do not use, so placements
+// whose limits are beyond the machine are taken as they are: it is given the room
+// until all are placed. Wall time is that of the cell.
+func Make(id string, wallNs int64, from *trace.Cell, reserved scheduler.Reserved) (*cell.Cell, *Made, error) {
+	c := cell.New(id, 1)
+	model, err := New(c, scheduler.Config{})
+	if err != nil {
+		return nil, nil, err
+	}
+	m := &maker{Model: model, from: from, made: &Made{
+		Misplaced: make(map[string]int), Refused: make(map[string]int), Notes: maps.Clone(from.Notes), Unknown: from.Unknown,
+	}, load: make(map[string]cell.Resources), real: make(map[string]*borgpb.Resources), taints: make(map[string][]*borgpb.Taint), given: make(map[string]map[string][]int64)}
+	first := &borgpb.Entry{CellTimeNs: 1, WallTimeNs: wallNs, Ops: [][]byte{
+		marshal(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}}),
+	}}
+	c.Apply(1, 1, marshal(first))
+	m.settleStrangers()
+	m.addMachines()
+	m.loosen()
+	if err := m.addJobs(); err != nil {
+		return nil, nil, err
+	}
+	m.obey()
+	if reserved != nil {
+		m.reserve(reserved)
+	}
+	if err := m.trueUp(); err != nil {
+		return nil, nil, err
+	}
+	m.count()
+	return c, m.made, nil
+}
+
+// settleStrangers puts tasks whose machine is not there on those with the most
+// memory free, since they did run.
+func (m *maker) settleStrangers() {
+	here := make(map[string]*borgpb.Resources, len(m.from.Machines))
+	for _, o := range m.from.Machines {
+		here[o.Name] = o.Spec.GetCapacity()
+	}
+	type stranger struct {
+		job   *trace.Job
+		index int
+	}
+	var lost []stranger
+	for k := range m.from.Jobs {
+		j := &m.from.Jobs[k]
+		for i, name := range j.Machines {
+			switch {
+			case name == "":
+			case here[name] == nil:
+				lost = append(lost, stranger{j, i})
+			default:
+				m.load[name] = m.load[name].Add(request(j.Spec, i))
+			}
+		}
+	}
+	if len(lost) == 0 || len(m.from.Machines) == 0 {
+		return
+	}
+	names := slices.Sorted(maps.Keys(here))
+	free := func(name string) int64 { return here[name].GetMemBytes() - m.load[name].MemBytes }
+	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(free(b), free(a)) })
+	for n, s := range lost {
+		name := names[n%len(names)]
+		s.job.Machines[s.index] = name
+		m.load[name] = m.load[name].Add(request(s.job.Spec, s.index))
+		m.made.Strangers++
+	}
+}
+
+// request is what a task of a spec asks for.
+func request(spec *borgpb.JobSpec, index int) cell.Resources {
+	r := spec.Task.GetResources()
+	for _, o := range spec.Overrides {
+		if o.First <= uint32(index) && uint32(index) <= o.Last && o.Spec.Resources != nil {
+			r = o.Spec.Resources
+		}
+	}
+	return cell.FromProto(r)
+}
+
+// addMachines adds the machines, with room for all that ran on each.
+func (m *maker) addMachines() {
+	var ops []*borgpb.Op
+	for _, o := range m.from.Machines {
+		spec := proto.CloneOf(o.Spec)
+		if len(spec.Taints) > 0 {
+			m.taints[o.Name], spec.Taints = spec.Taints, nil
+		}
+		capacity, load := cell.FromProto(spec.Capacity), m.load[o.Name]
+		if load.CPUMilli > capacity.CPUMilli {
+			m.made.OvercommittedCPU++
+		}
+		if load.MemBytes > capacity.MemBytes {
+			m.made.OvercommittedMem++
+		}
+		if !load.Fits(capacity) {
+			m.real[o.Name] = spec.Capacity
+			spec.Capacity = atLeast(capacity, load).Proto()
+		}
+		ops = append(ops, &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: o.Name, Labels: o.Labels, Spec: spec}}})
+	}
+	m.try(ops, "machine")
+}
+
+// atLeast is the larger of each amount.
+func atLeast(a, b cell.Resources) cell.Resources { return a.Add(b).Sub(a.Min(b)) }
+
+// try does ops of which some may be refused, and counts those.
+func (m *maker) try(ops []*borgpb.Op, what string) (results []*borgpb.Result) {
+	for len(ops) > 0 {
+		n, bytes := 0, 0
+		for n < len(ops) && n < maxReports {
+			size := proto.Size(ops[n])
+			if n > 0 && bytes+size > maxEntryBytes {
+				break
+			}
+			n, bytes = n+1, bytes+size
+		}
+		for _, r := range m.Do(ops[:n]...) {
+			if why := r.GetRefusal(); why != nil {
+				m.made.Refused[refusalWords(what, why)]++
+			}
+			results = append(results, r)
+		}
+		ops = ops[n:]
+	}
+	return results
+}
+
+func refusalWords(what string, why *borgpb.Refusal) string {
+	if why.GetField() != "" {
+		return fmt.Sprintf("%s: %s: %s", what, why.GetField(), why.GetMessage())
+	}
+	return fmt.Sprintf("%s: %s", what, why.GetMessage())
+}
+
+// loosen raises the limits per failure domain to what really was in one.
+func (m *maker) loosen() {
+	racks, powers := make(map[string]string), make(map[string]string)
+	for _, o := range m.from.Machines {
+		racks[o.Name], powers[o.Name] = "machine "+o.Name, "machine "+o.Name
+		if v, ok := o.Spec.GetAttributes()["rack"]; ok {
+			racks[o.Name] = v
+		}
+		if v, ok := o.Spec.GetAttributes()["power"]; ok {
+			powers[o.Name] = v
+		}
+	}
+	for _, j := range m.from.Jobs {
+		raised := false
+		for _, d := range []struct {
+			most *uint32
+			of   func(string) string
+		}{
+			{&j.Spec.MaxPerMachine, func(name string) string { return name }},
+			{&j.Spec.MaxPerRack, func(name string) string { return racks[name] }},
+			{&j.Spec.MaxPerPower, func(name string) string { return powers[name] }},
+		} {
+			if *d.most == 0 {
+				continue
+			}
+			in := make(map[string]uint32)
+			for _, name := range j.Machines {
+				if name == "" {
+					continue
+				}
+				in[d.of(name)]++
+				if n := in[d.of(name)]; n > *d.most {
+					*d.most, raised = n, true
+				}
+			}
+		}
+		if raised {
+			m.made.Crowded++
+		}
+	}
+}
+
+// addJobs submits the jobs and places their tasks.
+func (m *maker) addJobs() error {
+	ops := make([]*borgpb.Op, len(m.from.Jobs))
+	for i := range m.from.Jobs {
+		ops[i] = m.from.Jobs[i].Op()
+	}
+	results := m.try(ops, "job")
+	var batch []*borgpb.Assignment
+	bytes := 0
+	place := func() {
+		if len(batch) == 0 {
+			return
+		}
+		r := m.Do(&borgpb.Op{
+			Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER},
+			Op:        &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: batch}},
+		})[0]
+		for _, why := range r.GetItems() {
+			if why.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED {
+				m.made.Misplaced[misplacedWords(why)]++
+			}
+		}
+		batch, bytes = nil, 0
+	}
+	for i, j := range m.from.Jobs {
+		if results[i].GetRefusal() != nil {
+			continue
+		}
+		for index, name := range j.Machines {
+			if name == "" {
+				continue
+			}
+			a := &borgpb.Assignment{Uid: results[i].GetUid(), Index: uint32(index), Machine: name}
+			a.Devices = m.grant(name, request(j.Spec, index))
+			batch = append(batch, a)
+			if bytes += proto.Size(a) + 4; bytes > maxEntryBytes || len(batch) == maxReports {
+				place()
+			}
+		}
+	}
+	place()
+	return nil
+}
+
+// wholeDevice is a device in the units of cell.Device.
+const wholeDevice = 1000
+
+// grant chooses the devices that a task has: those who recorded it say how many,
+// not which. Each takes the first with room.
+func (m *maker) grant(machine string, need cell.Resources) (grants []*borgpb.DeviceGrant) {
+	for _, d := range need.Devices {
+		if m.given[machine] == nil {
+			m.given[machine] = make(map[string][]int64)
+		}
+		of := m.given[machine][d.Name]
+		g := &borgpb.DeviceGrant{Name: d.Name}
+		for left, i := d.Milli, 0; left > 0; i++ {
+			if i == len(of) {
+				of = append(of, 0)
+			}
+			part := min(left, wholeDevice)
+			if of[i]+part > wholeDevice {
+				continue
+			}
+			of[i] += part
+			left -= part
+			g.Numbers = append(g.Numbers, uint32(i))
+		}
+		m.given[machine][d.Name] = of
+		grants = append(grants, g)
+	}
+	return grants
+}
+
+// misplacedWords is the test that a place failed, without names and amounts, so
+// that they can be counted.
+func misplacedWords(why *borgpb.Refusal) string {
+	if f := why.GetField(); f != "" {
+		return f
+	}
+	return why.GetMessage()
+}
+
+// reserve gives what runs reservations.
+func (m *maker) reserve(reserved scheduler.Reserved) {
+	reports, n := &borgpb.Reports{}, 0
+	flush := func() {
+		if n > 0 {
+			m.Do(reportsOp(reports))
+		}
+		reports, n = &borgpb.Reports{}, 0
+	}
+	for at := range m.cell.Machines() {
+		said := &borgpb.MachineReport{Machine: at.Name()}
+		for p := range at.Copies() {
+			j := m.cell.JobByUID(p.JobUID())
+			r := reserved(j, p.Index())
+			said.Reservations = append(said.Reservations, &borgpb.TaskReservation{
+				JobUid: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt(), CpuMilli: r.CPUMilli, MemBytes: r.MemBytes,
+			})
+			n++
+		}
+		reports.Machines = append(reports.Machines, said)
+		if n >= maxReports {
+			flush()
+		}
+	}
+	flush()
+}
+
+// trueUp gives machines the capacity and the taints that they really have, and
+// says which of them are drained or down.
+func (m *maker) trueUp() error {
+	var ops []*borgpb.Op
+	for _, o := range m.from.Machines {
+		if m.cell.Machine(o.Name) == nil {
+			continue
+		}
+		if capacity, taints := m.real[o.Name], m.taints[o.Name]; capacity != nil || len(taints) > 0 {
+			ops = append(ops, &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: o.Name, Capacity: capacity, SetTaints: taints}}})
+		}
+	}
+	if err := m.Must(ops...); err != nil {
+		return err
+	}
+	ops = nil
+	for _, o := range m.from.Machines {
+		switch at := m.cell.Machine(o.Name); {
+		case at == nil:
+		case o.Down:
+			ops = append(ops, &borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: o.Name, Term: 1, Reason: "it was down when it was recorded"}}})
+		case o.Draining:
+			ops = append(ops, &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: o.Name, Drain: true}}})
+		}
+	}
+	return m.Must(ops...)
+}
+
+// count sums up what came of it.
+func (m *maker) count() {
+	made := m.made
+	made.Machines, made.Jobs = m.cell.NumMachines(), m.cell.NumJobs()
+	for at := range m.cell.Machines() {
+		made.Capacity = made.Capacity.Add(at.Capacity())
+	}
+	for j := range m.cell.Jobs() {
+		for i, t := range j.Tasks() {
+			switch t.State() {
+			case borgpb.State_STATE_RUNNING:
+				made.Running++
+				made.Asked = made.Asked.Add(j.Need(i).Resources)
+			case borgpb.State_STATE_PENDING:
+				made.Pending++
+				made.Waiting = made.Waiting.Add(j.Need(i).Resources)
+			}
+		}
+	}
+}
