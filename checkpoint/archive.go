@@ -24,6 +24,7 @@ const (
 	checkpointPattern = "checkpoint-%d-%012d.ckpt"
 	segmentPattern    = "log-%d-%012d.log"
 	partialSuffix     = ".partial"
+	damagedSuffix     = ".damaged"
 )
 
 func checkpointName(epoch, index uint64) string { return fmt.Sprintf(checkpointPattern, epoch, index) }

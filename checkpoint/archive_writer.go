@@ -49,6 +49,9 @@ type ArchiveWriter struct {
 	syncedSum []byte
 	// The first entry of those up to last that have no gap between them.
 	stretch uint64
+	// Segments that a failure left behind and that count for nothing. No other is
+	// begun beside them: who finds both could not tell which of them counts.
+	stale []string
 }
 
 // OpenArchiveWriter opens the archive in dir, which is made when it is not there,
@@ -87,7 +90,30 @@ func OpenArchiveWriter(fs vfs.FS, dir string, id *borgpb.ReplicaIdentity, epoch 
 		}
 		w.held = append(w.held, h)
 	}
-	return w, w.resume(a)
+	if err := w.resume(a); err != nil {
+		return nil, err
+	}
+	return w, w.setAside(a)
+}
+
+// setAside renames segments that begin after the last entry and cannot be read:
+// a crash may leave such a one that was just begun. What they may have held is
+// appended again, or told to be missing.
+func (w *ArchiveWriter) setAside(a *Archive) error {
+	for _, d := range a.damaged {
+		epoch, first, isCheckpoint, _ := parseName(d.Name)
+		if isCheckpoint || epoch != w.epoch || first <= w.last {
+			continue
+		}
+		path := w.fs.PathJoin(w.dir, d.Name)
+		if err := w.fs.Rename(path, path+damagedSuffix); err != nil {
+			return fmt.Errorf("set a segment of the change log aside that cannot be read: %w", err)
+		}
+		if err := syncDir(w.fs, w.dir); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // sweep removes checkpoints that were not finished.
@@ -154,8 +180,45 @@ func (w *ArchiveWriter) resume(a *Archive) error {
 			continue
 		}
 		w.last, w.sum = r.next-1, slices.Clone(r.sum)
+		if r.err != nil {
+			return w.trim(s.Name, r.good)
+		}
 		return w.syncFile(s.Name)
 	}
+	return nil
+}
+
+// trim takes off the end of the segment that an earlier process wrote last what a
+// crash has left there. A disk may have written a later part of the end and not an
+// earlier one: to who reads the archive that looks like damage.
+func (w *ArchiveWriter) trim(name string, good int64) error {
+	path := w.fs.PathJoin(w.dir, name)
+	err := func() error {
+		from, err := w.fs.Open(path)
+		if err != nil {
+			return err
+		}
+		defer from.Close()
+		to, err := w.fs.Create(path+partialSuffix, vfs.WriteCategoryUnspecified)
+		if err != nil {
+			return err
+		}
+		_, err = io.Copy(to, io.LimitReader(from, good))
+		if err == nil {
+			err = to.Sync()
+		}
+		if err = errors.Join(err, to.Close()); err == nil {
+			err = w.fs.Rename(path+partialSuffix, path)
+		}
+		if err != nil {
+			return errors.Join(err, w.fs.Remove(path+partialSuffix))
+		}
+		return syncDir(w.fs, w.dir)
+	}()
+	if err != nil {
+		return fmt.Errorf("trim segment %s of the archive %s: %w", name, w.dir, err)
+	}
+	w.synced, w.syncedSum = w.last, w.sum
 	return nil
 }
 
@@ -167,6 +230,10 @@ func (w *ArchiveWriter) syncFile(name string) error {
 		if err2 := f.Close(); err == nil {
 			err = err2
 		}
+	}
+	if err == nil {
+		// It may have ended before it could make the name outlive the machine.
+		err = syncDir(w.fs, w.dir)
 	}
 	if err != nil {
 		return fmt.Errorf("sync segment %s of the archive %s: %w", name, w.dir, err)
@@ -238,6 +305,9 @@ func (w *ArchiveWriter) beginSegment(first uint64, wallNs int64) error {
 		CellName: w.id.GetCellName(), CellId: w.id.GetCellId(), Epoch: w.epoch,
 		FirstIndex: first, WallTimeNs: wallNs, PreviousIndex: w.last, PreviousSum: w.sum, Gap: w.gap,
 	}
+	if err := w.clear(); err != nil {
+		return err
+	}
 	name := segmentName(w.epoch, first)
 	path := w.fs.PathJoin(w.dir, name)
 	f, err := w.fs.Create(path, vfs.WriteCategoryUnspecified)
@@ -249,7 +319,8 @@ func (w *ArchiveWriter) beginSegment(first uint64, wallNs int64) error {
 		err = syncDir(w.fs, w.dir)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("begin a segment of the change log: %w", err), f.Close(), w.fs.Remove(path))
+		w.stale = append(w.stale, name)
+		return errors.Join(fmt.Errorf("begin a segment of the change log: %w", err), f.Close(), w.clear())
 	}
 	// One of the name that could not be removed is replaced.
 	w.held = slices.DeleteFunc(w.held, func(h Held) bool { return h.Name == name })
@@ -294,9 +365,19 @@ func (w *ArchiveWriter) abandon(syncFailed bool) (err error) {
 	w.last, w.sum = w.synced, w.syncedSum
 	err = errors.Join(err, w.letGo())
 	if w.last < w.current.Index {
-		err = errors.Join(err, w.Drop([]string{w.current.Name}))
+		w.stale = append(w.stale, w.current.Name)
+		err = errors.Join(err, w.clear())
 	}
 	return err
+}
+
+// clear removes what failures left behind.
+func (w *ArchiveWriter) clear() error {
+	if err := w.Drop(w.stale); err != nil {
+		return err
+	}
+	w.stale = nil
+	return nil
 }
 
 // Sync makes what was appended outlive the machine.

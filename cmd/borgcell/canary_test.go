@@ -206,7 +206,7 @@ func TestCanary(t *testing.T) {
 		if out = c.output(t, "canary"); strings.Contains(out, "done\n") {
 			return ""
 		}
-		return out
+		return fmt.Sprintf("it has said %q", out)
 	})
 	if sum := sha256Hex(value); !strings.Contains(out, sum) || !strings.Contains(out, fmt.Sprint(len(value))+"\n") {
 		t.Errorf("the task did not read the value that was set:\n%s", out)

@@ -267,8 +267,9 @@ func (x *ListCheckpointsResponse) GetOff() bool {
 // KeptCheckpoint is a checkpoint on a replica's disk.
 type KeptCheckpoint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// What it stands for.
+	// Epoch of the cell that it stands for.
 	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Log index that it stands for.
 	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
 	// The cell's wall clock there. Nanoseconds since 1970.
 	WallTimeNs int64 `protobuf:"varint,3,opt,name=wall_time_ns,json=wallTimeNs,proto3" json:"wall_time_ns,omitempty"`
@@ -338,10 +339,13 @@ func (x *KeptCheckpoint) GetBytes() uint64 {
 
 // KeptLog is a stretch of the change log: every entry from the first to the last.
 type KeptLog struct {
-	state      protoimpl.MessageState `protogen:"open.v1"`
-	Epoch      uint64                 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	FirstIndex uint64                 `protobuf:"varint,2,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"`
-	LastIndex  uint64                 `protobuf:"varint,3,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Epoch of the cell in which they were written.
+	Epoch uint64 `protobuf:"varint,1,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	// Log index of the first entry.
+	FirstIndex uint64 `protobuf:"varint,2,opt,name=first_index,json=firstIndex,proto3" json:"first_index,omitempty"`
+	// Log index of the last one.
+	LastIndex uint64 `protobuf:"varint,3,opt,name=last_index,json=lastIndex,proto3" json:"last_index,omitempty"`
 	// Of its files.
 	Bytes uint64 `protobuf:"varint,4,opt,name=bytes,proto3" json:"bytes,omitempty"`
 	// Why the entries before it are missing; empty: they are not, or were dropped
