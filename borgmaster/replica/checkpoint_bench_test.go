@@ -77,6 +77,7 @@ func medianCommit(b *testing.B, r *wireReplica, made *atomic.Int64) float64 {
 			due := start.Add(userPeriod * time.Duration(u) / latencyUsers)
 			for ; due.Sub(start) < latencyWindow; due = due.Add(userPeriod) {
 				time.Sleep(time.Until(due))
+				at := due
 				calls.Go(func() {
 					_, err := r.Propose(context.Background(), machineOp(fmt.Sprintf("l-%d", made.Add(1))))
 					if err != nil {
@@ -84,7 +85,7 @@ func medianCommit(b *testing.B, r *wireReplica, made *atomic.Int64) float64 {
 					}
 					mu.Lock()
 					defer mu.Unlock()
-					took = append(took, float64(time.Since(due))/1e6)
+					took = append(took, float64(time.Since(at))/1e6)
 				})
 			}
 		})
