@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -203,6 +204,42 @@ func removeCgroup(path string) {
 		_ = unix.Rmdir(filepath.Join(h.mount, path))
 	}
 }
+
+// emptyCgroup removes a cgroup in all hierarchies, and first what is left of a
+// container that never began: who made it was killed, and the process that was to
+// become the task may not yet have noticed.
+func emptyCgroup(path string) error {
+	list, err := hierarchies()
+	if err != nil || !within(path, cgroupTop) {
+		return err
+	}
+	for _, h := range list {
+		dir := filepath.Join(h.mount, path)
+		for tries := 0; ; tries++ {
+			err := unix.Rmdir(dir)
+			if err == nil || errors.Is(err, unix.ENOENT) {
+				break
+			}
+			if tries == emptyTries {
+				return fmt.Errorf("remove cgroup %s: %w", dir, err)
+			}
+			text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+			for _, field := range strings.Fields(string(text)) {
+				if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
+					_ = unix.Kill(pid, unix.SIGKILL)
+				}
+			}
+			time.Sleep(emptyPause)
+		}
+	}
+	return nil
+}
+
+// A process that was killed is out of its cgroup some milliseconds later.
+const (
+	emptyTries = 100
+	emptyPause = 10 * time.Millisecond
+)
 
 // cgroupTree lists the directories below path in one hierarchy, deepest first.
 func cgroupTree(h hierarchy, path string) []string {

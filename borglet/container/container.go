@@ -282,7 +282,9 @@ func (b *containerBackend) destroy(id borglet.ID) error {
 	case errors.Is(err, libcontainer.ErrNotExist):
 		// Its maker was killed before it wrote the state. The cgroup, if there
 		// is one, is where it would have been.
-		removeCgroup(filepath.Join(cgroupParent(b.cfg.Name), id.String()))
+		if err := emptyCgroup(filepath.Join(cgroupParent(b.cfg.Name), id.String())); err != nil {
+			return fmt.Errorf("remove container: %w", err)
+		}
 	default:
 		return fmt.Errorf("find container: %w", err)
 	}
