@@ -224,7 +224,7 @@ func emptyCgroup(path string) error {
 				return fmt.Errorf("remove cgroup %s: %w", dir, err)
 			}
 			text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-			for _, field := range strings.Fields(string(text)) {
+			for field := range strings.FieldsSeq(string(text)) {
 				if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
 					_ = unix.Kill(pid, unix.SIGKILL)
 				}
