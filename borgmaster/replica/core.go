@@ -65,7 +65,8 @@ type Core struct {
 	heard map[uint64]uint64
 	// Reads that are not answered, with the tick at which each was last asked.
 	reads map[uint64]uint64
-	// A change of members that was proposed in this term is not yet applied.
+	// A change of members that was proposed in this term is not yet applied, or
+	// raft has not heard yet that it is.
 	changing bool
 	out      Effects
 }
@@ -184,6 +185,8 @@ type Committed struct {
 	Refused error
 }
 
+func (e Committed) isChange() bool { return e.Entry.GetType() != raftpb.EntryNormal }
+
 // Proposed says what became of a Propose or Change.
 type Proposed struct {
 	Term uint64
@@ -284,6 +287,11 @@ func (c *Core) step(ev Event) {
 			c.applied, c.appliedTerm = last.GetIndex(), last.GetTerm()
 		}
 		c.respond(ev.Apply.responses)
+		if slices.ContainsFunc(ev.Apply.Entries, Committed.isChange) {
+			// Not sooner: until it has heard this, raft makes nothing of the next change,
+			// and who asked for that would wait for ever.
+			c.changing = false
+		}
 	case Campaign:
 		_ = c.rn.Campaign()
 	case Transfer:
@@ -368,7 +376,7 @@ func (c *Core) apply(m *raftpb.Message) {
 	a := &Apply{responses: m.GetResponses(), Entries: make([]Committed, len(m.GetEntries()))}
 	for i, e := range m.GetEntries() {
 		a.Entries[i].Entry = e
-		if e.GetType() != raftpb.EntryNormal {
+		if a.Entries[i].isChange() {
 			c.applyChange(&a.Entries[i])
 		}
 	}
@@ -379,7 +387,6 @@ func (c *Core) apply(m *raftpb.Message) {
 // at any time from its commit on; here, before the entries are handed out, it
 // needs no answer from the apply goroutine.
 func (c *Core) applyChange(e *Committed) {
-	c.changing = false
 	cc := new(raftpb.ConfChange)
 	if e.Entry.GetType() != raftpb.EntryConfChange {
 		e.Refused = fmt.Errorf("a change of type %v is not known", e.Entry.GetType())

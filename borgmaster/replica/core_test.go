@@ -48,8 +48,9 @@ type actor struct {
 	header  *borgpb.CheckpointHeader
 	appends []*Append
 	applies []*Apply
-	// stalled: appends do not end. cut: no messages come or go.
-	stalled, cut bool
+	// stalled: appends do not end. slow: nothing is applied. cut: no messages come
+	// or go.
+	stalled, slow, cut bool
 }
 
 func (p *play) printf(format string, args ...any) { fmt.Fprintf(&p.out, format+"\n", args...) }
@@ -86,8 +87,10 @@ func (p *play) run(d *datadriven.TestData) {
 		}
 	case "stall":
 		a.stalled = true
+	case "slow":
+		a.slow = true
 	case "resume":
-		a.stalled = false
+		a.stalled, a.slow = false, false
 	case "cut":
 		a.cut = true
 	case "mend":
@@ -191,7 +194,7 @@ func (p *play) settle() {
 				p.append(id, a)
 				busy = true
 			}
-			for len(a.applies) > 0 {
+			for len(a.applies) > 0 && !a.slow {
 				p.apply(id, a)
 				busy = true
 			}
