@@ -40,7 +40,7 @@ type area struct {
 
 var areas = map[string]area{
 	"cell":       {packages: []string{"./borgmaster/cell", "./borgmaster/replica"}, skip: "^BenchmarkCheckpoint"},
-	"sched":      {packages: []string{"./scheduler"}},
+	"sched":      {packages: []string{"./scheduler"}, skip: "^BenchmarkFaux"},
 	"checkpoint": {packages: []string{"./checkpoint", "./borgmaster/replica"}, only: "^Benchmark(Write|Read|Append|Checkpoint.*)$"},
 	"linkshard":  {packages: []string{"./borgmaster/linkshard"}},
 	// Those of the scheduler that need BORG_TRACES, the folder of the real traces.
@@ -48,7 +48,7 @@ var areas = map[string]area{
 	"traces": {packages: []string{"./scheduler"}, only: "^BenchmarkTrace"},
 	// Questions to a cell that is written down; they need BORG_TRACES too. The
 	// compaction takes minutes.
-	"faux": {packages: []string{"./cmd/fauxmaster"}, only: "^BenchmarkFaux"},
+	"faux": {packages: []string{"./cmd/fauxmaster", "./scheduler"}, only: "^BenchmarkFaux"},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 	// One good client beside a thousand slow connections; a minute.
