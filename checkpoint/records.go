@@ -90,6 +90,7 @@ type Picture struct {
 	gen    *generation
 	snap   *pebble.Snapshot
 	header *borgpb.CheckpointHeader
+	share  float64
 	err    error
 }
 
@@ -99,7 +100,7 @@ func (s *Store) Picture() (*Picture, error) {
 	gen := s.gen
 	gen.ref()
 	s.mu.Unlock()
-	p := &Picture{gen: gen, snap: gen.db.NewSnapshot(), header: new(borgpb.CheckpointHeader)}
+	p := &Picture{gen: gen, snap: gen.db.NewSnapshot(), header: new(borgpb.CheckpointHeader), share: s.cfg.WriteShare}
 	data, err := get(p.snap, keyHeader)
 	if err == nil {
 		err = proto.Unmarshal(data, p.header)
@@ -148,8 +149,9 @@ func (p *Picture) WriteTo(ctx context.Context, w io.Writer) error {
 		return err
 	}
 	var werr error
+	rest := newPacer(p.share)
 	rerr := p.each(func(k, v []byte) bool {
-		if werr = ctx.Err(); werr == nil {
+		if werr = rest.after(ctx, len(k)+len(v)); werr == nil {
 			werr = cw.Add(k, v)
 		}
 		return werr == nil

@@ -33,6 +33,9 @@ type Config struct {
 	// for followers that are slow; zero: 20,000 and 64 MiB.
 	TailEntries int
 	TailBytes   int
+	// WriteShare is how much of one processor the writing of a picture takes, so
+	// that it slows nobody down: 0.25 is a quarter. Zero: all of it.
+	WriteShare float64
 	// Repeatable, if not nil, is for runs that must repeat exactly, whatever the
 	// machine's timing: the database does nothing but what a caller waits for. It
 	// says whether the disk takes what the database has in memory now.

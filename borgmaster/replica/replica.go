@@ -60,6 +60,9 @@ func (c *Config) setDefaults() {
 		c.Logger = slog.New(slog.DiscardHandler)
 	}
 	c.Store.Logger = c.Logger
+	if c.Store.WriteShare == 0 {
+		c.Store.WriteShare = 0.25
+	}
 	if c.Tick == 0 {
 		c.Tick = 20 * time.Millisecond
 	}
