@@ -81,6 +81,9 @@ var imports = map[string]struct {
 	// Two moments of a cell, side by side.
 	"fauxmaster/diff": {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "net", "os"}},
 
+	// A cell, and what happened to it, as tables for other programs.
+	"fauxmaster/export": {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "net", "time"}},
+
 	// What other cells have recorded, as objects of ours.
 	"fauxmaster/trace": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "net"}},
 
