@@ -14,10 +14,10 @@ import (
 // colours.
 const (
 	chartWidth  = 780.0
-	chartHeight = 300.0
+	chartHeight = 312.0
 	marginLeft  = 64.0
 	marginRight = 18.0
-	marginTop   = 16.0
+	marginTop   = 28.0
 	marginBelow = 44.0
 )
 
@@ -116,7 +116,7 @@ func newChart(title string, x, y axis) *chart {
 		c.text(px, chartHeight-marginBelow+19, "middle", "", c.x.words(v))
 	}
 	c.text(chartWidth-marginRight, chartHeight-6, "end", "", c.x.name)
-	c.text(marginLeft-8, marginTop-4, "start", "", c.y.name)
+	c.text(4, marginTop-14, "start", "", c.y.name)
 	return c
 }
 
@@ -148,15 +148,16 @@ func (c *chart) end() string {
 // seriesClass tells series apart; there are three looks.
 func seriesClass(i int) string { return []string{"", "b", "c"}[i%3] }
 
-// legend names the series when there are several.
+// legend names the series when there are several, below on the right: a curve that
+// rises has left that corner.
 func (c *chart) legend(all []series) {
 	if len(all) < 2 {
 		return
 	}
 	for i, s := range all {
-		y := marginTop + 14 + 18*float64(i)
-		c.line("curve "+seriesClass(i), chartWidth-190, y-4, chartWidth-160, y-4)
-		c.text(chartWidth-152, y, "start", "name", s.Name)
+		y := chartHeight - marginBelow - 12 - 18*float64(len(all)-1-i)
+		c.line("curve "+seriesClass(i), chartWidth-270, y-4, chartWidth-240, y-4)
+		c.text(chartWidth-232, y, "start", "name", s.Name)
 	}
 }
 

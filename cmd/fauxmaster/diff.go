@@ -206,7 +206,11 @@ func diffPage(of *fauxmaster.Picture, d *diff.Diff) *page {
 		lead = fmt.Sprintf("Something happened to %s; %s, %s are not as they were.", numberOf(len(d.Tasks), "task"),
 			numberOf(len(d.Jobs), "job"), numberOf(len(d.Machines), "machine"))
 	}
-	p := newPage(of, "What changed in "+(time.Duration(d.B.WallNs-d.A.WallNs)).Round(time.Second).String(), lead)
+	title := "What changed in " + time.Duration(d.B.WallNs-d.A.WallNs).Round(time.Second).String()
+	if d.OtherCell {
+		title = "Two cells side by side"
+	}
+	p := newPage(of, title, lead)
 	for _, r := range diffSums(d) {
 		p.number(r[0], r[1])
 	}

@@ -206,7 +206,7 @@ func experimentPage(of *fauxmaster.Picture, r *experimentReport) *page {
 			worst = o
 		}
 	}
-	p := newPage(of, "Experiment: "+r.Study, fmt.Sprintf("%s: %s machines (%s).", questions[r.Study].Usage, percentWords(worst.Percent), worst.Variant))
+	p := newPage(of, "Experiment: "+r.Study, fmt.Sprintf("Tried: %s. The most that it costs is %s machines: %s.", questions[r.Study].Usage, percentWords(worst.Percent), worst.Variant))
 	p.number("machines, one cell", thousands(r.OneCell.Machines))
 	for _, o := range r.Overheads {
 		p.number(o.Variant, percentWords(o.Percent))

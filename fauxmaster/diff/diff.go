@@ -72,7 +72,8 @@ type Moment struct {
 // Diff is everything that is different.
 type Diff struct {
 	// OtherCell: the two are not moments of one cell (or of one epoch of it);
-	// then jobs are compared by name alone.
+	// then objects are compared by their names alone,
+	// and nobody knows why a task left its place.
 	OtherCell bool   `json:"otherCell,omitempty"`
 	A         Moment `json:"a"`
 	B         Moment `json:"b"`

@@ -110,6 +110,10 @@ func (d *Diff) tasks(a, b *cell.Job, now *cell.Cell) {
 	}
 	for i := range n {
 		was, is := placeOf(a, i), placeOf(b, i)
+		if d.OtherCell {
+			// Each counts attempts by itself.
+			was.attempt, is.attempt = 0, 0
+		}
 		t := Task{Fate: fate(was, is), From: was.machine, To: is.machine}
 		if t.Fate == same {
 			continue
@@ -124,7 +128,7 @@ func (d *Diff) tasks(a, b *cell.Job, now *cell.Cell) {
 		if is.attempt > was.attempt {
 			t.Attempts = is.attempt - was.attempt
 		}
-		if was.state == running {
+		if was.state == running && !d.OtherCell {
 			t.Why = whyLeft(b, i, was, now)
 		}
 		if t.Why == machineLost && (t.Fate == Evicted || t.Fate == Ended) {

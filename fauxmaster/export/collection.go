@@ -17,12 +17,23 @@ type collection struct {
 	// in is the alloc set that a job runs in; nil: none.
 	in     *cell.AllocSet
 	queued bool
+	// parent and after are jobs; one that is not there (any more) is not named.
+	parent *cell.Job
+	after  []*cell.Job
 }
 
 func ofJob(c *cell.Cell, j *cell.Job) collection {
 	k := collection{uid: j.UID(), key: j.Key(), size: j.NumTasks(), priority: j.Priority(), job: j, queued: j.Spec().GetBatchQueue()}
 	if key, ok := j.AllocSet(); ok {
 		k.in = c.AllocSet(key)
+	}
+	if parent, err := cell.ParseJobKey(j.Spec().GetParent()); err == nil {
+		k.parent = c.Job(parent)
+	}
+	for _, name := range j.Spec().GetStartAfter() {
+		if key, err := cell.ParseJobKey(name); err == nil && c.Job(key) != nil {
+			k.after = append(k.after, c.Job(key))
+		}
 	}
 	return k
 }
@@ -76,6 +87,12 @@ func (e *Events) collection(us int64, kind int32, k collection) error {
 	}
 	if k.in != nil {
 		row.AllocCollectionID = e.id("collection", k.in.UID().String())
+	}
+	if k.parent != nil {
+		row.ParentCollectionID = e.id("collection", k.parent.UID().String())
+	}
+	for _, j := range k.after {
+		row.StartAfter = append(row.StartAfter, e.id("collection", j.UID().String()))
 	}
 	if k.job != nil {
 		spec := k.job.Spec()

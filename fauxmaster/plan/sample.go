@@ -52,7 +52,7 @@ func Sample(c *cell.Cell, machines int, seed uint64) (*cell.Cell, *Sampled, erro
 	s.takeMachines()
 	s.takeSets(permille)
 	s.takeJobs(permille)
-	made, m, err := Make(fmt.Sprintf("sample-%d", seed), c.WallNs(), s.from, s.reserved)
+	made, m, err := Make(fmt.Sprintf("%s-%d-sample-%d-%d", c.ID(), c.Index(), machines, seed), c.WallNs(), s.from, s.reserved)
 	if err != nil {
 		return nil, nil, err
 	}

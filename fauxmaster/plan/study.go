@@ -112,7 +112,7 @@ func NewStudy(c *cell.Cell, cfg scheduler.Config, name string, q Setup) (*Study,
 
 // part compacts some of the workload and says which of Parts it is.
 func (st *Study) part(name string, of Of) (int, error) {
-	of.Order, of.clones = uint32(len(st.Parts)), &st.made
+	of.clones = &st.made
 	k, err := NewCompaction(st.cell, st.cfg, of)
 	if err != nil {
 		return 0, fmt.Errorf("%s: %w", name, err)
@@ -125,9 +125,11 @@ func (st *Study) part(name string, of Of) (int, error) {
 // job that runs in an alloc set goes where that goes.
 func (st *Study) split(name string, cells []string, belongs func(key cell.JobKey, priority int32) string) error {
 	v := Variant{Name: name}
-	for _, of := range cells {
+	for n, of := range cells {
 		in := func(key cell.JobKey, priority int32) bool { return belongs(key, priority) == of }
+		// Cells of their own lose other machines.
 		i, err := st.part(name+": "+of, Of{
+			Order: uint32(n),
 			Jobs: func(j *cell.Job) bool {
 				if key, ok := j.AllocSet(); ok {
 					if s := st.cell.AllocSet(key); s != nil {
