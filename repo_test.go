@@ -78,6 +78,12 @@ var imports = map[string]struct {
 	"fauxmaster/plan": {[]string{"borgmaster/cell", "scheduler", "fauxmaster/trace", "proto/borgpb"},
 		[]string{"google.golang.org/grpc", "net", "os", "time", "context", "sync", "math/rand", "math/rand/v2"}},
 
+	// Two moments of a cell, side by side.
+	"fauxmaster/diff": {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "net", "os"}},
+
+	// A cell, and what happened to it, as tables for other programs.
+	"fauxmaster/export": {[]string{"borgmaster/cell", "proto/borgpb"}, []string{"google.golang.org/grpc", "net", "time"}},
+
 	// What other cells have recorded, as objects of ours.
 	"fauxmaster/trace": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "net"}},
 

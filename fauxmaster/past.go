@@ -101,6 +101,9 @@ func (p *Past) First() Moment {
 	return Moment{Epoch: h.GetEpoch(), Index: h.GetIndex()}
 }
 
+// CellName is what the cell is called.
+func (p *Past) CellName() string { return p.kept[0].Header.GetCellName() }
+
 // At goes to a moment: to the nearest checkpoint before it, and from there by the
 // change log. The caller closes the tape.
 func (p *Past) At(m Moment) (*Tape, error) {
@@ -238,7 +241,11 @@ func (t *Tape) Step() (*Step, error) {
 func (t *Tape) follow(d *decider) { t.decider = d }
 
 // to goes on to a moment.
-func (t *Tape) to(m Moment) error {
+func (t *Tape) to(m Moment) error { return t.Until(m, func(*Step) error { return nil }) }
+
+// Until goes on to a moment and shows every step on the way; an error of show ends
+// it.
+func (t *Tape) Until(m Moment, show func(*Step) error) error {
 	index, wallNs := m.Index, int64(math.MaxInt64)
 	switch {
 	case !m.Wall.IsZero():
@@ -264,7 +271,11 @@ func (t *Tape) to(m Moment) error {
 		if err != nil {
 			return err
 		}
-		if _, err := t.Step(); err != nil {
+		s, err := t.Step()
+		if err == nil {
+			err = show(s)
+		}
+		if err != nil {
 			return err
 		}
 	}

@@ -363,6 +363,9 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 			w.need, w.limits = s.soften(w.need), &cell.Limits{}
 		}
 	}
+	if s.resize != nil && !w.inSet {
+		w.need = s.resizeNeed(w.need, l.priority)
+	}
 	w.limited = w.limits.Any()
 	for _, k := range w.constraints() {
 		if k.GetSoft() {

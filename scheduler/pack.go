@@ -56,8 +56,15 @@ type Packing struct {
 	// Soft names the jobs whose hard constraints count as soft ones, and whose
 	// limits per failure domain do not count; nil: none (§5.1).
 	Soft func(*cell.Job) bool
-	// Left names the tasks that are left out; nil: none.
-	Left func(j *cell.Job, index uint32) bool
+	// Left names the tasks that are left out; nil: none. LeftSet does so for alloc
+	// sets.
+	Left    func(j *cell.Job, index uint32) bool
+	LeftSet func(*cell.AllocSet) bool
+	// Resize is what tasks and allocs on machines ask for instead, by priority; nil:
+	// what they ask for. What tasks reserve is not changed by it.
+	Resize func(priority int32, asked cell.Resources) cell.Resources
+	// Unplaced is told the tasks that found no place; nil: nobody is.
+	Unplaced func(j *cell.Job, index uint32)
 }
 
 // Pack packs all that is not dead in a cell onto some of its machines as if
@@ -94,6 +101,9 @@ func (k Packing) withDefaults() Packing {
 	if k.Left == nil {
 		k.Left = func(*cell.Job, uint32) bool { return false }
 	}
+	if k.LeftSet == nil {
+		k.LeftSet = func(*cell.AllocSet) bool { return false }
+	}
 	return k
 }
 
@@ -109,8 +119,8 @@ func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
 	}
 	const all = 1 << 60
 	s.cfg.BatchCount, s.cfg.BatchBytes, s.cfg.PassChecks, s.cfg.MaxInFlight = all, all, all, all
-	s.dry, s.reserved, s.soft = true, k.Reserved, k.Soft
-	s.softened = make(map[*cell.Need]*cell.Need)
+	s.dry, s.reserved, s.soft, s.resize = true, k.Reserved, k.Soft, k.Resize
+	s.softened, s.resized = make(map[*cell.Need]*cell.Need), make(map[*cell.Need]*cell.Need)
 	s.sites = newSites(k.Machines, cfg.Seed)
 	s.sites.walk = slices.DeleteFunc(s.sites.walk, func(t *site) bool { return !keep(t.machine) })
 	s.sites.number()
@@ -118,7 +128,7 @@ func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
 	s.dearer = true
 	s.askAll(c)
 	s.reprice()
-	s.enlist(c, k.Left)
+	s.enlist(k)
 	packed := Packed{Machines: len(s.sites.walk)}
 	for {
 		p := &pass{search: search{s: s, c: c}}
@@ -133,7 +143,7 @@ func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
 		// What runs in allocs finds room once those have a place.
 		s.changes.all()
 	}
-	s.countPending(c, &packed)
+	s.countPending(k, &packed)
 	packed.StrandedCPUPercent, packed.StrandedMemPercent = s.grid.stranded()
 	packed.Limits, packed.Reclaimed = s.reclaimed(c)
 	packed.Stats = s.stats
@@ -154,22 +164,36 @@ func (s *Scheduler) soften(need *cell.Need) *cell.Need {
 	return &of
 }
 
+// resizeNeed returns need with what is asked for instead.
+func (s *Scheduler) resizeNeed(need *cell.Need, priority int32) *cell.Need {
+	if of := s.resized[need]; of != nil {
+		return of
+	}
+	of := *need
+	of.Resources = s.resize(priority, need.Resources)
+	s.resized[need] = &of
+	return &of
+}
+
 // relaxes tells whether the hard constraints of a job count as soft ones.
 func (s *Scheduler) relaxes(j *cell.Job) bool { return s.soft != nil && s.soft(j) }
 
 // enlist makes lines of everything that is not dead, placed or not, and not left
 // out.
-func (s *Scheduler) enlist(c *cell.Cell, left func(*cell.Job, uint32) bool) {
-	for j := range c.Jobs() {
+func (s *Scheduler) enlist(k Packing) {
+	for j := range k.Workload.Jobs() {
 		l := &line{uid: j.UID(), key: j.Key(), text: j.UID().String(), priority: j.Priority(), version: j.Version(), job: j}
 		for i, t := range j.Tasks() {
-			if t.State() != borgpb.State_STATE_DEAD && !left(j, i) {
+			if t.State() != borgpb.State_STATE_DEAD && !k.Left(j, i) {
 				l.indices = append(l.indices, i)
 			}
 		}
 		s.enter(l)
 	}
-	for set := range c.AllocSets() {
+	for set := range k.Workload.AllocSets() {
+		if k.LeftSet(set) {
+			continue
+		}
 		l := &line{uid: set.UID(), key: set.Key(), text: set.UID().String(), priority: set.Priority(), version: 1, set: set}
 		for a := range set.Allocs() {
 			if a.State() != borgpb.State_STATE_DEAD {
@@ -191,13 +215,17 @@ func (s *Scheduler) enter(l *line) {
 
 // countPending counts what found no place, and whether any machine of the whole
 // cell could hold it when empty.
-func (s *Scheduler) countPending(c *cell.Cell, packed *Packed) {
+func (s *Scheduler) countPending(k Packing, packed *Packed) {
+	c := k.Workload
 	var whole *grid
 	for _, l := range s.queue.list {
 		for _, index := range l.indices {
 			packed.Pending++
 			if l.priority >= prodPriority {
 				packed.ProdPending++
+			}
+			if k.Unplaced != nil && l.job != nil {
+				k.Unplaced(l.job, index)
 			}
 			if whole == nil {
 				whole = newGrid(newSites(c, 0), &s.cfg, true)

@@ -41,6 +41,9 @@ type Scheduler struct {
 	reserved Reserved
 	soft     func(*cell.Job) bool
 	softened map[*cell.Need]*cell.Need
+	// resize is Packing's; nil: nobody asks for anything else.
+	resize  func(priority int32, asked cell.Resources) cell.Resources
+	resized map[*cell.Need]*cell.Need
 	// gangs remembers, by job, at how many changes it did not fit as a whole.
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.

@@ -70,6 +70,9 @@ func fileKey(user, name string) string { return user + "/" + name }
 // File returns a user's file; nil when there is none of that name.
 func (c *Cell) File(user, name string) *File { return c.files.byKey[fileKey(user, name)] }
 
+// AllFiles yields every file, by owner and name.
+func (c *Cell) AllFiles() iter.Seq[*File] { return slices.Values(c.files.list) }
+
 // Files yields the files of a user by name: the one of the name prefix and all
 // below it; with no prefix, all.
 func (c *Cell) Files(user, prefix string) iter.Seq[*File] {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"math"
@@ -13,10 +14,10 @@ import (
 // colours.
 const (
 	chartWidth  = 780.0
-	chartHeight = 300.0
+	chartHeight = 312.0
 	marginLeft  = 64.0
 	marginRight = 18.0
-	marginTop   = 16.0
+	marginTop   = 28.0
 	marginBelow = 44.0
 )
 
@@ -115,7 +116,7 @@ func newChart(title string, x, y axis) *chart {
 		c.text(px, chartHeight-marginBelow+19, "middle", "", c.x.words(v))
 	}
 	c.text(chartWidth-marginRight, chartHeight-6, "end", "", c.x.name)
-	c.text(marginLeft-8, marginTop-4, "start", "", c.y.name)
+	c.text(4, marginTop-14, "start", "", c.y.name)
 	return c
 }
 
@@ -144,41 +145,48 @@ func (c *chart) end() string {
 	return c.b.String()
 }
 
-// seriesClass tells the second series from the first.
-func seriesClass(i int) string {
-	if i == 0 {
-		return ""
-	}
-	return "b"
-}
+// seriesClass tells series apart; there are three looks.
+func seriesClass(i int) string { return []string{"", "b", "c"}[i%3] }
 
-// legend names the series when there are several.
+// legend names the series when there are several, below on the right: a curve that
+// rises has left that corner.
 func (c *chart) legend(all []series) {
 	if len(all) < 2 {
 		return
 	}
 	for i, s := range all {
-		y := marginTop + 14 + 18*float64(i)
-		c.line("curve "+seriesClass(i), chartWidth-190, y-4, chartWidth-160, y-4)
-		c.text(chartWidth-152, y, "start", "name", s.Name)
+		y := chartHeight - marginBelow - 12 - 18*float64(len(all)-1-i)
+		c.line("curve "+seriesClass(i), chartWidth-270, y-4, chartWidth-240, y-4)
+		c.text(chartWidth-232, y, "start", "name", s.Name)
 	}
 }
 
 // cdfChart shows what part of the trials needs at most so many machines, and where
 // the 90th percentile is.
 func cdfChart(title string, all []series) string {
-	x := axis{low: math.Inf(1), high: math.Inf(-1), name: "machines"}
+	return trialsChart(title, axis{name: "machines"}, 1, all, func(v float64) string { return thousands(int(v)) + " machines" })
+}
+
+// overheadChart is cdfChart of percents.
+func overheadChart(title string, all []series) string {
+	return trialsChart(title, axis{name: "% more machines", text: func(v float64) string { return fmt.Sprintf("%.0f", v) }}, 0.5, all, percentWords)
+}
+
+// trialsChart shows what part of the trials comes to at most so much. Beside the
+// curves there is so much room at least; words say a value.
+func trialsChart(title string, x axis, beside float64, all []series, words func(float64) string) string {
+	x.low, x.high = math.Inf(1), math.Inf(-1)
 	for _, s := range all {
 		for _, p := range s.Points {
 			x.low, x.high = min(x.low, p.X), max(x.high, p.X)
 		}
 	}
-	room := max((x.high-x.low)*0.06, 1)
+	room := max((x.high-x.low)*0.06, beside)
 	x.low, x.high = x.low-room, x.high+room
 	c := newChart(title, x, axis{high: 100, name: "% of the trials", text: func(v float64) string { return fmt.Sprintf("%.0f", v) }})
 	c.line("mark", marginLeft, c.py(90), chartWidth-marginRight, c.py(90))
 	for i, s := range all {
-		points := slices.SortedFunc(slices.Values(s.Points), func(a, b point) int { return int(a.X - b.X) })
+		points := slices.SortedFunc(slices.Values(s.Points), func(a, b point) int { return cmp.Compare(a.X, b.X) })
 		var path strings.Builder
 		fmt.Fprintf(&path, "M%.1f %.1f", c.px(x.low), c.py(0))
 		for k, p := range points {
@@ -188,7 +196,7 @@ func cdfChart(title string, all []series) string {
 		fmt.Fprintf(&c.b, `<path class="curve %s" d="%s"/>`, seriesClass(i), path.String())
 		for k, p := range points {
 			p.Y = 100 * float64(k+1) / float64(len(points))
-			p.Words = fmt.Sprintf("%s machines or fewer in %.0f %% of the trials", thousands(int(p.X)), p.Y)
+			p.Words = fmt.Sprintf("%s or fewer in %.0f %% of the trials", words(p.X), p.Y)
 			c.dot(p, seriesClass(i), 3.5)
 		}
 	}

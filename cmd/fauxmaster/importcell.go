@@ -142,7 +142,9 @@ func importWith(ctx *ucli.Context, kind string, read func() (*trace.Cell, error)
 		return cli.Errorf(cli.Invalid, "import %s: %w", kind, err)
 	}
 	name := "imported-" + kind
-	c, made, err := plan.Make(name, time.Now().UnixNano(), from, reserved)
+	// Two imports are two cells, whatever they are of.
+	wallNs := time.Now().UnixNano()
+	c, made, err := plan.Make(fmt.Sprintf("%s-%d", name, wallNs), wallNs, from, reserved)
 	if err != nil {
 		return modelError("make the cell", err)
 	}

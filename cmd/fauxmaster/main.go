@@ -34,6 +34,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Commands: append([]*ucli.Command{
 			showCommand(), openCommand(), serveCommand(), stepCommand(), untilCommand(), replayCommand(), whyCommand(),
 			importCommand(), fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(),
+			experimentCommand(), defragCommand(), etaCommand(), diffCommand(), sampleCommand(), exportCommand(),
 		}, mutantCommands()...),
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)

@@ -106,8 +106,8 @@ p { margin: 0 0 10px; } .of, .words, footer { color: var(--soft); font-size: 13.
 section { padding: 16px 18px; margin-bottom: 16px; overflow-x: auto; }
 svg { display: block; width: 100%; height: auto; } svg text { fill: var(--soft); font: 12px system-ui, sans-serif; }
 svg .name { fill: var(--ink); } svg .axis { stroke: var(--line); } svg .bar { fill: var(--a); } svg .bar.bad { fill: var(--bad); }
-svg .curve { fill: none; stroke: var(--a); stroke-width: 2.5; } svg .curve.b { stroke: var(--b); stroke-dasharray: 7 4; }
-svg .dot { fill: var(--a); } svg .dot.b { fill: var(--b); } svg .mark { stroke: var(--bad); stroke-dasharray: 3 4; }
+svg .curve { fill: none; stroke: var(--a); stroke-width: 2.5; } svg .curve.b { stroke: var(--b); stroke-dasharray: 7 4; } svg .curve.c { stroke: var(--c); stroke-dasharray: 2 4; }
+svg .dot { fill: var(--a); } svg .dot.b { fill: var(--b); } svg .dot.c { fill: var(--c); } svg .mark { stroke: var(--bad); stroke-dasharray: 3 4; }
 svg .shade { fill: var(--bad); opacity: .08; }
 table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; font-size: 13.5px; }
 th { text-align: left; color: var(--soft); font-weight: 500; } th, td { padding: 4px 14px 4px 0; border-bottom: 1px solid var(--line); vertical-align: top; }

@@ -18,6 +18,7 @@ import (
 	"borg/fauxmaster/plan"
 	"borg/proto/borgpb"
 	"borg/scheduler"
+	"borg/scheduler/flags"
 )
 
 // openCell opens a checkpoint to ask it something.
@@ -38,31 +39,14 @@ func openPath(path string) (*fauxmaster.Picture, error) {
 
 // schedulerFlags say how the scheduler searches.
 func schedulerFlags() []ucli.Flag {
-	return []ucli.Flag{
-		&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
-		&ucli.StringSliceFlag{Name: "weight", Usage: "`PART=POINTS` of the scheduler's score, may be repeated: " + scheduler.WeightWords()},
-		&ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "of the order in which the scheduler looks at machines"},
-	}
+	return append(flags.Scoring(), &ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "of the order in which the scheduler looks at machines"})
 }
 
 // schedulerConfig reads schedulerFlags.
-func schedulerConfig(ctx *ucli.Context) (c scheduler.Config, err error) {
-	c.Seed = ctx.Uint64("seed")
-	return withSearch(c, ctx.String("policy"), ctx.StringSlice("weight"))
-}
-
-func withSearch(c scheduler.Config, policy string, weights []string) (scheduler.Config, error) {
-	var ok bool
-	if c.Policy, ok = scheduler.ParsePolicy(policy); !ok {
-		return c, cli.Errorf(cli.Usage, "there is no policy %q; policies: %s", policy, scheduler.PolicyWords())
-	}
-	c.Weights = scheduler.DefaultWeights()
-	for _, text := range weights {
-		if err := c.Weights.Set(text); err != nil {
-			return c, cli.Errorf(cli.Usage, "--weight: %w", err)
-		}
-	}
-	return c, nil
+func schedulerConfig(ctx *ucli.Context) (scheduler.Config, error) {
+	c := scheduler.Config{Seed: ctx.Uint64("seed")}
+	err := flags.Score(ctx, &c)
+	return c, err
 }
 
 // jobFlags name job files.

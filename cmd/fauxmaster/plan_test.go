@@ -219,7 +219,7 @@ func TestCompactGoesOn(t *testing.T) {
 	if now := lines(); len(now) != len(all) {
 		t.Errorf("the state has %d lines, want %d", len(now), len(all))
 	}
-	if code, _, errs := ask(t, append(args, "--policy", "best-fit")...); code != cli.Conflict || !strings.Contains(errs, "another cell, scheduler or build") {
+	if code, _, errs := ask(t, append(args, "--policy", "best-fit")...); code != cli.Conflict || !strings.Contains(errs, "another cell, scheduler, build or question") {
 		t.Errorf("with another policy: exit code %d, %s", code, errs)
 	}
 }

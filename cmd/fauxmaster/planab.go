@@ -13,6 +13,7 @@ import (
 	"borg/cli"
 	"borg/fauxmaster/plan"
 	"borg/scheduler"
+	"borg/scheduler/flags"
 )
 
 const abUsage = "ab CHECKPOINT --a hybrid --b best-fit"
@@ -56,8 +57,8 @@ func compareTwo(ctx *ucli.Context) error {
 		if weights != "" {
 			list = strings.Split(weights, ",")
 		}
-		var err error
-		if configs[i], err = withSearch(scheduler.Config{Seed: ctx.Uint64("seed")}, policy, list); err != nil {
+		configs[i].Seed = ctx.Uint64("seed")
+		if err := flags.SetScore(&configs[i], policy, list); err != nil {
 			return err
 		}
 	}

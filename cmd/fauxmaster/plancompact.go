@@ -32,12 +32,17 @@ func compactCommand() *ucli.Command {
 		Name:      "compact",
 		Usage:     "onto how few machines a cell's workload fits (paper §5.1)",
 		ArgsUsage: "CHECKPOINT",
-		Flags: slices.Concat([]ucli.Flag{
-			&ucli.IntFlag{Name: "trials", Value: plan.Trials, Usage: "`NUMBER` of orders in which machines are taken away"},
-			&ucli.IntFlag{Name: "threads", Value: runtime.NumCPU(), Usage: "trials side by side"},
-			&ucli.StringFlag{Name: "state", Usage: "keep what each probe came to in `FILE`; the same command goes on where it was"},
-		}, schedulerFlags(), reportFlags()),
-		Action: compactCell,
+		Flags:     slices.Concat(trialFlags(), schedulerFlags(), reportFlags()),
+		Action:    compactCell,
+	}
+}
+
+// trialFlags say how the trials of compactions are made.
+func trialFlags() []ucli.Flag {
+	return []ucli.Flag{
+		&ucli.IntFlag{Name: "trials", Value: plan.Trials, Usage: "`NUMBER` of orders in which machines are taken away"},
+		&ucli.IntFlag{Name: "threads", Value: runtime.NumCPU(), Usage: "trials side by side"},
+		&ucli.StringFlag{Name: "state", Usage: "keep what each probe came to in `FILE`; the same command goes on where it was"},
 	}
 }
 
@@ -68,7 +73,7 @@ func compactCell(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	state, err := openProbes(ctx.String("state"), p.Cell, search)
+	state, err := openProbes(ctx.String("state"), p.Cell, search, "")
 	if err != nil {
 		return err
 	}
@@ -84,49 +89,70 @@ func compactCell(ctx *ucli.Context) error {
 	}.write(ctx)
 }
 
-// compact makes the trials, several side by side.
+// compact makes the trials of a cell as it is.
 func compact(ctx context.Context, c *cell.Cell, search scheduler.Config, trials, threads int, state *probes, line *progressLine) (*compactReport, error) {
 	began := time.Now()
-	k, err := plan.NewCompaction(c, search)
+	k, err := plan.NewCompaction(c, search, plan.Of{})
 	if err != nil {
 		return nil, compactError(err)
 	}
-	line.begin(trials*k.ProbesPerTrial(), "packs")
-	results := make([]plan.Probe, trials)
+	results, err := makeTrials(ctx, []plan.Part{{Compaction: k}}, trials, threads, state, line)
+	if err != nil {
+		return nil, err
+	}
+	r := &compactReport{
+		Original: k.Original, Away: k.Away, Clones: k.Clones, Tasks: k.Tasks, Dropped: k.Dropped, Softened: k.Softened,
+		Policy: search.Policy.String(), Compacted: plan.Sum(results[0]), Seconds: time.Since(began).Seconds(),
+	}
+	r.Percent = 100 * float64(r.Machines) / float64(max(k.Original-k.Away, 1))
+	return r, nil
+}
+
+// makeTrials makes the trials of each part, several side by side.
+func makeTrials(ctx context.Context, parts []plan.Part, trials, threads int, state *probes, line *progressLine) ([][]plan.Probe, error) {
+	packs := 0
+	results := make([][]plan.Probe, len(parts))
+	for i, part := range parts {
+		packs += trials * part.ProbesPerTrial()
+		results[i] = make([]plan.Probe, trials)
+	}
+	line.begin(packs, "packs")
 	group, under := errgroup.WithContext(ctx)
 	group.SetLimit(threads)
 	var mu sync.Mutex
 	done := 0
-	for i := range trials {
+	for n := range len(parts) * trials {
+		part, i := parts[n/trials], n%trials
 		// One trial.
 		group.Go(func() error {
 			made := func(p plan.Probe) error {
 				mu.Lock()
 				defer mu.Unlock()
+				p.Part = part.Name
 				if err := state.add(p); err != nil {
 					return err
 				}
-				line.step(fmt.Sprintf("%d of %d trials done", done, trials))
+				line.step(fmt.Sprintf("%d of %d trials done", done, len(parts)*trials))
 				return under.Err()
 			}
 			if under.Err() != nil {
 				return under.Err()
 			}
-			best, err := k.Trial(i, func(n int) (plan.Probe, bool) { return state.known(i, n) }, made)
+			best, err := part.Trial(i, func(machines int) (plan.Probe, bool) { return state.known(part.Name, i, machines) }, made)
 			if err != nil {
 				return err
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			results[i] = best
+			results[n/trials][i] = best
 			done++
 			return nil
 		})
 	}
-	err = group.Wait()
+	err := group.Wait()
 	line.end()
 	if ctx.Err() != nil {
-		e := cli.Errorf(cli.Interrupted, "interrupted after %d of %d trials", done, trials)
+		e := cli.Errorf(cli.Interrupted, "interrupted after %d of %d trials", done, len(parts)*trials)
 		if state.path != "" {
 			return nil, e.Hint("the same command goes on where it was")
 		}
@@ -135,12 +161,7 @@ func compact(ctx context.Context, c *cell.Cell, search scheduler.Config, trials,
 	if err != nil {
 		return nil, compactError(err)
 	}
-	r := &compactReport{
-		Original: k.Original, Away: k.Away, Clones: k.Clones, Tasks: k.Tasks, Dropped: k.Dropped, Softened: k.Softened,
-		Policy: search.Policy.String(), Compacted: plan.Sum(results), Seconds: time.Since(began).Seconds(),
-	}
-	r.Percent = 100 * float64(r.Machines) / float64(max(k.Original-k.Away, 1))
-	return r, nil
+	return results, nil
 }
 
 func compactError(err error) error {
@@ -171,6 +192,9 @@ func compactTable(w io.Writer, r *compactReport) error {
 		c.row("softened", fmt.Sprintf("%s with more tasks than half of the machines: %s", numberOf(len(r.Softened), "job"), strings.Join(cut(r.Softened, 5), ", ")))
 	}
 	c.row("stranded then", fmt.Sprintf("%d %% of the CPU, %d %% of the memory", r.StrandedCPUPercent, r.StrandedMemPercent))
+	if r.ReclaimedCPUPercent+r.ReclaimedMemPercent > 0 {
+		c.row("reclaimed then", fmt.Sprintf("%d %% of the CPU and %d %% of the memory that runs there, by limits", r.ReclaimedCPUPercent, r.ReclaimedMemPercent))
+	}
 	c.row("trials", strings.Trim(fmt.Sprint(r.All), "[]"))
 	c.row("took", time.Duration(r.Seconds*float64(time.Second)).Round(10*time.Millisecond))
 	return c.end()
@@ -183,6 +207,8 @@ type probesHeader struct {
 	// Digest of the cell, hash of the scheduler's configuration.
 	Digest string `json:"digest"`
 	Search uint64 `json:"search"`
+	// Of an experiment, its name and what it was asked with.
+	Study string `json:"study,omitempty"`
 }
 
 // probes keeps what each pack came to in a file: a header, then a line of JSON for
@@ -190,18 +216,28 @@ type probesHeader struct {
 type probes struct {
 	path string
 	file *os.File
-	// made are by trial and number of machines; only known and openProbes read it,
-	// nobody writes once trials run.
-	made map[[2]int]plan.Probe
+	// made are all that are known; only known and openProbes read it, nobody writes
+	// once trials run.
+	made map[probeKey]plan.Probe
 }
 
-func openProbes(path string, c *cell.Cell, search scheduler.Config) (*probes, error) {
-	s := &probes{path: path, made: make(map[[2]int]plan.Probe)}
+// probeKey tells probes apart.
+type probeKey struct {
+	part            string
+	trial, machines int
+}
+
+// probesFormat is that of the file. In 2 probes name their part and say what is
+// reclaimed.
+const probesFormat = 2
+
+func openProbes(path string, c *cell.Cell, search scheduler.Config, study string) (*probes, error) {
+	s := &probes{path: path, made: make(map[probeKey]plan.Probe)}
 	if path == "" {
 		return s, nil
 	}
 	digest := c.Digest()
-	want := probesHeader{Format: 1, Build: cli.Build(), Digest: hex.EncodeToString(digest[:]), Search: search.Hash()}
+	want := probesHeader{Format: probesFormat, Build: cli.Build(), Digest: hex.EncodeToString(digest[:]), Search: search.Hash(), Study: study}
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, cli.Errorf(cli.Failed, "go on with %s: %w", path, err)
@@ -218,12 +254,12 @@ func openProbes(path string, c *cell.Cell, search scheduler.Config) (*probes, er
 		case i == 0 && (json.Unmarshal(line, &h) != nil || h.Format != want.Format):
 			return nil, cli.Errorf(cli.Invalid, "%s is not a file of probes of this command", path).Hint("give another one")
 		case i == 0 && h != want:
-			return nil, cli.Errorf(cli.Conflict, "%s has probes of another cell, scheduler or build", path).Hint("give another file, or delete it")
+			return nil, cli.Errorf(cli.Conflict, "%s has probes of another cell, scheduler, build or question", path).Hint("give another file, or delete it")
 		case i == 0:
 		case json.Unmarshal(line, &p) != nil:
 			return nil, cli.Errorf(cli.Invalid, "line %d of %s cannot be read", i+1, path).Hint("delete the file, or give another one")
 		default:
-			s.made[[2]int{p.Trial, p.Machines}] = p
+			s.made[probeKey{p.Part, p.Trial, p.Machines}] = p
 		}
 	}
 	if s.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o644); err == nil {
@@ -241,8 +277,8 @@ func openProbes(path string, c *cell.Cell, search scheduler.Config) (*probes, er
 	return s, nil
 }
 
-func (s *probes) known(trial, machines int) (plan.Probe, bool) {
-	p, ok := s.made[[2]int{trial, machines}]
+func (s *probes) known(part string, trial, machines int) (plan.Probe, bool) {
+	p, ok := s.made[probeKey{part, trial, machines}]
 	return p, ok
 }
 

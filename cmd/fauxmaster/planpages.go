@@ -10,11 +10,13 @@ import (
 )
 
 // roomPoints are the machines of a cell by what is free on them.
-func roomPoints(p *fauxmaster.Picture, prod bool) (all []point) {
+func roomPoints(p *fauxmaster.Picture, prod bool) []point { return pointsOf(plan.Rooms(p.Cell, prod)) }
+
+func pointsOf(rooms []plan.Room) (all []point) {
 	share := func(free, of int64) float64 {
 		return 100 * float64(min(max(free, 0), of)) / float64(max(of, 1))
 	}
-	for _, r := range plan.Rooms(p.Cell, prod) {
+	for _, r := range rooms {
 		all = append(all, point{
 			share(r.Free.CPUMilli, r.Capacity.CPUMilli), share(r.Free.MemBytes, r.Capacity.MemBytes),
 			fmt.Sprintf("%s: %s free of %s", r.Machine, resourcesWords(r.Free), resourcesWords(r.Capacity)),

@@ -34,6 +34,23 @@ type Compaction struct {
 	Whole scheduler.Packed
 
 	packing scheduler.Packing
+	order   uint64
+}
+
+// Of says what of a cell is packed, and as what. The zero value is all as it is.
+type Of struct {
+	// Jobs and AllocSets name those that are packed; nil: all of them.
+	Jobs      func(*cell.Job) bool
+	AllocSets func(*cell.AllocSet) bool
+	// Left names tasks that are left out; nil: none.
+	Left func(j *cell.Job, index uint32) bool
+	// Reserved and Resize are those of a scheduler.Packing.
+	Reserved scheduler.Reserved
+	Resize   func(priority int32, asked cell.Resources) cell.Resources
+	// Order is one of several series of orders in which machines are taken away.
+	Order uint32
+	// clones are shared by compactions of one cell; nil: they are not.
+	clones *clones
 }
 
 // Trials of a compaction, and the percentile that is its result.
@@ -46,8 +63,11 @@ const (
 
 // NewCompaction gets a cell ready. Only reads of it follow, so that trials may run
 // side by side.
-func NewCompaction(c *cell.Cell, cfg scheduler.Config) (*Compaction, error) {
-	k := &Compaction{Original: c.NumMachines()}
+func NewCompaction(c *cell.Cell, cfg scheduler.Config, of Of) (*Compaction, error) {
+	if of.clones == nil {
+		of.clones = new(clones)
+	}
+	k := &Compaction{Original: c.NumMachines(), order: uint64(of.Order) << 32}
 	for m := range c.Machines() {
 		if !m.Up() {
 			k.Away++
@@ -58,6 +78,9 @@ func NewCompaction(c *cell.Cell, cfg scheduler.Config) (*Compaction, error) {
 	tied := newTies(c)
 	dropped := make(map[taskKey]bool)
 	for j := range c.Jobs() {
+		if of.Jobs != nil && !of.Jobs(j) {
+			continue
+		}
 		pending, running, _ := j.Counts()
 		if live := int(pending + running); live > big && binds(j) {
 			soft[j] = true
@@ -65,7 +88,7 @@ func NewCompaction(c *cell.Cell, cfg scheduler.Config) (*Compaction, error) {
 		}
 		for i, t := range j.Tasks() {
 			switch {
-			case t.State() == borgpb.State_STATE_DEAD:
+			case t.State() == borgpb.State_STATE_DEAD || of.Left != nil && of.Left(j, i):
 			case !soft[j] && tied.are(j.Need(i)):
 				dropped[taskKey{j.UID(), i}] = true
 				k.Dropped++
@@ -75,11 +98,14 @@ func NewCompaction(c *cell.Cell, cfg scheduler.Config) (*Compaction, error) {
 		}
 	}
 	k.packing = scheduler.Packing{
-		Config: cfg, Workload: c,
+		Config: cfg, Workload: c, Reserved: of.Reserved, Resize: of.Resize,
 		Soft: func(j *cell.Job) bool { return soft[j] },
-		Left: func(j *cell.Job, index uint32) bool { return dropped[taskKey{j.UID(), index}] },
+		Left: func(j *cell.Job, index uint32) bool {
+			return of.Jobs != nil && !of.Jobs(j) || of.Left != nil && of.Left(j, index) || dropped[taskKey{j.UID(), index}]
+		},
+		LeftSet: func(s *cell.AllocSet) bool { return of.AllocSets != nil && !of.AllocSets(s) },
 	}
-	return k, k.clone()
+	return k, k.clone(of.clones)
 }
 
 // binds tells whether a job has hard constraints of any kind.
@@ -145,10 +171,10 @@ func (t *ties) alone(hard []*borgpb.Constraint) bool {
 }
 
 // clone makes the cell as large as the workload needs.
-func (k *Compaction) clone() error {
+func (k *Compaction) clone(made *clones) error {
 	for k.Clones = 1; ; k.Clones++ {
 		var err error
-		if k.packing.Machines, err = cloned(k.packing.Workload, k.Clones); err != nil {
+		if k.packing.Machines, err = made.of(k.packing.Workload, k.Clones); err != nil {
 			return err
 		}
 		if k.Whole, err = k.packing.Pack(func(*cell.Machine) bool { return true }); err != nil {
@@ -172,6 +198,16 @@ type DoesNotFit struct {
 func (e *DoesNotFit) Error() string {
 	return fmt.Sprintf("%d of %d tasks find no place on %d times the machines, %d of them as they suit at most five machines: it does not fit however many there are",
 		e.Packed.Pending, e.Packed.Placed+e.Packed.Pending, e.Clones, e.Packed.Picky)
+}
+
+// clones of the machines of one cell, by how many times they are there.
+type clones [maxClones + 1]*cell.Cell
+
+func (made *clones) of(c *cell.Cell, times int) (_ *cell.Cell, err error) {
+	if made[times] == nil {
+		made[times], err = cloned(c, times)
+	}
+	return made[times], err
 }
 
 // cloned is a cell with the machines of another that are up, so many times each.
@@ -223,21 +259,27 @@ func cloned(of *cell.Cell, times int) (*cell.Cell, error) {
 
 // Probe is one pack of a trial.
 type Probe struct {
-	Trial    int  `json:"trial"`
-	Machines int  `json:"machines"`
-	Fits     bool `json:"fits"`
-	Pending  int  `json:"pending"`
-	Picky    int  `json:"picky"`
+	// Part of the workload that was packed; empty: all of it.
+	Part     string `json:"part,omitempty"`
+	Trial    int    `json:"trial"`
+	Machines int    `json:"machines"`
+	Fits     bool   `json:"fits"`
+	Pending  int    `json:"pending"`
+	Picky    int    `json:"picky"`
 	// Of the packed machines.
 	StrandedCPUPercent int64 `json:"strandedCpuPercent"`
 	StrandedMemPercent int64 `json:"strandedMemPercent"`
+	// Of the limits of what was placed, that which is beyond the machines: it runs
+	// in what others asked for and do not use.
+	ReclaimedCPUPercent int64 `json:"reclaimedCpuPercent"`
+	ReclaimedMemPercent int64 `json:"reclaimedMemPercent"`
 }
 
 // Trial makes one trial. known are probes that were made before; each that is made
 // anew is told to made, and its error ends the trial. It may be called by several
 // goroutines at once.
 func (k *Compaction) Trial(trial int, known func(machines int) (Probe, bool), made func(Probe) error) (Probe, error) {
-	t := k.packing.Trial(uint64(trial))
+	t := k.packing.Trial(uint64(trial) | k.order)
 	best := Probe{}
 	for n, more := t.Next(); more; n, more = t.Next() {
 		p, ok := known(n)
@@ -249,6 +291,8 @@ func (k *Compaction) Trial(trial int, known func(machines int) (Probe, bool), ma
 			p = Probe{
 				Trial: trial, Machines: n, Fits: packed.Fits(), Pending: packed.Pending, Picky: packed.Picky,
 				StrandedCPUPercent: packed.StrandedCPUPercent, StrandedMemPercent: packed.StrandedMemPercent,
+				ReclaimedCPUPercent: 100 * packed.Reclaimed.CPUMilli / max(packed.Limits.CPUMilli, 1),
+				ReclaimedMemPercent: 100 * (packed.Reclaimed.MemBytes >> 20) / max(packed.Limits.MemBytes>>20, 1),
 			}
 			if err := made(p); err != nil {
 				return best, err
@@ -279,6 +323,10 @@ type Compacted struct {
 	// StrandedCPUPercent and StrandedMemPercent are of the trial at the percentile.
 	StrandedCPUPercent int64 `json:"strandedCpuPercent"`
 	StrandedMemPercent int64 `json:"strandedMemPercent"`
+	// ReclaimedCPUPercent and ReclaimedMemPercent of what runs there runs in what
+	// others asked for and do not use, by limits.
+	ReclaimedCPUPercent int64 `json:"reclaimedCpuPercent"`
+	ReclaimedMemPercent int64 `json:"reclaimedMemPercent"`
 }
 
 // Sum sorts the trials and takes the percentile, by nearest rank: of eleven the
@@ -292,11 +340,15 @@ func Sum(trials []Probe) Compacted {
 	if len(sorted) == 0 {
 		return c
 	}
-	at := sorted[(len(sorted)*percentile+99)/100-1]
+	at := sorted[rank(len(sorted))]
+	c.ReclaimedCPUPercent, c.ReclaimedMemPercent = at.ReclaimedCPUPercent, at.ReclaimedMemPercent
 	c.Machines, c.StrandedCPUPercent, c.StrandedMemPercent = at.Machines, at.StrandedCPUPercent, at.StrandedMemPercent
 	c.Least, c.Most = sorted[0].Machines, sorted[len(sorted)-1].Machines
 	return c
 }
+
+// rank is where the percentile is among n, by nearest rank.
+func rank(n int) int { return (n*percentile+99)/100 - 1 }
 
 // Side is one policy on the cell as it is.
 type Side struct {

@@ -95,33 +95,7 @@ func (l *live) settle() {
 				l.tb.Fatalf("an assignment is refused: %v", refused.First)
 			}
 		}
-		// Borglets: who was told to stop has, who was placed runs.
-		said := &borgpb.Reports{}
-		for m := range l.cell.Machines() {
-			report := &borgpb.MachineReport{Machine: m.Name()}
-			for p := range m.Copies() {
-				state := borgpb.AttemptState_ATTEMPT_STATE_UNSPECIFIED
-				switch {
-				case !m.Up():
-				case p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING:
-					state = borgpb.AttemptState_ATTEMPT_STATE_STOPPED
-				case p.State() == borgpb.AttemptState_ATTEMPT_STATE_ASSIGNED && !p.Waits():
-					state = borgpb.AttemptState_ATTEMPT_STATE_RUNNING
-				}
-				if state != borgpb.AttemptState_ATTEMPT_STATE_UNSPECIFIED {
-					report.Tasks = append(report.Tasks, &borgpb.TaskReport{
-						JobUid: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt(), State: int32(state), Pid: 7, Exit: &borgpb.Exit{},
-					})
-				}
-			}
-			if len(report.Tasks) > 0 {
-				said.Machines = append(said.Machines, report)
-			}
-		}
-		if len(said.Machines) > 0 {
-			busy = true
-			l.apply(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: said}})
-		}
+		busy = l.obey() || busy
 		if !busy {
 			if err := l.cell.Check(); err != nil {
 				l.tb.Fatal(err)
@@ -130,6 +104,37 @@ func (l *live) settle() {
 		}
 	}
 	l.tb.Fatal("the cell does not come to rest")
+}
+
+// obey lets the borglets report: who was told to stop has, who was placed runs.
+func (l *live) obey() bool {
+	l.tb.Helper()
+	said := &borgpb.Reports{}
+	for m := range l.cell.Machines() {
+		report := &borgpb.MachineReport{Machine: m.Name()}
+		for p := range m.Copies() {
+			state := borgpb.AttemptState_ATTEMPT_STATE_UNSPECIFIED
+			switch {
+			case !m.Up():
+			case p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING:
+				state = borgpb.AttemptState_ATTEMPT_STATE_STOPPED
+			case p.State() == borgpb.AttemptState_ATTEMPT_STATE_ASSIGNED && !p.Waits():
+				state = borgpb.AttemptState_ATTEMPT_STATE_RUNNING
+			}
+			if state != borgpb.AttemptState_ATTEMPT_STATE_UNSPECIFIED {
+				report.Tasks = append(report.Tasks, &borgpb.TaskReport{
+					JobUid: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt(), State: int32(state), Pid: 7, Exit: &borgpb.Exit{},
+				})
+			}
+		}
+		if len(report.Tasks) > 0 {
+			said.Machines = append(said.Machines, report)
+		}
+	}
+	if len(said.Machines) > 0 {
+		l.apply(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: said}})
+	}
+	return len(said.Machines) > 0
 }
 
 func addMachine(name string, cpuMilli, memBytes int64, attributes map[string]string) *borgpb.Op {

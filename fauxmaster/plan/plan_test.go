@@ -300,7 +300,7 @@ func TestCompaction(t *testing.T) {
 	narrow.MaxPerMachine = 1
 	l.must(submit("tied", tied), submit("wide", wide), submit("narrow", narrow), submit("rest", job(10, 110, 1900, 1<<30)))
 	l.settle()
-	k, err := plan.NewCompaction(l.cell, search)
+	k, err := plan.NewCompaction(l.cell, search, plan.Of{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -330,7 +330,7 @@ func TestCompaction(t *testing.T) {
 	// More work than the cell holds: it is cloned.
 	l.must(submit("more", job(60, 110, 1900, 1<<30)))
 	l.settle()
-	if k, err = plan.NewCompaction(l.cell, search); err != nil || k.Clones != 2 {
+	if k, err = plan.NewCompaction(l.cell, search, plan.Of{}); err != nil || k.Clones != 2 {
 		t.Fatalf("%+v, %v; want two clones", k, err)
 	}
 	p, err := k.Trial(0, none, func(plan.Probe) error { return nil })
@@ -339,7 +339,7 @@ func TestCompaction(t *testing.T) {
 	}
 	// What no machine can hold is picky; with one in 84 it does not count as fitting.
 	l.must(submit("huge", job(1, 110, 11_000, 1<<30)))
-	if _, err = plan.NewCompaction(l.cell, search); err == nil {
+	if _, err = plan.NewCompaction(l.cell, search, plan.Of{}); err == nil {
 		t.Error("a task that no machine can hold: want an error")
 	}
 }
@@ -352,7 +352,7 @@ func TestCompactionGoesOn(t *testing.T) {
 	}
 	l.must(submit("j", job(90, 200, 1900, 1<<30)))
 	l.settle()
-	k, err := plan.NewCompaction(l.cell, search)
+	k, err := plan.NewCompaction(l.cell, search, plan.Of{})
 	if err != nil {
 		t.Fatal(err)
 	}

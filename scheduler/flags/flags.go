@@ -28,27 +28,47 @@ func Config(ctx *ucli.Context) (scheduler.Config, error) {
 // Args are the flags as they were given, for another program.
 func Args(ctx *ucli.Context) []string { return append(searchArgs(ctx), rescheduleArgs(ctx)...) }
 
-// searchFlags say how places are looked for.
-func searchFlags() []ucli.Flag {
+// Scoring are the flags that say which place is the best one, alone: for programs
+// that only ask a scheduler.
+func Scoring() []ucli.Flag {
 	return []ucli.Flag{
 		&ucli.StringFlag{Name: "policy", Usage: "how the scheduler packs: " + scheduler.PolicyWords() + " (default: hybrid)"},
 		&ucli.StringSliceFlag{Name: "weight", Usage: "`PART=POINTS` of the scheduler's score, may be repeated: " + scheduler.WeightWords()},
+	}
+}
+
+// Score reads Scoring into the configuration of a search.
+func Score(ctx *ucli.Context, cfg *scheduler.Config) error {
+	return SetScore(cfg, ctx.String("policy"), ctx.StringSlice("weight"))
+}
+
+// SetScore is Score of a policy and weights that were given in another way.
+func SetScore(cfg *scheduler.Config, policy string, weights []string) error {
+	var ok bool
+	if cfg.Policy, ok = scheduler.ParsePolicy(policy); !ok {
+		return cli.Errorf(cli.Usage, "there is no policy %q; policies: %s", policy, scheduler.PolicyWords())
+	}
+	cfg.Weights = scheduler.DefaultWeights()
+	for _, text := range weights {
+		if err := cfg.Weights.Set(text); err != nil {
+			return cli.Errorf(cli.Usage, "--weight: %w", err)
+		}
+	}
+	return nil
+}
+
+// searchFlags say how places are looked for.
+func searchFlags() []ucli.Flag {
+	return append(Scoring(),
 		&ucli.IntFlag{Name: "threads", Value: runtime.NumCPU(), Usage: "`NUMBER` of threads that share the scheduler's long walks; the choices are the same for any"},
 		&ucli.StringFlag{Name: "prefer", Usage: "`KEY=VALUE` of machines that the scheduler prefers, as those already upgraded in a campaign"},
-	}
+	)
 }
 
 // searchConfig reads searchFlags.
 func searchConfig(ctx *ucli.Context) (cfg scheduler.Config, err error) {
-	var ok bool
-	if cfg.Policy, ok = scheduler.ParsePolicy(ctx.String("policy")); !ok {
-		return cfg, cli.Errorf(cli.Usage, "--policy %q: want %s", ctx.String("policy"), scheduler.PolicyWords())
-	}
-	cfg.Weights = scheduler.DefaultWeights()
-	for _, text := range ctx.StringSlice("weight") {
-		if err := cfg.Weights.Set(text); err != nil {
-			return cfg, cli.Errorf(cli.Usage, "--weight: %w", err)
-		}
+	if err := Score(ctx, &cfg); err != nil {
+		return cfg, err
 	}
 	if cfg.Threads = ctx.Int("threads"); cfg.Threads < 1 {
 		return cfg, cli.Errorf(cli.Usage, "--threads %d: want 1 or more", cfg.Threads)
