@@ -3,6 +3,7 @@ package cell
 import (
 	"fmt"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -47,7 +48,7 @@ func (c *Cell) hearMachines(o *borgpb.HearMachines, res *borgpb.Result) {
 func (c *Cell) hearMachine(m *Machine, h *borgpb.HeardMachine) {
 	for _, v := range h.Missing {
 		uid, _ := parseUID(v.JobUid)
-		if p := m.find(CopyID{uid, v.Index, v.Attempt}); p != nil && m.unheard {
+		if p := m.find(CopyID{uid, v.Index, v.Attempt}); p != nil && m.unheard && !mutant.Planted(mutant.PhantomKept) {
 			c.missing(p)
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -58,7 +59,7 @@ func (m *Machine) Unknown() uint32 { return m.unknown }
 // until it was heard, and it waits itself while it runs what is not known, whose room
 // and ports nobody has counted.
 func (m *Machine) Closed() bool {
-	return m.held != nil && m.held.held || m.unheard || m.unknown > 0
+	return m.held != nil && m.held.held && !mutant.Planted(mutant.RestoreNotHeld) || m.unheard || m.unknown > 0
 }
 
 // closedWords says why, for people.
@@ -102,7 +103,9 @@ func (c *Cell) Restore(epoch uint64) error {
 		c.dirty(m)
 	}
 	for _, j := range c.jobList {
-		j.attemptFloor = max(j.attemptFloor, c.floor())
+		if !mutant.Planted(mutant.FloorNotRaised) {
+			j.attemptFloor = max(j.attemptFloor, c.floor())
+		}
 		j.version = max(j.version, c.floor())
 		c.dirty(j)
 	}

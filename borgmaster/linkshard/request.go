@@ -83,6 +83,9 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 		if i < len(known.Versions) {
 			held[id] = known.Versions[i]
 		}
+		if mutant.Planted(mutant.UnknownStopped) && m.Copy(id) == nil && id.Job.Epoch < c.Epoch() && !terminal(t.State) {
+			req.Stops = append(req.Stops, &borgrpc.Stop{Copy: copyID(id)})
+		}
 		over := m.Copy(id) == nil || mutant.Planted(mutant.ForgetBeforeLogged)
 		if terminal(t.State) && over && !m.Unheard() && remembers(c, id, t) {
 			req.Forget = append(req.Forget, copyID(id))
