@@ -58,12 +58,12 @@ const (
 	ConflictNotCut      Name = "conflict-not-cut"
 	CompactedTooFar     Name = "compacted-too-far"
 
-	RestoreNotHeld   Name = "restore-not-held"
-	FloorNotRaised   Name = "floor-not-raised"
-	UnknownStopped   Name = "unknown-stopped"
-	PhantomKept      Name = "phantom-kept"
-	RestoredInPart   Name = "restored-in-part"
-	BrokenIsEmpty    Name = "broken-is-empty"
+	RestoreNotHeld Name = "restore-not-held"
+	FloorNotRaised Name = "floor-not-raised"
+	UnknownStopped Name = "unknown-stopped"
+	PhantomKept    Name = "phantom-kept"
+	RestoredInPart Name = "restored-in-part"
+	BrokenIsEmpty  Name = "broken-is-empty"
 
 	DrainUnseen Name = "drain-unseen"
 )
