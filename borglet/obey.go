@@ -1,6 +1,8 @@
 package borglet
 
 import (
+	"google.golang.org/protobuf/proto"
+
 	"borg/mutant"
 	"borg/proto/borgrpc"
 )
@@ -45,10 +47,32 @@ func (m *Master) Poll(core *Core, now Now, req *borgrpc.PollRequest, save func(F
 	effects := core.Step(now, Polled{Desired: req.GetDesired(), Stops: req.GetStops(), Forget: req.GetForget()})
 	state := core.State()
 	resp.Highest, resp.Hash = m.Fence.wire(), state.Hash
+	resp.Described = core.describe(req.GetDescribe())
 	if string(req.GetKnownHash()) == string(state.Hash) {
 		resp.Unchanged = true
 	} else {
 		resp.Tasks, resp.Versions = state.Tasks, state.Versions
 	}
 	return resp, effects, nil
+}
+
+// maxDescribedBytes bounds what one answer describes; the rest is asked for again.
+const maxDescribedBytes = 2 << 20
+
+// describe says what copies run, as far as they are here and were ever wanted.
+func (c *Core) describe(copies []*borgrpc.CopyID) (runs []*borgrpc.Desired) {
+	bytes := 0
+	for _, asked := range copies {
+		id, err := IDOf(asked)
+		if err != nil {
+			continue
+		}
+		if t := c.copies[id]; t != nil && t.Desired != nil {
+			if bytes += proto.Size(t.Desired); bytes > maxDescribedBytes && len(runs) > 0 {
+				break
+			}
+			runs = append(runs, t.Desired)
+		}
+	}
+	return runs
 }

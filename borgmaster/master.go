@@ -173,6 +173,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterSchedulingServiceServer(s, &schedulingAPI{m: m})
 	borgrpc.RegisterReplicaServiceServer(s, &replicaAPI{m: m})
 	borgrpc.RegisterCheckpointServiceServer(s, &checkpointAPI{m: m})
+	borgrpc.RegisterRestoreServiceServer(s, &restoreAPI{m: m})
 	borgrpc.RegisterIdentityServiceServer(s, &identityAPI{m: m})
 	borgrpc.RegisterAuthorityServiceServer(s, &authorityAPI{m: m})
 	borgrpc.RegisterAuditServiceServer(s, &auditAPI{m: m})

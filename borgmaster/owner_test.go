@@ -108,6 +108,17 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		o.do("root", &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: &borgpb.BanPackage{Name: tool}}})
 		return &borgpb.Op{Op: &borgpb.Op_UnbanPackage{UnbanPackage: &borgpb.UnbanPackage{Name: tool}}}
 	},
+	// The cell was not restored, and says so to who may ask.
+	"hear_machines": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_HearMachines{HearMachines: &borgpb.HearMachines{Machines: []*borgpb.HeardMachine{{Machine: o.machine(n)}}}}}
+	},
+	"end_hold": func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_EndHold{EndHold: &borgpb.EndHold{}}} },
+	"adopt_job": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_AdoptJob{AdoptJob: &borgpb.AdoptJob{Uid: "1-1-0", User: "alice", Name: fmt.Sprint("new-", n)}}}
+	},
+	"stop_unknown": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_StopUnknown{StopUnknown: &borgpb.StopUnknown{Machine: o.machine(n)}}}
+	},
 	"write_file": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: "alice", Name: o.file(n)}}}
 	},

@@ -52,6 +52,14 @@ func (m *Master) report(ctx context.Context, req *borgrpc.ReportRequest) (*borgr
 		return nil, err
 	}
 	resp.SchedulerConnected = m.schedulerConnected()
+	if len(req.GetHeard().GetMachines()) > 0 {
+		_, err = m.cfg.Log.Propose(ctx, &borgpb.Op{
+			Principal: ownOp, Op: &borgpb.Op_HearMachines{HearMachines: req.Heard},
+		})
+		if err != nil {
+			return nil, m.grpcError(err)
+		}
+	}
 	if len(req.GetReports().GetMachines()) > 0 {
 		resp.Result, err = m.cfg.Log.Propose(ctx, &borgpb.Op{
 			Principal: ownOp, Op: &borgpb.Op_Reports{Reports: req.Reports},

@@ -4,11 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 
 	"github.com/cockroachdb/pebble/v2"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -58,24 +60,30 @@ func (s *Store) Receive(r io.Reader) (*Incoming, error) {
 
 // write copies the records. They are synced by Install, with the last batch.
 func (in *Incoming) write(cr *Reader) error {
-	b := in.gen.db.NewBatch()
+	err := in.gen.putRecords(cr.Records())
+	return errors.Join(err, cr.Err())
+}
+
+// putRecords writes records, unsynced.
+func (g *generation) putRecords(records iter.Seq2[[]byte, []byte]) error {
+	b := g.db.NewBatch()
 	var buf []byte
-	for k, v := range cr.Records() {
+	for k, v := range records {
+		if mutant.Planted(mutant.RestoredInPart) && k[0] > 0x42 {
+			break
+		}
 		buf = recordKey(buf, k)
 		if err := b.Set(buf, v, nil); err != nil {
 			return err
 		}
 		if b.Len() >= receiveBatchBytes {
-			if err := in.gen.commit(b, pebble.NoSync); err != nil {
+			if err := g.commit(b, pebble.NoSync); err != nil {
 				return err
 			}
-			b = in.gen.db.NewBatch()
+			b = g.db.NewBatch()
 		}
 	}
-	if err := cr.Err(); err != nil {
-		return errors.Join(err, b.Close())
-	}
-	return in.gen.commit(b, pebble.NoSync)
+	return g.commit(b, pebble.NoSync)
 }
 
 // Discard removes a received checkpoint that is not to be installed.

@@ -3,6 +3,7 @@ package checkpoint
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"log/slog"
 	"os"
 	"slices"
@@ -98,6 +99,12 @@ var _ raft.Storage = (*Store)(nil)
 // index, term, voters and members of a new cell, or nothing for a replica that
 // joins. A directory that holds anything already is refused.
 func Create(cfg Config, id *borgpb.ReplicaIdentity, header *borgpb.CheckpointHeader) error {
+	return CreateFrom(cfg, id, header, func(func(k, v []byte) bool) {})
+}
+
+// CreateFrom makes the directory of a replica that begins with records: those for
+// which the header stands.
+func CreateFrom(cfg Config, id *borgpb.ReplicaIdentity, header *borgpb.CheckpointHeader, records iter.Seq2[[]byte, []byte]) error {
 	cfg.setDefaults()
 	if err := makeDir(cfg.FS, cfg.Dir, 0o755); err != nil {
 		return fmt.Errorf("make directory %s: %w", cfg.Dir, err)
@@ -118,7 +125,7 @@ func Create(cfg Config, id *borgpb.ReplicaIdentity, header *borgpb.CheckpointHea
 	}
 	id = proto.CloneOf(id)
 	id.DiskFormat = DiskFormat
-	if err := createDatabase(&cfg, id, header); err != nil {
+	if err := createDatabase(&cfg, id, header, records); err != nil {
 		return err
 	}
 	return writeIdentity(cfg.FS, cfg.Dir, id)
@@ -145,7 +152,7 @@ func makeDir(fs vfs.FS, dir string, perm os.FileMode) error {
 	return nil
 }
 
-func createDatabase(cfg *Config, id *borgpb.ReplicaIdentity, header *borgpb.CheckpointHeader) error {
+func createDatabase(cfg *Config, id *borgpb.ReplicaIdentity, header *borgpb.CheckpointHeader, records iter.Seq2[[]byte, []byte]) error {
 	if err := cfg.FS.MkdirAll(cfg.dbDir(), 0o755); err != nil {
 		return fmt.Errorf("make directory %s: %w", cfg.dbDir(), err)
 	}
@@ -155,9 +162,12 @@ func createDatabase(cfg *Config, id *borgpb.ReplicaIdentity, header *borgpb.Chec
 		return err
 	}
 	hard := &raftpb.HardState{Term: new(header.GetTerm()), Commit: new(header.GetIndex())}
-	b := gen.db.NewBatch()
-	if err = putStart(b, id, header, hard); err == nil {
-		err = gen.commit(b, pebble.Sync)
+	if err = gen.putRecords(records); err == nil {
+		b := gen.db.NewBatch()
+		// The sync covers the records too: they are in the same write-ahead log.
+		if err = putStart(b, id, header, hard); err == nil {
+			err = gen.commit(b, pebble.Sync)
+		}
 	}
 	if err2 := gen.unref(); err == nil {
 		err = err2

@@ -58,11 +58,18 @@ const (
 	ConflictNotCut      Name = "conflict-not-cut"
 	CompactedTooFar     Name = "compacted-too-far"
 
+	RestoreNotHeld Name = "restore-not-held"
+	FloorNotRaised Name = "floor-not-raised"
+	UnknownStopped Name = "unknown-stopped"
+	PhantomKept    Name = "phantom-kept"
+	RestoredInPart Name = "restored-in-part"
+	BrokenIsEmpty  Name = "broken-is-empty"
+
 	DrainUnseen Name = "drain-unseen"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
-// of the cell, of who may do what, of the log, and of the scheduler.
+// of the cell, of who may do what, of the log, of a restore, and of the scheduler.
 var All = []Mutant{
 	{FenceNotKept, "A borglet keeps whom it obeys in memory only, and after a restart obeys a replica that is behind: it starts a task that has ended.",
 		"1: https://github.com/kubernetes/kubernetes/issues/59848", "S8", "stale-replica"},
@@ -168,6 +175,19 @@ var All = []Mutant{
 		Ours, "S2", "conflict"},
 	{CompactedTooFar, "The log is dropped up to its end and not up to what the records stand for.",
 		Ours, "S14", "short-log"},
+
+	{RestoreNotHeld, "A restored cell places tasks before all machines have told what they run.",
+		"18: https://github.com/kubernetes/kubernetes/issues/131115", "S7", "restored"},
+	{FloorNotRaised, "A restored cell goes on counting attempts from those of the checkpoint.",
+		Ours, "S9", "restored"},
+	{UnknownStopped, "A restored cell has stopped what it does not know.",
+		"18: http://aurora.apache.org/documentation/latest/operations/backup-restore/", "S10", "restored"},
+	{PhantomKept, "A restored cell goes on to believe in copies that their machines do not have.",
+		"18: https://github.com/kubernetes/kubernetes/issues/131115", "S8", "restored"},
+	{RestoredInPart, "The records of a checkpoint are written up to the first of a kind that came late, and no error is told.",
+		"16: https://github.com/hashicorp/nomad/pull/24412", "S14", "restored"},
+	{BrokenIsEmpty, "A checkpoint that cannot be read is taken for that of an empty cell.",
+		"17: https://github.com/hashicorp/nomad/issues/9774", "S14", "restored"},
 
 	{DrainUnseen, "The scheduler's arrays take a machine that is being emptied for one that takes tasks, and the cell refuses what it places there.",
 		"29: https://github.com/hashicorp/nomad/issues/14850", "L3", "tainted"},

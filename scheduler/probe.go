@@ -34,7 +34,7 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 	switch {
 	case !m.Up():
 		return cell.FitDown
-	case m.Draining():
+	case m.Draining(), m.Closed():
 		return cell.FitDraining
 	}
 	for _, k := range r.constraints {

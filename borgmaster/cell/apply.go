@@ -72,6 +72,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	}
 	c.forgetRequests()
 	c.expireBans()
+	c.expireHold()
 	c.leaveTainted()
 	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
@@ -189,6 +190,14 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkWriteFile(o.WriteFile)
 	case *borgpb.Op_DeleteFile:
 		return c.checkDeleteFile(o.DeleteFile)
+	case *borgpb.Op_HearMachines:
+		return func(res *borgpb.Result) { c.hearMachines(o.HearMachines, res) }, nil
+	case *borgpb.Op_EndHold:
+		return c.checkEndHold(o.EndHold)
+	case *borgpb.Op_AdoptJob:
+		return c.checkAdoptJob(o.AdoptJob)
+	case *borgpb.Op_StopUnknown:
+		return c.checkStopUnknown(o.StopUnknown)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -227,11 +236,15 @@ func target(op *borgpb.Op) string {
 		return clip(o.BanPackage.Name, 64)
 	case *borgpb.Op_UnbanPackage:
 		return clip(o.UnbanPackage.Name, 64)
+	case *borgpb.Op_AdoptJob:
+		return keyWords(o.AdoptJob)
+	case *borgpb.Op_StopUnknown:
+		return clip(o.StopUnknown.Machine, 64)
 	case *borgpb.Op_Grant:
 		return clip(o.Grant.User, 64)
 	case *borgpb.Op_Revoke:
 		return clip(o.Revoke.User, 64)
-	case *borgpb.Op_Assign, *borgpb.Op_Reports:
+	case *borgpb.Op_Assign, *borgpb.Op_Reports, *borgpb.Op_HearMachines:
 		return ""
 	}
 	return "cell"

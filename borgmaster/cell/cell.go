@@ -43,6 +43,8 @@ type Cell struct {
 	bans    bans
 	files   files
 
+	restored restored
+
 	requests requests
 	records  recordBook
 	diverged error

@@ -69,17 +69,22 @@ func (c *Cell) checkRaiseFormat(o *borgpb.RaiseFormat) (commit, *borgpb.Refusal)
 		return nil, invalid("format", "format %d is not known; the latest is %d", o.Format, c.build)
 	}
 	return func(*borgpb.Result) {
-		if c.format < formatDevices && o.Format >= formatDevices {
-			c.numberDevices()
-		}
-		was := c.format
-		c.format = o.Format
-		if was < formatTaints && c.format >= formatTaints {
-			c.beginTaints()
-		}
-		if was < formatLimits && c.format >= formatLimits {
-			c.nameMachines()
-		}
+		c.raise(o.Format)
 		c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_FORMAT, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_CELL})
 	}, nil
+}
+
+// raise lets a later format begin.
+func (c *Cell) raise(format uint32) {
+	if c.format < formatDevices && format >= formatDevices {
+		c.numberDevices()
+	}
+	was := c.format
+	c.format = format
+	if was < formatTaints && c.format >= formatTaints {
+		c.beginTaints()
+	}
+	if was < formatLimits && c.format >= formatLimits {
+		c.nameMachines()
+	}
 }

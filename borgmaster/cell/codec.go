@@ -77,6 +77,7 @@ const (
 	tagReservation = 3
 	// Of a machine.
 	tagTaints = 1
+	tagHeard  = 2
 	// Of a job; it has no value.
 	tagEnabled = 1
 )

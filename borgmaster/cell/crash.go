@@ -45,7 +45,7 @@ func (c *Cell) lastCrash(t *Task) string {
 func (c *Cell) takesElsewhere(t *Task, but string) bool {
 	spec := t.job.Need(t.index).Task
 	for _, m := range c.machineList {
-		if !m.down && !m.draining && m.name != but && failedConstraint(spec.Constraints, m) == nil && Untolerated(spec.Tolerations, m) == nil &&
+		if !m.down && !m.draining && !m.Closed() && m.name != but && failedConstraint(spec.Constraints, m) == nil && Untolerated(spec.Tolerations, m) == nil &&
 			c.Banned(spec.Packages, m) == nil {
 			return true
 		}

@@ -4,7 +4,7 @@
 //
 // # Contract
 //
-// A Cell is changed by Apply alone. Apply is total and deterministic: the same
+// A Cell is changed by Apply alone (and by Restore, before there is a log). Apply is total and deterministic: the same
 // log gives the same state, the same results, the same events and the same
 // digest on every machine and in every build of the same format. It reads no
 // clock, makes no random choice, starts no goroutine, logs nothing, uses no
@@ -46,6 +46,8 @@
 //	room.go      what holds a place, and what is promised to whom
 //	grave.go     how long the dead are remembered; request.go: and requests
 //	clock.go     the two clocks
+//	restore.go   a new epoch begins with a checkpoint; adopt.go: what its machines
+//	             run is taken as it is
 //	limits.go    all limits; validate.go: all ranges; format.go: what is known
 //	record.go    what is written down, load.go reads it; book.go: the digest
 //	check.go     every invariant

@@ -22,7 +22,10 @@ import (
 // Format 4: limits per the values of an attribute; constraints know the name of a
 // machine; packages are banned; small files of users; a job names what is its
 // asker's alone.
-const BuildFormat = 4
+//
+// Format 5: a cell knows that it was restored, hears its machines, and adopts or
+// stops what they run.
+const BuildFormat = 5
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
@@ -80,6 +83,14 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.UnbanPackage.name": FormatBans, "borg.UnbanPackage.digest": FormatBans, "borg.UnbanPackage.machine": FormatBans,
 	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
 	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
+
+	"borg.Op.hear_machines": FormatRestore, "borg.Op.end_hold": FormatRestore, "borg.Op.adopt_job": FormatRestore, "borg.Op.stop_unknown": FormatRestore,
+	"borg.HearMachines.machines": FormatRestore,
+	"borg.HeardMachine.machine":  FormatRestore, "borg.HeardMachine.missing": FormatRestore, "borg.HeardMachine.found": FormatRestore, "borg.HeardMachine.unknown": FormatRestore,
+	"borg.FoundCopy.report": FormatRestore, "borg.FoundCopy.version": FormatRestore, "borg.FoundCopy.ports": FormatRestore, "borg.FoundCopy.alloc": FormatRestore, "borg.FoundCopy.devices": FormatRestore, "borg.FoundCopy.machine": FormatRestore,
+	"borg.AdoptJob.uid": FormatRestore, "borg.AdoptJob.user": FormatRestore, "borg.AdoptJob.name": FormatRestore, "borg.AdoptJob.spec": FormatRestore, "borg.AdoptJob.copies": FormatRestore,
+	"borg.StopUnknown.machine": FormatRestore, "borg.StopUnknown.copies": FormatRestore,
+	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

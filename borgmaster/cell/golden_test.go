@@ -43,7 +43,7 @@ func goldenCell(t *testing.T, format uint32) *Cell {
 	return c
 }
 
-func applyGolden(t *testing.T, format uint32) {
+func applyGolden(t *testing.T, format uint32) *Cell {
 	goldenLog, goldenDigest := goldenFiles(format)
 	file, err := os.Open(goldenLog)
 	if err != nil {
@@ -71,6 +71,7 @@ func applyGolden(t *testing.T, format uint32) {
 	if got := goldenWords(c); got != strings.TrimSpace(string(want)) {
 		t.Errorf("the log leads to %s, want %s", got, want)
 	}
+	return c
 }
 
 func goldenWords(c *Cell) string {

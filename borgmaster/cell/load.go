@@ -130,6 +130,8 @@ func (l *loader) record(key, value []byte) error {
 		return errors.Join(k.done(), l.fileChanges(d))
 	case kindFile:
 		return l.file(string(k.b), d)
+	case kindRestored:
+		return errors.Join(k.done(), l.restored(d))
 	case kindBan:
 		return l.ban(string(k.b), d)
 	default:
@@ -169,6 +171,9 @@ func (l *loader) machine(name string, d *decoder) error {
 		return errOdd
 	}
 	l.c.actTaints(m)
+	if err := l.heard(d, m); err != nil {
+		return err
+	}
 	if err := d.done(); err != nil {
 		return err
 	}

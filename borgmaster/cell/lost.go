@@ -57,6 +57,7 @@ func (c *Cell) checkMachineDown(o *borgpb.MachineDown) (commit, *borgpb.Refusal)
 				c.loseAlloc(a, reason)
 			}
 		}
+		c.endHoldIfHeard()
 	}, nil
 }
 

@@ -23,7 +23,13 @@ type Machine struct {
 
 	down, draining bool
 	reason         string
-	changedWallNs  int64
+	// Of a restored cell: it has not told yet what it runs, or how many live copies
+	// there are that the cell does not have.
+	unheard bool
+	unknown uint32
+	// The cell's restore.
+	held          *restored
+	changedWallNs int64
 
 	// The machine's own room: capacity and what is held of it.
 	room room

@@ -39,6 +39,8 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 		c.actTaints(m)
 		m.room.capacity = FromProto(s.Capacity)
 		m.derive()
+		// It may have been a machine of the cell after the checkpoint.
+		m.unheard = c.restored.fromIndex != 0
 		c.addMachine(m)
 		c.dirty(m)
 		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_ADD))
@@ -47,7 +49,7 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 }
 
 func (c *Cell) addMachine(m *Machine) {
-	m.named = c.format >= formatLimits
+	m.named, m.held = c.format >= formatLimits, &c.restored
 	c.machines[m.name] = m
 	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
 	c.machineList = slices.Insert(c.machineList, at, m)

@@ -140,7 +140,7 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	switch {
 	case m.down:
 		return FitDown
-	case m.draining && !mutant.Planted(mutant.DrainingTaken):
+	case m.draining && !mutant.Planted(mutant.DrainingTaken), m.Closed():
 		return FitDraining
 	case failedConstraint(a.need.Task.Constraints, m) != nil:
 		return FitConstraint

@@ -46,7 +46,7 @@ func (j *Job) Demand() (sum Resources) {
 func (c *Cell) FreeFor(j *Job) (sum Resources) {
 	task, prod := j.Need(0).Task, isProd(j.Priority())
 	for _, m := range c.machineList {
-		if m.down || m.draining || failedConstraint(task.Constraints, m) != nil || Untolerated(task.Tolerations, m) != nil ||
+		if m.down || m.draining || m.Closed() || failedConstraint(task.Constraints, m) != nil || Untolerated(task.Tolerations, m) != nil ||
 			c.Banned(task.Packages, m) != nil {
 			continue
 		}

@@ -26,6 +26,7 @@ import (
 //	63                                 the cell key in use
 //	64                                 how often files were written and deleted
 //	65 user/name                       file
+//	66                                 how the cell was restored
 //	70 name 0 digest 0 machine         ban of a package
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
@@ -51,6 +52,7 @@ const (
 
 	kindFileChanges = 0x64
 	kindFile        = 0x65
+	kindRestored    = 0x66
 
 	recordLayout = 1
 )
@@ -108,6 +110,7 @@ func (m *Machine) appendValue(b []byte) []byte {
 	e.str(m.reason)
 	e.int(m.changedWallNs)
 	e.taints(m.taints)
+	e.heard(m)
 	return e.b
 }
 
@@ -392,6 +395,7 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.secrets.list, func(s *Secret) record { return s }))
 		ok = ok && yield(&c.secrets.keyID) && yield(&c.files.changes)
 		all(each(c.files.list, func(f *File) record { return f }))
+		ok = ok && yield(&c.restored)
 		all(each(c.bans.list, func(b *Ban) record { return b }))
 	}
 }

@@ -139,7 +139,7 @@ func (c *Cell) endUpdate(j *Job, to borgpb.UpdateState, reason string) {
 // only at what is, so it may be called whenever something changed.
 func (c *Cell) roll(j *Job) {
 	u := j.update
-	if !u.Rolling() {
+	if !u.Rolling() || c.restored.held {
 		return
 	}
 	spec := j.latest()

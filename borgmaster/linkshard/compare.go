@@ -25,6 +25,8 @@ type Comparison struct {
 	// Copies that run there and that the cell knows nothing of. They are left
 	// alone until an operator decides.
 	Unknown []*borgpb.TaskReport
+	// What a restored cell should hear of the machine; nil: nothing.
+	Heard *borgpb.HeardMachine
 	// Something is starting or stopping.
 	Busy bool
 	// The cell has the machine as down.
@@ -53,7 +55,7 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 		seen[id] = true
 		p := m.Copy(id)
 		switch {
-		case p == nil && !ahead && (!terminal(t.State) || !remembers(c, id)):
+		case p == nil && !ahead && (!terminal(t.State) || !remembers(c, id, t)):
 			cmp.unknown(t)
 		case p != nil && differs(p, t):
 			cmp.tell(now, id, t, told, known.told)
@@ -69,6 +71,9 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 		if !seen[p.ID()] && p.State() != borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE {
 			cmp.Busy = true
 		}
+	}
+	if !ahead {
+		cmp.hear(now, c, m, known, seen)
 	}
 	cmp.Busy = cmp.Busy && !cmp.Down
 	cmp.Set = Change(m.Name(), specOf(m), known.Followed, known.Word)

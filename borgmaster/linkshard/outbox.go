@@ -33,17 +33,20 @@ type outbox struct {
 	// What is unknown on each machine of the share, and where that is news.
 	unknown     map[string][]*borgpb.TaskReport
 	unknownNews map[string]bool
+	// What a restored cell should hear. It is found again by polling.
+	heard map[string]*borgpb.HeardMachine
 }
 
 func newOutbox() *outbox {
 	return &outbox{
 		reports: map[string][]*borgpb.TaskReport{}, contacts: map[string]*borgrpc.Contact{},
 		unknown: map[string][]*borgpb.TaskReport{}, unknownNews: map[string]bool{},
+		heard: map[string]*borgpb.HeardMachine{},
 	}
 }
 
 func (o *outbox) empty() bool {
-	return o.waiting == 0 && len(o.contacts) == 0 && len(o.unknownNews) == 0
+	return o.waiting == 0 && len(o.contacts) == 0 && len(o.unknownNews) == 0 && len(o.heard) == 0
 }
 
 // addReports puts a machine's differences in, in place of older ones: each poll
@@ -118,6 +121,24 @@ func (o *outbox) take(req *borgrpc.ReportRequest) {
 		req.Unknown = append(req.Unknown, &borgpb.MachineReport{Machine: machine, Tasks: o.unknown[machine]})
 		delete(o.unknownNews, machine)
 	}
+	o.takeHeard(req)
+}
+
+// takeHeard moves what restored cells should hear into req.
+func (o *outbox) takeHeard(req *borgrpc.ReportRequest) {
+	n, bytes := 0, 0
+	for _, machine := range slices.Sorted(maps.Keys(o.heard)) {
+		h := o.heard[machine]
+		if n += 1 + len(h.Missing) + len(h.Found); n > maxReportsPerMessage && req.Heard != nil || bytes >= maxReportBytes {
+			break
+		}
+		if req.Heard == nil {
+			req.Heard = &borgpb.HearMachines{}
+		}
+		bytes += proto.Size(h)
+		req.Heard.Machines = append(req.Heard.Machines, h)
+		delete(o.heard, machine)
+	}
 }
 
 // putBack takes in again what could not be delivered and is not found again
@@ -140,4 +161,5 @@ func (o *outbox) drop(machine string) {
 	delete(o.contacts, machine)
 	delete(o.unknown, machine)
 	delete(o.unknownNews, machine)
+	delete(o.heard, machine)
 }

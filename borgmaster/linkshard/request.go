@@ -23,6 +23,10 @@ type Known struct {
 	warnedNs int64
 	// What was reported of each copy and is not yet in the cell.
 	told map[cell.CopyID]telling
+	// What the borglet described of copies that a restored cell does not have, and
+	// before when the cell is not told again what was heard.
+	described   map[cell.CopyID]*borgrpc.Desired
+	hearAgainNs int64
 }
 
 // telling is a report that is on its way to the log.
@@ -42,6 +46,16 @@ func (k *Known) Take(resp *borgrpc.PollResponse) {
 	}
 	if resp.Spec != nil {
 		k.Word = resp.Spec
+	}
+	for _, d := range resp.Described {
+		uid, err := cell.ParseUID(d.GetCopy().GetJobUid())
+		if err != nil {
+			continue
+		}
+		if k.described == nil {
+			k.described = make(map[cell.CopyID]*borgrpc.Desired)
+		}
+		k.described[cell.CopyID{Job: uid, Index: d.Copy.Index, Attempt: d.Copy.Attempt}] = d
 	}
 }
 
@@ -69,11 +83,15 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 		if i < len(known.Versions) {
 			held[id] = known.Versions[i]
 		}
+		if mutant.Planted(mutant.UnknownStopped) && m.Copy(id) == nil && id.Job.Epoch < c.Epoch() && !terminal(t.State) {
+			req.Stops = append(req.Stops, &borgrpc.Stop{Copy: copyID(id)})
+		}
 		over := m.Copy(id) == nil || mutant.Planted(mutant.ForgetBeforeLogged)
-		if terminal(t.State) && over && remembers(c, id) {
+		if terminal(t.State) && over && !m.Unheard() && remembers(c, id, t) {
 			req.Forget = append(req.Forget, copyID(id))
 		}
 	}
+	req.Describe = describe(c, m, known)
 	specBytes := 0
 	for p := range m.Copies() {
 		switch p.State() {
@@ -87,7 +105,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 		case borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE:
 			// Neither wanted nor unwanted until the machine is up again.
 		default:
-			if !p.Current() {
+			if _, has := held[p.ID()]; !p.Current() || m.Unheard() && !has {
 				continue
 			}
 			d := desired(p, cellName, held)
@@ -117,19 +135,32 @@ func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrp
 	for _, id := range p.After() {
 		d.After = append(d.After, copyID(id))
 	}
-	if version, ok := held[p.ID()]; !ok || version != p.Version() {
+	// One that holds a later version has it from before the cell was restored.
+	if version, ok := held[p.ID()]; !ok || version < p.Version() {
 		d.Spec = p.TaskSpec()
 	}
 	return d
 }
 
 // remembers tells whether c is late enough in the log to have known the copy
-// that it does not hold on a machine: then the copy is over.
-func remembers(c *cell.Cell, id cell.CopyID) bool {
-	if id.Job.Epoch != c.Epoch() || id.Job.Index > c.Index() {
-		return id.Job.Epoch < c.Epoch() && c.JobByUID(id.Job) != nil
+// that it does not hold on a machine: then the copy is over. A cell that was restored
+// has known those of an earlier epoch up to the attempt that it has of the task; that
+// one which was told to stop has stopped is of no use to it.
+func remembers(c *cell.Cell, id cell.CopyID, t *borgpb.TaskReport) bool {
+	switch {
+	case id.Job.Epoch == c.Epoch():
+		return id.Job.Index <= c.Index()
+	case id.Job.Epoch > c.Epoch():
+		return false
+	case t.State == int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPED):
+		return true
 	}
-	return true
+	j := c.JobByUID(id.Job)
+	if j == nil {
+		return false
+	}
+	task := j.Task(id.Index)
+	return task == nil || id.Attempt <= task.Attempt()
 }
 
 func copyID(id cell.CopyID) *borgrpc.CopyID {

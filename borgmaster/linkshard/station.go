@@ -182,6 +182,9 @@ func (s *Station) TakeAnswer(a Answer) {
 	if cmp := a.compared; cmp != nil {
 		s.outbox.addReports(a.event.Machine, cmp.Reports)
 		s.outbox.setUnknown(a.event.Machine, cmp.Unknown)
+		if cmp.Heard != nil {
+			s.outbox.heard[a.event.Machine] = cmp.Heard
+		}
 	}
 	s.step(a.event)
 }

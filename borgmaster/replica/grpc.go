@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -136,6 +137,7 @@ type caller interface {
 	GetFrom() uint64
 	GetTo() uint64
 	GetIncarnation() uint64
+	GetBeganDigest() []byte
 }
 
 // admit checks who opens a stream. Whoever is not known yet may be a new
@@ -153,6 +155,9 @@ func (t *grpcTransport) admit(ctx context.Context, c caller) error {
 	}
 	if c.GetEpoch() != t.identity.GetEpoch() {
 		return status.Errorf(codes.InvalidArgument, "replica %d is of epoch %d of the cell and replica %d of epoch %d: one of them is from before a restore", from, c.GetEpoch(), t.identity.GetReplica(), t.identity.GetEpoch())
+	}
+	if ours, theirs := t.identity.GetBeganDigest(), c.GetBeganDigest(); len(ours) > 0 && len(theirs) > 0 && !bytes.Equal(ours, theirs) {
+		return status.Errorf(codes.InvalidArgument, "replica %d was restored from another checkpoint than replica %d, its cell has the digest %x and not %x: restore all from the same file, to empty directories", from, t.identity.GetReplica(), theirs, ours)
 	}
 	if err := t.refuse(from, c.GetIncarnation()); err != nil {
 		return err

@@ -120,6 +120,7 @@ func (p *peer) stream(ctx context.Context, client borgrpc.RaftServiceClient) (se
 		From:        p.t.identity.GetReplica(),
 		To:          p.id,
 		Incarnation: p.t.identity.GetIncarnation(),
+		BeganDigest: p.t.identity.GetBeganDigest(),
 	}
 	if err := stream.Send(req); err != nil {
 		return false, lastWord(stream, err)
@@ -192,6 +193,7 @@ func (p *peer) sendSnapshot(ctx context.Context, m *raftpb.Message, write func(i
 		From:        p.t.identity.GetReplica(),
 		To:          p.id,
 		Incarnation: p.t.identity.GetIncarnation(),
+		BeganDigest: p.t.identity.GetBeganDigest(),
 		Message:     data,
 	}}
 	if err := write(w); err == nil {

@@ -30,8 +30,8 @@ func LoadCell(store *checkpoint.Store) (*cell.Cell, error) {
 	if err != nil {
 		return nil, fmt.Errorf("load the cell at index %d: %w", h.GetIndex(), err)
 	}
-	if c.Index() != h.GetIndex() || c.ID() != h.GetCellId() {
-		return nil, fmt.Errorf("the records are of cell %s at index %d and should be of %s at %d", c.ID(), c.Index(), h.GetCellId(), h.GetIndex())
+	if c.Index() != h.GetIndex() || c.ID() != h.GetCellId() || c.Epoch() != h.GetEpoch() {
+		return nil, fmt.Errorf("the records are of cell %s at (%d, %d) and should be of %s at (%d, %d)", c.ID(), c.Epoch(), c.Index(), h.GetCellId(), h.GetEpoch(), h.GetIndex())
 	}
 	if d := c.Digest(); len(h.GetDigest()) > 0 && string(d[:]) != string(h.GetDigest()) {
 		return nil, fmt.Errorf("the records at index %d have the digest %x and should have %x: the disk did not keep them; remove this replica from the cell and join with a new number", h.GetIndex(), d, h.GetDigest())

@@ -180,13 +180,23 @@ const firstIndex, firstTerm = 1, 1
 // Init makes the directory of a replica: of a new cell whose members are
 // id.Members, or, with id.Join, of one that joins a cell that is there.
 func Init(store checkpoint.Config, id *borgpb.ReplicaIdentity) error {
+	h, err := firstHeader(id)
+	if err != nil {
+		return err
+	}
+	return checkpoint.Create(store, id, h)
+}
+
+// firstHeader is what the log of a replica begins with, and gives the identity an
+// incarnation if it has none.
+func firstHeader(id *borgpb.ReplicaIdentity) (*borgpb.CheckpointHeader, error) {
 	if id.GetReplica() == 0 || id.GetCellId() == "" || id.GetCellName() == "" {
-		return errors.New("a replica needs a number from 1, and its cell's name and id")
+		return nil, errors.New("a replica needs a number from 1, and its cell's name and id")
 	}
 	if id.GetIncarnation() == 0 {
 		var b [8]byte
 		if _, err := rand.Read(b[:]); err != nil {
-			return fmt.Errorf("make an incarnation: %w", err)
+			return nil, fmt.Errorf("make an incarnation: %w", err)
 		}
 		id.Incarnation = binary.BigEndian.Uint64(b[:])>>1 | 1
 	}
@@ -196,17 +206,17 @@ func Init(store checkpoint.Config, id *borgpb.ReplicaIdentity) error {
 		found := false
 		for _, m := range id.GetMembers() {
 			if m.GetId() == 0 || m.GetAddr() == "" {
-				return fmt.Errorf("member %d needs a number from 1 and an address", m.GetId())
+				return nil, fmt.Errorf("member %d needs a number from 1 and an address", m.GetId())
 			}
 			found = found || m.GetId() == id.GetReplica()
 			h.Voters = append(h.Voters, m.GetId())
 			h.Members = append(h.Members, &borgpb.Member{Id: m.GetId(), Addr: m.GetAddr()})
 		}
 		if !found {
-			return fmt.Errorf("replica %d is not among the members of the new cell; to join a cell that is there use `borgmaster init --join`", id.GetReplica())
+			return nil, fmt.Errorf("replica %d is not among the members of the new cell; to join a cell that is there use `borgmaster init --join`", id.GetReplica())
 		}
 	}
-	return checkpoint.Create(store, id, h)
+	return h, nil
 }
 
 // Open opens a directory made by Init and loads the cell from it. Run must

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/hex"
 	"errors"
@@ -32,12 +31,14 @@ func checkpointCommand() *ucli.Command {
 				Action: saveCheckpoint},
 			{Name: "list", Usage: "list what a directory has kept of the past: that of a replica, or one with copies of its files", ArgsUsage: "DIRECTORY", Action: listArchive},
 			{Name: "inspect", Usage: "say what is in a checkpoint file, or in a segment of the change log", ArgsUsage: "FILE", Action: inspectCheckpoint},
+			restoreCommand(),
+			editCommand(),
 			{Name: "verify", Usage: "say whether a file is whole, or every file of a directory and nothing between them missing", ArgsUsage: "FILE|DIRECTORY", Action: verifyCheckpoint},
 		},
 	}
 }
 
-func saveCheckpoint(ctx *ucli.Context) (err error) {
+func saveCheckpoint(ctx *ucli.Context) error {
 	source, path := ctx.String("from"), ctx.Args().First()
 	save := func(c context.Context, source string, w io.Writer) (string, string, error) {
 		who, err := sourceFor(ctx)
@@ -53,28 +54,11 @@ func saveCheckpoint(ctx *ucli.Context) (err error) {
 		return cli.Errorf(cli.Usage, "want the directory or the address of a replica, and a file to write").
 			Hint("borgmaster checkpoint save DIRECTORY FILE\nborgmaster checkpoint save --from HOST:PORT FILE")
 	}
-	// Finished files only: it is written beside and renamed.
-	partial := path + ".partial"
-	f, err := os.OpenFile(partial, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return cli.Errorf(cli.Failed, "write the checkpoint: %w", err)
-	}
-	defer func() {
-		if err != nil {
-			os.Remove(partial)
-		}
-	}()
-	w := bufio.NewWriterSize(f, 1<<20)
-	what, warning, err := save(ctx.Context, source, w)
-	if err == nil {
-		err = w.Flush()
-	}
-	if err == nil {
-		err = f.Sync()
-	}
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(partial, path)
-	}
+	var what, warning string
+	err := writeWhole(path, func(w io.Writer) (err error) {
+		what, warning, err = save(ctx.Context, source, w)
+		return err
+	})
 	if err != nil {
 		var e *cli.Error
 		if errors.As(err, &e) {

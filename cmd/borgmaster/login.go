@@ -79,7 +79,7 @@ func keysForInit(authority string) ([]byte, error) {
 		return cellkey.NewRing(nil, key).Encode()
 	}
 	path := keysFile(filepath.Dir(authority))
-	data, err := identity.ReadSecret(path)
+	data, err := keysBeside(authority)
 	if err != nil {
 		return nil, cli.Errorf(cli.Invalid, "the cell keys: %w", err).Hint("copy %s of the same replica to the side of %s, mode 0600", keysName, authority)
 	}
@@ -87,6 +87,10 @@ func keysForInit(authority string) ([]byte, error) {
 		return nil, cli.Errorf(cli.Invalid, "%s: %w", path, err)
 	}
 	return data, nil
+}
+
+func keysBeside(authority string) ([]byte, error) {
+	return identity.ReadSecret(keysFile(filepath.Dir(authority)))
 }
 
 // authorityForInit is a new authority, or that in a file of another replica.

@@ -22,7 +22,7 @@ const productionPriority = 120
 // limits) or for others (by reservations).
 func Rooms(c *cell.Cell, prod bool) (all []Room) {
 	for m := range c.Machines() {
-		if m.Up() && !m.Draining() {
+		if m.Up() && !m.Draining() && !m.Closed() {
 			all = append(all, Room{m.Name(), m.Capacity(), m.Capacity().Sub(m.Held(prod))})
 		}
 	}
@@ -36,7 +36,7 @@ func byCount(a, b Count) int {
 
 // suits tells whether a task may be on a machine at all.
 func suits(t *borgpb.TaskSpec, m *cell.Machine) bool {
-	if !m.Up() || m.Draining() || cell.Untolerated(t.GetTolerations(), m) != nil {
+	if !m.Up() || m.Draining() || m.Closed() || cell.Untolerated(t.GetTolerations(), m) != nil {
 		return false
 	}
 	for _, k := range t.GetConstraints() {

@@ -169,6 +169,12 @@ var Aims = []Aim{
 		s.thinkNs, s.filesPermille, s.electedNs = 30*millisecond, 500, 3*second
 		s.tight, s.machineMilli = false, 8000
 	}},
+	{"restored", "all disks are lost while tasks come and go, and a checkpoint of before is restored", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 2, loseMachine: 1})
+		s.tight, s.machineMilli, s.jobs, s.thinkNs, s.lostNs = false, 12000, 4, 100*millisecond, 2*second
+		s.checkpointNs = 4 * second
+	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 1})

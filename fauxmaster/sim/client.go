@@ -67,7 +67,7 @@ func (c *client) start() {
 // before the read must show in it.
 func (c *client) look() {
 	r, acked, shown, file := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c), c.w.looksAtFile(c)
-	from, askedNs := c.self(), c.w.now
+	from, askedNs, lost := c.self(), c.w.now, c.w.restore.lost
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
 			if r.master.enter("/borgrpc.MasterService/GetJob", from) != nil {
@@ -76,6 +76,10 @@ func (c *client) look() {
 			r.read(func() {
 				// By now it may know that the caller was revoked.
 				if r.master.believes(from) != nil {
+					return
+				}
+				if lost != c.w.restore.lost {
+					// What was acknowledged when it was asked was lost since.
 					return
 				}
 				c.w.truth.showed(from, askedNs)
@@ -90,6 +94,10 @@ func (c *client) look() {
 
 // next begins another mutation, unless the time for them is over.
 func (c *client) next() {
+	if c.w.restore.lost != nil {
+		c.idle = true
+		return
+	}
 	if c.idle = c.ended(); c.idle {
 		return
 	}
@@ -124,6 +132,10 @@ func userOf(client int) string { return fmt.Sprintf("u%d", client%3) }
 // try asks one replica after another, at the pace of the client library
 // (borgmaster/client), which also goes on to listen to the one before.
 func (c *client) try(n int) {
+	if c.op == nil {
+		// The cell was lost meanwhile, and what was asked of it with it.
+		return
+	}
 	op, r, from := c.op, c.w.replicas[(c.current+n)%replicas], c.caller()
 	if n > 0 {
 		c.w.mark("client tries again")
@@ -134,6 +146,9 @@ func (c *client) try(n int) {
 			return
 		}
 		asked.ended = true
+		if c.op != op {
+			return
+		}
 		if errors.Is(err, errRevoked) {
 			c.turnedAway(r)
 			return

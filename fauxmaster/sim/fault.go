@@ -68,6 +68,9 @@ type swarm struct {
 	// When the certificates of a user are revoked, about, and how often somebody
 	// forges messages of raft; 0: never.
 	revokeNs, forgeNs int64
+	// When a checkpoint is taken with which the cell goes on when all disks are lost,
+	// which is at the end of the first phase; 0: they are not.
+	checkpointNs int64
 }
 
 type faultKind int
@@ -641,6 +644,10 @@ func (w *World) cutFor(links [][2]int, ns int64) {
 
 // heal ends the first phase: everything is there again and stays.
 func (w *World) heal() {
+	if w.restore.file != nil && w.restore.lost == nil {
+		w.loseDisks()
+		return
+	}
 	w.say("healed")
 	w.healed = true
 	clear(w.net.cut)

@@ -81,7 +81,13 @@ func (w *World) heard(c *client, res *borgpb.Result) {
 // or turned away, was done by another try, which clients cannot know. A revoked
 // client goes on asking, and an order of all that may have been done takes hours
 // to find.
+//
+// What is shown after all disks were lost begins with jobs that nobody is known to
+// have asked for, and is not judged.
 func (w *World) judge() {
+	if w.restore.lost != nil {
+		return
+	}
 	s := &w.story
 	for i, id := range s.refused {
 		s.records[i].Late = w.truth.done[id].times > 0

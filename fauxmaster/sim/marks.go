@@ -69,6 +69,11 @@ var Marks = map[string]string{
 	"link refused":                           "a user's job names an alloc set of another",
 	"trespass refused":                       "a user asked for what belongs to another, or to the cell",
 	"unknown outcome tried again":            "the elected replica lost its place with mutations under way",
+	"all disks lost":                         "the disks of all replicas were taken away",
+	"old checkpoint restored":                "the cell goes on from a checkpoint of before, in a new epoch",
+	"acknowledged and lost with the disks":   "a mutation was acknowledged after the checkpoint, and is not there after the restore",
+	"unknown job adopted":                    "an operator made a job of what runs and the restored cell did not know",
+	"unknown copy stopped by an operator":    "or had it stopped",
 	"struck when " + beforeAppend:            "an aimed crash came there; as are those below",
 	"struck when " + afterAppend:             "",
 	"struck when " + appliedNotKept:          "",
@@ -83,9 +88,14 @@ var Marks = map[string]string{
 
 // notRequired are marks that cannot be asked of a few hundred seeds, and why.
 var notRequired = map[string]string{
-	"done after it was refused": "what a cell must not come to is no aim",
-	"first phase went on":       "one seed in hundreds needs it",
-	"moves refused":             "a plan is a moment old when it comes to the log",
+	"done after it was refused":            "what a cell must not come to is no aim",
+	"first phase went on":                  "one seed in hundreds needs it",
+	"moves refused":                        "a plan is a moment old when it comes to the log",
+	"all disks lost":                       "only under an aim",
+	"old checkpoint restored":              "only under an aim",
+	"acknowledged and lost with the disks": "only under an aim",
+	"unknown job adopted":                  "only under an aim",
+	"unknown copy stopped by an operator":  "only under an aim",
 	// Crashes are aimed there for planted bugs only (aim.go).
 	"struck when " + newerTerm:       "only under an aim",
 	"struck when " + replacedEntries: "only under an aim",

@@ -337,6 +337,9 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 	}
 	m.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), Format: req.GetFormat()})
 	resp := m.duties.Answer()
+	if len(req.GetHeard().GetMachines()) > 0 {
+		m.r.propose(&borgpb.Op{Principal: ownOp(), Op: &borgpb.Op_HearMachines{HearMachines: req.Heard}}, m.r.w.now+int64(linkshard.ReportTimeout), func(*borgpb.Result, error) {})
+	}
 	if len(req.GetReports().GetMachines()) == 0 {
 		done(resp, nil)
 		return

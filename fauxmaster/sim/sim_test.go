@@ -60,6 +60,25 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestRestored: all disks are lost, and a checkpoint of before is restored.
+func TestRestored(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 3; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "restored"})
+		if r.Violation != nil {
+			t.Errorf("seed %d: %v", seed, r.Violation)
+		}
+		for mark, n := range r.Marks {
+			marks[mark] += n
+		}
+	}
+	for _, mark := range []string{"all disks lost", "old checkpoint restored", "acknowledged and lost with the disks", "unknown job adopted"} {
+		if marks[mark] == 0 {
+			t.Errorf("no seed came to: %s", mark)
+		}
+	}
+}
+
 // TestMarks: whoever counts a state that is not in the list hears of it.
 // TestFiles: users and tasks write the same few files while masters follow one
 // another.

@@ -275,6 +275,7 @@ func (t *truth) starts(m *machine, r borglet.Record) {
 	if r.Desired.GetKind() == borgpb.JobKind_JOB_KIND_BATCH {
 		t.ran[r.ID] = true
 	}
+	t.startsTwice(m, r)
 	t.live(m, r.ID)
 	t.fits(m, r.ID)
 	t.notTooSoon(m, r.ID)
@@ -283,14 +284,18 @@ func (t *truth) starts(m *machine, r borglet.Record) {
 // live: S7 and S8, a process that runs is a copy that the log has on that
 // machine.
 func (t *truth) live(m *machine, id borglet.ID) {
-	if t.copyOf(m, id) == nil {
+	if t.copyOf(m, id) == nil && !t.fromBefore(id) {
 		t.w.fail("S8: copy %s runs on %s, and its end is in the log", id, m.name)
 	}
 }
 
 // stops: S10, nothing is stopped without a cause in the log.
 func (t *truth) stops(m *machine, id borglet.ID) {
-	if p := t.copyOf(m, id); p != nil && p.Cause() == borgpb.StopCause_STOP_CAUSE_UNSPECIFIED {
+	p := t.copyOf(m, id)
+	if p != nil && p.Cause() == borgpb.StopCause_STOP_CAUSE_UNSPECIFIED {
 		t.w.fail("S10: copy %s on %s is stopped, and the log has no cause", id, m.name)
+	}
+	if p == nil {
+		t.stopsUnknown(m, id)
 	}
 }

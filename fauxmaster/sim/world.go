@@ -101,6 +101,7 @@ type World struct {
 	went     int
 	wentRand *rand.Rand
 	story    story
+	restore  restore
 	marks    map[string]int
 	// The second phase has begun; all has settled in it.
 	healed, over bool
@@ -209,6 +210,9 @@ func (w *World) build() {
 		}
 	}
 	w.planFaults()
+	if w.swarm.checkpointNs > 0 {
+		w.after(w.swarm.checkpointNs, w.takeCheckpoint)
+	}
 	w.forge()
 	w.watch()
 }

@@ -272,7 +272,11 @@ type ReplicaIdentity struct {
 	Incarnation uint64 `protobuf:"varint,8,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// User who has the capability admin in a new cell, as long as nobody was
 	// granted it.
-	Admin         string `protobuf:"bytes,9,opt,name=admin,proto3" json:"admin,omitempty"`
+	Admin string `protobuf:"bytes,9,opt,name=admin,proto3" json:"admin,omitempty"`
+	// Of a replica that was restored, the digest of the cell that its epoch began
+	// with: replicas that began with different ones refuse each other. Empty: of a
+	// replica of a new cell, and of one that joined.
+	BeganDigest   []byte `protobuf:"bytes,150,opt,name=began_digest,json=beganDigest,proto3" json:"began_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -368,6 +372,13 @@ func (x *ReplicaIdentity) GetAdmin() string {
 		return x.Admin
 	}
 	return ""
+}
+
+func (x *ReplicaIdentity) GetBeganDigest() []byte {
+	if x != nil {
+		return x.BeganDigest
+	}
+	return nil
 }
 
 // ChangeLogHeader opens a segment of the change log: which committed entries
@@ -518,7 +529,7 @@ const file_borgpb_checkpoint_proto_rawDesc = "" +
 	"\x06Member\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12 \n" +
-	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\"\x8c\x02\n" +
+	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\"\xb0\x02\n" +
 	"\x0fReplicaIdentity\x12\x1f\n" +
 	"\vdisk_format\x18\x01 \x01(\rR\n" +
 	"diskFormat\x12\x1b\n" +
@@ -529,7 +540,8 @@ const file_borgpb_checkpoint_proto_rawDesc = "" +
 	"\amembers\x18\x06 \x03(\v2\f.borg.MemberR\amembers\x12\x12\n" +
 	"\x04join\x18\a \x01(\bR\x04join\x12 \n" +
 	"\vincarnation\x18\b \x01(\x04R\vincarnation\x12\x14\n" +
-	"\x05admin\x18\t \x01(\tR\x05admin\"\x9d\x02\n" +
+	"\x05admin\x18\t \x01(\tR\x05admin\x12\"\n" +
+	"\fbegan_digest\x18\x96\x01 \x01(\fR\vbeganDigest\"\x9d\x02\n" +
 	"\x0fChangeLogHeader\x12\x1f\n" +
 	"\vfile_format\x18\x01 \x01(\rR\n" +
 	"fileFormat\x12\x1b\n" +

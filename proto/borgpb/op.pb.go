@@ -176,6 +176,11 @@ const (
 	EventKind_EVENT_KIND_MACHINE_DRAIN EventKind = 25
 	// A machine takes tasks again.
 	EventKind_EVENT_KIND_MACHINE_UNDRAIN EventKind = 26
+	// A machine of a restored cell told what runs on it, or is closed or opened
+	// because of what runs there that the cell does not know.
+	EventKind_EVENT_KIND_MACHINE_HEARD EventKind = 150
+	// A restored cell places tasks again.
+	EventKind_EVENT_KIND_HOLD_END EventKind = 151
 	// An update began to roll.
 	EventKind_EVENT_KIND_UPDATE_START EventKind = 30
 	// An update ended; its reason tells when it was cut short.
@@ -239,6 +244,8 @@ var (
 		24:  "EVENT_KIND_MACHINE_DOWN",
 		25:  "EVENT_KIND_MACHINE_DRAIN",
 		26:  "EVENT_KIND_MACHINE_UNDRAIN",
+		150: "EVENT_KIND_MACHINE_HEARD",
+		151: "EVENT_KIND_HOLD_END",
 		30:  "EVENT_KIND_UPDATE_START",
 		31:  "EVENT_KIND_UPDATE_DONE",
 		32:  "EVENT_KIND_RESIZE",
@@ -281,6 +288,8 @@ var (
 		"EVENT_KIND_MACHINE_DOWN":    24,
 		"EVENT_KIND_MACHINE_DRAIN":   25,
 		"EVENT_KIND_MACHINE_UNDRAIN": 26,
+		"EVENT_KIND_MACHINE_HEARD":   150,
+		"EVENT_KIND_HOLD_END":        151,
 		"EVENT_KIND_UPDATE_START":    30,
 		"EVENT_KIND_UPDATE_DONE":     31,
 		"EVENT_KIND_RESIZE":          32,
@@ -546,6 +555,10 @@ type Op struct {
 	//	*Op_MoveTasks
 	//	*Op_BanPackage
 	//	*Op_UnbanPackage
+	//	*Op_HearMachines
+	//	*Op_EndHold
+	//	*Op_AdoptJob
+	//	*Op_StopUnknown
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -909,6 +922,42 @@ func (x *Op) GetUnbanPackage() *UnbanPackage {
 	return nil
 }
 
+func (x *Op) GetHearMachines() *HearMachines {
+	if x != nil {
+		if x, ok := x.Op.(*Op_HearMachines); ok {
+			return x.HearMachines
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetEndHold() *EndHold {
+	if x != nil {
+		if x, ok := x.Op.(*Op_EndHold); ok {
+			return x.EndHold
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetAdoptJob() *AdoptJob {
+	if x != nil {
+		if x, ok := x.Op.(*Op_AdoptJob); ok {
+			return x.AdoptJob
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetStopUnknown() *StopUnknown {
+	if x != nil {
+		if x, ok := x.Op.(*Op_StopUnknown); ok {
+			return x.StopUnknown
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1068,6 +1117,28 @@ type Op_UnbanPackage struct {
 	UnbanPackage *UnbanPackage `protobuf:"bytes,131,opt,name=unban_package,json=unbanPackage,proto3,oneof"`
 }
 
+type Op_HearMachines struct {
+	// Machines of a restored cell told what runs on them. Since format 5.
+	HearMachines *HearMachines `protobuf:"bytes,150,opt,name=hear_machines,json=hearMachines,proto3,oneof"`
+}
+
+type Op_EndHold struct {
+	// An operator lets a restored cell place tasks again. Since format 5.
+	EndHold *EndHold `protobuf:"bytes,151,opt,name=end_hold,json=endHold,proto3,oneof"`
+}
+
+type Op_AdoptJob struct {
+	// An operator takes a job that runs and that a restored cell does not know.
+	// Since format 5.
+	AdoptJob *AdoptJob `protobuf:"bytes,152,opt,name=adopt_job,json=adoptJob,proto3,oneof"`
+}
+
+type Op_StopUnknown struct {
+	// An operator has copies stopped that a restored cell does not know. Since
+	// format 5.
+	StopUnknown *StopUnknown `protobuf:"bytes,153,opt,name=stop_unknown,json=stopUnknown,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1129,6 +1200,14 @@ func (*Op_MoveTasks) isOp_Op() {}
 func (*Op_BanPackage) isOp_Op() {}
 
 func (*Op_UnbanPackage) isOp_Op() {}
+
+func (*Op_HearMachines) isOp_Op() {}
+
+func (*Op_EndHold) isOp_Op() {}
+
+func (*Op_AdoptJob) isOp_Op() {}
+
+func (*Op_StopUnknown) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -3978,6 +4057,528 @@ func (x *Event) GetVersion() uint64 {
 	return 0
 }
 
+// HearMachines is what machines of a restored cell run, as far as it is not what
+// the cell has there. Since format 5.
+type HearMachines struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Each is done on its own; items of the result are in their order. Since
+	// format 5.
+	Machines      []*HeardMachine `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HearMachines) Reset() {
+	*x = HearMachines{}
+	mi := &file_borgpb_op_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HearMachines) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HearMachines) ProtoMessage() {}
+
+func (x *HearMachines) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HearMachines.ProtoReflect.Descriptor instead.
+func (*HearMachines) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *HearMachines) GetMachines() []*HeardMachine {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+// HeardMachine is what one machine runs that the cell has not, and the other way
+// round. Since format 5.
+type HeardMachine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine. Since format 5.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Copies that the cell has there and the machine has not: they ended after the
+	// checkpoint, or never began. Since format 5.
+	Missing []*Victim `protobuf:"bytes,2,rep,name=missing,proto3" json:"missing,omitempty"`
+	// Later copies of tasks that the cell has: they are taken as they are. Since
+	// format 5.
+	Found []*FoundCopy `protobuf:"bytes,3,rep,name=found,proto3" json:"found,omitempty"`
+	// Live copies there of which the cell knows nothing; those found that cannot be
+	// taken are counted too. While there are any, no task is placed on the
+	// machine. Since format 5.
+	Unknown       uint32 `protobuf:"varint,4,opt,name=unknown,proto3" json:"unknown,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeardMachine) Reset() {
+	*x = HeardMachine{}
+	mi := &file_borgpb_op_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeardMachine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeardMachine) ProtoMessage() {}
+
+func (x *HeardMachine) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeardMachine.ProtoReflect.Descriptor instead.
+func (*HeardMachine) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *HeardMachine) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *HeardMachine) GetMissing() []*Victim {
+	if x != nil {
+		return x.Missing
+	}
+	return nil
+}
+
+func (x *HeardMachine) GetFound() []*FoundCopy {
+	if x != nil {
+		return x.Found
+	}
+	return nil
+}
+
+func (x *HeardMachine) GetUnknown() uint32 {
+	if x != nil {
+		return x.Unknown
+	}
+	return 0
+}
+
+// FoundCopy is a copy as its borglet has it. Since format 5.
+type FoundCopy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which copy, and its state. Since format 5.
+	Report *TaskReport `protobuf:"bytes,1,opt,name=report,proto3" json:"report,omitempty"`
+	// Spec version that its borglet holds. Since format 5.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Ports that it was granted. Since format 5.
+	Ports []uint32 `protobuf:"varint,3,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// Alloc that it runs in, "<user>/<name>/<index>"; empty: the machine itself.
+	// Since format 5.
+	Alloc string `protobuf:"bytes,4,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	// Devices that it was granted, by name. Since format 5.
+	Devices []*DeviceGrant `protobuf:"bytes,5,rep,name=devices,proto3" json:"devices,omitempty"`
+	// Name of the machine. Since format 5.
+	Machine       string `protobuf:"bytes,6,opt,name=machine,proto3" json:"machine,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FoundCopy) Reset() {
+	*x = FoundCopy{}
+	mi := &file_borgpb_op_proto_msgTypes[42]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FoundCopy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FoundCopy) ProtoMessage() {}
+
+func (x *FoundCopy) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[42]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FoundCopy.ProtoReflect.Descriptor instead.
+func (*FoundCopy) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
+}
+
+func (x *FoundCopy) GetReport() *TaskReport {
+	if x != nil {
+		return x.Report
+	}
+	return nil
+}
+
+func (x *FoundCopy) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *FoundCopy) GetPorts() []uint32 {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *FoundCopy) GetAlloc() string {
+	if x != nil {
+		return x.Alloc
+	}
+	return ""
+}
+
+func (x *FoundCopy) GetDevices() []*DeviceGrant {
+	if x != nil {
+		return x.Devices
+	}
+	return nil
+}
+
+func (x *FoundCopy) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+// EndHold is refused when the cell is not held. Since format 5.
+type EndHold struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EndHold) Reset() {
+	*x = EndHold{}
+	mi := &file_borgpb_op_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EndHold) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EndHold) ProtoMessage() {}
+
+func (x *EndHold) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
+func (*EndHold) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+}
+
+// AdoptJob makes a job of copies that run. It keeps its uid, so that its copies
+// stay what they are; tasks of it that were not found are pending. Since format 5.
+type AdoptJob struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of an earlier epoch, not in the cell. Since format 5.
+	Uid string `protobuf:"bytes,1,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Owner. Since format 5.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// DNS label, free among the owner's jobs and alloc sets. Since format 5.
+	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
+	// A JobSpec made of what the borglets hold, at most 256 KiB. Since format 5.
+	Spec []byte `protobuf:"bytes,4,opt,name=spec,proto3" json:"spec,omitempty"`
+	// At most one of each task; at most 10,000. Since format 5.
+	Copies        []*FoundCopy `protobuf:"bytes,5,rep,name=copies,proto3" json:"copies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AdoptJob) Reset() {
+	*x = AdoptJob{}
+	mi := &file_borgpb_op_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AdoptJob) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AdoptJob) ProtoMessage() {}
+
+func (x *AdoptJob) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AdoptJob.ProtoReflect.Descriptor instead.
+func (*AdoptJob) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *AdoptJob) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *AdoptJob) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *AdoptJob) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AdoptJob) GetSpec() []byte {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *AdoptJob) GetCopies() []*FoundCopy {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+// StopUnknown stops copies that run on a machine and that the cell does not have.
+// They hold their place until they have stopped. Since format 5.
+type StopUnknown struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine. Since format 5.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// At most 1,000. Since format 5.
+	Copies        []*UnknownCopy `protobuf:"bytes,2,rep,name=copies,proto3" json:"copies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopUnknown) Reset() {
+	*x = StopUnknown{}
+	mi := &file_borgpb_op_proto_msgTypes[45]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopUnknown) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopUnknown) ProtoMessage() {}
+
+func (x *StopUnknown) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[45]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopUnknown.ProtoReflect.Descriptor instead.
+func (*StopUnknown) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
+}
+
+func (x *StopUnknown) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *StopUnknown) GetCopies() []*UnknownCopy {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+// UnknownCopy is a copy that the cell does not have. Since format 5.
+type UnknownCopy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid of its job. Since format 5.
+	JobUid string `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of its task. Since format 5.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy of the task. Since format 5.
+	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Owner of the job, as its borglet has it. Since format 5.
+	User string `protobuf:"bytes,4,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job. Since format 5.
+	Job string `protobuf:"bytes,5,opt,name=job,proto3" json:"job,omitempty"`
+	// Service or batch. Since format 5.
+	Kind JobKind `protobuf:"varint,6,opt,name=kind,proto3,enum=borg.JobKind" json:"kind,omitempty"`
+	// 0 to 450. Since format 5.
+	Priority int32 `protobuf:"varint,7,opt,name=priority,proto3" json:"priority,omitempty"`
+	// What it holds. Since format 5.
+	Resources *Resources `protobuf:"bytes,8,opt,name=resources,proto3" json:"resources,omitempty"`
+	// Ports that it was granted. Since format 5.
+	Ports []uint32 `protobuf:"varint,9,rep,packed,name=ports,proto3" json:"ports,omitempty"`
+	// Bound on the time between SIGTERM and SIGKILL. Nanoseconds; zero: kill now.
+	// Since format 5.
+	GraceNs       int64 `protobuf:"varint,10,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UnknownCopy) Reset() {
+	*x = UnknownCopy{}
+	mi := &file_borgpb_op_proto_msgTypes[46]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UnknownCopy) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UnknownCopy) ProtoMessage() {}
+
+func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[46]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UnknownCopy.ProtoReflect.Descriptor instead.
+func (*UnknownCopy) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
+}
+
+func (x *UnknownCopy) GetJobUid() string {
+	if x != nil {
+		return x.JobUid
+	}
+	return ""
+}
+
+func (x *UnknownCopy) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *UnknownCopy) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *UnknownCopy) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *UnknownCopy) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *UnknownCopy) GetKind() JobKind {
+	if x != nil {
+		return x.Kind
+	}
+	return JobKind_JOB_KIND_UNSPECIFIED
+}
+
+func (x *UnknownCopy) GetPriority() int32 {
+	if x != nil {
+		return x.Priority
+	}
+	return 0
+}
+
+func (x *UnknownCopy) GetResources() *Resources {
+	if x != nil {
+		return x.Resources
+	}
+	return nil
+}
+
+func (x *UnknownCopy) GetPorts() []uint32 {
+	if x != nil {
+		return x.Ports
+	}
+	return nil
+}
+
+func (x *UnknownCopy) GetGraceNs() int64 {
+	if x != nil {
+		return x.GraceNs
+	}
+	return 0
+}
+
 var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
@@ -3988,7 +4589,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x88\x0e\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xda\x0f\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -4041,7 +4642,11 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"move_tasks\x18x \x01(\v2\x0f.borg.MoveTasksH\x00R\tmoveTasks\x124\n" +
 	"\vban_package\x18\x82\x01 \x01(\v2\x10.borg.BanPackageH\x00R\n" +
 	"banPackage\x12:\n" +
-	"\runban_package\x18\x83\x01 \x01(\v2\x12.borg.UnbanPackageH\x00R\funbanPackageB\x04\n" +
+	"\runban_package\x18\x83\x01 \x01(\v2\x12.borg.UnbanPackageH\x00R\funbanPackage\x12:\n" +
+	"\rhear_machines\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesH\x00R\fhearMachines\x12+\n" +
+	"\bend_hold\x18\x97\x01 \x01(\v2\r.borg.EndHoldH\x00R\aendHold\x12.\n" +
+	"\tadopt_job\x18\x98\x01 \x01(\v2\x0e.borg.AdoptJobH\x00R\badoptJob\x127\n" +
+	"\fstop_unknown\x18\x99\x01 \x01(\v2\x11.borg.StopUnknownH\x00R\vstopUnknownB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -4288,7 +4893,43 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x04exit\x18\x0e \x01(\v2\n" +
 	".borg.ExitR\x04exit\x12\x12\n" +
 	"\x04user\x18\x0f \x01(\tR\x04user\x12\x19\n" +
-	"\aversion\x18\xc8\x01 \x01(\x04R\aversion*\xa1\x03\n" +
+	"\aversion\x18\xc8\x01 \x01(\x04R\aversion\">\n" +
+	"\fHearMachines\x12.\n" +
+	"\bmachines\x18\x01 \x03(\v2\x12.borg.HeardMachineR\bmachines\"\x91\x01\n" +
+	"\fHeardMachine\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12&\n" +
+	"\amissing\x18\x02 \x03(\v2\f.borg.VictimR\amissing\x12%\n" +
+	"\x05found\x18\x03 \x03(\v2\x0f.borg.FoundCopyR\x05found\x12\x18\n" +
+	"\aunknown\x18\x04 \x01(\rR\aunknown\"\xc2\x01\n" +
+	"\tFoundCopy\x12(\n" +
+	"\x06report\x18\x01 \x01(\v2\x10.borg.TaskReportR\x06report\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x14\n" +
+	"\x05ports\x18\x03 \x03(\rR\x05ports\x12\x14\n" +
+	"\x05alloc\x18\x04 \x01(\tR\x05alloc\x12+\n" +
+	"\adevices\x18\x05 \x03(\v2\x11.borg.DeviceGrantR\adevices\x12\x18\n" +
+	"\amachine\x18\x06 \x01(\tR\amachine\"\t\n" +
+	"\aEndHold\"\x81\x01\n" +
+	"\bAdoptJob\x12\x10\n" +
+	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x03 \x01(\tR\x04name\x12\x12\n" +
+	"\x04spec\x18\x04 \x01(\fR\x04spec\x12'\n" +
+	"\x06copies\x18\x05 \x03(\v2\x0f.borg.FoundCopyR\x06copies\"R\n" +
+	"\vStopUnknown\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12)\n" +
+	"\x06copies\x18\x02 \x03(\v2\x11.borg.UnknownCopyR\x06copies\"\x9b\x02\n" +
+	"\vUnknownCopy\x12\x17\n" +
+	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x12\n" +
+	"\x04user\x18\x04 \x01(\tR\x04user\x12\x10\n" +
+	"\x03job\x18\x05 \x01(\tR\x03job\x12!\n" +
+	"\x04kind\x18\x06 \x01(\x0e2\r.borg.JobKindR\x04kind\x12\x1a\n" +
+	"\bpriority\x18\a \x01(\x05R\bpriority\x12-\n" +
+	"\tresources\x18\b \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x14\n" +
+	"\x05ports\x18\t \x03(\rR\x05ports\x12\x19\n" +
+	"\bgrace_ns\x18\n" +
+	" \x01(\x03R\agraceNs*\xa1\x03\n" +
 	"\vRefusalKind\x12\x1c\n" +
 	"\x18REFUSAL_KIND_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REFUSAL_KIND_MALFORMED\x10\x01\x12\x18\n" +
@@ -4305,7 +4946,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x90\b\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xc9\b\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -4329,7 +4970,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x15EVENT_KIND_MACHINE_UP\x10\x17\x12\x1b\n" +
 	"\x17EVENT_KIND_MACHINE_DOWN\x10\x18\x12\x1c\n" +
 	"\x18EVENT_KIND_MACHINE_DRAIN\x10\x19\x12\x1e\n" +
-	"\x1aEVENT_KIND_MACHINE_UNDRAIN\x10\x1a\x12\x1b\n" +
+	"\x1aEVENT_KIND_MACHINE_UNDRAIN\x10\x1a\x12\x1d\n" +
+	"\x18EVENT_KIND_MACHINE_HEARD\x10\x96\x01\x12\x18\n" +
+	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12\x1b\n" +
 	"\x17EVENT_KIND_UPDATE_START\x10\x1e\x12\x1a\n" +
 	"\x16EVENT_KIND_UPDATE_DONE\x10\x1f\x12\x15\n" +
 	"\x11EVENT_KIND_RESIZE\x10 \x12\x15\n" +
@@ -4376,7 +5019,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),        // 0: borg.RefusalKind
 	(EventKind)(0),          // 1: borg.EventKind
@@ -4421,28 +5064,36 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*Refusal)(nil),         // 40: borg.Refusal
 	(*Result)(nil),          // 41: borg.Result
 	(*Event)(nil),           // 42: borg.Event
-	nil,                     // 43: borg.AddMachine.LabelsEntry
-	nil,                     // 44: borg.AddMachine.AnnotationsEntry
-	nil,                     // 45: borg.SetMachine.SetAttributesEntry
-	nil,                     // 46: borg.SubmitJob.LabelsEntry
-	nil,                     // 47: borg.SubmitJob.AnnotationsEntry
-	nil,                     // 48: borg.UpdateJob.LabelsEntry
-	nil,                     // 49: borg.UpdateJob.AnnotationsEntry
-	nil,                     // 50: borg.SubmitAllocSet.LabelsEntry
-	nil,                     // 51: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                     // 52: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),       // 53: borg.Principal
-	(*MachineSpec)(nil),     // 54: borg.MachineSpec
-	(*Resources)(nil),       // 55: borg.Resources
-	(*Taint)(nil),           // 56: borg.Taint
-	(*DeviceGrant)(nil),     // 57: borg.DeviceGrant
-	(*TaskReport)(nil),      // 58: borg.TaskReport
-	(State)(0),              // 59: borg.State
-	(StopCause)(0),          // 60: borg.StopCause
-	(*Exit)(nil),            // 61: borg.Exit
+	(*HearMachines)(nil),    // 43: borg.HearMachines
+	(*HeardMachine)(nil),    // 44: borg.HeardMachine
+	(*FoundCopy)(nil),       // 45: borg.FoundCopy
+	(*EndHold)(nil),         // 46: borg.EndHold
+	(*AdoptJob)(nil),        // 47: borg.AdoptJob
+	(*StopUnknown)(nil),     // 48: borg.StopUnknown
+	(*UnknownCopy)(nil),     // 49: borg.UnknownCopy
+	nil,                     // 50: borg.AddMachine.LabelsEntry
+	nil,                     // 51: borg.AddMachine.AnnotationsEntry
+	nil,                     // 52: borg.SetMachine.SetAttributesEntry
+	nil,                     // 53: borg.SubmitJob.LabelsEntry
+	nil,                     // 54: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 55: borg.UpdateJob.LabelsEntry
+	nil,                     // 56: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 57: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 58: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                     // 59: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),       // 60: borg.Principal
+	(*MachineSpec)(nil),     // 61: borg.MachineSpec
+	(*Resources)(nil),       // 62: borg.Resources
+	(*Taint)(nil),           // 63: borg.Taint
+	(*DeviceGrant)(nil),     // 64: borg.DeviceGrant
+	(*TaskReport)(nil),      // 65: borg.TaskReport
+	(State)(0),              // 66: borg.State
+	(StopCause)(0),          // 67: borg.StopCause
+	(*Exit)(nil),            // 68: borg.Exit
+	(JobKind)(0),            // 69: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	53, // 0: borg.Op.principal:type_name -> borg.Principal
+	60, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -4474,41 +5125,54 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	20, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
 	37, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
 	38, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
-	43, // 32: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	44, // 33: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	54, // 34: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	45, // 35: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	55, // 36: borg.SetMachine.capacity:type_name -> borg.Resources
-	56, // 37: borg.SetMachine.set_taints:type_name -> borg.Taint
-	46, // 38: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	47, // 39: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	48, // 40: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	49, // 41: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	50, // 42: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	51, // 43: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 44: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 45: borg.Assignment.victims:type_name -> borg.Victim
-	57, // 46: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	18, // 47: borg.MoveTasks.moves:type_name -> borg.Assignment
-	18, // 48: borg.MoveTasks.placement:type_name -> borg.Assignment
-	22, // 49: borg.Reports.machines:type_name -> borg.MachineReport
-	58, // 50: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	23, // 51: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	52, // 52: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 53: borg.Refusal.kind:type_name -> borg.RefusalKind
-	40, // 54: borg.Result.refusal:type_name -> borg.Refusal
-	40, // 55: borg.Result.items:type_name -> borg.Refusal
-	1,  // 56: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 57: borg.Event.object_kind:type_name -> borg.ObjectKind
-	59, // 58: borg.Event.from:type_name -> borg.State
-	59, // 59: borg.Event.to:type_name -> borg.State
-	60, // 60: borg.Event.cause:type_name -> borg.StopCause
-	61, // 61: borg.Event.exit:type_name -> borg.Exit
-	62, // [62:62] is the sub-list for method output_type
-	62, // [62:62] is the sub-list for method input_type
-	62, // [62:62] is the sub-list for extension type_name
-	62, // [62:62] is the sub-list for extension extendee
-	0,  // [0:62] is the sub-list for field type_name
+	43, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
+	46, // 33: borg.Op.end_hold:type_name -> borg.EndHold
+	47, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
+	48, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
+	50, // 36: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	51, // 37: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	61, // 38: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	52, // 39: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	62, // 40: borg.SetMachine.capacity:type_name -> borg.Resources
+	63, // 41: borg.SetMachine.set_taints:type_name -> borg.Taint
+	53, // 42: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	54, // 43: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	55, // 44: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	56, // 45: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	57, // 46: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	58, // 47: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 48: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 49: borg.Assignment.victims:type_name -> borg.Victim
+	64, // 50: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	18, // 51: borg.MoveTasks.moves:type_name -> borg.Assignment
+	18, // 52: borg.MoveTasks.placement:type_name -> borg.Assignment
+	22, // 53: borg.Reports.machines:type_name -> borg.MachineReport
+	65, // 54: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	23, // 55: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	59, // 56: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 57: borg.Refusal.kind:type_name -> borg.RefusalKind
+	40, // 58: borg.Result.refusal:type_name -> borg.Refusal
+	40, // 59: borg.Result.items:type_name -> borg.Refusal
+	1,  // 60: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 61: borg.Event.object_kind:type_name -> borg.ObjectKind
+	66, // 62: borg.Event.from:type_name -> borg.State
+	66, // 63: borg.Event.to:type_name -> borg.State
+	67, // 64: borg.Event.cause:type_name -> borg.StopCause
+	68, // 65: borg.Event.exit:type_name -> borg.Exit
+	44, // 66: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	19, // 67: borg.HeardMachine.missing:type_name -> borg.Victim
+	45, // 68: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	65, // 69: borg.FoundCopy.report:type_name -> borg.TaskReport
+	64, // 70: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	45, // 71: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	49, // 72: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	69, // 73: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	62, // 74: borg.UnknownCopy.resources:type_name -> borg.Resources
+	75, // [75:75] is the sub-list for method output_type
+	75, // [75:75] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -4551,6 +5215,10 @@ func file_borgpb_op_proto_init() {
 		(*Op_MoveTasks)(nil),
 		(*Op_BanPackage)(nil),
 		(*Op_UnbanPackage)(nil),
+		(*Op_HearMachines)(nil),
+		(*Op_EndHold)(nil),
+		(*Op_AdoptJob)(nil),
+		(*Op_StopUnknown)(nil),
 	}
 	file_borgpb_op_proto_msgTypes[32].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[33].OneofWrappers = []any{}
@@ -4560,7 +5228,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   50,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -229,7 +229,10 @@ type PollRequest struct {
 	Replica uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Whom the borglet is to believe, as the asker knows; absent from masters of
 	// a cell without identity.
-	Belief        *Belief `protobuf:"bytes,220,opt,name=belief,proto3" json:"belief,omitempty"`
+	Belief *Belief `protobuf:"bytes,220,opt,name=belief,proto3" json:"belief,omitempty"`
+	// Copies of which the asker wants to know what they run: those that a restored
+	// cell does not have.
+	Describe      []*CopyID `protobuf:"bytes,150,rep,name=describe,proto3" json:"describe,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -316,6 +319,13 @@ func (x *PollRequest) GetReplica() uint64 {
 func (x *PollRequest) GetBelief() *Belief {
 	if x != nil {
 		return x.Belief
+	}
+	return nil
+}
+
+func (x *PollRequest) GetDescribe() []*CopyID {
+	if x != nil {
+		return x.Describe
 	}
 	return nil
 }
@@ -693,7 +703,10 @@ type PollResponse struct {
 	// What the machine is now; masters log a change of it.
 	Spec *borgpb.MachineSpec `protobuf:"bytes,8,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Identifies this start of the borglet's process.
-	Incarnation   string `protobuf:"bytes,9,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation string `protobuf:"bytes,9,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// What the copies run that the asker wants described, as far as they are there
+	// and were ever wanted; with their specs.
+	Described     []*Desired `protobuf:"bytes,150,rep,name=described,proto3" json:"described,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -789,6 +802,13 @@ func (x *PollResponse) GetIncarnation() string {
 		return x.Incarnation
 	}
 	return ""
+}
+
+func (x *PollResponse) GetDescribed() []*Desired {
+	if x != nil {
+		return x.Described
+	}
+	return nil
 }
 
 // Usage of one copy since the last poll.
@@ -1026,7 +1046,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\xaa\x02\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\xd8\x02\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -1036,7 +1056,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\n" +
 	"known_hash\x18\x06 \x01(\fR\tknownHash\x12\x18\n" +
 	"\areplica\x18\a \x01(\x04R\areplica\x12(\n" +
-	"\x06belief\x18\xdc\x01 \x01(\v2\x0f.borgrpc.BeliefR\x06belief\"D\n" +
+	"\x06belief\x18\xdc\x01 \x01(\v2\x0f.borgrpc.BeliefR\x06belief\x12,\n" +
+	"\bdescribe\x18\x96\x01 \x03(\v2\x0f.borgrpc.CopyIDR\bdescribe\"D\n" +
 	"\x06Belief\x12\x18\n" +
 	"\aremoved\x18\x01 \x03(\x04R\aremoved\x12 \n" +
 	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"Q\n" +
@@ -1063,7 +1084,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12%\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x0f.borg.StopCauseR\x05cause\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
-	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\"\xb5\x02\n" +
+	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\"\xe6\x02\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +
@@ -1073,7 +1094,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\bversions\x18\x06 \x03(\x04R\bversions\x12$\n" +
 	"\x05usage\x18\a \x03(\v2\x0e.borgrpc.UsageR\x05usage\x12%\n" +
 	"\x04spec\x18\b \x01(\v2\x11.borg.MachineSpecR\x04spec\x12 \n" +
-	"\vincarnation\x18\t \x01(\tR\vincarnation\"\xe3\x01\n" +
+	"\vincarnation\x18\t \x01(\tR\vincarnation\x12/\n" +
+	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\"\xe3\x01\n" +
 	"\x05Usage\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12$\n" +
 	"\x0ecpu_milli_mean\x18\x02 \x01(\x03R\fcpuMilliMean\x12$\n" +
@@ -1138,33 +1160,35 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	7,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
 	5,  // 4: borgrpc.PollRequest.forget:type_name -> borgrpc.CopyID
 	4,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
-	5,  // 6: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	13, // 7: borgrpc.Desired.kind:type_name -> borg.JobKind
-	14, // 8: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	15, // 9: borgrpc.Desired.spec:type_name -> borg.TaskSpec
-	5,  // 10: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	16, // 11: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
-	5,  // 12: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	17, // 13: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 14: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	18, // 15: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	9,  // 16: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	12, // 17: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	5,  // 18: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	5,  // 19: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	19, // 20: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	19, // 21: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	0,  // 22: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 23: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	10, // 24: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	1,  // 25: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	8,  // 26: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	11, // 27: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	25, // [25:28] is the sub-list for method output_type
-	22, // [22:25] is the sub-list for method input_type
-	22, // [22:22] is the sub-list for extension type_name
-	22, // [22:22] is the sub-list for extension extendee
-	0,  // [0:22] is the sub-list for field type_name
+	5,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
+	5,  // 7: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
+	13, // 8: borgrpc.Desired.kind:type_name -> borg.JobKind
+	14, // 9: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	15, // 10: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	5,  // 11: borgrpc.Desired.after:type_name -> borgrpc.CopyID
+	16, // 12: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	5,  // 13: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	17, // 14: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 15: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	18, // 16: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	9,  // 17: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	12, // 18: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	6,  // 19: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
+	5,  // 20: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	5,  // 21: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	19, // 22: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	19, // 23: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	0,  // 24: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 25: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	10, // 26: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	1,  // 27: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	8,  // 28: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	11, // 29: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	27, // [27:30] is the sub-list for method output_type
+	24, // [24:27] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }

@@ -3169,7 +3169,10 @@ type ReportRequest struct {
 	CellId string `protobuf:"bytes,6,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
 	// Latest format of the cell that this replica can apply, or that its operator
 	// lets it; the cell is raised to what all replicas say.
-	Format        uint32 `protobuf:"varint,7,opt,name=format,proto3" json:"format,omitempty"`
+	Format uint32 `protobuf:"varint,7,opt,name=format,proto3" json:"format,omitempty"`
+	// What machines of a restored cell run that it does not have; at most 2,000
+	// copies. Absent: nothing new.
+	Heard         *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3251,6 +3254,13 @@ func (x *ReportRequest) GetFormat() uint32 {
 		return x.Format
 	}
 	return 0
+}
+
+func (x *ReportRequest) GetHeard() *borgpb.HearMachines {
+	if x != nil {
+		return x.Heard
+	}
+	return nil
 }
 
 // Contact is how a shard gets on with a machine; sent when it changes, with every
@@ -3773,7 +3783,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xf4\x01\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\x9f\x02\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
@@ -3781,7 +3791,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\bcontacts\x18\x04 \x03(\v2\x10.borgrpc.ContactR\bcontacts\x12-\n" +
 	"\aunknown\x18\x05 \x03(\v2\x13.borg.MachineReportR\aunknown\x12\x17\n" +
 	"\acell_id\x18\x06 \x01(\tR\x06cellId\x12\x16\n" +
-	"\x06format\x18\a \x01(\rR\x06format\"\x8f\x01\n" +
+	"\x06format\x18\a \x01(\rR\x06format\x12)\n" +
+	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\"\x8f\x01\n" +
 	"\aContact\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x18\n" +
 	"\areached\x18\x02 \x01(\bR\areached\x12\x16\n" +
@@ -3913,7 +3924,8 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*borgpb.MoveTasks)(nil),        // 62: borg.MoveTasks
 	(*borgpb.Reports)(nil),          // 63: borg.Reports
 	(*borgpb.MachineReport)(nil),    // 64: borg.MachineReport
-	(*borgpb.SetMachine)(nil),       // 65: borg.SetMachine
+	(*borgpb.HearMachines)(nil),     // 65: borg.HearMachines
+	(*borgpb.SetMachine)(nil),       // 66: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
 	51, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
@@ -3958,49 +3970,50 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	63, // 39: borgrpc.ReportRequest.reports:type_name -> borg.Reports
 	45, // 40: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
 	64, // 41: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	65, // 42: borgrpc.Contact.set:type_name -> borg.SetMachine
-	52, // 43: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 44: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 45: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	7,  // 46: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	9,  // 47: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	11, // 48: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	13, // 49: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	15, // 50: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	17, // 51: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	20, // 52: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	22, // 53: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	30, // 54: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	32, // 55: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	34, // 56: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	38, // 57: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	40, // 58: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	42, // 59: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	44, // 60: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	47, // 61: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 62: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 63: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	8,  // 64: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	10, // 65: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	12, // 66: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	14, // 67: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	16, // 68: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	18, // 69: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	21, // 70: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	23, // 71: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	31, // 72: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	33, // 73: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	35, // 74: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	39, // 75: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	41, // 76: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	43, // 77: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	46, // 78: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	48, // 79: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	62, // [62:80] is the sub-list for method output_type
-	44, // [44:62] is the sub-list for method input_type
-	44, // [44:44] is the sub-list for extension type_name
-	44, // [44:44] is the sub-list for extension extendee
-	0,  // [0:44] is the sub-list for field type_name
+	65, // 42: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	66, // 43: borgrpc.Contact.set:type_name -> borg.SetMachine
+	52, // 44: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 45: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 46: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	7,  // 47: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	9,  // 48: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	11, // 49: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	13, // 50: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	15, // 51: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	17, // 52: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	20, // 53: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	22, // 54: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	30, // 55: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	32, // 56: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	34, // 57: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	38, // 58: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	40, // 59: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	42, // 60: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	44, // 61: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	47, // 62: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 63: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 64: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	8,  // 65: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	10, // 66: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	12, // 67: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	14, // 68: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	16, // 69: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	18, // 70: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	21, // 71: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	23, // 72: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	31, // 73: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	33, // 74: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	35, // 75: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	39, // 76: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	41, // 77: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	43, // 78: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	46, // 79: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	48, // 80: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	63, // [63:81] is the sub-list for method output_type
+	45, // [45:63] is the sub-list for method input_type
+	45, // [45:45] is the sub-list for extension type_name
+	45, // [45:45] is the sub-list for extension extendee
+	0,  // [0:45] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }

@@ -36,7 +36,9 @@ type SendRequest struct {
 	// Id of whom it is meant for.
 	To uint64 `protobuf:"varint,5,opt,name=to,proto3" json:"to,omitempty"`
 	// The sender's (see borg.Member).
-	Incarnation   uint64 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation uint64 `protobuf:"varint,6,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// As in borg.ReplicaIdentity.
+	BeganDigest   []byte `protobuf:"bytes,150,opt,name=began_digest,json=beganDigest,proto3" json:"began_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -113,6 +115,13 @@ func (x *SendRequest) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *SendRequest) GetBeganDigest() []byte {
+	if x != nil {
+		return x.BeganDigest
+	}
+	return nil
+}
+
 // SendResponse ends a stream; nothing is answered on it.
 type SendResponse struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -168,7 +177,9 @@ type SendSnapshotRequest struct {
 	// Id of whom it is meant for.
 	To uint64 `protobuf:"varint,6,opt,name=to,proto3" json:"to,omitempty"`
 	// The sender's (see borg.Member).
-	Incarnation   uint64 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	Incarnation uint64 `protobuf:"varint,7,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
+	// As in borg.ReplicaIdentity.
+	BeganDigest   []byte `protobuf:"bytes,150,opt,name=began_digest,json=beganDigest,proto3" json:"began_digest,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -252,6 +263,13 @@ func (x *SendSnapshotRequest) GetIncarnation() uint64 {
 	return 0
 }
 
+func (x *SendSnapshotRequest) GetBeganDigest() []byte {
+	if x != nil {
+		return x.BeganDigest
+	}
+	return nil
+}
+
 // SendSnapshotResponse says that the file was installed, or that it came whole
 // and was not needed any more.
 type SendSnapshotResponse struct {
@@ -294,15 +312,16 @@ var File_borgrpc_raft_proto protoreflect.FileDescriptor
 
 const file_borgrpc_raft_proto_rawDesc = "" +
 	"\n" +
-	"\x12borgrpc/raft.proto\x12\aborgrpc\"\x9e\x01\n" +
+	"\x12borgrpc/raft.proto\x12\aborgrpc\"\xc2\x01\n" +
 	"\vSendRequest\x12\x17\n" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04from\x18\x03 \x01(\x04R\x04from\x12\x1a\n" +
 	"\bmessages\x18\x04 \x03(\fR\bmessages\x12\x0e\n" +
 	"\x02to\x18\x05 \x01(\x04R\x02to\x12 \n" +
-	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\"\x0e\n" +
-	"\fSendResponse\"\xba\x01\n" +
+	"\vincarnation\x18\x06 \x01(\x04R\vincarnation\x12\"\n" +
+	"\fbegan_digest\x18\x96\x01 \x01(\fR\vbeganDigest\"\x0e\n" +
+	"\fSendResponse\"\xde\x01\n" +
 	"\x13SendSnapshotRequest\x12\x17\n" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
@@ -310,7 +329,8 @@ const file_borgrpc_raft_proto_rawDesc = "" +
 	"\amessage\x18\x04 \x01(\fR\amessage\x12\x14\n" +
 	"\x05chunk\x18\x05 \x01(\fR\x05chunk\x12\x0e\n" +
 	"\x02to\x18\x06 \x01(\x04R\x02to\x12 \n" +
-	"\vincarnation\x18\a \x01(\x04R\vincarnation\"\x16\n" +
+	"\vincarnation\x18\a \x01(\x04R\vincarnation\x12\"\n" +
+	"\fbegan_digest\x18\x96\x01 \x01(\fR\vbeganDigest\"\x16\n" +
 	"\x14SendSnapshotResponse2\x93\x01\n" +
 	"\vRaftService\x125\n" +
 	"\x04Send\x12\x14.borgrpc.SendRequest\x1a\x15.borgrpc.SendResponse(\x01\x12M\n" +

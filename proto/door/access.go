@@ -37,6 +37,11 @@ var access = map[string][]identity.Role{
 	"/borgrpc.CheckpointService/SaveCheckpoint":  {identity.User},
 	"/borgrpc.CheckpointService/ListCheckpoints": {identity.User},
 
+	"/borgrpc.RestoreService/GetRestore":   {identity.User},
+	"/borgrpc.RestoreService/ListUnknown":  {identity.User},
+	"/borgrpc.RestoreService/AdoptUnknown": {identity.User},
+	"/borgrpc.RestoreService/StopUnknown":  {identity.User},
+
 	"/borgrpc.AuditService/Audit": {identity.User},
 
 	"/borgrpc.AuthorityService/ListAuthorities":   {identity.User, identity.Master},

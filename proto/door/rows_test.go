@@ -166,7 +166,8 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 	m.add("MasterService/AddMachine", &row{asks: []ask{{who: root, req: func() proto.Message { return m.addMachineRequest(m4.addr) }}}})
 }
 
-// memberRows are those of MemberService and CheckpointService: for admins.
+// memberRows are those of MemberService, CheckpointService and RestoreService: for
+// admins, but for looks.
 func (m *matrix) memberRows() {
 	m.add("MemberService/ListMembers", look(&borgrpc.ListMembersRequest{}))
 	m.add("MemberService/AddMember", &row{asks: []ask{{who: root, req: always(&borgrpc.AddMemberRequest{Member: &borgpb.Member{Id: 5, Addr: "127.0.0.1:5"}})}}})
@@ -175,6 +176,10 @@ func (m *matrix) memberRows() {
 	m.add("MemberService/RemoveMember", &row{asks: []ask{{who: root, req: always(&borgrpc.RemoveMemberRequest{Id: 5})}}})
 	m.add("CheckpointService/SaveCheckpoint", &row{asks: []ask{{who: root, req: always(&borgrpc.SaveCheckpointRequest{})}}})
 	m.add("CheckpointService/ListCheckpoints", &row{asks: []ask{{who: root, req: always(&borgrpc.ListCheckpointsRequest{})}}})
+	m.add("RestoreService/GetRestore", look(&borgrpc.GetRestoreRequest{}))
+	m.add("RestoreService/ListUnknown", look(&borgrpc.ListUnknownRequest{}))
+	m.add("RestoreService/AdoptUnknown", &row{asks: []ask{{who: root, req: always(&borgrpc.AdoptUnknownRequest{RequestId: "adopt"})}}})
+	m.add("RestoreService/StopUnknown", &row{asks: []ask{{who: root, req: always(&borgrpc.StopUnknownRequest{RequestId: "stop", All: true})}}})
 }
 
 // auditRows are those of AuditService and AuthorityService. A user is shown what is

@@ -1,0 +1,59 @@
+package cell
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+)
+
+// TestPlainRecords: every record of the golden cells, and of one that is restored, comes out as JSON and in again as it was.
+func TestPlainRecords(t *testing.T) {
+	kinds := make(map[byte]bool)
+	var cells []*Cell
+	for format := uint32(1); format <= BuildFormat; format++ {
+		cells = append(cells, applyGolden(t, format))
+	}
+	restored := reload(t, cells[0])
+	if err := restored.Restore(2); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range append(cells, restored) {
+		for key, value := range c.Records() {
+			kinds[key[0]] = true
+			line, err := PlainRecord(key, value)
+			if err != nil {
+				t.Fatalf("record %x: %v", key, err)
+			}
+			k, v, err := ReadPlainRecord(line)
+			if err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			if !bytes.Equal(k, key) || !bytes.Equal(v, value) {
+				t.Fatalf("%s\nis read as %x %x, was %x %x", line, k, v, key, value)
+			}
+		}
+	}
+	for kind, name := range kindNames {
+		if !kinds[kind] && name != "token" {
+			t.Errorf("no golden cell has a %s", name)
+		}
+	}
+}
+
+// TestPlainRecordFaults: what is wrong is said by name.
+func TestPlainRecordFaults(t *testing.T) {
+	for _, q := range []struct{ line, want string }{
+		{`{}`, "no kind"},
+		{`{"key":{"kind":"user","name":"u"},"value":{"capabilities":[],"revoked_wall_ns":0}} x`, "after"},
+		{`{"key":{"kind":"user","name":"u"},"value":{"capabilities":[]}}`, `"revoked_wall_ns" is missing`},
+		{`{"key":{"kind":"user","name":"u"},"value":{"capabilities":[],"revoked_wall_ns":0,"age":3}}`, `no field "age"`},
+		{`{"key":{"kind":"user","name":"u"},"value":{"capabilities":[],"revoked_wall_ns":"x"}}`, "not a number"},
+		{`{"key":{"kind":"user","name":"u"},"value":{"capabilities":[{"name":3}],"revoked_wall_ns":0}}`, "capabilities[0]"},
+		{`{"key":{"kind":"task","uid":"1-2","index":0},"value":{}}`, "not a uid"},
+	} {
+		_, _, err := ReadPlainRecord([]byte(q.line))
+		if err == nil || !strings.Contains(err.Error(), q.want) {
+			t.Errorf("%s: %v, want %q", q.line, err, q.want)
+		}
+	}
+}
