@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
@@ -16,7 +17,7 @@ import (
 )
 
 const (
-	dutyTick = 200 * time.Millisecond
+	dutyTick = 100 * time.Millisecond
 	// Probes and proposals of the duties under way at most; what is beyond it
 	// waits its turn.
 	maxDutyActions = 64
@@ -92,7 +93,11 @@ func (d *dutyLoop) Run(ctx context.Context) {
 					first = d.m.cfg.FirstAdmin
 				}
 			})
-			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: d.m.memberIDs()})
+			members := d.m.memberIDs()
+			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: members})
+			if state.Ready {
+				d.lookAtDoors(state.Replica, members)
+			}
 		}
 	}
 }
@@ -135,6 +140,27 @@ func (d *dutyLoop) follow() {
 	})
 	for _, e := range events {
 		d.step(e)
+	}
+}
+
+// lookAtDoors tells the duties of replicas at whose addresses nobody answers. A
+// connection to each is kept for that: it ends with the replica's process.
+func (d *dutyLoop) lookAtDoors(self uint64, members []uint64) {
+	for _, id := range members {
+		if id == self {
+			continue
+		}
+		conn, err := d.m.replicaConn(id)
+		if err != nil {
+			// This replica stops, or the member has just left.
+			continue
+		}
+		switch conn.GetState() {
+		case connectivity.Idle:
+			conn.Connect()
+		case connectivity.TransientFailure:
+			d.step(duty.DoorClosed{Replica: id})
+		}
 	}
 }
 
