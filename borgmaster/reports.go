@@ -120,6 +120,7 @@ func (v shardView) Borglet(machine, addr string) (borgrpc.BorgletServiceClient, 
 	if err != nil {
 		return nil, err
 	}
+	v.m.conns.connect(conn)
 	return borgrpc.NewBorgletServiceClient(conn), nil
 }
 

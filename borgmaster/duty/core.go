@@ -25,9 +25,9 @@ const (
 	replicaSilentNs = 1500e6
 	// And one whose door is closed after so long.
 	doorClosedNs = 400e6
-	// So long after its election a master waits for the replicas to report
-	// before it decides who shares the machines.
-	settleNs = 500e6
+	// So long after its election a master waits for the replicas to report before it
+	// decides who shares the machines, unless nobody answers at their addresses.
+	settleNs = 1500e6
 	// A replica that misses machines that another one reaches has no share for
 	// so long; doubled each time up to the maximum.
 	cutOffNs    = 60e9

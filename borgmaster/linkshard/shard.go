@@ -44,7 +44,7 @@ type Log interface {
 }
 
 // Borglets finds the borglet of a machine at an address, and no other that may
-// answer there.
+// answer there. It may wait a moment for its turn to connect.
 type Borglets interface {
 	Borglet(machine, addr string) (borgrpc.BorgletServiceClient, error)
 }

@@ -22,6 +22,8 @@ const (
 	benchJobTasks  = 1000
 	// How often the pretended machines, and the cell, are looked at meanwhile.
 	benchLook = 100 * time.Millisecond
+	// How often it is told how far the cell is.
+	benchTell = 5 * time.Second
 	// Bound on each part: the machine may be at something else.
 	benchWait = 4 * time.Minute
 	// The cell rests for so long before it is measured at rest, for so long.
@@ -131,6 +133,7 @@ func (m *masterBench) fill() {
 		})
 	}
 	submitted := time.Since(began)
+	told := began
 	m.every("all tasks run", func(ctx context.Context) error {
 		resp, err := m.cell.client.ListJobs(ctx, &borgrpc.ListJobsRequest{})
 		n, placed := 0, 0
@@ -139,7 +142,10 @@ func (m *masterBench) fill() {
 		}
 		if err == nil && n < tasks {
 			err = fmt.Errorf("%d of %d tasks run, %d are placed", n, tasks, placed)
-			m.Logf("after %.1f s: %v", time.Since(began).Seconds(), err)
+			if now := time.Now(); now.Sub(told) > benchTell {
+				told = now
+				m.Logf("after %.1f s: %v", now.Sub(began).Seconds(), err)
+			}
 		}
 		return err
 	})
