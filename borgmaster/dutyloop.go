@@ -18,6 +18,8 @@ import (
 
 const (
 	dutyTick = 100 * time.Millisecond
+	// Without a tick for so long, this process itself stood still.
+	dutyPausedNs = int64(3 * dutyTick)
 	// Probes and proposals of the duties under way at most; what is beyond it
 	// waits its turn.
 	maxDutyActions = 64
@@ -39,6 +41,8 @@ type dutyLoop struct {
 	core *duty.Core
 	// The term that the core is at work for; 0: not elected. Guarded by mu.
 	term uint64
+	// Last step of the core in this term. Guarded by mu.
+	steppedNs int64
 	// Machines that changed in the cell. Guarded by mu.
 	changed map[string]bool
 	// Ends with Run. Guarded by mu.
@@ -124,7 +128,8 @@ func (d *dutyLoop) follow() {
 			}
 		})
 		d.mu.Lock()
-		d.core.Step(d.m.cfg.MonotonicNs(), begin)
+		d.steppedNs = d.m.cfg.MonotonicNs()
+		d.core.Step(d.steppedNs, begin)
 		d.term = state.Term
 		d.mu.Unlock()
 	}
@@ -176,9 +181,14 @@ func (d *dutyLoop) step(event duty.Event) {
 		return
 	}
 	ctx, term := d.ctx, d.term
+	now := d.m.cfg.MonotonicNs()
+	if pausedNs := now - d.steppedNs; pausedNs > dutyPausedNs {
+		d.core.Step(now, duty.Paused{Ns: pausedNs})
+	}
+	d.steppedNs = now
 	_, before := d.core.Live()
 	// Started under mu, so that none starts once Run waits for them.
-	for _, e := range d.core.Step(d.m.cfg.MonotonicNs(), event) {
+	for _, e := range d.core.Step(now, event) {
 		d.running.Go(func() { d.act(ctx, term, e) })
 	}
 	live, version := d.core.Live()

@@ -74,6 +74,9 @@ type (
 		// Latest format of the cell that it can apply.
 		Format uint32
 	}
+	// Paused: this replica itself has done nothing for so long, so that others may
+	// have spoken unheard.
+	Paused struct{ Ns int64 }
 	// DoorClosed: nobody answers at the address of a replica.
 	DoorClosed struct{ Replica uint64 }
 	// Probed: a second replica tried a machine.
@@ -105,6 +108,7 @@ func (Elected) event()     {}
 func (MachineSeen) event() {}
 func (MachineGone) event() {}
 func (Reported) event()    {}
+func (Paused) event()      {}
 func (DoorClosed) event()  {}
 func (Probed) event()      {}
 func (Proposed) event()    {}
@@ -211,6 +215,10 @@ func (d *Core) Step(now int64, event Event) []Effect {
 		delete(d.unknown, e.Name)
 	case Reported:
 		return d.hear(now, e)
+	case Paused:
+		for _, r := range d.replicas {
+			r.heardNs += e.Ns
+		}
 	case DoorClosed:
 		d.closed(now, e.Replica)
 	case Probed:

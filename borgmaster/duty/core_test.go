@@ -121,6 +121,10 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 			}
 		}
 		return e
+	case "paused":
+		var n int64
+		td.ScanArgs(t, "ms", &n)
+		return Paused{n * 1e6}
 	case "closed":
 		return DoorClosed{replica}
 	case "probed":
