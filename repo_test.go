@@ -74,6 +74,9 @@ var imports = map[string]struct {
 	// Machines without processes, for the simulator and for opened checkpoints alike.
 	"fauxmaster/pretend": {[]string{"borglet", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "net", "os", "time", "sync"}},
 
+	// Those machines on the wire, by the thousand: whole cells of real masters.
+	"fauxmaster/fleet": {[]string{"borglet", "fauxmaster", "fauxmaster/pretend", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+
 	// Questions to a cell that is written down: the cell and the scheduler, and nothing that has a clock.
 	"fauxmaster/plan": {[]string{"borgmaster/cell", "scheduler", "fauxmaster/trace", "proto/borgpb"},
 		[]string{"google.golang.org/grpc", "net", "os", "time", "context", "sync", "math/rand", "math/rand/v2"}},

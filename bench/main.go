@@ -36,6 +36,8 @@ type area struct {
 	tag string
 	// alsoCells: fail-over is measured too. Not part of all.
 	alsoCells bool
+	// alone: it takes the machine for minutes, and is not part of all.
+	alone bool
 }
 
 var areas = map[string]area{
@@ -49,6 +51,8 @@ var areas = map[string]area{
 	// Questions to a cell that is written down; they need BORG_TRACES too. The
 	// compaction takes minutes.
 	"faux": {packages: []string{"./cmd/fauxmaster", "./scheduler"}, only: "^BenchmarkFaux"},
+	// A cell of five masters and ten thousand pretended machines; about five minutes.
+	"master": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMaster$", alone: true},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 	// One good client beside a thousand slow connections; a minute.
@@ -142,6 +146,9 @@ func areaOf(name string) (area, error) {
 	}
 	all := area{only: "."}
 	for _, a := range areas {
+		if a.alone {
+			continue
+		}
 		all.packages = append(all.packages, a.packages...)
 	}
 	slices.Sort(all.packages)

@@ -71,7 +71,7 @@ type Config struct {
 // Validate says what is wrong with it.
 func (c *Config) Validate() error {
 	switch {
-	case !uidPattern.MatchString(c.Name):
+	case !isUID(c.Name):
 		return fmt.Errorf("machine name %q is not a DNS label; use lower-case letters, digits and dashes, at most 63 (--name)", c.Name)
 	case c.PapersDir != "" && c.Issuer == nil:
 		return errors.New("borglet: PapersDir needs an Issuer")

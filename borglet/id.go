@@ -3,7 +3,6 @@ package borglet
 import (
 	"cmp"
 	"fmt"
-	"regexp"
 	"strconv"
 	"strings"
 
@@ -17,14 +16,26 @@ type ID struct {
 	Attempt uint64
 }
 
-// uidPattern is what a job's uid may look like. It becomes part of paths, so
-// nothing else is let in.
-var uidPattern = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
+const maxUIDBytes = 63
+
+// isUID tells whether a job's uid looks like one: a DNS label. It becomes part of
+// paths, so nothing else is let in. Each poll asks for each copy.
+func isUID(s string) bool {
+	if s == "" || len(s) > maxUIDBytes || s[0] == '-' || s[len(s)-1] == '-' {
+		return false
+	}
+	for _, c := range []byte(s) {
+		if (c < 'a' || c > 'z') && (c < '0' || c > '9') && c != '-' {
+			return false
+		}
+	}
+	return true
+}
 
 // IDOf reads a CopyID off the wire.
 func IDOf(c *borgrpc.CopyID) (ID, error) {
 	id := ID{JobUID: c.GetJobUid(), Index: c.GetIndex(), Attempt: c.GetAttempt()}
-	if !uidPattern.MatchString(id.JobUID) {
+	if !isUID(id.JobUID) {
 		return ID{}, fmt.Errorf("copy of job uid %q: a uid has lower-case letters, digits and dashes, at most 63", id.JobUID)
 	}
 	if id.Attempt == 0 {

@@ -1,10 +1,13 @@
 package borgmaster
 
 import (
+	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/connectivity"
 
 	"borg/identity"
 	"borg/proto/door"
@@ -19,6 +22,15 @@ const (
 	connIdleNs = 600e9
 	// Idle ones are looked for so often.
 	connSweepNs = 60e9
+	// So many connections to borglets are being made at once, at most, of those that
+	// were begun within slowDial. A handshake is work for both ends: with hundreds at
+	// once on a busy machine none is done in time, and all are begun again.
+	maxDialing = 8
+	// What takes longer waits for the other end, and for nothing here.
+	slowDial = 100 * time.Millisecond
+	// A connection to a borglet may take so long: a poll that cannot wait for it is
+	// missed, and the next one finds it made.
+	borgletConnect = 4 * time.Second
 )
 
 var errTooManyConns = errors.New("too many connections are open")
@@ -28,6 +40,8 @@ var errTooManyConns = errors.New("too many connections are open")
 type conns struct {
 	who   *identity.Source
 	nowNs func() int64
+	// Holds one for each connection that is being made.
+	dialing chan struct{}
 
 	mu sync.Mutex
 	// Guarded by mu. Nil when closed.
@@ -48,7 +62,7 @@ type pooled struct {
 }
 
 func newConns(who *identity.Source, nowNs func() int64) *conns {
-	return &conns{who: who, nowNs: nowNs, byPeer: map[peerAt]*pooled{}}
+	return &conns{who: who, nowNs: nowNs, dialing: make(chan struct{}, maxDialing), byPeer: map[peerAt]*pooled{}}
 }
 
 // to returns the connection to a peer at addr, which is made when first used.
@@ -76,6 +90,25 @@ func (c *conns) to(want identity.Name, addr string) (*grpc.ClientConn, error) {
 	return conn, nil
 }
 
+// connect waits its turn to make a connection that is not there, and a moment until
+// it is. That is bounded: nobody has a turn for longer than slowDial.
+func (c *conns) connect(conn *grpc.ClientConn) {
+	if conn.GetState() == connectivity.Ready {
+		return
+	}
+	c.dialing <- struct{}{}
+	defer func() { <-c.dialing }()
+	ctx, cancel := context.WithTimeout(context.Background(), slowDial)
+	defer cancel()
+	conn.Connect()
+	for {
+		state := conn.GetState()
+		if state == connectivity.Ready || state == connectivity.TransientFailure || state == connectivity.Shutdown || !conn.WaitForStateChange(ctx, state) {
+			return
+		}
+	}
+}
+
 // named is the name of somebody of this replica's cell.
 func (c *conns) named(role identity.Role, id string) identity.Name {
 	return identity.Name{Cell: c.who.Name().Cell, Role: role, ID: id}
@@ -83,7 +116,11 @@ func (c *conns) named(role identity.Role, id string) identity.Name {
 
 // dial makes a connection that the caller closes.
 func (c *conns) dial(want identity.Name, addr string) (*grpc.ClientConn, error) {
-	return door.Dial(addr, c.who, want, grpc.WithConnectParams(quickReconnect))
+	params := quickReconnect
+	if want.Role == identity.Borglet {
+		params.MinConnectTimeout = borgletConnect
+	}
+	return door.Dial(addr, c.who, want, grpc.WithConnectParams(params))
 }
 
 // sweep closes what was not used for long. The caller holds mu.

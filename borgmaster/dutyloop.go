@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/connectivity"
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
@@ -16,7 +17,9 @@ import (
 )
 
 const (
-	dutyTick = 200 * time.Millisecond
+	dutyTick = 100 * time.Millisecond
+	// Without a tick for so long, this process itself stood still.
+	dutyPausedNs = int64(3 * dutyTick)
 	// Probes and proposals of the duties under way at most; what is beyond it
 	// waits its turn.
 	maxDutyActions = 64
@@ -38,6 +41,8 @@ type dutyLoop struct {
 	core *duty.Core
 	// The term that the core is at work for; 0: not elected. Guarded by mu.
 	term uint64
+	// Last step of the core in this term. Guarded by mu.
+	steppedNs int64
 	// Machines that changed in the cell. Guarded by mu.
 	changed map[string]bool
 	// Ends with Run. Guarded by mu.
@@ -92,7 +97,11 @@ func (d *dutyLoop) Run(ctx context.Context) {
 					first = d.m.cfg.FirstAdmin
 				}
 			})
-			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: d.m.memberIDs()})
+			members := d.m.memberIDs()
+			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: members})
+			if state.Ready {
+				d.lookAtDoors(state.Replica, members)
+			}
 		}
 	}
 }
@@ -119,7 +128,8 @@ func (d *dutyLoop) follow() {
 			}
 		})
 		d.mu.Lock()
-		d.core.Step(d.m.cfg.MonotonicNs(), begin)
+		d.steppedNs = d.m.cfg.MonotonicNs()
+		d.core.Step(d.steppedNs, begin)
 		d.term = state.Term
 		d.mu.Unlock()
 	}
@@ -138,6 +148,27 @@ func (d *dutyLoop) follow() {
 	}
 }
 
+// lookAtDoors tells the duties of replicas at whose addresses nobody answers. A
+// connection to each is kept for that: it ends with the replica's process.
+func (d *dutyLoop) lookAtDoors(self uint64, members []uint64) {
+	for _, id := range members {
+		if id == self {
+			continue
+		}
+		conn, err := d.m.replicaConn(id)
+		if err != nil {
+			// This replica stops, or the member has just left.
+			continue
+		}
+		switch conn.GetState() {
+		case connectivity.Idle:
+			conn.Connect()
+		case connectivity.TransientFailure:
+			d.step(duty.DoorClosed{Replica: id})
+		}
+	}
+}
+
 func seen(machine *cell.Machine) duty.MachineSeen {
 	return duty.MachineSeen{Name: machine.Name(), Addr: machine.Addr(), Up: machine.Up()}
 }
@@ -150,9 +181,14 @@ func (d *dutyLoop) step(event duty.Event) {
 		return
 	}
 	ctx, term := d.ctx, d.term
+	now := d.m.cfg.MonotonicNs()
+	if pausedNs := now - d.steppedNs; pausedNs > dutyPausedNs {
+		d.core.Step(now, duty.Paused{Ns: pausedNs})
+	}
+	d.steppedNs = now
 	_, before := d.core.Live()
 	// Started under mu, so that none starts once Run waits for them.
-	for _, e := range d.core.Step(d.m.cfg.MonotonicNs(), event) {
+	for _, e := range d.core.Step(now, event) {
 		d.running.Go(func() { d.act(ctx, term, e) })
 	}
 	live, version := d.core.Live()

@@ -2,11 +2,14 @@ package borgmaster
 
 import (
 	"context"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -61,14 +64,34 @@ func (m *Master) report(ctx context.Context, req *borgrpc.ReportRequest) (*borgr
 		}
 	}
 	if len(req.GetReports().GetMachines()) > 0 {
-		resp.Result, err = m.cfg.Log.Propose(ctx, &borgpb.Op{
-			Principal: ownOp, Op: &borgpb.Op_Reports{Reports: req.Reports},
-		})
-		if err != nil {
+		if resp.Result, err = m.logReports(ctx, req); err != nil {
 			return nil, m.grpcError(err)
 		}
 	}
 	return resp, nil
+}
+
+// logReports puts a report into the log. That may take longer than a replica may
+// be silent, and its shard says one thing at a time: while the call lasts, which
+// ends with the caller's process, the caller is there.
+func (m *Master) logReports(ctx context.Context, req *borgrpc.ReportRequest) (*borgpb.Result, error) {
+	ticker := time.NewTicker(dutyTick)
+	defer ticker.Stop()
+	done := make(chan struct{})
+	var hearing sync.WaitGroup
+	defer hearing.Wait()
+	defer close(done)
+	hearing.Go(func() {
+		for {
+			select {
+			case <-done:
+				return
+			case <-ticker.C:
+				m.duty.step(duty.Reported{Replica: req.GetReplica(), Format: req.GetFormat()})
+			}
+		}
+	})
+	return m.cfg.Log.Propose(ctx, &borgpb.Op{Principal: ownOp, Op: &borgpb.Op_Reports{Reports: req.Reports}})
 }
 
 // shardView is the master as its own link shard sees it.
@@ -105,6 +128,7 @@ func (v shardView) Borglet(machine, addr string) (borgrpc.BorgletServiceClient, 
 	if err != nil {
 		return nil, err
 	}
+	v.m.conns.connect(conn)
 	return borgrpc.NewBorgletServiceClient(conn), nil
 }
 

@@ -211,7 +211,7 @@ func (m *pretended) Now() borglet.Now {
 }
 
 func (m *pretended) TrueNs(ns int64) int64     { return ns }
-func (m *pretended) After(ns int64, do func()) { m.all.world.after(ns, do) }
+func (m *pretended) After(ns int64, do func()) { m.all.world.After(ns, do) }
 func (m *pretended) Say(string, ...any)        {}
 
 // Nobody looks for violations here.

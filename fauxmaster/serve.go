@@ -85,7 +85,7 @@ func New(cfg Config) (s *Server, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("make a directory for the simulated cell: %w", err)
 	}
-	s = &Server{cfg: cfg, world: newWorld(cfg.Speed)}
+	s = &Server{cfg: cfg, world: NewWorld(cfg.Speed)}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, s.Close())

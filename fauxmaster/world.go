@@ -108,7 +108,8 @@ func (q *dues) Pop() any {
 	return d
 }
 
-func newWorld(speed Speed) *World {
+// NewWorld is a world at time 0.
+func NewWorld(speed Speed) *World {
 	return &World{speed: speed, anchor: time.Now(), untilNs: math.MaxInt64, wake: make(chan struct{}, 1)}
 }
 
@@ -175,9 +176,24 @@ func (w *World) Do(f func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.catchUp(w.now())
+	next := w.nextNs()
 	f()
-	w.stir()
+	// Whoever waits for what is due next need not be woken for what is due later.
+	if w.speed.Max || w.nextNs() != next {
+		w.stir()
+	}
 }
+
+// nextNs is when something is due next.
+func (w *World) nextNs() int64 {
+	if len(w.queue) == 0 {
+		return math.MaxInt64
+	}
+	return w.queue[0].atNs
+}
+
+// AtNs is the time of what is being done. It is for what is done in the world.
+func (w *World) AtNs() int64 { return w.atNs }
 
 // look looks at what is in the world and changes nothing.
 func (w *World) look(f func()) {
@@ -186,8 +202,8 @@ func (w *World) look(f func()) {
 	f()
 }
 
-// after does something later. It is for what is done in the world.
-func (w *World) after(ns int64, do func()) {
+// After does something later. It is for what is done in the world.
+func (w *World) After(ns int64, do func()) {
 	w.seq++
 	heap.Push(&w.queue, due{w.atNs + max(ns, 0), w.seq, do})
 }
@@ -200,6 +216,11 @@ func (w *World) catchUp(nowNs int64) {
 		d.do()
 	}
 	w.atNs = max(w.atNs, nowNs)
+}
+
+// Run lets time pass until ctx ends, as it goes outside or so many times as fast.
+func (w *World) Run(ctx context.Context) {
+	w.run(ctx, func() bool { return true }, func(context.Context) {})
 }
 
 // run lets time pass until ctx ends. atRest tells whether all that has happened

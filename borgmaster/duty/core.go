@@ -20,11 +20,14 @@ const (
 	// A new elected master grants every machine one full detection window: five
 	// polls of 2 s that each end after at most 1 s, and a little.
 	detectionNs = 16e9
-	// A replica that has not reported for so long has no share.
-	replicaSilentNs = 3e9
-	// So long after its election a master waits for the replicas to report
-	// before it decides who shares the machines.
-	settleNs = 500e6
+	// A replica that has not reported for so long has no share: its link shard speaks
+	// every 250 ms.
+	replicaSilentNs = 1500e6
+	// And one whose door is closed after so long.
+	doorClosedNs = 400e6
+	// So long after its election a master waits for the replicas to report before it
+	// decides who shares the machines, unless nobody answers at their addresses.
+	settleNs = 1500e6
 	// A replica that misses machines that another one reaches has no share for
 	// so long; doubled each time up to the maximum.
 	cutOffNs    = 60e9
@@ -71,6 +74,11 @@ type (
 		// Latest format of the cell that it can apply.
 		Format uint32
 	}
+	// Paused: this replica itself has done nothing for so long, so that others may
+	// have spoken unheard.
+	Paused struct{ Ns int64 }
+	// DoorClosed: nobody answers at the address of a replica.
+	DoorClosed struct{ Replica uint64 }
 	// Probed: a second replica tried a machine.
 	Probed struct {
 		Machine string
@@ -100,6 +108,8 @@ func (Elected) event()     {}
 func (MachineSeen) event() {}
 func (MachineGone) event() {}
 func (Reported) event()    {}
+func (Paused) event()      {}
+func (DoorClosed) event()  {}
 func (Probed) event()      {}
 func (Proposed) event()    {}
 func (Ticked) event()      {}
@@ -152,7 +162,9 @@ type Core struct {
 }
 
 type heardReplica struct {
+	// Last report, or a time long ago; its door was closed since.
 	heardNs int64
+	closed  bool
 	format  uint32
 	// Without a share until then, because others reach what it misses.
 	cutOffUntilNs int64
@@ -203,6 +215,12 @@ func (d *Core) Step(now int64, event Event) []Effect {
 		delete(d.unknown, e.Name)
 	case Reported:
 		return d.hear(now, e)
+	case Paused:
+		for _, r := range d.replicas {
+			r.heardNs += e.Ns
+		}
+	case DoorClosed:
+		d.closed(now, e.Replica)
 	case Probed:
 		return d.judge(now, e)
 	case Proposed:
@@ -246,12 +264,8 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 	if !slices.Contains(d.members, e.Replica) {
 		return nil
 	}
-	r := d.replicas[e.Replica]
-	if r == nil {
-		r = &heardReplica{}
-		d.replicas[e.Replica] = r
-	}
-	r.heardNs, r.format = now, e.Format
+	r := d.replica(e.Replica)
+	r.heardNs, r.closed, r.format = now, false, e.Format
 	d.decideLive(now)
 	for _, u := range e.Unknown {
 		if len(u.Tasks) == 0 {
@@ -270,6 +284,24 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 		effects = append(effects, d.contact(now, m, e.Replica, c)...)
 	}
 	return effects
+}
+
+func (d *Core) replica(id uint64) *heardReplica {
+	r := d.replicas[id]
+	if r == nil {
+		r = &heardReplica{heardNs: -replicaSilentNs}
+		d.replicas[id] = r
+	}
+	return r
+}
+
+// closed notes that a replica's door is closed. That alone takes no share: a
+// connection may break for a moment.
+func (d *Core) closed(now int64, replica uint64) {
+	if slices.Contains(d.members, replica) && d.term != 0 {
+		d.replica(replica).closed = true
+		d.decideLive(now)
+	}
 }
 
 func (d *Core) contact(now int64, m *watched, replica uint64, c *borgrpc.Contact) []Effect {
@@ -421,18 +453,31 @@ func (d *Core) commonFormat(now int64) uint32 {
 func (d *Core) heardLately(now int64) []uint64 {
 	var heard []uint64
 	for _, id := range slices.Sorted(maps.Keys(d.replicas)) {
-		if slices.Contains(d.members, id) && now-d.replicas[id].heardNs < replicaSilentNs {
+		r := d.replicas[id]
+		silent := now - r.heardNs
+		if slices.Contains(d.members, id) && silent < replicaSilentNs && !(r.closed && silent >= doorClosedNs) {
 			heard = append(heard, id)
 		}
 	}
 	return heard
 }
 
+// gone counts the members that need not be waited for: they have not reported and
+// their doors are closed.
+func (d *Core) gone(heard []uint64) (n int) {
+	for _, id := range d.members {
+		if r := d.replicas[id]; r != nil && r.closed && !slices.Contains(heard, id) {
+			n++
+		}
+	}
+	return n
+}
+
 // decideLive works out who shares the machines. A machine whose owner changes
 // begins anew: what the old owner missed says nothing of the new one.
 func (d *Core) decideLive(now int64) {
 	heard := d.heardLately(now)
-	if d.liveVersion == 0 && len(heard) < len(d.members) && now < d.electedNs+settleNs {
+	if d.liveVersion == 0 && len(heard)+d.gone(heard) < len(d.members) && now < d.electedNs+settleNs {
 		return
 	}
 	live := slices.DeleteFunc(slices.Clone(heard), func(id uint64) bool { return now < d.replicas[id].cutOffUntilNs })

@@ -48,7 +48,7 @@ func TestDuties(t *testing.T) {
 	})
 }
 
-// heartbeats lets replicas report once a second until a time.
+// heartbeats lets replicas report twice a second until a time.
 func heartbeats(t *testing.T, td *datadriven.TestData, d *Core, now *int64) string {
 	t.Helper()
 	var until int64
@@ -56,14 +56,15 @@ func heartbeats(t *testing.T, td *datadriven.TestData, d *Core, now *int64) stri
 	td.ScanArgs(t, "until", &until)
 	td.ScanArgs(t, "replicas", &replicas)
 	var b strings.Builder
-	for ; *now <= until*1e9; *now += 1e9 {
+	const every = 500e6
+	for ; *now <= until*1e9; *now += every {
 		for _, id := range ids(t, replicas) {
 			for _, e := range d.Step(*now, Reported{Replica: id}) {
 				b.WriteString(showEffect(e))
 			}
 		}
 	}
-	*now -= 1e9
+	*now -= every
 	return b.String() + showDuties(d)
 }
 
@@ -120,6 +121,12 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 			}
 		}
 		return e
+	case "paused":
+		var n int64
+		td.ScanArgs(t, "ms", &n)
+		return Paused{n * 1e6}
+	case "closed":
+		return DoorClosed{replica}
 	case "probed":
 		e := Probed{Replica: replica, Reached: td.HasArg("reached"), NoAnswer: td.HasArg("no-answer"), Err: "timed out"}
 		td.ScanArgs(t, "machine", &e.Machine)

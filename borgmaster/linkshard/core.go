@@ -17,7 +17,8 @@ type CoreConfig struct {
 	// First time between polls of a machine where something is under way;
 	// doubled with each poll up to PeriodNs. 0: 50 ms.
 	FastNs int64
-	// At least so long between the starts of two polls of one machine. 0: 10 ms.
+	// At least so long between the starts of two polls of one machine; longer while
+	// polls begin late. 0: 10 ms.
 	GapNs int64
 	// Polls in flight at most; machines that are due beyond it wait. 0: 64.
 	MaxInFlight int
@@ -30,6 +31,17 @@ func (c CoreConfig) withDefaults() CoreConfig {
 	c.MaxInFlight = cmp.Or(c.MaxInFlight, 64)
 	return c
 }
+
+const (
+	// The first polls of a share that has moved take this part of the period: each
+	// needs a handshake, and all must be made soon.
+	spreadPart = 4
+	// The lag is an average over about so many polls.
+	lagPolls = 64
+	// A machine where something is under way, or changes again and again, is polled
+	// no sooner than after so many times the lag: those at rest come first.
+	lagFactor = 4
+)
 
 // Event is something that the Core hears.
 type Event interface{ event() }
@@ -103,6 +115,12 @@ type Core struct {
 	term, version uint64
 	logOK         bool
 	masterOK      bool
+	// How much later than due polls begin because so many are in flight, on average
+	// of the last ones: with more to do than can be done, it grows until less is
+	// asked for.
+	lagNs int64
+	// Something due was held back by the polls in flight when last looked at.
+	full bool
 }
 
 // polled is what the core knows of one machine of the cell.
@@ -171,6 +189,9 @@ func (c *Core) Next() (ns int64, ok bool) {
 	return c.queue[0].dueNs, true
 }
 
+// LagNs is how much later than due polls begin of late.
+func (c *Core) LagNs() int64 { return c.lagNs }
+
 // Share returns how many machines this replica polls.
 func (c *Core) Share() int { return c.mine }
 
@@ -238,8 +259,8 @@ func (c *Core) setLive(now int64, e LiveSet) {
 }
 
 // assign makes the machine ours or not. One that becomes ours is first polled
-// at its own phase of the period, so that a share that moves is no storm; at
-// once when the old owner may have died before it passed on what changed.
+// at its own moment of a part of the period, so that a share that moves is no
+// storm; at once when the old owner may have died before it passed on what changed.
 func (c *Core) assign(now int64, m *polled) {
 	mine := Owner(m.name, c.live) == c.cfg.Replica
 	if mine == m.mine {
@@ -255,7 +276,7 @@ func (c *Core) assign(now int64, m *polled) {
 	if m.inFlight {
 		return
 	}
-	due := now + int64(nameHash(m.name)%uint64(c.cfg.PeriodNs))
+	due := now + int64(nameHash(m.name)%uint64(c.cfg.PeriodNs/spreadPart))
 	if m.touchedNs != 0 && now-m.touchedNs < 2*c.cfg.PeriodNs {
 		due = now
 	}
@@ -267,7 +288,7 @@ func (c *Core) pollSoon(now int64, m *polled) {
 		m.again = true
 		return
 	}
-	due := max(now, m.startedNs+c.cfg.GapNs)
+	due := max(now, m.startedNs+c.gapNs())
 	if m.startedNs == 0 {
 		due = now
 	}
@@ -280,14 +301,22 @@ func (c *Core) pollSoon(now int64, m *polled) {
 // start sends out the polls that are due.
 func (c *Core) start(now int64, eff *Effects) {
 	if !c.logOK {
+		c.full = false
 		return
 	}
+	held := c.full
 	for len(c.queue) > 0 && c.queue[0].dueNs <= now && c.inFlight < c.cfg.MaxInFlight {
 		m := heap.Pop(&c.queue).(*polled)
+		lateNs := int64(0)
+		if held {
+			lateNs = now - m.dueNs
+		}
+		c.lagNs += (lateNs - c.lagNs) / lagPolls
 		m.inFlight, m.startedNs = true, now
 		c.inFlight++
 		eff.Polls = append(eff.Polls, m.name)
 	}
+	c.full = len(c.queue) > 0 && c.queue[0].dueNs <= now
 }
 
 func (c *Core) answered(now int64, e Answered, eff *Effects) {
@@ -304,7 +333,7 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 	wait := c.cfg.PeriodNs
 	switch {
 	case e.Reached && e.Busy:
-		m.fastNs = min(max(2*m.fastNs, c.cfg.FastNs), c.cfg.PeriodNs)
+		m.fastNs = min(max(2*m.fastNs, c.cfg.FastNs, lagFactor*c.lagNs), c.cfg.PeriodNs)
 		wait = m.fastNs
 	default:
 		m.fastNs = 0
@@ -315,9 +344,15 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 	due := max(m.startedNs+wait, now)
 	if m.again {
 		m.again = false
-		due = max(now, m.startedNs+c.cfg.GapNs)
+		due = max(now, m.startedNs+c.gapNs())
 	}
 	c.enqueue(m, due)
+}
+
+// gapNs is the least time between two polls of a machine. While polls begin late,
+// what changes there meanwhile goes with one.
+func (c *Core) gapNs() int64 {
+	return max(c.cfg.GapNs, min(lagFactor*c.lagNs, c.cfg.PeriodNs/2))
 }
 
 // contact counts hits and misses and says what the elected master must know.

@@ -27,12 +27,13 @@ func (l *loop) poll(p Poll) Answer {
 }
 
 func (l *loop) ask(machine, addr string, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
-	ctx, cancel := context.WithTimeout(l.ctx, PollTimeout)
-	defer cancel()
 	borglet, err := l.cfg.Borglets.Borglet(machine, addr)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
+	// That others were connected to first is not the machine's fault.
+	ctx, cancel := context.WithTimeout(l.ctx, PollTimeout)
+	defer cancel()
 	return borglet.Poll(ctx, req)
 }
 

@@ -17,8 +17,9 @@ const (
 	PollTimeout = time.Second
 	// ReportTimeout: a report that takes longer has failed.
 	ReportTimeout = 2 * time.Second
-	// Something is reported at least so often, if only that this shard lives.
-	heartbeatNs = 1e9
+	// Something is reported at least so often, if only that this shard lives: the
+	// elected master gives its machines to others when it is silent.
+	heartbeatNs = 250e6
 	// Without a report that was taken for so long, the elected master is out of
 	// contact and missed polls do not count.
 	masterContactNs = 3e9
@@ -43,7 +44,7 @@ type Log interface {
 }
 
 // Borglets finds the borglet of a machine at an address, and no other that may
-// answer there.
+// answer there. It may wait a moment for its turn to connect.
 type Borglets interface {
 	Borglet(machine, addr string) (borgrpc.BorgletServiceClient, error)
 }

@@ -83,7 +83,7 @@ func (s *Station) Orders() Orders {
 
 // NextNs is when the next Tick is due at the latest.
 func (s *Station) NextNs() int64 {
-	next := s.cfg.NowNs() + heartbeatNs/4
+	next := s.cfg.NowNs() + heartbeatNs
 	if due, ok := s.core.Next(); ok {
 		next = min(next, due)
 	}

@@ -13,6 +13,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -179,6 +180,9 @@ func (c *Cell) checkPorts() error {
 // doors are the addresses that the cell's programs listen on.
 func (l layout) doors() []string {
 	addrs := l.masterAddrs()
+	if l.Fake != nil {
+		return append(addrs, net.JoinHostPort("0.0.0.0", strconv.Itoa(int(l.fakePort()))))
+	}
 	for k := 1; k <= l.Machines; k++ {
 		addrs = append(addrs, l.borgletAddr(k))
 	}
@@ -299,6 +303,12 @@ func (c *Cell) Start(ctx context.Context) error {
 	if err := c.StartMasters(ctx); err != nil {
 		return err
 	}
+	if c.Fake != nil {
+		if err := c.StartFake(ctx); err != nil {
+			return err
+		}
+		return c.addFake(ctx)
+	}
 	for k := 1; k <= c.Machines; k++ {
 		if err := c.StartBorglet(ctx, k); err != nil {
 			return err
@@ -369,6 +379,11 @@ func (c *Cell) ready(ctx context.Context) error {
 	if up < c.Machines {
 		return fmt.Errorf("%d of %d machines are up", up, c.Machines)
 	}
+	return c.scheduled(ctx)
+}
+
+// scheduled says what is missing before tasks are placed.
+func (c *Cell) scheduled(ctx context.Context) error {
 	if _, err := c.Elected(ctx); err != nil {
 		return err
 	}

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"crypto/ed25519"
-	"crypto/rand"
-	"fmt"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -17,11 +15,8 @@ import (
 // certify makes the certificate of the user who runs the cell, anew with each
 // start: the last one may have run out long ago. It is renewed until unlock.
 func (c *Cell) certify() error {
-	data, err := identity.ReadSecret(c.authorityFile())
-	if err != nil {
-		return fmt.Errorf("the cell's authority: %w", err)
-	}
-	if c.authority, err = identity.DecodeAuthority(c.Name, data, rand.Reader); err != nil {
+	var err error
+	if c.authority, err = c.readAuthority(); err != nil {
 		return err
 	}
 	name := identity.Name{Cell: c.Name, Role: identity.User, ID: c.user}

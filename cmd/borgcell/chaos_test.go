@@ -57,7 +57,7 @@ func TestMain(m *testing.M) {
 }
 
 // programsDir returns a directory with the programs.
-func programsDir(t *testing.T) string {
+func programsDir(t testing.TB) string {
 	t.Helper()
 	builds.once.Do(func() {
 		if builds.dir = os.Getenv("BORG_BIN"); builds.dir != "" {
@@ -93,7 +93,7 @@ func alongside(t *testing.T) {
 
 // chaosLayout is the layout of a cell of a test's own: no other test, and no
 // other run of the tests, has its name, its directories or its ports.
-func chaosLayout(t *testing.T, masters, machines int) layout {
+func chaosLayout(t testing.TB, masters, machines int) layout {
 	t.Helper()
 	// Not t.TempDir: its paths are too long for sockets.
 	dir, err := os.MkdirTemp("", "borgcell-")
@@ -192,7 +192,7 @@ func (c *Cell) hasLatestFormat(t *testing.T) {
 }
 
 // shortly bounds a wait that should take a moment.
-func shortly(t *testing.T) context.Context {
+func shortly(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx

@@ -88,7 +88,11 @@ func kernelRelease() string {
 }
 
 func (f *facts) lookAtPrograms(l layout) {
-	for _, name := range []string{"borgmaster", "borglet", "borgcfg"} {
+	names := []string{"borgmaster", "borglet", "borgcfg"}
+	if l.Fake != nil {
+		names = append(names, "borgcell")
+	}
+	for _, name := range names {
 		info, err := os.Stat(l.bin(name))
 		if err != nil || info.IsDir() || info.Mode()&0o111 == 0 {
 			f.missing = append(f.missing, name)

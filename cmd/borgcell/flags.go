@@ -44,6 +44,10 @@ func layoutFrom(ctx *ucli.Context) (layout, error) {
 		Capacity: ctx.String("capacity"), Runtime: ctx.String("runtime"),
 		dir: ctx.String("dir"), RunDir: ctx.String("run-dir"), binDir: ctx.String("bin"),
 	}
+	var err error
+	if l.Fake, err = fakeFrom(ctx); err != nil {
+		return l, err
+	}
 	if err := l.validate(); err != nil {
 		return l, err
 	}

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/cli"
+	"borg/fauxmaster/fleet"
 )
 
 const (
@@ -50,6 +51,9 @@ type layout struct {
 	Capacity string `json:"capacity,omitempty"`
 	// As `borglet --runtime` takes it.
 	Runtime string `json:"runtime"`
+	// What the machines are drawn from when they are pretended; nil: they are
+	// processes here.
+	Fake *fake `json:"fake,omitempty"`
 	// Directories, absolute: RunDir holds what must not survive a boot, dir all
 	// else, binDir the programs.
 	RunDir      string `json:"run_dir"`
@@ -62,11 +66,15 @@ func (l layout) validate() error {
 		return cli.Errorf(cli.Usage, "--cell %q: want a name of at most 32 letters a-z, digits and dashes", l.Name)
 	case l.Masters < 1 || l.Masters > maxMasters || l.Masters%2 == 0:
 		return cli.Errorf(cli.Usage, "--masters %d: want 1, 3, 5, 7 or 9; an even number survives no more failures than one less", l.Masters)
-	case l.Machines < 1 || l.Machines > maxMachines:
-		return cli.Errorf(cli.Usage, "--machines %d: want 1 to %d", l.Machines, maxMachines)
+	case l.Machines < 1 || l.Machines > l.maxMachines():
+		e := cli.Errorf(cli.Usage, "--machines %d: want 1 to %d", l.Machines, l.maxMachines())
+		if l.Fake == nil && l.Machines <= fleet.MaxMachines && l.Machines > 0 {
+			return e.Hint("so many can be pretended: --fake")
+		}
+		return e
 	case l.PortBase < 1024 || l.PortBase+borgletPortOffset+maxMachines > 65535:
 		return cli.Errorf(cli.Usage, "--port-base %d: want 1024 to %d", l.PortBase, 65535-borgletPortOffset-maxMachines)
-	case l.TaskPortBase < 1024 || l.taskPortsPerMachine() < 10:
+	case l.Fake == nil && (l.TaskPortBase < 1024 || l.taskPortsPerMachine() < 10):
 		return cli.Errorf(cli.Usage, "--task-port-base %d: want 1024 to %d, so that each of %d machines has at least 10 ports below %d",
 			l.TaskPortBase, taskPortEnd-10*l.Machines, l.Machines, taskPortEnd)
 	}
@@ -75,6 +83,13 @@ func (l layout) validate() error {
 		return nil
 	}
 	return cli.Errorf(cli.Usage, "--runtime %q: want auto, container or process", l.Runtime)
+}
+
+func (l layout) maxMachines() int {
+	if l.Fake != nil {
+		return fleet.MaxMachines
+	}
+	return maxMachines
 }
 
 func (l layout) masterName(i int) string { return fmt.Sprintf("master-%d", i) }
@@ -98,6 +113,9 @@ func (l layout) masterAddr(i int) string {
 }
 
 func (l layout) borgletAddr(k int) string {
+	if l.Fake != nil {
+		return fleet.Addr(k, l.fakePort()).String()
+	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.PortBase+borgletPortOffset+k))
 }
 
@@ -153,7 +171,10 @@ func (l layout) marks() marks {
 // cell has, or as there are directories for.
 func (l layout) knownMachines() int {
 	known := l.Machines
-	for k := l.Machines + 1; k <= maxMachines; k++ {
+	if l.Fake != nil {
+		known = 0
+	}
+	for k := known + 1; k <= maxMachines; k++ {
 		if _, err := os.Stat(l.borgletDir(k)); err == nil {
 			known = k
 		}
@@ -220,6 +241,19 @@ func (l layout) settle(asked func(flag string) bool) (layout, error) {
 		var first *cli.Error
 		errors.As(err, &first)
 		return l, first
+	}
+	if (l.Fake != nil) != (old.Fake != nil) {
+		e := cli.Errorf(cli.Conflict, "the machines of the cell in %s are processes, and --fake pretends them", l.dir)
+		if old.Fake != nil {
+			e = cli.Errorf(cli.Conflict, "the machines of the cell in %s are pretended", l.dir)
+		}
+		return l, e.Hint("add or leave out --fake, choose another --dir, or start over with --fresh")
+	}
+	if l.Fake != nil && asked("seed") && l.Fake.Seed != old.Fake.Seed {
+		return l, fixed("seed", l.Fake.Seed, old.Fake.Seed)
+	}
+	if l.Fake != nil {
+		l.Fake.Seed = old.Fake.Seed
 	}
 	l.Name, l.CellID, l.Masters, l.PortBase = old.Name, old.CellID, old.Masters, old.PortBase
 	if !asked("machines") {

@@ -27,7 +27,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Name:     "borgcell",
 		Usage:    "a whole cell on this machine, to try and to develop",
 		Version:  cli.Build(),
-		Commands: []*ucli.Command{runCommand(), demoCommand(), doctorCommand()},
+		Commands: []*ucli.Command{runCommand(), demoCommand(), doctorCommand(), fakeCommand()},
 	}
 	return cli.Run(ctx, app, args, stdout, stderr)
 }

@@ -24,7 +24,7 @@ func runCommand() *ucli.Command {
 		Description: "The cell's data stay in --dir; the next run there is the same cell. " +
 			"A second Ctrl-C kills the tasks instead of waiting for them.",
 		Flags: append(cellFlags("local", ".borg", 7000, 20000, "warn"),
-			&ucli.BoolFlag{Name: "fresh", Usage: "throw away the cell that is in --dir and make a new one"}),
+			append(fakeFlags(), &ucli.BoolFlag{Name: "fresh", Usage: "throw away the cell that is in --dir and make a new one"})...),
 		Action: runCell,
 	}
 }
@@ -60,12 +60,21 @@ func runCell(ctx *ucli.Context) error {
 	if err == nil {
 		c.welcome(out, time.Since(began))
 		<-stop.running.Done()
-		fmt.Fprintln(out, "\nstopping all tasks; Ctrl-C again kills them")
-		if err := c.DownAll(stop.stopping); err != nil {
-			fmt.Fprintf(ctx.App.ErrWriter, "borgcell: tasks will be killed: %v\n", err)
+		fmt.Fprintln(out)
+		if c.Fake == nil {
+			c.downBeforeStop(stop.stopping, ctx.App)
 		}
 	}
 	return c.finishAfter(stop.stopping, ctx.App, err)
+}
+
+// downBeforeStop stops all tasks in order. Pretended ones need not be: nothing is
+// left of them.
+func (c *Cell) downBeforeStop(ctx context.Context, app *ucli.App) {
+	fmt.Fprintln(app.Writer, "stopping all tasks; Ctrl-C again kills them")
+	if err := c.DownAll(ctx); err != nil {
+		fmt.Fprintf(app.ErrWriter, "borgcell: tasks will be killed: %v\n", err)
+	}
 }
 
 // finishAfter finishes, and returns the earlier error if there was one.

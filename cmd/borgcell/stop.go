@@ -103,7 +103,11 @@ func (c *Cell) Stop(ctx context.Context) error {
 	// Borglets first: a master that sees a borglet go does nothing in the time
 	// that this takes, while a borglet without masters would be a worry in its
 	// log.
-	killed := c.sup.stopAll(ctx, c.processesOf(c.machineName, maxMachines), stopGrace)
+	machines := c.processesOf(c.machineName, maxMachines)
+	if p := c.sup.get(fakeName); p != nil {
+		machines = append(machines, p)
+	}
+	killed := c.sup.stopAll(ctx, machines, stopGrace)
 	killed = append(killed, c.sup.stopAll(ctx, c.processesOf(c.masterName, c.Masters), stopGrace)...)
 	if len(killed) > 0 && ctx.Err() == nil {
 		c.log.Warn("processes did not stop in time and were killed", "processes", strings.Join(killed, " "))

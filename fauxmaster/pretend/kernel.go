@@ -42,6 +42,16 @@ func (m *Machine) Running() (ids []borglet.ID) {
 	return ids
 }
 
+// RunningCount is how many they are.
+func (m *Machine) RunningCount() (n int) {
+	for _, p := range m.kernel.procs {
+		if p.running {
+			n++
+		}
+	}
+	return n
+}
+
 // Begun lists the copies of which a process runs or is about to, in order.
 func (m *Machine) Begun() []borglet.ID { return sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) }
 
@@ -62,7 +72,7 @@ func (k *kernel) start(r borglet.Record) error {
 	p := &process{id: r.ID, run: r.Run, pid: k.pids, deaf: chance(k.m.cfg.Rand, k.m.cfg.DeafPermille)}
 	k.procs[r.ID] = p
 	lasts, code := k.m.cfg.Lasts(r.Desired)
-	k.m.cfg.Env.After(between(k.m.cfg.Rand, 5*millisecond, 80*millisecond), func() {
+	k.m.cfg.Env.After(k.m.cfg.StartNs(k.m.cfg.Rand), func() {
 		if k.procs[p.id] != p {
 			return
 		}

@@ -64,6 +64,12 @@ type Config struct {
 	// Lasts says how long the process of a run runs before it ends by itself, and
 	// with which code; 0: for ever.
 	Lasts func(d *borgrpc.Desired) (ns int64, code int32)
+	// StartNs draws how long it takes from the start of a shim until its process
+	// runs; nil: 5 to 80 ms.
+	StartNs func(*rand.Rand) int64
+	// Uses says what a copy uses whose process has run for so long; nil: nothing is
+	// said of that.
+	Uses func(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usage
 }
 
 // Machine is one machine: a disk that stays, a kernel that lives while the
@@ -97,6 +103,9 @@ type disk struct {
 
 // New returns a machine that is switched off and holds nothing.
 func New(cfg Config) *Machine {
+	if cfg.StartNs == nil {
+		cfg.StartNs = func(r *rand.Rand) int64 { return between(r, 5*millisecond, 80*millisecond) }
+	}
 	m := &Machine{cfg: cfg}
 	m.disk.specs, m.disk.intent = map[borglet.ID]*borgrpc.Desired{}, map[borglet.ID]borglet.Record{}
 	m.kernel = kernel{m: m, procs: map[borglet.ID]*process{}, exits: map[borglet.ID]exitFile{}}
@@ -356,7 +365,21 @@ func (m *Machine) Answer(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error
 	if m.savesEnd() {
 		m.cfg.Witness.Reaches(SaidNotKept)
 	}
+	if m.cfg.Uses != nil && err == nil && !resp.Fenced {
+		resp.Usage = m.usage()
+	}
 	return resp, err
+}
+
+// usage is what the copies use that run, in the order of reports.
+func (m *Machine) usage() (all []*borgrpc.Usage) {
+	wallNs := m.cfg.Env.Now().WallNs
+	for _, id := range m.core.Running() {
+		if p := m.kernel.procs[id]; p != nil && p.running {
+			all = append(all, m.cfg.Uses(id, m.disk.specs[id], wallNs-p.startedNs))
+		}
+	}
+	return all
 }
 
 // Held is a copy that a machine has before it is first switched on.

@@ -59,13 +59,13 @@ func ofCertificate(leaf *x509.Certificate, name identity.Name) authInfo {
 	return a
 }
 
-// callerOn is who called, by the same rules as in the handshake.
-func (c *serverCredentials) callerOn(info credentials.AuthInfo) (authInfo, error) {
+// callerOn is who called own, by the same rules as in the handshake.
+func callerOn(own *identity.Source, info credentials.AuthInfo) (authInfo, error) {
 	tls, ok := info.(credentials.TLSInfo)
-	if !ok || c.own.Foreign == nil || len(tls.State.PeerCertificates) == 0 {
+	if !ok || own.Foreign == nil || len(tls.State.PeerCertificates) == 0 {
 		return fromTLS(info)
 	}
-	name, foreign, err := c.own.WhoCalls(tls.State.PeerCertificates, time.Now())
+	name, foreign, err := own.WhoCalls(tls.State.PeerCertificates, time.Now())
 	if err != nil || !foreign {
 		return fromTLS(info)
 	}
@@ -102,6 +102,18 @@ func (c *serverCredentials) ServerHandshake(raw net.Conn) (net.Conn, credentials
 	return c.config.watch(conn, who), who, nil
 }
 
+// called is who was called by a connection, and how he proves it.
+func (c *serverCredentials) called(raw net.Conn) (*identity.Source, credentials.TransportCredentials, error) {
+	if c.config.IdentityAt == nil {
+		return c.own, c.TransportCredentials, nil
+	}
+	own := c.config.IdentityAt(raw.LocalAddr())
+	if own == nil {
+		return nil, nil, fmt.Errorf("nobody listens at %s", raw.LocalAddr())
+	}
+	return own, credentials.NewTLS(own.ServerTLS()), nil
+}
+
 // shake hears who somebody is, if there is room for him.
 func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 	leave, err := c.crowd.enter(raw.RemoteAddr())
@@ -109,19 +121,23 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 		return nil, authInfo{}, err
 	}
 	defer leave()
+	own, tls, err := c.called(raw)
+	if err != nil {
+		return nil, authInfo{}, err
+	}
 	if plaintext {
-		name, err := plainHandshake(raw, c.own.Name(), true)
+		name, err := plainHandshake(raw, own.Name(), true)
 		who := infoOf(credentials.PrivacyAndIntegrity, name)
 		// As if with a certificate that was just issued: masters pass on since when
 		// their callers have theirs.
 		who.issued, who.expires = time.Now(), time.Now().Add(identity.Life)
 		return raw, who, err
 	}
-	conn, info, err := c.TransportCredentials.ServerHandshake(raw)
+	conn, info, err := tls.ServerHandshake(raw)
 	if err != nil {
 		return nil, authInfo{}, err
 	}
-	who, err := c.callerOn(info)
+	who, err := callerOn(own, info)
 	var counted net.Conn
 	if err == nil {
 		counted, err = c.crowd.admit(conn, who.name)

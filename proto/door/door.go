@@ -62,6 +62,10 @@ func Listen(addr string) (net.Listener, error) {
 type Config struct {
 	// Who listens. Required.
 	Identity *identity.Source
+	// IdentityAt says who listens at an address of ours, where one process stands for
+	// many: nil where nobody does. Calls know by peer.LocalAddr which of them was
+	// called. Nil: Identity listens at all.
+	IdentityAt func(local net.Addr) *identity.Source
 	// Revoked says that certificates which a name was issued at that time are no
 	// longer believed; asked with each call, and now and then for each connection.
 	// Nil: none is revoked.

@@ -1,0 +1,269 @@
+package main
+
+import (
+	"context"
+	"crypto/ed25519"
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"path/filepath"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+	"golang.org/x/sync/errgroup"
+
+	"borg/borgmaster/client"
+	"borg/cli"
+	"borg/fauxmaster/fleet"
+	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/door"
+)
+
+const (
+	// The process of all pretended machines, and the command that it is.
+	fakeName = "fake-borglets"
+	// Machines are added so many at once; those under way share entries of the log.
+	fakeAddsAtOnce = 128
+	// Bound on adding pretended machines, and again on the first poll of each.
+	fakeWait = 5 * time.Minute
+)
+
+// fake is what the pretended machines of a cell are drawn from.
+type fake struct {
+	Seed uint64 `json:"seed"`
+	fleet.Life
+}
+
+// fakeFlags say which machines a cell pretends, and what becomes of their tasks.
+func fakeFlags() []ucli.Flag {
+	return []ucli.Flag{
+		&ucli.BoolFlag{Name: "fake", Usage: "pretend the machines: one process answers for all of them, and tasks have no processes"},
+		&ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "with --fake: `NUMBER` that machines and the lives of tasks are drawn from"},
+		&ucli.DurationFlag{Name: "task-start", Usage: "with --fake: `TIME` that a task takes to start, on average (default: 5 to 80 ms)"},
+		&ucli.DurationFlag{Name: "task-run", Usage: "with --fake: `TIME` that a batch task runs, on average (default: for ever)"},
+		&ucli.IntFlag{Name: "task-fail", Usage: "with --fake: of a thousand runs of tasks so `MANY` fail"},
+		&ucli.IntFlag{Name: "task-usage", Value: 40, Usage: "with --fake: `PERCENT` of their limits that tasks use on average"},
+	}
+}
+
+// fakeFrom is what the flags say of pretended machines; nil: there are none.
+func fakeFrom(ctx *ucli.Context) (*fake, error) {
+	if !ctx.Bool("fake") {
+		for _, flag := range []string{"seed", "task-start", "task-run", "task-fail", "task-usage"} {
+			if ctx.IsSet(flag) {
+				return nil, cli.Errorf(cli.Usage, "--%s is for pretended machines", flag).Hint("add --fake, or leave it out")
+			}
+		}
+		return nil, nil
+	}
+	f := &fake{Seed: ctx.Uint64("seed"), Life: fleet.Life{
+		StartDelay: ctx.Duration("task-start"), RunTime: ctx.Duration("task-run"),
+		FailPermille: ctx.Int("task-fail"), UsagePercent: ctx.Int("task-usage"),
+	}}
+	switch {
+	case f.StartDelay < 0 || f.RunTime < 0:
+		return nil, cli.Errorf(cli.Usage, "--task-start and --task-run: want times that are not negative")
+	case f.FailPermille < 0 || f.FailPermille > 1000:
+		return nil, cli.Errorf(cli.Usage, "--task-fail %d: want 0 to 1000", f.FailPermille)
+	case f.UsagePercent < 1 || f.UsagePercent > 100:
+		return nil, cli.Errorf(cli.Usage, "--task-usage %d: want 1 to 100", f.UsagePercent)
+	}
+	return f, nil
+}
+
+func (l layout) fakePort() uint16   { return uint16(l.PortBase + borgletPortOffset) }
+func (l layout) fakeSocket() string { return filepath.Join(l.RunDir, "fake.sock") }
+
+// fakeCommand is the process that borgcell starts for pretended machines.
+func fakeCommand() *ucli.Command {
+	return &ucli.Command{
+		Name: fakeName, Hidden: true, Usage: "answer for the pretended machines of a cell (started by run)",
+		Flags: []ucli.Flag{
+			&ucli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY` of the cell"},
+			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
+			&ucli.StringFlag{Name: "log-format", Value: "text", Usage: "text or json"},
+		},
+		Action: func(ctx *ucli.Context) error {
+			l, err := readLayout(ctx.String("dir"))
+			if err == nil && l.Fake == nil {
+				err = errors.New("its machines are not pretended")
+			}
+			if err != nil {
+				return cli.Errorf(cli.Invalid, "the cell in %s: %w", ctx.String("dir"), err)
+			}
+			log, err := cli.NewLogger(ctx)
+			if err != nil {
+				return err
+			}
+			authority, err := l.readAuthority()
+			if err != nil {
+				return err
+			}
+			f, err := fleet.New(fleet.Config{
+				Machines: l.Machines, Port: l.fakePort(), Name: l.machineName, Identity: l.fakeIdentity(authority),
+				Seed: l.Fake.Seed, Life: l.Fake.Life, Build: cli.Build(), Logger: log,
+			})
+			if err != nil {
+				return err
+			}
+			stop := catchSignals(ctx.Context)
+			defer stop.release()
+			return serveFake(stop.running, l, f)
+		},
+	}
+}
+
+// serveFake serves the machines, and how they stand, until ctx ends.
+func serveFake(ctx context.Context, l layout, f *fleet.Fleet) error {
+	// The page first: whoever finds the machines may ask how they stand.
+	socket, err := door.Listen("unix:" + l.fakeSocket())
+	if err != nil {
+		return err
+	}
+	defer socket.Close()
+	listener, err := fleet.Listen(l.fakePort())
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.HandleFunc("/status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		// Whoever asked and went away needs no answer.
+		_ = json.NewEncoder(w).Encode(f.Status())
+	})
+	mux.HandleFunc("/debug/pprof/", pprof.Index)
+	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
+	page := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return f.Serve(ctx, listener) })
+	group.Go(func() error {
+		if err := page.Serve(socket); !errors.Is(err, http.ErrServerClosed) {
+			return fmt.Errorf("serve the page of pretended machines: %w", err)
+		}
+		return nil
+	})
+	group.Go(func() error {
+		<-ctx.Done()
+		return page.Close()
+	})
+	return group.Wait()
+}
+
+// readAuthority reads the cell's authority as the first master has it.
+func (l layout) readAuthority() (*identity.Authority, error) {
+	data, err := identity.ReadSecret(l.authorityFile())
+	if err != nil {
+		return nil, fmt.Errorf("the cell's authority: %w", err)
+	}
+	return identity.DecodeAuthority(l.Name, data, rand.Reader)
+}
+
+// fakeIdentity makes the certificates of pretended machines.
+func (l layout) fakeIdentity(a *identity.Authority) func(machine string) (*identity.Source, error) {
+	return func(machine string) (*identity.Source, error) {
+		name := identity.Name{Cell: l.Name, Role: identity.Borglet, ID: machine}
+		first, err := a.Certify(name, time.Now(), identity.BorgletLife)
+		if err != nil {
+			return nil, err
+		}
+		renew := func(_ context.Context, public ed25519.PublicKey) (*identity.Issued, error) {
+			// The masters may have another one by now.
+			now, err := l.readAuthority()
+			if err != nil {
+				return nil, err
+			}
+			return now.Issue(public, name, time.Now(), identity.BorgletLife)
+		}
+		return identity.NewSource(first, renew, nil), nil
+	}
+}
+
+// StartFake starts the process of all pretended machines and returns when it
+// serves.
+func (c *Cell) StartFake(ctx context.Context) error {
+	return c.startAndServe(ctx, processSpec{
+		Name: fakeName, Path: c.bin("borgcell"), LogPath: c.logPath(fakeName), Env: []string{c.envMark()},
+		Args: []string{fakeName, "--dir", c.dir},
+	}, c.borgletAddr(1))
+}
+
+// addFake makes the pretended machines machines of the cell, and waits until each
+// is up and was polled. Nobody has to ask them first what they are: they are drawn.
+func (c *Cell) addFake(ctx context.Context) error {
+	state, err := c.client.GetCell(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, fakeWait)
+	defer cancel()
+	if int(state.MachinesUp+state.MachinesDown) < c.Machines {
+		adds, addCtx := errgroup.WithContext(ctx)
+		adds.SetLimit(fakeAddsAtOnce)
+		for k := 1; k <= c.Machines && addCtx.Err() == nil; k++ {
+			adds.Go(func() error { return c.addFakeMachine(addCtx, k) })
+		}
+		if err := adds.Wait(); err != nil {
+			return err
+		}
+	}
+	return until(ctx, "all machines are up and polled and the scheduler works", func(ctx context.Context) error {
+		return errors.Join(c.crash(), c.fakeReady(ctx))
+	})
+}
+
+func (c *Cell) addFakeMachine(ctx context.Context, k int) error {
+	add := &borgpb.AddMachine{Name: c.machineName(k), Spec: fleet.Spec(c.Fake.Seed, k, c.fakePort())}
+	_, err := c.client.Mutate(ctx, &borgpb.Op{Command: "borgcell: add pretended machines", Op: &borgpb.Op_AddMachine{AddMachine: add}})
+	var refused *client.RefusedError
+	if errors.As(err, &refused) && refused.Refusal.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("add machine %s: %w", add.Name, err)
+	}
+	return nil
+}
+
+// fakeReady says what is still missing before jobs can run.
+func (c *Cell) fakeReady(ctx context.Context) error {
+	state, err := c.client.GetCell(ctx)
+	if err != nil {
+		return err
+	}
+	if int(state.MachinesUp) < c.Machines {
+		return fmt.Errorf("%d of %d machines are up", state.MachinesUp, c.Machines)
+	}
+	s, err := c.FakeStatus(ctx)
+	if err == nil && s.Unpolled > 0 {
+		err = fmt.Errorf("%d machines were not polled yet", s.Unpolled)
+	}
+	if err != nil {
+		return err
+	}
+	return c.scheduled(ctx)
+}
+
+// FakeStatus asks how the pretended machines stand.
+func (c *Cell) FakeStatus(ctx context.Context) (s fleet.Status, err error) {
+	asking := &http.Client{Transport: &http.Transport{
+		DisableKeepAlives: true,
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", c.fakeSocket())
+		},
+	}}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://fake/status", nil)
+	if err != nil {
+		return s, err
+	}
+	resp, err := asking.Do(req)
+	if err != nil {
+		return s, fmt.Errorf("ask the pretended machines how they stand: %w", err)
+	}
+	defer resp.Body.Close()
+	return s, json.NewDecoder(resp.Body).Decode(&s)
+}

@@ -1,0 +1,218 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"borg/fauxmaster/fleet"
+)
+
+// fakeCell starts a cell of pretended machines, which is stopped at the end of the
+// test; nothing of it may be left then.
+func fakeCell(t testing.TB, masters, machines int, life fleet.Life) *Cell {
+	t.Helper()
+	l := chaosLayout(t, masters, machines)
+	l.Fake = &fake{Seed: 1, Life: life}
+	c, err := OpenCell(t.Context(), l, false, slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		// The test's own context has ended.
+		ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+		defer cancel()
+		if err := c.Stop(ctx); err != nil {
+			t.Errorf("stop: %v", err)
+		}
+		if left, err := l.leftovers(); err != nil || len(left) > 0 {
+			t.Errorf("left after the stop: %v, %v", left, err)
+		}
+	})
+	return c
+}
+
+// fakeIs waits until the pretended machines stand so.
+func (c *Cell) fakeIs(ctx context.Context, what string, ok func(fleet.Status) bool) error {
+	return until(ctx, what, func(ctx context.Context) error {
+		s, err := c.FakeStatus(ctx)
+		if err == nil && !ok(s) {
+			err = fmt.Errorf("%d of %d machines polled, by replica %v, in term %v; %d tasks run", s.Machines-s.Unpolled, s.Machines, s.ByReplica, s.ByTerm, s.Running)
+		}
+		return err
+	})
+}
+
+// A cell of pretended machines is a cell: real masters place, start and stop tasks
+// on it, each replica polls a part of it, and that of one that dies is polled by the
+// others.
+func TestFakeCell(t *testing.T) {
+	alongside(t)
+	const machines, tasks = 50, 300
+	c := fakeCell(t, 5, machines, fleet.Life{StartDelay: 20 * time.Millisecond})
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.submit(shortly(t), "web", sleepers(tasks)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.jobIs(shortly(t), "web", "all tasks run", started); err != nil {
+		t.Fatal(err)
+	}
+	all := func(s fleet.Status) bool { return s.Running == tasks && len(s.ByReplica) == c.Masters }
+	if err := c.fakeIs(shortly(t), "all tasks run on machines that all replicas share", all); err != nil {
+		t.Fatal(err)
+	}
+	elected, err := c.electedNow(shortly(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, dead := range []int{elected%c.Masters + 1, elected} {
+		if err := c.Kill(c.masterName(dead)); err != nil {
+			t.Fatal(err)
+		}
+		moved := func(s fleet.Status) bool { return s.ByReplica[uint64(dead)] == 0 && s.Running == tasks }
+		if err := c.fakeIs(shortly(t), fmt.Sprintf("the machines of replica %d are polled by others", dead), moved); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.DownAll(shortly(t)); err != nil {
+		t.Fatal(err)
+	}
+	if s, err := c.FakeStatus(shortly(t)); err != nil || s.Running != 0 {
+		t.Errorf("%d tasks run after all were stopped: %v", s.Running, err)
+	}
+}
+
+// A killed process of pretended machines is started again, and their tasks with it:
+// the machines come back with empty disks, and the cell has them start anew.
+func TestFakeMachinesComeBack(t *testing.T) {
+	alongside(t)
+	const tasks = 40
+	c := fakeCell(t, 3, 10, fleet.Life{})
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.submit(shortly(t), "web", sleepers(tasks)); err != nil {
+		t.Fatal(err)
+	}
+	run := func(s fleet.Status) bool { return s.Running == tasks }
+	if err := c.fakeIs(shortly(t), "all tasks run", run); err != nil {
+		t.Fatal(err)
+	}
+	before := c.PID(fakeName)
+	if err := c.Crash(fakeName); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.fakeIs(shortly(t), "all tasks run again", run); err != nil {
+		t.Fatal(err)
+	}
+	if now := c.PID(fakeName); now == before || now == 0 {
+		t.Errorf("the process of the machines was %d and is %d, want another one", before, now)
+	}
+}
+
+// The command runs such a cell until Ctrl-C, and ends all of it.
+func TestRunFake(t *testing.T) {
+	alongside(t)
+	l := chaosLayout(t, 1, 20)
+	said, err := os.Create(filepath.Join(t.TempDir(), "said"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer said.Close()
+	output := func() string {
+		text, err := os.ReadFile(said.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	cmd := exec.Command(l.bin("borgcell"), "run", "--fake", "--seed", "7", "--cell", l.Name, "--dir", l.dir, "--run-dir", l.RunDir,
+		"--masters", "1", "--machines", "20", "--port-base", strconv.Itoa(l.PortBase))
+	cmd.Stdout, cmd.Stderr = said, said
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	err = until(shortly(t), "the cell is up", func(context.Context) error {
+		if text := output(); !strings.Contains(text, "is up after") {
+			return errors.New(text)
+		}
+		return nil
+	})
+	if err != nil {
+		t.Error(err)
+	}
+	l.Fake = &fake{Seed: 7}
+	if s, err := (&Cell{layout: l}).FakeStatus(shortly(t)); err != nil || s.Machines != 20 || s.Unpolled != 0 {
+		t.Errorf("of the machines is said %+v, %v", s, err)
+	}
+	if err := cmd.Process.Signal(syscall.SIGINT); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("borgcell run --fake: %v\n%s", err, output())
+	}
+	if !strings.Contains(output(), "no process, cgroup, mount or network device is left") {
+		t.Errorf("borgcell run --fake said:\n%s", output())
+	}
+	if left, err := l.leftovers(); err != nil || len(left) > 0 {
+		t.Errorf("left after the stop: %v, %v", left, err)
+	}
+}
+
+// Nobody but who is on this machine gets to the pretended ones.
+func TestFakeListensForThisMachineAlone(t *testing.T) {
+	l, err := fleet.Listen(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	port := l.Addr().(*net.TCPAddr).Port
+	outside := ownAddress(t)
+	lost, err := net.DialTimeout("tcp", net.JoinHostPort(outside, strconv.Itoa(port)), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lost.Close()
+	found, err := net.DialTimeout("tcp", fleet.Addr(9_999, uint16(port)).String(), 10*time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer found.Close()
+	// In the order in which they came: the first one is passed over.
+	conn, err := l.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	if conn.RemoteAddr().String() != found.LocalAddr().String() {
+		t.Errorf("%s was let in, want %s", conn.RemoteAddr(), found.LocalAddr())
+	}
+}
+
+// ownAddress is one of this machine that others reach.
+func ownAddress(t *testing.T) string {
+	t.Helper()
+	addrs, err := net.InterfaceAddrs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, a := range addrs {
+		if ip, ok := a.(*net.IPNet); ok && !ip.IP.IsLoopback() && ip.IP.To4() != nil {
+			return ip.IP.String()
+		}
+	}
+	t.Skip("this machine has no address that others reach")
+	return ""
+}

@@ -1,0 +1,370 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"borg/fauxmaster/fleet"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	benchTasksEach = 15
+	benchJobTasks  = 1000
+	// How often the pretended machines, and the cell, are looked at meanwhile.
+	benchLook = 100 * time.Millisecond
+	// How often it is told how far the cell is.
+	benchTell = 5 * time.Second
+	// Bound on each part: the machine may be at something else.
+	benchWait = 4 * time.Minute
+	// The cell rests for so long before it is measured at rest, for so long.
+	benchRest, benchSteady = 10 * time.Second, 20 * time.Second
+	// Intervals between polls that are longer count as too long, in tenths of a second.
+	benchLongTenths = 40
+)
+
+// BenchmarkMaster is a whole cell of five masters and ten thousand pretended
+// machines on this one (BORG_BENCH_MACHINES: as many), through its life: filled,
+// at rest, without a follower, without its elected master.
+func BenchmarkMaster(b *testing.B) {
+	machines := 10_000
+	if n, err := strconv.Atoi(os.Getenv("BORG_BENCH_MACHINES")); err == nil && n > 0 {
+		machines = n
+	}
+	for range b.N {
+		m := &masterBench{B: b, cell: fakeCell(b, 5, machines, fleet.Life{}), size: strconv.Itoa(machines)}
+		if machines%1000 == 0 {
+			m.size = fmt.Sprintf("%dk", machines/1000)
+		}
+		m.profiles()
+		m.start()
+		m.fill()
+		m.steady()
+		m.loseFollower()
+		m.loseElected()
+	}
+}
+
+// masterBench is a cell that is measured. Figures are called master.<part><size>.*.
+type masterBench struct {
+	*testing.B
+	cell *Cell
+	size string
+}
+
+func (m *masterBench) figure(value float64, part, what string) {
+	name := "master." + part + m.size + "." + what
+	m.ReportMetric(value, name)
+	m.Logf("%s %.4g", name, value)
+}
+
+// must bounds a part, and ends the benchmark when it fails.
+func (m *masterBench) must(part func(ctx context.Context) error) {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(m.Context(), benchWait)
+	defer cancel()
+	if err := part(ctx); err != nil {
+		m.Fatal(err)
+	}
+}
+
+// every calls f now and then until it returns nil.
+func (m *masterBench) every(what string, f func(ctx context.Context) error) {
+	m.Helper()
+	m.must(func(ctx context.Context) error {
+		ticker := time.NewTicker(benchLook)
+		defer ticker.Stop()
+		for {
+			err := f(ctx)
+			if err == nil {
+				return nil
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("waited until %s: %w", what, err)
+			case <-ticker.C:
+			}
+		}
+	})
+}
+
+// profiles has the masters serve profiles on BORG_BENCH_PPROF and the ports after it.
+func (m *masterBench) profiles() {
+	first, err := strconv.Atoi(os.Getenv("BORG_BENCH_PPROF"))
+	if err != nil {
+		return
+	}
+	m.cell.alter = func(spec *processSpec) {
+		if n, ok := strings.CutPrefix(spec.Name, "master-"); ok {
+			i, _ := strconv.Atoi(n)
+			spec.Args = append(spec.Args, "--pprof", fmt.Sprintf("127.0.0.1:%d", first+i))
+		}
+	}
+}
+
+func (m *masterBench) start() {
+	began := time.Now()
+	m.must(m.cell.Start)
+	m.figure(time.Since(began).Seconds(), "start", "seconds")
+}
+
+// fill submits jobs and waits until all their tasks run, as the cell knows.
+func (m *masterBench) fill() {
+	r := rand.New(rand.NewPCG(1, 15))
+	tasks := m.cell.Machines * benchTasksEach
+	before, began := m.usage(), time.Now()
+	for left := tasks; left > 0; left -= benchJobTasks {
+		spec := sleepers(min(left, benchJobTasks))
+		cpuMilli := []int64{500, 1000, 1500, 2000, 3000}[r.IntN(5)]
+		spec.Task.Resources = &borgpb.Resources{CpuMilli: cpuMilli, MemBytes: cpuMilli << 20 * 3}
+		spec.Priority = []int32{25, 110, 200}[r.IntN(3)]
+		m.must(func(ctx context.Context) error {
+			_, err := m.cell.submit(ctx, fmt.Sprintf("job-%d", left), spec)
+			return err
+		})
+	}
+	submitted := time.Since(began)
+	told := began
+	m.every("all tasks run", func(ctx context.Context) error {
+		resp, err := m.cell.client.ListJobs(ctx, &borgrpc.ListJobsRequest{})
+		n, placed := 0, 0
+		for _, j := range resp.GetJobs() {
+			n, placed = n+int(j.Status.GetStarted()), placed+int(j.Status.GetRunning())
+		}
+		if err == nil && n < tasks {
+			err = fmt.Errorf("%d of %d tasks run, %d are placed", n, tasks, placed)
+			if now := time.Now(); now.Sub(told) > benchTell {
+				told = now
+				m.Logf("after %.1f s: %v", now.Sub(began).Seconds(), err)
+			}
+		}
+		return err
+	})
+	took := time.Since(began)
+	m.Logf("submitted after %.1f s, all run after %.1f s", submitted.Seconds(), took.Seconds())
+	m.figure(took.Seconds(), "fill", "seconds")
+	m.tell("fill", before, m.usage(), took)
+}
+
+// steady measures the cell at rest.
+func (m *masterBench) steady() {
+	time.Sleep(benchRest)
+	polls, state := m.status(), m.state()
+	before, began := m.usage(), time.Now()
+	time.Sleep(benchSteady)
+	took := time.Since(began)
+	m.tell("steady", before, m.usage(), took)
+	now := m.status()
+	all, long := int64(0), int64(0)
+	for i, n := range now.Intervals {
+		n -= polls.Intervals[i]
+		all += n
+		if i >= benchLongTenths {
+			long += n
+		}
+	}
+	if all == 0 {
+		m.Fatalf("no machine was polled within %v", took)
+	}
+	m.figure(float64(all)/took.Seconds(), "steady", "polls_per_s")
+	m.figure(100*float64(all-long)/float64(all), "steady", "intervals_below_4s_percent")
+	m.figure(float64(m.state().AppliedIndex-state.AppliedIndex), "steady", "log_entries")
+	m.shares(now)
+}
+
+// shares tells how far the largest and the smallest share is from an equal one.
+func (m *masterBench) shares(s fleet.Status) {
+	var sizes []int
+	for i := 1; i <= m.cell.Masters; i++ {
+		sizes = append(sizes, s.ByReplica[uint64(i)])
+	}
+	percent := func(n int) float64 { return 100 * float64(n) / float64(s.Machines) }
+	m.figure(percent(slices.Min(sizes)), "steady", "least_share_percent")
+	m.figure(percent(slices.Max(sizes)), "steady", "most_share_percent")
+}
+
+// loseFollower kills a follower, and sees how long its machines are polled by nobody.
+func (m *masterBench) loseFollower() {
+	elected := m.elected()
+	dead := elected%m.cell.Masters + 1
+	killed := m.kill(dead)
+	m.every("the others poll the machines of the dead replica", func(ctx context.Context) error {
+		s, err := m.cell.FakeStatus(ctx)
+		if n := s.ByReplica[uint64(dead)]; err == nil && n > 0 {
+			err = fmt.Errorf("%d machines were polled last by replica %d", n, dead)
+		}
+		return err
+	})
+	m.figure(time.Since(killed).Seconds(), "coverage", "seconds")
+	m.bring(dead)
+}
+
+// loseElected kills the elected master, and sees how long nothing is written, and
+// not all machines were polled by who follows its successor.
+func (m *masterBench) loseElected() {
+	term := m.state().Term
+	elected := m.elected()
+	killed := m.kill(elected)
+	written := make(chan time.Duration, 1)
+	go func() {
+		ctx, cancel := context.WithTimeout(m.Context(), benchWait)
+		defer cancel()
+		if _, err := m.cell.submit(ctx, "after-the-kill", unplaceable()); err != nil {
+			m.Errorf("submit after the kill: %v", err)
+		}
+		written <- time.Since(killed)
+	}()
+	m.every("all machines were polled in a later term", func(ctx context.Context) error {
+		s, err := m.cell.FakeStatus(ctx)
+		polled := 0
+		for t, n := range s.ByTerm {
+			if t > term {
+				polled += n
+			}
+		}
+		if err == nil && polled < s.Machines {
+			err = fmt.Errorf("%d of %d machines", polled, s.Machines)
+		}
+		return err
+	})
+	m.figure(time.Since(killed).Seconds(), "elect", "round_seconds")
+	m.figure((<-written).Seconds(), "elect", "ready_seconds")
+	m.bring(elected)
+}
+
+func (m *masterBench) kill(i int) (killed time.Time) {
+	m.Helper()
+	killed = time.Now()
+	if err := m.cell.Kill(m.cell.masterName(i)); err != nil {
+		m.Fatal(err)
+	}
+	return killed
+}
+
+// bring starts a master again and waits until it polls its share.
+func (m *masterBench) bring(i int) {
+	m.Helper()
+	m.must(func(ctx context.Context) error { return m.cell.StartMaster(ctx, i) })
+	m.every("it polls its share", func(ctx context.Context) error {
+		s, err := m.cell.FakeStatus(ctx)
+		if n := s.ByReplica[uint64(i)]; err == nil && n < s.Machines/m.cell.Masters*9/10 {
+			err = fmt.Errorf("replica %d polls %d machines", i, n)
+		}
+		return err
+	})
+}
+
+func (m *masterBench) elected() (elected int) {
+	m.Helper()
+	m.must(func(ctx context.Context) (err error) {
+		elected, err = m.cell.Elected(ctx)
+		return err
+	})
+	return elected
+}
+
+func (m *masterBench) state() (state *borgrpc.GetCellResponse) {
+	m.Helper()
+	m.must(func(ctx context.Context) (err error) {
+		state, err = m.cell.client.GetCell(ctx)
+		return err
+	})
+	return state
+}
+
+func (m *masterBench) status() (s fleet.Status) {
+	m.Helper()
+	m.must(func(ctx context.Context) (err error) {
+		s, err = m.cell.FakeStatus(ctx)
+		return err
+	})
+	return s
+}
+
+// spent is what a process has used so far.
+type spent struct{ cpuSeconds, residentBytes float64 }
+
+// usage is what each process of the cell has used so far, schedulers among them.
+func (m *masterBench) usage() map[string]spent {
+	m.Helper()
+	found, err := m.cell.marks().find()
+	if err != nil {
+		m.Fatal(err)
+	}
+	all := map[string]spent{}
+	for _, p := range found {
+		s, err := spentBy(p.PID)
+		if err != nil {
+			continue
+		}
+		name := "scheduler"
+		for _, known := range m.cell.Processes() {
+			if m.cell.PID(known) == p.PID {
+				name = known
+			}
+		}
+		sum := all[name]
+		all[name] = spent{sum.cpuSeconds + s.cpuSeconds, sum.residentBytes + s.residentBytes}
+	}
+	return all
+}
+
+// ticksPerSecond is the unit of times in /proc, the same on every Linux.
+const ticksPerSecond = 100
+
+func spentBy(pid int) (s spent, err error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
+	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+	if err != nil {
+		return s, err
+	}
+	// The second field may hold spaces; of what follows, user and system time are
+	// the 12th and 13th, the pages in memory the 22nd.
+	_, rest, ok := strings.Cut(string(stat), ") ")
+	fields := strings.Fields(rest)
+	if !ok || len(fields) < 22 {
+		return s, fmt.Errorf("read %s/stat: %q", dir, stat)
+	}
+	var n [3]float64
+	for i, at := range []int{11, 12, 21} {
+		if n[i], err = strconv.ParseFloat(fields[at], 64); err != nil {
+			return s, err
+		}
+	}
+	return spent{(n[0] + n[1]) / ticksPerSecond, n[2] * float64(os.Getpagesize())}, nil
+}
+
+// tell tells what the processes used meanwhile: the elected master, the follower
+// that used most, and the others.
+func (m *masterBench) tell(part string, before, now map[string]spent, took time.Duration) {
+	leader := m.cell.masterName(m.elected())
+	var followers, followersMem float64
+	for _, name := range m.cell.Processes() {
+		cores := (now[name].cpuSeconds - before[name].cpuSeconds) / took.Seconds()
+		m.Logf("%s: %s uses %.3f cores and has %.0f MiB", part, name, cores, now[name].residentBytes/(1<<20))
+		switch {
+		case name == leader:
+			m.figure(cores, part, "leader_cores")
+			m.figure(now[name].residentBytes/(1<<20), part, "leader_rss_mib")
+		case strings.HasPrefix(name, "master-"):
+			followers, followersMem = max(followers, cores), max(followersMem, now[name].residentBytes)
+		default:
+			m.figure(cores, part, "machines_cores")
+			m.figure(now[name].residentBytes/(1<<20), part, "machines_rss_mib")
+		}
+	}
+	m.figure(followers, part, "follower_cores")
+	m.figure(followersMem/(1<<20), part, "follower_rss_mib")
+	const scheduler = "scheduler"
+	m.figure((now[scheduler].cpuSeconds-before[scheduler].cpuSeconds)/took.Seconds(), part, "scheduler_cores")
+	m.figure(now[scheduler].residentBytes/(1<<20), part, "scheduler_rss_mib")
+}

@@ -1,0 +1,65 @@
+package fleet
+
+import (
+	"borg/proto/borgrpc"
+)
+
+// Longer times between two polls of a machine are counted as one. Tenths of a
+// second.
+const maxIntervalTenths = 100
+
+// Status is how a fleet stands, as its machines see it.
+type Status struct {
+	Machines int `json:"machines"`
+	// Copies whose process runs.
+	Running int `json:"running"`
+	// Machines by the replica that polled them last, and by the term of that poll.
+	ByReplica map[uint64]int `json:"by_replica"`
+	ByTerm    map[uint64]int `json:"by_term"`
+	// Machines that nobody has polled yet.
+	Unpolled int `json:"unpolled"`
+	// How long ago the poll was that is longest ago, of those that were polled.
+	OldestNs int64 `json:"oldest_ns"`
+	// Polls that came so many tenths of a second after the one before, all since the
+	// fleet began; the last counts those that came later.
+	Intervals []int64 `json:"intervals"`
+}
+
+// polled notes a poll that was obeyed.
+func (m *machine) polled(req *borgrpc.PollRequest) {
+	now := m.world.AtNs()
+	if m.polledNs != 0 {
+		tenths := min((now-m.polledNs)/1e8, maxIntervalTenths)
+		m.fleet.intervals[tenths].Add(1)
+	}
+	m.polledNs, m.replica, m.term = now, req.GetReplica(), req.GetFence().GetTerm()
+}
+
+// Status looks at all machines.
+func (f *Fleet) Status() Status {
+	s := Status{Machines: len(f.machines), ByReplica: map[uint64]int{}, ByTerm: map[uint64]int{}}
+	for i := range f.worlds {
+		f.worlds[i].Do(func() {
+			for k := i; k <= len(f.machines); k += worlds {
+				if k > 0 {
+					s.add(f.machines[k-1])
+				}
+			}
+		})
+	}
+	for i := range f.intervals {
+		s.Intervals = append(s.Intervals, f.intervals[i].Load())
+	}
+	return s
+}
+
+func (s *Status) add(m *machine) {
+	s.Running += m.RunningCount()
+	if m.polledNs == 0 {
+		s.Unpolled++
+		return
+	}
+	s.ByReplica[m.replica]++
+	s.ByTerm[m.term]++
+	s.OldestNs = max(s.OldestNs, m.world.AtNs()-m.polledNs)
+}
