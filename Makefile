@@ -63,7 +63,7 @@ fuzz: ## every fuzz target for FUZZTIME (20s)
 sim: ## whole cells with faults, from seeds: make sim [SEED=1] [SEEDS=1] [DURATION=30s] [TRACE=1] [STATE=file] [REPLAY=n]
 	@mkdir -p $(BIN)
 	@$(GO) build -buildvcs=auto -o $(BIN)/ ./cmd/fauxmaster
-	@$(BIN)/fauxmaster simulate --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace) \
+	@$(BIN)/fauxmaster faults --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace) \
 		$(if $(STATE),--state $(STATE)) $(if $(REPLAY),--replay $(REPLAY)) $(if $(filter 1,$(SEEDS)),,--bench $(BIN)/bench.json)
 
 mutants: ## plant each known bug and see that the simulator finds it: make mutants [ONLY=name]; merges bin/bench.json

@@ -27,7 +27,8 @@ const (
 	damagedSuffix     = ".damaged"
 )
 
-func checkpointName(epoch, index uint64) string { return fmt.Sprintf(checkpointPattern, epoch, index) }
+// CheckpointName is the name of a checkpoint's file in an archive.
+func CheckpointName(epoch, index uint64) string { return fmt.Sprintf(checkpointPattern, epoch, index) }
 
 func segmentName(epoch, first uint64) string { return fmt.Sprintf(segmentPattern, epoch, first) }
 

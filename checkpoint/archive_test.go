@@ -327,8 +327,8 @@ func TestArchiveCheckpoints(t *testing.T) {
 		t.Error("a checkpoint that was given up was added")
 	}
 	must(t, p.Close())
-	put(t, fs, checkpointName(1, 40)+partialSuffix, []byte("half"))
-	put(t, fs, checkpointName(1, 50), []byte("BORGCKPT, but no more"))
+	put(t, fs, CheckpointName(1, 40)+partialSuffix, []byte("half"))
+	put(t, fs, CheckpointName(1, 50), []byte("BORGCKPT, but no more"))
 	put(t, fs, "notes.txt", []byte("not ours"))
 	must(t, w.Close())
 	openWriter(t, fs)
@@ -348,11 +348,11 @@ func TestArchiveCheckpoints(t *testing.T) {
 	if _, ok := a.Before(1, 9); ok {
 		t.Error("there is a checkpoint before the first")
 	}
-	if d := a.Damaged(); len(a.Checkpoints()) != 3 || len(d) != 1 || d[0].Name != checkpointName(1, 50) || !errors.Is(d[0].Err, ErrDamaged) {
+	if d := a.Damaged(); len(a.Checkpoints()) != 3 || len(d) != 1 || d[0].Name != CheckpointName(1, 50) || !errors.Is(d[0].Err, ErrDamaged) {
 		t.Errorf("%d checkpoints, damaged: %v", len(a.Checkpoints()), d)
 	}
 	files := contents(t, fs)
-	if _, ok := files["notes.txt"]; !ok || files[checkpointName(1, 40)+partialSuffix] != nil {
+	if _, ok := files["notes.txt"]; !ok || files[CheckpointName(1, 40)+partialSuffix] != nil {
 		t.Error("the unfinished checkpoint is there, or another's file is gone")
 	}
 }

@@ -396,7 +396,7 @@ func (w *ArchiveWriter) Sync() error {
 // and synced, under its name, and not before.
 func (w *ArchiveWriter) AddCheckpoint(ctx context.Context, p *Picture, nowNs int64) (Kept, error) {
 	h := p.Header()
-	name := checkpointName(h.GetEpoch(), h.GetIndex())
+	name := CheckpointName(h.GetEpoch(), h.GetIndex())
 	path := w.fs.PathJoin(w.dir, name)
 	f, err := w.fs.Create(path+partialSuffix, vfs.WriteCategoryUnspecified)
 	if err != nil {

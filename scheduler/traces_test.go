@@ -38,7 +38,7 @@ func usage2019(tb testing.TB) *trace.Usage2019 {
 // borg2011 is Google's cell at time 0 of its trace, and what ran where.
 func borg2011(tb testing.TB) (*cell.Cell, *trace.Cell) {
 	tb.Helper()
-	t, err := trace.LoadGoogle2011(realTrace(tb, "google-borg-2011", "raw-google-format"), 0)
+	t, err := trace.LoadGoogle2011(realTrace(tb, "google-borg-2011", "raw-google-format"), 0, 0)
 	if err != nil {
 		tb.Fatal(err)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"encoding/json"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -12,6 +13,7 @@ import (
 	"borg/borgmaster/cell"
 	"borg/cli"
 	"borg/fauxmaster/plan"
+	"borg/fauxmaster/workload"
 	"borg/proto/borgpb"
 	"borg/scheduler"
 )
@@ -93,6 +95,33 @@ func BenchmarkFauxOpen(b *testing.B) {
 		}
 	}
 	b.ReportMetric(b.Elapsed().Seconds()/float64(b.N), "faux.borg2011.open.seconds")
+}
+
+// BenchmarkFauxSimulate lets the 8.5 hours of the slice of Google's trace of 2011 happen.
+func BenchmarkFauxSimulate(b *testing.B) {
+	dir := filepath.Join(b.TempDir(), "google")
+	faux := func(args ...string) []byte {
+		var out, errs bytes.Buffer
+		if code := run(context.Background(), append([]string{"fauxmaster"}, args...), &out, &errs); code != cli.OK {
+			b.Fatalf("exit code %d: %s", code, errs.String())
+		}
+		return out.Bytes()
+	}
+	b.Log(string(faux("import", "google2011", realTrace(b, "google-borg-2011"), "--until", "8h30m", "-o", dir,
+		"--usage", realTrace(b, "google-borg-2019-sample", "tasks-cells1-4.csv.zst"), "--usage", realTrace(b, "google-borg-2019-sample", "tasks-cells5-8.csv.zst"))))
+	for range b.N {
+		began, cpuNs := time.Now(), cpuTimeNs()
+		data := faux("simulate", dir, "-o", "json")
+		b.ReportMetric(time.Since(began).Seconds(), "faux.borg2011.simulate.seconds")
+		b.ReportMetric(float64(cpuTimeNs()-cpuNs)/1e9, "faux.borg2011.simulate.cpu_seconds")
+		var r workload.Report
+		if err := json.Unmarshal(data, &r); err != nil || r.Gap == nil {
+			b.Fatalf("the report: %v, gap %v", err, r.Gap)
+		}
+		b.ReportMetric(r.Gap.Pending, "faux.borg2011.simulate.gap_pending_tasks")
+		b.ReportMetric(r.Gap.Running, "faux.borg2011.simulate.gap_running_tasks")
+		b.ReportMetric(r.Gap.Evicted, "faux.borg2011.simulate.gap_evicted_tasks")
+	}
 }
 
 // BenchmarkFauxCompact compacts Google's cell by the paper's method: production by

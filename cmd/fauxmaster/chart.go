@@ -226,6 +226,30 @@ func curveChart(title, xName, yName string, points []point, text func(float64) s
 	return c.end()
 }
 
+// timeChart is one line or several over hours.
+func timeChart(title, yName string, all []series, text func(float64) string) string {
+	x, y := axis{name: "hours"}, axis{name: yName, text: text}
+	for _, s := range all {
+		for _, p := range s.Points {
+			x.high, y.high = max(x.high, p.X), max(y.high, p.Y)
+		}
+	}
+	y.high *= 1.08
+	c := newChart(title, x, y)
+	for i, s := range all {
+		var path strings.Builder
+		for k, p := range s.Points {
+			fmt.Fprintf(&path, "%s%.1f %.1f", map[bool]string{true: "M", false: "L"}[k == 0], c.px(p.X), c.py(p.Y))
+		}
+		fmt.Fprintf(&c.b, `<path class="curve %s" d="%s"/>`, seriesClass(i), path.String())
+		for _, p := range s.Points {
+			c.dot(p, seriesClass(i), 1.5)
+		}
+	}
+	c.legend(all)
+	return c.end()
+}
+
 // Above so many points a cloud is drawn as squares that are the darker, the more
 // points are in them: a page has to stay one that a browser opens at once.
 const (

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io"
 	"maps"
 	"math/rand/v2"
@@ -15,11 +16,10 @@ import (
 	ucli "github.com/urfave/cli/v2"
 
 	"borg/borgmaster/cell"
-	"borg/checkpoint"
 	"borg/cli"
 	"borg/fauxmaster/plan"
 	"borg/fauxmaster/trace"
-	"borg/proto/borgpb"
+	"borg/fauxmaster/workload"
 	"borg/scheduler"
 	"borg/scheduler/reservation"
 )
@@ -34,15 +34,17 @@ func importCommand() *ucli.Command {
 		Usage: "make a checkpoint of a cell that somebody else ran",
 		Subcommands: []*ucli.Command{
 			{
-				Name: "google2011", Usage: "from Google's trace of 2011, at one moment", ArgsUsage: "DIRECTORY",
-				Flags:  flags(&ucli.Int64Flag{Name: "at", Usage: "`MICROSECONDS` of the trace; 0 is its beginning"}),
+				Name: "google2011", Usage: "from Google's trace of 2011, at one moment, or from there on", ArgsUsage: "DIRECTORY",
+				Flags: flags(&ucli.Int64Flag{Name: "at", Usage: "`MICROSECONDS` of the trace; 0 is its beginning"},
+					&ucli.DurationFlag{Name: "until", Usage: "also what arrives and ends up to this `TIME` of the trace, such as 8h30m: -o is the directory of an archive then, for simulate"}),
 				Action: importGoogle2011,
 			},
 			{
 				Name: "openb", Usage: "from the openb trace: all of its pods wait", ArgsUsage: "MACHINES PODS",
 				Flags: flags(
 					&ucli.Int64Flag{Name: "percent", Usage: "draw pods until they ask for so many `PERCENT` of the GPUs, as the published measurements do; 0: each pod once"},
-					&ucli.Uint64Flag{Name: "seed", Value: 42, Usage: "of the draw"}),
+					&ucli.Uint64Flag{Name: "seed", Value: 42, Usage: "of the draw"},
+					&ucli.BoolFlag{DisableDefaultText: true, Name: "recorded", Usage: "pods come and go when they did: -o is the directory of an archive then, for simulate"}),
 				Action: importOpenb,
 			},
 			{
@@ -69,7 +71,7 @@ func importGoogle2011(ctx *ucli.Context) error {
 		return cli.Errorf(cli.Usage, "want the directory that has machine_events and task_events").Hint("fauxmaster import google2011 DIRECTORY -o google.ckpt")
 	}
 	return importWith(ctx, "google2011", func() (*trace.Cell, error) {
-		return trace.LoadGoogle2011(ctx.Args().First(), ctx.Int64("at"))
+		return trace.LoadGoogle2011(ctx.Args().First(), ctx.Int64("at"), ctx.Duration("until").Microseconds())
 	})
 }
 
@@ -81,6 +83,9 @@ func importOpenb(ctx *ucli.Context) error {
 		o, err := trace.LoadOpenb(ctx.Args().Get(0), ctx.Args().Get(1))
 		if err != nil {
 			return nil, err
+		}
+		if ctx.Bool("recorded") {
+			return o.Recorded(), nil
 		}
 		pods := o.Pods
 		if percent := ctx.Int64("percent"); percent > 0 {
@@ -127,7 +132,7 @@ func importWith(ctx *ucli.Context, kind string, read func() (*trace.Cell, error)
 	if out == "" {
 		return cli.Errorf(cli.Usage, "where is the checkpoint to go?").Hint("add -o FILE")
 	}
-	reserved, err := drawnReservations(ctx)
+	use, err := drawnUse(ctx)
 	if err != nil {
 		return err
 	}
@@ -142,11 +147,15 @@ func importWith(ctx *ucli.Context, kind string, read func() (*trace.Cell, error)
 		return cli.Errorf(cli.Invalid, "import %s: %w", kind, err)
 	}
 	name := "imported-" + kind
+	from.Use(use.draw)
 	// Two imports are two cells, whatever they are of.
 	wallNs := time.Now().UnixNano()
-	c, made, err := plan.Make(fmt.Sprintf("%s-%d", name, wallNs), wallNs, from, reserved)
+	c, made, err := plan.Make(fmt.Sprintf("%s-%d", name, wallNs), wallNs, from, use.reserved())
 	if err != nil {
 		return modelError("make the cell", err)
+	}
+	if from.Recorded() {
+		return importArchive(ctx, out, name, c, from, made)
 	}
 	if err := writeCheckpoint(out, name, c); err != nil {
 		return err
@@ -154,12 +163,37 @@ func importWith(ctx *ucli.Context, kind string, read func() (*trace.Cell, error)
 	return madeTable(ctx.App.Writer, out, made)
 }
 
+// importArchive writes the cell and what arrives at it.
+func importArchive(ctx *ucli.Context, dir, name string, c *cell.Cell, from *trace.Cell, made *plan.Made) error {
+	tasks := 0
+	for i := range from.Arrivals {
+		tasks += len(from.Arrivals[i].Histories)
+	}
+	refused, err := workload.Write(dir, name, c, from.Arrivals, from.LastNs)
+	if err != nil {
+		return cli.Errorf(cli.Failed, "%w", err)
+	}
+	if err := madeTable(ctx.App.Writer, dir, made); err != nil {
+		return err
+	}
+	t := newColumns(ctx.App.Writer)
+	t.row("arrivals", fmt.Sprintf("%s in %v, of %s", numberOf(len(from.Arrivals), "op"), time.Duration(from.LastNs), numberOf(tasks, "task")))
+	for _, words := range slices.Sorted(maps.Keys(refused)) {
+		t.row("refused", fmt.Sprintf("%s: %s", thousands(refused[words]), words))
+	}
+	if err := t.end(); err != nil {
+		return err
+	}
+	fmt.Fprintf(ctx.App.ErrWriter, "next: fauxmaster simulate %s\n", dir)
+	return nil
+}
+
 // writeCheckpoint writes a cell into a file that is there as a whole or not at
 // all.
 func writeCheckpoint(path, name string, c *cell.Cell) error {
 	f, err := os.CreateTemp(filepath.Dir(path), filepath.Base(path)+".*.part")
 	if err == nil {
-		err = streamCheckpoint(f, name, c)
+		err = workload.Stream(f, name, c)
 		err = errors.Join(err, f.Close())
 		if err == nil {
 			err = os.Rename(f.Name(), path)
@@ -172,23 +206,6 @@ func writeCheckpoint(path, name string, c *cell.Cell) error {
 		return cli.Errorf(cli.Failed, "write %s: %w", path, err)
 	}
 	return nil
-}
-
-func streamCheckpoint(to io.Writer, name string, c *cell.Cell) error {
-	d := c.Digest()
-	w, err := checkpoint.NewWriter(to, &borgpb.CheckpointHeader{
-		CellFormat: c.Format(), CellName: name, CellId: c.ID(), Epoch: c.Epoch(), Index: c.Index(), Term: c.Term(),
-		CellTimeNs: c.TimeNs(), WallTimeNs: c.WallNs(), Digest: d[:], Voters: []uint64{1},
-	})
-	if err != nil {
-		return err
-	}
-	for k, v := range c.Records() {
-		if err := w.Add(k, v); err != nil {
-			return err
-		}
-	}
-	return w.Close()
 }
 
 func madeTable(w io.Writer, path string, m *plan.Made) error {
@@ -231,10 +248,14 @@ func shareWords(of, all cell.Resources) string {
 // reservationSeed is what uses are drawn with.
 const reservationSeed = 2019
 
-// drawnReservations gives every task a use drawn from the rows of its tier, and
-// the reservation that a task comes to that goes on using that much. Nil: there
-// are no rows.
-func drawnReservations(ctx *ucli.Context) (scheduler.Reserved, error) {
+// drawn is what tasks use, drawn from the rows of their tier; nil: there are none.
+type drawn struct {
+	of      *trace.Usage2019
+	setting reservation.Setting
+}
+
+// drawnUse reads the rows that --usage names.
+func drawnUse(ctx *ucli.Context) (*drawn, error) {
 	files := ctx.StringSlice("usage")
 	if len(files) == 0 {
 		return nil, nil
@@ -252,20 +273,58 @@ func drawnReservations(ctx *ucli.Context) (scheduler.Reserved, error) {
 			return nil, cli.Errorf(cli.Invalid, "%s say nothing of tasks of tier %v", strings.Join(files, " and "), tier)
 		}
 	}
-	with := setting.Config()
+	return &drawn{u, setting}, nil
+}
+
+// draw gives a task that arrives, or tells what became of it, its use.
+func (d *drawn) draw(user, name string, priority int32, index int) (cpuPermille, memPermille uint32) {
+	if d == nil {
+		return 0, 0
+	}
+	h := fnv.New64a()
+	h.Write([]byte(user + "/" + name))
+	use := d.row(priority, h.Sum64(), uint64(index))
+	return perMille(use.CPUMean), perMille(use.MemPeak)
+}
+
+// perMille is a share of a limit, of which no more can be reserved.
+func perMille(share uint32) uint32 {
+	return max(uint32(min(uint64(share)*1000/trace.One, 1000)), 1)
+}
+
+func (d *drawn) row(priority int32, job, index uint64) trace.Use {
+	tier := trace.TierOf(priority)
+	r := rand.New(rand.NewPCG(reservationSeed^job, index))
+	return d.of.At(tier, r.IntN(d.of.Len(tier)))
+}
+
+// reserved gives every task that runs the reservation that a task comes to that goes on
+// using what was drawn.
+func (d *drawn) reserved() scheduler.Reserved {
+	if d == nil {
+		return nil
+	}
+	told := make(map[cell.UID][]trace.History)
 	return func(j *cell.Job, index uint32) cell.Resources {
+		all, ok := told[j.UID()]
+		if !ok {
+			// An extension that is damaged was never made here.
+			all, _ = trace.Histories(j.Spec())
+			told[j.UID()] = all
+		}
 		res := j.Need(index).Resources
-		tier := trace.TierOf(j.Priority())
-		r := rand.New(rand.NewPCG(reservationSeed^j.UID().Index<<32^uint64(j.UID().N), uint64(index)))
-		use := u.At(tier, r.IntN(u.Len(tier)))
-		limit := reservation.Amounts{CPUMilli: res.CPUMilli, MemBytes: res.MemBytes}
+		if all != nil {
+			return workload.Reserved(res, &all[index], d.setting)
+		}
+		use := d.row(j.Priority(), j.UID().Index<<32^uint64(j.UID().N), uint64(index))
+		limit, with := reservation.Amounts{CPUMilli: res.CPUMilli, MemBytes: res.MemBytes}, d.setting.Config()
 		t := reservation.Begin(0, limit)
 		t.Use(100*with.HalfLifeNs, limit, reservation.Amounts{
 			CPUMilli: min(of(use.CPUMean, res.CPUMilli), res.CPUMilli), MemBytes: min(of(use.MemPeak, res.MemBytes), res.MemBytes),
 		}, false, with)
 		res.CPUMilli, res.MemBytes = t.Reserved().CPUMilli, t.Reserved().MemBytes
 		return res
-	}, nil
+	}
 }
 
 // of is a share of an amount, as trace gives it.

@@ -33,7 +33,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		DisableSliceFlagSeparator: true,
 		Commands: append([]*ucli.Command{
 			showCommand(), openCommand(), serveCommand(), stepCommand(), untilCommand(), replayCommand(), whyCommand(),
-			importCommand(), fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(),
+			importCommand(), fitCommand(), whatifCommand(), failCommand(), compactCommand(), abCommand(), simulateCommand(), faultsCommand(),
 			experimentCommand(), defragCommand(), etaCommand(), diffCommand(), sampleCommand(), exportCommand(),
 		}, mutantCommands()...),
 	}

@@ -95,7 +95,7 @@ type worker struct {
 }
 
 func (w *worker) start() error {
-	args := []string{"simulate", "--worker", "--duration", time.Duration(w.cfg.DurationNs).String()}
+	args := []string{"faults", "--worker", "--duration", time.Duration(w.cfg.DurationNs).String()}
 	if w.cfg.Aim != "" {
 		args = append(args, "--aim", w.cfg.Aim)
 	}

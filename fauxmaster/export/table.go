@@ -116,8 +116,7 @@ func (t *csvTable[T]) close() error {
 // columnsOf lists the columns of a struct by their parquet names; those of a struct
 // in it come with its name and a dot before them.
 func columnsOf(prefix string, t reflect.Type, to []string) []string {
-	for i := range t.NumField() {
-		f := t.Field(i)
+	for f := range t.Fields() {
 		name, _, _ := strings.Cut(f.Tag.Get("parquet"), ",")
 		if f.Type.Kind() == reflect.Struct {
 			to = columnsOf(prefix+name+".", f.Type, to)
@@ -131,8 +130,7 @@ func columnsOf(prefix string, t reflect.Type, to []string) []string {
 // cellsOf are the values of a row in the order of columnsOf. Lists and maps are
 // JSON; empty ones are empty.
 func cellsOf(v reflect.Value, to []string) []string {
-	for i := range v.NumField() {
-		f := v.Field(i)
+	for _, f := range v.Fields() {
 		switch f.Kind() {
 		case reflect.Struct:
 			to = cellsOf(f, to)

@@ -20,7 +20,16 @@ type Cell struct {
 	Unknown int
 	// Notes count, in words, what else could not be taken as it was.
 	Notes map[string]int
+	// Arrivals is what came from outside afterwards, in order of time; nil when
+	// nobody asked for it.
+	Arrivals []Arrival
+	// LastNs is when the recording of them ended, since the moment of the cell; zero:
+	// there is none.
+	LastNs int64
 }
+
+// Recorded tells whether the cell says what came afterwards.
+func (c *Cell) Recorded() bool { return c.LastNs > 0 }
 
 // note counts something that could not be taken as it was.
 func (c *Cell) note(words string) {

@@ -31,6 +31,10 @@ type Google2011 struct {
 	bad, badRows, missing, learned int
 	// skipBad: rows that cannot be read are left out.
 	skipBad bool
+	// follow is what happens after the moment; nil: nobody asks.
+	follow *following
+	// named counts the jobs of ours that were made of one of the trace.
+	named map[int64]int
 }
 
 // More bad rows of a file than so many, and than one in a hundred, are no faults:
@@ -115,16 +119,30 @@ const (
 func NewGoogle2011(timeUs int64) *Google2011 {
 	return &Google2011{
 		timeUs: timeUs, machines: make(map[int64]*machine2011),
-		constraints: make(map[task2011ID]*constraints2011), tasks: make(map[task2011ID]*task2011),
+		constraints: make(map[task2011ID]*constraints2011), tasks: make(map[task2011ID]*task2011), named: make(map[int64]int),
 	}
 }
 
 // LoadGoogle2011 reads a folder as Google lays it out (machine_events/part-*, and
 // so on) and returns the cell at timeUs. machine_attributes and task_constraints
 // may be missing. Bad rows are left out and noted, unless there are many.
-func LoadGoogle2011(dir string, timeUs int64) (*Cell, error) {
+//
+// With an untilUs above timeUs the cell has what arrives until then, too, and
+// tasks tell what became of them. A folder with tasks.csv, a row for each attempt of
+// a task, is read as well.
+func LoadGoogle2011(dir string, timeUs, untilUs int64) (*Cell, error) {
 	g := NewGoogle2011(timeUs)
 	g.SkipBadRows()
+	if untilUs > timeUs {
+		g.Follow(untilUs)
+	}
+	tasks, err := table(dir, "tasks")
+	if err != nil {
+		return nil, err
+	}
+	if tasks != "" {
+		return g.loadAttempts(dir, tasks)
+	}
 	for _, table := range []struct {
 		name string
 		must bool
@@ -155,7 +173,9 @@ func LoadGoogle2011(dir string, timeUs int64) (*Cell, error) {
 }
 
 // complete: what is further on in task_events says nothing of the moment.
-func (g *Google2011) complete() bool { return g.beyond && g.unknown == 0 }
+func (g *Google2011) complete() bool {
+	return g.beyond && g.unknown == 0 && (g.follow == nil || g.lastUs > g.follow.untilUs)
+}
 
 // ReadMachineEvents reads machine_events.
 func (g *Google2011) ReadMachineEvents(file string, in io.Reader) error {
@@ -163,7 +183,7 @@ func (g *Google2011) ReadMachineEvents(file string, in io.Reader) error {
 	r := g.lenient(newRows(file, in, "time", "machine ID", "event type", "platform ID", "CPUs", "Memory"))
 	for r.next() {
 		now := r.integer(timeUs, 0, math.MaxInt64)
-		if now > g.timeUs {
+		if now > g.timeUs && (g.follow == nil || now > g.follow.untilUs) {
 			break
 		}
 		name := r.text(platform)
@@ -176,26 +196,47 @@ func (g *Google2011) ReadMachineEvents(file string, in io.Reader) error {
 		if r.err != nil {
 			continue
 		}
-		m := g.machine(machine)
-		if name != "" {
-			m.platform = name
-		}
-		// Blank on a few rows: what was said last stays.
+		e := machineEvent2011{atUs: now, id: machine, what: what, platform: name, cpu: -1, mem: -1}
 		if hasCPU {
-			m.cpu = cpuShare
+			e.cpu = cpuShare
 		}
 		if hasMem {
-			m.mem = memShare
+			e.mem = memShare
 		}
-		// ADD, REMOVE, UPDATE.
-		switch what {
-		case 0:
-			m.here = true
-		case 1:
-			m.here = false
-		}
+		g.machineEvent(&e)
 	}
 	return r.err
+}
+
+// machineEvent takes in what happened to a machine.
+func (g *Google2011) machineEvent(e *machineEvent2011) {
+	if e.atUs > g.timeUs {
+		g.follow.machines = append(g.follow.machines, *e)
+		return
+	}
+	m := g.machine(e.id)
+	m.hear(e)
+	// ADD, REMOVE, UPDATE.
+	switch e.what {
+	case 0:
+		m.here = true
+	case 1:
+		m.here = false
+	}
+}
+
+// hear takes in what is said of a machine. Blank on a few rows: what was said last
+// stays.
+func (m *machine2011) hear(e *machineEvent2011) {
+	if e.platform != "" {
+		m.platform = e.platform
+	}
+	if e.cpu >= 0 {
+		m.cpu = e.cpu
+	}
+	if e.mem >= 0 {
+		m.mem = e.mem
+	}
 }
 
 func (g *Google2011) machine(id int64) *machine2011 {
@@ -343,20 +384,36 @@ func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
 		if r.err != nil {
 			continue
 		}
-		g.lastUs = now
-		if now > g.timeUs && !g.beyond {
-			g.stop()
-		}
-		if g.beyond {
-			g.learn(id, &said)
-			continue
-		}
-		if isMissing {
+		if isMissing && now <= g.readUntilUs() {
 			g.missing++
 		}
-		g.replay(id, what, at, &said)
+		g.take(now, id, what, at, &said)
 	}
 	return r.err
+}
+
+// readUntilUs is up to where what happens counts.
+func (g *Google2011) readUntilUs() int64 {
+	if g.follow != nil {
+		return g.follow.untilUs
+	}
+	return g.timeUs
+}
+
+// take takes in one event of a task; they come in order of time.
+func (g *Google2011) take(now int64, id task2011ID, what, machine int64, said *task2011) {
+	g.lastUs = now
+	if now > g.timeUs && !g.beyond {
+		g.stop()
+	}
+	if !g.beyond {
+		g.replay(id, what, machine, said)
+		return
+	}
+	g.learn(id, said)
+	if g.follow != nil && now <= g.follow.untilUs {
+		g.follow.event(now, id, what, said)
+	}
 }
 
 // replay takes in one event.
@@ -404,6 +461,9 @@ func (g *Google2011) stop() {
 			g.unknown++
 		}
 	}
+	if g.follow != nil {
+		g.follow.begin(g.tasks)
+	}
 }
 
 // learn takes in what a task asked for that was there at the moment.
@@ -446,32 +506,38 @@ func (g *Google2011) Cell() (*Cell, error) {
 		if !m.here {
 			continue
 		}
-		attributes := map[string]string{}
-		maps.Copy(attributes, m.attributes)
-		if m.platform != "" {
-			attributes["platform"] = m.platform
-		}
-		c.Machines = append(c.Machines, Machine{Name: machineName(id), Spec: &borgpb.MachineSpec{
-			Addr:       "127.0.0.1:7101",
-			Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, largestCPUMilli), MemBytes: offered(m.mem, largestMemBytes)},
-			Attributes: attributes,
-		}})
+		c.Machines = append(c.Machines, g.machineOf(id, m))
 	}
-	ids := slices.SortedFunc(maps.Keys(g.tasks), func(a, b task2011ID) int {
-		return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.index, b.index))
-	})
+	all := g.rows(c)
 	users := make(map[string]string)
-	for len(ids) > 0 {
+	for len(all) > 0 {
 		n := 1
-		for n < len(ids) && ids[n].job == ids[0].job {
+		for n < len(all) && all[n].id.job == all[0].id.job {
 			n++
 		}
-		if err := g.jobs(c, ids[:n], users); err != nil {
-			return nil, err
-		}
-		ids = ids[n:]
+		g.jobs(c, all[:n], users)
+		all = all[n:]
+	}
+	if g.follow != nil {
+		g.followMachines(c)
+		c.sortArrivals()
+		c.LastNs = max(g.follow.untilUs-g.follow.fromUs, 0) * 1000
 	}
 	return c, nil
+}
+
+// machineOf is a machine as it is now.
+func (g *Google2011) machineOf(id int64, m *machine2011) Machine {
+	attributes := map[string]string{}
+	maps.Copy(attributes, m.attributes)
+	if m.platform != "" {
+		attributes["platform"] = m.platform
+	}
+	return Machine{Name: machineName(id), Spec: &borgpb.MachineSpec{
+		Addr:       "127.0.0.1:7101",
+		Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, largestCPUMilli), MemBytes: offered(m.mem, largestMemBytes)},
+		Attributes: attributes,
+	}}
 }
 
 func machineName(id int64) string { return "m" + strconv.FormatInt(id, 10) }
@@ -483,74 +549,114 @@ type request2011 struct {
 	cpuMilli, memBytes int64
 }
 
-// jobs makes jobs of the tasks of one: one for each priority that they have.
-// Where one of them says that no two may share a machine, it holds for all.
-func (g *Google2011) jobs(c *Cell, ids []task2011ID, users map[string]string) error {
-	type row struct {
-		request2011
-		id task2011ID
-		t  *task2011
-	}
-	var all []row
-	different := false
-	for _, id := range ids {
-		t := g.tasks[id]
+// row2011 is a task that becomes one of ours.
+type row2011 struct {
+	request2011
+	id task2011ID
+	t  *task2011
+	// chain is what became of it; nil: nobody asks.
+	chain *chain2011
+}
+
+// rows are the tasks to make jobs of, those of a job of the trace side by side.
+func (g *Google2011) rows(c *Cell) (all []row2011) {
+	add := func(id task2011ID, t *task2011, chain *chain2011) {
 		if !t.known() {
 			c.Unknown++
-			continue
+			return
 		}
-		different = different || t.different
-		all = append(all, row{request2011{
+		all = append(all, row2011{request2011{
 			g.constraintWords(id), asked(t.cpu, largestCPUMilli), asked(t.mem, largestMemBytes),
-		}, id, t})
+		}, id, t, chain})
 	}
+	if g.follow != nil {
+		g.follow.close()
+		for _, chain := range g.follow.all {
+			add(chain.id, chain.t, chain)
+		}
+		return all
+	}
+	for _, id := range slices.SortedFunc(maps.Keys(g.tasks), func(a, b task2011ID) int {
+		return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.index, b.index))
+	}) {
+		add(id, g.tasks[id], nil)
+	}
+	return all
+}
+
+// jobs makes jobs of the tasks of one: one for each priority that they have, and
+// for each moment at which they came and went.
+// Where one of them says that no two may share a machine, it holds for all of a job.
+func (g *Google2011) jobs(c *Cell, all []row2011, users map[string]string) {
+	different := slices.ContainsFunc(all, func(r row2011) bool { return r.t.different })
 	// Stable: tasks that are alike keep their order. Those without constraints
 	// come first, since an override can add constraints and not take them away.
-	slices.SortStableFunc(all, func(a, b row) int {
-		return cmp.Or(cmp.Compare(b.t.priority, a.t.priority), cmp.Compare(a.constraints, b.constraints),
+	slices.SortStableFunc(all, func(a, b row2011) int {
+		return cmp.Or(cmp.Compare(b.t.priority, a.t.priority), a.chain.compare(b.chain), cmp.Compare(a.constraints, b.constraints),
 			cmp.Compare(a.cpuMilli, b.cpuMilli), cmp.Compare(a.memBytes, b.memBytes))
 	})
-	name := "job-" + strconv.FormatInt(ids[0].job, 10)
-	for n := 0; len(all) > 0; n++ {
-		end := 1
-		for end < len(all) && all[end].t.priority == all[0].t.priority {
-			end++
-		}
-		one := all[:end]
+	for len(all) > 0 {
+		end := jobEnd(all)
+		g.job(c, all[:end], different, users)
 		all = all[end:]
-		first := one[0]
-		user := users[first.t.user]
-		if user == "" {
-			user = "user-" + strconv.Itoa(len(users)+1)
-			users[first.t.user] = user
+	}
+}
+
+// jobEnd is how many of the tasks make one job.
+func jobEnd(all []row2011) int {
+	end, requests, bytes := 1, 1, 0
+	for end < len(all) && all[end].t.priority == all[0].t.priority && !all[end].chain.apart(all[0].chain) {
+		if all[end].request2011 != all[end-1].request2011 {
+			requests++
 		}
-		j := Job{User: user, Name: name, Spec: jobSpec2011(first.t)}
-		if n > 0 {
-			j.Name = name + "-" + strconv.Itoa(n+1)
+		if all[end].chain != nil {
+			bytes += 12 + 12*len(all[end].chain.Runs)
 		}
-		j.Spec.Tasks = uint32(len(one))
-		if different {
-			j.Spec.MaxPerMachine = 1
+		if requests > maxRequests2011 || bytes > maxHistoryBytes {
+			break
 		}
-		for i, o := range one {
-			switch {
-			case i == 0:
-				g.fill(j.Spec.Task, o.request2011, o.id)
-			case o.request2011 != one[i-1].request2011:
-				over := &borgpb.TaskOverride{First: uint32(i), Last: uint32(i), Spec: &borgpb.TaskSpec{}}
-				g.fill(over.Spec, o.request2011, o.id)
-				j.Spec.Overrides = append(j.Spec.Overrides, over)
-			case o.request2011 != first.request2011:
-				j.Spec.Overrides[len(j.Spec.Overrides)-1].Last = uint32(i)
-			}
+		end++
+	}
+	return end
+}
+
+// job makes one job.
+func (g *Google2011) job(c *Cell, one []row2011, different bool, users map[string]string) {
+	first := one[0]
+	user := users[first.t.user]
+	if user == "" {
+		user = "user-" + strconv.Itoa(len(users)+1)
+		users[first.t.user] = user
+	}
+	j := Job{User: user, Name: g.jobName(first.id.job), Spec: jobSpec2011(first.t)}
+	j.Spec.Tasks = uint32(len(one))
+	if different {
+		j.Spec.MaxPerMachine = 1
+	}
+	for i, o := range one {
+		switch {
+		case i == 0:
+			g.fill(j.Spec.Task, o.request2011, o.id)
+		case o.request2011 != one[i-1].request2011:
+			over := &borgpb.TaskOverride{First: uint32(i), Last: uint32(i), Spec: &borgpb.TaskSpec{}}
+			g.fill(over.Spec, o.request2011, o.id)
+			j.Spec.Overrides = append(j.Spec.Overrides, over)
+		case o.request2011 != first.request2011:
+			j.Spec.Overrides[len(j.Spec.Overrides)-1].Last = uint32(i)
+		}
+		if o.chain == nil || o.chain.here {
 			j.Machines = append(j.Machines, g.place(c, o.t))
 		}
-		if n := len(j.Spec.Overrides); n >= maxRequests2011 {
-			return fmt.Errorf("the tasks of job %d of the trace ask for %d different things, and one job can have %d: leave it out of the files", ids[0].job, n+1, maxRequests2011)
-		}
-		c.Jobs = append(c.Jobs, j)
 	}
-	return nil
+	if first.chain == nil {
+		c.Jobs = append(c.Jobs, j)
+		return
+	}
+	chains := make([]*chain2011, len(one))
+	for i := range one {
+		chains[i] = one[i].chain
+	}
+	g.follow.tell(c, &j, chains)
 }
 
 // place is the name of a task's machine.

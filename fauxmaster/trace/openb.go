@@ -41,6 +41,11 @@ type OpenbPod struct {
 	Models []string
 	// QoS is LS, Guaranteed, Burstable or BE.
 	QoS string
+	// Seconds of the trace at which it came, was placed (negative: never) and went, and
+	// what it was last, such as Running. Timed: the list says so.
+	SubmitS, ScheduleS, EndS int64
+	Phase                    string
+	Timed                    bool
 }
 
 // MilliGPUs is what a pod asks for in all.
@@ -50,6 +55,7 @@ const (
 	maxOpenbCPUMilli = 1_000_000_000
 	maxOpenbMemMiB   = 1 << 30
 	maxOpenbGPUs     = 1024
+	maxOpenbS        = 1 << 40
 )
 
 // LoadOpenb reads the machines and the pods of a file each.
@@ -103,11 +109,7 @@ func (o *Openb) Cell(pods []OpenbPod) *Cell {
 		if !slices.Contains(models, m.Model) {
 			models = append(models, m.Model)
 		}
-		c.Machines = append(c.Machines, Machine{Name: m.Name, Spec: &borgpb.MachineSpec{
-			Addr:       "127.0.0.1:7101",
-			Capacity:   &borgpb.Resources{CpuMilli: m.CPUMilli, MemBytes: m.MemBytes, Devices: map[string]int64{gpu: m.GPUs}},
-			Attributes: map[string]string{gpuModel: m.Model},
-		}})
+		c.Machines = append(c.Machines, m.machine())
 	}
 	slices.Sort(models)
 	for i := range pods {
@@ -117,6 +119,16 @@ func (o *Openb) Cell(pods []OpenbPod) *Cell {
 		})
 	}
 	return c
+}
+
+// machine is a machine of ours like that.
+func (m *OpenbMachine) machine() Machine {
+	spec := &borgpb.MachineSpec{Addr: "127.0.0.1:7101", Capacity: &borgpb.Resources{CpuMilli: m.CPUMilli, MemBytes: m.MemBytes}}
+	if m.GPUs > 0 {
+		spec.Capacity.Devices = map[string]int64{gpu: m.GPUs}
+		spec.Attributes = map[string]string{gpuModel: m.Model}
+	}
+	return Machine{Name: m.Name, Spec: spec}
 }
 
 // What GPUs and their models are called in our cells.
@@ -172,6 +184,8 @@ func (o *Openb) ReadPods(file string, in io.Reader) error {
 	name, cpu, mem := r.column("job_id", "name"), r.column("cpu_milli"), r.column("mem_mib", "memory_mib")
 	gpus, milli, spec := r.column("gpu_count", "num_gpu"), r.column("gpu_milli_each", "gpu_milli"), r.column("gpu_spec")
 	qos := r.optional("qos")
+	submit, schedule, end, phase := r.optional("submit_s", "creation_time"), r.optional("schedule_s", "scheduled_time"), r.optional("end_s", "deletion_time"), r.optional("phase", "pod_phase")
+	timed := submit >= 0 && schedule >= 0 && end >= 0 && phase >= 0
 	seen := make(map[string]bool)
 	for r.next() {
 		p := OpenbPod{
@@ -194,6 +208,14 @@ func (o *Openb) ReadPods(file string, in io.Reader) error {
 		}
 		if qos >= 0 {
 			p.QoS = r.text(qos)
+		}
+		if timed {
+			p.Timed, p.Phase, p.SubmitS = true, r.text(phase), r.integer(submit, 0, maxOpenbS)
+			p.ScheduleS = -1
+			if v, ok := r.maybeInteger(schedule, p.SubmitS, maxOpenbS); ok {
+				p.ScheduleS = v
+			}
+			p.EndS = r.integer(end, max(p.SubmitS, p.ScheduleS), maxOpenbS)
 		}
 		o.Pods = append(o.Pods, p)
 	}

@@ -22,7 +22,7 @@ func realTrace(t testing.TB, path ...string) string {
 // TestRealGoogle2011 holds the cell at time 0 to what is known of it, and wants
 // a cell to take it.
 func TestRealGoogle2011(t *testing.T) {
-	c, err := trace.LoadGoogle2011(realTrace(t, "google-borg-2011", "raw-google-format"), 0)
+	c, err := trace.LoadGoogle2011(realTrace(t, "google-borg-2011", "raw-google-format"), 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,6 +50,65 @@ func TestRealGoogle2011(t *testing.T) {
 	}
 	if o := mustTake(t, c); o.NumMachines() != 12477 {
 		t.Errorf("the cell has %d machines", o.NumMachines())
+	}
+}
+
+// TestRealGoogle2011Day holds what becomes of the tasks in the first 8.5 hours to the
+// rows of the slice: each attempt that was submitted by then is a run.
+func TestRealGoogle2011Day(t *testing.T) {
+	c, err := trace.LoadGoogle2011(realTrace(t, "google-borg-2011"), 0, 30_600e6)
+	if err != nil {
+		t.Fatal(err)
+	}
+	type kind struct {
+		end trace.End
+		ran bool
+	}
+	got, tasks := make(map[kind]int), 0
+	add := func(all []trace.History) {
+		tasks += len(all)
+		for _, h := range all {
+			for _, r := range h.Runs {
+				got[kind{r.End, r.RunNs != trace.NeverRan}]++
+			}
+		}
+	}
+	running, pending := 0, 0
+	for _, j := range c.Jobs {
+		all, err := trace.Histories(j.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		add(all)
+		for _, m := range j.Machines {
+			if m == "" {
+				pending++
+			} else {
+				running++
+			}
+		}
+	}
+	for _, a := range c.Arrivals {
+		add(a.Histories)
+	}
+	if len(c.Machines) != 12477 || running != 132982 || pending != 11357 || c.Strangers != 13 || c.Unknown != 0 || tasks != 346928 {
+		t.Errorf("%d machines, %d tasks run and %d wait, %d on machines that are not there, %d unknown, %d in all; want 12477, 132982, 11357, 13, 0, 346928",
+			len(c.Machines), running, pending, c.Strangers, c.Unknown, tasks)
+	}
+	runs := 0
+	for _, n := range got {
+		runs += n
+	}
+	if runs != 420_809 {
+		t.Errorf("%d runs; want 420,809, the attempts that were submitted", runs)
+	}
+	for k, want := range map[kind]int{
+		{trace.Finished, true}: 142_760, {trace.Failed, true}: 8_633, {trace.Killed, true}: 69_798, {trace.Killed, false}: 6_268,
+		{trace.Evicted, true}: 35_442, {trace.Evicted, false}: 38,
+	} {
+		if got[k] != want {
+			t.Errorf("%d runs ended as %v (ran: %v); want %d", got[k], k.end, k.ran, want)
+		}
 	}
 }
 

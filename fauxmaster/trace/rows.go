@@ -85,7 +85,9 @@ func (r *rows) column(names ...string) int {
 }
 
 // optional is column for one that may be missing; -1.
-func (r *rows) optional(name string) int { return slices.Index(r.columns, name) }
+func (r *rows) optional(names ...string) int {
+	return slices.IndexFunc(r.columns, func(c string) bool { return slices.Contains(names, c) })
+}
 
 // next reads the next line; false: there is none, or err says why. Who may skip
 // rows uses one only while err is nil.

@@ -15,24 +15,31 @@ import (
 // Machines have the columns machine, cpu (cores), mem (bytes, or with a suffix such
 // as Gi), perhaps disk, and any others, which are attributes. Tasks have job
 // ("user/name" or a name), cpu, mem, and perhaps disk, priority (0 to 450), kind
-// (service, batch), machine (where it runs; empty: it waits) and count.
+// (service, batch), machine (where it runs; empty: it waits) and count; submit, the second
+// at which it arrives (empty: it is there), and run, how many seconds it runs then.
 type Tables struct {
 	machines []Machine
 	known    map[string]bool
 	names    *names
 	tasks    map[tableJob][]tableTask
 	cell     *Cell
+	// timed: the tasks say when they come or how long they run.
+	timed bool
 }
 
 type tableJob struct {
 	user, name string
 	priority   int32
 	batch      bool
+	// submitNs is when it arrives; zero: it is there.
+	submitNs int64
 }
 
 type tableTask struct {
 	r       [3]int64
 	machine string
+	// runNs is how long it runs; zero: for ever.
+	runNs int64
 }
 
 // LoadTables reads the table of machines and the one of tasks.
@@ -51,6 +58,9 @@ func LoadTables(machines, tasks string) (*Cell, error) {
 func NewTables() *Tables {
 	return &Tables{known: make(map[string]bool), names: newNames(), tasks: make(map[tableJob][]tableTask), cell: &Cell{}}
 }
+
+// maxTableS is how late a task arrives and how long it runs, at most.
+const maxTableS = 1_000_000_000
 
 // defaultPriority is that of tasks which say none: production.
 const defaultPriority = 200
@@ -119,6 +129,7 @@ func (t *Tables) ReadTasks(file string, in io.Reader) error {
 	r := newHeadedRows(file, in)
 	job, cpu, mem := r.column("job"), r.column("cpu"), r.column("mem", "memory")
 	disk, priority, kind, machine, count := r.optional("disk"), r.optional("priority"), r.optional("kind"), r.optional("machine"), r.optional("count")
+	submit, run := r.optional("submit"), r.optional("run")
 	if r.err != nil {
 		return r.err
 	}
@@ -154,10 +165,21 @@ func (t *Tables) ReadTasks(file string, in io.Reader) error {
 				r.fail(kind, "%s is neither service nor batch", brief(r.text(kind)))
 			}
 		}
+		if submit >= 0 {
+			v, _ := r.maybeInteger(submit, 0, maxTableS)
+			j.submitNs = v * secondNs
+		}
+		if run >= 0 {
+			if v, ok := r.maybeInteger(run, 1, maxTableS); ok {
+				// A service never ends.
+				task.runNs, j.batch = v*secondNs, true
+			}
+		}
 		if r.err != nil {
 			continue
 		}
-		if machine >= 0 && r.text(machine) != "" {
+		t.timed = t.timed || submit >= 0 || run >= 0
+		if machine >= 0 && r.text(machine) != "" && j.submitNs == 0 {
 			task.machine = t.names.name(r.text(machine))
 		}
 		for range n {
@@ -182,7 +204,7 @@ func (t *Tables) Cell() (*Cell, error) {
 		if c == 0 && a.batch != b.batch && b.batch {
 			return -1
 		}
-		return c
+		return cmp.Or(c, cmp.Compare(a.submitNs, b.submitNs))
 	})
 	users, used := newNames(), make(map[string]*names)
 	for _, key := range keys {
@@ -199,7 +221,7 @@ func (t *Tables) Cell() (*Cell, error) {
 			}
 			j.Spec.Task = &borgpb.TaskSpec{Args: placeholder, Resources: all[0].resources()}
 			n := 0
-			for n < len(all) && n <= maxIndex2011 {
+			for n < len(all) && n < t.mostTasks() {
 				switch {
 				case all[n].r == all[0].r:
 				case all[n].r == all[n-1].r:
@@ -214,11 +236,45 @@ func (t *Tables) Cell() (*Cell, error) {
 				n++
 			}
 			j.Spec.Tasks = uint32(n)
+			t.add(j, key.submitNs, all[:n])
 			all = all[n:]
-			t.cell.Jobs = append(t.cell.Jobs, j)
 		}
 	}
+	t.cell.sortArrivals()
 	return t.cell, nil
+}
+
+// mostTasks is how many tasks one job has at most: one that tells what becomes of each
+// has room for fewer.
+func (t *Tables) mostTasks() int {
+	if t.timed {
+		return maxHistoryBytes / 24
+	}
+	return maxIndex2011 + 1
+}
+
+// add takes a job that is there, or arrives.
+func (t *Tables) add(j Job, submitNs int64, tasks []tableTask) {
+	c := t.cell
+	if !t.timed {
+		c.Jobs = append(c.Jobs, j)
+		return
+	}
+	histories := make([]History, len(tasks))
+	for i, o := range tasks {
+		r := Run{End: Ongoing}
+		if o.runNs > 0 {
+			r = Run{End: Finished, RunNs: o.runNs}
+		}
+		c.LastNs = max(c.LastNs, submitNs+o.runNs, 1)
+		histories[i] = History{Runs: []Run{r}}
+	}
+	SetHistories(j.Spec, histories)
+	if submitNs == 0 {
+		c.Jobs = append(c.Jobs, j)
+	} else {
+		c.Arrivals = append(c.Arrivals, Arrival{AtNs: submitNs, Op: j.Op(), Histories: histories})
+	}
 }
 
 func (t *tableTask) resources() *borgpb.Resources {

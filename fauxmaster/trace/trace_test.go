@@ -8,9 +8,11 @@ import (
 	"maps"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/cockroachdb/datadriven"
 	"google.golang.org/protobuf/proto"
@@ -23,8 +25,8 @@ import (
 // TestTranscripts reads the small traces in testdata, each row of which shows
 // something, and the cells made from them. Commands:
 //
-//	google2011 at=MICROSECONDS    tables, each after a line "== NAME"
-//	openb                         the same: machines, pods
+//	google2011 at=MICROSECONDS [until=MICROSECONDS]    tables, each after a line "== NAME"
+//	openb [recorded]              the same: machines, pods
 //	usage2019                     one table
 //	kubernetes rack=LABEL power=LABEL    what kubectl wrote
 //	nomad                         what Nomad's API said
@@ -78,11 +80,17 @@ func playGoogle2011(t *testing.T, d *datadriven.TestData) string {
 	var atUs int64
 	d.ScanArgs(t, "at", &atUs)
 	g := trace.NewGoogle2011(atUs)
+	if d.HasArg("until") {
+		var untilUs int64
+		d.ScanArgs(t, "until", &untilUs)
+		g.Follow(untilUs)
+	}
 	names, texts := tables(d.Input)
 	for i, name := range names {
 		read := map[string]func(string, io.Reader) error{
 			"machine_events": g.ReadMachineEvents, "machine_attributes": g.ReadMachineAttributes,
 			"task_constraints": g.ReadTaskConstraints, "task_events": g.ReadTaskEvents,
+			"machine_table": g.ReadMachineTable, "tasks": g.ReadAttempts,
 		}[name]
 		if read == nil {
 			t.Fatalf("%s: there is no table %q", d.Pos, name)
@@ -139,6 +147,11 @@ func playOpenb(t *testing.T, d *datadriven.TestData) string {
 			return err.Error() + "\n"
 		}
 	}
+	if d.HasArg("recorded") {
+		c := o.Recorded()
+		mustTake(t, c)
+		return cellText(c)
+	}
 	var out strings.Builder
 	for _, m := range o.Machines {
 		fmt.Fprintf(&out, "%+v\n", m)
@@ -162,6 +175,56 @@ func usageText(u *trace.Usage2019) string {
 }
 
 // cellText writes a cell for people.
+// historyText shows what became of tasks.
+func historyText(all []trace.History) string {
+	var out strings.Builder
+	for i, h := range all {
+		fmt.Fprintf(&out, "  task %d:", i)
+		for _, r := range h.Runs {
+			fmt.Fprintf(&out, " waits %v", time.Duration(r.WaitNs))
+			if r.RunNs != trace.NeverRan {
+				fmt.Fprintf(&out, " runs %v", time.Duration(r.RunNs))
+			}
+			fmt.Fprintf(&out, " %v;", r.End)
+		}
+		out.WriteByte('\n')
+	}
+	return out.String()
+}
+
+// arrivalsText shows what arrives.
+func arrivalsText(c *trace.Cell) string {
+	var out strings.Builder
+	for _, a := range c.Arrivals {
+		fmt.Fprintf(&out, "at %v ", time.Duration(a.AtNs))
+		switch o := a.Op.Op.(type) {
+		case *borgpb.Op_SubmitJob:
+			spec := &borgpb.JobSpec{}
+			if err := proto.Unmarshal(o.SubmitJob.Spec, spec); err != nil {
+				fmt.Fprintf(&out, "%v ", err)
+			}
+			fmt.Fprintf(&out, "submit %s/%s %d tasks, priority %d\n", o.SubmitJob.User, o.SubmitJob.Name, spec.Tasks, spec.Priority)
+			all, err := trace.Histories(spec)
+			if err != nil || !reflect.DeepEqual(all, a.Histories) {
+				fmt.Fprintf(&out, "  its spec says %v: %v\n", all, err)
+			}
+			out.WriteString(historyText(all))
+		case *borgpb.Op_KillJob:
+			fmt.Fprintf(&out, "kill %s/%s\n", o.KillJob.User, o.KillJob.Name)
+		case *borgpb.Op_AddMachine:
+			fmt.Fprintf(&out, "add %s, cpu=%d\n", o.AddMachine.Name, o.AddMachine.Spec.Capacity.CpuMilli)
+		case *borgpb.Op_RemoveMachine:
+			fmt.Fprintf(&out, "remove %s\n", o.RemoveMachine.Name)
+		case *borgpb.Op_SetMachine:
+			fmt.Fprintf(&out, "%s has cpu=%d\n", o.SetMachine.Name, o.SetMachine.Capacity.CpuMilli)
+		}
+	}
+	if c.Recorded() {
+		fmt.Fprintf(&out, "until %v\n", time.Duration(c.LastNs))
+	}
+	return out.String()
+}
+
 func cellText(c *trace.Cell) string {
 	var out strings.Builder
 	resources := func(r *borgpb.Resources) string {
@@ -207,6 +270,11 @@ func cellText(c *trace.Cell) string {
 			fmt.Fprintf(&out, "  %d to %d: %s%s\n", o.First, o.Last, resources(o.Spec.Resources), constraints(o.Spec.Constraints)+tolerations(o.Spec.Tolerations))
 		}
 		fmt.Fprintf(&out, "  on %q\n", j.Machines)
+		if all, err := trace.Histories(s); err != nil {
+			fmt.Fprintf(&out, "  %v\n", err)
+		} else {
+			out.WriteString(historyText(all))
+		}
 	}
 	if c.Strangers+c.Unknown > 0 {
 		fmt.Fprintf(&out, "%d on machines that are not there, %d of unknown size\n", c.Strangers, c.Unknown)
@@ -214,7 +282,7 @@ func cellText(c *trace.Cell) string {
 	for _, words := range slices.Sorted(maps.Keys(c.Notes)) {
 		fmt.Fprintf(&out, "%d: %s\n", c.Notes[words], words)
 	}
-	return out.String()
+	return out.String() + arrivalsText(c)
 }
 
 // mustTake wants a cell to take everything that was read.
@@ -343,14 +411,14 @@ func TestBrokenFile(t *testing.T) {
 
 // TestLoad reads a folder, with a file of each compression.
 func TestLoad(t *testing.T) {
-	c, err := trace.LoadGoogle2011("testdata/google2011", 0)
+	c, err := trace.LoadGoogle2011("testdata/google2011", 0, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(c.Machines) != 2 || len(c.Jobs) != 1 || c.Jobs[0].Spec.Tasks != 2 {
 		t.Errorf("read %s", cellText(c))
 	}
-	if _, err := trace.LoadGoogle2011(t.TempDir(), 0); err == nil || !strings.Contains(err.Error(), "has no machine_events/part-*") {
+	if _, err := trace.LoadGoogle2011(t.TempDir(), 0, 0); err == nil || !strings.Contains(err.Error(), "has no machine_events/part-*") {
 		t.Errorf("an empty folder: %v", err)
 	}
 	if _, err := trace.LoadUsage2019(filepath.Join(t.TempDir(), "none")); !errors.Is(err, os.ErrNotExist) {

@@ -19,9 +19,9 @@ import (
 	"borg/fauxmaster/sim"
 )
 
-func simulateCommand() *ucli.Command {
+func faultsCommand() *ucli.Command {
 	return &ucli.Command{
-		Name:  "simulate",
+		Name:  "faults",
 		Usage: "run whole cells with faults, in virtual time, from seeds",
 		Flags: []ucli.Flag{
 			&ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "the first `SEED`"},
@@ -38,7 +38,7 @@ func simulateCommand() *ucli.Command {
 			&ucli.IntFlag{Name: "processes", Value: runtime.NumCPU(), Usage: "share the seeds among `N` processes"},
 			&ucli.BoolFlag{Name: "worker", Usage: "run the seeds that standard input names, a line of JSON for each", Hidden: true},
 		},
-		Action: simulate,
+		Action: faults,
 	}
 }
 
@@ -82,7 +82,7 @@ type simulation struct {
 	line        *progressLine
 }
 
-func simulate(ctx *ucli.Context) error {
+func faults(ctx *ucli.Context) error {
 	s, err := newSimulation(ctx)
 	if err != nil {
 		return err
@@ -150,11 +150,11 @@ func newSimulation(ctx *ucli.Context) (*simulation, error) {
 	s.tally = newTally(s.first, s.n > 1 && s.cfg.DurationNs >= wholeRunNs)
 	if ctx.NArg() > 0 || s.n == 0 || s.processes < 1 || s.cfg.DurationNs <= 0 {
 		return nil, cli.Errorf(cli.Usage, "want seeds, processes and a duration above zero").
-			Hint("fauxmaster simulate --seed 1 --seeds 100 --duration 30s")
+			Hint("fauxmaster faults --seed 1 --seeds 100 --duration 30s")
 	}
 	if (ctx.IsSet("only-faults") || ctx.IsSet("only-clients")) && s.n > 1 {
 		return nil, cli.Errorf(cli.Usage, "the numbers of faults and clients are those of one seed, and %d are asked for", s.n).
-			Hint("fauxmaster simulate --seed %d --only-faults 3,17", s.first)
+			Hint("fauxmaster faults --seed %d --only-faults 3,17", s.first)
 	}
 	faults, clients, err := sim.Size(s.cfg)
 	if err != nil {
@@ -299,7 +299,7 @@ func (s *simulation) tellSmaller(small sim.Shrunk, faults, clients int) {
 // command shows a run again.
 func command(c sim.Config) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "bin/fauxmaster simulate --seed %d --duration %v", c.Seed, time.Duration(c.DurationNs))
+	fmt.Fprintf(&b, "bin/fauxmaster faults --seed %d --duration %v", c.Seed, time.Duration(c.DurationNs))
 	if c.Aim != "" {
 		fmt.Fprintf(&b, " --aim %s", c.Aim)
 	}

@@ -20,7 +20,7 @@ import (
 // TestMain lets the test be the program when the simulate command starts itself
 // as a worker.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 2 && os.Args[1] == "simulate" && os.Args[2] == "--worker" {
+	if len(os.Args) > 2 && os.Args[1] == "faults" && os.Args[2] == "--worker" {
 		os.Exit(run(context.Background(), os.Args, os.Stdout, os.Stderr))
 	}
 	os.Exit(m.Run())
@@ -28,7 +28,7 @@ func TestMain(m *testing.M) {
 
 func simulateIt(ctx context.Context, args ...string) (code int, out, errs string) {
 	var o, e bytes.Buffer
-	code = run(ctx, append([]string{"fauxmaster", "simulate"}, args...), &o, &e)
+	code = run(ctx, append([]string{"fauxmaster", "faults"}, args...), &o, &e)
 	return code, o.String(), e.String()
 }
 
@@ -151,7 +151,7 @@ func TestTellSmaller(t *testing.T) {
 	stopped after 7 runs: it may become smaller yet
 	fault 1 at 2.0 s: it rains
 	at 3.0 s: S4: wet
-	see it with: bin/fauxmaster simulate --seed 6 --duration 8s --only-faults 1 --only-clients %d --trace
+	see it with: bin/fauxmaster faults --seed 6 --duration 8s --only-faults 1 --only-clients %d --trace
 `, faults, clients, clients-1)
 	if out.String() != want {
 		t.Errorf("it says\n%s\nwant\n%s", out.String(), want)
