@@ -94,6 +94,10 @@ func (p *Past) explainFrom(k checkpoint.Kept, id cell.TaskID, m Moment, cfg sche
 	if err := t.to(m); err != nil {
 		return nil, nil, err
 	}
+	// What the log has answered by then counts as heard.
+	for len(d.unheard) > 0 {
+		d.settle(t.Cell)
+	}
 	why, err := explain(d.search, t.Cell, id)
 	if err != nil {
 		return nil, nil, err

@@ -19,7 +19,7 @@ import (
 )
 
 // seeds of the recorded runs; each fails by itself, with its number.
-var seeds = []uint64{1, 2, 3}
+var seeds = []uint64{1, 2, 3, 4, 5, 6}
 
 func openPast(t *testing.T, dir string) *fauxmaster.Past {
 	t.Helper()
@@ -85,7 +85,7 @@ func TestReplay(t *testing.T) {
 				t.Errorf("%d digests compared, %d differ, gaps %v: %+v", made, differ, report.Gaps, report.Checks)
 			}
 			d := report.Decisions
-			if d.Differ > 0 || d.Same < 100 || d.Skipped > d.Same/10 {
+			if d.Differ > 0 || d.Same < 50 || d.Skipped > d.Same/10 {
 				t.Errorf("decisions: %+v", d)
 			}
 			// Another configuration decided otherwise, and says so.
@@ -100,10 +100,27 @@ func TestReplay(t *testing.T) {
 // TestExplainAsThen asks of moments in the past what the live scheduler was asked
 // then. What a place was chosen for is told when the decision is found.
 func TestExplainAsThen(t *testing.T) {
-	r := record(t, 4, 4500)
-	p := openPast(t, r.dir)
-	placed, waiting := 0, 0
-	for _, then := range r.said {
+	placed, waiting, said := 0, 0, 0
+	for _, seed := range seeds[:3] {
+		r := record(t, seed, 4500)
+		p := openPast(t, r.dir)
+		said += len(r.said)
+		n, m := explainAgain(t, p, r.said)
+		placed, waiting = placed+n, waiting+m
+		var none *fauxmaster.NoTaskError
+		if _, _, err := p.Explain(cell.TaskID{Job: cell.JobKey{User: "alice", Name: "never"}}, fauxmaster.Moment{}, scheduler.Config{}); !errors.As(err, &none) {
+			t.Errorf("a task that never was: %v", err)
+		}
+	}
+	if placed < 20 || waiting < 60 {
+		t.Errorf("%d placed and %d waiting tasks were compared, of %d", placed, waiting, said)
+	}
+}
+
+// explainAgain compares what is said now with what was said then.
+func explainAgain(t *testing.T, p *fauxmaster.Past, said []explained) (placed, waiting int) {
+	t.Helper()
+	for _, then := range said {
 		if then.resp.Index < p.First().Index {
 			continue
 		}
@@ -138,13 +155,7 @@ func TestExplainAsThen(t *testing.T) {
 			t.Errorf("of %v at index %d is said\n%v\nand was said\n%v", then.id, then.resp.Index, got, then.resp)
 		}
 	}
-	if placed < 10 || waiting < 5 {
-		t.Errorf("%d placed and %d waiting tasks were compared, of %d", placed, waiting, len(r.said))
-	}
-	var none *fauxmaster.NoTaskError
-	if _, _, err := p.Explain(cell.TaskID{Job: cell.JobKey{User: "alice", Name: "never"}}, fauxmaster.Moment{}, scheduler.Config{}); !errors.As(err, &none) {
-		t.Errorf("a task that never was: %v", err)
-	}
+	return placed, waiting
 }
 
 // TestReplayFinds what does not agree: a checkpoint that is not what the log leads

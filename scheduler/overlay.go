@@ -19,6 +19,8 @@ type promise struct {
 	id   ID
 	line *line
 	site *site
+	// number counts the promises that were made.
+	number uint64
 	// alloc is the one whose room it is in; nil: the machine's own.
 	alloc *cell.Alloc
 	// version of the spec that res is of.
@@ -39,6 +41,8 @@ type promise struct {
 type overlay struct {
 	// promises counts them; each is kept by its line.
 	promises int
+	// made counts those that were ever made.
+	made uint64
 	// allocs holds what is promised in the rooms of allocs. No entry is empty.
 	allocs map[*cell.Alloc]*room
 }
@@ -65,6 +69,8 @@ func (s *Scheduler) promiseOf(id ID) *promise {
 // add makes a promise. There is none yet for its id.
 func (o *overlay) add(p *promise) {
 	o.promises++
+	o.made++
+	p.number = o.made
 	l, t := p.line, p.site
 	if need := int(p.id.Index) + 1; need > len(l.promises) {
 		// Others of its job are promised soon.

@@ -65,6 +65,11 @@ type Scheduler struct {
 	// settled are batches that the log has answered at an index that the copy
 	// has not reached, in no order.
 	settled []settledBatch
+	// coveted is the highest priority for which nobody was found who could give way,
+	// while promises were on their way, up to the number covetedUpTo. Only what is
+	// placed can give way.
+	coveted     int32
+	covetedUpTo uint64
 	// refusals are tasks that the cell would not have where we wanted them.
 	refusals map[ID]refusal
 	mover    mover
@@ -117,8 +122,8 @@ type refusal struct {
 const (
 	// maxRemembered bounds what is kept of tasks and jobs that may be gone.
 	maxRemembered = 1 << 16
-	// A task refused for the second time in a row waits so long, then twice as
-	// long, up to the most.
+	// A task refused for the second time in a row waits so long since it was placed,
+	// then twice as long, up to the most.
 	refusalWaitNs    = 1e9
 	maxRefusalWaitNs = 64e9
 )
@@ -328,7 +333,12 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		if isAlloc {
 			// It offers room of its own.
 			s.offered = append(s.offered, id)
+		}
+		if isAlloc || p.number <= s.covetedUpTo && cell.MayPreempt(s.coveted, p.line.priority) {
 			s.changed(p.site)
+		}
+		if s.overlay.promises == 0 {
+			s.coveted = 0
 		}
 		return
 	}
@@ -390,7 +400,7 @@ func (s *Scheduler) Settle(c *cell.Cell, batch uint64, result *borgpb.Result) Re
 			p.line.refused = batch
 			s.stats.Conflicts++
 		}
-		s.noteRefusal(c, p.id, why)
+		s.noteRefusal(sent.atNs, p.id, why)
 	}
 	if whole := result.GetRefusal(); whole != nil {
 		for _, p := range promises {
@@ -410,8 +420,10 @@ func (s *Scheduler) Settle(c *cell.Cell, batch uint64, result *borgpb.Result) Re
 }
 
 // noteRefusal remembers that the cell refused a task. Stale ones have been
-// placed or changed meanwhile and need no patience.
-func (s *Scheduler) noteRefusal(c *cell.Cell, id ID, why *borgpb.Refusal) {
+// placed or changed meanwhile and need no patience. The wait counts from when it was
+// decided: the log tells that, and not when the answer came, so that a pass that is
+// made again holds back the same tasks.
+func (s *Scheduler) noteRefusal(atNs int64, id ID, why *borgpb.Refusal) {
 	if why.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_STALE {
 		return
 	}
@@ -422,7 +434,7 @@ func (s *Scheduler) noteRefusal(c *cell.Cell, id ID, why *borgpb.Refusal) {
 	r.count++
 	if r.count > 1 {
 		wait := int64(refusalWaitNs) << min(r.count-2, 10)
-		r.notBeforeNs = c.TimeNs() + min(wait, int64(maxRefusalWaitNs))
+		r.notBeforeNs = atNs + min(wait, int64(maxRefusalWaitNs))
 	}
 	s.refusals[id] = r
 }
@@ -522,7 +534,7 @@ func (s *Scheduler) emit(p *pass, more bool) {
 		assign.Enable = enabled(promises[:n])
 		s.ready = append(s.ready, readyBatch{
 			Batch{ID: s.lastBatch, More: more, Assign: assign},
-			promised{promises[:n:n], p.parcel},
+			promised{promises[:n:n], p.parcel, p.c.TimeNs()},
 		})
 		out, promises = out[n:], promises[n:]
 	}

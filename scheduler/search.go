@@ -77,7 +77,12 @@ func (f *search) find(w *want, index uint32) (best spot, ok bool) {
 }
 
 // block notes that nothing of the class has a place, as things are.
-func (f *search) block(cl *class) { cl.blocked, cl.seen = true, f.s.changes.now() }
+func (f *search) block(cl *class) {
+	cl.blocked, cl.seen = true, f.s.changes.now()
+	if s := f.s; s.overlay.promises > 0 && !cl.never {
+		s.coveted, s.covetedUpTo = max(s.coveted, cl.priority), s.overlay.made
+	}
+}
 
 // surround sets up the neighbours of the task that is looked for.
 func (f *search) surround(w *want) {

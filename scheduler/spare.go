@@ -25,6 +25,8 @@ type parcel struct {
 type promised struct {
 	promises []*promise
 	parcel   *parcel
+	// atNs is the cell time at which they were made.
+	atNs int64
 }
 
 // spareBlock is how many are made at once.
