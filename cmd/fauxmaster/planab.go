@@ -112,8 +112,9 @@ func abRows(a, b *abSide) [][3]string {
 		each("of production", func(s *abSide) string { return thousands(s.ProdPending) }),
 		each("stranded CPU and memory then", func(s *abSide) string { return fmt.Sprintf("%d %%, %d %%", s.StrandedCPUPercent, s.StrandedMemPercent) }),
 		each("of those that wait now: placed", func(s *abSide) string { return thousands(s.Placed) }),
-		each("still waiting", func(s *abSide) string { return thousands(s.Left) }),
-		each("tasks that gave way", func(s *abSide) string { return thousands(s.Preempted) }),
+		each("tasks that gave way to them", func(s *abSide) string { return thousands(s.Preempted) }),
+		each("of those: found no other place", func(s *abSide) string { return thousands(s.Displaced) }),
+		each("waiting then", func(s *abSide) string { return thousands(s.Left) }),
 		each("seconds, without the compaction", func(s *abSide) string { return fmt.Sprintf("%.2f", s.Seconds) }),
 	}
 }

@@ -96,8 +96,8 @@ func fitTable(w io.Writer, q plan.FitQuestion, a *plan.FitAnswer) error {
 	if !q.NoPreemption {
 		fmt.Fprintf(w, "For them %s would give way, of which %s would find no other place.\n", numberOf(a.Evicted, "task"), thousands(a.Displaced))
 	}
-	if a.Waiting > 0 {
-		fmt.Fprintf(w, "%s of the cell had no place before, and still have none.\n", numberOf(a.Waiting, "task"))
+	if words := restedWords(a.Rested); words != "" {
+		fmt.Fprintln(w, words)
 	}
 	if a.Why != "" {
 		fmt.Fprintf(w, "The next one: %s\n", cli.Visible(a.Why))
@@ -142,4 +142,17 @@ func fitSentence(q plan.FitQuestion, a *plan.FitAnswer) string {
 		return fmt.Sprintf("%s more %s fit, nobody giving way.", count, what)
 	}
 	return fmt.Sprintf("%s more %s fit.", count, what)
+}
+
+// restedWords says what the cell does by itself before anything is asked of it; empty:
+// nothing.
+func restedWords(r plan.Rested) string {
+	if r.Waited == 0 {
+		return ""
+	}
+	text := fmt.Sprintf("Before that, %s of the %s that wait in the cell would be placed", thousands(r.Placed), numberOf(r.Waited, "task"))
+	if r.Displaced > 0 {
+		text += fmt.Sprintf(", and %s that run would lose their places to them", numberOf(r.Displaced, "task"))
+	}
+	return text + fmt.Sprintf("; then %s wait.", thousands(r.Waiting))
 }

@@ -358,10 +358,12 @@ type Side struct {
 	ProdPending        int   `json:"prodPendingFromNothing"`
 	StrandedCPUPercent int64 `json:"strandedCpuPercent"`
 	StrandedMemPercent int64 `json:"strandedMemPercent"`
-	// Placed, Preempted and Left are what becomes of the tasks that wait now:
-	// placed, placed tasks that gave way, still waiting.
+	// What becomes of the cell as it is: Placed tasks waited and have a place then,
+	// Preempted ones gave way to them, Displaced ones of those found no other place,
+	// Left ones wait then.
 	Placed    int `json:"placedOfWaiting"`
 	Preempted int `json:"preempted"`
+	Displaced int `json:"displaced"`
 	Left      int `json:"leftWaiting"`
 }
 
@@ -378,11 +380,7 @@ func Compare(c *cell.Cell, cfg scheduler.Config) (Side, error) {
 	if err != nil {
 		return s, err
 	}
-	before := waiting(m.cell)
-	if err := m.Rest(); err != nil {
-		return s, err
-	}
-	s.Left, s.Preempted = waiting(m.cell), m.s.Stats().Preempted
-	s.Placed = max(before-s.Left, 0)
-	return s, nil
+	r, err := m.rest()
+	s.Placed, s.Displaced, s.Left, s.Preempted = r.Placed, r.Displaced, r.Waiting, m.s.Stats().Preempted
+	return s, err
 }

@@ -82,12 +82,11 @@ func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*D
 	if err != nil {
 		return nil, err
 	}
-	waited := waiting(m.cell)
-	if err := m.Rest(); err != nil {
+	first, err := m.rest()
+	if err != nil {
 		return nil, err
 	}
-	left := waiting(m.cell)
-	d := &Defragged{Before: tidinessOf(m.cell), Waiting: max(waited-left, 0)}
+	d := &Defragged{Before: tidinessOf(m.cell), Waiting: first.Placed}
 	busy := make(map[string]bool)
 	for at := range m.cell.Machines() {
 		busy[at.Name()] = at.NumCopies() > 0
@@ -111,11 +110,9 @@ func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*D
 			d.Freed = append(d.Freed, at.Name())
 		}
 	}
-	if err := m.Rest(); err != nil {
-		return nil, err
-	}
-	d.Placed = max(left-waiting(m.cell), 0)
-	return d, nil
+	then, err := m.rest()
+	d.Placed = then.Placed
+	return d, err
 }
 
 // fragments does what the scheduler proposes, until it proposes nothing.

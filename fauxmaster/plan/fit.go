@@ -43,8 +43,8 @@ type FitAnswer struct {
 	// other place.
 	Evicted   int `json:"evicted"`
 	Displaced int `json:"displaced"`
-	// Waiting tasks of the cell had no place before the question.
-	Waiting int `json:"waitingBefore"`
+	// Rested is what became of the cell before the question.
+	Rested Rested `json:"before"`
 	// Per counts the places by CountPer.
 	Per []Count `json:"per,omitempty"`
 	// Why the next one does not fit.
@@ -81,11 +81,12 @@ func Fit(c *cell.Cell, cfg scheduler.Config, q FitQuestion) (*FitAnswer, error) 
 	if err != nil {
 		return nil, err
 	}
-	if err := base.Rest(); err != nil {
+	rested, err := base.rest()
+	if err != nil {
 		return nil, err
 	}
 	f := &fitting{base: base, q: q, tried: make(map[int]*tried)}
-	a := &FitAnswer{Unit: "tasks", Waiting: waiting(base.cell)}
+	a := &FitAnswer{Unit: "tasks", Rested: rested}
 	if len(q.Jobs) > 1 || q.Jobs[0].Spec.Gang {
 		a.Unit = "sets"
 	}
@@ -110,12 +111,47 @@ func Fit(c *cell.Cell, cfg scheduler.Config, q FitQuestion) (*FitAnswer, error) 
 	return a, nil
 }
 
-// waiting counts the tasks that want a place and have none.
-func waiting(c *cell.Cell) (n int) {
-	for range c.Pending() {
-		n++
+// waiting are the tasks that want a place and have none.
+func waiting(c *cell.Cell) map[taskRef]bool {
+	all := make(map[taskRef]bool)
+	for j, i := range c.Pending() {
+		all[taskRef{j.UID(), i}] = true
 	}
-	return n
+	return all
+}
+
+type taskRef struct {
+	job   cell.UID
+	index uint32
+}
+
+// Rested is what became of a cell that was left to itself until it came to rest.
+type Rested struct {
+	// Waited tasks had no place; Placed ones of them found one.
+	Waited int `json:"waited"`
+	Placed int `json:"placed"`
+	// Displaced tasks had a place and have none now.
+	Displaced int `json:"displaced"`
+	// Waiting tasks have none now.
+	Waiting int `json:"waiting"`
+}
+
+// rest leaves the cell to itself, and says what became of its tasks.
+func (m *Model) rest() (r Rested, err error) {
+	before := waiting(m.cell)
+	if err := m.Rest(); err != nil {
+		return r, err
+	}
+	after := waiting(m.cell)
+	r = Rested{Waited: len(before), Placed: len(before), Waiting: len(after)}
+	for t := range after {
+		if before[t] {
+			r.Placed--
+		} else {
+			r.Displaced++
+		}
+	}
+	return r, nil
 }
 
 // fitting is a question being answered.
@@ -255,7 +291,6 @@ func (f *fitting) try(n int) (*tried, error) {
 	if err != nil {
 		return nil, err
 	}
-	before := waiting(m.cell)
 	var keys []cell.JobKey
 	m.hears = func(events []cell.Event) {
 		for i := range events {
@@ -271,9 +306,11 @@ func (f *fitting) try(n int) (*tried, error) {
 	if err := m.Must(ops...); err != nil {
 		return nil, err
 	}
-	if err := m.Rest(); err != nil {
+	r, err := m.rest()
+	if err != nil {
 		return nil, err
 	}
+	t.displaced = r.Displaced
 	per := make(map[string]int)
 	for _, key := range keys {
 		j := m.cell.Job(key)
@@ -289,7 +326,6 @@ func (f *fitting) try(n int) (*tried, error) {
 			}
 		}
 	}
-	t.displaced = max(waiting(m.cell)-before-(t.tasks-t.placed), 0)
 	if f.q.CountPer != "" {
 		for name, n := range per {
 			t.per = append(t.per, Count{name, n})

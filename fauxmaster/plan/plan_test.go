@@ -384,7 +384,7 @@ func TestCompare(t *testing.T) {
 	l.settle()
 	l.must(submit("prod", job(2, 200, 10_000, 1<<30)))
 	s, err := plan.Compare(l.cell, search)
-	if err != nil || s.Placed != 0 || s.Preempted != 10 || s.Left != 10 || s.Pending != 10 || s.ProdPending != 0 {
+	if err != nil || s.Placed != 2 || s.Displaced != 10 || s.Preempted != 10 || s.Left != 10 || s.Pending != 10 || s.ProdPending != 0 {
 		t.Errorf("%+v, %v; want 10 of batch to give way", s, err)
 	}
 }
