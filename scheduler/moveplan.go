@@ -467,13 +467,14 @@ func (p *planner) sharesLimit(w *want, a, b *cell.Machine) bool {
 	return false
 }
 
-// mayMove tells whether a copy may be asked to go elsewhere.
+// mayMove tells whether a copy may be asked to go elsewhere, beside those who leave
+// already.
 func (p *planner) mayMove(o *cell.Copy) bool {
 	if o.Alloc() != nil || !o.Current() || bandOf(o.Priority()) > p.most || slices.Contains(p.moves.Leaving(), o) {
 		return false
 	}
 	j := p.c.JobByUID(o.JobUID())
-	return j != nil && j.Spec().GetScheduler() == p.s.cfg.Name && p.c.Unmovable(o) == ""
+	return j != nil && j.Spec().GetScheduler() == p.s.cfg.Name && p.c.Unmovable(o) == "" && p.c.MayMove(&p.moves, o) == nil
 }
 
 // sets adds the sets of at most left obstacles without which there is room: all of
