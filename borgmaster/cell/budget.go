@@ -69,33 +69,31 @@ func (j *Job) Disruptable() uint32 {
 	return min(b.MaxDown-min(b.MaxDown, j.Down()), j.started)
 }
 
-// held says why the budgets of their jobs do not let copies be taken off their
+// HoldOf says why the budgets of their jobs do not let copies be taken off their
 // places, all of them now; nil: they do. Who is down already takes nothing from
 // those who run: for him only the window counts.
-func (c *Cell) held(going []*Copy) *Hold {
-	var first *Hold
-	for i, p := range going {
-		b := p.job.budget()
-		if b == nil || p.orphan {
-			continue
-		}
-		if h := c.heldByWindow(p, b); h != nil && (first == nil || h.UntilNs > first.UntilNs) {
-			first = h
-		}
-		if b.MaxDown == 0 || p.state != attemptRunning || slices.ContainsFunc(going[:i], func(o *Copy) bool { return o.job == p.job && o.state == attemptRunning }) {
-			continue
-		}
-		up := uint32(0)
-		for _, o := range going[i:] {
-			if o.job == p.job && o.state == attemptRunning {
-				up++
-			}
-		}
-		if free := p.job.Disruptable(); up > free {
-			return &Hold{Job: p.job.key, Task: p.TaskID(), Reason: downWords(p.job, b, up)}
+func (c *Cell) HoldOf(going []*Copy) *Hold {
+	// How many of each job that run would go; the last one may be the only one.
+	up := make(map[*Job]uint32, 1)
+	for _, p := range going {
+		if p.state == attemptRunning {
+			up[p.job]++
 		}
 	}
-	return first
+	var latest *Hold
+	for _, p := range going {
+		b := p.job.budget()
+		if b == nil {
+			continue
+		}
+		if n := up[p.job]; b.MaxDown > 0 && p.state == attemptRunning && n > p.job.Disruptable() {
+			return &Hold{Job: p.job.key, Task: p.TaskID(), Reason: downWords(p.job, b, n)}
+		}
+		if h := c.heldByWindow(p, b); h != nil && (latest == nil || h.UntilNs > latest.UntilNs) {
+			latest = h
+		}
+	}
+	return latest
 }
 
 // downWords says what must be before so many may go down.
@@ -171,7 +169,7 @@ func (c *Cell) MayMove(x *Moves, p *Copy) *Hold {
 	if mutant.Planted(mutant.BudgetNotAsked) {
 		return nil
 	}
-	return c.held(append(slices.Clone(x.leaving), p))
+	return c.HoldOf(append(slices.Clone(x.leaving), p))
 }
 
 // disrupted writes when a task was disturbed, if it was.

@@ -309,7 +309,7 @@ func (c *Cell) checkStays(p *Copy) error {
 	if p.alloc != nil {
 		going = slices.DeleteFunc(slices.Clone(p.alloc.copies), func(o *Copy) bool { return !o.state.current() })
 	}
-	if h := c.held(going); !c.restored.held && (m.drain.forced || h == nil || h.UntilNs != 0 && h.UntilNs < c.drainDueNs) {
+	if h := c.HoldOf(going); !c.restored.held && (m.drain.forced || h == nil || h.UntilNs != 0 && h.UntilNs < c.drainDueNs) {
 		return fmt.Errorf("copy %v is on %s, which drains, and nothing holds it: %+v", p.ID(), m.name, h)
 	}
 	return nil

@@ -221,7 +221,7 @@ func (c *Cell) staysHere(m *Machine, going []*Copy) (againNs int64, held bool) {
 	if c.restored.held {
 		return 0, true
 	}
-	h := c.held(going)
+	h := c.HoldOf(going)
 	if h == nil {
 		return 0, false
 	}
@@ -244,7 +244,7 @@ func (m *Machine) Drain() (deadlineNs int64, forced, ok bool) {
 func (c *Cell) Blockers(m *Machine, most int) []Hold {
 	var holds []Hold
 	add := func(going []*Copy) {
-		if h := c.held(going); h != nil && len(holds) < most {
+		if h := c.HoldOf(going); h != nil && len(holds) < most {
 			holds = append(holds, *h)
 		}
 	}
@@ -280,12 +280,13 @@ func (c *Cell) drainProto(m *Machine) *borgpb.Drain {
 		p.DeadlineLeftNs = max(d.deadlineNs-c.clock.cellNs, 1)
 	}
 	for _, h := range c.Blockers(m, maxBlockersShown) {
-		p.Blockers = append(p.Blockers, h.proto(c))
+		p.Blockers = append(p.Blockers, h.Proto(c))
 	}
 	return p
 }
 
-func (h *Hold) proto(c *Cell) *borgpb.DrainBlocker {
+// Proto shows a hold.
+func (h *Hold) Proto(c *Cell) *borgpb.DrainBlocker {
 	b := &borgpb.DrainBlocker{Task: h.Task.String(), Job: h.Job.String(), Reason: h.Reason}
 	if h.UntilNs != 0 {
 		b.WaitNs = max(h.UntilNs-c.clock.cellNs, 1)

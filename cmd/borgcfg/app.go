@@ -198,6 +198,9 @@ func machineCommands(con *console) *ucli.Command {
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "now", Usage: "whatever budgets say, at once"},
 			waitFlag("wait until they are empty")),
 		command(con, "drains", "tell how far drains have come, and which tasks wait for what", "[MACHINE]", 0, 1, machineDrains, outputFlag()),
+		command(con, "safe-to-drain", "tell which machines can go now: budgets let all of their tasks go, and these have places elsewhere", "[MACHINE...]", 0, -1, safeToDrain, outputFlag(),
+			&ucli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "find some among those with these labels or attributes: `rack=r1,c!=d`"},
+			&ucli.UintFlag{Name: "count", DefaultText: "20", Usage: "find at most `N`"}),
 		command(con, "undrain", "place tasks on machines again", "MACHINE...", 1, -1, machineUndrain, reasonFlag()),
 	)
 }

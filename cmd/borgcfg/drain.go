@@ -214,3 +214,101 @@ func budgetLine(b *borgpb.DisruptionBudget, down uint32) string {
 	}
 	return "disruption budget: " + strings.Join(parts, "; ")
 }
+
+// safeToDrain tells which of the machines that are named can go now, all together, or
+// finds some. When not all that are named can it ends with exit code 6.
+func safeToDrain(s *session) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	selector, count := s.flag.String("selector"), s.flag.Uint("count")
+	if len(s.args) > 0 && (selector != "" || count != 0) {
+		return cli.Errorf(cli.Usage, "machines are named or looked for, not both").Hint("leave out --selector and --count, or the names")
+	}
+	req := &borgrpc.SafeToDrainRequest{Selector: selector, Count: uint32(min(count, 1<<31))}
+	for _, name := range s.args {
+		if !slices.Contains(req.Machines, name) {
+			req.Machines = append(req.Machines, name)
+		}
+	}
+	resp, err := m.SafeToDrain(s.ctx, req)
+	if err != nil {
+		return err
+	}
+	return s.drainVerdicts(resp, len(req.Machines) > 0)
+}
+
+func (s *session) drainVerdicts(resp *borgrpc.SafeToDrainResponse, named bool) error {
+	safe := 0
+	for _, v := range resp.Verdicts {
+		if v.GetSafe() {
+			safe++
+		}
+	}
+	switch {
+	case s.out.machine():
+		if err := list(s.out, resp.Verdicts); err != nil {
+			return err
+		}
+	case s.out.format == "name":
+		var names []string
+		for _, v := range resp.Verdicts {
+			if v.GetSafe() {
+				names = append(names, v.GetMachine())
+			}
+		}
+		if err := s.out.names(names); err != nil {
+			return err
+		}
+	default:
+		if err := s.verdictTable(resp.Verdicts); err != nil {
+			return err
+		}
+	}
+	if resp.GetNote() != "" {
+		s.progress("%s", resp.GetNote())
+	}
+	switch {
+	case !named && len(resp.Verdicts) == 0:
+		return cli.Errorf(cli.Refused, "no machine can be emptied now").Hint("ask about one to hear why: borgcfg machine safe-to-drain MACHINE")
+	case named && safe < len(resp.Verdicts):
+		return cli.Errorf(cli.Refused, "%d of %s can go now", safe, plural(len(resp.Verdicts), "machine")).Hint("a drain takes as long as budgets need: borgcfg machine drain MACHINE --wait")
+	}
+	return nil
+}
+
+func (s *session) verdictTable(all []*borgrpc.DrainVerdict) error {
+	if len(all) == 0 {
+		return nil
+	}
+	var t table
+	t.head("MACHINE", "SAFE", "TASKS", "ALLOCS", "BECAUSE")
+	for _, v := range all {
+		word := cell{text: "no", style: waiting}
+		if v.GetSafe() {
+			word = cell{text: "yes", style: good}
+		}
+		why := "all may go, and all have places elsewhere"
+		if v.GetTasks()+v.GetAllocs() == 0 {
+			why = "nothing runs there"
+		}
+		var parts []string
+		if b := v.GetBlockers(); len(b) > 0 {
+			parts = append(parts, plural(len(b), "task")+" held back: "+b[0].GetReason())
+		}
+		if h := v.GetHomeless(); len(h) > 0 {
+			parts = append(parts, "no place elsewhere for "+strings.Join(h[:min(len(h), 3)], ", "))
+			if len(h) > 3 {
+				parts[len(parts)-1] += fmt.Sprintf(" and %d more", len(h)-3)
+			}
+		}
+		if len(parts) > 0 {
+			why = strings.Join(parts, "; ")
+		} else if !v.GetSafe() {
+			why = "not known"
+		}
+		t.add(v.GetMachine(), word, v.GetTasks(), v.GetAllocs(), why)
+	}
+	return t.write(s.out, "")
+}
