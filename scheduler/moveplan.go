@@ -474,7 +474,14 @@ func (p *planner) mayMove(o *cell.Copy) bool {
 		return false
 	}
 	j := p.c.JobByUID(o.JobUID())
-	return j != nil && j.Spec().GetScheduler() == p.s.cfg.Name && p.c.Unmovable(o) == "" && p.c.MayMove(&p.moves, o) == nil
+	if j == nil || j.Spec().GetScheduler() != p.s.cfg.Name || p.c.Unmovable(o) != "" {
+		return false
+	}
+	h := p.c.MayMove(&p.moves, o)
+	if m := &p.s.mover; h != nil && h.UntilNs != 0 && (m.releaseNs == 0 || h.UntilNs < m.releaseNs) {
+		m.releaseNs = h.UntilNs
+	}
+	return h == nil
 }
 
 // sets adds the sets of at most left obstacles without which there is room: all of
