@@ -1625,6 +1625,226 @@ func (x *AddMachineResponse) GetName() string {
 	return ""
 }
 
+// SafeToDrainRequest names machines, which are judged as if drained together, or
+// asks for some.
+type SafeToDrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1,000; empty: find some that can go together.
+	Machines []string `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Find them among those with these labels or attributes.
+	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
+	// Find at most so many; zero: 20. At most 1,000.
+	Count         uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SafeToDrainRequest) Reset() {
+	*x = SafeToDrainRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SafeToDrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SafeToDrainRequest) ProtoMessage() {}
+
+func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
+func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SafeToDrainRequest) GetMachines() []string {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *SafeToDrainRequest) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+func (x *SafeToDrainRequest) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// SafeToDrainResponse is as of an index; nothing is kept free or held back for it.
+type SafeToDrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they were named, or found.
+	Verdicts []*DrainVerdict `protobuf:"bytes,1,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// Log index of the copy of the cell that was asked.
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// What the answer does not know; empty: nothing.
+	Note          string `protobuf:"bytes,3,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SafeToDrainResponse) Reset() {
+	*x = SafeToDrainResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SafeToDrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SafeToDrainResponse) ProtoMessage() {}
+
+func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
+func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+func (x *SafeToDrainResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *SafeToDrainResponse) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// DrainVerdict is about one machine, when those before it go too.
+type DrainVerdict struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// All of it could go now.
+	Safe bool `protobuf:"varint,2,opt,name=safe,proto3" json:"safe,omitempty"`
+	// Tasks that run there.
+	Tasks uint32 `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// Allocs that are there.
+	Allocs uint32 `protobuf:"varint,4,opt,name=allocs,proto3" json:"allocs,omitempty"`
+	// Tasks that budgets hold back; at most 64.
+	Blockers []*borgpb.DrainBlocker `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	// Tasks and allocs for which no place was found elsewhere; at most 64.
+	Homeless      []string `protobuf:"bytes,6,rep,name=homeless,proto3" json:"homeless,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainVerdict) Reset() {
+	*x = DrainVerdict{}
+	mi := &file_borgrpc_master_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainVerdict) ProtoMessage() {}
+
+func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
+func (*DrainVerdict) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DrainVerdict) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *DrainVerdict) GetSafe() bool {
+	if x != nil {
+		return x.Safe
+	}
+	return false
+}
+
+func (x *DrainVerdict) GetTasks() uint32 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *DrainVerdict) GetAllocs() uint32 {
+	if x != nil {
+		return x.Allocs
+	}
+	return 0
+}
+
+func (x *DrainVerdict) GetBlockers() []*borgpb.DrainBlocker {
+	if x != nil {
+		return x.Blockers
+	}
+	return nil
+}
+
+func (x *DrainVerdict) GetHomeless() []string {
+	if x != nil {
+		return x.Homeless
+	}
+	return nil
+}
+
 // WhyRequest names a task.
 type WhyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1640,7 +1860,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1652,7 +1872,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1665,7 +1885,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -1716,7 +1936,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1948,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1961,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -1825,7 +2045,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2057,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2070,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -1918,7 +2138,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1930,7 +2150,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1943,7 +2163,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -1996,7 +2216,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2008,7 +2228,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2021,7 +2241,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -2109,7 +2329,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2121,7 +2341,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2134,7 +2354,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -2177,7 +2397,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2189,7 +2409,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2202,7 +2422,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -2246,7 +2466,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2258,7 +2478,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2271,7 +2491,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -2307,7 +2527,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2539,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2552,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -2384,7 +2604,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2396,7 +2616,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2409,7 +2629,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -2449,7 +2669,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2461,7 +2681,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2474,7 +2694,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -2539,7 +2759,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2551,7 +2771,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2564,7 +2784,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2594,7 +2814,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2606,7 +2826,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2619,7 +2839,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -2657,7 +2877,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2669,7 +2889,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2682,7 +2902,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -2740,7 +2960,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2752,7 +2972,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2765,7 +2985,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Record) GetKey() []byte {
@@ -2797,7 +3017,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2809,7 +3029,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2822,7 +3042,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -2857,7 +3077,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +3089,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +3102,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -2903,7 +3123,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +3135,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3148,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -2949,7 +3169,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2961,7 +3181,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2974,7 +3194,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -2995,7 +3215,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3007,7 +3227,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3020,12 +3240,122 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
 	if x != nil {
 		return x.Result
+	}
+	return nil
+}
+
+// CheckDrainRequest names machines.
+type CheckDrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// To be judged together, or to choose among; empty: all machines.
+	Machines []string `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Choose at most so many that can go; zero: judge all that are named.
+	Count uint32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Wait until the copy has come to this log index.
+	MinIndex      uint64 `protobuf:"varint,3,opt,name=min_index,json=minIndex,proto3" json:"min_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckDrainRequest) Reset() {
+	*x = CheckDrainRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckDrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckDrainRequest) ProtoMessage() {}
+
+func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
+func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *CheckDrainRequest) GetMachines() []string {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *CheckDrainRequest) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *CheckDrainRequest) GetMinIndex() uint64 {
+	if x != nil {
+		return x.MinIndex
+	}
+	return 0
+}
+
+// CheckDrainResponse is passed on to who asked the master.
+type CheckDrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Never absent.
+	Answer        *SafeToDrainResponse `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckDrainResponse) Reset() {
+	*x = CheckDrainResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckDrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckDrainResponse) ProtoMessage() {}
+
+func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
+func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
+	if x != nil {
+		return x.Answer
 	}
 	return nil
 }
@@ -3047,7 +3377,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3059,7 +3389,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3072,7 +3402,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -3114,7 +3444,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3126,7 +3456,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3139,7 +3469,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -3179,7 +3509,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3191,7 +3521,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3204,7 +3534,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -3285,7 +3615,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3627,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3640,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Contact) GetMachine() string {
@@ -3368,7 +3698,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3380,7 +3710,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3393,7 +3723,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3446,7 +3776,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3458,7 +3788,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3471,7 +3801,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3508,7 +3838,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3520,7 +3850,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3533,7 +3863,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -3677,7 +4007,22 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"N\n" +
 	"\x12AddMachineResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"J\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"b\n" +
+	"\x12SafeToDrainRequest\x12\x1a\n" +
+	"\bmachines\x18\x01 \x03(\tR\bmachines\x12\x1a\n" +
+	"\bselector\x18\x02 \x01(\tR\bselector\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"r\n" +
+	"\x13SafeToDrainResponse\x121\n" +
+	"\bverdicts\x18\x01 \x03(\v2\x15.borgrpc.DrainVerdictR\bverdicts\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\"\xb6\x01\n" +
+	"\fDrainVerdict\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12\x12\n" +
+	"\x04safe\x18\x02 \x01(\bR\x04safe\x12\x14\n" +
+	"\x05tasks\x18\x03 \x01(\rR\x05tasks\x12\x16\n" +
+	"\x06allocs\x18\x04 \x01(\rR\x06allocs\x12.\n" +
+	"\bblockers\x18\x05 \x03(\v2\x12.borg.DrainBlockerR\bblockers\x12\x1a\n" +
+	"\bhomeless\x18\x06 \x03(\tR\bhomeless\"J\n" +
 	"\n" +
 	"WhyRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
@@ -3776,7 +4121,13 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x10MoveTasksRequest\x12#\n" +
 	"\x04move\x18\x01 \x01(\v2\x0f.borg.MoveTasksR\x04move\"9\n" +
 	"\x11MoveTasksResponse\x12$\n" +
-	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"k\n" +
+	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"b\n" +
+	"\x11CheckDrainRequest\x12\x1a\n" +
+	"\bmachines\x18\x01 \x03(\tR\bmachines\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\x12\x1b\n" +
+	"\tmin_index\x18\x03 \x01(\x04R\bminIndex\"J\n" +
+	"\x12CheckDrainResponse\x124\n" +
+	"\x06answer\x18\x01 \x01(\v2\x1c.borgrpc.SafeToDrainResponseR\x06answer\"k\n" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -3818,7 +4169,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\x9f\x06\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\xe9\x06\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
@@ -3831,15 +4182,18 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x0fListPackageBans\x12\x1f.borgrpc.ListPackageBansRequest\x1a .borgrpc.ListPackageBansResponse\x12E\n" +
 	"\n" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
-	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12;\n" +
+	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12H\n" +
+	"\vSafeToDrain\x12\x1b.borgrpc.SafeToDrainRequest\x1a\x1c.borgrpc.SafeToDrainResponse\x12;\n" +
 	"\x06Events\x12\x16.borgrpc.EventsRequest\x1a\x17.borgrpc.EventsResponse0\x01\x125\n" +
 	"\x04Logs\x12\x14.borgrpc.LogsRequest\x1a\x15.borgrpc.LogsResponse0\x012\xcf\x01\n" +
 	"\x11SchedulingService\x12;\n" +
 	"\x06Follow\x12\x16.borgrpc.FollowRequest\x1a\x17.borgrpc.FollowResponse0\x01\x129\n" +
 	"\x06Assign\x12\x16.borgrpc.AssignRequest\x1a\x17.borgrpc.AssignResponse\x12B\n" +
-	"\tMoveTasks\x12\x19.borgrpc.MoveTasksRequest\x1a\x1a.borgrpc.MoveTasksResponse2P\n" +
+	"\tMoveTasks\x12\x19.borgrpc.MoveTasksRequest\x1a\x1a.borgrpc.MoveTasksResponse2\x97\x01\n" +
 	"\x10SchedulerService\x12<\n" +
-	"\aExplain\x12\x17.borgrpc.ExplainRequest\x1a\x18.borgrpc.ExplainResponse2\x83\x01\n" +
+	"\aExplain\x12\x17.borgrpc.ExplainRequest\x1a\x18.borgrpc.ExplainResponse\x12E\n" +
+	"\n" +
+	"CheckDrain\x12\x1a.borgrpc.CheckDrainRequest\x1a\x1b.borgrpc.CheckDrainResponse2\x83\x01\n" +
 	"\x0eReplicaService\x129\n" +
 	"\x06Report\x12\x16.borgrpc.ReportRequest\x1a\x17.borgrpc.ReportResponse\x126\n" +
 	"\x05Probe\x12\x15.borgrpc.ProbeRequest\x1a\x16.borgrpc.ProbeResponseB\x14Z\x12borg/proto/borgrpcb\x06proto3"
@@ -3857,7 +4211,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                   // 0: borgrpc.ReadMode
 	(LogStream)(0),                  // 1: borgrpc.LogStream
@@ -3881,139 +4235,152 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*PackageBan)(nil),              // 19: borgrpc.PackageBan
 	(*AddMachineRequest)(nil),       // 20: borgrpc.AddMachineRequest
 	(*AddMachineResponse)(nil),      // 21: borgrpc.AddMachineResponse
-	(*WhyRequest)(nil),              // 22: borgrpc.WhyRequest
-	(*WhyResponse)(nil),             // 23: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),            // 24: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                 // 25: borgrpc.WhyPart
-	(*WhyFight)(nil),                // 26: borgrpc.WhyFight
-	(*WhyHolder)(nil),               // 27: borgrpc.WhyHolder
-	(*WhyReason)(nil),               // 28: borgrpc.WhyReason
-	(*WhyChange)(nil),               // 29: borgrpc.WhyChange
-	(*EventsRequest)(nil),           // 30: borgrpc.EventsRequest
-	(*EventsResponse)(nil),          // 31: borgrpc.EventsResponse
-	(*LogsRequest)(nil),             // 32: borgrpc.LogsRequest
-	(*LogsResponse)(nil),            // 33: borgrpc.LogsResponse
-	(*FollowRequest)(nil),           // 34: borgrpc.FollowRequest
-	(*FollowResponse)(nil),          // 35: borgrpc.FollowResponse
-	(*Record)(nil),                  // 36: borgrpc.Record
-	(*CommittedEntry)(nil),          // 37: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),           // 38: borgrpc.AssignRequest
-	(*AssignResponse)(nil),          // 39: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),        // 40: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),       // 41: borgrpc.MoveTasksResponse
-	(*ExplainRequest)(nil),          // 42: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),         // 43: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),           // 44: borgrpc.ReportRequest
-	(*Contact)(nil),                 // 45: borgrpc.Contact
-	(*ReportResponse)(nil),          // 46: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),            // 47: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),           // 48: borgrpc.ProbeResponse
-	nil,                             // 49: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                             // 50: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),               // 51: borg.Op
-	(*borgpb.Result)(nil),           // 52: borg.Result
-	(*borgpb.Member)(nil),           // 53: borg.Member
-	(*borgpb.Job)(nil),              // 54: borg.Job
-	(*borgpb.Update)(nil),           // 55: borg.Update
-	(*borgpb.Task)(nil),             // 56: borg.Task
-	(*borgpb.AllocSet)(nil),         // 57: borg.AllocSet
-	(*borgpb.Alloc)(nil),            // 58: borg.Alloc
-	(*borgpb.Machine)(nil),          // 59: borg.Machine
-	(*borgpb.Event)(nil),            // 60: borg.Event
-	(*borgpb.Assign)(nil),           // 61: borg.Assign
-	(*borgpb.MoveTasks)(nil),        // 62: borg.MoveTasks
-	(*borgpb.Reports)(nil),          // 63: borg.Reports
-	(*borgpb.MachineReport)(nil),    // 64: borg.MachineReport
-	(*borgpb.HearMachines)(nil),     // 65: borg.HearMachines
-	(*borgpb.SetMachine)(nil),       // 66: borg.SetMachine
+	(*SafeToDrainRequest)(nil),      // 22: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),     // 23: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),            // 24: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),              // 25: borgrpc.WhyRequest
+	(*WhyResponse)(nil),             // 26: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),            // 27: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                 // 28: borgrpc.WhyPart
+	(*WhyFight)(nil),                // 29: borgrpc.WhyFight
+	(*WhyHolder)(nil),               // 30: borgrpc.WhyHolder
+	(*WhyReason)(nil),               // 31: borgrpc.WhyReason
+	(*WhyChange)(nil),               // 32: borgrpc.WhyChange
+	(*EventsRequest)(nil),           // 33: borgrpc.EventsRequest
+	(*EventsResponse)(nil),          // 34: borgrpc.EventsResponse
+	(*LogsRequest)(nil),             // 35: borgrpc.LogsRequest
+	(*LogsResponse)(nil),            // 36: borgrpc.LogsResponse
+	(*FollowRequest)(nil),           // 37: borgrpc.FollowRequest
+	(*FollowResponse)(nil),          // 38: borgrpc.FollowResponse
+	(*Record)(nil),                  // 39: borgrpc.Record
+	(*CommittedEntry)(nil),          // 40: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),           // 41: borgrpc.AssignRequest
+	(*AssignResponse)(nil),          // 42: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),        // 43: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),       // 44: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),       // 45: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),      // 46: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),          // 47: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),         // 48: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),           // 49: borgrpc.ReportRequest
+	(*Contact)(nil),                 // 50: borgrpc.Contact
+	(*ReportResponse)(nil),          // 51: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),            // 52: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),           // 53: borgrpc.ProbeResponse
+	nil,                             // 54: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                             // 55: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),               // 56: borg.Op
+	(*borgpb.Result)(nil),           // 57: borg.Result
+	(*borgpb.Member)(nil),           // 58: borg.Member
+	(*borgpb.Job)(nil),              // 59: borg.Job
+	(*borgpb.Update)(nil),           // 60: borg.Update
+	(*borgpb.Task)(nil),             // 61: borg.Task
+	(*borgpb.AllocSet)(nil),         // 62: borg.AllocSet
+	(*borgpb.Alloc)(nil),            // 63: borg.Alloc
+	(*borgpb.Machine)(nil),          // 64: borg.Machine
+	(*borgpb.DrainBlocker)(nil),     // 65: borg.DrainBlocker
+	(*borgpb.Event)(nil),            // 66: borg.Event
+	(*borgpb.Assign)(nil),           // 67: borg.Assign
+	(*borgpb.MoveTasks)(nil),        // 68: borg.MoveTasks
+	(*borgpb.Reports)(nil),          // 69: borg.Reports
+	(*borgpb.MachineReport)(nil),    // 70: borg.MachineReport
+	(*borgpb.HearMachines)(nil),     // 71: borg.HearMachines
+	(*borgpb.SetMachine)(nil),       // 72: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	51, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	52, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	53, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	56, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	57, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	58, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 4: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	54, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	55, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	59, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	60, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 7: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	54, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	59, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 9: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	56, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	61, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 11: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	57, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	58, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	62, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	63, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 14: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	59, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	64, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	19, // 16: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	49, // 17: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	50, // 18: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	52, // 19: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	56, // 20: borgrpc.WhyResponse.task:type_name -> borg.Task
-	28, // 21: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	29, // 22: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	24, // 23: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	26, // 24: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	25, // 25: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	26, // 26: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	27, // 27: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	27, // 28: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	60, // 29: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 30: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 31: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	36, // 32: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	37, // 33: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	61, // 34: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	52, // 35: borgrpc.AssignResponse.result:type_name -> borg.Result
-	62, // 36: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	52, // 37: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	23, // 38: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	63, // 39: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	45, // 40: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	64, // 41: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	65, // 42: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	66, // 43: borgrpc.Contact.set:type_name -> borg.SetMachine
-	52, // 44: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 45: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 46: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	7,  // 47: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	9,  // 48: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	11, // 49: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	13, // 50: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	15, // 51: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	17, // 52: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	20, // 53: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	22, // 54: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	30, // 55: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	32, // 56: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	34, // 57: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	38, // 58: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	40, // 59: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	42, // 60: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	44, // 61: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	47, // 62: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 63: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 64: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	8,  // 65: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	10, // 66: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	12, // 67: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	14, // 68: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	16, // 69: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	18, // 70: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	21, // 71: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	23, // 72: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	31, // 73: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	33, // 74: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	35, // 75: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	39, // 76: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	41, // 77: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	43, // 78: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	46, // 79: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	48, // 80: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	63, // [63:81] is the sub-list for method output_type
-	45, // [45:63] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	54, // 17: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	55, // 18: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	57, // 19: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	24, // 20: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	65, // 21: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	61, // 22: borgrpc.WhyResponse.task:type_name -> borg.Task
+	31, // 23: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	32, // 24: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	27, // 25: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	29, // 26: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	28, // 27: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	29, // 28: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	30, // 29: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	30, // 30: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	66, // 31: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 32: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 33: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	39, // 34: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	40, // 35: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	67, // 36: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	57, // 37: borgrpc.AssignResponse.result:type_name -> borg.Result
+	68, // 38: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	57, // 39: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	23, // 40: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	26, // 41: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	69, // 42: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	50, // 43: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	70, // 44: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	71, // 45: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	72, // 46: borgrpc.Contact.set:type_name -> borg.SetMachine
+	57, // 47: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 48: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 49: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	7,  // 50: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	9,  // 51: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	11, // 52: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	13, // 53: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	15, // 54: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	17, // 55: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	20, // 56: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	25, // 57: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	22, // 58: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	33, // 59: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	35, // 60: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	37, // 61: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	41, // 62: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	43, // 63: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	47, // 64: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	45, // 65: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	49, // 66: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	52, // 67: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 68: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 69: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	8,  // 70: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	10, // 71: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	12, // 72: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	14, // 73: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	16, // 74: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	18, // 75: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	21, // 76: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	26, // 77: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	23, // 78: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	34, // 79: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	36, // 80: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	38, // 81: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	42, // 82: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	44, // 83: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	48, // 84: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	46, // 85: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	51, // 86: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	53, // 87: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	68, // [68:88] is the sub-list for method output_type
+	48, // [48:68] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -4027,7 +4394,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   49,
+			NumMessages:   54,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
