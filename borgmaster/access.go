@@ -198,7 +198,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "what a task says of itself is for that task alone to say")
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
 		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken, *borgpb.Op_BanPackage, *borgpb.Op_UnbanPackage,
-		*borgpb.Op_EndHold:
+		*borgpb.Op_EndHold, *borgpb.Op_DeclareLost:
 		if isAdmin {
 			return nil
 		}

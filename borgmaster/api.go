@@ -120,6 +120,7 @@ func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.
 	if m.cfg.Simulated != nil {
 		resp.Simulated = m.cfg.Simulated()
 	}
+	resp.Reach = m.duty.reach()
 	m.cfg.Log.View(func(c *cell.Cell) {
 		describeCell(resp, c)
 		// The figures are of this index, which may be later than the state above.

@@ -52,7 +52,7 @@ type dutyLoop struct {
 func newDutyLoop(m *Master) *dutyLoop {
 	return &dutyLoop{
 		m: m, wake: make(chan struct{}, 1), actions: make(chan struct{}, maxDutyActions),
-		core: duty.New(), changed: map[string]bool{},
+		core: duty.New(m.cfg.Downs), changed: map[string]bool{},
 	}
 }
 
@@ -91,14 +91,15 @@ func (d *dutyLoop) Run(ctx context.Context) {
 		case <-ticker.C:
 			state := d.m.cfg.Log.State()
 			var format uint32
-			first := ""
+			first, lost := "", false
 			d.m.cfg.Log.View(func(c *cell.Cell) {
 				if format = c.Format(); c.NumAdmins() == 0 {
 					first = d.m.cfg.FirstAdmin
 				}
+				lost = c.LostDeclared() > 0
 			})
 			members := d.m.memberIDs()
-			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: members})
+			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: members, LostDeclared: lost})
 			if state.Ready {
 				d.lookAtDoors(state.Replica, members)
 			}
@@ -146,6 +147,16 @@ func (d *dutyLoop) follow() {
 	for _, e := range events {
 		d.step(e)
 	}
+}
+
+// reach is how the duties see the machines; nil: this replica is not elected.
+func (d *dutyLoop) reach() *borgrpc.Reach {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.term == 0 {
+		return nil
+	}
+	return d.core.Reach()
 }
 
 // lookAtDoors tells the duties of replicas at whose addresses nobody answers. A

@@ -25,6 +25,7 @@ import (
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/cellkey"
+	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -59,6 +60,8 @@ type Config struct {
 	Checkpoints Checkpoints
 	// Nil: of the past nothing is kept.
 	Past Past
+	// How many machines the elected master calls down at once; zero: duty.DefaultBounds.
+	Downs duty.Bounds
 	// Nil: the membership cannot be changed.
 	MemberChanges MemberChanges
 	// Keeps who did what; the master runs it, and whoever opened it closes it. Nil:

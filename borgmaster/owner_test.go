@@ -112,6 +112,9 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"hear_machines": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_HearMachines{HearMachines: &borgpb.HearMachines{Machines: []*borgpb.HeardMachine{{Machine: o.machine(n)}}}}}
 	},
+	"declare_lost": func(*owners, int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_DeclareLost{DeclareLost: &borgpb.DeclareLost{}}}
+	},
 	"end_hold": func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_EndHold{EndHold: &borgpb.EndHold{}}} },
 	"adopt_job": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_AdoptJob{AdoptJob: &borgpb.AdoptJob{Uid: "1-1-0", User: "alice", Name: fmt.Sprint("new-", n)}}}

@@ -313,6 +313,7 @@ func labelsOf(machine *cell.Machine) map[string]string {
 func describeCell(resp *borgrpc.GetCellResponse, c *cell.Cell) {
 	resp.CellId, resp.Epoch, resp.Format = c.ID(), c.Epoch(), c.Format()
 	resp.CellTimeNs, resp.WallTimeNs, resp.WallSuspect = c.TimeNs(), c.WallNs(), c.WallSuspect()
+	resp.LostDeclaredForNs = c.LostDeclared()
 	for j := range c.Jobs() {
 		if j.State() != borgpb.State_STATE_DEAD {
 			resp.Jobs++

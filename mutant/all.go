@@ -19,6 +19,7 @@ const (
 	WindowNotGranted  Name = "window-not-granted"
 	DutiesOutliveTerm Name = "duties-outlive-term"
 	DownsUnbounded    Name = "downs-unbounded"
+	OutageBelieved    Name = "outage-believed"
 
 	StaleDownTaken         Name = "stale-down-taken"
 	FinishedPends          Name = "finished-pends"
@@ -106,6 +107,8 @@ var All = []Mutant{
 	{DutiesOutliveTerm, "A replica that is elected again goes on where it was when it lost its election.",
 		"5: https://github.com/hashicorp/nomad/issues/3840", "S17", "leader-flap"},
 	{DownsUnbounded, "All machines that cannot be reached are called down at once.",
+		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
+	{OutageBelieved, "Machines are called down however few can still be reached, and nobody was asked.",
 		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
 
 	{StaleDownTaken, "The cell does what an earlier elected master said of a machine.",

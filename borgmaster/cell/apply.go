@@ -195,6 +195,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return func(res *borgpb.Result) { c.hearMachines(o.HearMachines, res) }, nil
 	case *borgpb.Op_EndHold:
 		return c.checkEndHold(o.EndHold)
+	case *borgpb.Op_DeclareLost:
+		return c.checkDeclareLost(o.DeclareLost)
 	case *borgpb.Op_AdoptJob:
 		return c.checkAdoptJob(o.AdoptJob)
 	case *borgpb.Op_StopUnknown:

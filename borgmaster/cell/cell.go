@@ -44,6 +44,7 @@ type Cell struct {
 	files   files
 
 	restored restored
+	outage   outage
 
 	requests requests
 	records  recordBook

@@ -24,7 +24,8 @@ import (
 // asker's alone.
 //
 // Format 5: a cell knows that it was restored, hears its machines, and adopts or
-// stops what they run; jobs have disruption budgets, and machines drain within them.
+// stops what they run; jobs have disruption budgets, and machines drain within them;
+// machines can be declared lost, however many.
 const BuildFormat = 5
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -89,6 +90,7 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.DrainMachine.deadline_ns": FormatBudgets, "borg.DrainMachine.now": FormatBudgets,
 
 	"borg.Op.hear_machines": FormatRestore, "borg.Op.end_hold": FormatRestore, "borg.Op.adopt_job": FormatRestore, "borg.Op.stop_unknown": FormatRestore,
+	"borg.Op.declare_lost": FormatRestore, "borg.DeclareLost.for_ns": FormatRestore,
 	"borg.HearMachines.machines": FormatRestore,
 	"borg.HeardMachine.machine":  FormatRestore, "borg.HeardMachine.missing": FormatRestore, "borg.HeardMachine.found": FormatRestore, "borg.HeardMachine.unknown": FormatRestore,
 	"borg.FoundCopy.report": FormatRestore, "borg.FoundCopy.version": FormatRestore, "borg.FoundCopy.ports": FormatRestore, "borg.FoundCopy.alloc": FormatRestore, "borg.FoundCopy.devices": FormatRestore, "borg.FoundCopy.machine": FormatRestore,

@@ -119,8 +119,12 @@ func (g *generator) taint() *borgpb.Taint {
 	return t
 }
 
-// banOp bans packages, for a while or for good, and lifts bans.
+// banOp bans packages, for a while or for good, and lifts bans; now and then it
+// declares machines lost.
 func (g *generator) banOp() *borgpb.Op {
+	if g.one(4) {
+		return g.user(&borgpb.Op{Op: &borgpb.Op_DeclareLost{DeclareLost: &borgpb.DeclareLost{ForNs: int64(g.r.IntN(4)-1) * 3600 * second}}})
+	}
 	name, digest, machine := pick(g.r, []string{"tool", "tool", "lib", ""}), pick(g.r, []string{"", "", "sha256:1"}), ""
 	if g.one(2) {
 		machine = g.machineName()

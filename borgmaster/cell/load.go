@@ -132,6 +132,8 @@ func (l *loader) record(key, value []byte) error {
 		return l.file(string(k.b), d)
 	case kindRestored:
 		return errors.Join(k.done(), l.restored(d))
+	case kindOutage:
+		return errors.Join(k.done(), l.outage(d))
 	case kindBan:
 		return l.ban(string(k.b), d)
 	default:

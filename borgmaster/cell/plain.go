@@ -81,7 +81,7 @@ func ReadPlainRecord(line []byte) (key, value []byte, err error) {
 var kindNames = map[byte]string{
 	kindHead: "head", kindMachine: "machine", kindAllocSet: "alloc_set", kindAlloc: "alloc", kindJob: "job", kindSpec: "spec",
 	kindTask: "task", kindCopy: "copy", kindUpdate: "update", kindRequest: "request", kindUser: "user", kindToken: "token",
-	kindSecret: "secret", kindCellKey: "cell_key", kindFileChanges: "file_changes", kindFile: "file", kindRestored: "restored", kindBan: "ban",
+	kindSecret: "secret", kindCellKey: "cell_key", kindFileChanges: "file_changes", kindFile: "file", kindRestored: "restored", kindOutage: "outage", kindBan: "ban",
 }
 
 func keyForm(kind byte, f *form) {
@@ -224,6 +224,7 @@ var valueForms = map[byte]func(*form){
 		f.bools("held")
 		f.ints("until_ns")
 	},
+	kindOutage: func(f *form) { f.ints("until_ns") },
 	kindBan: func(f *form) {
 		f.str("by")
 		f.str("reason")

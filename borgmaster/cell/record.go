@@ -27,6 +27,7 @@ import (
 //	64                                 how often files were written and deleted
 //	65 user/name                       file
 //	66                                 how the cell was restored
+//	67                                 whether many machines can be lost
 //	70 name 0 digest 0 machine         ban of a package
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
@@ -53,6 +54,7 @@ const (
 	kindFileChanges = 0x64
 	kindFile        = 0x65
 	kindRestored    = 0x66
+	kindOutage      = 0x67
 
 	recordLayout = 1
 )
@@ -397,7 +399,7 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.secrets.list, func(s *Secret) record { return s }))
 		ok = ok && yield(&c.secrets.keyID) && yield(&c.files.changes)
 		all(each(c.files.list, func(f *File) record { return f }))
-		ok = ok && yield(&c.restored)
+		ok = ok && yield(&c.restored) && yield(&c.outage)
 		all(each(c.bans.list, func(b *Ban) record { return b }))
 	}
 }

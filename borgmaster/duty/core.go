@@ -3,6 +3,7 @@
 package duty
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -43,10 +44,21 @@ const (
 	usersFormat = 2
 	// The cell's clocks are moved on when no entry did for so long.
 	timeIdleNs = 10e9
-	// Of all machines, at most this part (per cent) and at least one a minute
-	// are called down.
-	downsPerMinutePercent = 10
 )
+
+// Bounds of what the duties believe: when many machines vanish at once it is more
+// likely that we are the ones cut off (paper §4). Per cent of all machines; zero
+// values are those of DefaultBounds.
+type Bounds struct {
+	// At most so many, and at least one, are called down in a minute.
+	DownsPerMinutePercent uint32
+	// No more are called down while more than that cannot be reached, unless an
+	// operator has said that they are lost.
+	StopPercent uint32
+}
+
+// DefaultBounds are those of a cell of which nobody said otherwise.
+var DefaultBounds = Bounds{DownsPerMinutePercent: 10, StopPercent: 60}
 
 // Event is something that the duties hear.
 type Event interface{ event() }
@@ -101,6 +113,8 @@ type (
 		// named.
 		FirstAdmin string
 		Members    []uint64
+		// An operator has said that machines which cannot be reached are lost.
+		LostDeclared bool
 	}
 )
 
@@ -153,7 +167,12 @@ type Core struct {
 	// Machines with missed polls, of those above.
 	missing map[string]*watched
 	unknown map[string][]*borgpb.TaskReport
+	bounds  Bounds
 	downs   downBudget
+	// How many machines of those above are not up; how many cannot be reached, with
+	// those that are called down next; whether they are lost, by an operator's word.
+	down, unreachable int
+	lostDeclared      bool
 	// Last applied index seen, and when it was new.
 	applied     uint64
 	appliedAtNs int64
@@ -187,7 +206,19 @@ type watched struct {
 }
 
 // New returns a core that waits to hear that it is elected.
-func New() *Core { return &Core{} }
+func New(b Bounds) *Core {
+	b.DownsPerMinutePercent = cmp.Or(b.DownsPerMinutePercent, DefaultBounds.DownsPerMinutePercent)
+	b.StopPercent = cmp.Or(b.StopPercent, DefaultBounds.StopPercent)
+	return &Core{bounds: b}
+}
+
+// Reach is how much of the cell answers, and whether so little does that no more
+// machines are called down.
+func (d *Core) Reach() *borgrpc.Reach {
+	return &borgrpc.Reach{
+		Unreachable: uint32(d.unreachable), Machines: uint32(len(d.machines)), Stopped: d.stopped(), StopPercent: d.bounds.StopPercent,
+	}
+}
 
 // Live returns the replicas that share the machines, in order, and how often
 // that was decided in this term; 0: not yet.
@@ -210,6 +241,9 @@ func (d *Core) Step(now int64, event Event) []Effect {
 	case MachineSeen:
 		d.see(e)
 	case MachineGone:
+		if m := d.machines[e.Name]; m != nil && !m.up {
+			d.down--
+		}
 		delete(d.machines, e.Name)
 		delete(d.missing, e.Name)
 		delete(d.unknown, e.Name)
@@ -241,7 +275,8 @@ func (d *Core) begin(now int64, e Elected) {
 		return
 	}
 	*d = Core{
-		term: e.Term, self: e.Self, electedNs: now, members: slices.Clone(e.Members),
+		bounds: d.bounds,
+		term:   e.Term, self: e.Self, electedNs: now, members: slices.Clone(e.Members),
 		replicas: map[uint64]*heardReplica{}, machines: map[string]*watched{},
 		missing: map[string]*watched{}, unknown: map[string][]*borgpb.TaskReport{},
 		appliedAtNs: now,
@@ -254,8 +289,14 @@ func (d *Core) begin(now int64, e Elected) {
 func (d *Core) see(e MachineSeen) {
 	m := d.machines[e.Name]
 	if m == nil {
-		m = &watched{name: e.Name}
+		m = &watched{name: e.Name, up: true}
 		d.machines[e.Name] = m
+	}
+	switch {
+	case m.up && !e.Up:
+		d.down++
+	case !m.up && e.Up:
+		d.down--
 	}
 	m.addr, m.up = e.Addr, e.Up
 }
@@ -383,7 +424,7 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		return nil
 	}
 	m.contradicted = 0
-	if !d.downs.take(now, len(d.machines)) {
+	if d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
 		m.tryAgainNs = now + retryNs
 		return nil
 	}
@@ -408,6 +449,8 @@ func (d *Core) cutOff(now int64, replica uint64) {
 func (d *Core) tick(now int64, e Ticked) []Effect {
 	d.members = slices.Clone(e.Members)
 	d.decideLive(now)
+	d.countUnreachable()
+	d.lostDeclared = e.LostDeclared
 	var effects []Effect
 	for _, name := range slices.Sorted(maps.Keys(d.missing)) {
 		effects = append(effects, d.consider(now, d.missing[name])...)
@@ -497,6 +540,23 @@ func (d *Core) decideLive(now int64) {
 	}
 }
 
+// countUnreachable counts the machines that are down and those that miss so many
+// polls that they may be next.
+func (d *Core) countUnreachable() {
+	d.unreachable = d.down
+	for _, m := range d.missing {
+		if m.up && m.missed >= missesForDown {
+			d.unreachable++
+		}
+	}
+}
+
+// stopped tells whether so many machines cannot be reached that none is called down.
+// What an operator said holds against it.
+func (d *Core) stopped() bool {
+	return !d.lostDeclared && d.unreachable*100 > len(d.machines)*int(d.bounds.StopPercent) && !mutant.Planted(mutant.OutageBelieved)
+}
+
 // downBudget bounds how many machines are called down when many vanish at
 // once: it is then more likely that we are the ones cut off (paper §4).
 type downBudget struct {
@@ -504,8 +564,8 @@ type downBudget struct {
 	wholeNs int64
 }
 
-func (b *downBudget) take(now int64, machines int) bool {
-	perMinute := max(int64(machines)*downsPerMinutePercent/100, 1)
+func (b *downBudget) take(now int64, machines int, percent uint32) bool {
+	perMinute := max(int64(machines)*int64(percent)/100, 1)
 	each := 60e9 / perMinute
 	if b.wholeNs > now+60e9-each && !mutant.Planted(mutant.DownsUnbounded) {
 		return false

@@ -19,7 +19,7 @@ import (
 // an event at a time, its output what the shell is to do.
 func TestDuties(t *testing.T) {
 	datadriven.Walk(t, "testdata/duties", func(t *testing.T, path string) {
-		d := New()
+		d := New(Bounds{})
 		now := int64(0)
 		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
 			var at string
@@ -147,6 +147,7 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 		td.MaybeScanArgs(t, "applied", &e.Applied)
 		td.MaybeScanArgs(t, "format", &e.Format)
 		td.MaybeScanArgs(t, "first-admin", &e.FirstAdmin)
+		e.LostDeclared = td.HasArg("lost-declared")
 		return e
 	}
 	t.Fatalf("unknown command %q", td.Cmd)
@@ -181,6 +182,13 @@ func showDuties(d *Core) string {
 	s.WriteString(fmt.Sprintf("live %v version %d\n", d.live, d.liveVersion))
 	if len(d.missing) > 0 {
 		s.WriteString(fmt.Sprintf("missing %v\n", slices.Sorted(maps.Keys(d.missing))))
+	}
+	if r := d.Reach(); r.Unreachable > 0 {
+		s.WriteString(fmt.Sprintf("%d of %d machines cannot be reached", r.Unreachable, r.Machines))
+		if r.Stopped {
+			s.WriteString(fmt.Sprintf(", more than %d %%: none is called down", r.StopPercent))
+		}
+		s.WriteString("\n")
 	}
 	for _, name := range slices.Sorted(maps.Keys(d.unknown)) {
 		s.WriteString(fmt.Sprintf("unknown on %s: %d\n", name, len(d.unknown[name])))

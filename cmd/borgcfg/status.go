@@ -134,6 +134,9 @@ func cellLines(c *borgrpc.GetCellResponse, now time.Time) []string {
 	if c.Elected != 0 && !c.SchedulerConnected {
 		lines = append(lines, "no scheduler follows the elected master: nothing is placed until one does")
 	}
+	if c.Reach.GetStopped() || c.LostDeclaredForNs > 0 && c.Reach != nil {
+		lines = append(lines, reachLines(c)...)
+	}
 	if c.WallSuspect {
 		lines = append(lines, fmt.Sprintf("the wall clock has stepped to %s and waits for an operator's word", wallText(c.WallTimeNs)))
 	}

@@ -23,6 +23,7 @@ import (
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cellkey"
+	"borg/borgmaster/duty"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/cli"
@@ -44,6 +45,8 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "cell", Usage: "`NAME` of the cell, to find the default --dir and to be sure"},
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
+			&ucli.UintFlag{Name: "downs-per-minute", Value: uint(duty.DefaultBounds.DownsPerMinutePercent), Usage: "of the machines, call at most this `PERCENT` down in a minute, and at least one"},
+			&ucli.UintFlag{Name: "stop-downs", Value: uint(duty.DefaultBounds.StopPercent), Usage: "call no machines down while more than this `PERCENT` cannot be reached, unless they are declared lost (borgcfg outage go)"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
@@ -88,6 +91,11 @@ func serve(ctx *ucli.Context) error {
 	var err error
 	if s.base, err = cli.NewLogger(ctx); err != nil {
 		return err
+	}
+	for _, name := range []string{"downs-per-minute", "stop-downs"} {
+		if percent := ctx.Uint(name); percent == 0 || percent > 100 {
+			return cli.Errorf(cli.Usage, "--%s %d: want 1 to 100 per cent", name, percent)
+		}
 	}
 	if period := ctx.Duration("poll-period"); period <= 0 {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
@@ -199,7 +207,9 @@ func (s *server) open() error {
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Audit: s.audit,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
-		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
+		PollPeriod: s.flags.Duration("poll-period"),
+		Downs:      duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
+		MaxFormat:  uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
 		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}

@@ -151,7 +151,7 @@ var Aims = []Aim{
 	{"outage", "machines are away for long, and come back", 90 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 4, loseMany: 1})
-		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs = 3*second, 40*second, 60*second, 0, 30*second
+		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs, s.declareNs = 3*second, 40*second, 60*second, 0, 30*second, 30*second
 		s.tight, s.machineMilli, s.jobs, s.lasting = true, 1500, 5, true
 	}},
 	{"full-outage", "machines of a full cell are away for long: what ran there waits for them", 90 * second, func(s *swarm) {

@@ -68,6 +68,8 @@ type swarm struct {
 	// When the certificates of a user are revoked, about, and how often somebody
 	// forges messages of raft; 0: never.
 	revokeNs, forgeNs int64
+	// When an operator says that machines which cannot be reached are lost; zero: never.
+	declareNs int64
 	// When a checkpoint is taken with which the cell goes on when all disks are lost,
 	// which is at the end of the first phase; 0: they are not.
 	checkpointNs int64

@@ -46,7 +46,7 @@ type masterSide struct {
 }
 
 func newMasterSide(r *replicaNode) *masterSide {
-	m := &masterSide{r: r, duties: duty.New(), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
+	m := &masterSide{r: r, duties: duty.New(duty.Bounds{}), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
 	m.station = linkshard.NewStation(linkshard.Config{
 		Core:     linkshard.CoreConfig{Replica: r.id},
 		Format:   r.cell.BuildFormat(),
@@ -148,7 +148,7 @@ func (m *masterSide) dutyTick() {
 	m.r.after(dutyTickNs, func() {
 		m.follow()
 		if m.dutyTerm != 0 {
-			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: memberIDs()}
+			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0}
 			if m.r.cell.NumAdmins() == 0 {
 				ticked.FirstAdmin = m.gate.FirstAdmin
 			}
@@ -236,7 +236,10 @@ func (m *masterSide) probeHere(machine string, done func(duty.Probed)) {
 			return
 		}
 		r.w.send(machineEnd(x.i), replicaEnd(r.id), func() {
-			r.enter(life, func() { answer(duty.Probed{Reached: true}) })
+			r.enter(life, func() {
+				r.w.truth.reached(machine)
+				answer(duty.Probed{Reached: true})
+			})
 		})
 	})
 }
@@ -278,6 +281,8 @@ func (m *masterSide) poll(p linkshard.Poll) {
 		}
 		if o.Missed {
 			r.w.truth.unreached(r.id, p.Machine)
+		} else if o.Response != nil {
+			r.w.truth.reached(p.Machine)
 		}
 		m.station.TakeAnswer(m.station.Weigh(p, req, o))
 		m.carryOut()

@@ -175,6 +175,11 @@ func newOperator(w *World) *operator {
 			o.ask(&borgpb.Op{Op: &borgpb.Op_Revoke{Revoke: &borgpb.Revoke{User: revokedUser, CertificatesWallNs: far}}})
 		})
 	}
+	if at := w.swarm.declareNs; at > 0 {
+		w.after(at, func() {
+			o.ask(&borgpb.Op{Op: &borgpb.Op_DeclareLost{DeclareLost: &borgpb.DeclareLost{ForNs: 20 * second}}})
+		})
+	}
 	return o
 }
 

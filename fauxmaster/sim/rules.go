@@ -14,8 +14,12 @@ type rules struct {
 	// machines down.
 	electedNs map[uint64]int64
 	downNs    map[uint64][]int64
+	// Until when an operator believes that any number of machines is lost.
+	lostUntilNs int64
 	// When each replica last failed to reach each machine.
 	unreachedNs map[string]map[uint64]int64
+	// When any replica last reached each machine.
+	reachedNs map[string]int64
 	// What each copy may use as the log has it, and when its last process
 	// started.
 	holds     map[borglet.ID]cell.Resources
@@ -24,7 +28,7 @@ type rules struct {
 
 func newRules() rules {
 	return rules{
-		electedNs: map[uint64]int64{}, downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{},
+		electedNs: map[uint64]int64{}, downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
 		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{},
 	}
 }
@@ -34,6 +38,7 @@ const (
 	windowNs     = 14 * second
 	downsNs      = 45 * second
 	witnessNs    = 60 * second
+	awayNs       = 30 * second
 	restartGapNs = 150 * millisecond
 )
 
@@ -76,6 +81,26 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 		t.w.fail("S17: %d machines are called down within %d s in term %d, the last is %s", lately, downsNs/second, e.Term, o.Name)
 	}
 	t.downNs[e.Term] = append(t.downNs[e.Term], t.w.now)
+	away := 0
+	for _, m := range t.w.machines {
+		if t.w.now-t.reachedNs[m.name] > awayNs {
+			away++
+		}
+	}
+	if n := len(t.w.machines); away*100 > 60*n && t.w.now > t.lostUntilNs && late == 0 {
+		t.w.fail("S17: %s is called down, nobody reaches %d of %d machines, and nobody declared them lost", o.Name, away, n)
+	}
+}
+
+// reached notes that a replica reached a machine.
+func (t *truth) reached(machine string) { t.reachedNs[machine] = t.w.now }
+
+// declared notes until when an operator believes that machines are lost, however many.
+func (t *truth) declared(o *borgpb.DeclareLost) {
+	t.lostUntilNs = t.w.now + o.ForNs + t.w.swarm.dutyLateNs + second
+	if o.ForNs > 0 {
+		t.w.mark("machines declared lost")
+	}
 }
 
 // taskEdges is the paper's diagram (§2.3, figure 2) as the events of tasks tell

@@ -46,6 +46,15 @@ func TestRules(t *testing.T) {
 			down(tr, "m00")
 			down(tr, "m01")
 		}},
+		{"most of the cell is away", "S17: m00 is called down, nobody reaches 1 of 1", func(w *World, tr *truth) {
+			w.now += awayNs + 1
+			down(tr, "m00")
+		}},
+		{"and is declared lost", "", func(w *World, tr *truth) {
+			w.now += awayNs + 1
+			tr.declared(&borgpb.DeclareLost{ForNs: second})
+			down(tr, "m00")
+		}},
 		{"a start too soon", "S18:", func(w *World, tr *truth) {
 			tr.notTooSoon(w.machines[0], id)
 			w.now += restartGapNs - 1
@@ -79,6 +88,7 @@ func TestRules(t *testing.T) {
 		w.machines = []*machine{m}
 		w.truth.unreached(1, "m00")
 		w.truth.unreached(2, "m00")
+		w.truth.reached("m00")
 		c.do(w, w.truth)
 		if said := errorText(w.failure); (c.want == "") != (said == "") || !strings.Contains(said, c.want) {
 			t.Errorf("%s: the run says %q, want %q", c.name, said, c.want)

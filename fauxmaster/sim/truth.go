@@ -165,6 +165,9 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result,
 		if proto.Unmarshal(data, op) == nil && op.GetMachineDown() != nil && results[i].GetRefusal() == nil {
 			t.down(e, op.GetMachineDown())
 		}
+		if op.GetDeclareLost() != nil && results[i].GetRefusal() == nil {
+			t.declared(op.GetDeclareLost())
+		}
 		if op.RequestId == "" || results[i].GetRefusal() != nil || results[i].GetRepeated() {
 			continue
 		}

@@ -181,6 +181,8 @@ const (
 	EventKind_EVENT_KIND_MACHINE_HEARD EventKind = 150
 	// A restored cell places tasks again.
 	EventKind_EVENT_KIND_HOLD_END EventKind = 151
+	// An operator said whether machines that cannot be reached are lost, however many.
+	EventKind_EVENT_KIND_LOST_DECLARED EventKind = 160
 	// An update began to roll.
 	EventKind_EVENT_KIND_UPDATE_START EventKind = 30
 	// An update ended; its reason tells when it was cut short.
@@ -246,6 +248,7 @@ var (
 		26:  "EVENT_KIND_MACHINE_UNDRAIN",
 		150: "EVENT_KIND_MACHINE_HEARD",
 		151: "EVENT_KIND_HOLD_END",
+		160: "EVENT_KIND_LOST_DECLARED",
 		30:  "EVENT_KIND_UPDATE_START",
 		31:  "EVENT_KIND_UPDATE_DONE",
 		32:  "EVENT_KIND_RESIZE",
@@ -290,6 +293,7 @@ var (
 		"EVENT_KIND_MACHINE_UNDRAIN": 26,
 		"EVENT_KIND_MACHINE_HEARD":   150,
 		"EVENT_KIND_HOLD_END":        151,
+		"EVENT_KIND_LOST_DECLARED":   160,
 		"EVENT_KIND_UPDATE_START":    30,
 		"EVENT_KIND_UPDATE_DONE":     31,
 		"EVENT_KIND_RESIZE":          32,
@@ -559,6 +563,7 @@ type Op struct {
 	//	*Op_EndHold
 	//	*Op_AdoptJob
 	//	*Op_StopUnknown
+	//	*Op_DeclareLost
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -958,6 +963,15 @@ func (x *Op) GetStopUnknown() *StopUnknown {
 	return nil
 }
 
+func (x *Op) GetDeclareLost() *DeclareLost {
+	if x != nil {
+		if x, ok := x.Op.(*Op_DeclareLost); ok {
+			return x.DeclareLost
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1139,6 +1153,12 @@ type Op_StopUnknown struct {
 	StopUnknown *StopUnknown `protobuf:"bytes,153,opt,name=stop_unknown,json=stopUnknown,proto3,oneof"`
 }
 
+type Op_DeclareLost struct {
+	// An operator says that machines which cannot be reached are lost, however many
+	// they are. Since format 5.
+	DeclareLost *DeclareLost `protobuf:"bytes,160,opt,name=declare_lost,json=declareLost,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1208,6 +1228,8 @@ func (*Op_EndHold) isOp_Op() {}
 func (*Op_AdoptJob) isOp_Op() {}
 
 func (*Op_StopUnknown) isOp_Op() {}
+
+func (*Op_DeclareLost) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -4296,6 +4318,55 @@ func (x *FoundCopy) GetMachine() string {
 	return ""
 }
 
+// DeclareLost lets machines be called down although more cannot be reached than is
+// believed without an operator's word. A later one replaces an earlier one. Since
+// format 5.
+type DeclareLost struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// It holds for so long, in cell time; zero: no more. Nanoseconds, at most 7 days.
+	// Since format 5.
+	ForNs         int64 `protobuf:"varint,1,opt,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeclareLost) Reset() {
+	*x = DeclareLost{}
+	mi := &file_borgpb_op_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeclareLost) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeclareLost) ProtoMessage() {}
+
+func (x *DeclareLost) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeclareLost.ProtoReflect.Descriptor instead.
+func (*DeclareLost) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *DeclareLost) GetForNs() int64 {
+	if x != nil {
+		return x.ForNs
+	}
+	return 0
+}
+
 // EndHold is refused when the cell is not held. Since format 5.
 type EndHold struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -4305,7 +4376,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4317,7 +4388,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4330,7 +4401,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
 }
 
 // AdoptJob makes a job of copies that run. It keeps its uid, so that its copies
@@ -4353,7 +4424,7 @@ type AdoptJob struct {
 
 func (x *AdoptJob) Reset() {
 	*x = AdoptJob{}
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4365,7 +4436,7 @@ func (x *AdoptJob) String() string {
 func (*AdoptJob) ProtoMessage() {}
 
 func (x *AdoptJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4378,7 +4449,7 @@ func (x *AdoptJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptJob.ProtoReflect.Descriptor instead.
 func (*AdoptJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AdoptJob) GetUid() string {
@@ -4430,7 +4501,7 @@ type StopUnknown struct {
 
 func (x *StopUnknown) Reset() {
 	*x = StopUnknown{}
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4442,7 +4513,7 @@ func (x *StopUnknown) String() string {
 func (*StopUnknown) ProtoMessage() {}
 
 func (x *StopUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4455,7 +4526,7 @@ func (x *StopUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopUnknown.ProtoReflect.Descriptor instead.
 func (*StopUnknown) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *StopUnknown) GetMachine() string {
@@ -4502,7 +4573,7 @@ type UnknownCopy struct {
 
 func (x *UnknownCopy) Reset() {
 	*x = UnknownCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4514,7 +4585,7 @@ func (x *UnknownCopy) String() string {
 func (*UnknownCopy) ProtoMessage() {}
 
 func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4527,7 +4598,7 @@ func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownCopy.ProtoReflect.Descriptor instead.
 func (*UnknownCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *UnknownCopy) GetJobUid() string {
@@ -4610,7 +4681,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xda\x0f\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x93\x10\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -4667,7 +4738,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\rhear_machines\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesH\x00R\fhearMachines\x12+\n" +
 	"\bend_hold\x18\x97\x01 \x01(\v2\r.borg.EndHoldH\x00R\aendHold\x12.\n" +
 	"\tadopt_job\x18\x98\x01 \x01(\v2\x0e.borg.AdoptJobH\x00R\badoptJob\x127\n" +
-	"\fstop_unknown\x18\x99\x01 \x01(\v2\x11.borg.StopUnknownH\x00R\vstopUnknownB\x04\n" +
+	"\fstop_unknown\x18\x99\x01 \x01(\v2\x11.borg.StopUnknownH\x00R\vstopUnknown\x127\n" +
+	"\fdeclare_lost\x18\xa0\x01 \x01(\v2\x11.borg.DeclareLostH\x00R\vdeclareLostB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -4931,7 +5003,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05ports\x18\x03 \x03(\rR\x05ports\x12\x14\n" +
 	"\x05alloc\x18\x04 \x01(\tR\x05alloc\x12+\n" +
 	"\adevices\x18\x05 \x03(\v2\x11.borg.DeviceGrantR\adevices\x12\x18\n" +
-	"\amachine\x18\x06 \x01(\tR\amachine\"\t\n" +
+	"\amachine\x18\x06 \x01(\tR\amachine\"$\n" +
+	"\vDeclareLost\x12\x15\n" +
+	"\x06for_ns\x18\x01 \x01(\x03R\x05forNs\"\t\n" +
 	"\aEndHold\"\x81\x01\n" +
 	"\bAdoptJob\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x12\n" +
@@ -4970,7 +5044,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xc9\b\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xe8\b\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -4996,7 +5070,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x18EVENT_KIND_MACHINE_DRAIN\x10\x19\x12\x1e\n" +
 	"\x1aEVENT_KIND_MACHINE_UNDRAIN\x10\x1a\x12\x1d\n" +
 	"\x18EVENT_KIND_MACHINE_HEARD\x10\x96\x01\x12\x18\n" +
-	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12\x1b\n" +
+	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12\x1d\n" +
+	"\x18EVENT_KIND_LOST_DECLARED\x10\xa0\x01\x12\x1b\n" +
 	"\x17EVENT_KIND_UPDATE_START\x10\x1e\x12\x1a\n" +
 	"\x16EVENT_KIND_UPDATE_DONE\x10\x1f\x12\x15\n" +
 	"\x11EVENT_KIND_RESIZE\x10 \x12\x15\n" +
@@ -5043,7 +5118,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),        // 0: borg.RefusalKind
 	(EventKind)(0),          // 1: borg.EventKind
@@ -5091,33 +5166,34 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*HearMachines)(nil),    // 43: borg.HearMachines
 	(*HeardMachine)(nil),    // 44: borg.HeardMachine
 	(*FoundCopy)(nil),       // 45: borg.FoundCopy
-	(*EndHold)(nil),         // 46: borg.EndHold
-	(*AdoptJob)(nil),        // 47: borg.AdoptJob
-	(*StopUnknown)(nil),     // 48: borg.StopUnknown
-	(*UnknownCopy)(nil),     // 49: borg.UnknownCopy
-	nil,                     // 50: borg.AddMachine.LabelsEntry
-	nil,                     // 51: borg.AddMachine.AnnotationsEntry
-	nil,                     // 52: borg.SetMachine.SetAttributesEntry
-	nil,                     // 53: borg.SubmitJob.LabelsEntry
-	nil,                     // 54: borg.SubmitJob.AnnotationsEntry
-	nil,                     // 55: borg.UpdateJob.LabelsEntry
-	nil,                     // 56: borg.UpdateJob.AnnotationsEntry
-	nil,                     // 57: borg.SubmitAllocSet.LabelsEntry
-	nil,                     // 58: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                     // 59: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),       // 60: borg.Principal
-	(*MachineSpec)(nil),     // 61: borg.MachineSpec
-	(*Resources)(nil),       // 62: borg.Resources
-	(*Taint)(nil),           // 63: borg.Taint
-	(*DeviceGrant)(nil),     // 64: borg.DeviceGrant
-	(*TaskReport)(nil),      // 65: borg.TaskReport
-	(State)(0),              // 66: borg.State
-	(StopCause)(0),          // 67: borg.StopCause
-	(*Exit)(nil),            // 68: borg.Exit
-	(JobKind)(0),            // 69: borg.JobKind
+	(*DeclareLost)(nil),     // 46: borg.DeclareLost
+	(*EndHold)(nil),         // 47: borg.EndHold
+	(*AdoptJob)(nil),        // 48: borg.AdoptJob
+	(*StopUnknown)(nil),     // 49: borg.StopUnknown
+	(*UnknownCopy)(nil),     // 50: borg.UnknownCopy
+	nil,                     // 51: borg.AddMachine.LabelsEntry
+	nil,                     // 52: borg.AddMachine.AnnotationsEntry
+	nil,                     // 53: borg.SetMachine.SetAttributesEntry
+	nil,                     // 54: borg.SubmitJob.LabelsEntry
+	nil,                     // 55: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 56: borg.UpdateJob.LabelsEntry
+	nil,                     // 57: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 58: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 59: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                     // 60: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),       // 61: borg.Principal
+	(*MachineSpec)(nil),     // 62: borg.MachineSpec
+	(*Resources)(nil),       // 63: borg.Resources
+	(*Taint)(nil),           // 64: borg.Taint
+	(*DeviceGrant)(nil),     // 65: borg.DeviceGrant
+	(*TaskReport)(nil),      // 66: borg.TaskReport
+	(State)(0),              // 67: borg.State
+	(StopCause)(0),          // 68: borg.StopCause
+	(*Exit)(nil),            // 69: borg.Exit
+	(JobKind)(0),            // 70: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	60, // 0: borg.Op.principal:type_name -> borg.Principal
+	61, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -5150,53 +5226,54 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	37, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
 	38, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
 	43, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
-	46, // 33: borg.Op.end_hold:type_name -> borg.EndHold
-	47, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
-	48, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
-	50, // 36: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	51, // 37: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	61, // 38: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	52, // 39: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	62, // 40: borg.SetMachine.capacity:type_name -> borg.Resources
-	63, // 41: borg.SetMachine.set_taints:type_name -> borg.Taint
-	53, // 42: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	54, // 43: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	55, // 44: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	56, // 45: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	57, // 46: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	58, // 47: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 48: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 49: borg.Assignment.victims:type_name -> borg.Victim
-	64, // 50: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	18, // 51: borg.MoveTasks.moves:type_name -> borg.Assignment
-	18, // 52: borg.MoveTasks.placement:type_name -> borg.Assignment
-	22, // 53: borg.Reports.machines:type_name -> borg.MachineReport
-	65, // 54: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	23, // 55: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	59, // 56: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 57: borg.Refusal.kind:type_name -> borg.RefusalKind
-	40, // 58: borg.Result.refusal:type_name -> borg.Refusal
-	40, // 59: borg.Result.items:type_name -> borg.Refusal
-	1,  // 60: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 61: borg.Event.object_kind:type_name -> borg.ObjectKind
-	66, // 62: borg.Event.from:type_name -> borg.State
-	66, // 63: borg.Event.to:type_name -> borg.State
-	67, // 64: borg.Event.cause:type_name -> borg.StopCause
-	68, // 65: borg.Event.exit:type_name -> borg.Exit
-	44, // 66: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	19, // 67: borg.HeardMachine.missing:type_name -> borg.Victim
-	45, // 68: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	65, // 69: borg.FoundCopy.report:type_name -> borg.TaskReport
-	64, // 70: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	45, // 71: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	49, // 72: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	69, // 73: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	62, // 74: borg.UnknownCopy.resources:type_name -> borg.Resources
-	75, // [75:75] is the sub-list for method output_type
-	75, // [75:75] is the sub-list for method input_type
-	75, // [75:75] is the sub-list for extension type_name
-	75, // [75:75] is the sub-list for extension extendee
-	0,  // [0:75] is the sub-list for field type_name
+	47, // 33: borg.Op.end_hold:type_name -> borg.EndHold
+	48, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
+	49, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
+	46, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
+	51, // 37: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	52, // 38: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	62, // 39: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	53, // 40: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	63, // 41: borg.SetMachine.capacity:type_name -> borg.Resources
+	64, // 42: borg.SetMachine.set_taints:type_name -> borg.Taint
+	54, // 43: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	55, // 44: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	56, // 45: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	57, // 46: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	58, // 47: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	59, // 48: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	18, // 49: borg.Assign.assignments:type_name -> borg.Assignment
+	19, // 50: borg.Assignment.victims:type_name -> borg.Victim
+	65, // 51: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	18, // 52: borg.MoveTasks.moves:type_name -> borg.Assignment
+	18, // 53: borg.MoveTasks.placement:type_name -> borg.Assignment
+	22, // 54: borg.Reports.machines:type_name -> borg.MachineReport
+	66, // 55: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	23, // 56: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	60, // 57: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 58: borg.Refusal.kind:type_name -> borg.RefusalKind
+	40, // 59: borg.Result.refusal:type_name -> borg.Refusal
+	40, // 60: borg.Result.items:type_name -> borg.Refusal
+	1,  // 61: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 62: borg.Event.object_kind:type_name -> borg.ObjectKind
+	67, // 63: borg.Event.from:type_name -> borg.State
+	67, // 64: borg.Event.to:type_name -> borg.State
+	68, // 65: borg.Event.cause:type_name -> borg.StopCause
+	69, // 66: borg.Event.exit:type_name -> borg.Exit
+	44, // 67: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	19, // 68: borg.HeardMachine.missing:type_name -> borg.Victim
+	45, // 69: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	66, // 70: borg.FoundCopy.report:type_name -> borg.TaskReport
+	65, // 71: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	45, // 72: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	50, // 73: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	70, // 74: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	63, // 75: borg.UnknownCopy.resources:type_name -> borg.Resources
+	76, // [76:76] is the sub-list for method output_type
+	76, // [76:76] is the sub-list for method input_type
+	76, // [76:76] is the sub-list for extension type_name
+	76, // [76:76] is the sub-list for extension extendee
+	0,  // [0:76] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -5243,6 +5320,7 @@ func file_borgpb_op_proto_init() {
 		(*Op_EndHold)(nil),
 		(*Op_AdoptJob)(nil),
 		(*Op_StopUnknown)(nil),
+		(*Op_DeclareLost)(nil),
 	}
 	file_borgpb_op_proto_msgTypes[32].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[33].OneofWrappers = []any{}
@@ -5252,7 +5330,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   57,
+			NumMessages:   58,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -305,6 +305,11 @@ type GetCellResponse struct {
 	DigestIndex uint64 `protobuf:"varint,23,opt,name=digest_index,json=digestIndex,proto3" json:"digest_index,omitempty"`
 	// Build of the replica.
 	Build string `protobuf:"bytes,24,opt,name=build,proto3" json:"build,omitempty"`
+	// An operator has said that machines which cannot be reached are lost, for so long
+	// yet. Nanoseconds of cell time; zero: nobody has.
+	LostDeclaredForNs int64 `protobuf:"varint,160,opt,name=lost_declared_for_ns,json=lostDeclaredForNs,proto3" json:"lost_declared_for_ns,omitempty"`
+	// How the elected master sees the machines. Absent: another replica answers.
+	Reach *Reach `protobuf:"bytes,161,opt,name=reach,proto3" json:"reach,omitempty"`
 	// The cell is no real one: a Fauxmaster drives it. Absent: it is.
 	Simulated     *Simulated `protobuf:"bytes,280,opt,name=simulated,proto3" json:"simulated,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -509,11 +514,98 @@ func (x *GetCellResponse) GetBuild() string {
 	return ""
 }
 
+func (x *GetCellResponse) GetLostDeclaredForNs() int64 {
+	if x != nil {
+		return x.LostDeclaredForNs
+	}
+	return 0
+}
+
+func (x *GetCellResponse) GetReach() *Reach {
+	if x != nil {
+		return x.Reach
+	}
+	return nil
+}
+
 func (x *GetCellResponse) GetSimulated() *Simulated {
 	if x != nil {
 		return x.Simulated
 	}
 	return nil
+}
+
+// Reach is what of the cell answers, as the elected master knows it.
+type Reach struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of machines that are down, or did not answer the last polls.
+	Unreachable uint32 `protobuf:"varint,1,opt,name=unreachable,proto3" json:"unreachable,omitempty"`
+	// Number of machines.
+	Machines uint32 `protobuf:"varint,2,opt,name=machines,proto3" json:"machines,omitempty"`
+	// No more machines are called down: more cannot be reached than is believed.
+	Stopped bool `protobuf:"varint,3,opt,name=stopped,proto3" json:"stopped,omitempty"`
+	// What is believed. Per cent of the machines.
+	StopPercent   uint32 `protobuf:"varint,4,opt,name=stop_percent,json=stopPercent,proto3" json:"stop_percent,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Reach) Reset() {
+	*x = Reach{}
+	mi := &file_borgrpc_master_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Reach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Reach) ProtoMessage() {}
+
+func (x *Reach) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Reach.ProtoReflect.Descriptor instead.
+func (*Reach) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Reach) GetUnreachable() uint32 {
+	if x != nil {
+		return x.Unreachable
+	}
+	return 0
+}
+
+func (x *Reach) GetMachines() uint32 {
+	if x != nil {
+		return x.Machines
+	}
+	return 0
+}
+
+func (x *Reach) GetStopped() bool {
+	if x != nil {
+		return x.Stopped
+	}
+	return false
+}
+
+func (x *Reach) GetStopPercent() uint32 {
+	if x != nil {
+		return x.StopPercent
+	}
+	return 0
 }
 
 // Simulated says of what a simulated cell is made.
@@ -531,7 +623,7 @@ type Simulated struct {
 
 func (x *Simulated) Reset() {
 	*x = Simulated{}
-	mi := &file_borgrpc_master_proto_msgTypes[4]
+	mi := &file_borgrpc_master_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -543,7 +635,7 @@ func (x *Simulated) String() string {
 func (*Simulated) ProtoMessage() {}
 
 func (x *Simulated) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[4]
+	mi := &file_borgrpc_master_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -556,7 +648,7 @@ func (x *Simulated) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Simulated.ProtoReflect.Descriptor instead.
 func (*Simulated) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{4}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Simulated) GetAsOfIndex() uint64 {
@@ -595,7 +687,7 @@ type GetJobRequest struct {
 
 func (x *GetJobRequest) Reset() {
 	*x = GetJobRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[5]
+	mi := &file_borgrpc_master_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -607,7 +699,7 @@ func (x *GetJobRequest) String() string {
 func (*GetJobRequest) ProtoMessage() {}
 
 func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[5]
+	mi := &file_borgrpc_master_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -620,7 +712,7 @@ func (x *GetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobRequest.ProtoReflect.Descriptor instead.
 func (*GetJobRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{5}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *GetJobRequest) GetUser() string {
@@ -659,7 +751,7 @@ type GetJobResponse struct {
 
 func (x *GetJobResponse) Reset() {
 	*x = GetJobResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[6]
+	mi := &file_borgrpc_master_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -671,7 +763,7 @@ func (x *GetJobResponse) String() string {
 func (*GetJobResponse) ProtoMessage() {}
 
 func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[6]
+	mi := &file_borgrpc_master_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -684,7 +776,7 @@ func (x *GetJobResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetJobResponse.ProtoReflect.Descriptor instead.
 func (*GetJobResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{6}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *GetJobResponse) GetJob() *borgpb.Job {
@@ -725,7 +817,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[7]
+	mi := &file_borgrpc_master_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -737,7 +829,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[7]
+	mi := &file_borgrpc_master_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -750,7 +842,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *ListJobsRequest) GetUser() string {
@@ -795,7 +887,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -807,7 +899,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -820,7 +912,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListJobsResponse) GetJobs() []*borgpb.Job {
@@ -867,7 +959,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -879,7 +971,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -892,7 +984,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTasksRequest) GetUser() string {
@@ -973,7 +1065,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1077,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1090,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTasksResponse) GetTasks() []*borgpb.Task {
@@ -1037,7 +1129,7 @@ type ListAllocsRequest struct {
 
 func (x *ListAllocsRequest) Reset() {
 	*x = ListAllocsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1049,7 +1141,7 @@ func (x *ListAllocsRequest) String() string {
 func (*ListAllocsRequest) ProtoMessage() {}
 
 func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1062,7 +1154,7 @@ func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsRequest.ProtoReflect.Descriptor instead.
 func (*ListAllocsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListAllocsRequest) GetUser() string {
@@ -1101,7 +1193,7 @@ type ListAllocsResponse struct {
 
 func (x *ListAllocsResponse) Reset() {
 	*x = ListAllocsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1113,7 +1205,7 @@ func (x *ListAllocsResponse) String() string {
 func (*ListAllocsResponse) ProtoMessage() {}
 
 func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1126,7 +1218,7 @@ func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsResponse.ProtoReflect.Descriptor instead.
 func (*ListAllocsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListAllocsResponse) GetAllocSets() []*borgpb.AllocSet {
@@ -1165,7 +1257,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1177,7 +1269,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1190,7 +1282,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListMachinesRequest) GetName() string {
@@ -1227,7 +1319,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1239,7 +1331,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1252,7 +1344,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*borgpb.Machine {
@@ -1278,7 +1370,7 @@ type ListPackageBansRequest struct {
 
 func (x *ListPackageBansRequest) Reset() {
 	*x = ListPackageBansRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1290,7 +1382,7 @@ func (x *ListPackageBansRequest) String() string {
 func (*ListPackageBansRequest) ProtoMessage() {}
 
 func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1303,7 +1395,7 @@ func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPackageBansRequest.ProtoReflect.Descriptor instead.
 func (*ListPackageBansRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
 }
 
 // ListPackageBansResponse is at most as long as the cell's limit of bans.
@@ -1319,7 +1411,7 @@ type ListPackageBansResponse struct {
 
 func (x *ListPackageBansResponse) Reset() {
 	*x = ListPackageBansResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1423,7 @@ func (x *ListPackageBansResponse) String() string {
 func (*ListPackageBansResponse) ProtoMessage() {}
 
 func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1436,7 @@ func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPackageBansResponse.ProtoReflect.Descriptor instead.
 func (*ListPackageBansResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListPackageBansResponse) GetBans() []*PackageBan {
@@ -1384,7 +1476,7 @@ type PackageBan struct {
 
 func (x *PackageBan) Reset() {
 	*x = PackageBan{}
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1396,7 +1488,7 @@ func (x *PackageBan) String() string {
 func (*PackageBan) ProtoMessage() {}
 
 func (x *PackageBan) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1409,7 +1501,7 @@ func (x *PackageBan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackageBan.ProtoReflect.Descriptor instead.
 func (*PackageBan) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PackageBan) GetName() string {
@@ -1486,7 +1578,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1498,7 +1590,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1511,7 +1603,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -1583,7 +1675,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1595,7 +1687,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1608,7 +1700,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -1641,7 +1733,7 @@ type SafeToDrainRequest struct {
 
 func (x *SafeToDrainRequest) Reset() {
 	*x = SafeToDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1653,7 +1745,7 @@ func (x *SafeToDrainRequest) String() string {
 func (*SafeToDrainRequest) ProtoMessage() {}
 
 func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1666,7 +1758,7 @@ func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
 func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *SafeToDrainRequest) GetMachines() []string {
@@ -1705,7 +1797,7 @@ type SafeToDrainResponse struct {
 
 func (x *SafeToDrainResponse) Reset() {
 	*x = SafeToDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1717,7 +1809,7 @@ func (x *SafeToDrainResponse) String() string {
 func (*SafeToDrainResponse) ProtoMessage() {}
 
 func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1730,7 +1822,7 @@ func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
 func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
@@ -1775,7 +1867,7 @@ type DrainVerdict struct {
 
 func (x *DrainVerdict) Reset() {
 	*x = DrainVerdict{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1879,7 @@ func (x *DrainVerdict) String() string {
 func (*DrainVerdict) ProtoMessage() {}
 
 func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +1892,7 @@ func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
 func (*DrainVerdict) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DrainVerdict) GetMachine() string {
@@ -1860,7 +1952,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1872,7 +1964,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1885,7 +1977,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -1936,7 +2028,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1948,7 +2040,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1961,7 +2053,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -2045,7 +2137,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2057,7 +2149,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2070,7 +2162,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -2138,7 +2230,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2242,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2255,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -2216,7 +2308,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2228,7 +2320,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2241,7 +2333,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -2329,7 +2421,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2341,7 +2433,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2354,7 +2446,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -2397,7 +2489,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2409,7 +2501,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2422,7 +2514,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -2466,7 +2558,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2478,7 +2570,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2491,7 +2583,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -2527,7 +2619,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2539,7 +2631,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2552,7 +2644,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -2604,7 +2696,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +2708,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +2721,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -2669,7 +2761,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2773,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2786,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -2759,7 +2851,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +2863,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +2876,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2814,7 +2906,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2826,7 +2918,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2839,7 +2931,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -2877,7 +2969,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2889,7 +2981,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2902,7 +2994,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -2960,7 +3052,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2972,7 +3064,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2985,7 +3077,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Record) GetKey() []byte {
@@ -3017,7 +3109,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3121,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3134,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -3077,7 +3169,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3089,7 +3181,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3102,7 +3194,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -3123,7 +3215,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3135,7 +3227,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3148,7 +3240,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -3169,7 +3261,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3181,7 +3273,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3194,7 +3286,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -3215,7 +3307,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3227,7 +3319,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3240,7 +3332,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -3265,7 +3357,7 @@ type CheckDrainRequest struct {
 
 func (x *CheckDrainRequest) Reset() {
 	*x = CheckDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3277,7 +3369,7 @@ func (x *CheckDrainRequest) String() string {
 func (*CheckDrainRequest) ProtoMessage() {}
 
 func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3290,7 +3382,7 @@ func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
 func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CheckDrainRequest) GetMachines() []string {
@@ -3325,7 +3417,7 @@ type CheckDrainResponse struct {
 
 func (x *CheckDrainResponse) Reset() {
 	*x = CheckDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3337,7 +3429,7 @@ func (x *CheckDrainResponse) String() string {
 func (*CheckDrainResponse) ProtoMessage() {}
 
 func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3350,7 +3442,7 @@ func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
 func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
@@ -3377,7 +3469,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3389,7 +3481,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3402,7 +3494,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -3444,7 +3536,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3548,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3561,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -3509,7 +3601,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3521,7 +3613,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3534,7 +3626,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -3615,7 +3707,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3627,7 +3719,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3640,7 +3732,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Contact) GetMachine() string {
@@ -3698,7 +3790,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3710,7 +3802,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3723,7 +3815,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3776,7 +3868,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3788,7 +3880,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3801,7 +3893,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3838,7 +3930,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3850,7 +3942,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3863,7 +3955,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -3889,7 +3981,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x02op\x18\x01 \x01(\v2\b.borg.OpR\x02op\"6\n" +
 	"\x0eMutateResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"\x10\n" +
-	"\x0eGetCellRequest\"\xa8\x06\n" +
+	"\x0eGetCellRequest\"\x81\a\n" +
 	"\x0fGetCellResponse\x12\x1b\n" +
 	"\tcell_name\x18\x01 \x01(\tR\bcellName\x12\x17\n" +
 	"\acell_id\x18\x02 \x01(\tR\x06cellId\x12\x14\n" +
@@ -3919,8 +4011,15 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x13scheduler_connected\x18\x15 \x01(\bR\x12schedulerConnected\x12\x16\n" +
 	"\x06digest\x18\x16 \x01(\tR\x06digest\x12!\n" +
 	"\fdigest_index\x18\x17 \x01(\x04R\vdigestIndex\x12\x14\n" +
-	"\x05build\x18\x18 \x01(\tR\x05build\x121\n" +
-	"\tsimulated\x18\x98\x02 \x01(\v2\x12.borgrpc.SimulatedR\tsimulated\"d\n" +
+	"\x05build\x18\x18 \x01(\tR\x05build\x120\n" +
+	"\x14lost_declared_for_ns\x18\xa0\x01 \x01(\x03R\x11lostDeclaredForNs\x12%\n" +
+	"\x05reach\x18\xa1\x01 \x01(\v2\x0e.borgrpc.ReachR\x05reach\x121\n" +
+	"\tsimulated\x18\x98\x02 \x01(\v2\x12.borgrpc.SimulatedR\tsimulated\"\x82\x01\n" +
+	"\x05Reach\x12 \n" +
+	"\vunreachable\x18\x01 \x01(\rR\vunreachable\x12\x1a\n" +
+	"\bmachines\x18\x02 \x01(\rR\bmachines\x12\x18\n" +
+	"\astopped\x18\x03 \x01(\bR\astopped\x12!\n" +
+	"\fstop_percent\x18\x04 \x01(\rR\vstopPercent\"d\n" +
 	"\tSimulated\x12\x1e\n" +
 	"\vas_of_index\x18\x01 \x01(\x04R\tasOfIndex\x12!\n" +
 	"\ras_of_wall_ns\x18\x02 \x01(\x03R\n" +
@@ -4211,7 +4310,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 54)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                   // 0: borgrpc.ReadMode
 	(LogStream)(0),                  // 1: borgrpc.LogStream
@@ -4219,168 +4318,170 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*MutateResponse)(nil),          // 3: borgrpc.MutateResponse
 	(*GetCellRequest)(nil),          // 4: borgrpc.GetCellRequest
 	(*GetCellResponse)(nil),         // 5: borgrpc.GetCellResponse
-	(*Simulated)(nil),               // 6: borgrpc.Simulated
-	(*GetJobRequest)(nil),           // 7: borgrpc.GetJobRequest
-	(*GetJobResponse)(nil),          // 8: borgrpc.GetJobResponse
-	(*ListJobsRequest)(nil),         // 9: borgrpc.ListJobsRequest
-	(*ListJobsResponse)(nil),        // 10: borgrpc.ListJobsResponse
-	(*ListTasksRequest)(nil),        // 11: borgrpc.ListTasksRequest
-	(*ListTasksResponse)(nil),       // 12: borgrpc.ListTasksResponse
-	(*ListAllocsRequest)(nil),       // 13: borgrpc.ListAllocsRequest
-	(*ListAllocsResponse)(nil),      // 14: borgrpc.ListAllocsResponse
-	(*ListMachinesRequest)(nil),     // 15: borgrpc.ListMachinesRequest
-	(*ListMachinesResponse)(nil),    // 16: borgrpc.ListMachinesResponse
-	(*ListPackageBansRequest)(nil),  // 17: borgrpc.ListPackageBansRequest
-	(*ListPackageBansResponse)(nil), // 18: borgrpc.ListPackageBansResponse
-	(*PackageBan)(nil),              // 19: borgrpc.PackageBan
-	(*AddMachineRequest)(nil),       // 20: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),      // 21: borgrpc.AddMachineResponse
-	(*SafeToDrainRequest)(nil),      // 22: borgrpc.SafeToDrainRequest
-	(*SafeToDrainResponse)(nil),     // 23: borgrpc.SafeToDrainResponse
-	(*DrainVerdict)(nil),            // 24: borgrpc.DrainVerdict
-	(*WhyRequest)(nil),              // 25: borgrpc.WhyRequest
-	(*WhyResponse)(nil),             // 26: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),            // 27: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                 // 28: borgrpc.WhyPart
-	(*WhyFight)(nil),                // 29: borgrpc.WhyFight
-	(*WhyHolder)(nil),               // 30: borgrpc.WhyHolder
-	(*WhyReason)(nil),               // 31: borgrpc.WhyReason
-	(*WhyChange)(nil),               // 32: borgrpc.WhyChange
-	(*EventsRequest)(nil),           // 33: borgrpc.EventsRequest
-	(*EventsResponse)(nil),          // 34: borgrpc.EventsResponse
-	(*LogsRequest)(nil),             // 35: borgrpc.LogsRequest
-	(*LogsResponse)(nil),            // 36: borgrpc.LogsResponse
-	(*FollowRequest)(nil),           // 37: borgrpc.FollowRequest
-	(*FollowResponse)(nil),          // 38: borgrpc.FollowResponse
-	(*Record)(nil),                  // 39: borgrpc.Record
-	(*CommittedEntry)(nil),          // 40: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),           // 41: borgrpc.AssignRequest
-	(*AssignResponse)(nil),          // 42: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),        // 43: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),       // 44: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),       // 45: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),      // 46: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),          // 47: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),         // 48: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),           // 49: borgrpc.ReportRequest
-	(*Contact)(nil),                 // 50: borgrpc.Contact
-	(*ReportResponse)(nil),          // 51: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),            // 52: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),           // 53: borgrpc.ProbeResponse
-	nil,                             // 54: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                             // 55: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),               // 56: borg.Op
-	(*borgpb.Result)(nil),           // 57: borg.Result
-	(*borgpb.Member)(nil),           // 58: borg.Member
-	(*borgpb.Job)(nil),              // 59: borg.Job
-	(*borgpb.Update)(nil),           // 60: borg.Update
-	(*borgpb.Task)(nil),             // 61: borg.Task
-	(*borgpb.AllocSet)(nil),         // 62: borg.AllocSet
-	(*borgpb.Alloc)(nil),            // 63: borg.Alloc
-	(*borgpb.Machine)(nil),          // 64: borg.Machine
-	(*borgpb.DrainBlocker)(nil),     // 65: borg.DrainBlocker
-	(*borgpb.Event)(nil),            // 66: borg.Event
-	(*borgpb.Assign)(nil),           // 67: borg.Assign
-	(*borgpb.MoveTasks)(nil),        // 68: borg.MoveTasks
-	(*borgpb.Reports)(nil),          // 69: borg.Reports
-	(*borgpb.MachineReport)(nil),    // 70: borg.MachineReport
-	(*borgpb.HearMachines)(nil),     // 71: borg.HearMachines
-	(*borgpb.SetMachine)(nil),       // 72: borg.SetMachine
+	(*Reach)(nil),                   // 6: borgrpc.Reach
+	(*Simulated)(nil),               // 7: borgrpc.Simulated
+	(*GetJobRequest)(nil),           // 8: borgrpc.GetJobRequest
+	(*GetJobResponse)(nil),          // 9: borgrpc.GetJobResponse
+	(*ListJobsRequest)(nil),         // 10: borgrpc.ListJobsRequest
+	(*ListJobsResponse)(nil),        // 11: borgrpc.ListJobsResponse
+	(*ListTasksRequest)(nil),        // 12: borgrpc.ListTasksRequest
+	(*ListTasksResponse)(nil),       // 13: borgrpc.ListTasksResponse
+	(*ListAllocsRequest)(nil),       // 14: borgrpc.ListAllocsRequest
+	(*ListAllocsResponse)(nil),      // 15: borgrpc.ListAllocsResponse
+	(*ListMachinesRequest)(nil),     // 16: borgrpc.ListMachinesRequest
+	(*ListMachinesResponse)(nil),    // 17: borgrpc.ListMachinesResponse
+	(*ListPackageBansRequest)(nil),  // 18: borgrpc.ListPackageBansRequest
+	(*ListPackageBansResponse)(nil), // 19: borgrpc.ListPackageBansResponse
+	(*PackageBan)(nil),              // 20: borgrpc.PackageBan
+	(*AddMachineRequest)(nil),       // 21: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),      // 22: borgrpc.AddMachineResponse
+	(*SafeToDrainRequest)(nil),      // 23: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),     // 24: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),            // 25: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),              // 26: borgrpc.WhyRequest
+	(*WhyResponse)(nil),             // 27: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),            // 28: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                 // 29: borgrpc.WhyPart
+	(*WhyFight)(nil),                // 30: borgrpc.WhyFight
+	(*WhyHolder)(nil),               // 31: borgrpc.WhyHolder
+	(*WhyReason)(nil),               // 32: borgrpc.WhyReason
+	(*WhyChange)(nil),               // 33: borgrpc.WhyChange
+	(*EventsRequest)(nil),           // 34: borgrpc.EventsRequest
+	(*EventsResponse)(nil),          // 35: borgrpc.EventsResponse
+	(*LogsRequest)(nil),             // 36: borgrpc.LogsRequest
+	(*LogsResponse)(nil),            // 37: borgrpc.LogsResponse
+	(*FollowRequest)(nil),           // 38: borgrpc.FollowRequest
+	(*FollowResponse)(nil),          // 39: borgrpc.FollowResponse
+	(*Record)(nil),                  // 40: borgrpc.Record
+	(*CommittedEntry)(nil),          // 41: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),           // 42: borgrpc.AssignRequest
+	(*AssignResponse)(nil),          // 43: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),        // 44: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),       // 45: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),       // 46: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),      // 47: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),          // 48: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),         // 49: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),           // 50: borgrpc.ReportRequest
+	(*Contact)(nil),                 // 51: borgrpc.Contact
+	(*ReportResponse)(nil),          // 52: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),            // 53: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),           // 54: borgrpc.ProbeResponse
+	nil,                             // 55: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                             // 56: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),               // 57: borg.Op
+	(*borgpb.Result)(nil),           // 58: borg.Result
+	(*borgpb.Member)(nil),           // 59: borg.Member
+	(*borgpb.Job)(nil),              // 60: borg.Job
+	(*borgpb.Update)(nil),           // 61: borg.Update
+	(*borgpb.Task)(nil),             // 62: borg.Task
+	(*borgpb.AllocSet)(nil),         // 63: borg.AllocSet
+	(*borgpb.Alloc)(nil),            // 64: borg.Alloc
+	(*borgpb.Machine)(nil),          // 65: borg.Machine
+	(*borgpb.DrainBlocker)(nil),     // 66: borg.DrainBlocker
+	(*borgpb.Event)(nil),            // 67: borg.Event
+	(*borgpb.Assign)(nil),           // 68: borg.Assign
+	(*borgpb.MoveTasks)(nil),        // 69: borg.MoveTasks
+	(*borgpb.Reports)(nil),          // 70: borg.Reports
+	(*borgpb.MachineReport)(nil),    // 71: borg.MachineReport
+	(*borgpb.HearMachines)(nil),     // 72: borg.HearMachines
+	(*borgpb.SetMachine)(nil),       // 73: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	56, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	57, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	58, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
-	6,  // 3: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
-	0,  // 4: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	59, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	60, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
-	0,  // 7: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	59, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
-	0,  // 9: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	61, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
-	0,  // 11: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	62, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	63, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	0,  // 14: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	64, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	19, // 16: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	54, // 17: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	55, // 18: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	57, // 19: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	24, // 20: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	65, // 21: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	61, // 22: borgrpc.WhyResponse.task:type_name -> borg.Task
-	31, // 23: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	32, // 24: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	27, // 25: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	29, // 26: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	28, // 27: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	29, // 28: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	30, // 29: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	30, // 30: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	66, // 31: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 32: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 33: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	39, // 34: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	40, // 35: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	67, // 36: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	57, // 37: borgrpc.AssignResponse.result:type_name -> borg.Result
-	68, // 38: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	57, // 39: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	23, // 40: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	26, // 41: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	69, // 42: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	50, // 43: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	70, // 44: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	71, // 45: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	72, // 46: borgrpc.Contact.set:type_name -> borg.SetMachine
-	57, // 47: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 48: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 49: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	7,  // 50: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	9,  // 51: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	11, // 52: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	13, // 53: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	15, // 54: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	17, // 55: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	20, // 56: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	25, // 57: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	22, // 58: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	33, // 59: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	35, // 60: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	37, // 61: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	41, // 62: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	43, // 63: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	47, // 64: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	45, // 65: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	49, // 66: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	52, // 67: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 68: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 69: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	8,  // 70: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	10, // 71: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	12, // 72: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	14, // 73: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	16, // 74: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	18, // 75: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	21, // 76: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	26, // 77: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	23, // 78: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	34, // 79: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	36, // 80: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	38, // 81: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	42, // 82: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	44, // 83: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	48, // 84: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	46, // 85: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	51, // 86: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	53, // 87: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	68, // [68:88] is the sub-list for method output_type
-	48, // [48:68] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	57, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	58, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	59, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
+	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
+	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
+	60, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	61, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	0,  // 8: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
+	60, // 9: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	0,  // 10: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
+	62, // 11: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	0,  // 12: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
+	63, // 13: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	64, // 14: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	0,  // 15: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
+	65, // 16: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	20, // 17: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	55, // 18: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	56, // 19: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	58, // 20: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	25, // 21: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	66, // 22: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	62, // 23: borgrpc.WhyResponse.task:type_name -> borg.Task
+	32, // 24: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	33, // 25: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	28, // 26: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	30, // 27: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	29, // 28: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	30, // 29: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	31, // 30: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	31, // 31: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	67, // 32: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 33: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 34: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	40, // 35: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	41, // 36: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	68, // 37: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	58, // 38: borgrpc.AssignResponse.result:type_name -> borg.Result
+	69, // 39: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	58, // 40: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	24, // 41: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	27, // 42: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	70, // 43: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	51, // 44: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	71, // 45: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	72, // 46: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	73, // 47: borgrpc.Contact.set:type_name -> borg.SetMachine
+	58, // 48: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 49: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 50: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 51: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	10, // 52: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	12, // 53: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	14, // 54: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	16, // 55: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	18, // 56: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	21, // 57: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	26, // 58: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	23, // 59: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	34, // 60: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	36, // 61: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	38, // 62: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	42, // 63: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	44, // 64: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	48, // 65: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	46, // 66: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	50, // 67: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	53, // 68: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 69: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 70: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 71: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	11, // 72: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	13, // 73: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	15, // 74: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	17, // 75: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	19, // 76: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	22, // 77: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	27, // 78: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	24, // 79: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	35, // 80: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	37, // 81: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	39, // 82: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	43, // 83: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	45, // 84: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	49, // 85: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	47, // 86: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	52, // 87: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	54, // 88: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	69, // [69:89] is the sub-list for method output_type
+	49, // [49:69] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -4394,7 +4495,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   54,
+			NumMessages:   55,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
