@@ -54,10 +54,10 @@ func newMeter(a *Agent) *meter {
 	m := &meter{
 		calls:    pages.NewCalls(program),
 		interval: pages.NewHistogram(program, "poll_interval", "Time between two polls of this machine, by whichever replica."),
-		polls:    pages.NewCounters(program, "polls", "Polls of this machine, by what came of them: obeyed, fenced, refused.", "result"),
+		polls:    pages.NewCounters(program, "polls", "Polls of this machine, by what came of them.", "result", "obeyed", "fenced", "refused"),
 		started:  pages.NewCounter(program, "tasks_started", "Processes of tasks that began to run."),
-		ended:    pages.NewCounters(program, "tasks_ended", "Processes of tasks that have ended, by how: ok, failed, killed, unknown.", "how"),
-		failed:   pages.NewCounters(program, "effects_failed", "Things that could not be done and are tried again, by what.", "op"),
+		ended:    pages.NewCounters(program, "tasks_ended", "Processes of tasks that have ended, by how.", "how", "ok", "failed", "killed", "unknown"),
+		failed:   pages.NewCounters(program, "effects_failed", "Things that could not be done and are tried again, by what.", "op", ops()...),
 		figures:  pages.NewFigures(program, figures, a.read),
 	}
 	return m
@@ -91,8 +91,16 @@ func (m *meter) note(ev Event) {
 			m.ended.WithLabelValues(howEnded(ev.Exit)).Inc()
 		}
 	case Failed:
-		m.failed.WithLabelValues(strings.ReplaceAll(ev.Op.String(), " ", "_")).Inc()
+		m.failed.WithLabelValues(ev.Op.String()).Inc()
 	}
+}
+
+// ops are the names of what may fail.
+func ops() (names []string) {
+	for op := OpStart; op <= OpSave; op++ {
+		names = append(names, op.String())
+	}
+	return names
 }
 
 func howEnded(e *borgpb.Exit) string {
@@ -230,7 +238,7 @@ func (a *Agent) judge(v *pages.Verdict, l look) {
 		v.Found(pages.Warn, "a replica that is behind catches up; if it stays, two cells claim this machine", "The last poll, of %s, was fenced: this machine has obeyed a later master.", l.last.by)
 	}
 	if n := l.states[borgpb.AttemptState_ATTEMPT_STATE_BACKOFF]; n > 0 {
-		v.Found(pages.Warn, "below: why; borgcfg logs JOB/INDEX", "%d of the tasks ended and %s to be started again.", n, map[bool]string{true: "waits", false: "wait"}[n == 1])
+		v.Found(pages.Warn, "below: why; borgcfg logs JOB/INDEX", "In backoff, to be started again: %s.", pages.Some(n, "task"))
 	}
 	if caps := a.cfg.Runtime.Capabilities(); !caps.Limits {
 		v.Found(pages.Warn, "start the borglet as root where there are cgroups: --runtime container", "Tasks run as plain processes: no limits are enforced and nothing keeps tasks apart.")
@@ -243,7 +251,7 @@ func (a *Agent) judge(v *pages.Verdict, l look) {
 			v.Found(pages.Warn, "a borglet renews its certificate from the masters: see its log", "The certificate of this machine runs out in %s.", pages.Span(left).Text)
 		}
 	}
-	v.Otherwise("Healthy: %d tasks run; %s polled %s ago.", l.states[borgpb.AttemptState_ATTEMPT_STATE_RUNNING], l.last.by, pages.Span(time.Since(l.last.at)).Text)
+	v.Otherwise("Healthy: %s running; %s polled %s ago.", pages.Some(l.states[borgpb.AttemptState_ATTEMPT_STATE_RUNNING], "task"), l.last.by, pages.Span(time.Since(l.last.at)).Text)
 }
 
 func (a *Agent) masterSection(l look) pages.Section {
@@ -354,10 +362,10 @@ var figures = []pages.Figure{
 	{Name: "build_info", Help: "Always 1; the labels say which build runs and how tasks are kept apart.", Labels: []string{"build", "runtime", "cgroup"}},
 	{Name: "tasks", Help: "Copies of tasks on this machine, by state.", Labels: []string{"state"}},
 	{Name: "last_poll_timestamp_seconds", Help: "When a master last polled; 0: never since the start."},
-	{Name: "obeyed_term_number", Help: "Term of the master that was obeyed last."},
+	{Name: "obeyed_term", Help: "Term of the master that was obeyed last."},
 	{Name: "obeyed_index", Help: "Log index of the poll that was obeyed last."},
 	{Name: "disk_free_bytes", Help: "Room on the disk of the borglet's directory."},
-	{Name: "disk_size_bytes", Help: "Size of that disk."},
+	{Name: "disk_size_bytes", Help: "Size of the disk of the borglet's directory."},
 	{Name: "offered_cores", Help: "Processors that the machine offers."},
 	{Name: "offered_bytes", Help: "Memory and disk that the machine offers.", Labels: []string{"resource"}},
 	{Name: "task_memory_bytes", Help: "Memory of all tasks together, as last measured."},
@@ -404,6 +412,6 @@ func (a *Agent) read(r *pages.Reading) {
 		at = float64(l.last.at.UnixNano()) / 1e9
 	}
 	r.Set("last_poll_timestamp_seconds", at)
-	r.Set("obeyed_term_number", float64(l.fence.Term))
+	r.Set("obeyed_term", float64(l.fence.Term))
 	r.Set("obeyed_index", float64(l.fence.Index))
 }

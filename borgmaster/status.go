@@ -160,21 +160,22 @@ func (m *Master) statusPage() *pages.Page {
 	l := m.look()
 	p := &pages.Page{
 		Program: program, Title: fmt.Sprintf("replica %d of cell %s", m.cfg.Replica, m.cfg.CellName), Build: m.cfg.Build,
-		Notice: m.simulatedNotice(), Verdict: l.verdict(), Numbers: l.numbers(),
+		Notice: m.Notice(), Verdict: l.verdict(), Numbers: l.numbers(),
+	}
+	p.Sections = append(p.Sections, l.bandSection(), l.memberSection())
+	for _, s := range []pages.Section{l.waitingSection(), l.missedSection()} {
+		if len(s.Rows) > 0 {
+			p.Sections = append(p.Sections, s)
+		}
 	}
 	p.Sections = append(p.Sections, l.replica(), l.machines(), l.shardSection(), l.log())
 	if l.vitals != nil {
 		p.Sections = append(p.Sections, l.disk())
 	}
-	p.Sections = append(p.Sections, l.bandSection(), l.memberSection())
-	for _, s := range []pages.Section{l.waitingSection(), l.missedSection(), l.laneSection()} {
-		if len(s.Rows) > 0 {
-			p.Sections = append(p.Sections, s)
-		}
-	}
 	if l.tally.restore.restored {
 		p.Sections = append(p.Sections, l.restore())
 	}
+	p.Sections = append(p.Sections, l.laneSection())
 	for i := range m.cfg.SchedulerPages {
 		if l.elected() {
 			path := strings.TrimPrefix(schedulerPath(i), "/")
@@ -184,8 +185,8 @@ func (m *Master) statusPage() *pages.Page {
 	return p
 }
 
-// simulatedNotice stands above the pages of a simulated cell.
-func (m *Master) simulatedNotice() string {
+// Notice stands above the pages of a simulated cell; empty: it is a real one.
+func (m *Master) Notice() string {
 	if m.cfg.Simulated == nil {
 		return ""
 	}
@@ -206,7 +207,7 @@ func (l *look) verdict() pages.Verdict {
 		v.Found(pages.Warn, "borgcfg machine list", "%d of %d machines %s down.", t.down, t.up+t.down, are(t.down))
 	}
 	if n := t.prodPending(); n > 0 {
-		v.Found(pages.Warn, "below: what waits; borgcfg why JOB/INDEX", "%d %s of production or monitoring %s for a machine.", n, plural(n, "task"), one(n, "waits", "wait"))
+		v.Found(pages.Warn, "below: what waits; borgcfg why JOB/INDEX", "%s of production or monitoring %s for a machine.", pages.Some(n, "task"), one(n, "waits", "wait"))
 	}
 	if t.wallSuspect {
 		v.Found(pages.Warn, "compare the clocks of the masters with a good one; the cell goes on by its own time meanwhile", "The wall clock has stepped and is not followed.")
@@ -222,7 +223,7 @@ func (l *look) verdict() pages.Verdict {
 	if l.elected() {
 		role = "this replica is elected"
 	}
-	v.Otherwise("Healthy: %s, %d of %d %s run on %d %s.", role, t.all.running, t.all.running+t.all.pending, plural(t.all.running+t.all.pending, "task"), t.up, plural(int64(t.up), "machine"))
+	v.Otherwise("Healthy: %s, %d of %s run on %s.", role, t.all.running, pages.Some(t.all.running+t.all.pending, "task"), pages.Some(t.up, "machine"))
 	return v
 }
 
@@ -263,7 +264,7 @@ func (l *look) judgeReplicas(v *pages.Verdict) {
 		// One more, and nobody is elected.
 		mood = pages.Bad
 	}
-	v.Found(mood, "start it again, or replace it: borgmaster member list", "Replica %s %s silent; %d of %d are heard.", strings.Join(silent, ", "), is(len(silent)), voters-len(silent), voters)
+	v.Found(mood, "start it again, or replace it: borgmaster member list", "Replica %s %s silent; %d of %d are heard.", strings.Join(silent, ", "), are(len(silent)), voters-len(silent), voters)
 }
 
 // judgeSelf looks at this process and its disk.
@@ -306,7 +307,6 @@ func (l *look) numbers() []pages.Fact {
 }
 
 func are(n int) string { return one(int64(n), "is", "are") }
-func is(n int) string  { return are(n) }
 
 func one(n int64, single, many string) string {
 	if n == 1 {
@@ -314,8 +314,6 @@ func one(n int64, single, many string) string {
 	}
 	return many
 }
-
-func plural(n int64, what string) string { return one(n, what, what+"s") }
 
 // liveReplicas are those that share the machines, as far as this replica knows.
 func (l *look) liveReplicas() []uint64 {

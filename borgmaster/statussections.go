@@ -168,6 +168,9 @@ func (l *look) memberSection() pages.Section {
 				heard = heard.If(p.Heard > heardLate, pages.Bad)
 			}
 			heard.Text += " ago"
+			if p.Heard == 0 {
+				heard.Text = "now"
+			}
 			if p.Following {
 				lag := int64(l.state.Commit) - int64(p.Match)
 				match, behind = pages.Number(p.Match), pages.Number(max(lag, 0)).If(lag > behindLate, pages.Warn)

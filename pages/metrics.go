@@ -31,9 +31,14 @@ func NewCounter(program, noun, help string) prometheus.Counter {
 	return prometheus.NewCounter(prometheus.CounterOpts{Name: Name(program, noun+"_total"), Help: help})
 }
 
-// NewCounters is a counter by labels.
-func NewCounters(program, noun, help string, labels ...string) *prometheus.CounterVec {
-	return prometheus.NewCounterVec(prometheus.CounterOpts{Name: Name(program, noun+"_total"), Help: help}, labels)
+// NewCounters is a counter by a label, whose values are known: each is there from
+// the start, so that its first increase is seen as one.
+func NewCounters(program, noun, help, label string, values ...string) *prometheus.CounterVec {
+	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: Name(program, noun+"_total"), Help: help}, []string{label})
+	for _, v := range values {
+		c.WithLabelValues(v)
+	}
+	return c
 }
 
 // Calls counts the calls that a program has answered, and how long they took.
@@ -48,7 +53,9 @@ func NewCalls(program string) *Calls {
 		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: Name(program, "rpc_seconds"), Help: "Time from a call to its answer, by method and code.", Buckets: Seconds,
 		}, []string{"method", "code"}),
-		streams: NewCounters(program, "rpc_streams", "Streaming calls that have ended, by method and code.", "method", "code"),
+		streams: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: Name(program, "rpc_streams_total"), Help: "Streaming calls that have ended, by method and code.",
+		}, []string{"method", "code"}),
 	}
 }
 
@@ -142,8 +149,8 @@ func NewRegistry(all ...prometheus.Collector) *prometheus.Registry {
 	return r
 }
 
-// Distribution is what a histogram has seen, for people: "p50 2.1 ms, p99 14 ms of
-// 12,345". It says in which bucket a part of all lies, by the bucket's upper end.
+// Distribution is what a histogram has seen, for people: "p50 ≤ 2.5 ms, p99 ≤ 25 ms
+// (12,345)". It says in which bucket a part of all lies, by the bucket's upper end.
 func Distribution(h prometheus.Histogram) Value {
 	var m dto.Metric
 	if err := h.Write(&m); err != nil {
@@ -155,7 +162,7 @@ func Distribution(h prometheus.Histogram) Value {
 	}
 	p50, p99 := quantile(m.GetHistogram(), 0.5), quantile(m.GetHistogram(), 0.99)
 	return Value{
-		Text: "half within " + boundText(p50) + ", 99 % within " + boundText(p99) + ", of " + grouped(int64(n)),
+		Text: "p50 " + boundText(p50) + ", p99 " + boundText(p99) + " (" + grouped(int64(n)) + ")",
 		Raw:  map[string]any{"count": n, "p50_seconds": finite(p50), "p99_seconds": finite(p99), "sum_seconds": m.GetHistogram().GetSampleSum()},
 	}
 }
@@ -173,9 +180,9 @@ func quantile(h *dto.Histogram, part float64) float64 {
 
 func boundText(seconds float64) string {
 	if math.IsInf(seconds, 1) {
-		return "more than " + spanText(time.Duration(Seconds[len(Seconds)-1]*1e9))
+		return "> " + spanText(time.Duration(Seconds[len(Seconds)-1]*1e9))
 	}
-	return spanText(time.Duration(seconds * 1e9))
+	return "≤ " + spanText(time.Duration(seconds*1e9))
 }
 
 // finite is a bound as JSON can write it; nil: there is none.

@@ -52,6 +52,19 @@ type Finding struct {
 // Link leads to another page.
 type Link struct{ Name, Href string }
 
+// groups are the sections in their order, those that are tables by themselves and
+// the others together as far as they stand together.
+func (p *Page) groups() (groups [][]Section) {
+	for i, s := range p.Sections {
+		if i > 0 && s.Head == nil && p.Sections[i-1].Head == nil {
+			groups[len(groups)-1] = append(groups[len(groups)-1], s)
+			continue
+		}
+		groups = append(groups, []Section{s})
+	}
+	return groups
+}
+
 // Section is facts or a table, with words.
 type Section struct {
 	Title, Words string
@@ -71,7 +84,8 @@ type Fact struct {
 // Value is something that is shown: in words for people, and as it is for programs.
 type Value struct {
 	Text string
-	Raw  any
+	// Raw is nil where there is nothing yet.
+	Raw any
 	// Unit of Raw, which ends its name in JSON; empty: it has none.
 	Unit string
 	Mood Mood
@@ -147,6 +161,14 @@ func (v Value) If(holds bool, m Mood) Value {
 func (v Value) To(href string) Value {
 	v.Href = href
 	return v
+}
+
+// Some says how many there are of something: "1 task", "3,000 tasks".
+func Some[N int | int64](n N, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return grouped(int64(n)) + " " + what + "s"
 }
 
 // grouped writes 1234567 as 1,234,567.

@@ -96,9 +96,10 @@ func (s *Site) status(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Content-Type", "text/html; charset=utf-8")
 		err = pageTemplate.Execute(&b, struct {
 			*Page
+			Groups  [][]Section
 			Refresh int
 			When    string
-		}{page, refresh(r), page.Made.UTC().Format("2006-01-02 15:04:05 UTC")})
+		}{page, page.groups(), refresh(r), page.Made.UTC().Format("2006-01-02 15:04:05 UTC")})
 	}
 	if err != nil {
 		http.Error(w, "make the page: "+err.Error(), http.StatusInternalServerError)

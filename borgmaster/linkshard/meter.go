@@ -37,8 +37,8 @@ func newMeter() *meter {
 	m := &meter{
 		seconds:  pages.NewHistogram("borgmaster", "poll", "Time from the start of a poll of a machine to its answer."),
 		interval: pages.NewHistogram("borgmaster", "poll_interval", "Time between the starts of two polls of one machine."),
-		polls:    pages.NewCounters("borgmaster", "polls", "Polls of machines by this replica's link shard, by how they ended: reached, missed.", "result"),
-		reports:  pages.NewCounters("borgmaster", "shard_reports", "Reports of this replica's link shard to the elected master, by how they ended: taken, failed.", "result"),
+		polls:    pages.NewCounters("borgmaster", "polls", "Polls of machines by this replica's link shard, by how they ended.", "result", "reached", "missed"),
+		reports:  pages.NewCounters("borgmaster", "shard_reports", "Reports of this replica's link shard to the elected master, by how they ended.", "result", "taken", "failed"),
 	}
 	m.moved()
 	return m

@@ -49,8 +49,8 @@ func newMeter() *meter {
 	return &meter{
 		passes:   pages.NewHistogram(program, "pass", "Time that a pass takes which had something to do."),
 		batches:  pages.NewHistogram(program, "batch", "Time from sending a batch of assignments to the log's answer."),
-		answers:  pages.NewCounters(program, "batches", "Batches of assignments, by what came back: answered, unknown.", "result"),
-		refused:  pages.NewCounters(program, "assignments_refused", "Assignments that the cell refused, by reason.", "reason"),
+		answers:  pages.NewCounters(program, "batches", "Batches of assignments, by what came back.", "result", "answered", "unknown"),
+		refused:  pages.NewCounters(program, "assignments_refused", "Assignments that the cell refused, by reason.", "reason", reasons()...),
 		sessions: pages.NewCounter(program, "sessions", "Times that the cell was loaded from a master and followed."),
 	}
 }
@@ -80,6 +80,16 @@ func (m *meter) settled(a answer, refused int) {
 	if r := a.result.GetRefusal(); r != nil {
 		m.refused.WithLabelValues(reason(r.GetKind())).Add(float64(refused))
 	}
+}
+
+// reasons are all for which the cell may refuse.
+func reasons() (names []string) {
+	for k := range borgpb.RefusalKind_name {
+		if k := borgpb.RefusalKind(k); k != borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED {
+			names = append(names, reason(k))
+		}
+	}
+	return names
 }
 
 func reason(k borgpb.RefusalKind) string {
@@ -173,7 +183,7 @@ type figures struct {
 
 var schedulerFigures = []pages.Figure{
 	{Name: "build_info", Help: "Always 1; the labels say which build runs, and for which jobs.", Labels: []string{"build", "workload"}},
-	{Name: "following_info", Help: "1 if a master is followed, else 0."},
+	{Name: "following", Help: "1 if a master is followed, else 0."},
 	{Name: "copy_index", Help: "Log index of the scheduler's copy of the cell."},
 	{Name: "waiting_jobs", Help: "Jobs and alloc sets of which something waits for a place."},
 	{Name: "waiting_tasks", Help: "Tasks and allocs that wait for a place."},
@@ -182,7 +192,7 @@ var schedulerFigures = []pages.Figure{
 	{Name: "held_back_tasks", Help: "Tasks that wait a while because the cell refused them again and again."},
 	{Name: "promised_tasks", Help: "Placements that were decided and that the copy does not show yet."},
 	{Name: "in_flight_batches", Help: "Batches without an answer."},
-	{Name: "waiting_questions", Help: "Questions why something waits that wait for the copy."},
+	{Name: "waiting_questions", Help: "Questions (why) that wait for the copy to come to an index."},
 	{Name: "placed_total", Help: "Placements that were decided."},
 	{Name: "machines_looked_at_total", Help: "Places that were looked at."},
 	{Name: "score_cache_hits_total", Help: "Scores that were found in the cache."},
@@ -190,7 +200,7 @@ var schedulerFigures = []pages.Figure{
 	{Name: "preempted_total", Help: "Tasks named as victims."},
 	{Name: "moved_total", Help: "Tasks that plans moved."},
 	{Name: "transactions_total", Help: "What batches held of one job each, as far as the log has answered."},
-	{Name: "conflicts_total", Help: "Those of them of which the cell refused something."},
+	{Name: "conflicts_total", Help: "Transactions of which the cell refused something."},
 }
 
 func (f *figures) read(r *pages.Reading) {
@@ -203,7 +213,7 @@ func (f *figures) read(r *pages.Reading) {
 	f.mu.Unlock()
 	workload := f.p.cfg.Search.Workload.String()
 	r.Set("build_info", 1, f.p.cfg.Build, workload)
-	r.SetIf("following_info", l.following)
+	r.SetIf("following", l.following)
 	for name, n := range map[string]int{
 		"waiting_jobs": l.waits.Lines, "waiting_tasks": l.waits.Units, "held_jobs": l.waits.Held, "following_jobs": l.waits.Followers,
 		"held_back_tasks": l.waits.Refused, "promised_tasks": l.promises, "in_flight_batches": l.inFlight, "waiting_questions": l.asks,

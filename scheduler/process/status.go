@@ -50,13 +50,13 @@ func (p *process) judge(v *pages.Verdict, l look) {
 		v.Found(pages.Warn, "see the master's log", "The master did not answer the last batch; the next is sent after a pause.")
 	}
 	if l.waits.Refused > 0 {
-		v.Found(pages.Warn, "below: refused assignments", "%d tasks wait because the cell refused them again and again.", l.waits.Refused)
+		v.Found(pages.Warn, "below: refused assignments", "Held back because the cell refused it again and again: %s.", pages.Some(l.waits.Refused, "task"))
 	}
 	if l.waits.Units == 0 {
 		v.Otherwise("Healthy: nothing waits for a place.")
 		return
 	}
-	v.Otherwise("Working: %d tasks of %d jobs wait for a place.", l.waits.Units, l.waits.Lines)
+	v.Otherwise("Healthy: waiting for a place: %s of %s.", pages.Some(l.waits.Units, "task"), pages.Some(l.waits.Lines, "job"))
 }
 
 func (p *process) passSection(l look) pages.Section {
@@ -126,7 +126,7 @@ func (p *process) refusedSection() pages.Section {
 	}()
 	for m := range counts {
 		var d dto.Metric
-		if m.Write(&d) == nil && len(d.GetLabel()) == 1 {
+		if m.Write(&d) == nil && d.GetCounter().GetValue() > 0 {
 			s.Rows = append(s.Rows, []pages.Value{pages.Text(d.GetLabel()[0].GetValue()), pages.Number(int64(d.GetCounter().GetValue()))})
 		}
 	}
