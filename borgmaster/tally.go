@@ -14,6 +14,8 @@ const (
 	// The cell is counted at most so often for status pages and metrics, however many
 	// ask: it takes a look at each job and machine, and none at tasks.
 	tallyEvery = time.Second
+	// And so many times less often than that look takes: the cell waits for it.
+	tallyPart = 50
 	// maxWaitingNamed bounds the jobs that a page names as waiting.
 	maxWaitingNamed = 15
 )
@@ -85,20 +87,26 @@ type counter struct {
 	mu sync.Mutex
 	// Guarded by mu.
 	last tally
-	at   time.Time
+	// When they are counted anew.
+	again time.Time
 }
 
-// tally returns figures that are at most a second old.
+// tally returns figures that are at most a second old, or a little more in a very
+// large cell.
 func (m *Master) tally() tally {
 	m.counter.mu.Lock()
 	defer m.counter.mu.Unlock()
-	if !m.counter.at.IsZero() && time.Since(m.counter.at) < tallyEvery {
+	began := time.Now()
+	if began.Before(m.counter.again) {
 		return m.counter.last
 	}
 	var t tally
-	m.cfg.Log.View(func(c *cell.Cell) { t.count(c) })
-	t.sort()
-	m.counter.last, m.counter.at = t, time.Now()
+	m.cfg.Log.View(func(c *cell.Cell) {
+		began = time.Now()
+		t.count(c)
+	})
+	now := time.Now()
+	m.counter.last, m.counter.again = t, now.Add(max(tallyEvery, tallyPart*now.Sub(began)))
 	return t
 }
 
@@ -113,7 +121,7 @@ func (t *tally) count(c *cell.Cell) {
 			t.jobs[band]++
 		}
 		if pending > 0 {
-			t.waiting = append(t.waiting, waitingJob{key: j.Key(), priority: j.Priority(), pending: pending, tasks: j.NumTasks(), queued: c.Queued(j)})
+			t.waits(waitingJob{key: j.Key(), priority: j.Priority(), pending: pending, tasks: j.NumTasks(), queued: c.Queued(j)})
 		}
 	}
 	for range c.AllocSets() {
@@ -142,14 +150,20 @@ func (t *tally) count(c *cell.Cell) {
 	}
 }
 
-// sort leaves the jobs that matter most of those that wait. It needs no cell.
-func (t *tally) sort() {
-	slices.SortFunc(t.waiting, func(a, b waitingJob) int {
+// waits takes in a job that waits, and leaves those that matter most.
+func (t *tally) waits(w waitingJob) {
+	at, _ := slices.BinarySearchFunc(t.waiting, w, func(a, b waitingJob) int {
 		return cmp.Or(cmp.Compare(b.priority, a.priority), cmp.Compare(b.pending, a.pending), a.key.Compare(b.key))
 	})
-	shown := min(len(t.waiting), maxWaitingNamed)
-	t.waitingMore = len(t.waiting) - shown
-	t.waiting = slices.Clone(t.waiting[:shown])
+	if at == maxWaitingNamed {
+		t.waitingMore++
+		return
+	}
+	if len(t.waiting) == maxWaitingNamed {
+		t.waiting = t.waiting[:maxWaitingNamed-1]
+		t.waitingMore++
+	}
+	t.waiting = slices.Insert(t.waiting, at, w)
 }
 
 // prodPending is how many tasks wait of which none should.

@@ -155,7 +155,7 @@ func (s *Server) assemble() error {
 		CellName: h.GetCellName(), Replica: replicaID, Addr: addr, Log: s.log, Members: s.log, Audit: s.trail,
 		Scheduler:       searchHere{follow},
 		SchedulerSocket: filepath.Join(s.cfg.Dir, "scheduler.sock"), SchedulerPages: sockets,
-		Identity:        s.self, Authority: authority, FirstAdmin: s.cfg.User,
+		Identity: s.self, Authority: authority, FirstAdmin: s.cfg.User,
 		Borglets: s.machines, Simulated: s.simulated,
 		// By the rules of then.
 		MaxFormat: c.Format(),

@@ -86,7 +86,9 @@ func TestPagesAreForWhoMayRead(t *testing.T) {
 	}
 	base := "https://" + net.JoinHostPort("127.0.0.1", port)
 	const yes, no, stranger, handshake = http.StatusOK, http.StatusForbidden, http.StatusUnauthorized, 0
-	certify := func(a *identity.Authority, n identity.Name, at time.Time) *identity.Credential { return m.certifyAt(a, n, at) }
+	certify := func(a *identity.Authority, n identity.Name, at time.Time) *identity.Credential {
+		return m.certifyAt(a, n, at)
+	}
 	now := time.Now()
 	for _, tt := range []struct {
 		who             string
