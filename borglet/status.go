@@ -224,7 +224,7 @@ func (a *Agent) statusPage(ctx context.Context) (*pages.Page, error) {
 		{Name: "stopping", Value: pages.Number(stopping)},
 		{Name: "copies remembered", Value: pages.Number(len(l.rows) + l.more)},
 	}
-	p.Sections = append(p.Sections, a.masterSection(l), a.machineSection(), a.isolationSection(), taskSection(l))
+	p.Sections = append(p.Sections, a.masterSection(l), a.machineSection(), a.isolationSection(), a.paperSection(), taskSection(l))
 	return p, nil
 }
 
@@ -251,6 +251,9 @@ func (a *Agent) judge(v *pages.Verdict, l look) {
 			v.Found(pages.Warn, "a borglet renews its certificate from the masters: see its log", "The certificate of this machine runs out in %s.", pages.Span(left).Text)
 		}
 	}
+	if n := a.papers.state(time.Now()).overdue; n > 0 {
+		v.Found(pages.Warn, "do the masters answer this machine? see its log", "Certificates of tasks that were not renewed: %d.", n)
+	}
 	v.Otherwise("Healthy: %s running; %s polled %s ago.", pages.Some(l.states[borgpb.AttemptState_ATTEMPT_STATE_RUNNING], "task"), l.last.by, pages.Span(time.Since(l.last.at)).Text)
 }
 
@@ -270,9 +273,21 @@ func (a *Agent) masterSection(l look) pages.Section {
 		{Name: "replicas not believed", Value: pages.Number(len(l.fence.Removed))},
 		{Name: "starts are held", Value: pages.Yes(l.held)},
 	}}
+	return s
+}
+
+func (a *Agent) paperSection() pages.Section {
+	s := pages.Section{Title: "Certificates"}
 	if a.cfg.CertificateExpires != nil {
 		s.Facts = append(s.Facts, pages.Fact{Name: "own certificate expires", Value: pages.At(a.cfg.CertificateExpires())})
 	}
+	papers := a.papers.state(time.Now())
+	s.Facts = append(s.Facts,
+		pages.Fact{Name: "tasks get certificates", Value: pages.Yes(a.cfg.PapersDir != "").If(a.cfg.PapersDir == "", pages.Warn)},
+		pages.Fact{Name: "tasks that have one", Value: pages.Number(papers.copies)},
+		pages.Fact{Name: "next is renewed", Value: pages.At(papers.next)},
+		pages.Fact{Name: "renewals overdue", Value: pages.Number(papers.overdue).If(papers.overdue > 0, pages.Warn)},
+	)
 	return s
 }
 
@@ -314,7 +329,6 @@ func (a *Agent) isolationSection() pages.Section {
 		{Name: "cgroup", Value: pages.Text(caps.Cgroup)},
 		{Name: "limits are enforced", Value: pages.Yes(caps.Limits).If(!caps.Limits, pages.Warn)},
 		{Name: "tasks have files of their own", Value: pages.Yes(caps.OwnFiles).If(!caps.OwnFiles, pages.Warn)},
-		{Name: "tasks get certificates", Value: pages.Yes(a.cfg.PapersDir != "").If(a.cfg.PapersDir == "", pages.Warn)},
 	}}
 }
 
@@ -369,6 +383,7 @@ var figures = []pages.Figure{
 	{Name: "offered_cores", Help: "Processors that the machine offers."},
 	{Name: "offered_bytes", Help: "Memory and disk that the machine offers.", Labels: []string{"resource"}},
 	{Name: "task_memory_bytes", Help: "Memory of all tasks together, as last measured."},
+	{Name: "overdue_certificates", Help: "Certificates of tasks that should have been renewed more than five minutes ago."},
 	{Name: "certificate_expires_timestamp_seconds", Help: "When the machine's own certificate runs out; 0: it has none."},
 }
 
@@ -394,6 +409,7 @@ func (a *Agent) read(r *pages.Reading) {
 		expires = float64(a.cfg.CertificateExpires().Unix())
 	}
 	r.Set("certificate_expires_timestamp_seconds", expires)
+	r.Set("overdue_certificates", float64(a.papers.state(time.Now()).overdue))
 	var memory int64
 	for _, bytes := range a.usage.memory() {
 		memory += bytes

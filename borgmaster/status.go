@@ -24,6 +24,8 @@ const (
 	heardLate = 2 * time.Second
 	// A replica that is so many entries behind is, too.
 	behindLate = 10_000
+	// An authority that ends so soon should be replaced.
+	authorityLate = 30 * 24 * time.Hour
 	// A disk with less than this part free, in percent, is nearly full.
 	diskFewPercent = 10
 	// What a scheduler's page may have: a page, not a flood.
@@ -172,6 +174,7 @@ func (m *Master) statusPage() *pages.Page {
 	if l.vitals != nil {
 		p.Sections = append(p.Sections, l.disk())
 	}
+	p.Sections = append(p.Sections, l.certificates())
 	if l.tally.restore.restored {
 		p.Sections = append(p.Sections, l.restore())
 	}
@@ -192,6 +195,20 @@ func (m *Master) Notice() string {
 	}
 	s := m.cfg.Simulated()
 	return fmt.Sprintf("simulated, as of %s (index %d); time goes: %s", time.Unix(0, s.GetAsOfWallNs()).UTC().Format(time.RFC3339), s.GetAsOfIndex(), s.GetSpeed())
+}
+
+// authorityEnds is until when the last of the authority's keys is believed, one that is
+// to issue later among them; zero: this replica has none.
+func (m *Master) authorityEnds() (end time.Time) {
+	if m.cfg.Authority == nil {
+		return end
+	}
+	for _, key := range m.cfg.Authority.Signers(time.Now()) {
+		if key.Until.After(end) {
+			end = key.Until
+		}
+	}
+	return end
 }
 
 // verdict says whether it is all right, and if not what first.
@@ -271,6 +288,9 @@ func (l *look) judgeReplicas(v *pages.Verdict) {
 func (l *look) judgeSelf(v *pages.Verdict) {
 	if left := time.Until(l.expires); left < l.lifetime/4 {
 		v.Found(pages.Bad, "a replica renews its certificate from its own authority: see its log", "The certificate of this replica runs out in %s and was not renewed.", pages.Span(left).Text)
+	}
+	if left := time.Until(l.m.authorityEnds()); l.m.cfg.Authority != nil && left < authorityLate {
+		v.Found(pages.Warn, "borgmaster authority replace", "The cell's authority ends in %s.", pages.Span(left).Text)
 	}
 	if l.m.cfg.Keys != nil && len(l.m.cfg.Keys.IDs()) == 0 {
 		v.Found(pages.Warn, "borgcfg secret rotate-key", "This replica has no cell key and can keep no secrets.")

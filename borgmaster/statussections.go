@@ -2,6 +2,7 @@ package borgmaster
 
 import (
 	"fmt"
+	"time"
 
 	"borg/pages"
 )
@@ -31,9 +32,26 @@ func (l *look) replica() pages.Section {
 		{Name: "format", Value: pages.Number(t.format)},
 		{Name: "wall clock followed", Value: pages.Yes(!t.wallSuspect).If(t.wallSuspect, pages.Warn)},
 		{Name: "scheduler follows", Value: pages.Yes(m.schedulerConnected())},
-		{Name: "own certificate expires", Value: pages.At(l.expires)},
 		{Name: "admins granted", Value: pages.Number(t.admins)},
 	}}
+}
+
+// certificates are this replica's own, and the keys by which the cell believes others.
+func (l *look) certificates() pages.Section {
+	s := pages.Section{Title: "Certificates", Facts: []pages.Fact{{Name: "own certificate expires", Value: pages.At(l.expires)}}}
+	if l.m.cfg.Authority == nil {
+		return s
+	}
+	s.Facts = append(s.Facts, pages.Fact{Name: "generation of the authority", Value: pages.Number(l.m.cfg.Authority.Version().Generation)})
+	for _, key := range l.m.cfg.Authority.Signers(time.Now()) {
+		does := "is believed"
+		if key.Issues {
+			does = "issues"
+		}
+		until := pages.At(key.Until)
+		s.Facts = append(s.Facts, pages.Fact{Name: fmt.Sprintf("key %x %s, until", key.Fingerprint[:min(len(key.Fingerprint), 4)], does), Value: until})
+	}
+	return s
 }
 
 func (l *look) machines() pages.Section {

@@ -25,6 +25,8 @@ const (
 	// An answer takes this long at most, its making included.
 	httpWriteTimeout = 30 * time.Second
 	httpIdleTimeout  = time.Minute
+	// What is under way when the program ends has so long.
+	httpEndTimeout = 250 * time.Millisecond
 	// Connections of one listener for pages at one time. More wait to be taken; one
 	// that says nothing is closed after httpHeadTimeout.
 	maxHTTPConns = 256
@@ -118,7 +120,21 @@ func (l *HTTPListener) ServeHTTP(ctx context.Context, config Config, pages http.
 		ErrorLog:    log.New(refusedConns{&refusals{log: config.Logger, tell: config.Refused}}, "", 0),
 		BaseContext: func(net.Listener) context.Context { return ctx },
 	}
-	defer context.AfterFunc(ctx, func() { server.Close() })()
+	ended := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(ended)
+		// Answers under way are let go, but not waited for long.
+		patience, cancel := context.WithTimeout(context.WithoutCancel(ctx), httpEndTimeout)
+		defer cancel()
+		if server.Shutdown(patience) != nil {
+			server.Close()
+		}
+	})
+	defer func() {
+		if !stop() {
+			<-ended
+		}
+	}()
 	var err error
 	if l.tls {
 		server.TLSConfig = config.Identity.ServerTLS()
