@@ -40,29 +40,32 @@ var imports = map[string]struct {
 	// What tasks will use of what they asked for; imports nobody, so that master and scheduler can share it.
 	"scheduler/reservation": {nil, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net"}},
 	// The process around the search: follows a master, answers Explain.
-	"scheduler/process": {[]string{"identity", "scheduler", "borgmaster/cell", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"scheduler/process": {[]string{"identity", "scheduler", "borgmaster/cell", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
 	// How a scheduler searches, as flags: masters and the Fauxmaster take the same.
 	"scheduler/flags": {[]string{"cli", "scheduler"}, []string{"google.golang.org/grpc"}},
 
+	// What programs show of themselves, as data and as pages; knows nobody.
+	"pages": {nil, []string{"os", "google.golang.org/grpc/peer"}},
+
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
-	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster": {[]string{"identity", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// What the elected master does on its own.
 	"borgmaster/duty": {[]string{"borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Which machines a replica polls, and what it makes of the answers.
-	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 	// The keys of secrets, which are in no log: the cell must not have them.
 	"borgmaster/cellkey": {nil, []string{"google.golang.org/grpc", "os", "net"}},
 	// The Log in memory: tests now, the Fauxmaster later.
 	"borgmaster/memlog": {[]string{"borgmaster", "borgmaster/cell", "proto/borgpb"}, nil},
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
-	"borglet":           {[]string{"mutant", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
+	"borglet":           {[]string{"mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
 
 	// The past of a cell: checkpoints opened, and the production master over them.

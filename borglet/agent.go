@@ -17,6 +17,7 @@ import (
 
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 const (
@@ -58,6 +59,9 @@ type Config struct {
 	// TrustIs hears, with each poll that is obeyed, by which mark the cell's
 	// authorities go; it must not block. Nil: nobody.
 	TrustIs func(mark []byte)
+	// CertificateExpires is when the machine's own certificate runs out, for people;
+	// nil: it has none.
+	CertificateExpires func() time.Time
 	// Path is the machine's search path for tasks that see its files.
 	Path string
 	// LogKeepBytes is how much of each output stream of a task is kept on disk;
@@ -94,6 +98,8 @@ type Agent struct {
 	start       time.Time
 
 	polls   chan pollCall
+	looks   chan chan<- look
+	meter   *meter
 	results chan Event
 	workers *executor
 	// view is what the other goroutines may know of the core.
@@ -105,7 +111,9 @@ type Agent struct {
 }
 
 type pollCall struct {
-	req   *borgrpc.PollRequest
+	req *borgrpc.PollRequest
+	// Who polls, for people.
+	by    string
 	reply chan pollAnswer
 }
 
@@ -142,9 +150,11 @@ func New(cfg Config) (*Agent, error) {
 		incarnation: hex.EncodeToString(id[:]),
 		start:       time.Now(),
 		polls:       make(chan pollCall),
+		looks:       make(chan chan<- look),
 		results:     make(chan Event, resultQueue),
 		done:        make(chan struct{}),
 	}
+	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
 	a.workers = newExecutor(max(2*runtime.NumCPU(), parallelStarts), parallelEffects, a.do)
 	return a, nil
@@ -193,7 +203,10 @@ func (a *Agent) loop(ctx context.Context) {
 			return
 		case call := <-a.polls:
 			resp, err := a.poll(call.req)
+			a.meter.polled(call.by, resp.GetFenced(), err)
 			call.reply <- pollAnswer{resp, err}
+		case to := <-a.looks:
+			to <- a.look()
 		case ev = <-a.cfg.Runtime.Events():
 		case ev = <-a.results:
 		case <-timer.C:
@@ -401,6 +414,7 @@ func (a *Agent) begin(r Record) error {
 
 // note logs what people want to find again.
 func (a *Agent) note(ev Event) {
+	a.meter.note(ev)
 	log := func(id ID) *slog.Logger {
 		l := a.cfg.Log.With("machine", a.cfg.Name)
 		if t := a.core.copies[id]; t != nil {
@@ -429,7 +443,7 @@ func (a *Agent) note(ev Event) {
 
 // Poll answers a master.
 func (a *Agent) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
-	call := pollCall{req: req, reply: make(chan pollAnswer, 1)}
+	call := pollCall{req: req, by: door.Caller(ctx).Words(), reply: make(chan pollAnswer, 1)}
 	select {
 	case a.polls <- call:
 	case <-ctx.Done():

@@ -197,6 +197,36 @@ func (p *papers) issue(ctx context.Context, id ID) error {
 	return nil
 }
 
+// paperState is how the papers of all copies stand.
+type paperState struct {
+	// Copies that may have some, and those of them whose papers should have been
+	// renewed by now.
+	copies, overdue int
+	// When the next ones are due; zero: none are.
+	next time.Time
+}
+
+// overdueAfter is how long papers that are due may wait: they are renewed one by one.
+const overdueAfter = 5 * time.Minute
+
+func (p *papers) state(now time.Time) (s paperState) {
+	if p == nil {
+		return s
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s.copies = len(p.due)
+	for _, due := range p.due {
+		if !due.IsZero() && now.Sub(due) > overdueAfter {
+			s.overdue++
+		}
+		if s.next.IsZero() || due.Before(s.next) {
+			s.next = due
+		}
+	}
+	return s
+}
+
 // drop takes away the papers of a copy that has ended.
 func (p *papers) drop(id ID) error {
 	if p == nil {

@@ -38,6 +38,17 @@ func (u *usage) setRunning(ids []ID) {
 	u.running = ids
 }
 
+// memory is what each copy had when it was last measured.
+func (u *usage) memory() map[ID]int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	bytes := make(map[ID]int64, len(u.windows))
+	for id, w := range u.windows {
+		bytes[id] = w.last.MemBytes
+	}
+	return bytes
+}
+
 func (u *usage) measured() []ID {
 	u.mu.Lock()
 	defer u.mu.Unlock()

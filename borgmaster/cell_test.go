@@ -30,6 +30,8 @@ type testCell struct {
 	t     *testing.T
 	group *memlog.Group
 	addrs []string
+	// By replica less one.
+	masters []*borgmaster.Master
 	// stop ends one master, by replica less one.
 	stop []func()
 	ops  int
@@ -76,6 +78,7 @@ func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)
 		if err != nil {
 			t.Fatal(err)
 		}
+		tc.masters = append(tc.masters, m)
 		s := door.NewServer(m.Door())
 		m.RegisterServices(s)
 		ctx, cancel := context.WithCancel(context.Background())

@@ -120,6 +120,12 @@ type crowd struct {
 	all int
 }
 
+func (w *crowd) size() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.all
+}
+
 // enter takes a place, unless that many of the user or of all are taken; leave
 // gives it back.
 func (w *crowd) enter(user string, mostOfUser, most int) (leave func(), ok bool) {

@@ -45,6 +45,9 @@ type Config struct {
 	SchedulerSocket string
 	// Nil: no scheduler process is started; one may still follow.
 	Scheduler SchedulerProcess
+	// SchedulerPages are the sockets of the pages of the scheduler processes, which
+	// this replica shows beside its own; none: they show none.
+	SchedulerPages []string
 	// Who this replica is to others.
 	Identity *identity.Source
 	// The cell's, with which this replica issues certificates. Nil: it issues none.
@@ -62,6 +65,8 @@ type Config struct {
 	Past Past
 	// How many machines the elected master calls down at once; zero: duty.DefaultBounds.
 	Downs duty.Bounds
+	// Nil: of the log there is no more to show than its state.
+	Insides Insides
 	// Nil: the membership cannot be changed.
 	MemberChanges MemberChanges
 	// Keeps who did what; the master runs it, and whoever opened it closes it. Nil:
@@ -135,6 +140,11 @@ type Master struct {
 	}
 	// Writes of files that are under way, and watches of files.
 	fileWriters, fileWatchers crowd
+	// For status pages and metrics.
+	watch
+	standingMu sync.Mutex
+	// Guarded by standingMu.
+	standing standing
 	// Closed when Run ends, so that long streams end.
 	stopping chan struct{}
 	stopOnce sync.Once
@@ -149,7 +159,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), watch: newWatch(), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
 	m.duty = newDutyLoop(m)
@@ -166,7 +176,7 @@ func New(cfg Config) (*Master, error) {
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Logger: m.cfg.Logger, Refused: m.callRefused}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.
@@ -241,6 +251,7 @@ func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []c
 // StateChanged wakes whoever waits for an election.
 func (e *ear) StateChanged(s LogState) {
 	e.cfg.Logger.Info("log state changed", "elected", s.Elected, "term", s.Term, "ready", s.Ready)
+	(*Master)(e).noteState(s)
 	e.stateChanged.Fire()
 	e.shard.StateChanged()
 }

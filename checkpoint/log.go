@@ -187,6 +187,13 @@ func (s *Store) FirstIndex() (uint64, error) {
 	return s.log.start + 1, nil
 }
 
+// LogSize is how many entries the log has, and their size.
+func (s *Store) LogSize() (entries int, bytes int64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.log.sizes), int64(s.log.bytes)
+}
+
 // LastIndex implements raft.Storage.
 func (s *Store) LastIndex() (uint64, error) {
 	s.mu.Lock()

@@ -22,10 +22,16 @@ func DaemonFlags(dir, runDir, listen string) []ucli.Flag {
 		&ucli.StringFlag{Name: "dir", Value: dir, Usage: "`DIRECTORY` of what must survive a reboot"},
 		&ucli.StringFlag{Name: "run-dir", Value: runDir, Usage: "`DIRECTORY` of sockets and run-time state"},
 		&ucli.StringFlag{Name: "listen", Value: listen, Usage: "`ADDRESS` (host:port) to serve on"},
+		HTTPFlag(),
 		&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 		&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
 		&ucli.StringFlag{Name: "config", Usage: "YAML `FILE` with the same names as the flags; the command line wins"},
 	}
+}
+
+// HTTPFlag says where a program shows its status page and metrics.
+func HTTPFlag() ucli.Flag {
+	return &ucli.StringFlag{Name: "http", Usage: "`ADDRESS` (host:port) of the status page and of metrics: in plain text on 127.0.0.1 or [::1], over TLS to who has a certificate of the cell elsewhere (default: nowhere)"}
 }
 
 // StateDir is where a program keeps what must survive a reboot: below

@@ -36,6 +36,8 @@ type Config struct {
 	Picture *Picture
 	// Listen is host:port of the door; empty: any free port of this machine alone.
 	Listen string
+	// HTTP is host:port of the status page and the metrics; empty: they are not shown.
+	HTTP string
 	// Dir gets what belongs to the server while it runs: the file that names the
 	// cell, a certificate, sockets, the audit. It must not be there, and is taken
 	// away at the end. Empty: a new one among temporary files.
@@ -66,6 +68,8 @@ type Server struct {
 	trail    *audit.Trail
 	grpc     *grpc.Server
 	listener net.Listener
+	// Nil: no pages are shown.
+	pages *door.HTTPListener
 }
 
 // New makes a server ready. Run serves, and takes everything away again; so does
@@ -94,6 +98,11 @@ func New(cfg Config) (s *Server, err error) {
 	}()
 	if s.listener, err = door.Listen(cfg.Listen); err != nil {
 		return s, fmt.Errorf("listen on %s: %w", cfg.Listen, err)
+	}
+	if cfg.HTTP != "" {
+		if s.pages, err = door.ListenHTTP(cfg.HTTP); err != nil {
+			return s, fmt.Errorf("show the status page on %s: %w", cfg.HTTP, err)
+		}
 	}
 	if s.trail, err = audit.Open(audit.Config{Dir: filepath.Join(cfg.Dir, "audit"), Replica: replicaID, Logger: cfg.Logger}); err != nil {
 		return s, err
@@ -136,11 +145,17 @@ func (s *Server) assemble() error {
 	if err != nil {
 		return err
 	}
+	follow := process.Config{Identity: searcher, Build: s.cfg.Build, Search: s.cfg.Search, Logger: s.cfg.Logger}
+	var sockets []string
+	if s.pages != nil {
+		follow.Pages, follow.Notice = filepath.Join(s.cfg.Dir, "scheduler-pages.sock"), s.notice
+		sockets = []string{follow.Pages}
+	}
 	s.master, err = borgmaster.New(borgmaster.Config{
 		CellName: h.GetCellName(), Replica: replicaID, Addr: addr, Log: s.log, Members: s.log, Audit: s.trail,
-		Scheduler:       searchHere{process.Config{Identity: searcher, Build: s.cfg.Build, Search: s.cfg.Search, Logger: s.cfg.Logger}},
-		SchedulerSocket: filepath.Join(s.cfg.Dir, "scheduler.sock"),
-		Identity:        s.self, Authority: authority, FirstAdmin: s.cfg.User,
+		Scheduler:       searchHere{follow},
+		SchedulerSocket: filepath.Join(s.cfg.Dir, "scheduler.sock"), SchedulerPages: sockets,
+		Identity: s.self, Authority: authority, FirstAdmin: s.cfg.User,
 		Borglets: s.machines, Simulated: s.simulated,
 		// By the rules of then.
 		MaxFormat: c.Format(),
@@ -196,6 +211,17 @@ func (s *Server) simulated() *borgrpc.Simulated {
 	return &borgrpc.Simulated{AsOfIndex: h.GetIndex(), AsOfWallNs: s.log.wallNs, Speed: s.world.Speed().String()}
 }
 
+// notice stands above all pages of the cell.
+func (s *Server) notice() string { return s.master.Notice() }
+
+// Pages is where the status page is; empty: it is not shown.
+func (s *Server) Pages() string {
+	if s.pages == nil {
+		return ""
+	}
+	return s.pages.URL()
+}
+
 // AsOf says in words which moment a picture is of.
 func (p *Picture) AsOf() string {
 	return fmt.Sprintf("as of %s (index %d)", time.Unix(0, p.Header.GetWallTimeNs()).UTC().Format(time.RFC3339), p.Header.GetIndex())
@@ -206,7 +232,13 @@ func (s *Server) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var running sync.WaitGroup
-	var served error
+	var served, shown error
+	if s.pages != nil {
+		running.Go(func() {
+			defer cancel()
+			shown = s.pages.ServeHTTP(ctx, s.master.Door(), s.master.Pages())
+		})
+	}
 	running.Go(func() {
 		defer cancel()
 		served = s.grpc.Serve(s.listener)
@@ -225,7 +257,7 @@ func (s *Server) Run(ctx context.Context) error {
 	s.grpc.Stop()
 	running.Wait()
 	s.grpc = nil
-	return errors.Join(err, served, s.Close())
+	return errors.Join(err, served, shown, s.Close())
 }
 
 // admit makes the user an admin, who in the real cell may be nobody.
@@ -252,6 +284,11 @@ func (s *Server) Close() error {
 	if s.listener != nil {
 		if e := s.listener.Close(); !errors.Is(e, net.ErrClosed) {
 			err = e
+		}
+	}
+	if s.pages != nil {
+		if e := s.pages.Close(); !errors.Is(e, net.ErrClosed) {
+			err = errors.Join(err, e)
 		}
 	}
 	if s.trail != nil {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"strings"
 	"sync"
@@ -155,7 +157,7 @@ func TestServe(t *testing.T) {
 		}
 	}
 	asOf, wallNs := p.Header.Index, p.Header.WallTimeNs
-	s := serve(t, p, nil)
+	s := serve(t, p, func(c *fauxmaster.Config) { c.HTTP = "127.0.0.1:0" })
 	if sim := s.cell().Simulated; sim.GetAsOfIndex() != asOf || sim.GetAsOfWallNs() != wallNs || sim.GetSpeed() == "" {
 		t.Errorf("the cell says that it is simulated as %v; it is of index %d, %d", sim, asOf, wallNs)
 	}
@@ -202,6 +204,20 @@ func TestServe(t *testing.T) {
 	err = s.Logs(t.Context(), &borgrpc.LogsRequest{User: "visitor", Name: "web"}, func(*borgrpc.LogsResponse) error { return nil })
 	if err == nil || !strings.Contains(err.Error(), "simulated") {
 		t.Errorf("logs: %v", err)
+	}
+	// Every page says above all else that the cell is simulated.
+	pages := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	for path, title := range map[string]string{"": "replica 1 of cell", "scheduler/": "scheduler of "} {
+		resp, err := pages.Get(s.server.Pages() + path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		body, err := io.ReadAll(resp.Body)
+		resp.Body.Close()
+		at, above, _ := strings.Cut(string(body), `<p class="notice">simulated, as of `)
+		if err != nil || resp.StatusCode != http.StatusOK || strings.Contains(at, "<main>") || !strings.Contains(above, title) || !strings.Contains(above, fmt.Sprintf("(index %d)", asOf)) {
+			t.Errorf("the page /%s: %v, %v\n%s", path, resp.Status, err, body)
+		}
 	}
 	dir := s.server.CellFile()
 	s.stop()

@@ -6,6 +6,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"borg/borgmaster/cell"
@@ -73,8 +74,11 @@ type Config struct {
 
 // Shard is the shell around a Station.
 type Shard struct {
-	cfg  Config
-	wake chan struct{}
+	cfg   Config
+	wake  chan struct{}
+	meter *meter
+	// What the core says of its polls, as of the last turn of the loop.
+	inFlight, lagNs, waiting atomic.Int64
 
 	mu sync.Mutex
 	// Machines whose place in the cell changed. Guarded by mu; bounded by the
@@ -95,11 +99,20 @@ type Stats struct {
 	// Replicas that share the machines.
 	Live               []uint64
 	SchedulerConnected bool
+	// Polls under way, and how many may be.
+	InFlight, MaxInFlight int
+	// How much later than due polls begin of late.
+	Lag time.Duration
+	// Task reports that wait for the elected master, and how many may.
+	Waiting, MaxWaiting int
+	// Machines that were not reached when last polled, and those missed most.
+	Missed      int
+	MissedWorst []Missed
 }
 
 // New returns a shard that does nothing until Run.
 func New(cfg Config) *Shard {
-	return &Shard{cfg: cfg, wake: make(chan struct{}, 1), changed: map[string]bool{}, reload: true, newState: true}
+	return &Shard{cfg: cfg, wake: make(chan struct{}, 1), meter: newMeter(), changed: map[string]bool{}, reload: true, newState: true}
 }
 
 // Changed says that the cell changed something about a machine. It does not
@@ -122,7 +135,11 @@ func (s *Shard) StateChanged() { s.note(func() { s.newState = true }) }
 func (s *Shard) Stats() Stats {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.stats
+	stats := s.stats
+	stats.InFlight, stats.MaxInFlight = int(s.inFlight.Load()), s.cfg.Core.withDefaults().MaxInFlight
+	stats.Lag = time.Duration(s.lagNs.Load())
+	stats.Waiting, stats.MaxWaiting = int(s.waiting.Load()), maxWaitingReports
+	return stats
 }
 
 func (s *Shard) note(f func()) {
@@ -169,6 +186,7 @@ func (s *Shard) Run(ctx context.Context) error {
 		case <-s.wake:
 			l.takeNotes()
 		case a := <-l.answers:
+			l.meter.ended(a.event, l.cfg.NowNs())
 			l.station.TakeAnswer(a)
 		case d := <-l.deliveries:
 			l.takeDelivery(d)
@@ -176,6 +194,9 @@ func (s *Shard) Run(ctx context.Context) error {
 			l.station.Tick()
 		}
 		l.carryOut(l.station.Orders())
+		l.inFlight.Store(int64(l.station.core.inFlight))
+		l.lagNs.Store(l.station.core.LagNs())
+		l.waiting.Store(int64(l.station.outbox.waiting))
 		timer.Reset(time.Duration(max(l.station.NextNs()-l.cfg.NowNs(), 0)))
 	}
 }
@@ -183,6 +204,7 @@ func (s *Shard) Run(ctx context.Context) error {
 // carryOut starts what the station wants done.
 func (l *loop) carryOut(o Orders) {
 	for _, p := range o.Polls {
+		l.meter.began(p.Machine, l.cfg.NowNs())
 		l.polls.Go(func() {
 			select {
 			case l.answers <- l.poll(p):
@@ -207,17 +229,31 @@ func (l *loop) takeNotes() {
 	l.changed, l.reload, l.newState = map[string]bool{}, false, false
 	l.mu.Unlock()
 	l.station.TakeNotes(notes)
+	if notes.Reload {
+		l.meter.moved()
+	}
+	for _, name := range notes.Changed {
+		if l.station.core.machines[name] == nil {
+			delete(l.meter.beganNs, name)
+			delete(l.meter.missed, name)
+		}
+	}
 	l.publish()
 }
 
 func (l *loop) takeDelivery(d delivery) {
+	l.meter.reported(d.err)
 	if d.err != nil {
 		l.cfg.Logger.Debug("report to the elected master failed", "err", d.err)
 		l.station.ReportFailed(d.req)
 		return
 	}
 	before := l.station.core.Share()
+	_, term, version := l.station.core.Live()
 	l.station.ReportTaken(d.resp)
+	if _, t, v := l.station.core.Live(); t != term || v != version {
+		l.meter.moved()
+	}
 	if share := l.station.core.Share(); share != before {
 		l.cfg.Logger.Info("share of machines changed", "machines", share, "term", d.resp.GetTerm())
 	}
@@ -229,7 +265,9 @@ func (l *loop) takeDelivery(d delivery) {
 
 func (l *loop) publish() {
 	live, _, _ := l.station.core.Live()
+	worst := l.meter.worst()
 	l.mu.Lock()
 	l.stats.Share, l.stats.Live = l.station.core.Share(), live
+	l.stats.Missed, l.stats.MissedWorst = len(l.meter.missed), worst
 	l.mu.Unlock()
 }

@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"errors"
+	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
 )
@@ -62,9 +63,11 @@ func (r *Replica) appendAll(items []appendItem) error {
 		done[i] = input{event: Appended{Append: it.append}}
 	}
 	if len(groups) > 0 || hard != nil {
+		began := time.Now()
 		if err := r.store.Append(groups, hard, sync); err != nil {
 			return err
 		}
+		r.timings.append.Observe(since(began))
 	}
 	r.inbox.put(done...)
 	return nil

@@ -154,7 +154,9 @@ func (r *Replica) feed(e borgmaster.CommittedEntry) (results []*borgpb.Result, e
 			err = r.fatal(fmt.Sprintf("the cell cannot apply entry %d of term %d", e.Index, e.Term), fmt.Errorf("%v\n%s", p, debug.Stack()))
 		}
 	}()
+	began := time.Now()
 	results, events = r.cell.Apply(e.Index, e.Term, e.Data)
+	r.timings.apply.Observe(since(began))
 	if err := r.cell.Diverged(); err != nil {
 		return nil, nil, 0, r.fatal("its cell differs from that of the elected replica; remove it from the cell and join with a new number", err)
 	}

@@ -92,6 +92,8 @@ type archiver struct {
 	hold uint64
 	// The last entry that is written.
 	last uint64
+	// The newest checkpoint that is kept; without a name: there is none.
+	newest checkpoint.Held
 	// Why nothing is kept at this time; nil: it is.
 	failing error
 }
@@ -187,7 +189,7 @@ func (a *archiver) work(ctx context.Context, nowNs int64) error {
 func (a *archiver) tell() {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.last, a.hold = a.w.Last(), a.w.Synced()
+	a.last, a.hold, a.newest = a.w.Last(), a.w.Synced(), a.w.Newest()
 }
 
 // catchUp appends what was applied since.

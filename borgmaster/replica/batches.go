@@ -105,6 +105,15 @@ func (b *Batches[W]) Next(m Moment, gone func(W) bool) []byte {
 	return data
 }
 
+// Waiting counts the ops that wait for an entry, their bytes, and the ops of entries
+// that raft has taken.
+func (b *Batches[W]) Waiting() (queued, queuedBytes, pending int) {
+	for _, batch := range b.pending {
+		pending += len(batch.ops)
+	}
+	return len(b.queue), b.bytes, pending
+}
+
 // Back puts the last batch back at the head of the queue.
 func (b *Batches[W]) Back() {
 	last := b.pending[len(b.pending)-1]

@@ -3,6 +3,7 @@ package replica
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -25,12 +26,16 @@ type answer struct {
 
 // Propose implements borgmaster.Log.
 func (r *Replica) Propose(ctx context.Context, op *borgpb.Op) (*borgpb.Result, error) {
+	began := time.Now()
 	p, err := r.enqueue(op)
 	if err != nil {
 		return nil, err
 	}
 	select {
 	case a := <-p.done:
+		if a.err == nil {
+			r.timings.commit.Observe(since(began))
+		}
 		return a.result, a.err
 	case <-ctx.Done():
 		r.mu.Lock()

@@ -60,6 +60,8 @@ func (r *Replica) runRaft(ctx context.Context) (err error) {
 			events = append(events, Tick{})
 			if ticks++; ticks%r.cfg.ElectionTicks == 0 {
 				r.noteIncarnation(ctx)
+				peers := r.core.Peers(r.cfg.Tick)
+				r.peers.Store(&peers)
 			}
 		case <-r.inbox.wake:
 		}
@@ -72,6 +74,7 @@ func (r *Replica) runRaft(ctx context.Context) (err error) {
 			}
 			if _, ok := in.event.(Appended); ok {
 				r.appending--
+				r.appends.Store(int64(r.appending))
 			}
 			events = append(events, in.event)
 		}
@@ -119,6 +122,7 @@ func (r *Replica) handOut(ctx context.Context, out Effects, rs *receivedSnapshot
 		r.readDone(done)
 	}
 	r.appending += len(out.Append)
+	r.appends.Store(int64(r.appending))
 	for _, a := range out.Append {
 		r.toAppend.put(appendItem{append: a, received: rs})
 	}

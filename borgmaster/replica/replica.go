@@ -152,6 +152,11 @@ type Replica struct {
 
 	applied atomic.Uint64
 	commit  atomic.Uint64
+	timings timings
+	// For who looks: appends under way, and how the others are doing. Written by the
+	// raft goroutine.
+	appends atomic.Int64
+	peers   atomic.Pointer[[]borgmaster.Peer]
 	// done is closed when Run has ended.
 	done    chan struct{}
 	senders sync.WaitGroup
@@ -246,6 +251,7 @@ func Open(cfg Config) (*Replica, error) {
 		holds:    make(map[uint64]hold),
 		seen:     map[uint64]uint64{id.GetReplica(): id.GetIncarnation()},
 		done:     make(chan struct{}),
+		timings:  newTimings(),
 	}
 	if err := r.open(); err != nil {
 		return nil, errors.Join(err, store.Close())

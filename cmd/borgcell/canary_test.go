@@ -9,7 +9,9 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"io"
 	"io/fs"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -162,6 +164,52 @@ func (h *haystack) run(c *Cell, stdin []byte, needles []needle, program string, 
 	return string(out)
 }
 
+// lookAtPages looks at all that the programs show of themselves over HTTP, and wants
+// each to be there.
+func (h *haystack) lookAtPages(c *Cell, needles []needle) {
+	h.t.Helper()
+	pages := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	look := func(url string) (code int) {
+		req, err := http.NewRequestWithContext(h.t.Context(), http.MethodGet, url, nil)
+		if err != nil {
+			h.t.Fatal(err)
+		}
+		resp, err := pages.Do(req)
+		if err != nil {
+			h.t.Errorf("%s: %v", url, err)
+			return 0
+		}
+		defer resp.Body.Close()
+		body, err := io.ReadAll(resp.Body)
+		if err != nil {
+			h.t.Errorf("%s: %v", url, err)
+		}
+		h.look(url, body, needles)
+		return resp.StatusCode
+	}
+	schedulers := 0
+	for i := 1; i <= c.Masters; i++ {
+		for _, path := range []string{"", "?format=json", "metrics"} {
+			if code := look("http://" + c.masterPage(i) + "/" + path); code != http.StatusOK {
+				h.t.Errorf("/%s of master %d: %d", path, i, code)
+			}
+			if look("http://"+c.masterPage(i)+"/scheduler/"+path) == http.StatusOK {
+				schedulers++
+			}
+		}
+	}
+	if schedulers < 3 {
+		h.t.Errorf("%d pages of a scheduler, want three", schedulers)
+	}
+	for k := 1; k <= c.Machines; k++ {
+		for _, path := range []string{"", "?format=json", "metrics"} {
+			if code := look("http://" + c.borgletPage(k) + "/" + path); code != http.StatusOK {
+				h.t.Errorf("/%s of machine %d: %d", path, k, code)
+			}
+		}
+	}
+}
+
 // verbs of borgcfg that say something of a cell with a job "canary".
 var canaryVerbs = [][]string{
 	{"-v", "status"}, {"status", "-o", "wide"}, {"status", "-o", "json"}, {"status", "canary"}, {"status", "canary", "-o", "json"},
@@ -218,6 +266,7 @@ func TestCanary(t *testing.T) {
 		}
 		h.lookAtCheckpoint(c, needles)
 		h.lookAtProcesses(c.layout, needles)
+		h.lookAtPages(c, needles)
 	}
 	look()
 

@@ -180,11 +180,14 @@ func (c *Cell) checkPorts() error {
 // doors are the addresses that the cell's programs listen on.
 func (l layout) doors() []string {
 	addrs := l.masterAddrs()
+	for i := 1; i <= l.Masters; i++ {
+		addrs = append(addrs, l.masterPage(i))
+	}
 	if l.Fake != nil {
 		return append(addrs, net.JoinHostPort("0.0.0.0", strconv.Itoa(int(l.fakePort()))))
 	}
 	for k := 1; k <= l.Machines; k++ {
-		addrs = append(addrs, l.borgletAddr(k))
+		addrs = append(addrs, l.borgletAddr(k), l.borgletPage(k))
 	}
 	return addrs
 }
@@ -224,7 +227,7 @@ func (c *Cell) StartMaster(ctx context.Context, i int) error {
 	name, listen := c.masterName(i), c.listenAddr(c.masterAddr(i))
 	return c.startAndServe(ctx, processSpec{
 		Name: name, Path: c.bin("borgmaster"), LogPath: c.logPath(name), Env: []string{c.envMark()},
-		Args: []string{"serve", "--dir", c.masterDir(i), "--run-dir", c.runOf(name), "--listen", listen, "--log-format", "text"},
+		Args: []string{"serve", "--dir", c.masterDir(i), "--run-dir", c.runOf(name), "--listen", listen, "--http", c.masterPage(i), "--log-format", "text"},
 	}, listen)
 }
 
@@ -243,7 +246,7 @@ func (c *Cell) StartBorglet(ctx context.Context, k int) error {
 	}
 	return c.startAndServe(ctx, processSpec{
 		Name: name, Path: c.bin("borglet"), LogPath: c.logPath(name), Env: []string{c.envMark()},
-		Args: []string{"serve", "--name", name, "--dir", c.borgletDir(k), "--run-dir", c.runOf(name), "--listen", listen, "--advertise", c.borgletAddr(k),
+		Args: []string{"serve", "--name", name, "--dir", c.borgletDir(k), "--run-dir", c.runOf(name), "--listen", listen, "--http", c.borgletPage(k), "--advertise", c.borgletAddr(k),
 			"--capacity", share, "--task-ports", c.taskPorts(k), "--attr", "rack=" + c.rack(k), "--runtime", c.Runtime, "--log-format", "text"},
 	}, listen)
 }

@@ -80,7 +80,7 @@ func programsDir(t testing.TB) string {
 var cellsMade atomic.Int32
 
 // portsEach is how many ports the addresses of one cell of a test lie among.
-const portsEach = 200
+const portsEach = 400
 
 // alongside lets small tests run side by side: they mostly wait. In full size
 // each has the machine to itself, so that its figures are its own.

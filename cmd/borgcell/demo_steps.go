@@ -49,8 +49,8 @@ func (d *demo) start(ctx context.Context, open func(context.Context) error) (str
 	if err != nil {
 		return "", err
 	}
-	return fmt.Sprintf("%d masters, of which %d is elected; %d machines (%s)\nto ask it yourself: export BORG_CELL=%s",
-		d.layout.Masters, elected, d.layout.Machines, runtimes, d.layout.cellFile()), nil
+	return fmt.Sprintf("%d masters, of which %d is elected; %d machines (%s)\nto ask it yourself: export BORG_CELL=%s\nto look at it: %s",
+		d.layout.Masters, elected, d.layout.Machines, runtimes, d.layout.cellFile(), d.layout.pages()), nil
 }
 
 // runtimes names how the machines run tasks, and says aloud when that is

@@ -230,6 +230,8 @@ func (f *facts) lookAtPorts(ctx context.Context, l layout) {
 	}
 	f.portsFree = []string{
 		fmt.Sprintf("%d-%d", l.PortBase+1, l.PortBase+l.Masters),
+		fmt.Sprintf("%d-%d", l.PortBase+masterPageOffset+1, l.PortBase+masterPageOffset+l.Masters),
 		fmt.Sprintf("%d-%d", l.PortBase+borgletPortOffset+1, l.PortBase+borgletPortOffset+l.Machines),
+		fmt.Sprintf("%d-%d", l.PortBase+borgletPageOffset+1, l.PortBase+borgletPageOffset+l.Machines),
 	}
 }

@@ -22,7 +22,7 @@ func cellFlags(name, dir string, portBase, taskPortBase int, logLevel string) []
 		&ucli.StringFlag{Name: "run-dir", Usage: "`DIRECTORY` of sockets and run-time state (default: " + cli.RunDir(runDirName, "NAME") + ")"},
 		&ucli.IntFlag{Name: "masters", Value: 5, Usage: "`NUMBER` of replicas of the borgmaster"},
 		&ucli.IntFlag{Name: "machines", Value: 3, Usage: "`NUMBER` of borglets"},
-		&ucli.IntFlag{Name: "port-base", Value: portBase, Usage: "master N listens on `PORT`+N, the borglet of machine K on PORT+100+K"},
+		&ucli.IntFlag{Name: "port-base", Value: portBase, Usage: "master N listens on `PORT`+N, the borglet of machine K on PORT+100+K; their status pages are 50 and 100 ports further"},
 		&ucli.IntFlag{Name: "task-port-base", Value: taskPortBase, Usage: "tasks are granted ports from `PORT` on"},
 		&ucli.StringFlag{Name: "capacity", Usage: "what each machine offers, cpu=500m,mem=2GiB,disk=10GiB (default: an equal `SHARE` of this machine)"},
 		&ucli.StringFlag{Name: "runtime", Value: "auto", Usage: "container, process (no isolation, no limits), or auto: containers `WHERE` they can be had"},

@@ -23,6 +23,10 @@ const (
 	maxMachines = 100
 	// Borglet K listens on the port base + 100 + K.
 	borgletPortOffset = 100
+	// The status page of master N is on the port base + 50 + N, that of borglet K on
+	// base + 200 + K.
+	masterPageOffset  = 50
+	borgletPageOffset = 200
 	// Each borglet grants ports out of a range of its own, since they share
 	// this machine: at most so many, and all below where the kernel takes the
 	// ports of outgoing connections from.
@@ -72,8 +76,8 @@ func (l layout) validate() error {
 			return e.Hint("so many can be pretended: --fake")
 		}
 		return e
-	case l.PortBase < 1024 || l.PortBase+borgletPortOffset+maxMachines > 65535:
-		return cli.Errorf(cli.Usage, "--port-base %d: want 1024 to %d", l.PortBase, 65535-borgletPortOffset-maxMachines)
+	case l.PortBase < 1024 || l.PortBase+borgletPageOffset+maxMachines > 65535:
+		return cli.Errorf(cli.Usage, "--port-base %d: want 1024 to %d", l.PortBase, 65535-borgletPageOffset-maxMachines)
 	case l.Fake == nil && (l.TaskPortBase < 1024 || l.taskPortsPerMachine() < 10):
 		return cli.Errorf(cli.Usage, "--task-port-base %d: want 1024 to %d, so that each of %d machines has at least 10 ports below %d",
 			l.TaskPortBase, taskPortEnd-10*l.Machines, l.Machines, taskPortEnd)
@@ -117,6 +121,28 @@ func (l layout) borgletAddr(k int) string {
 		return fleet.Addr(k, l.fakePort()).String()
 	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.PortBase+borgletPortOffset+k))
+}
+
+// masterPage and borgletPage are where the programs show their status pages: on this
+// machine alone.
+func (l layout) masterPage(i int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.PortBase+masterPageOffset+i))
+}
+
+func (l layout) borgletPage(k int) string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.PortBase+borgletPageOffset+k))
+}
+
+// pages says where people find the status pages.
+func (l layout) pages() string {
+	text := fmt.Sprintf("http://%s/ to http://%s/", l.masterPage(1), l.masterPage(l.Masters))
+	if l.Masters == 1 {
+		text = fmt.Sprintf("http://%s/", l.masterPage(1))
+	}
+	if l.Fake == nil {
+		text += fmt.Sprintf("; machines from http://%s/ on", l.borgletPage(1))
+	}
+	return text
 }
 
 func (l layout) masterDir(i int) string  { return filepath.Join(l.dir, "masters", strconv.Itoa(i)) }

@@ -40,15 +40,15 @@ func TestLayoutValidates(t *testing.T) {
 	}
 }
 
-// All ports of a cell are different, whatever its size.
+// All ports of a cell, of doors and of status pages, are different, whatever its size.
 func TestPortsDoNotMeet(t *testing.T) {
 	for _, machines := range []int{1, 3, 12, 13, maxMachines} {
 		l := goodLayout()
 		l.Machines, l.Masters = machines, 9
 		doors := l.doors()
 		slices.Sort(doors)
-		if n := len(slices.Compact(doors)); n != l.Masters+machines {
-			t.Errorf("%d machines: %d different addresses, want %d", machines, n, l.Masters+machines)
+		if n := len(slices.Compact(doors)); n != 2*(l.Masters+machines) {
+			t.Errorf("%d machines: %d different addresses, want %d", machines, n, 2*(l.Masters+machines))
 		}
 		end := l.TaskPortBase - 1
 		for k := 1; k <= machines; k++ {

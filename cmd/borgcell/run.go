@@ -110,6 +110,7 @@ func (c *Cell) welcome(out io.Writer, took time.Duration) {
 	for _, line := range [][2]string{
 		{"masters", c.masterAddr(1) + " to " + c.masterAddr(c.Masters)},
 		{"machines", fmt.Sprintf("%s to %s, %s to %s", c.machineName(1), c.machineName(c.Machines), c.borgletAddr(1), c.borgletAddr(c.Machines))},
+		{"pages", c.pages()},
 		{"cell file", cellFile},
 		{"logs", shortPath(c.logDir())},
 		{"data", shortPath(c.dir)},

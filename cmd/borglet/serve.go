@@ -67,6 +67,7 @@ type serve struct {
 	dir       string
 	runDir    string
 	listen    string
+	http      string
 	advertise string
 	runtime   string
 	// A token or its file, and who is to be shown it; may be empty.
@@ -89,7 +90,7 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 		return nil, cli.Errorf(cli.Usage, "serve takes no arguments, got %q", ctx.Args().First())
 	}
 	s := &serve{
-		name: ctx.String("name"), listen: ctx.String("listen"), advertise: ctx.String("advertise"),
+		name: ctx.String("name"), listen: ctx.String("listen"), http: ctx.String("http"), advertise: ctx.String("advertise"),
 		runtime: ctx.String("runtime"), backoff: borglet.DefaultBackoff(), join: ctx.String("join"), masters: ctx.String("masters"),
 	}
 	switch s.runtime {
@@ -100,6 +101,9 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	var err error
 	if err = checkAddr("--listen", s.listen); err == nil && s.advertise != "" {
 		err = checkAddr("--advertise", s.advertise)
+	}
+	if err == nil && s.http != "" {
+		err = checkAddr("--http", s.http)
 	}
 	if err != nil {
 		return nil, err
@@ -182,6 +186,13 @@ func (s *serve) run(ctx context.Context) error {
 		return cli.Errorf(cli.Failed, "listen on %s: %w", s.listen, err).Hint("choose another address with --listen")
 	}
 	defer listener.Close()
+	var shown *door.HTTPListener
+	if s.http != "" {
+		if shown, err = door.ListenHTTP(s.http); err != nil {
+			return cli.Errorf(cli.Failed, "show the status page on %s: %w", s.http, err).Hint("choose another address with --http, or leave it out")
+		}
+		defer shown.Close()
+	}
 	rt, err := container.New(container.Config{
 		Name: s.name, RunDir: s.runDir, Kind: s.runtime,
 		Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
@@ -208,7 +219,7 @@ func (s *serve) run(ctx context.Context) error {
 	if !caps.Limits {
 		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
 	}
-	return s.serve(ctx, listener, agent)
+	return s.serve(ctx, listener, shown, agent)
 }
 
 // describe says what the machine is, with the address at which masters reach it.
@@ -237,7 +248,8 @@ func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec) (*borglet.Ag
 		s.log.Warn("tasks get no certificates, and those that name secrets do not start", "machine", s.name, "err", err)
 	}
 	agent, err := borglet.New(borglet.Config{
-		PapersDir: papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
+		CertificateExpires: func() time.Time { return s.source.Current().Expires() },
+		PapersDir:          papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
 		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
 		Runtime: rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, Trim: container.TrimLog,
 	})
@@ -271,13 +283,19 @@ func reachable(addr, hostname string) string {
 }
 
 // serve runs the agent and the server until ctx ends or one of them fails.
-func (s *serve) serve(ctx context.Context, listener net.Listener, agent *borglet.Agent) error {
-	server := door.NewServer(door.Config{
+func (s *serve) serve(ctx context.Context, listener net.Listener, shown *door.HTTPListener, agent *borglet.Agent) error {
+	config := door.Config{
 		Identity: s.source, Logger: s.log,
 		Revoked: func(who identity.Name, _ time.Time) bool { return s.source.Gone(who) },
-	})
+		Called:  func(c door.Call) { agent.Called(c.Method, c.Stream, c.Code, c.Took) },
+	}
+	server := door.NewServer(config)
 	borgrpc.RegisterBorgletServiceServer(server, borglet.NewServer(agent))
 	group, ctx := errgroup.WithContext(ctx)
+	if shown != nil {
+		s.log.Info("status page", "machine", s.name, "url", shown.URL())
+		group.Go(func() error { return shown.ServeHTTP(ctx, config, agent.Pages()) })
+	}
 	group.Go(func() error { return agent.Run(ctx) })
 	group.Go(func() error {
 		s.source.Run(ctx)

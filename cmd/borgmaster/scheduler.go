@@ -36,6 +36,7 @@ func schedulerCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "master", Required: true, Usage: "`ADDRESS` of the elected replica"},
 			&ucli.StringFlag{Name: "identity", Required: true, Usage: "`FILE` with its certificate"},
 			&ucli.StringFlag{Name: "socket", Usage: "`PATH` of the socket on which it explains itself"},
+			&ucli.StringFlag{Name: "pages", Usage: "`PATH` of the socket on which it shows its status page and metrics, to its master"},
 			&ucli.StringFlag{Name: "workload", Usage: "place only these jobs: " + scheduler.WorkloadWords + " (default: all)"},
 			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 			&ucli.StringFlag{Name: "log-format", Usage: "text or json (default: text on a terminal, json elsewhere)"},
@@ -74,7 +75,7 @@ func schedulerCommand() *ucli.Command {
 				return err
 			}
 			return process.Run(ctx.Context, process.Config{
-				Master: ctx.String("master"), Identity: source, Socket: ctx.String("socket"), Build: cli.Build(),
+				Master: ctx.String("master"), Identity: source, Socket: ctx.String("socket"), Pages: ctx.String("pages"), Build: cli.Build(),
 				Parent: parent, Logger: logger, Search: search,
 			})
 		},
@@ -103,6 +104,16 @@ func workloads(ctx *ucli.Context) ([]string, error) {
 	return texts, nil
 }
 
+// pageSockets are the sockets, in the run-time directory, on which the scheduler
+// processes show their pages.
+func pageSockets(runDir string, n int) []string {
+	var paths []string
+	for i := range n {
+		paths = append(paths, filepath.Join(runDir, fmt.Sprintf("scheduler-%d-pages.sock", i+1)))
+	}
+	return paths
+}
+
 // schedulerIdentity is the file, in the run-time directory, of the certificate with
 // which the scheduler processes start.
 const schedulerIdentity = "scheduler.pem"
@@ -115,6 +126,8 @@ type schedulerProcess struct {
 	replica   uint64
 	runDir    string
 	workloads []string
+	// Sockets of their pages, in order; none: they show none.
+	pages []string
 }
 
 // Run starts the processes and returns when the first of them ends, and with it
@@ -141,6 +154,9 @@ func (p *schedulerProcess) Run(ctx context.Context, addr, socket string) error {
 		own := slices.Clone(args)
 		if i == 0 {
 			own = append(own, "--socket", socket)
+		}
+		if i < len(p.pages) {
+			own = append(own, "--pages", p.pages[i])
 		}
 		if workload != "" {
 			own = append(own, "--workload", workload)

@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -78,6 +77,8 @@ type server struct {
 	audit        *audit.Trail
 	grpc         *grpc.Server
 	listener     net.Listener
+	// Of the status page; nil: there is none.
+	pages *door.HTTPListener
 }
 
 func serve(ctx *ucli.Context) error {
@@ -106,12 +107,12 @@ func serve(ctx *ucli.Context) error {
 	if s.workloads, err = workloads(ctx); err != nil {
 		return err
 	}
-	for _, flag := range []string{"listen", "pprof"} {
+	for _, flag := range []string{"listen", "http", "pprof"} {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
 			return cli.Errorf(cli.Usage, "--%s %q: want an address HOST:PORT", flag, ctx.String(flag))
 		}
 	}
-	if addr := ctx.String("pprof"); addr != "" && !isLoopback(addr) {
+	if addr := ctx.String("pprof"); addr != "" && !door.IsLoopback(addr) {
 		return cli.Errorf(cli.Usage, "--pprof %s: profiles are served without TLS, and tell what is in this process's memory; want an address of this machine alone", addr).
 			Hint("--pprof 127.0.0.1:PORT; from elsewhere: ssh -L PORT:127.0.0.1:PORT")
 	}
@@ -188,9 +189,15 @@ func (s *server) open() error {
 		}
 		return e
 	}
+	if addr := s.flags.String("http"); addr != "" {
+		if s.pages, err = door.ListenHTTP(addr); err != nil {
+			s.listener.Close()
+			return cli.Errorf(cli.Failed, "replica %d cannot show its status page on %s: %w", s.identity.Replica, addr, err).Hint("choose another address with --http, or leave it out")
+		}
+	}
 	s.replica, err = replica.Open(replica.Config{Store: checkpoint.Config{Dir: s.dir}, Identity: s.source, Logger: s.base, Archive: s.archive})
 	if err != nil {
-		s.listener.Close()
+		s.closeDoors()
 		code := cli.Failed
 		if isOtherDirectory(err) {
 			code = cli.Invalid
@@ -198,13 +205,13 @@ func (s *server) open() error {
 		return cli.Errorf(code, "open replica %d: %w", s.identity.Replica, err)
 	}
 	if s.audit, err = audit.Open(audit.Config{Dir: filepath.Join(s.dir, "audit"), Replica: s.identity.Replica, Logger: s.logger}); err != nil {
-		s.listener.Close()
+		s.closeDoors()
 		return cli.Errorf(cli.Failed, "open replica %d: %w", s.identity.Replica, errors.Join(err, s.replica.Close()))
 	}
 	config := borgmaster.Config{
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
-		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Audit: s.audit,
+		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Insides: s.replica, Audit: s.audit,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		PollPeriod: s.flags.Duration("poll-period"),
@@ -212,16 +219,28 @@ func (s *server) open() error {
 		MaxFormat:  uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
-		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}
+		process := &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}
+		if s.pages != nil {
+			process.pages = pageSockets(s.runDir, len(s.workloads))
+		}
+		config.Scheduler, config.SchedulerPages = process, process.pages
 	}
 	if s.master, err = borgmaster.New(config); err != nil {
-		s.listener.Close()
+		s.closeDoors()
 		return errors.Join(err, s.replica.Close(), s.audit.Close())
 	}
 	s.grpc = door.NewServer(s.master.Door())
 	s.replica.RegisterServices(s.grpc)
 	s.master.RegisterServices(s.grpc)
 	return nil
+}
+
+// closeDoors lets go of addresses that are not served.
+func (s *server) closeDoors() {
+	s.listener.Close()
+	if s.pages != nil {
+		s.pages.Close()
+	}
 }
 
 // isOtherDirectory tells a directory that is not what its replica.json, or this
@@ -250,6 +269,10 @@ func (s *server) run(ctx context.Context) error {
 		}
 		return nil
 	})
+	if s.pages != nil {
+		s.logger.Info("status page", "url", s.pages.URL())
+		g.Go(func() error { return s.pages.ServeHTTP(gctx, s.master.Door(), s.master.Pages()) })
+	}
 	if addr := s.flags.String("pprof"); addr != "" {
 		g.Go(func() error { return servePprof(gctx, addr) })
 	}
@@ -304,14 +327,6 @@ func (s *server) ownAddr() string {
 func portOf(addr string) string {
 	_, port, _ := net.SplitHostPort(addr)
 	return port
-}
-
-// isLoopback tells addresses that only this machine reaches. A name is none: it
-// may lead elsewhere tomorrow.
-func isLoopback(addr string) bool {
-	host, _, err := net.SplitHostPort(addr)
-	ip, parsed := netip.ParseAddr(host)
-	return err == nil && parsed == nil && ip.IsLoopback()
 }
 
 // servePprof serves profiles until ctx ends.

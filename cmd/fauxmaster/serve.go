@@ -45,6 +45,7 @@ func serveFlags() []ucli.Flag {
 	return append([]ucli.Flag{
 		atFlag("of an archive that is opened (default: the last one)"),
 		&ucli.StringFlag{Name: "listen", Value: "127.0.0.1:0", Usage: "`ADDRESS` (host:port) to serve on; port 0 is any that is free"},
+		cli.HTTPFlag(),
 		&ucli.StringFlag{Name: "dir", Usage: "new `DIRECTORY` for the cell file and what belongs to it, removed at the end (default: among temporary files)"},
 		&ucli.StringFlag{Name: "user", Usage: "`NAME` of who may do everything in it (default: your login name)"},
 		&ucli.StringFlag{Name: "speed", Value: "1", Usage: "how time goes: so many `TIMES` as fast as outside, max, or stop"},
@@ -58,7 +59,7 @@ func serve(ctx *ucli.Context, forPeople bool) error {
 	if ctx.NArg() != 1 {
 		return cli.Errorf(cli.Usage, "want one checkpoint file, or one archive").Hint("fauxmaster %s CHECKPOINT", ctx.Command.Name)
 	}
-	config := fauxmaster.Config{Listen: ctx.String("listen"), Dir: ctx.String("dir"), BatchLasts: ctx.Duration("batch-lasts"), Build: cli.Build()}
+	config := fauxmaster.Config{Listen: ctx.String("listen"), HTTP: ctx.String("http"), Dir: ctx.String("dir"), BatchLasts: ctx.Duration("batch-lasts"), Build: cli.Build()}
 	var err error
 	if config.Speed, err = fauxmaster.ParseSpeed(ctx.String("speed")); err != nil {
 		return cli.Errorf(cli.Usage, "--speed: %w", err)
@@ -124,6 +125,9 @@ func greet(w io.Writer, s *fauxmaster.Server, config fauxmaster.Config) {
 	fmt.Fprintf(w, "talk to it as %s, from anywhere on this machine:\n", config.User)
 	fmt.Fprintf(w, "  borgcfg --cell %s status\n", s.CellFile())
 	fmt.Fprintf(w, "or once for all:\n  export BORG_CELL=%s\n", s.CellFile())
+	if url := s.Pages(); url != "" {
+		fmt.Fprintf(w, "status page: %s\n", url)
+	}
 	fmt.Fprintf(w, "here: %s; Ctrl-C ends it, nothing is written back\n", orders)
 }
 

@@ -94,17 +94,19 @@ func Allowed(method string, caller identity.Name) error {
 	if mutant.Planted(mutant.RaftForAll) && strings.HasPrefix(method, "/borgrpc.RaftService/") {
 		return nil
 	}
-	roles := access[method]
+	return allowed(access[method], method[strings.LastIndexByte(method, '/')+1:], caller)
+}
+
+func allowed(roles []identity.Role, what string, caller identity.Name) error {
 	if slices.Contains(roles, caller.Role) {
 		return nil
 	}
-	short := method[strings.LastIndexByte(method, '/')+1:]
 	if len(roles) == 0 {
-		return status.Errorf(codes.PermissionDenied, "%s is for nobody: it is not in the table of who may call what", short)
+		return status.Errorf(codes.PermissionDenied, "%s is for nobody: it is not in the table of who may call what", what)
 	}
 	var names []string
 	for _, r := range roles {
 		names = append(names, string(r))
 	}
-	return status.Errorf(codes.PermissionDenied, "%s is for the role %s, and you are %s", short, strings.Join(names, " or "), caller.Words())
+	return status.Errorf(codes.PermissionDenied, "%s is for the role %s, and you are %s", what, strings.Join(names, " or "), caller.Words())
 }

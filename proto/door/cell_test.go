@@ -38,8 +38,11 @@ type realCell struct {
 	t        *testing.T
 	replica  *replica.Replica
 	addr     string
+	m        *borgmaster.Master
 	machines map[string]*realMachine
 	made     int
+	// What the machines' pretended kernels do not start, and why; nil: they start all.
+	refuse func(*borglet.Launch) error
 }
 
 // realMachine is a borglet at its address.
@@ -67,7 +70,7 @@ func newRealCell(t *testing.T) *realCell {
 	if rc.replica, err = replica.Open(replica.Config{Identity: own, Store: checkpoint.Config{Dir: filepath.Join(dir, "1")}}); err != nil {
 		t.Fatal(err)
 	}
-	socket := filepath.Join(dir, "s")
+	socket, shown := filepath.Join(dir, "s"), filepath.Join(dir, "p")
 	trail, err := audit.Open(audit.Config{Dir: t.TempDir(), Replica: 1})
 	if err != nil {
 		t.Fatal(err)
@@ -78,13 +81,14 @@ func newRealCell(t *testing.T) *realCell {
 		t.Fatal(err)
 	}
 	m, err := borgmaster.New(borgmaster.Config{
-		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, Identity: own, Authority: ca, FirstAdmin: "root",
-		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Audit: trail, Keys: cellkey.NewRing(nil, key),
+		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, SchedulerPages: []string{shown}, Identity: own, Authority: ca, FirstAdmin: "root",
+		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Insides: rc.replica, Audit: trail, Keys: cellkey.NewRing(nil, key),
 		PollPeriod: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
+	rc.m = m
 	s := door.NewServer(m.Door())
 	rc.replica.RegisterServices(s)
 	m.RegisterServices(s)
@@ -92,7 +96,7 @@ func newRealCell(t *testing.T) *realCell {
 	rc.run(rc.replica.Run, nil)
 	rc.run(m.Run, nil)
 	rc.run(func(ctx context.Context) error {
-		return process.Run(ctx, process.Config{Master: rc.addr, Identity: source(t, identity.Scheduler, "1"), Socket: socket, RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond})
+		return process.Run(ctx, process.Config{Master: rc.addr, Identity: source(t, identity.Scheduler, "1"), Socket: socket, Pages: shown, RetryMin: 10 * time.Millisecond, RetryMax: 100 * time.Millisecond})
 	}, nil)
 	rc.until("the cell has its first admin", func() bool { return rc.view(func(c *cell.Cell) bool { return c.NumAdmins() > 0 }) })
 	return rc
@@ -138,8 +142,10 @@ func (rc *realCell) startMachine(name string) *realMachine {
 		rc.t.Fatal(err)
 	}
 	m := &realMachine{name: name, dir: rc.t.TempDir(), addr: l.Addr().String()}
+	kernel := borglet.NewFake()
+	kernel.Refuse = rc.refuse
 	agent, err := borglet.New(borglet.Config{
-		Name: name, Dir: m.dir, Build: "test", Boot: "boot1", Runtime: borglet.NewFake(), Log: slog.New(slog.DiscardHandler),
+		Name: name, Dir: m.dir, Build: "test", Boot: "boot1", Runtime: kernel, Log: slog.New(slog.DiscardHandler),
 		Spec: &borgpb.MachineSpec{
 			Addr: m.addr, Capacity: &borgpb.Resources{CpuMilli: 4000, MemBytes: 4 << 30, DiskBytes: 4 << 30}, PortFirst: 20000, PortLast: 20999,
 			Attributes: map[string]string{"slot": name},
@@ -155,6 +161,7 @@ func (rc *realCell) startMachine(name string) *realMachine {
 		Revoked: func(who identity.Name, _ time.Time) bool {
 			return who.Role == identity.Master && agent.Removed(who.Replica())
 		},
+		Called: func(c door.Call) { agent.Called(c.Method, c.Stream, c.Code, c.Took) },
 	})
 	borgrpc.RegisterBorgletServiceServer(s, borglet.NewServer(agent))
 	stopServing := rc.run(func(context.Context) error { return s.Serve(l) }, s.Stop)

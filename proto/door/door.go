@@ -75,6 +75,19 @@ type Config struct {
 	// Hears of each connection and call that was refused, also of those that their
 	// handler refused as not allowed; nil: nobody. It must not block.
 	Refused func(Refusal)
+	// Hears of each call of a service that has ended, but not of those that were
+	// refused by their heads; nil: nobody. It must not block.
+	Called func(Call)
+}
+
+// Call is a call that has ended.
+type Call struct {
+	// Full name, of a service that is served.
+	Method string
+	// It may have lasted for as long as its caller liked.
+	Stream bool
+	Code   codes.Code
+	Took   time.Duration
 }
 
 // Refusal is a connection or a call that was refused.

@@ -184,7 +184,8 @@ func (c *Config) revoked(info authInfo) bool {
 
 func (c *Config) interceptors() []grpc.ServerOption {
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (_ any, err error) {
+			defer c.count(info.FullMethod, false, time.Now(), &err)
 			guarded, err := c.guard(ctx, info.FullMethod)
 			if err != nil {
 				c.tell(ctx, info.FullMethod, err)
@@ -194,7 +195,8 @@ func (c *Config) interceptors() []grpc.ServerOption {
 			c.tell(guarded, info.FullMethod, err)
 			return resp, err
 		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) (err error) {
+			defer c.count(info.FullMethod, true, time.Now(), &err)
 			ctx, err := c.guard(stream.Context(), info.FullMethod)
 			if err != nil {
 				c.tell(stream.Context(), info.FullMethod, err)
@@ -204,6 +206,13 @@ func (c *Config) interceptors() []grpc.ServerOption {
 			c.tell(ctx, info.FullMethod, err)
 			return err
 		}),
+	}
+}
+
+// count tells how a call has ended.
+func (c *Config) count(method string, stream bool, began time.Time, err *error) {
+	if c.Called != nil {
+		c.Called(Call{Method: method, Stream: stream, Code: status.Code(*err), Took: time.Since(began)})
 	}
 }
 

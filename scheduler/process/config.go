@@ -21,6 +21,11 @@ type Config struct {
 	// Socket is the path of the unix socket on which Explain is served; empty:
 	// it is not served.
 	Socket string
+	// Pages is the path of the unix socket on which the status page and the metrics
+	// are shown, for the master to pass on; empty: they are not.
+	Pages string
+	// Notice stands above the page; nil: nothing is to be noticed.
+	Notice func() string
 	// Name is the scheduler's: it places the jobs whose spec names it; empty:
 	// the default one. Goes into Search too.
 	Name string

@@ -19,8 +19,10 @@ var errParentGone = errors.New("the parent process is gone")
 // process is a running scheduler process. Only its loop goroutine touches
 // copy, search and waiting.
 type process struct {
-	cfg  Config
-	asks chan *ask
+	cfg   Config
+	asks  chan *ask
+	looks chan chan<- look
+	meter *meter
 
 	// copy is nil while no master is followed.
 	copy   *cell.Cell
@@ -37,8 +39,16 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	p := &process{cfg: cfg, asks: make(chan *ask, maxAsks)}
+	p := &process{cfg: cfg, asks: make(chan *ask, maxAsks), looks: make(chan chan<- look), meter: newMeter()}
 	group, ctx := errgroup.WithContext(ctx)
+	if cfg.Pages != "" {
+		if err := p.showPages(ctx, group); err != nil {
+			if cfg.Parent != nil {
+				cfg.Parent.Close()
+			}
+			return err
+		}
+	}
 	if cfg.Socket != "" {
 		stop, err := p.serve(group)
 		if err != nil {
@@ -107,6 +117,9 @@ func (p *process) follow(ctx context.Context) {
 // forget drops what belongs to a session that has ended: what was tentative
 // either shows in the next copy or was never done.
 func (p *process) forget() {
+	if p.search != nil {
+		p.meter.before = total(p.meter.before, p.search.Stats())
+	}
 	p.copy, p.search = nil, nil
 	for _, a := range p.waiting {
 		a.fail(errNotFollowing)
@@ -125,6 +138,8 @@ func (p *process) idle(ctx context.Context, d time.Duration) bool {
 			return false
 		case a := <-p.asks:
 			a.fail(errNotFollowing)
+		case to := <-p.looks:
+			to <- p.look(nil)
 		case <-timer.C:
 			return true
 		}

@@ -84,6 +84,7 @@ func (p *process) session(ctx context.Context) error {
 	if err := s.apply(entries); err != nil {
 		return err
 	}
+	s.meter.followed(time.Now())
 	p.cfg.Logger.Info("scheduler follows the master",
 		"master", p.cfg.Master, "index", p.copy.Index(), "machines", p.copy.NumMachines())
 	s.workers.Go(func() { s.receive(ctx, stream) })
@@ -181,6 +182,8 @@ func (s *session) run(ctx context.Context) error {
 			s.settlePlan(a)
 		case a := <-s.asks:
 			s.take(a)
+		case to := <-s.looks:
+			to <- s.look(s)
 		case <-s.rested():
 			s.resting = nil
 		case err := <-s.gone:
@@ -201,6 +204,8 @@ func (s *session) takeIn() error {
 			s.settle(a)
 		case a := <-s.asks:
 			s.take(a)
+		case to := <-s.looks:
+			to <- s.look(s)
 		default:
 			return nil
 		}
@@ -231,7 +236,11 @@ func (s *session) pass(ctx context.Context) {
 	if s.inFlight >= batchesInFlight || s.resting != nil || s.planning || s.copy.Index() < s.planned {
 		return
 	}
+	began, before := time.Now(), s.search.Stats()
 	batch := s.search.Pass(s.copy)
+	if len(batch.Assign.GetAssignments()) > 0 || s.search.Stats() != before {
+		s.meter.passed(time.Since(began), began, batch.More)
+	}
 	s.again = batch.More
 	if len(batch.Assign.GetAssignments()) == 0 {
 		return
@@ -242,7 +251,9 @@ func (s *session) pass(ctx context.Context) {
 	s.workers.Go(func() {
 		ctx, cancel := context.WithTimeout(ctx, assignTimeout)
 		defer cancel()
+		sent := time.Now()
 		r, err := s.client.Assign(ctx, &borgrpc.AssignRequest{Assign: batch.Assign})
+		s.meter.batches.Observe(time.Since(sent).Seconds())
 		s.answers <- answer{batch: batch.ID, result: r.GetResult(), err: err}
 	})
 }
@@ -282,6 +293,7 @@ func (s *session) settle(a answer) {
 		s.rest = 0
 	}
 	refused := s.search.Settle(s.copy, a.batch, result)
+	s.meter.settled(a, refused.Count)
 	if refused.Count > 0 {
 		stats := s.search.Stats()
 		s.cfg.Logger.Info("assignments refused", "index", result.GetIndex(), "batch", a.batch,

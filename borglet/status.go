@@ -1,0 +1,433 @@
+package borglet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"google.golang.org/grpc/codes"
+
+	"borg/pages"
+	"borg/proto/borgpb"
+)
+
+const (
+	program = "borglet"
+	// lookPatience is how long a page waits for the loop.
+	lookPatience = 3 * time.Second
+	// maxTasksShown bounds the rows of a page.
+	maxTasksShown = 500
+	// Without a poll for so long, no master reaches this machine: it is polled every
+	// few seconds.
+	pollLate = 15 * time.Second
+	// A disk with less than this part free, in percent, is nearly full.
+	diskFewPercent = 10
+)
+
+// meter counts what a borglet does.
+type meter struct {
+	calls    *pages.Calls
+	interval prometheus.Histogram
+	polls    *prometheus.CounterVec
+	started  prometheus.Counter
+	ended    *prometheus.CounterVec
+	failed   *prometheus.CounterVec
+	figures  *pages.Figures
+
+	// What follows belongs to the loop.
+	last lastPoll
+}
+
+// lastPoll is the last poll that was answered.
+type lastPoll struct {
+	at     time.Time
+	by     string
+	fenced bool
+}
+
+func newMeter(a *Agent) *meter {
+	m := &meter{
+		calls:    pages.NewCalls(program),
+		interval: pages.NewHistogram(program, "poll_interval", "Time between two polls of this machine, by whichever replica."),
+		polls:    pages.NewCounters(program, "polls", "Polls of this machine, by what came of them.", "result", "obeyed", "fenced", "refused"),
+		started:  pages.NewCounter(program, "tasks_started", "Processes of tasks that began to run."),
+		ended:    pages.NewCounters(program, "tasks_ended", "Processes of tasks that have ended, by how.", "how", "ok", "failed", "killed", "unknown"),
+		failed:   pages.NewCounters(program, "effects_failed", "Things that could not be done and are tried again, by what.", "op", ops()...),
+		figures:  pages.NewFigures(program, figures, a.read),
+	}
+	return m
+}
+
+// polled notes a poll. Only the loop calls it.
+func (m *meter) polled(by string, fenced bool, err error) {
+	now := time.Now()
+	if !m.last.at.IsZero() {
+		m.interval.Observe(now.Sub(m.last.at).Seconds())
+	}
+	result := "obeyed"
+	switch {
+	case err != nil:
+		result = "refused"
+	case fenced:
+		result = "fenced"
+	}
+	m.polls.WithLabelValues(result).Inc()
+	m.last = lastPoll{now, by, fenced}
+}
+
+// note counts what happened to a run.
+func (m *meter) note(ev Event) {
+	switch ev := ev.(type) {
+	case Observed:
+		switch ev.Kind {
+		case Running:
+			m.started.Inc()
+		case Exited:
+			m.ended.WithLabelValues(howEnded(ev.Exit)).Inc()
+		}
+	case Failed:
+		m.failed.WithLabelValues(ev.Op.String()).Inc()
+	}
+}
+
+// ops are the names of what may fail.
+func ops() (names []string) {
+	for op := OpStart; op <= OpSave; op++ {
+		names = append(names, op.String())
+	}
+	return names
+}
+
+func howEnded(e *borgpb.Exit) string {
+	switch {
+	case e.GetUnknown():
+		return "unknown"
+	case e.GetSignal() != 0:
+		return "killed"
+	case e.GetCode() != 0 || e.GetError() != "":
+		return "failed"
+	}
+	return "ok"
+}
+
+// look is how the borglet stands, as its loop tells it to who asks.
+type look struct {
+	rows    []row
+	more    int
+	states  map[borgpb.AttemptState]int
+	fence   Fence
+	last    lastPoll
+	leaving int
+	// New copies are held back until a master was heard.
+	held bool
+}
+
+// row is one copy.
+type row struct {
+	name     string
+	attempt  uint64
+	state    borgpb.AttemptState
+	restarts uint32
+	pid      int64
+	started  time.Time
+	text     string
+	shimLost bool
+	limits   *borgpb.Resources
+	memBytes int64
+	measured bool
+}
+
+// look is called by the loop.
+func (a *Agent) look() look {
+	c := a.core
+	l := look{states: map[borgpb.AttemptState]int{}, fence: a.master.Fence, last: a.meter.last, leaving: len(c.leaving), held: c.holdNs != 0}
+	used := a.usage.memory()
+	for _, id := range c.ids {
+		t := c.copies[id]
+		r := t.reportAs(t.state())
+		l.states[t.state()]++
+		if len(l.rows) == maxTasksShown {
+			l.more++
+			continue
+		}
+		one := row{name: t.name(), attempt: id.Attempt, state: t.state(), restarts: r.Restarts, pid: r.Pid, text: r.Text, shimLost: r.ShimLost,
+			limits: t.Desired.GetSpec().GetResources()}
+		if r.StartedWallNs != 0 {
+			one.started = time.Unix(0, r.StartedWallNs)
+		}
+		if r.Exit != nil {
+			one.text = strings.TrimPrefix(one.text+"; "+ExitText(r.Exit), "; ")
+		}
+		one.memBytes, one.measured = used[id]
+		l.rows = append(l.rows, one)
+	}
+	return l
+}
+
+var errBusy = errors.New("the borglet has no time to say how it stands; try again")
+
+// askLook asks the loop.
+func (a *Agent) askLook(ctx context.Context) (look, error) {
+	ctx, cancel := context.WithTimeout(ctx, lookPatience)
+	defer cancel()
+	to := make(chan look, 1)
+	select {
+	case a.looks <- to:
+		return <-to, nil
+	case <-ctx.Done():
+		return look{}, errBusy
+	case <-a.done:
+		return look{}, errStopped
+	}
+}
+
+// Called counts a call of the borglet's service.
+func (a *Agent) Called(method string, stream bool, code codes.Code, took time.Duration) {
+	a.meter.calls.Ended(method, stream, code, took)
+}
+
+// Pages are the status page and the metrics of this borglet.
+func (a *Agent) Pages() http.Handler {
+	m := a.meter
+	site := &pages.Site{Status: a.statusPage, Metrics: pages.NewRegistry(m.calls, m.interval, m.polls, m.started, m.ended, m.failed, m.figures)}
+	return site.Handler()
+}
+
+// disk is the room on the disk of the borglet's directory; zero: nobody knows.
+func (a *Agent) disk() (free, size uint64) {
+	var disk syscall.Statfs_t
+	if syscall.Statfs(a.cfg.Dir, &disk) != nil {
+		return 0, 0
+	}
+	return disk.Bavail * uint64(disk.Bsize), disk.Blocks * uint64(disk.Bsize)
+}
+
+func (a *Agent) statusPage(ctx context.Context) (*pages.Page, error) {
+	l, err := a.askLook(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := &pages.Page{Program: program, Title: "machine " + a.cfg.Name, Build: a.cfg.Build}
+	a.judge(&p.Verdict, l)
+	running := l.states[borgpb.AttemptState_ATTEMPT_STATE_RUNNING]
+	backoff := l.states[borgpb.AttemptState_ATTEMPT_STATE_BACKOFF]
+	stopping := l.states[borgpb.AttemptState_ATTEMPT_STATE_STOPPING]
+	p.Numbers = []pages.Fact{
+		{Name: "tasks running", Value: pages.Number(running)},
+		{Name: "starting", Value: pages.Number(l.states[borgpb.AttemptState_ATTEMPT_STATE_STARTING])},
+		{Name: "in backoff", Value: pages.Number(backoff).If(backoff > 0, pages.Warn)},
+		{Name: "stopping", Value: pages.Number(stopping)},
+		{Name: "copies remembered", Value: pages.Number(len(l.rows) + l.more)},
+	}
+	p.Sections = append(p.Sections, a.masterSection(l), a.machineSection(), a.isolationSection(), a.paperSection(), taskSection(l))
+	return p, nil
+}
+
+func (a *Agent) judge(v *pages.Verdict, l look) {
+	switch {
+	case l.last.at.IsZero():
+		v.Found(pages.Warn, "is it in the cell? borgcfg machine list", "No master has polled this machine since its borglet was started; its tasks go on.")
+	case time.Since(l.last.at) > pollLate:
+		v.Found(pages.Bad, "do the masters run, and reach "+a.cfg.Spec.GetAddr()+"? borgcfg machine list", "No master has polled this machine for %s; its tasks go on.", pages.Span(time.Since(l.last.at)).Text)
+	case l.last.fenced:
+		v.Found(pages.Warn, "a replica that is behind catches up; if it stays, two cells claim this machine", "The last poll, of %s, was fenced: this machine has obeyed a later master.", l.last.by)
+	}
+	if n := l.states[borgpb.AttemptState_ATTEMPT_STATE_BACKOFF]; n > 0 {
+		v.Found(pages.Warn, "below: why; borgcfg logs JOB/INDEX", "In backoff, to be started again: %s.", pages.Some(n, "task"))
+	}
+	if caps := a.cfg.Runtime.Capabilities(); !caps.Limits {
+		v.Found(pages.Warn, "start the borglet as root where there are cgroups: --runtime container", "Tasks run as plain processes: no limits are enforced and nothing keeps tasks apart.")
+	}
+	if free, size := a.disk(); size > 0 && free*100/size < diskFewPercent {
+		v.Found(pages.Warn, "make room below "+a.cfg.Dir, "The disk has %s free of %s.", pages.Bytes(free).Text, pages.Bytes(size).Text)
+	}
+	if a.cfg.CertificateExpires != nil {
+		if left := time.Until(a.cfg.CertificateExpires()); left < 24*time.Hour {
+			v.Found(pages.Warn, "a borglet renews its certificate from the masters: see its log", "The certificate of this machine runs out in %s.", pages.Span(left).Text)
+		}
+	}
+	if n := a.papers.state(time.Now()).overdue; n > 0 {
+		v.Found(pages.Warn, "do the masters answer this machine? see its log", "Certificates of tasks that were not renewed: %d.", n)
+	}
+	v.Otherwise("Healthy: %s running; %s polled %s ago.", pages.Some(l.states[borgpb.AttemptState_ATTEMPT_STATE_RUNNING], "task"), l.last.by, pages.Span(time.Since(l.last.at)).Text)
+}
+
+func (a *Agent) masterSection(l look) pages.Section {
+	by := l.last.by
+	if by == "" {
+		by = "nobody yet"
+	}
+	s := pages.Section{Title: "Masters", Facts: []pages.Fact{
+		{Name: "last poll", Value: pages.At(l.last.at)},
+		{Name: "last poll by", Value: pages.Text(by)},
+		{Name: "time between polls", Value: pages.Distribution(a.meter.interval)},
+		{Name: "cell id obeyed", Value: pages.Text(l.fence.CellID)},
+		{Name: "epoch", Value: pages.Number(l.fence.Epoch)},
+		{Name: "term", Value: pages.Number(l.fence.Term)},
+		{Name: "log index", Value: pages.Number(l.fence.Index)},
+		{Name: "replicas not believed", Value: pages.Number(len(l.fence.Removed))},
+		{Name: "starts are held", Value: pages.Yes(l.held)},
+	}}
+	return s
+}
+
+func (a *Agent) paperSection() pages.Section {
+	s := pages.Section{Title: "Certificates"}
+	if a.cfg.CertificateExpires != nil {
+		s.Facts = append(s.Facts, pages.Fact{Name: "own certificate expires", Value: pages.At(a.cfg.CertificateExpires())})
+	}
+	papers := a.papers.state(time.Now())
+	s.Facts = append(s.Facts,
+		pages.Fact{Name: "tasks get certificates", Value: pages.Yes(a.cfg.PapersDir != "").If(a.cfg.PapersDir == "", pages.Warn)},
+		pages.Fact{Name: "tasks that have one", Value: pages.Number(papers.copies)},
+		pages.Fact{Name: "next is renewed", Value: pages.At(papers.next)},
+		pages.Fact{Name: "renewals overdue", Value: pages.Number(papers.overdue).If(papers.overdue > 0, pages.Warn)},
+	)
+	return s
+}
+
+func (a *Agent) machineSection() pages.Section {
+	c := a.cfg.Spec.GetCapacity()
+	free, size := a.disk()
+	room := pages.Bytes(free)
+	room.Text = fmt.Sprintf("%s free of %s", room.Text, pages.Bytes(size).Text)
+	room.Bar = []pages.Part{{Class: "used", N: int64(size - min(free, size))}, {Class: "free", N: int64(free)}}
+	return pages.Section{Title: "Machine", Facts: []pages.Fact{
+		{Name: "address", Value: pages.Text(a.cfg.Spec.GetAddr())},
+		{Name: "offers processor", Value: pages.Value{Text: fmt.Sprintf("%.1f cores", float64(c.GetCpuMilli())/1000), Raw: c.GetCpuMilli(), Unit: "milli"}},
+		{Name: "offers memory", Value: pages.Bytes(c.GetMemBytes())},
+		{Name: "offers disk", Value: pages.Bytes(c.GetDiskBytes())},
+		{Name: "task ports", Value: pages.Textf("%d to %d", a.cfg.Spec.GetPortFirst(), a.cfg.Spec.GetPortLast())},
+		{Name: "disk", Value: room},
+		{Name: "directory", Value: pages.Text(a.cfg.Dir)},
+		{Name: "borglet since", Value: pages.At(a.start)},
+		{Name: "build", Value: pages.Text(a.cfg.Build)},
+	}}
+}
+
+// isolationSection says how tasks are kept apart here, and what is missing.
+func (a *Agent) isolationSection() pages.Section {
+	caps := a.cfg.Runtime.Capabilities()
+	mode := "containers, cgroup " + caps.Cgroup
+	switch {
+	case caps.Runtime == "process":
+		mode = "plain processes: the weaker mode"
+	case caps.Cgroup == "v1":
+		mode += ": the older hierarchy, without pressure figures"
+	case caps.Cgroup == "none":
+		mode = caps.Runtime + " without cgroups: the weaker mode"
+	}
+	weak := caps.Runtime == "process" || caps.Cgroup == "none"
+	return pages.Section{Title: "Isolation", Facts: []pages.Fact{
+		{Name: "mode", Value: pages.Text(mode).If(weak, pages.Warn)},
+		{Name: "runtime", Value: pages.Text(caps.Runtime)},
+		{Name: "cgroup", Value: pages.Text(caps.Cgroup)},
+		{Name: "limits are enforced", Value: pages.Yes(caps.Limits).If(!caps.Limits, pages.Warn)},
+		{Name: "tasks have files of their own", Value: pages.Yes(caps.OwnFiles).If(!caps.OwnFiles, pages.Warn)},
+	}}
+}
+
+func taskSection(l look) pages.Section {
+	s := pages.Section{Title: "Tasks", Head: []string{"task", "attempt", "state", "restarts", "process", "started", "memory", "limit", "what is said of it"}, More: l.more}
+	if len(l.rows) == 0 {
+		s.Words = "There are none."
+	}
+	for _, r := range l.rows {
+		mood := pages.Plain
+		switch r.state {
+		case borgpb.AttemptState_ATTEMPT_STATE_RUNNING:
+			mood = pages.Good
+		case borgpb.AttemptState_ATTEMPT_STATE_BACKOFF, borgpb.AttemptState_ATTEMPT_STATE_FAILED, borgpb.AttemptState_ATTEMPT_STATE_LOST:
+			mood = pages.Warn
+		}
+		text := r.text
+		if r.shimLost {
+			text = strings.TrimSuffix("its shim died; "+text, "; ")
+		}
+		started, memory, process := pages.Text("–"), pages.Value{Text: "–", Unit: "bytes"}, pages.Value{Text: "–"}
+		if !r.started.IsZero() {
+			started = pages.Span(time.Since(r.started))
+			started.Text += " ago"
+		}
+		if r.measured {
+			memory = pages.Bytes(r.memBytes)
+		}
+		if r.pid != 0 {
+			process = pages.Value{Text: fmt.Sprint(r.pid), Raw: r.pid}
+		}
+		s.Rows = append(s.Rows, []pages.Value{
+			pages.Text(r.name), pages.Number(r.attempt), pages.Text(stateText(r.state)).In(mood), pages.Number(r.restarts), process, started,
+			memory, pages.Bytes(r.limits.GetMemBytes()), pages.Text(text),
+		})
+	}
+	return s
+}
+
+func stateText(s borgpb.AttemptState) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "ATTEMPT_STATE_"))
+}
+
+var figures = []pages.Figure{
+	{Name: "build_info", Help: "Always 1; the labels say which build runs and how tasks are kept apart.", Labels: []string{"build", "runtime", "cgroup"}},
+	{Name: "tasks", Help: "Copies of tasks on this machine, by state.", Labels: []string{"state"}},
+	{Name: "last_poll_timestamp_seconds", Help: "When a master last polled; 0: never since the start."},
+	{Name: "obeyed_term", Help: "Term of the master that was obeyed last."},
+	{Name: "obeyed_index", Help: "Log index of the poll that was obeyed last."},
+	{Name: "disk_free_bytes", Help: "Room on the disk of the borglet's directory."},
+	{Name: "disk_size_bytes", Help: "Size of the disk of the borglet's directory."},
+	{Name: "offered_cores", Help: "Processors that the machine offers."},
+	{Name: "offered_bytes", Help: "Memory and disk that the machine offers.", Labels: []string{"resource"}},
+	{Name: "task_memory_bytes", Help: "Memory of all tasks together, as last measured."},
+	{Name: "overdue_certificates", Help: "Certificates of tasks that should have been renewed more than five minutes ago."},
+	{Name: "certificate_expires_timestamp_seconds", Help: "When the machine's own certificate runs out; 0: it has none."},
+}
+
+// states are those that a borglet tells of.
+var states = []borgpb.AttemptState{
+	borgpb.AttemptState_ATTEMPT_STATE_STARTING, borgpb.AttemptState_ATTEMPT_STATE_RUNNING, borgpb.AttemptState_ATTEMPT_STATE_BACKOFF,
+	borgpb.AttemptState_ATTEMPT_STATE_STOPPING, borgpb.AttemptState_ATTEMPT_STATE_FINISHED, borgpb.AttemptState_ATTEMPT_STATE_FAILED,
+	borgpb.AttemptState_ATTEMPT_STATE_STOPPED, borgpb.AttemptState_ATTEMPT_STATE_LOST,
+}
+
+func (a *Agent) read(r *pages.Reading) {
+	caps := a.cfg.Runtime.Capabilities()
+	r.Set("build_info", 1, a.cfg.Build, caps.Runtime, caps.Cgroup)
+	free, size := a.disk()
+	r.Set("disk_free_bytes", float64(free))
+	r.Set("disk_size_bytes", float64(size))
+	c := a.cfg.Spec.GetCapacity()
+	r.Set("offered_cores", float64(c.GetCpuMilli())/1000)
+	r.Set("offered_bytes", float64(c.GetMemBytes()), "memory")
+	r.Set("offered_bytes", float64(c.GetDiskBytes()), "disk")
+	expires := 0.0
+	if a.cfg.CertificateExpires != nil {
+		expires = float64(a.cfg.CertificateExpires().Unix())
+	}
+	r.Set("certificate_expires_timestamp_seconds", expires)
+	r.Set("overdue_certificates", float64(a.papers.state(time.Now()).overdue))
+	var memory int64
+	for _, bytes := range a.usage.memory() {
+		memory += bytes
+	}
+	r.Set("task_memory_bytes", float64(memory))
+	l, err := a.askLook(context.Background())
+	if err != nil {
+		// It stops, or hangs: what is not known is not told.
+		return
+	}
+	for _, s := range states {
+		r.Set("tasks", float64(l.states[s]), stateText(s))
+	}
+	at := 0.0
+	if !l.last.at.IsZero() {
+		at = float64(l.last.at.UnixNano()) / 1e9
+	}
+	r.Set("last_poll_timestamp_seconds", at)
+	r.Set("obeyed_term", float64(l.fence.Term))
+	r.Set("obeyed_index", float64(l.fence.Index))
+}
