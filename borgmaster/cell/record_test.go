@@ -64,7 +64,7 @@ var derivedFields = map[string][]string{
 // TestEveryFieldCounts changes each field of each kind of record, one at a
 // time, and wants the record, and so the digest, to change.
 func TestEveryFieldCounts(t *testing.T) {
-	c := richCell(t, 3000)
+	c := richCell(t, 4000)
 	c.restored.fromIndex, c.outage.untilNs = c.index, 1
 	seen := make(map[string]int)
 	for _, r := range slices.Collect(c.objects()) {

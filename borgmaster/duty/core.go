@@ -40,6 +40,8 @@ const (
 	// Pause between two tries to raise the cell's format, or to grant its first
 	// admin.
 	raisePauseNs = 10e9
+	// From so many machines on it can be told that most cannot be reached.
+	fewMachines = 5
 	// Format in which a cell knows users.
 	usersFormat = 2
 	// The cell's clocks are moved on when no entry did for so long.
@@ -53,7 +55,8 @@ type Bounds struct {
 	// At most so many, and at least one, are called down in a minute.
 	DownsPerMinutePercent uint32
 	// No more are called down while more than that cannot be reached, unless an
-	// operator has said that they are lost.
+	// operator has said that they are lost. In a cell of fewer than fewMachines it
+	// says nothing, as one or two that break are most of it.
 	StopPercent uint32
 }
 
@@ -554,7 +557,7 @@ func (d *Core) countUnreachable() {
 // stopped tells whether so many machines cannot be reached that none is called down.
 // What an operator said holds against it.
 func (d *Core) stopped() bool {
-	return !d.lostDeclared && d.unreachable*100 > len(d.machines)*int(d.bounds.StopPercent) && !mutant.Planted(mutant.OutageBelieved)
+	return !d.lostDeclared && len(d.machines) >= fewMachines && d.unreachable*100 > len(d.machines)*int(d.bounds.StopPercent) && !mutant.Planted(mutant.OutageBelieved)
 }
 
 // downBudget bounds how many machines are called down when many vanish at

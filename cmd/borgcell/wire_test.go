@@ -20,7 +20,7 @@ const (
 	// How often a slow link carries something.
 	dripEvery = 20 * time.Millisecond
 	// Processes listen so many ports above the address that others know.
-	behindOffset = 50
+	behindOffset = 20
 	// The end that is not a process of the cell: whoever asks from outside.
 	outside = "outside"
 )

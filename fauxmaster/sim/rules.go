@@ -87,7 +87,7 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 			away++
 		}
 	}
-	if n := len(t.w.machines); away*100 > 60*n && t.w.now > t.lostUntilNs && late == 0 {
+	if n := len(t.w.machines); n >= 5 && away*100 > 60*n && t.w.now > t.lostUntilNs && late == 0 {
 		t.w.fail("S17: %s is called down, nobody reaches %d of %d machines, and nobody declared them lost", o.Name, away, n)
 	}
 }

@@ -46,7 +46,7 @@ func TestRules(t *testing.T) {
 			down(tr, "m00")
 			down(tr, "m01")
 		}},
-		{"most of the cell is away", "S17: m00 is called down, nobody reaches 1 of 1", func(w *World, tr *truth) {
+		{"most of the cell is away", "S17: m00 is called down, nobody reaches 5 of 5", func(w *World, tr *truth) {
 			w.now += awayNs + 1
 			down(tr, "m00")
 		}},
@@ -86,6 +86,10 @@ func TestRules(t *testing.T) {
 		m.Machine = m.pretend(stream(1, "machine"))
 		m.Hold(pretend.Held{Record: borglet.Record{ID: id, Run: 1}, Pid: 1})
 		w.machines = []*machine{m}
+		for _, name := range []string{"m01", "m02", "m03", "m04"} {
+			w.machines = append(w.machines, &machine{w: w, name: name})
+			w.truth.reached(name)
+		}
 		w.truth.unreached(1, "m00")
 		w.truth.unreached(2, "m00")
 		w.truth.reached("m00")
