@@ -329,7 +329,10 @@ type MachineStatus struct {
 	// Copies that run there and that the cell knows nothing of, at most 64;
 	// left alone until an operator decides. Filled in by the elected master,
 	// not in the log.
-	UnknownTasks  []*TaskReport `protobuf:"bytes,9,rep,name=unknown_tasks,json=unknownTasks,proto3" json:"unknown_tasks,omitempty"`
+	UnknownTasks []*TaskReport `protobuf:"bytes,9,rep,name=unknown_tasks,json=unknownTasks,proto3" json:"unknown_tasks,omitempty"`
+	// What the copies there were last heard to use together. Filled in by the
+	// elected master, not in the log; absent: nothing was heard lately.
+	Used          *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -423,6 +426,13 @@ func (x *MachineStatus) GetChangedWallNs() int64 {
 func (x *MachineStatus) GetUnknownTasks() []*TaskReport {
 	if x != nil {
 		return x.UnknownTasks
+	}
+	return nil
+}
+
+func (x *MachineStatus) GetUsed() *Used {
+	if x != nil {
+		return x.Used
 	}
 	return nil
 }
@@ -586,7 +596,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
 	"\x05evict\x18\x03 \x01(\bR\x05evict\x12\x1d\n" +
 	"\n" +
-	"prefer_not\x18( \x01(\bR\tpreferNot\"\xd0\x02\n" +
+	"prefer_not\x18( \x01(\bR\tpreferNot\"\xf1\x02\n" +
 	"\rMachineStatus\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.borg.MachineStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
@@ -596,7 +606,9 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x05tasks\x18\x06 \x01(\rR\x05tasks\x12\x16\n" +
 	"\x06allocs\x18\a \x01(\rR\x06allocs\x12&\n" +
 	"\x0fchanged_wall_ns\x18\b \x01(\x03R\rchangedWallNs\x125\n" +
-	"\runknown_tasks\x18\t \x03(\v2\x10.borg.TaskReportR\funknownTasks\"\x92\x02\n" +
+	"\runknown_tasks\x18\t \x03(\v2\x10.borg.TaskReportR\funknownTasks\x12\x1f\n" +
+	"\x04used\x18\xac\x02 \x01(\v2\n" +
+	".borg.UsedR\x04used\"\x92\x02\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
@@ -640,7 +652,8 @@ var file_borgpb_machine_proto_goTypes = []any{
 	nil,                   // 6: borg.MachineSpec.AttributesEntry
 	(*Meta)(nil),          // 7: borg.Meta
 	(*Resources)(nil),     // 8: borg.Resources
-	(*Exit)(nil),          // 9: borg.Exit
+	(*Used)(nil),          // 9: borg.Used
+	(*Exit)(nil),          // 10: borg.Exit
 }
 var file_borgpb_machine_proto_depIdxs = []int32{
 	7,  // 0: borg.Machine.meta:type_name -> borg.Meta
@@ -653,12 +666,13 @@ var file_borgpb_machine_proto_depIdxs = []int32{
 	8,  // 7: borg.MachineStatus.limits:type_name -> borg.Resources
 	8,  // 8: borg.MachineStatus.reserved:type_name -> borg.Resources
 	5,  // 9: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
-	9,  // 10: borg.TaskReport.exit:type_name -> borg.Exit
-	11, // [11:11] is the sub-list for method output_type
-	11, // [11:11] is the sub-list for method input_type
-	11, // [11:11] is the sub-list for extension type_name
-	11, // [11:11] is the sub-list for extension extendee
-	0,  // [0:11] is the sub-list for field type_name
+	9,  // 10: borg.MachineStatus.used:type_name -> borg.Used
+	10, // 11: borg.TaskReport.exit:type_name -> borg.Exit
+	12, // [12:12] is the sub-list for method output_type
+	12, // [12:12] is the sub-list for method input_type
+	12, // [12:12] is the sub-list for extension type_name
+	12, // [12:12] is the sub-list for extension extendee
+	0,  // [0:12] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_machine_proto_init() }

@@ -860,7 +860,10 @@ type ListTasksRequest struct {
 	// Only tasks behind this one ("user/job/index"); empty: from the first.
 	After string `protobuf:"bytes,8,opt,name=after,proto3" json:"after,omitempty"`
 	// At most so many tasks; zero: 1,000. More than 10,000 counts as that.
-	Limit         uint32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
+	// With what they use, which the elected master alone knows: it answers then.
+	// Without effect on a stale read.
+	Used          bool `protobuf:"varint,300,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -956,6 +959,13 @@ func (x *ListTasksRequest) GetLimit() uint32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListTasksRequest) GetUsed() bool {
+	if x != nil {
+		return x.Used
+	}
+	return false
 }
 
 // ListTasksResponse is one page, closed early once it has 4 MiB.
@@ -3172,7 +3182,11 @@ type ReportRequest struct {
 	Format uint32 `protobuf:"varint,7,opt,name=format,proto3" json:"format,omitempty"`
 	// What machines of a restored cell run that it does not have; at most 2,000
 	// copies. Absent: nothing new.
-	Heard         *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
+	Heard *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
+	// What copies use, by machine, as polls told it since it was last sent; at most
+	// 5,000 copies, the rest with the next report. The elected master keeps the
+	// newest in memory; nothing of it is logged.
+	Usage         []*MachineUsage `protobuf:"bytes,300,rep,name=usage,proto3" json:"usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3263,6 +3277,151 @@ func (x *ReportRequest) GetHeard() *borgpb.HearMachines {
 	return nil
 }
 
+func (x *ReportRequest) GetUsage() []*MachineUsage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+// MachineUsage is what the copies on a machine use. Those of which nothing was
+// measured are left out.
+type MachineUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Ordered by copy.
+	Copies        []*CopyUsage `protobuf:"bytes,2,rep,name=copies,proto3" json:"copies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineUsage) Reset() {
+	*x = MachineUsage{}
+	mi := &file_borgrpc_master_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineUsage) ProtoMessage() {}
+
+func (x *MachineUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
+func (*MachineUsage) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *MachineUsage) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *MachineUsage) GetCopies() []*CopyUsage {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+// CopyUsage is the most that one copy was seen to use since it was last sent.
+type CopyUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid of the job.
+	JobUid string `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of the task.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy of the task.
+	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Mean between two polls. Thousandths of a core.
+	CpuMilli int64 `protobuf:"varint,4,opt,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
+	// Highest sample. Bytes.
+	MemBytes      int64 `protobuf:"varint,5,opt,name=mem_bytes,json=memBytes,proto3" json:"mem_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyUsage) Reset() {
+	*x = CopyUsage{}
+	mi := &file_borgrpc_master_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyUsage) ProtoMessage() {}
+
+func (x *CopyUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
+func (*CopyUsage) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *CopyUsage) GetJobUid() string {
+	if x != nil {
+		return x.JobUid
+	}
+	return ""
+}
+
+func (x *CopyUsage) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *CopyUsage) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *CopyUsage) GetCpuMilli() int64 {
+	if x != nil {
+		return x.CpuMilli
+	}
+	return 0
+}
+
+func (x *CopyUsage) GetMemBytes() int64 {
+	if x != nil {
+		return x.MemBytes
+	}
+	return 0
+}
+
 // Contact is how a shard gets on with a machine; sent when it changes, with every
 // miss, and while the cell has a machine as down that is reached.
 type Contact struct {
@@ -3285,7 +3444,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3456,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3469,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Contact) GetMachine() string {
@@ -3368,7 +3527,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3380,7 +3539,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3393,7 +3552,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3446,7 +3605,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3458,7 +3617,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3471,7 +3630,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3508,7 +3667,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3520,7 +3679,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3533,7 +3692,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -3611,7 +3770,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04dead\x18\x04 \x01(\bR\x04dead\"G\n" +
 	"\x10ListJobsResponse\x12\x1d\n" +
 	"\x04jobs\x18\x01 \x03(\v2\t.borg.JobR\x04jobs\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\xf6\x01\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\x8b\x02\n" +
 	"\x10ListTasksRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -3621,7 +3780,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\amachine\x18\x06 \x01(\tR\amachine\x12%\n" +
 	"\x04mode\x18\a \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\x12\x14\n" +
 	"\x05after\x18\b \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\t \x01(\rR\x05limit\"j\n" +
+	"\x05limit\x18\t \x01(\rR\x05limit\x12\x13\n" +
+	"\x04used\x18\xac\x02 \x01(\bR\x04used\"j\n" +
 	"\x11ListTasksResponse\x12 \n" +
 	"\x05tasks\x18\x01 \x03(\v2\n" +
 	".borg.TaskR\x05tasks\x12\x14\n" +
@@ -3783,7 +3943,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\x9f\x02\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xcd\x02\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
@@ -3792,7 +3952,17 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\aunknown\x18\x05 \x03(\v2\x13.borg.MachineReportR\aunknown\x12\x17\n" +
 	"\acell_id\x18\x06 \x01(\tR\x06cellId\x12\x16\n" +
 	"\x06format\x18\a \x01(\rR\x06format\x12)\n" +
-	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\"\x8f\x01\n" +
+	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
+	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usage\"T\n" +
+	"\fMachineUsage\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12*\n" +
+	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\"\x8e\x01\n" +
+	"\tCopyUsage\x12\x17\n" +
+	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x1b\n" +
+	"\tcpu_milli\x18\x04 \x01(\x03R\bcpuMilli\x12\x1b\n" +
+	"\tmem_bytes\x18\x05 \x01(\x03R\bmemBytes\"\x8f\x01\n" +
 	"\aContact\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x18\n" +
 	"\areached\x18\x02 \x01(\bR\areached\x12\x16\n" +
@@ -3857,7 +4027,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                   // 0: borgrpc.ReadMode
 	(LogStream)(0),                  // 1: borgrpc.LogStream
@@ -3904,51 +4074,53 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*ExplainRequest)(nil),          // 42: borgrpc.ExplainRequest
 	(*ExplainResponse)(nil),         // 43: borgrpc.ExplainResponse
 	(*ReportRequest)(nil),           // 44: borgrpc.ReportRequest
-	(*Contact)(nil),                 // 45: borgrpc.Contact
-	(*ReportResponse)(nil),          // 46: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),            // 47: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),           // 48: borgrpc.ProbeResponse
-	nil,                             // 49: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                             // 50: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),               // 51: borg.Op
-	(*borgpb.Result)(nil),           // 52: borg.Result
-	(*borgpb.Member)(nil),           // 53: borg.Member
-	(*borgpb.Job)(nil),              // 54: borg.Job
-	(*borgpb.Update)(nil),           // 55: borg.Update
-	(*borgpb.Task)(nil),             // 56: borg.Task
-	(*borgpb.AllocSet)(nil),         // 57: borg.AllocSet
-	(*borgpb.Alloc)(nil),            // 58: borg.Alloc
-	(*borgpb.Machine)(nil),          // 59: borg.Machine
-	(*borgpb.Event)(nil),            // 60: borg.Event
-	(*borgpb.Assign)(nil),           // 61: borg.Assign
-	(*borgpb.MoveTasks)(nil),        // 62: borg.MoveTasks
-	(*borgpb.Reports)(nil),          // 63: borg.Reports
-	(*borgpb.MachineReport)(nil),    // 64: borg.MachineReport
-	(*borgpb.HearMachines)(nil),     // 65: borg.HearMachines
-	(*borgpb.SetMachine)(nil),       // 66: borg.SetMachine
+	(*MachineUsage)(nil),            // 45: borgrpc.MachineUsage
+	(*CopyUsage)(nil),               // 46: borgrpc.CopyUsage
+	(*Contact)(nil),                 // 47: borgrpc.Contact
+	(*ReportResponse)(nil),          // 48: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),            // 49: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),           // 50: borgrpc.ProbeResponse
+	nil,                             // 51: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                             // 52: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),               // 53: borg.Op
+	(*borgpb.Result)(nil),           // 54: borg.Result
+	(*borgpb.Member)(nil),           // 55: borg.Member
+	(*borgpb.Job)(nil),              // 56: borg.Job
+	(*borgpb.Update)(nil),           // 57: borg.Update
+	(*borgpb.Task)(nil),             // 58: borg.Task
+	(*borgpb.AllocSet)(nil),         // 59: borg.AllocSet
+	(*borgpb.Alloc)(nil),            // 60: borg.Alloc
+	(*borgpb.Machine)(nil),          // 61: borg.Machine
+	(*borgpb.Event)(nil),            // 62: borg.Event
+	(*borgpb.Assign)(nil),           // 63: borg.Assign
+	(*borgpb.MoveTasks)(nil),        // 64: borg.MoveTasks
+	(*borgpb.Reports)(nil),          // 65: borg.Reports
+	(*borgpb.MachineReport)(nil),    // 66: borg.MachineReport
+	(*borgpb.HearMachines)(nil),     // 67: borg.HearMachines
+	(*borgpb.SetMachine)(nil),       // 68: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	51, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	52, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	53, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	53, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	54, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	55, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 4: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	54, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	55, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	56, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	57, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 7: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	54, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	56, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 9: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	56, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	58, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 11: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	57, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	58, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	59, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	60, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 14: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	59, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	61, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	19, // 16: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	49, // 17: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	50, // 18: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	52, // 19: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	56, // 20: borgrpc.WhyResponse.task:type_name -> borg.Task
+	51, // 17: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	52, // 18: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	54, // 19: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	58, // 20: borgrpc.WhyResponse.task:type_name -> borg.Task
 	28, // 21: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	29, // 22: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
 	24, // 23: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
@@ -3957,63 +4129,65 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	26, // 26: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
 	27, // 27: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
 	27, // 28: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	60, // 29: borgrpc.EventsResponse.events:type_name -> borg.Event
+	62, // 29: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,  // 30: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,  // 31: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
 	36, // 32: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
 	37, // 33: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	61, // 34: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	52, // 35: borgrpc.AssignResponse.result:type_name -> borg.Result
-	62, // 36: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	52, // 37: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	63, // 34: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	54, // 35: borgrpc.AssignResponse.result:type_name -> borg.Result
+	64, // 36: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	54, // 37: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
 	23, // 38: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	63, // 39: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	45, // 40: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	64, // 41: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	65, // 42: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	66, // 43: borgrpc.Contact.set:type_name -> borg.SetMachine
-	52, // 44: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 45: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 46: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	7,  // 47: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	9,  // 48: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	11, // 49: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	13, // 50: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	15, // 51: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	17, // 52: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	20, // 53: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	22, // 54: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	30, // 55: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	32, // 56: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	34, // 57: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	38, // 58: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	40, // 59: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	42, // 60: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	44, // 61: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	47, // 62: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 63: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 64: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	8,  // 65: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	10, // 66: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	12, // 67: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	14, // 68: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	16, // 69: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	18, // 70: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	21, // 71: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	23, // 72: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	31, // 73: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	33, // 74: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	35, // 75: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	39, // 76: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	41, // 77: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	43, // 78: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	46, // 79: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	48, // 80: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	63, // [63:81] is the sub-list for method output_type
-	45, // [45:63] is the sub-list for method input_type
-	45, // [45:45] is the sub-list for extension type_name
-	45, // [45:45] is the sub-list for extension extendee
-	0,  // [0:45] is the sub-list for field type_name
+	65, // 39: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	47, // 40: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	66, // 41: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	67, // 42: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	45, // 43: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	46, // 44: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	68, // 45: borgrpc.Contact.set:type_name -> borg.SetMachine
+	54, // 46: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 47: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 48: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	7,  // 49: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	9,  // 50: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	11, // 51: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	13, // 52: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	15, // 53: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	17, // 54: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	20, // 55: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	22, // 56: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	30, // 57: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	32, // 58: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	34, // 59: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	38, // 60: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	40, // 61: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	42, // 62: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	44, // 63: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	49, // 64: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 65: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 66: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	8,  // 67: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	10, // 68: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	12, // 69: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	14, // 70: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	16, // 71: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	18, // 72: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	21, // 73: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	23, // 74: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	31, // 75: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	33, // 76: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	35, // 77: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	39, // 78: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	41, // 79: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	43, // 80: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	48, // 81: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	50, // 82: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	65, // [65:83] is the sub-list for method output_type
+	47, // [47:65] is the sub-list for method input_type
+	47, // [47:47] is the sub-list for extension type_name
+	47, // [47:47] is the sub-list for extension extendee
+	0,  // [0:47] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -4027,7 +4201,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   49,
+			NumMessages:   51,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
