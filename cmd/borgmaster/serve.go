@@ -23,6 +23,7 @@ import (
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cellkey"
+	"borg/borgmaster/reclaim"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/cli"
@@ -45,6 +46,7 @@ func serveCommand() *ucli.Command {
 			&ucli.Uint64Flag{Name: "replica", Usage: "`NUMBER` of the replica, to find the default --dir and to be sure"},
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
+			&ucli.StringFlag{Name: "reservations", Value: "medium", Usage: "how much tasks reserve beyond what they use: conservative, medium, aggressive, or off, which is their limits; `SETTING` of the elected master counts"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
@@ -63,6 +65,8 @@ type server struct {
 	identity *borgpb.ReplicaIdentity
 	// What the scheduler processes place, one each.
 	workloads []string
+	// How reservations are made while it is elected.
+	reservations reclaim.Config
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
@@ -97,6 +101,9 @@ func serve(ctx *ucli.Context) error {
 	}
 	if s.workloads, err = workloads(ctx); err != nil {
 		return err
+	}
+	if s.reservations, err = reclaim.ParseConfig(ctx.String("reservations")); err != nil {
+		return cli.Errorf(cli.Usage, "--reservations: %w", err)
 	}
 	for _, flag := range []string{"listen", "pprof"} {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
@@ -199,7 +206,8 @@ func (s *server) open() error {
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Audit: s.audit,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
-		PollPeriod: s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
+		Reservations: s.reservations,
+		PollPeriod:   s.flags.Duration("poll-period"), MaxFormat: uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
 		config.Scheduler = &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}
