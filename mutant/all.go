@@ -20,6 +20,9 @@ const (
 	DutiesOutliveTerm Name = "duties-outlive-term"
 	DownsUnbounded    Name = "downs-unbounded"
 
+	ReservationsForgotten Name = "reservations-forgotten"
+	ProdOnReclaimed       Name = "prod-on-reclaimed"
+
 	StaleDownTaken         Name = "stale-down-taken"
 	FinishedPends          Name = "finished-pends"
 	RequestNotAsked        Name = "request-not-asked"
@@ -104,6 +107,11 @@ var All = []Mutant{
 		"5: https://github.com/hashicorp/nomad/issues/3840", "S17", "leader-flap"},
 	{DownsUnbounded, "All machines that cannot be reached are called down at once.",
 		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
+
+	{ReservationsForgotten, "A new elected master begins at the limits, whatever the cell holds of reservations.",
+		Ours, "S23", "reclaimed"},
+	{ProdOnReclaimed, "Production is placed by what production reserves, and relies on what others do not use at the moment.",
+		Ours, "S23", "reclaimed"},
 
 	{StaleDownTaken, "The cell does what an earlier elected master said of a machine.",
 		"8: https://github.com/etcd-io/etcd/issues/12528", "S17", "late-duties"},

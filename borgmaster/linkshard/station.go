@@ -1,6 +1,8 @@
 package linkshard
 
 import (
+	"cmp"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgrpc"
 )
@@ -72,7 +74,7 @@ type Notes struct {
 
 // NewStation returns a station that has heard nothing yet.
 func NewStation(cfg Config) *Station {
-	return &Station{cfg: cfg, core: NewCore(cfg.Core), outbox: newOutbox(), usage: newUsageBox(), known: map[string]*Known{}}
+	return &Station{cfg: cfg, core: NewCore(cfg.Core), outbox: newOutbox(), usage: newUsageBox(cmp.Or(cfg.UsageEveryNs, 5e9)), known: map[string]*Known{}}
 }
 
 // Orders returns what is to be done now. It ends each step.

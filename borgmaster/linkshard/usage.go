@@ -8,8 +8,6 @@ import (
 )
 
 const (
-	// What a machine's copies use is sent so often; in between, the most is kept.
-	usageEveryNs = 5e9
 	// Copies in one message, of whole machines. What is beyond it goes with the
 	// next, who has waited longest first.
 	maxUsagePerMessage = 5_000
@@ -20,6 +18,8 @@ const (
 // usageBox holds what copies use until it is sent. What is lost is measured
 // again: nothing is put back.
 type usageBox struct {
+	// What a machine's copies use is sent so often; in between, the most is kept.
+	everyNs  int64
 	machines map[string]*waitingUsage
 }
 
@@ -32,7 +32,9 @@ type waitingUsage struct {
 	dueNs int64
 }
 
-func newUsageBox() *usageBox { return &usageBox{machines: map[string]*waitingUsage{}} }
+func newUsageBox(everyNs int64) *usageBox {
+	return &usageBox{everyNs: everyNs, machines: map[string]*waitingUsage{}}
+}
 
 // add takes in what a poll told. A copy of which nothing was measured between two
 // polls keeps what it had.
@@ -83,7 +85,7 @@ func (u *usageBox) take(now int64, req *borgrpc.ReportRequest) {
 			return
 		}
 		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: machine, Copies: w.copies})
-		w.copies, w.dueNs = nil, now+usageEveryNs
+		w.copies, w.dueNs = nil, now+u.everyNs
 	}
 }
 

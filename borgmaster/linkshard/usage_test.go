@@ -18,7 +18,7 @@ func uses(from, to int, cpuMilli, memBytes int64) (all []*borgrpc.Usage) {
 // TestUsageKeepsTheMost wants the first word sent at once, the next five seconds
 // later with the most that was seen between them, and nothing when nothing is new.
 func TestUsageKeepsTheMost(t *testing.T) {
-	u := newUsageBox()
+	u := newUsageBox(5e9)
 	sent := func(now int64) string {
 		req := &borgrpc.ReportRequest{}
 		u.take(now, req)
@@ -60,14 +60,14 @@ func TestUsageKeepsTheMost(t *testing.T) {
 // TestUsageIsBounded has more to say than goes into a message: what has waited
 // longest goes first, so that everybody has his turn.
 func TestUsageIsBounded(t *testing.T) {
-	u := newUsageBox()
+	u := newUsageBox(5e9)
 	for m := range 12 {
 		u.add(fmt.Sprintf("m%02d", m), uses(0, 1000, 1, 1))
 	}
 	last := map[string]int64{}
 	for now := range int64(50) {
 		req := &borgrpc.ReportRequest{}
-		u.take(now*usageEveryNs, req)
+		u.take(now*5e9, req)
 		n := 0
 		for _, m := range req.Usage {
 			n += len(m.Copies)

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"borg/borgmaster/cell"
+	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/scheduler/reservation"
@@ -21,8 +22,8 @@ const (
 	// One look ends after the machine with which it has seen so many copies, so
 	// that the cell is not held up.
 	maxPerLook = 5_000
-	// A reservation that falls waits so long after it last fell. Cell time.
-	fallPauseNs = 30e9
+	// A reservation that falls waits this part of the half-life after it last moved.
+	fallPausePart = 20
 	// After so long without a word, what a copy used is not known. Cell time, which
 	// goes on by up to 10 s at once in a cell at rest.
 	unheardNs = 60e9
@@ -35,6 +36,8 @@ const (
 type Config struct {
 	// How much is kept beyond what is used.
 	Setting reservation.Setting
+	// Not nil: in place of what the setting stands for, for cells whose time is short.
+	Instead *reservation.Config
 	// All return to their limits and stay there.
 	Off bool
 }
@@ -90,7 +93,13 @@ type estimate struct {
 }
 
 // New returns a core that waits to hear that it is elected.
-func New(cfg Config) *Core { return &Core{cfg: cfg, with: cfg.Setting.Config()} }
+func New(cfg Config) *Core {
+	k := &Core{cfg: cfg, with: cfg.Setting.Config()}
+	if cfg.Instead != nil {
+		k.with = *cfg.Instead
+	}
+	return k
+}
 
 // Elected begins anew: this replica became the elected master.
 func (k *Core) Elected(term uint64) {
@@ -234,7 +243,7 @@ func loggedOf(p *cell.Copy) (logged reservation.Amounts, setNs int64, ok bool) {
 func (l *look) begin(p *cell.Copy) reservation.Task {
 	limit := limitOf(p)
 	logged, setNs, ok := loggedOf(p)
-	if ok && limit.Exceeds(logged) {
+	if ok && limit.Exceeds(logged) && !mutant.Planted(mutant.ReservationsForgotten) {
 		return reservation.Resume(setNs, logged, l.with)
 	}
 	ageNs := int64(0)
@@ -284,7 +293,7 @@ func (l *look) op() *borgpb.Op {
 		said.Reservations = append(said.Reservations, &borgpb.TaskReservation{
 			JobUid: ch.id.Job.String(), Index: ch.id.Index, Attempt: ch.id.Attempt, CpuMilli: ch.to.CPUMilli, MemBytes: ch.to.MemBytes,
 		})
-		ch.of.fallAgainNs = l.nowNs + fallPauseNs
+		ch.of.fallAgainNs = l.nowNs + l.with.HalfLifeNs/fallPausePart
 	}
 	l.proposing = true
 	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: reports}}

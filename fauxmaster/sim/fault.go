@@ -71,6 +71,8 @@ type swarm struct {
 	// When a checkpoint is taken with which the cell goes on when all disks are lost,
 	// which is at the end of the first phase; 0: they are not.
 	checkpointNs int64
+	// Borglets tell what tasks use, and so there are reservations.
+	reclaims bool
 }
 
 type faultKind int
@@ -165,6 +167,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	if r.IntN(4) == 0 {
 		s.forgeNs = between(r, 200*millisecond, second)
 	}
+	s.reclaims = r.IntN(3) == 0
 	return s
 }
 
