@@ -34,6 +34,7 @@ func constructors() []*constructor {
 		{"constraint", describe(&borgpb.Constraint{}), false},
 		{"health", describe(&borgpb.HealthCheck{}), false},
 		{"update", describe(&borgpb.UpdatePolicy{}), false},
+		{"disruption_budget", describe(&borgpb.DisruptionBudget{}), false},
 		{"package", describe(&borgpb.Package{}), false},
 		{"mount", describe(&borgpb.Mount{}), false},
 		{"toleration", describe(&borgpb.Toleration{}), false},
@@ -90,6 +91,7 @@ var meant = map[string]string{
 	"environment": "env", "image": "rootfs", "volumes": "mounts", "type": "kind",
 	"prio": "priority", "healthcheck": "health", "health_check": "health",
 	"owner": "user", "port": "ports", "retries": "max_failures", "requires": "constraints",
+	"pdb": "disruption_budget", "budget": "disruption_budget", "max_unavailable": "max_down",
 	"operator": "op", "grace_period": "grace", "working_dir": "cwd", "workdir": "cwd",
 }
 

@@ -197,6 +197,7 @@ func (c check) job(j *borgpb.JobSpec) {
 		}
 	}
 	c.maxPer(j.MaxPer)
+	c.budget(j)
 	c.kindOf(j)
 	if j.Task == nil {
 		c.bad("task", `write task = task(args = ["/bin/program"], resources = resources(cpu = 0.1, mem = "64MiB"))`, "it has no task")
@@ -204,6 +205,27 @@ func (c check) job(j *borgpb.JobSpec) {
 	}
 	c.task("task", j.Task, j.AllocSet != "")
 	c.overrides(j)
+}
+
+// budget checks how far the cell may disturb the tasks.
+func (c check) budget(j *borgpb.JobSpec) {
+	const at = "disruption_budget"
+	b := j.DisruptionBudget
+	switch {
+	case b == nil:
+	case b.MaxDown == 0 && b.MaxPerTask == 0 && b.WindowNs == 0:
+		c.bad(at, `write disruption_budget(max_down = 1), or add max_per_task = 1, window = "7d"`, "it bounds nothing, and with nothing allowed no machine could ever be emptied")
+	case b.MaxDown > maxTasks:
+		c.bad(at+".max_down", "", "%d tasks down; there may be %d", b.MaxDown, maxTasks)
+	case b.MaxPerTask > maxDisruptions:
+		c.bad(at+".max_per_task", "", "%d disruptions of one task; there may be %d", b.MaxPerTask, maxDisruptions)
+	case b.WindowNs > maxWindowNs:
+		c.bad(at+".window_ns", "", "%s is too long; at most 90d", quantityText(b.WindowNs, unitTime))
+	case b.MaxPerTask > 0 && b.WindowNs == 0:
+		c.bad(at, `write window = "7d"`, "max_per_task allows so many disruptions of one task in a window, and there is none")
+	case b.WindowNs > 0 && b.MaxPerTask == 0:
+		c.bad(at, "write max_per_task = 1", "the window is that of max_per_task, and there is none")
+	}
 }
 
 // maxPer checks the limits per value of an attribute.

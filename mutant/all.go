@@ -42,6 +42,9 @@ const (
 	PreemptsItsLike        Name = "preempts-its-like"
 	MovesUnproved          Name = "moves-unproved"
 	FileVersionNotAsked    Name = "file-version-not-asked"
+	BudgetNotAsked         Name = "budget-not-asked"
+	WindowForgotten        Name = "window-forgotten"
+	DeadlineIgnored        Name = "deadline-ignored"
 
 	OwnerFromRequest Name = "owner-from-request"
 	RevokedFromCache Name = "revoked-from-cache"
@@ -109,9 +112,9 @@ var All = []Mutant{
 		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
 
 	{ReservationsForgotten, "A new elected master begins at the limits, whatever the cell holds of reservations.",
-		Ours, "S23", "reclaimed"},
+		Ours, "S24", "reclaimed"},
 	{ProdOnReclaimed, "Production is placed by what production reserves, and relies on what others do not use at the moment.",
-		Ours, "S23", "reclaimed"},
+		Ours, "S24", "reclaimed"},
 
 	{StaleDownTaken, "The cell does what an earlier elected master said of a machine.",
 		"8: https://github.com/etcd-io/etcd/issues/12528", "S17", "late-duties"},
@@ -151,6 +154,12 @@ var All = []Mutant{
 		Ours, "S6", "tight"},
 	{FileVersionNotAsked, "The cell does not look whether a file has the version that its writer saw.",
 		Ours, "S22", "files"},
+	{BudgetNotAsked, "Moves do not ask the disruption budgets of those who are moved.",
+		Ours, "S23", "budgets"},
+	{WindowForgotten, "A task that was drained or moved is not remembered as disturbed.",
+		Ours, "S23", "budgets"},
+	{DeadlineIgnored, "A drain waits for budgets when its deadline has passed.",
+		"+: https://github.com/kubernetes/kubernetes/issues/66811", "S23", "budgets"},
 
 	{OwnerFromRequest, "Who asks is read from the request and not from the certificate that was shown.",
 		"+: https://github.com/hashicorp/nomad/issues/6432", "S21", "strangers"},

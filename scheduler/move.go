@@ -92,6 +92,9 @@ type mover struct {
 	// gainless is the number of events, and one, as of when no move was found that
 	// would gain anything.
 	gainless int
+	// releaseNs is the first cell time at which the window of a budget lets somebody be
+	// moved who was wanted; zero: nobody. No event tells of it.
+	releaseNs int64
 }
 
 // Plan returns moves to propose, or nil. It is asked when passes decide nothing
@@ -110,6 +113,9 @@ func (s *Scheduler) Plan(c *cell.Cell) *borgpb.MoveTasks {
 	}
 	if now-m.windowNs >= moveWindowNs {
 		m.windowNs, m.moved = now, 0
+	}
+	if m.releaseNs != 0 && now >= m.releaseNs {
+		m.releaseNs, m.gainless, m.vain = 0, 0, nil
 	}
 	budget := min(s.cfg.Moves-m.moved, maxPlanMoves)
 	if budget <= 0 {

@@ -129,6 +129,9 @@ func tightJob(r *rand.Rand) *borgpb.JobSpec {
 	case 5:
 		spec.Preempt = borgpb.Preempt_PREEMPT_NEVER
 	}
+	if r.IntN(4) == 0 {
+		spec.DisruptionBudget = &borgpb.DisruptionBudget{MaxDown: uint32(1 + r.IntN(2)), MaxPerTask: 1, WindowNs: int64(r.IntN(20)+1) * 1e9}
+	}
 	return spec
 }
 

@@ -12,7 +12,8 @@ import (
 // measured by: for spreading, the price of neighbours beyond the fair share, added
 // up over the tasks of a job; for fragments, the square of the difference between
 // the free parts of CPU and of memory, added up over the machines. Neither sum can
-// fall for ever, so moves of this kind alone come to an end.
+// fall for ever, so moves of one kind alone come to an end; and so do both together,
+// since what is moved for fragments does not raise the price of neighbours.
 
 // minGain is by how much a move must lower the sum of fragments to be worth a
 // restart: what an otherwise empty machine has of which an eighth of one resource
@@ -132,7 +133,11 @@ func (p *planner) gainFragments(budget int) {
 			q := p.needyOf(o)
 			res := o.Held(true)
 			less := p.fragment(i, nil) - p.fragment(i, freed(&res))
+			crowds := p.crowds(&q, i)
 			st, most, ok := p.better(&q, func(y int32) int64 {
+				if crowds(y) {
+					return 0
+				}
 				return less + p.fragment(y, nil) - p.fragment(y, &q.want.need.Resources)
 			})
 			if ok && most > gain {
@@ -141,6 +146,17 @@ func (p *planner) gainFragments(budget int) {
 		}
 		p.lay(best)
 	}
+}
+
+// crowds tells of places whether q, which leaves slot own, would crowd its job there
+// more than where it is; of none when tasks are not moved for that. What one reason
+// puts apart the other must not put together again.
+func (p *planner) crowds(q *needy, own int32) func(int32) bool {
+	if p.surround(q.want); p.s.cfg.Reschedule&RescheduleSpread == 0 || p.neighbours == nil {
+		return func(int32) bool { return false }
+	}
+	price := p.crowding(q.want, own, own)
+	return func(i int32) bool { return p.crowding(q.want, i, own) > price }
 }
 
 // freed is what a machine gains, as something that it is asked for.

@@ -467,13 +467,21 @@ func (p *planner) sharesLimit(w *want, a, b *cell.Machine) bool {
 	return false
 }
 
-// mayMove tells whether a copy may be asked to go elsewhere.
+// mayMove tells whether a copy may be asked to go elsewhere, beside those who leave
+// already.
 func (p *planner) mayMove(o *cell.Copy) bool {
 	if o.Alloc() != nil || !o.Current() || bandOf(o.Priority()) > p.most || slices.Contains(p.moves.Leaving(), o) {
 		return false
 	}
 	j := p.c.JobByUID(o.JobUID())
-	return j != nil && j.Spec().GetScheduler() == p.s.cfg.Name && p.c.Unmovable(o) == ""
+	if j == nil || j.Spec().GetScheduler() != p.s.cfg.Name || p.c.Unmovable(o) != "" {
+		return false
+	}
+	h := p.c.MayMove(&p.moves, o)
+	if m := &p.s.mover; h != nil && h.UntilNs != 0 && (m.releaseNs == 0 || h.UntilNs < m.releaseNs) {
+		m.releaseNs = h.UntilNs
+	}
+	return h == nil
 }
 
 // sets adds the sets of at most left obstacles without which there is room: all of

@@ -177,8 +177,9 @@ func (c *Cell) adopt(t *Task, at place, f *borgpb.FoundCopy) {
 	c.move(t, edgeSchedule, stateRunning, "")
 	c.emit(taskEvent(p, borgpb.EventKind_EVENT_KIND_RETURN, statePending, stateRunning))
 	c.hear(p, f.Report)
-	if m := at.machine; m.draining && t.cur == p {
-		c.evict(t, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_DRAIN, "machine "+m.name+" is draining", p.grace())
+	if at.machine.draining {
+		j.leaveDueNs = 0
+		c.vacate(at.machine)
 	}
 	c.leaveDueNs = 0
 	c.leaveTainted()

@@ -74,6 +74,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.expireBans()
 	c.expireHold()
 	c.leaveTainted()
+	c.drainOn()
 	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
 	for i, data := range entry.Ops {
@@ -139,7 +140,7 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 	case *borgpb.Op_MachineDown:
 		return c.checkMachineDown(o.MachineDown)
 	case *borgpb.Op_DrainMachine:
-		return c.checkDrainMachine(o.DrainMachine)
+		return c.checkDrainMachine(o.DrainMachine, op.Reason)
 	case *borgpb.Op_SubmitJob:
 		return c.checkSubmitJob(o.SubmitJob)
 	case *borgpb.Op_KillJob:

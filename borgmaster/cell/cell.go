@@ -53,6 +53,10 @@ type Cell struct {
 	liveTasks int
 	// Before that cell time nobody has to leave a tainted machine; derived.
 	leaveDueNs int64
+	// Machines with a drain, and the cell time before which none of them has to be
+	// looked at because of the time; derived.
+	drains     int
+	drainDueNs int64
 
 	// The entry being applied. Nothing of it survives Apply.
 	now applying

@@ -24,10 +24,20 @@ func (c *Cell) Check() error {
 			return fmt.Errorf("alloc set %v (%v): %w", s.key, s.uid, err)
 		}
 	}
+	drains := 0
 	for _, m := range c.machineList {
 		if err := c.checkMachineState(m); err != nil {
 			return fmt.Errorf("machine %s: %w", m.name, err)
 		}
+		if m.drain != nil {
+			drains++
+		}
+		if m.drain != nil && (!m.draining || c.format < FormatBudgets) {
+			return fmt.Errorf("machine %s has a drain and does not drain", m.name)
+		}
+	}
+	if drains != c.drains {
+		return fmt.Errorf("%d machines drain, %d are counted", drains, c.drains)
 	}
 	if live != c.liveTasks || len(c.jobs) != len(c.jobList) || len(c.jobsByUID) != len(c.jobList) ||
 		len(c.sets) != len(c.setList) || len(c.setsByU) != len(c.setList) || len(c.machines) != len(c.machineList) {
@@ -260,6 +270,9 @@ func (c *Cell) checkMachineState(m *Machine) error {
 				return fmt.Errorf("copy %v should have left at %d, it is %d: taint %s", p.ID(), at, c.clock.cellNs, t.Words())
 			}
 		}
+		if err := c.checkStays(p); err != nil {
+			return err
+		}
 		if c.format >= formatDevices && !sameDevices(p.res, sumDevices(p.Devices())) {
 			return fmt.Errorf("copy %v holds %+v and has %v", p.ID(), p.res.Devices, p.Devices())
 		}
@@ -284,6 +297,22 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		}
 	}
 	return checkRoom(&m.room, own, m.allocs)
+}
+
+// checkStays wants a reason for each that is on a machine which drains.
+func (c *Cell) checkStays(p *Copy) error {
+	m := p.machine
+	if m.drain == nil || !p.state.current() || c.drainDueNs <= c.clock.cellNs {
+		return nil
+	}
+	going := []*Copy{p}
+	if p.alloc != nil {
+		going = slices.DeleteFunc(slices.Clone(p.alloc.copies), func(o *Copy) bool { return !o.state.current() })
+	}
+	if h := c.HoldOf(going); !c.restored.held && (m.drain.forced || h == nil || h.UntilNs != 0 && h.UntilNs < c.drainDueNs) {
+		return fmt.Errorf("copy %v is on %s, which drains, and nothing holds it: %+v", p.ID(), m.name, h)
+	}
+	return nil
 }
 
 // checkRoom adds up what is held anew.

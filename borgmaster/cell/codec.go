@@ -75,9 +75,12 @@ const (
 	// Of a copy.
 	tagNote        = 2
 	tagReservation = 3
+	// Of a task, behind those of its copy.
+	tagDisrupted = 4
 	// Of a machine.
 	tagTaints = 1
 	tagHeard  = 2
+	tagDrain  = 3
 	// Of a job; it has no value.
 	tagEnabled = 1
 )

@@ -39,8 +39,9 @@
 //	move.go      a plan of the rescheduler is refused, or moves what runs
 //	place.go     the test of feasibility; victim.go: whom it may preempt
 //	report.go    what a borglet says of a copy
-//	machines.go  machines come, change and go; lost.go: they are drained, lost
-//	             and return
+//	machines.go  machines come, change and go; lost.go: they are lost and return;
+//	             drain.go: they are emptied
+//	budget.go    how far the cell may disturb the tasks of a job of its own accord
 //	allocset.go  alloc sets and their allocs
 //	update.go    a rolling update
 //	room.go      what holds a place, and what is promised to whom

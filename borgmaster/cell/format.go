@@ -24,7 +24,7 @@ import (
 // asker's alone.
 //
 // Format 5: a cell knows that it was restored, hears its machines, and adopts or
-// stops what they run.
+// stops what they run; jobs have disruption budgets, and machines drain within them.
 const BuildFormat = 5
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -83,6 +83,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.UnbanPackage.name": FormatBans, "borg.UnbanPackage.digest": FormatBans, "borg.UnbanPackage.machine": FormatBans,
 	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
 	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
+
+	"borg.JobSpec.disruption_budget": FormatBudgets,
+	"borg.DisruptionBudget.max_down": FormatBudgets, "borg.DisruptionBudget.max_per_task": FormatBudgets, "borg.DisruptionBudget.window_ns": FormatBudgets,
+	"borg.DrainMachine.deadline_ns": FormatBudgets, "borg.DrainMachine.now": FormatBudgets,
 
 	"borg.Op.hear_machines": FormatRestore, "borg.Op.end_hold": FormatRestore, "borg.Op.adopt_job": FormatRestore, "borg.Op.stop_unknown": FormatRestore,
 	"borg.HearMachines.machines": FormatRestore,

@@ -81,7 +81,16 @@ func (g *generator) machineOp() *borgpb.Op {
 	case !m.draining && n < 85:
 		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: name, Addr: name + ":7102"}}}
 	default:
-		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: name, Drain: !m.draining != g.one(5)}}}
+		o := &borgpb.DrainMachine{Name: name, Drain: !m.draining != g.one(5)}
+		if g.c.format >= FormatBudgets && (o.Drain || g.one(20)) {
+			switch r.IntN(4) {
+			case 0:
+				o.DeadlineNs = int64(r.IntN(120)-2) * second
+			case 1:
+				o.Now = g.one(2)
+			}
+		}
+		return &borgpb.Op{Reason: pick(r, []string{"", "kernel", "repair"}), Op: &borgpb.Op_DrainMachine{DrainMachine: o}}
 	}
 }
 

@@ -299,6 +299,9 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.one(3) {
 		s.Update = &borgpb.UpdatePolicy{BatchSize: uint32(r.IntN(4)), MaxDisruptions: uint32(r.IntN(4))}
 	}
+	if g.c.format >= FormatBudgets && g.one(2) {
+		s.DisruptionBudget = g.budget()
+	}
 	if g.one(10) {
 		s.Preempt = borgpb.Preempt_PREEMPT_NEVER
 	}
@@ -314,6 +317,18 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 		s.Tasks = maxTasksPerJob + 1
 	}
 	return s
+}
+
+// budget is one that lets little go, mostly.
+func (g *generator) budget() *borgpb.DisruptionBudget {
+	b := &borgpb.DisruptionBudget{MaxDown: uint32(g.r.IntN(3))}
+	if g.one(2) || b.MaxDown == 0 {
+		b.MaxPerTask, b.WindowNs = uint32(1+g.r.IntN(2)), int64(1+g.r.IntN(200))*second
+	}
+	if g.one(20) {
+		b.MaxPerTask, b.WindowNs = uint32(g.r.IntN(20)), int64(g.r.IntN(3)-1)*second
+	}
+	return b
 }
 
 func (g *generator) resources() *borgpb.Resources {
@@ -399,7 +414,11 @@ func (g *generator) vary(j *Job) *borgpb.JobSpec {
 	s = new(borgpb.JobSpec)
 	mustUnmarshal(g.t, b, s)
 	for range 1 + g.r.IntN(2) {
-		switch g.r.IntN(7) {
+		switch g.r.IntN(8) {
+		case 7:
+			if s.DisruptionBudget = nil; g.c.format >= FormatBudgets && g.one(2) {
+				s.DisruptionBudget = g.budget()
+			}
 		case 0:
 			s.Priority = pick(g.r, []int32{0, 100, 150, 200})
 		case 1:

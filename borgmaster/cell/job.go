@@ -51,6 +51,9 @@ type Job struct {
 	// Current copies by failure domain; nil when no limit per domain is set.
 	domains *occupancy
 
+	// Before that cell time no task of it may leave a machine that drains; derived.
+	leaveDueNs int64
+
 	// State when it was last settled; derived.
 	settled state
 	// In the list of jobs to be settled, and the last edge of a task of it.
@@ -234,6 +237,11 @@ func (c *Cell) dropUnused(s *Spec) {
 // touch puts a job on the list of those to be settled after the op.
 func (c *Cell) touch(j *Job, e edge) {
 	j.lastEdge = e
+	c.review(j)
+}
+
+// review is touch for what took no task along an edge.
+func (c *Cell) review(j *Job) {
 	if !j.touched && !j.gone {
 		j.touched = true
 		c.now.touched = append(c.now.touched, j)
@@ -241,12 +249,13 @@ func (c *Cell) touch(j *Job, e edge) {
 }
 
 // settleJobs draws the conclusions for each job of which something changed:
-// its update goes on, its own state follows its tasks', its children end with
-// it. Ending them touches more jobs.
+// its update goes on, its tasks leave machines that drain, its own state follows
+// its tasks', its children end with it. Ending them touches more jobs.
 func (c *Cell) settleJobs() {
 	for i := 0; i < len(c.now.touched); i++ {
 		j := c.now.touched[i]
 		c.roll(j)
+		c.leave(j)
 		j.touched = false
 		c.settleJob(j)
 	}

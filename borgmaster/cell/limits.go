@@ -102,6 +102,13 @@ const (
 	maxAddrBytes       = 255
 	maxReportTextBytes = 1_024
 
+	// Disruptions of one task that are remembered, and that a budget may allow.
+	maxDisruptionsKept = 16
+	maxBudgetWindowNs  = 90 * 24 * 3600 * second
+	maxDrainNs         = 366 * 24 * 3600 * second
+	// Tasks that a drain shows as waiting.
+	maxBlockersShown = 64
+
 	// How long a task is kept away from the machine on which it crashed.
 	crashMemoryNs = 600 * second
 

@@ -174,6 +174,9 @@ func (l *loader) machine(name string, d *decoder) error {
 	if err := l.heard(d, m); err != nil {
 		return err
 	}
+	if err := l.drain(d, m); err != nil {
+		return err
+	}
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -351,10 +354,10 @@ func (l *loader) task(uid UID, index uint32, d *decoder) error {
 		j.finished++
 	}
 	if !running {
-		return d.done()
+		return errors.Join(l.disrupted(d, t), d.done())
 	}
 	p := &Copy{job: j, index: index, attempt: t.attempt}
-	if err := l.copy(p, d); err != nil {
+	if err := l.copy(p, d, t); err != nil {
 		return err
 	}
 	if !p.state.current() || p.spec == nil {
@@ -378,7 +381,7 @@ func (l *loader) pastCopy(id CopyID, d *decoder) error {
 	} else if p.job == nil || p.job.Task(id.Index) == nil {
 		return errors.New("a copy of no task")
 	}
-	if err := l.copy(p, d); err != nil {
+	if err := l.copy(p, d, nil); err != nil {
 		return err
 	}
 	if p.state.current() || (p.orphan && !p.state.live()) {
@@ -404,8 +407,9 @@ func (l *loader) orphanJob(uid UID, key JobKey) *Job {
 	return j
 }
 
-// copy reads what encoder.copy writes and gives a live one its place.
-func (l *loader) copy(p *Copy, d *decoder) error {
+// copy reads what encoder.copy writes, and what else there is of the task whose
+// current one it is, and gives a live one its place.
+func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	name := d.str()
 	if d.bool() {
 		s, index := l.c.setsByU[d.uid()], d.uint32()
@@ -450,6 +454,11 @@ func (l *loader) copy(p *Copy, d *decoder) error {
 	p.estimate = d.reservation()
 	if p.estimate != nil && (!p.state.live() || len(ids) > 0 || l.c.format < formatReservations) {
 		return errOdd
+	}
+	if of != nil {
+		if err := l.disrupted(d, of); err != nil {
+			return err
+		}
 	}
 	if err := d.done(); err != nil {
 		return err

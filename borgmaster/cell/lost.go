@@ -78,7 +78,7 @@ func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
 				continue
 			}
 			if m.draining {
-				c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DRAIN, "machine "+m.name+" is draining")
+				c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DRAIN, m.drainWords())
 			} else {
 				c.returnAlloc(a)
 			}
@@ -98,7 +98,7 @@ func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
 func (c *Cell) returnCopy(p *Copy) {
 	t := p.row()
 	if p.stop == nil && p.machine.draining {
-		c.order(p, borgpb.StopCause_STOP_CAUSE_DRAIN, "machine "+p.machine.name+" is draining", p.grace())
+		c.order(p, borgpb.StopCause_STOP_CAUSE_DRAIN, p.machine.drainWords(), p.grace())
 	}
 	if p.stop != nil {
 		c.setCopyState(p, attemptStopping)
@@ -124,38 +124,4 @@ func (c *Cell) returnCopy(p *Copy) {
 	if c.format >= formatAnyVersionIsUp {
 		c.seenUp(t)
 	}
-}
-
-func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine) (commit, *borgpb.Refusal) {
-	m := c.machines[o.Name]
-	if m == nil {
-		return nil, notFound(clip(o.Name, 64), "there is no such machine")
-	}
-	if m.draining == o.Drain {
-		return nil, badState(m.name, "draining is %v already", o.Drain)
-	}
-	return func(res *borgpb.Result) {
-		m.draining, m.changedWallNs = o.Drain, c.clock.wallNs
-		if !mutant.Planted(mutant.ChangeNotRecorded) {
-			c.dirty(m)
-		}
-		res.Uid, res.Version = m.uid.String(), m.version
-		if !o.Drain {
-			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UNDRAIN))
-			return
-		}
-		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_DRAIN))
-		const cause = borgpb.StopCause_STOP_CAUSE_DRAIN
-		reason := "machine " + m.name + " is draining"
-		for _, a := range slices.Clone(m.allocs) {
-			if a.machine == m {
-				c.evictAlloc(a, edgeEvict, statePending, cause, reason, -1)
-			}
-		}
-		for _, p := range m.copies {
-			if p.state.current() {
-				c.evict(p.row(), edgeEvict, statePending, cause, reason, p.grace())
-			}
-		}
-	}, nil
 }

@@ -23,6 +23,8 @@ type Machine struct {
 
 	down, draining bool
 	reason         string
+	// How it is being emptied. Nil: it is not, or since before format 5.
+	drain *drain
 	// Of a restored cell: it has not told yet what it runs, or how many live copies
 	// there are that the cell does not have.
 	unheard bool

@@ -224,6 +224,7 @@ func (c *Cell) removeMachine(m *Machine) {
 			c.evictAlloc(a, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_UNSPECIFIED, reason, 0)
 		}
 	}
+	c.endDrain(m)
 	m.gone = true
 	delete(c.machines, m.name)
 	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)

@@ -183,6 +183,7 @@ func (c *Cell) checkMoveTasks(o *borgpb.MoveTasks) (commit, *borgpb.Refusal) {
 	return func(*borgpb.Result) {
 		for i, q := range x.leaving {
 			reason := "moved to " + o.Moves[i].Machine + makesRoom
+			c.disturb(q.row())
 			c.evict(q.row(), edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_MOVE, reason, q.grace())
 		}
 		for _, do := range place {
@@ -222,6 +223,9 @@ func (c *Cell) checkLeaves(x *Moves, a *borgpb.Assignment) *borgpb.Refusal {
 	}
 	if why := c.Unmovable(t.cur); why != "" {
 		return badState(name, "it is not moved: %s", why)
+	}
+	if h := c.MayMove(x, t.cur); h != nil {
+		return stale(name, "it is not moved: %s", h.Reason)
 	}
 	x.Leave(t.cur)
 	return nil

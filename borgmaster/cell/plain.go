@@ -162,6 +162,9 @@ var valueForms = map[byte]func(*form){
 		f.ints("changed_wall_ns")
 		f.str("reason")
 		f.optional("copy", copyForm)
+		f.tagged(tagDisrupted, "disrupted", func(f *form) {
+			f.list("times", func(f *form) { f.ints("ns") })
+		})
 	},
 	kindCopy: func(f *form) {
 		f.optional("orphan", func(f *form) {
@@ -254,6 +257,13 @@ func machineForm(f *form) {
 	f.tagged(tagHeard, "heard", func(f *form) {
 		f.bools("unheard")
 		f.uints("unknown")
+	})
+	f.tagged(tagDrain, "drain", func(f *form) {
+		f.str("reason")
+		f.str("user")
+		f.ints("since_wall_ns", "deadline_ns")
+		f.bools("forced")
+		f.uints("evicted")
 	})
 }
 

@@ -16,7 +16,7 @@ func (c *Cell) JobProto(j *Job) *borgpb.Job {
 	st := &borgpb.JobStatus{
 		State: j.State(), Reason: j.reason, Pending: j.pending, Running: j.running, Dead: j.dead,
 		Finished: j.finished, SubmittedWallNs: j.submittedWallNs, ChangedWallNs: j.changedWallNs,
-		Stopping: j.stopping, Started: j.started,
+		Stopping: j.stopping, Started: j.started, Down: j.Down(),
 	}
 	if j.update.Rolling() {
 		st.UpdateUid = j.update.uid.String()
@@ -126,6 +126,7 @@ func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 			State: m.State(), Reason: m.reason, Draining: m.draining,
 			Limits: m.limits().Proto(), Reserved: m.room.taken.others.Proto(),
 			Tasks: uint32(len(m.copies)), Allocs: uint32(len(m.allocs)), ChangedWallNs: m.changedWallNs,
+			Drain: c.drainProto(m),
 		},
 	}
 }

@@ -267,7 +267,9 @@ func (w *walk) forget(e Event) {
 // in one view: a placement in the other view, or reservations.
 func refilled(later []Event, machine string) bool {
 	return slices.ContainsFunc(later, func(e Event) bool {
-		return e.Machine == machine && (e.Kind == borgpb.EventKind_EVENT_KIND_RESERVE || e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE)
+		return e.Machine == machine && (e.Kind == borgpb.EventKind_EVENT_KIND_RESERVE || e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE ||
+			// In place: its estimate was for another limit and is gone.
+			e.Kind == borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING)
 	})
 }
 

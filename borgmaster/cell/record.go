@@ -111,6 +111,7 @@ func (m *Machine) appendValue(b []byte) []byte {
 	e.int(m.changedWallNs)
 	e.taints(m.taints)
 	e.heard(m)
+	e.drain(m.drain)
 	return e.b
 }
 
@@ -213,6 +214,7 @@ func (t *Task) appendValue(b []byte) []byte {
 	if t.cur != nil {
 		e.copy(t.cur)
 	}
+	e.disrupted(t.disrupted)
 	return e.b
 }
 

@@ -33,7 +33,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "build", "diverged", "liveTasks", "leaveDueNs", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "build", "diverged", "liveTasks", "leaveDueNs", "drains", "drainDueNs", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
@@ -43,7 +43,7 @@ var derivedFields = map[string][]string{
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
-		"settled", "touched", "lastEdge", "gone"},
+		"settled", "touched", "lastEdge", "gone", "leaveDueNs"},
 	"Spec":    {"Proto", "uses", "gone", "allocSet", "limits", "needs"},
 	"Task":    {"job", "past", "cur.stop"},
 	"Copy":    {"next"},
@@ -195,6 +195,10 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&stopping{index: 12345}))
 	case *rareCopy:
 		v.Set(reflect.ValueOf(&rareCopy{devices: []DeviceGrant{{"tpu", 7, 1000}}}))
+	case *drain:
+		v.Set(reflect.ValueOf(&drain{reason: "something else"}))
+	case *[]int64:
+		v.Set(reflect.ValueOf(&[]int64{12345}))
 	case *reservation:
 		v.Set(reflect.ValueOf(&reservation{cpuMilli: 12345}))
 	case *waiting:
@@ -250,6 +254,22 @@ func TestNestedFieldsCount(t *testing.T) {
 				t.Errorf("%s.%s: changed, and the record is the same", name, f.Name)
 			}
 			fv.Set(old)
+		}
+	}
+}
+
+// TestDrainFieldsCount does it for how a machine is being emptied.
+func TestDrainFieldsCount(t *testing.T) {
+	m := &Machine{name: "m", draining: true, drain: &drain{}}
+	v := reflect.ValueOf(m.drain).Elem()
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		before := encoded(m)
+		if !change1(m, reflect.NewAt(f.Type, unsafe.Pointer(v.Field(i).UnsafeAddr())).Elem()) {
+			t.Fatalf("drain.%s: the test does not know how to change a %v", f.Name, f.Type)
+		}
+		if bytes.Equal(before, encoded(m)) {
+			t.Errorf("drain.%s: changed, and the record is the same", f.Name)
 		}
 	}
 }

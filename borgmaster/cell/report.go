@@ -208,6 +208,10 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 		c.emit(e)
 	}
 	c.seenUp(t)
+	if c.drains > 0 && to != was {
+		// Now that one more runs, or one less, the budget may let another go.
+		c.review(p.job)
+	}
 }
 
 // hearEnd follows the end of a copy: of one that was told to stop, only its

@@ -235,3 +235,44 @@ func TestRestoreOnlyForward(t *testing.T) {
 		t.Error("an empty cell was restored")
 	}
 }
+
+// TestRestoreKeepsDisruptions: what was disturbed before the checkpoint was taken
+// counts after its restore, and a drain is still there; but nobody leaves before the
+// machines were heard.
+func TestRestoreKeepsDisruptions(t *testing.T) {
+	l := newTestLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: BuildFormat}}})
+	for _, name := range []string{"m1", "m2", "m3"} {
+		l.do(addMachine(name, 4000, 1<<30))
+	}
+	spec := service(1, 200, 1000, 1<<20)
+	spec.DisruptionBudget = &borgpb.DisruptionBudget{MaxPerTask: 1, WindowNs: 3600 * second}
+	uid := l.do(submitJob(t, "web", spec)).Uid
+	drain := func(name string, deadlineNs int64) {
+		l.do(&borgpb.Op{Reason: "kernel", Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: name, Drain: true, DeadlineNs: deadlineNs}}})
+	}
+	l.do(place1(uid, 0, 0, "m1"))
+	drain("m1", 0)
+	l.do(place1(uid, 0, 1, "m2"))
+	drain("m2", 7200*second)
+	if err := l.c.Restore(2); err != nil {
+		t.Fatal(err)
+	}
+	l.term++
+	l.check()
+	held := l.c.Blockers(l.c.Machine("m2"), 10)
+	if len(held) != 1 || held[0].UntilNs < 3600*second {
+		t.Errorf("held back: %+v", held)
+	}
+	if deadlineNs, forced, ok := l.c.Machine("m2").Drain(); !ok || forced || deadlineNs < 7200*second {
+		t.Errorf("the drain of m2: deadline %d, forced %v, %v", deadlineNs, forced, ok)
+	}
+	// The window passes; the hold is over, and the task may go.
+	l.cellNs += 3700 * second
+	l.do(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+	l.do(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+	l.check()
+	if p := l.c.Job(JobKey{"u", "web"}).Task(0).Current(); p != nil {
+		t.Errorf("it is still on %s", p.Machine().Name())
+	}
+}

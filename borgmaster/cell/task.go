@@ -26,6 +26,10 @@ type Task struct {
 	past          *Copy
 	changedWallNs int64
 	reason        string
+	// Cell times at which the cell disturbed it of its own accord, as far as the
+	// budget of its job asks for them: ascending, at most maxDisruptionsKept. Nil:
+	// none.
+	disrupted *[]int64
 }
 
 type taskFlags uint8
@@ -175,6 +179,10 @@ func (c *Cell) retire(t *Task) {
 	t.past = p
 	c.dirty(t)
 	c.dirty(p)
+	if p.alloc != nil && p.machine.drain != nil {
+		// What holds the alloc there may have gone with it.
+		c.drainDueNs = 0
+	}
 }
 
 // order writes down that a copy must stop. It can never be current again.

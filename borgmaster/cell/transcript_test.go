@@ -193,7 +193,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{
 			Name: s.first(0), Term: uint64(s.num("term", int64(s.term))), Reason: "no answer"}}}
 	case "drain", "undrain":
-		return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: s.first(0), Drain: s.d.Cmd == "drain"}}}
+		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{
+			Name: s.first(0), Drain: s.d.Cmd == "drain", DeadlineNs: s.num("deadline", 0), Now: s.has("now")}}}
 	case "submit":
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Spec: marshal(s.t, s.jobSpec())}}}
@@ -403,6 +404,10 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
 	spec.Gang, spec.BatchQueue = s.has("gang"), s.has("queue")
+	if s.has("max-down") || s.has("max-per-task") || s.has("window") {
+		spec.DisruptionBudget = &borgpb.DisruptionBudget{
+			MaxDown: uint32(s.num("max-down", 0)), MaxPerTask: uint32(s.num("max-per-task", 0)), WindowNs: s.num("window", 0)}
+	}
 	if s.has("die-if-lost") {
 		spec.OnLost = borgpb.OnLost_ON_LOST_DEAD
 	}
@@ -601,6 +606,8 @@ func (s *script) show() string {
 			}
 			b.WriteString("\n")
 		}
+	case "drain":
+		s.showDrain(&b, s.c.MachineProto(s.c.Machine(s.first(1))).Status.Drain)
 	case "update":
 		u := s.c.UpdateProto(s.c.jobs[mustKey(s.first(1))])
 		st := u.Status
@@ -646,6 +653,17 @@ func (s *script) show() string {
 		fmt.Fprintf(&b, "cell %ds wall %ds suspect %v\n", s.c.TimeNs()/second, s.c.WallNs()/second-1_700_000_000, s.c.WallSuspect())
 	}
 	return b.String()
+}
+
+func (s *script) showDrain(b *strings.Builder, d *borgpb.Drain) {
+	fmt.Fprintf(b, "%q by %q, deadline in %d s, forced %v: evicted %d, left %d\n", d.GetReason(), d.GetUser(), d.GetDeadlineLeftNs()/second, d.GetForced(), d.GetEvicted(), d.GetLeft())
+	for _, h := range d.GetBlockers() {
+		fmt.Fprintf(b, "  %s waits for %s", h.Task, h.Job)
+		if h.WaitNs != 0 {
+			fmt.Fprintf(b, " for %d s", h.WaitNs/second)
+		}
+		fmt.Fprintf(b, ": %s\n", h.Reason)
+	}
 }
 
 func (s *script) showTask(b *strings.Builder, j *Job, i uint32) {

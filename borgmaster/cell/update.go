@@ -104,6 +104,7 @@ func (c *Cell) startUpdate(j *Job, spec *Spec) {
 	c.links.add(j)
 	c.dropUnused(was)
 	c.limitDomains(j)
+	j.leaveDueNs = 0
 	for _, t := range j.rows {
 		if t.flags&taskSkipped != 0 {
 			t.flags &^= taskSkipped

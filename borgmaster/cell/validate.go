@@ -50,6 +50,9 @@ func checkJobSpec(key JobKey, s *borgpb.JobSpec) *borgpb.Refusal {
 	if r := checkMaxPer(s.MaxPer); r != nil {
 		return r
 	}
+	if r := checkBudget(s.DisruptionBudget); r != nil {
+		return r
+	}
 	return checkJobLinks(key, s)
 }
 

@@ -120,6 +120,11 @@ func (c *Client) Why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.Why
 	return call(ctx, c, "explain task "+taskName(req.User, req.Name, req.Index), req, borgrpc.MasterServiceClient.Why)
 }
 
+// SafeToDrain tells which machines could be emptied now.
+func (c *Client) SafeToDrain(ctx context.Context, req *borgrpc.SafeToDrainRequest) (*borgrpc.SafeToDrainResponse, error) {
+	return call(ctx, c, "ask what can be drained", req, borgrpc.MasterServiceClient.SafeToDrain)
+}
+
 // Events calls f with what happened, oldest first, and with req.Follow goes on
 // until ctx ends or f returns an error. When the replica that sends them goes
 // away, another one continues after the last event.

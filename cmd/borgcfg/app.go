@@ -192,7 +192,15 @@ func machineCommands(con *console) *ucli.Command {
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "force", Usage: "even if it still holds tasks"}),
 		command(con, "set", "change attributes: key=value sets, key- removes", "MACHINE KEY=VALUE|KEY-...", 2, -1, machineSet, reasonFlag()),
 		command(con, "taint", "keep tasks away: key, key=value, with :evict or :prefer-not; key- removes", "MACHINE TAINT|KEY-...", 2, -1, machineTaint, reasonFlag()),
-		command(con, "drain", "place nothing more on a machine and move its tasks away", "MACHINE", 1, 1, machineDrain, reasonFlag(), waitFlag("wait until it is empty")),
-		command(con, "undrain", "place tasks on a machine again", "MACHINE", 1, 1, machineUndrain, reasonFlag()),
+		command(con, "drain", "place nothing more on machines and move their tasks away, as disruption budgets allow", "MACHINE...", 0, -1, machineDrain, reasonFlag(),
+			&ucli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "instead of naming them, those with these labels or attributes: `rack=r1,c!=d`"},
+			&ucli.DurationFlag{Name: "deadline", DefaultText: "none", Usage: "whatever budgets say, empty after `DURATION`"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "now", Usage: "whatever budgets say, at once"},
+			waitFlag("wait until they are empty")),
+		command(con, "drains", "tell how far drains have come, and which tasks wait for what", "[MACHINE]", 0, 1, machineDrains, outputFlag()),
+		command(con, "safe-to-drain", "tell which machines can go now: budgets let all of their tasks go, and these have places elsewhere", "[MACHINE...]", 0, -1, safeToDrain, outputFlag(),
+			&ucli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "find some among those with these labels or attributes: `rack=r1,c!=d`"},
+			&ucli.UintFlag{Name: "count", DefaultText: "20", Usage: "find at most `N`"}),
+		command(con, "undrain", "place tasks on machines again", "MACHINE...", 1, -1, machineUndrain, reasonFlag()),
 	)
 }

@@ -134,6 +134,10 @@ func machineAdd(s *session) error {
 
 // mutateMachine does an op on the machine that is named first.
 func (s *session) mutateMachine(op *borgpb.Op, done string) error {
+	return s.mutateMachineNamed(s.args[0], op, done)
+}
+
+func (s *session) mutateMachineNamed(name string, op *borgpb.Op, done string) error {
 	m, err := s.master()
 	if err != nil {
 		return err
@@ -141,12 +145,12 @@ func (s *session) mutateMachine(op *borgpb.Op, done string) error {
 	_, err = m.Mutate(s.ctx, s.op(op))
 	var refused *client.RefusedError
 	if errors.As(err, &refused) && refused.Refusal.Kind == borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND {
-		return s.noSuchMachine(s.args[0])
+		return s.noSuchMachine(name)
 	}
 	if err != nil {
 		return err
 	}
-	s.say("machine %s: %s", s.args[0], done)
+	s.say("machine %s: %s", name, done)
 	return nil
 }
 
@@ -218,36 +222,4 @@ func constrainable(keys []string) error {
 		}
 	}
 	return nil
-}
-
-func machineDrain(s *session) error {
-	err := s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: s.args[0], Drain: true}}}, "draining")
-	if err != nil || !s.flag.Bool("wait") {
-		return err
-	}
-	var last string
-	return s.poll(s.args[0], "borgcfg machine drain --wait "+s.args[0], func() (bool, error) {
-		resp, err := s.client.ListMachines(s.ctx, &borgrpc.ListMachinesRequest{Name: s.args[0]})
-		if err != nil || len(resp.Machines) == 0 {
-			return err == nil, err
-		}
-		st := resp.Machines[0].GetStatus()
-		if st.GetTasks()+st.GetAllocs() == 0 {
-			s.progress("%s: empty", s.args[0])
-			return true, nil
-		}
-		line := plural(st.GetTasks(), "task") + " to go"
-		if st.GetAllocs() > 0 {
-			line = plural(st.GetTasks(), "task") + " and " + plural(st.GetAllocs(), "alloc") + " to go"
-		}
-		if line != last {
-			s.progress("%s: %s", s.args[0], line)
-			last = line
-		}
-		return false, nil
-	})
-}
-
-func machineUndrain(s *session) error {
-	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: s.args[0]}}}, "takes tasks again")
 }

@@ -253,6 +253,9 @@ func (s *session) jobLines(resp *borgrpc.GetJobResponse) []string {
 		fmt.Sprintf("  tasks: %d started, %d running, %d pending, %d dead (%d finished); %d stopping",
 			st.GetStarted(), st.GetRunning(), st.GetPending(), st.GetDead(), st.GetFinished(), st.GetStopping()),
 	}
+	if b := j.GetSpec().GetDisruptionBudget(); b != nil {
+		lines = append(lines, "  "+budgetLine(b, st.GetDown()))
+	}
 	if u := resp.Update; u != nil {
 		switch u.GetStatus().GetState() {
 		case borgpb.UpdateState_UPDATE_STATE_ROLLING:

@@ -99,7 +99,7 @@ func defragTable(w io.Writer, d *plan.Defragged) error {
 	if err := c.end(); err != nil || len(d.Moves) == 0 {
 		return err
 	}
-	fmt.Fprintf(w, "\nThe moves, in this order; each was proved to have its place once those before it are done:\n")
+	fmt.Fprintf(w, "\nThe moves, in this order; each was proved to have its place, and to keep to its job's disruption budget, once those before it are done and run:\n")
 	c = newColumns(w)
 	c.row("", "TASK", "FROM", "TO", "FOR")
 	for i, m := range d.Moves {
@@ -129,6 +129,6 @@ func defragPage(of *fauxmaster.Picture, d *plan.Defragged) *page {
 	for i, m := range d.Moves {
 		rows = append(rows, []string{strconv.Itoa(i + 1), m.Task, m.From, m.To, m.Aim})
 	}
-	p.table("The moves", "In this order; each was proved to have its place once those before it are done.", []string{"", "task", "from", "to", "for"}, rows)
+	p.table("The moves", "In this order; each was proved to have its place, and to keep to its job's disruption budget, once those before it are done and run.", []string{"", "task", "from", "to", "for"}, rows)
 	return p
 }

@@ -72,7 +72,7 @@ const (
 
 // Defrag makes a plan of at most maxMoves moves, by aims in their order. Every move is an op that the
 // cell checks and does, in a copy of it where borglets obey at once: that is the
-// proof of each.
+// proof of each, and that it keeps to the disruption budget of its job.
 func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*Defragged, error) {
 	if c.Format() < formatMoves {
 		return nil, fmt.Errorf("a cell of format %d moves no tasks, one of format %d does", c.Format(), formatMoves)

@@ -307,7 +307,7 @@ func RemoveMachines(ms []*cell.Machine) (ops []*borgpb.Op) {
 	return ops
 }
 
-// DrainMachines empties machines.
+// DrainMachines empties machines, as disruption budgets allow.
 func DrainMachines(ms []*cell.Machine) (ops []*borgpb.Op) {
 	for _, m := range ms {
 		if !m.Draining() {

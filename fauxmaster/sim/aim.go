@@ -31,6 +31,7 @@ func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
+	s.budgets = false
 }
 
 // Aims are all there are.
@@ -59,6 +60,12 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})
 		s.rich, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.everyNs = true, true, 4000, 20*millisecond, 6, 60*millisecond
+	}},
+	{"budgets", "jobs with disruption budgets, on machines that are emptied again and again", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
+		s.budgets, s.drainsPercent, s.jobs = true, 40, 4
+		s.tight, s.machineMilli, s.thinkNs, s.everyNs = false, 3000, 60*millisecond, second
 	}},
 	{"schedulers", "schedulers that are killed with placements under way", 8 * second, func(s *swarm) {
 		s.calm()

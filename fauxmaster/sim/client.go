@@ -270,19 +270,19 @@ func (c *client) draw() *borgpb.Op {
 	if chance(r, c.w.swarm.trespassPermille) {
 		return c.trespass()
 	}
-	if c.user() == adminUser && r.IntN(100) < 9 {
+	if c.user() == adminUser && r.IntN(100) < 9+c.w.swarm.drainsPercent {
 		return c.drain()
 	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
 	case n < 45:
-		return c.submit(name, c.drawSpec())
+		return c.submit(name, c.budgeted(name, c.drawSpec()))
 	case n < 62:
 		return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: user, Name: name}}}
 	case n < 74:
 		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(1 + r.IntN(6))}}}
 	case n < 91:
-		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: encode(c.drawSpec())}}}
+		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: encode(c.budgeted(name, c.drawSpec()))}}}
 	case n < 95:
 		set := &borgpb.AllocSetSpec{
 			Allocs: uint32(1 + r.IntN(3)), Priority: 200,
@@ -302,7 +302,7 @@ func (c *client) drain() *borgpb.Op {
 	if c.w.swarm.rich && c.rand.IntN(3) > 0 {
 		return c.taint(m)
 	}
-	return &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: m.name, Drain: c.rand.IntN(2) == 0}}}
+	return c.drainOp(m)
 }
 
 // allocSetName is the one alloc set of each user.

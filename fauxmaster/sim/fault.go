@@ -71,6 +71,10 @@ type swarm struct {
 	// When a checkpoint is taken with which the cell goes on when all disks are lost,
 	// which is at the end of the first phase; 0: they are not.
 	checkpointNs int64
+	// Jobs have disruption budgets, and drains deadlines; and how many more drains
+	// there are.
+	budgets       bool
+	drainsPercent int
 	// Borglets tell what tasks use, and so there are reservations.
 	reclaims bool
 }
@@ -167,6 +171,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	if r.IntN(4) == 0 {
 		s.forgeNs = between(r, 200*millisecond, second)
 	}
+	s.budgets = r.IntN(2) == 0
 	s.reclaims = r.IntN(3) == 0
 	return s
 }

@@ -63,7 +63,7 @@ func (t *truth) used(id borglet.ID, u *borgrpc.Usage) {
 	t.usedLast[id] = u.CpuMilliMean
 }
 
-// reserves: S23, a reservation rises because more is used, whoever is elected: never
+// reserves: S24, a reservation rises because more is used, whoever is elected: never
 // beyond the most that was told of the copy, and the margin.
 func (t *truth) reserves(e borgmaster.CommittedEntry) (any bool) {
 	entry := new(borgpb.Entry)
@@ -101,7 +101,7 @@ func (t *truth) reserve(machine string, r *borgpb.TaskReservation) {
 	if known && was.version == p.Version() && r.CpuMilli > was.cpuMilli {
 		t.w.mark("reservation rose")
 		if r.CpuMilli > most+most*reserveMargin/1000+reserveSlackCPU {
-			t.w.fail("S23: the reservation of %v rises from %d to %d thousandths of a core, and it used at most %d", p.TaskID(), was.cpuMilli, r.CpuMilli, most)
+			t.w.fail("S24: the reservation of %v rises from %d to %d thousandths of a core, and it used at most %d", p.TaskID(), was.cpuMilli, r.CpuMilli, most)
 		}
 	} else if r.CpuMilli < p.Resources().CPUMilli {
 		t.w.mark("reservation below the limit")
@@ -109,7 +109,7 @@ func (t *truth) reserve(machine string, r *borgpb.TaskReservation) {
 	t.reserved[id] = reserved{r.CpuMilli, p.Version()}
 }
 
-// inView: S23, production is placed by the limits of production, whatever it reserves;
+// inView: S24, production is placed by the limits of production, whatever it reserves;
 // all else by what everybody reserves.
 func (t *truth) inView(p *cell.Copy, m *cell.Machine, grew bool) {
 	if p.Alloc() != nil {
@@ -148,7 +148,7 @@ func (t *truth) inView(p *cell.Copy, m *cell.Machine, grew bool) {
 		return
 	}
 	if sum.CPUMilli > has.CPUMilli || sum.MemBytes > has.MemBytes {
-		t.w.fail("S23: with %v of priority %d on %s, %d thousandths of a core and %d bytes are taken in its view, and there are %d and %d",
+		t.w.fail("S24: with %v of priority %d on %s, %d thousandths of a core and %d bytes are taken in its view, and there are %d and %d",
 			p.TaskID(), p.Priority(), m.Name(), sum.CPUMilli, sum.MemBytes, has.CPUMilli, has.MemBytes)
 	}
 }

@@ -60,6 +60,25 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestBudgets: machines are emptied again and again, and jobs have disruption budgets.
+func TestBudgets(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 4; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "budgets"})
+		if r.Violation != nil {
+			t.Errorf("seed %d: %v", seed, r.Violation)
+		}
+		for mark, n := range r.Marks {
+			marks[mark] += n
+		}
+	}
+	for _, mark := range []string{"task disturbed within its budget", "drain held back by nothing", "drain came to its deadline", "task moved"} {
+		if marks[mark] == 0 {
+			t.Errorf("no seed came to: %s", mark)
+		}
+	}
+}
+
 // TestRestored: all disks are lost, and a checkpoint of before is restored.
 func TestRestored(t *testing.T) {
 	marks := map[string]int{}

@@ -54,6 +54,10 @@ type truth struct {
 	files       map[string]fileState
 	fileVersion uint64
 	died        map[cell.JobKey]bool
+	// What was done to the tasks of jobs with budgets.
+	disturbed map[cell.UID]*disturbances
+	// Machines that may have been forced to be empty by the entry at hand.
+	forced map[string]bool
 	// What copies were told to use, at most and at last, and what the log has them
 	// reserve. Thousandths of a core.
 	usedMost, usedLast map[borglet.ID]int64
@@ -78,6 +82,7 @@ func newTruth(w *World) *truth {
 		w: w, cell: cell.New(cellID, 1), entries: map[uint64]committed{}, leaders: map[uint64]uint64{},
 		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
 		asked: map[string]asking{}, revoked: map[string]revocation{}, files: map[string]fileState{}, died: map[cell.JobKey]bool{},
+		disturbed: map[cell.UID]*disturbances{}, forced: map[string]bool{},
 		usedMost: map[borglet.ID]int64{}, usedLast: map[borglet.ID]int64{}, reserved: map[borglet.ID]reserved{},
 	}
 }
@@ -139,6 +144,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 		}
 	}
 	t.suits(e, events)
+	t.budgets(e, events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {
 			t.w.fail("the cell at index %d: %v", e.Index, err)

@@ -238,7 +238,7 @@ const (
 	wantElections    = 4
 	wantStarted      = 100
 	goOnNs           = 2 * second
-	mostGoOn         = 10
+	mostGoOn         = 30
 )
 
 // healWhenBusy begins the second phase, or lets the first one go on: then clients

@@ -200,7 +200,7 @@ func (k *Kubernetes) Read(file string, in io.Reader) error {
 			}
 			k.classes[c.Meta.Name] = c
 		case is.Kind == "PodDisruptionBudget":
-			k.cell.note("disruption budgets: a cell has none yet, so drains and evictions do not wait for them")
+			k.cell.note("disruption budgets, which select pods by label: say disruption_budget in the job file")
 		case is.Kind == "":
 			k.cell.note("items that say neither what they are nor what they have: is that the output of kubectl get pods?")
 		default:

@@ -647,9 +647,12 @@ type JobSpec struct {
 	// At most so many tasks of the job on machines with one value of an attribute,
 	// by attribute; a machine without it counts by itself. At most 4 attributes,
 	// none of them machine, rack and power. Since format 4.
-	MaxPer        map[string]uint32 `protobuf:"bytes,240,rep,name=max_per,json=maxPer,proto3" json:"max_per,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	MaxPer map[string]uint32 `protobuf:"bytes,240,rep,name=max_per,json=maxPer,proto3" json:"max_per,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// How far the cell's own acts may disturb the tasks; absent: as far as they
+	// do. Since format 5.
+	DisruptionBudget *DisruptionBudget `protobuf:"bytes,250,opt,name=disruption_budget,json=disruptionBudget,proto3" json:"disruption_budget,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *JobSpec) Reset() {
@@ -843,6 +846,83 @@ func (x *JobSpec) GetMaxPer() map[string]uint32 {
 	return nil
 }
 
+func (x *JobSpec) GetDisruptionBudget() *DisruptionBudget {
+	if x != nil {
+		return x.DisruptionBudget
+	}
+	return nil
+}
+
+// DisruptionBudget bounds what the cell does to the tasks of a job of its own
+// accord: drains of machines, and moves to better places. It does not bound
+// what befalls them: machines that are lost, work of higher priority, and the
+// owner's own updates; but who is down for that is down (paper §4).
+type DisruptionBudget struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most so many tasks down at once, for whatever reason: nothing that runs
+	// is disturbed beyond. Zero: no limit. At most 100,000.
+	MaxDown uint32 `protobuf:"varint,1,opt,name=max_down,json=maxDown,proto3" json:"max_down,omitempty"`
+	// At most so many disruptions of one task in a window; zero: no limit. At
+	// most 16.
+	MaxPerTask uint32 `protobuf:"varint,2,opt,name=max_per_task,json=maxPerTask,proto3" json:"max_per_task,omitempty"`
+	// Length of the window, given with max_per_task and only with it.
+	// Nanoseconds of cell time, at most 90 days.
+	WindowNs      int64 `protobuf:"varint,3,opt,name=window_ns,json=windowNs,proto3" json:"window_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DisruptionBudget) Reset() {
+	*x = DisruptionBudget{}
+	mi := &file_borgpb_job_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DisruptionBudget) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DisruptionBudget) ProtoMessage() {}
+
+func (x *DisruptionBudget) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DisruptionBudget.ProtoReflect.Descriptor instead.
+func (*DisruptionBudget) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *DisruptionBudget) GetMaxDown() uint32 {
+	if x != nil {
+		return x.MaxDown
+	}
+	return 0
+}
+
+func (x *DisruptionBudget) GetMaxPerTask() uint32 {
+	if x != nil {
+		return x.MaxPerTask
+	}
+	return 0
+}
+
+func (x *DisruptionBudget) GetWindowNs() int64 {
+	if x != nil {
+		return x.WindowNs
+	}
+	return 0
+}
+
 // UpdatePolicy bounds a rolling update.
 type UpdatePolicy struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -858,7 +938,7 @@ type UpdatePolicy struct {
 
 func (x *UpdatePolicy) Reset() {
 	*x = UpdatePolicy{}
-	mi := &file_borgpb_job_proto_msgTypes[2]
+	mi := &file_borgpb_job_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -870,7 +950,7 @@ func (x *UpdatePolicy) String() string {
 func (*UpdatePolicy) ProtoMessage() {}
 
 func (x *UpdatePolicy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[2]
+	mi := &file_borgpb_job_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -883,7 +963,7 @@ func (x *UpdatePolicy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdatePolicy.ProtoReflect.Descriptor instead.
 func (*UpdatePolicy) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{2}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *UpdatePolicy) GetBatchSize() uint32 {
@@ -915,7 +995,7 @@ type CronSpec struct {
 
 func (x *CronSpec) Reset() {
 	*x = CronSpec{}
-	mi := &file_borgpb_job_proto_msgTypes[3]
+	mi := &file_borgpb_job_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -927,7 +1007,7 @@ func (x *CronSpec) String() string {
 func (*CronSpec) ProtoMessage() {}
 
 func (x *CronSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[3]
+	mi := &file_borgpb_job_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -940,7 +1020,7 @@ func (x *CronSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CronSpec.ProtoReflect.Descriptor instead.
 func (*CronSpec) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{3}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CronSpec) GetSchedule() string {
@@ -1019,7 +1099,7 @@ type TaskSpec struct {
 
 func (x *TaskSpec) Reset() {
 	*x = TaskSpec{}
-	mi := &file_borgpb_job_proto_msgTypes[4]
+	mi := &file_borgpb_job_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1111,7 @@ func (x *TaskSpec) String() string {
 func (*TaskSpec) ProtoMessage() {}
 
 func (x *TaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[4]
+	mi := &file_borgpb_job_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1124,7 @@ func (x *TaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSpec.ProtoReflect.Descriptor instead.
 func (*TaskSpec) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *TaskSpec) GetResources() *Resources {
@@ -1191,7 +1271,7 @@ type TaskOverride struct {
 
 func (x *TaskOverride) Reset() {
 	*x = TaskOverride{}
-	mi := &file_borgpb_job_proto_msgTypes[5]
+	mi := &file_borgpb_job_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1203,7 +1283,7 @@ func (x *TaskOverride) String() string {
 func (*TaskOverride) ProtoMessage() {}
 
 func (x *TaskOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[5]
+	mi := &file_borgpb_job_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1216,7 +1296,7 @@ func (x *TaskOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskOverride.ProtoReflect.Descriptor instead.
 func (*TaskOverride) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TaskOverride) GetFirst() uint32 {
@@ -1255,7 +1335,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_borgpb_job_proto_msgTypes[6]
+	mi := &file_borgpb_job_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1267,7 +1347,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[6]
+	mi := &file_borgpb_job_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1280,7 +1360,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Package) GetName() string {
@@ -1319,7 +1399,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_borgpb_job_proto_msgTypes[7]
+	mi := &file_borgpb_job_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1331,7 +1411,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[7]
+	mi := &file_borgpb_job_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1344,7 +1424,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Mount) GetSource() string {
@@ -1392,7 +1472,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_borgpb_job_proto_msgTypes[8]
+	mi := &file_borgpb_job_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1404,7 +1484,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[8]
+	mi := &file_borgpb_job_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1417,7 +1497,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *HealthCheck) GetHttpPath() string {
@@ -1494,14 +1574,16 @@ type JobStatus struct {
 	// Copies of the job's tasks that were told to stop and have not yet stopped.
 	Stopping uint32 `protobuf:"varint,10,opt,name=stopping,proto3" json:"stopping,omitempty"`
 	// Tasks whose borglet said that their process runs. At most `running`.
-	Started       uint32 `protobuf:"varint,11,opt,name=started,proto3" json:"started,omitempty"`
+	Started uint32 `protobuf:"varint,11,opt,name=started,proto3" json:"started,omitempty"`
+	// Tasks that should run and do not, as a disruption budget counts them.
+	Down          uint32 `protobuf:"varint,12,opt,name=down,proto3" json:"down,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1595,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1608,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *JobStatus) GetState() State {
@@ -1606,6 +1688,13 @@ func (x *JobStatus) GetStarted() uint32 {
 	return 0
 }
 
+func (x *JobStatus) GetDown() uint32 {
+	if x != nil {
+		return x.Down
+	}
+	return 0
+}
+
 // Task is one of a job's tasks: the index names the task, the attempt names
 // the copy of it.
 type Task struct {
@@ -1626,7 +1715,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1638,7 +1727,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1651,7 +1740,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Task) GetMeta() *Meta {
@@ -1732,7 +1821,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1744,7 +1833,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1757,7 +1846,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TaskStatus) GetState() State {
@@ -1943,7 +2032,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1955,7 +2044,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1968,7 +2057,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Attempt) GetUser() string {
@@ -2110,7 +2199,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2122,7 +2211,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2135,7 +2224,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Reservation) GetResources() *Resources {
@@ -2161,7 +2250,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12!\n" +
 	"\x04spec\x18\x02 \x01(\v2\r.borg.JobSpecR\x04spec\x12'\n" +
-	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xc6\a\n" +
+	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\x8c\b\n" +
 	"\aJobSpec\x12!\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\r.borg.JobKindR\x04kind\x12\x14\n" +
 	"\x05tasks\x18\x02 \x01(\rR\x05tasks\x12\x1a\n" +
@@ -2192,13 +2281,19 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"batchQueue\x12\x1c\n" +
 	"\tscheduler\x18\x15 \x01(\tR\tscheduler\x12'\n" +
 	"\x0fsubmit_children\x18\x1e \x01(\bR\x0esubmitChildren\x123\n" +
-	"\amax_per\x18\xf0\x01 \x03(\v2\x19.borg.JobSpec.MaxPerEntryR\x06maxPer\x1a=\n" +
+	"\amax_per\x18\xf0\x01 \x03(\v2\x19.borg.JobSpec.MaxPerEntryR\x06maxPer\x12D\n" +
+	"\x11disruption_budget\x18\xfa\x01 \x01(\v2\x16.borg.DisruptionBudgetR\x10disruptionBudget\x1a=\n" +
 	"\x0fExtensionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a9\n" +
 	"\vMaxPerEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"V\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"l\n" +
+	"\x10DisruptionBudget\x12\x19\n" +
+	"\bmax_down\x18\x01 \x01(\rR\amaxDown\x12 \n" +
+	"\fmax_per_task\x18\x02 \x01(\rR\n" +
+	"maxPerTask\x12\x1b\n" +
+	"\twindow_ns\x18\x03 \x01(\x03R\bwindowNs\"V\n" +
 	"\fUpdatePolicy\x12\x1d\n" +
 	"\n" +
 	"batch_size\x18\x01 \x01(\rR\tbatchSize\x12'\n" +
@@ -2250,7 +2345,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ns\x18\x05 \x01(\x03R\ttimeoutNs\x12\x1a\n" +
 	"\bfailures\x18\x06 \x01(\rR\bfailures\x12$\n" +
-	"\x0estart_grace_ns\x18\a \x01(\x03R\fstartGraceNs\"\xd3\x02\n" +
+	"\x0estart_grace_ns\x18\a \x01(\x03R\fstartGraceNs\"\xe7\x02\n" +
 	"\tJobStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2264,7 +2359,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"update_uid\x18\t \x01(\tR\tupdateUid\x12\x1a\n" +
 	"\bstopping\x18\n" +
 	" \x01(\rR\bstopping\x12\x18\n" +
-	"\astarted\x18\v \x01(\rR\astarted\"\x8a\x01\n" +
+	"\astarted\x18\v \x01(\rR\astarted\x12\x12\n" +
+	"\x04down\x18\f \x01(\rR\x04down\"\x8a\x01\n" +
 	"\x04Task\x12\x1e\n" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12\x14\n" +
@@ -2388,91 +2484,93 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 18)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_borgpb_job_proto_goTypes = []any{
-	(JobKind)(0),         // 0: borg.JobKind
-	(Preempt)(0),         // 1: borg.Preempt
-	(OnLost)(0),          // 2: borg.OnLost
-	(CronOverlap)(0),     // 3: borg.CronOverlap
-	(AppClass)(0),        // 4: borg.AppClass
-	(Slack)(0),           // 5: borg.Slack
-	(AttemptState)(0),    // 6: borg.AttemptState
-	(StopCause)(0),       // 7: borg.StopCause
-	(*Job)(nil),          // 8: borg.Job
-	(*JobSpec)(nil),      // 9: borg.JobSpec
-	(*UpdatePolicy)(nil), // 10: borg.UpdatePolicy
-	(*CronSpec)(nil),     // 11: borg.CronSpec
-	(*TaskSpec)(nil),     // 12: borg.TaskSpec
-	(*TaskOverride)(nil), // 13: borg.TaskOverride
-	(*Package)(nil),      // 14: borg.Package
-	(*Mount)(nil),        // 15: borg.Mount
-	(*HealthCheck)(nil),  // 16: borg.HealthCheck
-	(*JobStatus)(nil),    // 17: borg.JobStatus
-	(*Task)(nil),         // 18: borg.Task
-	(*TaskStatus)(nil),   // 19: borg.TaskStatus
-	(*Attempt)(nil),      // 20: borg.Attempt
-	(*Reservation)(nil),  // 21: borg.Reservation
-	nil,                  // 22: borg.JobSpec.ExtensionsEntry
-	nil,                  // 23: borg.JobSpec.MaxPerEntry
-	nil,                  // 24: borg.TaskSpec.EnvEntry
-	nil,                  // 25: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),         // 26: borg.Meta
-	(*Resources)(nil),    // 27: borg.Resources
-	(*Constraint)(nil),   // 28: borg.Constraint
-	(*Toleration)(nil),   // 29: borg.Toleration
-	(State)(0),           // 30: borg.State
-	(*Exit)(nil),         // 31: borg.Exit
-	(*DeviceGrant)(nil),  // 32: borg.DeviceGrant
-	(*Used)(nil),         // 33: borg.Used
+	(JobKind)(0),             // 0: borg.JobKind
+	(Preempt)(0),             // 1: borg.Preempt
+	(OnLost)(0),              // 2: borg.OnLost
+	(CronOverlap)(0),         // 3: borg.CronOverlap
+	(AppClass)(0),            // 4: borg.AppClass
+	(Slack)(0),               // 5: borg.Slack
+	(AttemptState)(0),        // 6: borg.AttemptState
+	(StopCause)(0),           // 7: borg.StopCause
+	(*Job)(nil),              // 8: borg.Job
+	(*JobSpec)(nil),          // 9: borg.JobSpec
+	(*DisruptionBudget)(nil), // 10: borg.DisruptionBudget
+	(*UpdatePolicy)(nil),     // 11: borg.UpdatePolicy
+	(*CronSpec)(nil),         // 12: borg.CronSpec
+	(*TaskSpec)(nil),         // 13: borg.TaskSpec
+	(*TaskOverride)(nil),     // 14: borg.TaskOverride
+	(*Package)(nil),          // 15: borg.Package
+	(*Mount)(nil),            // 16: borg.Mount
+	(*HealthCheck)(nil),      // 17: borg.HealthCheck
+	(*JobStatus)(nil),        // 18: borg.JobStatus
+	(*Task)(nil),             // 19: borg.Task
+	(*TaskStatus)(nil),       // 20: borg.TaskStatus
+	(*Attempt)(nil),          // 21: borg.Attempt
+	(*Reservation)(nil),      // 22: borg.Reservation
+	nil,                      // 23: borg.JobSpec.ExtensionsEntry
+	nil,                      // 24: borg.JobSpec.MaxPerEntry
+	nil,                      // 25: borg.TaskSpec.EnvEntry
+	nil,                      // 26: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 27: borg.Meta
+	(*Resources)(nil),        // 28: borg.Resources
+	(*Constraint)(nil),       // 29: borg.Constraint
+	(*Toleration)(nil),       // 30: borg.Toleration
+	(State)(0),               // 31: borg.State
+	(*Exit)(nil),             // 32: borg.Exit
+	(*DeviceGrant)(nil),      // 33: borg.DeviceGrant
+	(*Used)(nil),             // 34: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	26, // 0: borg.Job.meta:type_name -> borg.Meta
+	27, // 0: borg.Job.meta:type_name -> borg.Meta
 	9,  // 1: borg.Job.spec:type_name -> borg.JobSpec
-	17, // 2: borg.Job.status:type_name -> borg.JobStatus
+	18, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
-	12, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
-	13, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
+	13, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
+	14, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
 	1,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
-	10, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
-	11, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
+	11, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
+	12, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	22, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	23, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
-	3,  // 12: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	27, // 13: borg.TaskSpec.resources:type_name -> borg.Resources
-	24, // 14: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	28, // 15: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	14, // 16: borg.TaskSpec.packages:type_name -> borg.Package
-	15, // 17: borg.TaskSpec.mounts:type_name -> borg.Mount
-	16, // 18: borg.TaskSpec.health:type_name -> borg.HealthCheck
-	4,  // 19: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	29, // 20: borg.TaskSpec.tolerations:type_name -> borg.Toleration
-	5,  // 21: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
-	5,  // 22: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	12, // 23: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	30, // 24: borg.JobStatus.state:type_name -> borg.State
-	26, // 25: borg.Task.meta:type_name -> borg.Meta
-	12, // 26: borg.Task.spec:type_name -> borg.TaskSpec
-	19, // 27: borg.Task.status:type_name -> borg.TaskStatus
-	30, // 28: borg.TaskStatus.state:type_name -> borg.State
-	6,  // 29: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	31, // 30: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	21, // 31: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	20, // 32: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	25, // 33: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	32, // 34: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	33, // 35: borg.TaskStatus.used:type_name -> borg.Used
-	6,  // 36: borg.Attempt.state:type_name -> borg.AttemptState
-	7,  // 37: borg.Attempt.cause:type_name -> borg.StopCause
-	31, // 38: borg.Attempt.exit:type_name -> borg.Exit
-	27, // 39: borg.Attempt.resources:type_name -> borg.Resources
-	32, // 40: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	27, // 41: borg.Reservation.resources:type_name -> borg.Resources
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	23, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	24, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	10, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
+	3,  // 13: borg.CronSpec.overlap:type_name -> borg.CronOverlap
+	28, // 14: borg.TaskSpec.resources:type_name -> borg.Resources
+	25, // 15: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	29, // 16: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	15, // 17: borg.TaskSpec.packages:type_name -> borg.Package
+	16, // 18: borg.TaskSpec.mounts:type_name -> borg.Mount
+	17, // 19: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	4,  // 20: borg.TaskSpec.app_class:type_name -> borg.AppClass
+	30, // 21: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	5,  // 22: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
+	5,  // 23: borg.TaskSpec.mem_slack:type_name -> borg.Slack
+	13, // 24: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	31, // 25: borg.JobStatus.state:type_name -> borg.State
+	27, // 26: borg.Task.meta:type_name -> borg.Meta
+	13, // 27: borg.Task.spec:type_name -> borg.TaskSpec
+	20, // 28: borg.Task.status:type_name -> borg.TaskStatus
+	31, // 29: borg.TaskStatus.state:type_name -> borg.State
+	6,  // 30: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	32, // 31: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	22, // 32: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	21, // 33: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	26, // 34: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	33, // 35: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	34, // 36: borg.TaskStatus.used:type_name -> borg.Used
+	6,  // 37: borg.Attempt.state:type_name -> borg.AttemptState
+	7,  // 38: borg.Attempt.cause:type_name -> borg.StopCause
+	32, // 39: borg.Attempt.exit:type_name -> borg.Exit
+	28, // 40: borg.Attempt.resources:type_name -> borg.Resources
+	33, // 41: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	28, // 42: borg.Reservation.resources:type_name -> borg.Resources
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -2487,7 +2585,7 @@ func file_borgpb_job_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
 			NumEnums:      8,
-			NumMessages:   18,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

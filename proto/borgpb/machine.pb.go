@@ -332,7 +332,9 @@ type MachineStatus struct {
 	UnknownTasks []*TaskReport `protobuf:"bytes,9,rep,name=unknown_tasks,json=unknownTasks,proto3" json:"unknown_tasks,omitempty"`
 	// What the copies there were last heard to use together. Filled in by the
 	// elected master, not in the log; absent: nothing was heard lately.
-	Used          *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
+	Used *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
+	// How it is being emptied; absent: it is not, or since before format 5.
+	Drain         *Drain `protobuf:"bytes,10,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -437,6 +439,198 @@ func (x *MachineStatus) GetUsed() *Used {
 	return nil
 }
 
+func (x *MachineStatus) GetDrain() *Drain {
+	if x != nil {
+		return x.Drain
+	}
+	return nil
+}
+
+// Drain is a machine being emptied.
+type Drain struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, in the words of who asked.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who asked for it.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Nanoseconds since 1970.
+	SinceWallNs int64 `protobuf:"varint,3,opt,name=since_wall_ns,json=sinceWallNs,proto3" json:"since_wall_ns,omitempty"`
+	// So long from now budgets hold nothing back any more. Nanoseconds of cell
+	// time; zero: no deadline, or forced.
+	DeadlineLeftNs int64 `protobuf:"varint,4,opt,name=deadline_left_ns,json=deadlineLeftNs,proto3" json:"deadline_left_ns,omitempty"`
+	// Budgets hold nothing back: asked for so, or the deadline has passed.
+	Forced bool `protobuf:"varint,5,opt,name=forced,proto3" json:"forced,omitempty"`
+	// Tasks that it has evicted so far.
+	Evicted uint32 `protobuf:"varint,6,opt,name=evicted,proto3" json:"evicted,omitempty"`
+	// Tasks that run there still.
+	Left uint32 `protobuf:"varint,7,opt,name=left,proto3" json:"left,omitempty"`
+	// Of those that are left, who waits for what; at most 64.
+	Blockers      []*DrainBlocker `protobuf:"bytes,8,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Drain) Reset() {
+	*x = Drain{}
+	mi := &file_borgpb_machine_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Drain) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Drain) ProtoMessage() {}
+
+func (x *Drain) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_machine_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Drain.ProtoReflect.Descriptor instead.
+func (*Drain) Descriptor() ([]byte, []int) {
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *Drain) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Drain) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Drain) GetSinceWallNs() int64 {
+	if x != nil {
+		return x.SinceWallNs
+	}
+	return 0
+}
+
+func (x *Drain) GetDeadlineLeftNs() int64 {
+	if x != nil {
+		return x.DeadlineLeftNs
+	}
+	return 0
+}
+
+func (x *Drain) GetForced() bool {
+	if x != nil {
+		return x.Forced
+	}
+	return false
+}
+
+func (x *Drain) GetEvicted() uint32 {
+	if x != nil {
+		return x.Evicted
+	}
+	return 0
+}
+
+func (x *Drain) GetLeft() uint32 {
+	if x != nil {
+		return x.Left
+	}
+	return 0
+}
+
+func (x *Drain) GetBlockers() []*DrainBlocker {
+	if x != nil {
+		return x.Blockers
+	}
+	return nil
+}
+
+// DrainBlocker is a task that may not be evicted yet.
+type DrainBlocker struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// "<user>/<name>/<index>".
+	Task string `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// Job "<user>/<name>" whose budget it is: its own, or that of a task in the
+	// same alloc.
+	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	// What it waits for.
+	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// So long from now the window lets it go. Nanoseconds of cell time; zero: when
+	// enough others of the job run again.
+	WaitNs        int64 `protobuf:"varint,4,opt,name=wait_ns,json=waitNs,proto3" json:"wait_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainBlocker) Reset() {
+	*x = DrainBlocker{}
+	mi := &file_borgpb_machine_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainBlocker) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainBlocker) ProtoMessage() {}
+
+func (x *DrainBlocker) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_machine_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainBlocker.ProtoReflect.Descriptor instead.
+func (*DrainBlocker) Descriptor() ([]byte, []int) {
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *DrainBlocker) GetTask() string {
+	if x != nil {
+		return x.Task
+	}
+	return ""
+}
+
+func (x *DrainBlocker) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *DrainBlocker) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *DrainBlocker) GetWaitNs() int64 {
+	if x != nil {
+		return x.WaitNs
+	}
+	return 0
+}
+
 // TaskReport is what a borglet says of one copy of a task.
 type TaskReport struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -470,7 +664,7 @@ type TaskReport struct {
 
 func (x *TaskReport) Reset() {
 	*x = TaskReport{}
-	mi := &file_borgpb_machine_proto_msgTypes[4]
+	mi := &file_borgpb_machine_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -482,7 +676,7 @@ func (x *TaskReport) String() string {
 func (*TaskReport) ProtoMessage() {}
 
 func (x *TaskReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[4]
+	mi := &file_borgpb_machine_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -495,7 +689,7 @@ func (x *TaskReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReport.ProtoReflect.Descriptor instead.
 func (*TaskReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TaskReport) GetJobUid() string {
@@ -596,7 +790,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
 	"\x05evict\x18\x03 \x01(\bR\x05evict\x12\x1d\n" +
 	"\n" +
-	"prefer_not\x18( \x01(\bR\tpreferNot\"\xf1\x02\n" +
+	"prefer_not\x18( \x01(\bR\tpreferNot\"\x94\x03\n" +
 	"\rMachineStatus\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.borg.MachineStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
@@ -608,7 +802,23 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x0fchanged_wall_ns\x18\b \x01(\x03R\rchangedWallNs\x125\n" +
 	"\runknown_tasks\x18\t \x03(\v2\x10.borg.TaskReportR\funknownTasks\x12\x1f\n" +
 	"\x04used\x18\xac\x02 \x01(\v2\n" +
-	".borg.UsedR\x04used\"\x92\x02\n" +
+	".borg.UsedR\x04used\x12!\n" +
+	"\x05drain\x18\n" +
+	" \x01(\v2\v.borg.DrainR\x05drain\"\xf7\x01\n" +
+	"\x05Drain\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\"\n" +
+	"\rsince_wall_ns\x18\x03 \x01(\x03R\vsinceWallNs\x12(\n" +
+	"\x10deadline_left_ns\x18\x04 \x01(\x03R\x0edeadlineLeftNs\x12\x16\n" +
+	"\x06forced\x18\x05 \x01(\bR\x06forced\x12\x18\n" +
+	"\aevicted\x18\x06 \x01(\rR\aevicted\x12\x12\n" +
+	"\x04left\x18\a \x01(\rR\x04left\x12.\n" +
+	"\bblockers\x18\b \x03(\v2\x12.borg.DrainBlockerR\bblockers\"e\n" +
+	"\fDrainBlocker\x12\x12\n" +
+	"\x04task\x18\x01 \x01(\tR\x04task\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
+	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\"\x92\x02\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
@@ -641,38 +851,42 @@ func file_borgpb_machine_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_machine_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_borgpb_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_borgpb_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_borgpb_machine_proto_goTypes = []any{
 	(MachineState)(0),     // 0: borg.MachineState
 	(*Machine)(nil),       // 1: borg.Machine
 	(*MachineSpec)(nil),   // 2: borg.MachineSpec
 	(*Taint)(nil),         // 3: borg.Taint
 	(*MachineStatus)(nil), // 4: borg.MachineStatus
-	(*TaskReport)(nil),    // 5: borg.TaskReport
-	nil,                   // 6: borg.MachineSpec.AttributesEntry
-	(*Meta)(nil),          // 7: borg.Meta
-	(*Resources)(nil),     // 8: borg.Resources
-	(*Used)(nil),          // 9: borg.Used
-	(*Exit)(nil),          // 10: borg.Exit
+	(*Drain)(nil),         // 5: borg.Drain
+	(*DrainBlocker)(nil),  // 6: borg.DrainBlocker
+	(*TaskReport)(nil),    // 7: borg.TaskReport
+	nil,                   // 8: borg.MachineSpec.AttributesEntry
+	(*Meta)(nil),          // 9: borg.Meta
+	(*Resources)(nil),     // 10: borg.Resources
+	(*Used)(nil),          // 11: borg.Used
+	(*Exit)(nil),          // 12: borg.Exit
 }
 var file_borgpb_machine_proto_depIdxs = []int32{
-	7,  // 0: borg.Machine.meta:type_name -> borg.Meta
+	9,  // 0: borg.Machine.meta:type_name -> borg.Meta
 	2,  // 1: borg.Machine.spec:type_name -> borg.MachineSpec
 	4,  // 2: borg.Machine.status:type_name -> borg.MachineStatus
-	8,  // 3: borg.MachineSpec.capacity:type_name -> borg.Resources
-	6,  // 4: borg.MachineSpec.attributes:type_name -> borg.MachineSpec.AttributesEntry
+	10, // 3: borg.MachineSpec.capacity:type_name -> borg.Resources
+	8,  // 4: borg.MachineSpec.attributes:type_name -> borg.MachineSpec.AttributesEntry
 	3,  // 5: borg.MachineSpec.taints:type_name -> borg.Taint
 	0,  // 6: borg.MachineStatus.state:type_name -> borg.MachineState
-	8,  // 7: borg.MachineStatus.limits:type_name -> borg.Resources
-	8,  // 8: borg.MachineStatus.reserved:type_name -> borg.Resources
-	5,  // 9: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
-	9,  // 10: borg.MachineStatus.used:type_name -> borg.Used
-	10, // 11: borg.TaskReport.exit:type_name -> borg.Exit
-	12, // [12:12] is the sub-list for method output_type
-	12, // [12:12] is the sub-list for method input_type
-	12, // [12:12] is the sub-list for extension type_name
-	12, // [12:12] is the sub-list for extension extendee
-	0,  // [0:12] is the sub-list for field type_name
+	10, // 7: borg.MachineStatus.limits:type_name -> borg.Resources
+	10, // 8: borg.MachineStatus.reserved:type_name -> borg.Resources
+	7,  // 9: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
+	11, // 10: borg.MachineStatus.used:type_name -> borg.Used
+	5,  // 11: borg.MachineStatus.drain:type_name -> borg.Drain
+	6,  // 12: borg.Drain.blockers:type_name -> borg.DrainBlocker
+	12, // 13: borg.TaskReport.exit:type_name -> borg.Exit
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_machine_proto_init() }
@@ -687,7 +901,7 @@ func file_borgpb_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_machine_proto_rawDesc), len(file_borgpb_machine_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

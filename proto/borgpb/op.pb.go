@@ -1578,14 +1578,21 @@ func (x *MachineDown) GetReason() string {
 	return ""
 }
 
-// DrainMachine empties a machine. Refused when nothing would change.
+// DrainMachine empties a machine: its tasks are evicted as the disruption
+// budgets of their jobs allow, and none are placed. The op's reason is that of
+// the drain. Of a machine that is draining it changes what is given. Refused when
+// nothing would change.
 type DrainMachine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the machine.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// True: its tasks are evicted and none are placed. False: takes tasks
-	// again.
-	Drain         bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	// True: it is emptied. False: it takes tasks again.
+	Drain bool `protobuf:"varint,2,opt,name=drain,proto3" json:"drain,omitempty"`
+	// After so long budgets hold nothing back any more. Nanoseconds of cell time
+	// from now on, at most 366 days; zero: not said. Since format 5.
+	DeadlineNs int64 `protobuf:"varint,3,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
+	// Budgets hold nothing back. Since format 5.
+	Now           bool `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1630,6 +1637,20 @@ func (x *DrainMachine) GetName() string {
 func (x *DrainMachine) GetDrain() bool {
 	if x != nil {
 		return x.Drain
+	}
+	return false
+}
+
+func (x *DrainMachine) GetDeadlineNs() int64 {
+	if x != nil {
+		return x.DeadlineNs
+	}
+	return 0
+}
+
+func (x *DrainMachine) GetNow() bool {
+	if x != nil {
+		return x.Now
 	}
 	return false
 }
@@ -4685,10 +4706,13 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vMachineDown\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"8\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"k\n" +
 	"\fDrainMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05drain\x18\x02 \x01(\bR\x05drain\"\xbb\x02\n" +
+	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x1f\n" +
+	"\vdeadline_ns\x18\x03 \x01(\x03R\n" +
+	"deadlineNs\x12\x10\n" +
+	"\x03now\x18\x04 \x01(\bR\x03now\"\xbb\x02\n" +
 	"\tSubmitJob\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x123\n" +

@@ -333,191 +333,6 @@ func (x *UpdateStatus) GetEndedWallNs() int64 {
 	return 0
 }
 
-// DisruptionBudget bounds how often and how many tasks of the jobs that it
-// selects are disturbed by updates, drains and maintenance (paper §4).
-// Reserved: the cell holds no budgets so far.
-type DisruptionBudget struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Owner, name and uid.
-	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// What is allowed.
-	Spec *DisruptionBudgetSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
-	// What is used of it.
-	Status        *DisruptionBudgetStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DisruptionBudget) Reset() {
-	*x = DisruptionBudget{}
-	mi := &file_borgpb_update_proto_msgTypes[3]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DisruptionBudget) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DisruptionBudget) ProtoMessage() {}
-
-func (x *DisruptionBudget) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_update_proto_msgTypes[3]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DisruptionBudget.ProtoReflect.Descriptor instead.
-func (*DisruptionBudget) Descriptor() ([]byte, []int) {
-	return file_borgpb_update_proto_rawDescGZIP(), []int{3}
-}
-
-func (x *DisruptionBudget) GetMeta() *Meta {
-	if x != nil {
-		return x.Meta
-	}
-	return nil
-}
-
-func (x *DisruptionBudget) GetSpec() *DisruptionBudgetSpec {
-	if x != nil {
-		return x.Spec
-	}
-	return nil
-}
-
-func (x *DisruptionBudget) GetStatus() *DisruptionBudgetStatus {
-	if x != nil {
-		return x.Status
-	}
-	return nil
-}
-
-// DisruptionBudgetSpec is what is allowed.
-type DisruptionBudgetSpec struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// AND-only selector, "key=value,key!=value,key".
-	Selector string `protobuf:"bytes,1,opt,name=selector,proto3" json:"selector,omitempty"`
-	// At most so many tasks of a job down at once.
-	MaxDown uint32 `protobuf:"varint,2,opt,name=max_down,json=maxDown,proto3" json:"max_down,omitempty"`
-	// At most so many disruptions of one task in a window.
-	MaxPerTask uint32 `protobuf:"varint,3,opt,name=max_per_task,json=maxPerTask,proto3" json:"max_per_task,omitempty"`
-	// Length of the window. Nanoseconds of cell time.
-	WindowNs      int64 `protobuf:"varint,4,opt,name=window_ns,json=windowNs,proto3" json:"window_ns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DisruptionBudgetSpec) Reset() {
-	*x = DisruptionBudgetSpec{}
-	mi := &file_borgpb_update_proto_msgTypes[4]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DisruptionBudgetSpec) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DisruptionBudgetSpec) ProtoMessage() {}
-
-func (x *DisruptionBudgetSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_update_proto_msgTypes[4]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DisruptionBudgetSpec.ProtoReflect.Descriptor instead.
-func (*DisruptionBudgetSpec) Descriptor() ([]byte, []int) {
-	return file_borgpb_update_proto_rawDescGZIP(), []int{4}
-}
-
-func (x *DisruptionBudgetSpec) GetSelector() string {
-	if x != nil {
-		return x.Selector
-	}
-	return ""
-}
-
-func (x *DisruptionBudgetSpec) GetMaxDown() uint32 {
-	if x != nil {
-		return x.MaxDown
-	}
-	return 0
-}
-
-func (x *DisruptionBudgetSpec) GetMaxPerTask() uint32 {
-	if x != nil {
-		return x.MaxPerTask
-	}
-	return 0
-}
-
-func (x *DisruptionBudgetSpec) GetWindowNs() int64 {
-	if x != nil {
-		return x.WindowNs
-	}
-	return 0
-}
-
-// DisruptionBudgetStatus is what is used of a budget.
-type DisruptionBudgetStatus struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Tasks down now for causes that the budget bounds.
-	Down          uint32 `protobuf:"varint,1,opt,name=down,proto3" json:"down,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *DisruptionBudgetStatus) Reset() {
-	*x = DisruptionBudgetStatus{}
-	mi := &file_borgpb_update_proto_msgTypes[5]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *DisruptionBudgetStatus) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*DisruptionBudgetStatus) ProtoMessage() {}
-
-func (x *DisruptionBudgetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_update_proto_msgTypes[5]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use DisruptionBudgetStatus.ProtoReflect.Descriptor instead.
-func (*DisruptionBudgetStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_update_proto_rawDescGZIP(), []int{5}
-}
-
-func (x *DisruptionBudgetStatus) GetDown() uint32 {
-	if x != nil {
-		return x.Down
-	}
-	return 0
-}
-
 var File_borgpb_update_proto protoreflect.FileDescriptor
 
 const file_borgpb_update_proto_rawDesc = "" +
@@ -545,20 +360,7 @@ const file_borgpb_update_proto_rawDesc = "" +
 	"\askipped\x18\x06 \x01(\rR\askipped\x12\x1c\n" +
 	"\tremaining\x18\a \x01(\rR\tremaining\x12&\n" +
 	"\x0fstarted_wall_ns\x18\b \x01(\x03R\rstartedWallNs\x12\"\n" +
-	"\rended_wall_ns\x18\t \x01(\x03R\vendedWallNs\"\x98\x01\n" +
-	"\x10DisruptionBudget\x12\x1e\n" +
-	"\x04meta\x18\x01 \x01(\v2\n" +
-	".borg.MetaR\x04meta\x12.\n" +
-	"\x04spec\x18\x02 \x01(\v2\x1a.borg.DisruptionBudgetSpecR\x04spec\x124\n" +
-	"\x06status\x18\x03 \x01(\v2\x1c.borg.DisruptionBudgetStatusR\x06status\"\x8c\x01\n" +
-	"\x14DisruptionBudgetSpec\x12\x1a\n" +
-	"\bselector\x18\x01 \x01(\tR\bselector\x12\x19\n" +
-	"\bmax_down\x18\x02 \x01(\rR\amaxDown\x12 \n" +
-	"\fmax_per_task\x18\x03 \x01(\rR\n" +
-	"maxPerTask\x12\x1b\n" +
-	"\twindow_ns\x18\x04 \x01(\x03R\bwindowNs\",\n" +
-	"\x16DisruptionBudgetStatus\x12\x12\n" +
-	"\x04down\x18\x01 \x01(\rR\x04down*w\n" +
+	"\rended_wall_ns\x18\t \x01(\x03R\vendedWallNs*w\n" +
 	"\vUpdateState\x12\x1c\n" +
 	"\x18UPDATE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14UPDATE_STATE_ROLLING\x10\x01\x12\x15\n" +
@@ -578,30 +380,24 @@ func file_borgpb_update_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_update_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_borgpb_update_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_borgpb_update_proto_msgTypes = make([]protoimpl.MessageInfo, 3)
 var file_borgpb_update_proto_goTypes = []any{
-	(UpdateState)(0),               // 0: borg.UpdateState
-	(*Update)(nil),                 // 1: borg.Update
-	(*UpdateSpec)(nil),             // 2: borg.UpdateSpec
-	(*UpdateStatus)(nil),           // 3: borg.UpdateStatus
-	(*DisruptionBudget)(nil),       // 4: borg.DisruptionBudget
-	(*DisruptionBudgetSpec)(nil),   // 5: borg.DisruptionBudgetSpec
-	(*DisruptionBudgetStatus)(nil), // 6: borg.DisruptionBudgetStatus
-	(*Meta)(nil),                   // 7: borg.Meta
+	(UpdateState)(0),     // 0: borg.UpdateState
+	(*Update)(nil),       // 1: borg.Update
+	(*UpdateSpec)(nil),   // 2: borg.UpdateSpec
+	(*UpdateStatus)(nil), // 3: borg.UpdateStatus
+	(*Meta)(nil),         // 4: borg.Meta
 }
 var file_borgpb_update_proto_depIdxs = []int32{
-	7, // 0: borg.Update.meta:type_name -> borg.Meta
+	4, // 0: borg.Update.meta:type_name -> borg.Meta
 	2, // 1: borg.Update.spec:type_name -> borg.UpdateSpec
 	3, // 2: borg.Update.status:type_name -> borg.UpdateStatus
 	0, // 3: borg.UpdateStatus.state:type_name -> borg.UpdateState
-	7, // 4: borg.DisruptionBudget.meta:type_name -> borg.Meta
-	5, // 5: borg.DisruptionBudget.spec:type_name -> borg.DisruptionBudgetSpec
-	6, // 6: borg.DisruptionBudget.status:type_name -> borg.DisruptionBudgetStatus
-	7, // [7:7] is the sub-list for method output_type
-	7, // [7:7] is the sub-list for method input_type
-	7, // [7:7] is the sub-list for extension type_name
-	7, // [7:7] is the sub-list for extension extendee
-	0, // [0:7] is the sub-list for field type_name
+	4, // [4:4] is the sub-list for method output_type
+	4, // [4:4] is the sub-list for method input_type
+	4, // [4:4] is the sub-list for extension type_name
+	4, // [4:4] is the sub-list for extension extendee
+	0, // [0:4] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_update_proto_init() }
@@ -616,7 +412,7 @@ func file_borgpb_update_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_update_proto_rawDesc), len(file_borgpb_update_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   6,
+			NumMessages:   3,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1635,6 +1635,226 @@ func (x *AddMachineResponse) GetName() string {
 	return ""
 }
 
+// SafeToDrainRequest names machines, which are judged as if drained together, or
+// asks for some.
+type SafeToDrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// At most 1,000; empty: find some that can go together.
+	Machines []string `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Find them among those with these labels or attributes.
+	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
+	// Find at most so many; zero: 20. At most 1,000.
+	Count         uint32 `protobuf:"varint,3,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SafeToDrainRequest) Reset() {
+	*x = SafeToDrainRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SafeToDrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SafeToDrainRequest) ProtoMessage() {}
+
+func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
+func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *SafeToDrainRequest) GetMachines() []string {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *SafeToDrainRequest) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
+func (x *SafeToDrainRequest) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+// SafeToDrainResponse is as of an index; nothing is kept free or held back for it.
+type SafeToDrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// In the order in which they were named, or found.
+	Verdicts []*DrainVerdict `protobuf:"bytes,1,rep,name=verdicts,proto3" json:"verdicts,omitempty"`
+	// Log index of the copy of the cell that was asked.
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// What the answer does not know; empty: nothing.
+	Note          string `protobuf:"bytes,3,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SafeToDrainResponse) Reset() {
+	*x = SafeToDrainResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SafeToDrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SafeToDrainResponse) ProtoMessage() {}
+
+func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
+func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
+	if x != nil {
+		return x.Verdicts
+	}
+	return nil
+}
+
+func (x *SafeToDrainResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *SafeToDrainResponse) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// DrainVerdict is about one machine, when those before it go too.
+type DrainVerdict struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// All of it could go now.
+	Safe bool `protobuf:"varint,2,opt,name=safe,proto3" json:"safe,omitempty"`
+	// Tasks that run there.
+	Tasks uint32 `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// Allocs that are there.
+	Allocs uint32 `protobuf:"varint,4,opt,name=allocs,proto3" json:"allocs,omitempty"`
+	// Tasks that budgets hold back; at most 64.
+	Blockers []*borgpb.DrainBlocker `protobuf:"bytes,5,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	// Tasks and allocs for which no place was found elsewhere; at most 64.
+	Homeless      []string `protobuf:"bytes,6,rep,name=homeless,proto3" json:"homeless,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DrainVerdict) Reset() {
+	*x = DrainVerdict{}
+	mi := &file_borgrpc_master_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DrainVerdict) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DrainVerdict) ProtoMessage() {}
+
+func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
+func (*DrainVerdict) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *DrainVerdict) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *DrainVerdict) GetSafe() bool {
+	if x != nil {
+		return x.Safe
+	}
+	return false
+}
+
+func (x *DrainVerdict) GetTasks() uint32 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *DrainVerdict) GetAllocs() uint32 {
+	if x != nil {
+		return x.Allocs
+	}
+	return 0
+}
+
+func (x *DrainVerdict) GetBlockers() []*borgpb.DrainBlocker {
+	if x != nil {
+		return x.Blockers
+	}
+	return nil
+}
+
+func (x *DrainVerdict) GetHomeless() []string {
+	if x != nil {
+		return x.Homeless
+	}
+	return nil
+}
+
 // WhyRequest names a task.
 type WhyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1650,7 +1870,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1882,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1895,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -1726,7 +1946,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1738,7 +1958,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1751,7 +1971,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -1835,7 +2055,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1847,7 +2067,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1860,7 +2080,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -1928,7 +2148,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1940,7 +2160,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1953,7 +2173,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -2006,7 +2226,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2018,7 +2238,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2031,7 +2251,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -2119,7 +2339,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2351,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2364,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -2187,7 +2407,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2199,7 +2419,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2212,7 +2432,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -2256,7 +2476,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2488,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2501,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -2317,7 +2537,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2549,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2562,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -2394,7 +2614,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2406,7 +2626,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2419,7 +2639,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -2459,7 +2679,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2691,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2704,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -2549,7 +2769,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2561,7 +2781,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2574,7 +2794,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2604,7 +2824,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +2836,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +2849,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -2667,7 +2887,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2899,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +2912,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -2750,7 +2970,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2762,7 +2982,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2775,7 +2995,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *Record) GetKey() []byte {
@@ -2807,7 +3027,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +3039,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +3052,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -2867,7 +3087,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2879,7 +3099,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2892,7 +3112,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -2913,7 +3133,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2925,7 +3145,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2938,7 +3158,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -2959,7 +3179,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2971,7 +3191,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2984,7 +3204,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -3005,7 +3225,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3017,7 +3237,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3030,12 +3250,122 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
 	if x != nil {
 		return x.Result
+	}
+	return nil
+}
+
+// CheckDrainRequest names machines.
+type CheckDrainRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// To be judged together, or to choose among; empty: all machines.
+	Machines []string `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
+	// Choose at most so many that can go; zero: judge all that are named.
+	Count uint32 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	// Wait until the copy has come to this log index.
+	MinIndex      uint64 `protobuf:"varint,3,opt,name=min_index,json=minIndex,proto3" json:"min_index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckDrainRequest) Reset() {
+	*x = CheckDrainRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckDrainRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckDrainRequest) ProtoMessage() {}
+
+func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
+func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *CheckDrainRequest) GetMachines() []string {
+	if x != nil {
+		return x.Machines
+	}
+	return nil
+}
+
+func (x *CheckDrainRequest) GetCount() uint32 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+func (x *CheckDrainRequest) GetMinIndex() uint64 {
+	if x != nil {
+		return x.MinIndex
+	}
+	return 0
+}
+
+// CheckDrainResponse is passed on to who asked the master.
+type CheckDrainResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Never absent.
+	Answer        *SafeToDrainResponse `protobuf:"bytes,1,opt,name=answer,proto3" json:"answer,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CheckDrainResponse) Reset() {
+	*x = CheckDrainResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CheckDrainResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CheckDrainResponse) ProtoMessage() {}
+
+func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
+func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
+	if x != nil {
+		return x.Answer
 	}
 	return nil
 }
@@ -3057,7 +3387,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3069,7 +3399,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3082,7 +3412,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -3124,7 +3454,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3136,7 +3466,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3149,7 +3479,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -3193,7 +3523,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3205,7 +3535,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3218,7 +3548,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -3298,7 +3628,7 @@ type MachineUsage struct {
 
 func (x *MachineUsage) Reset() {
 	*x = MachineUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3310,7 +3640,7 @@ func (x *MachineUsage) String() string {
 func (*MachineUsage) ProtoMessage() {}
 
 func (x *MachineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3323,7 +3653,7 @@ func (x *MachineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
 func (*MachineUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *MachineUsage) GetMachine() string {
@@ -3359,7 +3689,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3371,7 +3701,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3384,7 +3714,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -3444,7 +3774,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3456,7 +3786,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3469,7 +3799,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *Contact) GetMachine() string {
@@ -3527,7 +3857,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3539,7 +3869,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3552,7 +3882,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3605,7 +3935,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +3947,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3630,7 +3960,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3667,7 +3997,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3679,7 +4009,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3692,7 +4022,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -3837,7 +4167,22 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"N\n" +
 	"\x12AddMachineResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\"J\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\"b\n" +
+	"\x12SafeToDrainRequest\x12\x1a\n" +
+	"\bmachines\x18\x01 \x03(\tR\bmachines\x12\x1a\n" +
+	"\bselector\x18\x02 \x01(\tR\bselector\x12\x14\n" +
+	"\x05count\x18\x03 \x01(\rR\x05count\"r\n" +
+	"\x13SafeToDrainResponse\x121\n" +
+	"\bverdicts\x18\x01 \x03(\v2\x15.borgrpc.DrainVerdictR\bverdicts\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x12\n" +
+	"\x04note\x18\x03 \x01(\tR\x04note\"\xb6\x01\n" +
+	"\fDrainVerdict\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12\x12\n" +
+	"\x04safe\x18\x02 \x01(\bR\x04safe\x12\x14\n" +
+	"\x05tasks\x18\x03 \x01(\rR\x05tasks\x12\x16\n" +
+	"\x06allocs\x18\x04 \x01(\rR\x06allocs\x12.\n" +
+	"\bblockers\x18\x05 \x03(\v2\x12.borg.DrainBlockerR\bblockers\x12\x1a\n" +
+	"\bhomeless\x18\x06 \x03(\tR\bhomeless\"J\n" +
 	"\n" +
 	"WhyRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
@@ -3936,7 +4281,13 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x10MoveTasksRequest\x12#\n" +
 	"\x04move\x18\x01 \x01(\v2\x0f.borg.MoveTasksR\x04move\"9\n" +
 	"\x11MoveTasksResponse\x12$\n" +
-	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"k\n" +
+	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\"b\n" +
+	"\x11CheckDrainRequest\x12\x1a\n" +
+	"\bmachines\x18\x01 \x03(\tR\bmachines\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\rR\x05count\x12\x1b\n" +
+	"\tmin_index\x18\x03 \x01(\x04R\bminIndex\"J\n" +
+	"\x12CheckDrainResponse\x124\n" +
+	"\x06answer\x18\x01 \x01(\v2\x1c.borgrpc.SafeToDrainResponseR\x06answer\"k\n" +
 	"\x0eExplainRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -3988,7 +4339,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\x9f\x06\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\xe9\x06\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
@@ -4001,15 +4352,18 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x0fListPackageBans\x12\x1f.borgrpc.ListPackageBansRequest\x1a .borgrpc.ListPackageBansResponse\x12E\n" +
 	"\n" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
-	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12;\n" +
+	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12H\n" +
+	"\vSafeToDrain\x12\x1b.borgrpc.SafeToDrainRequest\x1a\x1c.borgrpc.SafeToDrainResponse\x12;\n" +
 	"\x06Events\x12\x16.borgrpc.EventsRequest\x1a\x17.borgrpc.EventsResponse0\x01\x125\n" +
 	"\x04Logs\x12\x14.borgrpc.LogsRequest\x1a\x15.borgrpc.LogsResponse0\x012\xcf\x01\n" +
 	"\x11SchedulingService\x12;\n" +
 	"\x06Follow\x12\x16.borgrpc.FollowRequest\x1a\x17.borgrpc.FollowResponse0\x01\x129\n" +
 	"\x06Assign\x12\x16.borgrpc.AssignRequest\x1a\x17.borgrpc.AssignResponse\x12B\n" +
-	"\tMoveTasks\x12\x19.borgrpc.MoveTasksRequest\x1a\x1a.borgrpc.MoveTasksResponse2P\n" +
+	"\tMoveTasks\x12\x19.borgrpc.MoveTasksRequest\x1a\x1a.borgrpc.MoveTasksResponse2\x97\x01\n" +
 	"\x10SchedulerService\x12<\n" +
-	"\aExplain\x12\x17.borgrpc.ExplainRequest\x1a\x18.borgrpc.ExplainResponse2\x83\x01\n" +
+	"\aExplain\x12\x17.borgrpc.ExplainRequest\x1a\x18.borgrpc.ExplainResponse\x12E\n" +
+	"\n" +
+	"CheckDrain\x12\x1a.borgrpc.CheckDrainRequest\x1a\x1b.borgrpc.CheckDrainResponse2\x83\x01\n" +
 	"\x0eReplicaService\x129\n" +
 	"\x06Report\x12\x16.borgrpc.ReportRequest\x1a\x17.borgrpc.ReportResponse\x126\n" +
 	"\x05Probe\x12\x15.borgrpc.ProbeRequest\x1a\x16.borgrpc.ProbeResponseB\x14Z\x12borg/proto/borgrpcb\x06proto3"
@@ -4027,7 +4381,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 51)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 56)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                   // 0: borgrpc.ReadMode
 	(LogStream)(0),                  // 1: borgrpc.LogStream
@@ -4051,143 +4405,156 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*PackageBan)(nil),              // 19: borgrpc.PackageBan
 	(*AddMachineRequest)(nil),       // 20: borgrpc.AddMachineRequest
 	(*AddMachineResponse)(nil),      // 21: borgrpc.AddMachineResponse
-	(*WhyRequest)(nil),              // 22: borgrpc.WhyRequest
-	(*WhyResponse)(nil),             // 23: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),            // 24: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                 // 25: borgrpc.WhyPart
-	(*WhyFight)(nil),                // 26: borgrpc.WhyFight
-	(*WhyHolder)(nil),               // 27: borgrpc.WhyHolder
-	(*WhyReason)(nil),               // 28: borgrpc.WhyReason
-	(*WhyChange)(nil),               // 29: borgrpc.WhyChange
-	(*EventsRequest)(nil),           // 30: borgrpc.EventsRequest
-	(*EventsResponse)(nil),          // 31: borgrpc.EventsResponse
-	(*LogsRequest)(nil),             // 32: borgrpc.LogsRequest
-	(*LogsResponse)(nil),            // 33: borgrpc.LogsResponse
-	(*FollowRequest)(nil),           // 34: borgrpc.FollowRequest
-	(*FollowResponse)(nil),          // 35: borgrpc.FollowResponse
-	(*Record)(nil),                  // 36: borgrpc.Record
-	(*CommittedEntry)(nil),          // 37: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),           // 38: borgrpc.AssignRequest
-	(*AssignResponse)(nil),          // 39: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),        // 40: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),       // 41: borgrpc.MoveTasksResponse
-	(*ExplainRequest)(nil),          // 42: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),         // 43: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),           // 44: borgrpc.ReportRequest
-	(*MachineUsage)(nil),            // 45: borgrpc.MachineUsage
-	(*CopyUsage)(nil),               // 46: borgrpc.CopyUsage
-	(*Contact)(nil),                 // 47: borgrpc.Contact
-	(*ReportResponse)(nil),          // 48: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),            // 49: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),           // 50: borgrpc.ProbeResponse
-	nil,                             // 51: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                             // 52: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),               // 53: borg.Op
-	(*borgpb.Result)(nil),           // 54: borg.Result
-	(*borgpb.Member)(nil),           // 55: borg.Member
-	(*borgpb.Job)(nil),              // 56: borg.Job
-	(*borgpb.Update)(nil),           // 57: borg.Update
-	(*borgpb.Task)(nil),             // 58: borg.Task
-	(*borgpb.AllocSet)(nil),         // 59: borg.AllocSet
-	(*borgpb.Alloc)(nil),            // 60: borg.Alloc
-	(*borgpb.Machine)(nil),          // 61: borg.Machine
-	(*borgpb.Event)(nil),            // 62: borg.Event
-	(*borgpb.Assign)(nil),           // 63: borg.Assign
-	(*borgpb.MoveTasks)(nil),        // 64: borg.MoveTasks
-	(*borgpb.Reports)(nil),          // 65: borg.Reports
-	(*borgpb.MachineReport)(nil),    // 66: borg.MachineReport
-	(*borgpb.HearMachines)(nil),     // 67: borg.HearMachines
-	(*borgpb.SetMachine)(nil),       // 68: borg.SetMachine
+	(*SafeToDrainRequest)(nil),      // 22: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),     // 23: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),            // 24: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),              // 25: borgrpc.WhyRequest
+	(*WhyResponse)(nil),             // 26: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),            // 27: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                 // 28: borgrpc.WhyPart
+	(*WhyFight)(nil),                // 29: borgrpc.WhyFight
+	(*WhyHolder)(nil),               // 30: borgrpc.WhyHolder
+	(*WhyReason)(nil),               // 31: borgrpc.WhyReason
+	(*WhyChange)(nil),               // 32: borgrpc.WhyChange
+	(*EventsRequest)(nil),           // 33: borgrpc.EventsRequest
+	(*EventsResponse)(nil),          // 34: borgrpc.EventsResponse
+	(*LogsRequest)(nil),             // 35: borgrpc.LogsRequest
+	(*LogsResponse)(nil),            // 36: borgrpc.LogsResponse
+	(*FollowRequest)(nil),           // 37: borgrpc.FollowRequest
+	(*FollowResponse)(nil),          // 38: borgrpc.FollowResponse
+	(*Record)(nil),                  // 39: borgrpc.Record
+	(*CommittedEntry)(nil),          // 40: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),           // 41: borgrpc.AssignRequest
+	(*AssignResponse)(nil),          // 42: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),        // 43: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),       // 44: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),       // 45: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),      // 46: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),          // 47: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),         // 48: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),           // 49: borgrpc.ReportRequest
+	(*MachineUsage)(nil),            // 50: borgrpc.MachineUsage
+	(*CopyUsage)(nil),               // 51: borgrpc.CopyUsage
+	(*Contact)(nil),                 // 52: borgrpc.Contact
+	(*ReportResponse)(nil),          // 53: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),            // 54: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),           // 55: borgrpc.ProbeResponse
+	nil,                             // 56: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                             // 57: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),               // 58: borg.Op
+	(*borgpb.Result)(nil),           // 59: borg.Result
+	(*borgpb.Member)(nil),           // 60: borg.Member
+	(*borgpb.Job)(nil),              // 61: borg.Job
+	(*borgpb.Update)(nil),           // 62: borg.Update
+	(*borgpb.Task)(nil),             // 63: borg.Task
+	(*borgpb.AllocSet)(nil),         // 64: borg.AllocSet
+	(*borgpb.Alloc)(nil),            // 65: borg.Alloc
+	(*borgpb.Machine)(nil),          // 66: borg.Machine
+	(*borgpb.DrainBlocker)(nil),     // 67: borg.DrainBlocker
+	(*borgpb.Event)(nil),            // 68: borg.Event
+	(*borgpb.Assign)(nil),           // 69: borg.Assign
+	(*borgpb.MoveTasks)(nil),        // 70: borg.MoveTasks
+	(*borgpb.Reports)(nil),          // 71: borg.Reports
+	(*borgpb.MachineReport)(nil),    // 72: borg.MachineReport
+	(*borgpb.HearMachines)(nil),     // 73: borg.HearMachines
+	(*borgpb.SetMachine)(nil),       // 74: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	53, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	54, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	55, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	58, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	59, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	60, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 4: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	56, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	57, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	61, // 5: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	62, // 6: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 7: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	56, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	61, // 8: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 9: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	58, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	63, // 10: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 11: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	59, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	60, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	64, // 12: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	65, // 13: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 14: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	61, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	66, // 15: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	19, // 16: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	51, // 17: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	52, // 18: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	54, // 19: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	58, // 20: borgrpc.WhyResponse.task:type_name -> borg.Task
-	28, // 21: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	29, // 22: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	24, // 23: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	26, // 24: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	25, // 25: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	26, // 26: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	27, // 27: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	27, // 28: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	62, // 29: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 30: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 31: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	36, // 32: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	37, // 33: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	63, // 34: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	54, // 35: borgrpc.AssignResponse.result:type_name -> borg.Result
-	64, // 36: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	54, // 37: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	23, // 38: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	65, // 39: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	47, // 40: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	66, // 41: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	67, // 42: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	45, // 43: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	46, // 44: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	68, // 45: borgrpc.Contact.set:type_name -> borg.SetMachine
-	54, // 46: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 47: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 48: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	7,  // 49: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	9,  // 50: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	11, // 51: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	13, // 52: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	15, // 53: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	17, // 54: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	20, // 55: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	22, // 56: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	30, // 57: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	32, // 58: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	34, // 59: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	38, // 60: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	40, // 61: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	42, // 62: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	44, // 63: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	49, // 64: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 65: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 66: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	8,  // 67: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	10, // 68: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	12, // 69: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	14, // 70: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	16, // 71: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	18, // 72: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	21, // 73: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	23, // 74: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	31, // 75: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	33, // 76: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	35, // 77: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	39, // 78: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	41, // 79: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	43, // 80: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	48, // 81: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	50, // 82: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	65, // [65:83] is the sub-list for method output_type
-	47, // [47:65] is the sub-list for method input_type
-	47, // [47:47] is the sub-list for extension type_name
-	47, // [47:47] is the sub-list for extension extendee
-	0,  // [0:47] is the sub-list for field type_name
+	56, // 17: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	57, // 18: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	59, // 19: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	24, // 20: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	67, // 21: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	63, // 22: borgrpc.WhyResponse.task:type_name -> borg.Task
+	31, // 23: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	32, // 24: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	27, // 25: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	29, // 26: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	28, // 27: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	29, // 28: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	30, // 29: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	30, // 30: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	68, // 31: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 32: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 33: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	39, // 34: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	40, // 35: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	69, // 36: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	59, // 37: borgrpc.AssignResponse.result:type_name -> borg.Result
+	70, // 38: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	59, // 39: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	23, // 40: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	26, // 41: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	71, // 42: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	52, // 43: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	72, // 44: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	73, // 45: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	50, // 46: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	51, // 47: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	74, // 48: borgrpc.Contact.set:type_name -> borg.SetMachine
+	59, // 49: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 50: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 51: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	7,  // 52: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	9,  // 53: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	11, // 54: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	13, // 55: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	15, // 56: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	17, // 57: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	20, // 58: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	25, // 59: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	22, // 60: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	33, // 61: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	35, // 62: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	37, // 63: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	41, // 64: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	43, // 65: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	47, // 66: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	45, // 67: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	49, // 68: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	54, // 69: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 70: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 71: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	8,  // 72: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	10, // 73: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	12, // 74: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	14, // 75: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	16, // 76: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	18, // 77: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	21, // 78: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	26, // 79: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	23, // 80: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	34, // 81: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	36, // 82: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	38, // 83: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	42, // 84: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	44, // 85: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	48, // 86: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	46, // 87: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	53, // 88: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	55, // 89: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	70, // [70:90] is the sub-list for method output_type
+	50, // [50:70] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -4201,7 +4568,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   51,
+			NumMessages:   56,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -29,6 +29,7 @@ const (
 	MasterService_ListPackageBans_FullMethodName = "/borgrpc.MasterService/ListPackageBans"
 	MasterService_AddMachine_FullMethodName      = "/borgrpc.MasterService/AddMachine"
 	MasterService_Why_FullMethodName             = "/borgrpc.MasterService/Why"
+	MasterService_SafeToDrain_FullMethodName     = "/borgrpc.MasterService/SafeToDrain"
 	MasterService_Events_FullMethodName          = "/borgrpc.MasterService/Events"
 	MasterService_Logs_FullMethodName            = "/borgrpc.MasterService/Logs"
 )
@@ -62,6 +63,9 @@ type MasterServiceClient interface {
 	AddMachine(ctx context.Context, in *AddMachineRequest, opts ...grpc.CallOption) (*AddMachineResponse, error)
 	// Why explains a pending task: how many machines each test refused.
 	Why(ctx context.Context, in *WhyRequest, opts ...grpc.CallOption) (*WhyResponse, error)
+	// SafeToDrain tells which machines could be emptied now: budgets let all of
+	// their tasks go at once, and these have places elsewhere.
+	SafeToDrain(ctx context.Context, in *SafeToDrainRequest, opts ...grpc.CallOption) (*SafeToDrainResponse, error)
 	// Events tells what happened, oldest first, and goes on with follow.
 	Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EventsResponse], error)
 	// Logs reads what a task wrote, through its borglet.
@@ -176,6 +180,16 @@ func (c *masterServiceClient) Why(ctx context.Context, in *WhyRequest, opts ...g
 	return out, nil
 }
 
+func (c *masterServiceClient) SafeToDrain(ctx context.Context, in *SafeToDrainRequest, opts ...grpc.CallOption) (*SafeToDrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SafeToDrainResponse)
+	err := c.cc.Invoke(ctx, MasterService_SafeToDrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *masterServiceClient) Events(ctx context.Context, in *EventsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[EventsResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &MasterService_ServiceDesc.Streams[0], MasterService_Events_FullMethodName, cOpts...)
@@ -243,6 +257,9 @@ type MasterServiceServer interface {
 	AddMachine(context.Context, *AddMachineRequest) (*AddMachineResponse, error)
 	// Why explains a pending task: how many machines each test refused.
 	Why(context.Context, *WhyRequest) (*WhyResponse, error)
+	// SafeToDrain tells which machines could be emptied now: budgets let all of
+	// their tasks go at once, and these have places elsewhere.
+	SafeToDrain(context.Context, *SafeToDrainRequest) (*SafeToDrainResponse, error)
 	// Events tells what happened, oldest first, and goes on with follow.
 	Events(*EventsRequest, grpc.ServerStreamingServer[EventsResponse]) error
 	// Logs reads what a task wrote, through its borglet.
@@ -286,6 +303,9 @@ func (UnimplementedMasterServiceServer) AddMachine(context.Context, *AddMachineR
 }
 func (UnimplementedMasterServiceServer) Why(context.Context, *WhyRequest) (*WhyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Why not implemented")
+}
+func (UnimplementedMasterServiceServer) SafeToDrain(context.Context, *SafeToDrainRequest) (*SafeToDrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method SafeToDrain not implemented")
 }
 func (UnimplementedMasterServiceServer) Events(*EventsRequest, grpc.ServerStreamingServer[EventsResponse]) error {
 	return status.Error(codes.Unimplemented, "method Events not implemented")
@@ -494,6 +514,24 @@ func _MasterService_Why_Handler(srv interface{}, ctx context.Context, dec func(i
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MasterService_SafeToDrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SafeToDrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).SafeToDrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_SafeToDrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).SafeToDrain(ctx, req.(*SafeToDrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MasterService_Events_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(EventsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -562,6 +600,10 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Why",
 			Handler:    _MasterService_Why_Handler,
+		},
+		{
+			MethodName: "SafeToDrain",
+			Handler:    _MasterService_SafeToDrain_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
@@ -776,7 +818,8 @@ var SchedulingService_ServiceDesc = grpc.ServiceDesc{
 }
 
 const (
-	SchedulerService_Explain_FullMethodName = "/borgrpc.SchedulerService/Explain"
+	SchedulerService_Explain_FullMethodName    = "/borgrpc.SchedulerService/Explain"
+	SchedulerService_CheckDrain_FullMethodName = "/borgrpc.SchedulerService/CheckDrain"
 )
 
 // SchedulerServiceClient is the client API for SchedulerService service.
@@ -787,6 +830,9 @@ const (
 type SchedulerServiceClient interface {
 	// Explain says why a task or alloc waits, by the scheduler's own tests.
 	Explain(ctx context.Context, in *ExplainRequest, opts ...grpc.CallOption) (*ExplainResponse, error)
+	// CheckDrain tells which machines could be emptied now, by the scheduler's own
+	// tests.
+	CheckDrain(ctx context.Context, in *CheckDrainRequest, opts ...grpc.CallOption) (*CheckDrainResponse, error)
 }
 
 type schedulerServiceClient struct {
@@ -807,6 +853,16 @@ func (c *schedulerServiceClient) Explain(ctx context.Context, in *ExplainRequest
 	return out, nil
 }
 
+func (c *schedulerServiceClient) CheckDrain(ctx context.Context, in *CheckDrainRequest, opts ...grpc.CallOption) (*CheckDrainResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CheckDrainResponse)
+	err := c.cc.Invoke(ctx, SchedulerService_CheckDrain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // SchedulerServiceServer is the server API for SchedulerService service.
 // All implementations must embed UnimplementedSchedulerServiceServer
 // for forward compatibility.
@@ -815,6 +871,9 @@ func (c *schedulerServiceClient) Explain(ctx context.Context, in *ExplainRequest
 type SchedulerServiceServer interface {
 	// Explain says why a task or alloc waits, by the scheduler's own tests.
 	Explain(context.Context, *ExplainRequest) (*ExplainResponse, error)
+	// CheckDrain tells which machines could be emptied now, by the scheduler's own
+	// tests.
+	CheckDrain(context.Context, *CheckDrainRequest) (*CheckDrainResponse, error)
 	mustEmbedUnimplementedSchedulerServiceServer()
 }
 
@@ -827,6 +886,9 @@ type UnimplementedSchedulerServiceServer struct{}
 
 func (UnimplementedSchedulerServiceServer) Explain(context.Context, *ExplainRequest) (*ExplainResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Explain not implemented")
+}
+func (UnimplementedSchedulerServiceServer) CheckDrain(context.Context, *CheckDrainRequest) (*CheckDrainResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method CheckDrain not implemented")
 }
 func (UnimplementedSchedulerServiceServer) mustEmbedUnimplementedSchedulerServiceServer() {}
 func (UnimplementedSchedulerServiceServer) testEmbeddedByValue()                          {}
@@ -867,6 +929,24 @@ func _SchedulerService_Explain_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _SchedulerService_CheckDrain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CheckDrainRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(SchedulerServiceServer).CheckDrain(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: SchedulerService_CheckDrain_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(SchedulerServiceServer).CheckDrain(ctx, req.(*CheckDrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // SchedulerService_ServiceDesc is the grpc.ServiceDesc for SchedulerService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -877,6 +957,10 @@ var SchedulerService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Explain",
 			Handler:    _SchedulerService_Explain_Handler,
+		},
+		{
+			MethodName: "CheckDrain",
+			Handler:    _SchedulerService_CheckDrain_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -26,6 +26,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/ListPackageBans": {identity.User},
 	"/borgrpc.MasterService/AddMachine":      {identity.User},
 	"/borgrpc.MasterService/Why":             {identity.User},
+	"/borgrpc.MasterService/SafeToDrain":     {identity.User},
 	"/borgrpc.MasterService/Events":          {identity.User},
 	"/borgrpc.MasterService/Logs":            {identity.User},
 
@@ -53,6 +54,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.SchedulingService/Assign":    {identity.Scheduler},
 	"/borgrpc.SchedulingService/MoveTasks": {identity.Scheduler},
 	"/borgrpc.SchedulerService/Explain":    {identity.Master},
+	"/borgrpc.SchedulerService/CheckDrain": {identity.Master},
 
 	"/borgrpc.ReplicaService/Report":    {identity.Master},
 	"/borgrpc.ReplicaService/Probe":     {identity.Master},

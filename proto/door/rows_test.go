@@ -142,6 +142,7 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 	m.add("MasterService/ListMachines", look(&borgrpc.ListMachinesRequest{}))
 	m.add("MasterService/ListPackageBans", look(&borgrpc.ListPackageBansRequest{}))
 	m.add("MasterService/Why", look(&borgrpc.WhyRequest{User: "alice", Name: "web"}))
+	m.add("MasterService/SafeToDrain", look(&borgrpc.SafeToDrainRequest{}))
 	m.add("MasterService/Events", look(&borgrpc.EventsRequest{Job: "alice/web"}))
 	m.add("MasterService/Logs", look(&borgrpc.LogsRequest{User: "alice", Name: "web"}))
 
@@ -316,6 +317,9 @@ func (m *matrix) programRows(m1 *realMachine, web *borgrpc.CopyID) {
 	anyMaster := map[string]string{"removed": "any", "revoked": "any"}
 	m.add("SchedulerService/Explain", &row{at: l.Addr().String(), open: anyMaster, asks: []ask{{
 		who: name(identity.Master, "1"), req: always(&borgrpc.ExplainRequest{}), hears: codes.Unimplemented,
+	}}})
+	m.add("SchedulerService/CheckDrain", &row{at: l.Addr().String(), open: anyMaster, asks: []ask{{
+		who: name(identity.Master, "1"), req: always(&borgrpc.CheckDrainRequest{}), hears: codes.Unimplemented,
 	}}})
 
 	// A borglet believes whoever is a master, and has heard from the others who is one

@@ -22,6 +22,8 @@ type ask struct {
 	job      cell.JobKey
 	index    uint32
 	minIndex uint64
+	// drain, if any, is the question instead: which machines could be emptied.
+	drain *borgrpc.CheckDrainRequest
 	// reply has room for the one answer, so that the owner never waits for
 	// somebody who has gone away.
 	reply chan reply
@@ -30,8 +32,9 @@ type ask struct {
 }
 
 type reply struct {
-	why *borgrpc.WhyResponse
-	err error
+	why   *borgrpc.WhyResponse
+	drain *borgrpc.SafeToDrainResponse
+	err   error
 }
 
 func (a *ask) fail(err error) { a.reply <- reply{err: err} }
@@ -73,19 +76,34 @@ func (e *explainServer) Explain(ctx context.Context, r *borgrpc.ExplainRequest) 
 		reply:    make(chan reply, 1),
 		done:     ctx.Done(),
 	}
+	got, err := e.ask(ctx, a)
+	if err != nil {
+		return nil, err
+	}
+	return &borgrpc.ExplainResponse{Why: got.why}, nil
+}
+
+// CheckDrain answers which machines could be emptied now.
+func (e *explainServer) CheckDrain(ctx context.Context, r *borgrpc.CheckDrainRequest) (*borgrpc.CheckDrainResponse, error) {
+	got, err := e.ask(ctx, &ask{drain: r, minIndex: r.GetMinIndex(), reply: make(chan reply, 1), done: ctx.Done()})
+	if err != nil {
+		return nil, err
+	}
+	return &borgrpc.CheckDrainResponse{Answer: got.drain}, nil
+}
+
+// ask waits for the owner of the copy to answer.
+func (e *explainServer) ask(ctx context.Context, a *ask) (reply, error) {
 	select {
 	case e.p.asks <- a:
 	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return reply{}, status.FromContextError(ctx.Err()).Err()
 	}
 	select {
 	case got := <-a.reply:
-		if got.err != nil {
-			return nil, got.err
-		}
-		return &borgrpc.ExplainResponse{Why: got.why}, nil
+		return got, got.err
 	case <-ctx.Done():
-		return nil, status.FromContextError(ctx.Err()).Err()
+		return reply{}, status.FromContextError(ctx.Err()).Err()
 	}
 }
 
@@ -124,12 +142,20 @@ func (s *session) answerWaiting() {
 		case a.minIndex > s.copy.Index():
 			kept = append(kept, a)
 		default:
-			why, err := s.explain(a)
-			a.reply <- reply{why: why, err: err}
+			a.reply <- s.answer(a)
 		}
 	}
 	clear(s.waiting[len(kept):])
 	s.waiting = kept
+}
+
+func (s *session) answer(a *ask) (r reply) {
+	if a.drain != nil {
+		r.drain = DrainResponse(s.search, s.copy, a.drain.GetMachines(), a.drain.GetCount())
+		return r
+	}
+	r.why, r.err = s.explain(a)
+	return r
 }
 
 func (s *session) explain(a *ask) (*borgrpc.WhyResponse, error) {

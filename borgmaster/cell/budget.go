@@ -1,0 +1,200 @@
+package cell
+
+import (
+	"fmt"
+	"slices"
+
+	"borg/mutant"
+	"borg/proto/borgpb"
+)
+
+// FormatBudgets is the format in which jobs began to have disruption budgets, and
+// drains to keep to them.
+const FormatBudgets = 5
+
+// Hold is why the budget of a job does not let a task be disturbed now.
+type Hold struct {
+	// Whose budget it is.
+	Job JobKey
+	// Whom it protects.
+	Task TaskID
+	// What it waits for, for people.
+	Reason string
+	// Cell time at which the window lets it go; zero: when enough others run again.
+	UntilNs int64
+}
+
+// checkBudget range-checks a budget. One that lets nothing go, ever, would hold up
+// each drain to its deadline.
+func checkBudget(b *borgpb.DisruptionBudget) *borgpb.Refusal {
+	const field = "spec.disruption_budget"
+	switch {
+	case b == nil:
+		return nil
+	case b.MaxDown == 0 && b.MaxPerTask == 0:
+		return invalid(field, "it bounds nothing: want max_down, or max_per_task and window_ns, or both")
+	case b.MaxDown > maxTasksPerJob:
+		return invalid(field+".max_down", "%d is over %d", b.MaxDown, maxTasksPerJob)
+	case b.MaxPerTask > maxDisruptionsKept:
+		return invalid(field+".max_per_task", "%d is over %d", b.MaxPerTask, maxDisruptionsKept)
+	case b.WindowNs < 0 || b.WindowNs > maxBudgetWindowNs:
+		return invalid(field+".window_ns", "%d is not in 0 to %d", b.WindowNs, int64(maxBudgetWindowNs))
+	case (b.MaxPerTask == 0) != (b.WindowNs == 0):
+		return invalid(field+".window_ns", "max_per_task and window_ns go together: so many disruptions of one task in so long")
+	}
+	return nil
+}
+
+// budget of the present spec; nil: none.
+func (j *Job) budget() *borgpb.DisruptionBudget { return j.latest().Proto.DisruptionBudget }
+
+// Down counts the tasks that should run and do not, for whatever reason: those that
+// wait, stop, start, or are started again. What has ended for good is not down, nor
+// what max_running holds back.
+func (j *Job) Down() uint32 {
+	want := j.pending + j.running
+	if most := j.latest().Proto.MaxRunning; most > 0 {
+		want = min(want, most)
+	}
+	return want - min(want, j.started)
+}
+
+// Disruptable counts how many more tasks that run the budget lets go down now; all
+// that run if it has no say.
+func (j *Job) Disruptable() uint32 {
+	b := j.budget()
+	if b.GetMaxDown() == 0 {
+		return j.started
+	}
+	return min(b.MaxDown-min(b.MaxDown, j.Down()), j.started)
+}
+
+// HoldOf says why the budgets of their jobs do not let copies be taken off their
+// places, all of them now; nil: they do. Who is down already takes nothing from
+// those who run: for him only the window counts.
+func (c *Cell) HoldOf(going []*Copy) *Hold {
+	// How many of each job that run would go; the last one may be the only one.
+	up := make(map[*Job]uint32, 1)
+	for _, p := range going {
+		if p.state == attemptRunning {
+			up[p.job]++
+		}
+	}
+	var latest *Hold
+	for _, p := range going {
+		b := p.job.budget()
+		if b == nil {
+			continue
+		}
+		if n := up[p.job]; b.MaxDown > 0 && p.state == attemptRunning && n > p.job.Disruptable() {
+			return &Hold{Job: p.job.key, Task: p.TaskID(), Reason: downWords(p.job, b, n)}
+		}
+		if h := c.heldByWindow(p, b); h != nil && (latest == nil || h.UntilNs > latest.UntilNs) {
+			latest = h
+		}
+	}
+	return latest
+}
+
+// downWords says what must be before so many may go down.
+func downWords(j *Job, b *borgpb.DisruptionBudget, up uint32) string {
+	if up > b.MaxDown {
+		return fmt.Sprintf("%d tasks of %v would go down together, and its budget allows %d", up, j.key, b.MaxDown)
+	}
+	return fmt.Sprintf("%d of %d tasks of %v are down, and its budget allows %d", j.Down(), j.pending+j.running, j.key, b.MaxDown)
+}
+
+// heldByWindow tells whether a task was disturbed as often as its budget allows.
+func (c *Cell) heldByWindow(p *Copy, b *borgpb.DisruptionBudget) *Hold {
+	t := p.row()
+	if b.MaxPerTask == 0 || t == nil || t.disrupted == nil {
+		return nil
+	}
+	times := *t.disrupted
+	if len(times) < int(b.MaxPerTask) {
+		return nil
+	}
+	until := times[len(times)-int(b.MaxPerTask)] + b.WindowNs
+	if until <= c.clock.cellNs {
+		return nil
+	}
+	return &Hold{Job: p.job.key, Task: p.TaskID(), UntilNs: until,
+		Reason: fmt.Sprintf("%v was disturbed %s in %s, as often as its budget allows", p.TaskID(), timesWords(int(b.MaxPerTask)), spanWords(b.WindowNs))}
+}
+
+func timesWords(n int) string {
+	if n == 1 {
+		return "once"
+	}
+	return fmt.Sprintf("%d times", n)
+}
+
+// spanWords writes a time for people, in whole units.
+func spanWords(ns int64) string {
+	for _, u := range []struct {
+		ns   int64
+		name string
+	}{{24 * 3600 * second, "d"}, {3600 * second, "h"}, {60 * second, "min"}, {second, "s"}} {
+		if ns >= u.ns && ns%u.ns == 0 {
+			return fmt.Sprintf("%d %s", ns/u.ns, u.name)
+		}
+	}
+	return fmt.Sprintf("%d.%03d s", ns/second, ns%second/1_000_000)
+}
+
+// disturb notes that the cell takes a task off its place of its own accord. It is
+// called before that is done.
+func (c *Cell) disturb(t *Task) {
+	b := t.job.budget()
+	if b.GetMaxPerTask() == 0 || mutant.Planted(mutant.WindowForgotten) {
+		return
+	}
+	var times []int64
+	if t.disrupted != nil {
+		for _, at := range *t.disrupted {
+			if at+b.WindowNs > c.clock.cellNs {
+				times = append(times, at)
+			}
+		}
+	}
+	times = append(times, c.clock.cellNs)
+	times = times[max(0, len(times)-maxDisruptionsKept):]
+	t.disrupted = &times
+	c.dirty(t)
+}
+
+// MayMove says why the budget of its job does not let a copy be moved together with
+// those that leave already; nil: it does.
+func (c *Cell) MayMove(x *Moves, p *Copy) *Hold {
+	if mutant.Planted(mutant.BudgetNotAsked) {
+		return nil
+	}
+	return c.HoldOf(append(slices.Clone(x.leaving), p))
+}
+
+// disrupted writes when a task was disturbed, if it was.
+func (e *encoder) disrupted(times *[]int64) {
+	if times == nil {
+		return
+	}
+	e.byte(tagDisrupted)
+	e.uint(uint64(len(*times)))
+	for _, at := range *times {
+		e.int(at)
+	}
+}
+
+func (l *loader) disrupted(d *decoder, t *Task) error {
+	if l.c.format < FormatBudgets || !d.tagged(tagDisrupted) {
+		return nil
+	}
+	var times []int64
+	for range d.count() {
+		times = append(times, d.int())
+	}
+	if len(times) == 0 || len(times) > maxDisruptionsKept || !slices.IsSorted(times) || times[0] < 0 || times[len(times)-1] > l.c.clock.cellNs {
+		return errOdd
+	}
+	t.disrupted = &times
+	return nil
+}

@@ -1,0 +1,173 @@
+package scheduler
+
+import (
+	"cmp"
+	"slices"
+
+	"borg/borgmaster/cell"
+)
+
+// DrainVerdict says whether a machine could be emptied now.
+type DrainVerdict struct {
+	Machine string
+	// Safe: budgets let all of it go at once, and all has a place elsewhere.
+	Safe          bool
+	Tasks, Allocs int
+	// Holds are why budgets do not let tasks go.
+	Holds []cell.Hold
+	// Homeless are tasks and allocs for which no place was found.
+	Homeless []string
+}
+
+const (
+	// maxNamed is how many tasks a verdict names of one kind.
+	maxNamed = 64
+	// maxDrainWork bounds what looking for machines that can go may cost, in the
+	// measure of maxPlanWork.
+	maxDrainWork = 20_000_000
+)
+
+// JudgeDrain says of each machine whether it could be emptied now, together with
+// those before it. Nothing gives way for those who are displaced; each is placed by
+// the cell's own test over those before it, the largest of a machine first. Names that
+// the copy does not know are left out.
+func (s *Scheduler) JudgeDrain(c *cell.Cell, names []string) []DrainVerdict {
+	d := s.newDrainer(c)
+	var ms []*cell.Machine
+	for _, name := range names {
+		if m := c.Machine(name); m != nil {
+			ms = append(ms, m)
+			d.leaves[m] = true
+		}
+	}
+	var all []DrainVerdict
+	for _, m := range ms {
+		v := d.judge(m)
+		all = append(all, v)
+	}
+	return all
+}
+
+// Drainable finds at most count machines that could be emptied now, together, among
+// those that are named, or all: those with the least on them first. all tells that
+// every machine was looked at.
+func (s *Scheduler) Drainable(c *cell.Cell, names []string, count int) (found []DrainVerdict, all bool) {
+	d := s.newDrainer(c)
+	var ms []*cell.Machine
+	for m := range c.Machines() {
+		if m.Up() && !m.Draining() && (len(names) == 0 || slices.Contains(names, m.Name())) {
+			ms = append(ms, m)
+		}
+	}
+	slices.SortStableFunc(ms, func(a, b *cell.Machine) int { return cmp.Compare(a.NumCopies(), b.NumCopies()) })
+	for _, m := range ms {
+		if len(found) == count {
+			return found, true
+		}
+		if d.work >= maxDrainWork {
+			return found, false
+		}
+		if d.laidOn(m) {
+			// Others have their places there.
+			continue
+		}
+		leaving, laid := d.moves.Len()
+		going := len(d.going)
+		d.leaves[m] = true
+		if v := d.judge(m); v.Safe {
+			found = append(found, v)
+			continue
+		}
+		delete(d.leaves, m)
+		d.moves.Cut(leaving, laid)
+		d.going, d.taken = d.going[:going], d.taken[:laid]
+	}
+	return found, true
+}
+
+// drainer lays the places of those who are displaced over the copy, as a planner.
+type drainer struct {
+	*planner
+	// leaves are the machines that go.
+	leaves map[*cell.Machine]bool
+	// going are those who run on them, in allocs too.
+	going []*cell.Copy
+	// taken are the machines of what is laid.
+	taken []*cell.Machine
+}
+
+func (s *Scheduler) newDrainer(c *cell.Cell) *drainer {
+	s.open(c)
+	return &drainer{planner: newPlanner(s, c), leaves: make(map[*cell.Machine]bool)}
+}
+
+func (d *drainer) laidOn(m *cell.Machine) bool { return slices.Contains(d.taken, m) }
+
+// judge lets all that is on a machine go.
+func (d *drainer) judge(m *cell.Machine) DrainVerdict {
+	v := DrainVerdict{Machine: m.Name()}
+	if !m.Up() {
+		// Nothing that runs there is counted on.
+		v.Safe = true
+		return v
+	}
+	var displaced []needy
+	for a := range m.Allocs() {
+		v.Allocs++
+		displaced = append(displaced, d.needyOfAlloc(a))
+	}
+	for p := range m.Copies() {
+		if !p.Current() {
+			continue
+		}
+		v.Tasks++
+		if h := d.c.HoldOf(append(slices.Clone(d.going), p)); h != nil && len(v.Holds) < maxNamed {
+			h.Task = p.TaskID()
+			v.Holds = append(v.Holds, *h)
+		}
+		d.going = append(d.going, p)
+		if p.Alloc() == nil {
+			d.moves.Leave(p)
+			displaced = append(displaced, d.needyOf(p))
+		}
+	}
+	slices.SortStableFunc(displaced, func(a, b needy) int {
+		return cmp.Compare(sizeOf(&b.want.need.Resources), sizeOf(&a.want.need.Resources))
+	})
+	for i := range displaced {
+		if q := &displaced[i]; !d.place(q) && len(v.Homeless) < maxNamed {
+			v.Homeless = append(v.Homeless, cell.TaskID{Job: q.want.line.key, Index: q.index}.String())
+		}
+	}
+	v.Safe = len(v.Holds)+len(v.Homeless) == 0
+	return v
+}
+
+// needyOfAlloc is needyOf for an alloc, with all that runs in it.
+func (d *drainer) needyOfAlloc(a *cell.Alloc) needy {
+	set := a.Set()
+	l := d.lines[set.UID()]
+	if l == nil {
+		l = &line{uid: set.UID(), key: set.Key(), priority: set.Priority(), version: 1, set: set}
+		l.measure()
+		d.lines[set.UID()] = l
+	}
+	return needy{want: d.s.want(d.c, l, a.Index()), index: a.Index()}
+}
+
+// place finds the first place for one who is displaced, on a machine that stays.
+func (d *drainer) place(q *needy) bool {
+	d.s.classes.attune(q.want, d.s.grid, &d.s.changes)
+	for i := range d.walk(q) {
+		t := d.s.sites.walk[i]
+		if d.leaves[t.machine] || !q.want.class.fits(d.s.grid, i) {
+			continue
+		}
+		if _, ok := d.fits(q, t); ok {
+			d.moves.Lay(d.placement)
+			d.taken = append(d.taken, t.machine)
+			return true
+		}
+	}
+	return false
+}

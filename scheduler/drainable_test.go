@@ -1,0 +1,117 @@
+package scheduler_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/scheduler"
+)
+
+// TestDrainable takes the word of what can go in random cells: those machines are
+// drained, and then all that ran there runs elsewhere, without anybody giving way and
+// without a deadline. Where a single machine cannot go, its drain leaves something, or
+// somebody waits.
+func TestDrainable(t *testing.T) {
+	first, last := moveSeeds(t, 150)
+	seen := make(map[string]int)
+	for seed := first; seed <= last; seed++ {
+		r := rand.New(rand.NewPCG(seed, 9))
+		w := tightCell(t, r, scheduler.RescheduleOff)
+		w.startAll()
+		w.settleAll(t)
+		if problem := judged(t, w, r, seen); problem != "" {
+			t.Fatalf("%s\n\trepeat with: BORG_MOVE_SEED=%d go test ./scheduler -run %s", problem, seed, t.Name())
+		}
+	}
+	t.Logf("%v", seen)
+	if seen["go"] < 20 || seen["held back"] < 20 || seen["no place"] < 20 {
+		t.Errorf("too little of something: %v", seen)
+	}
+}
+
+func judged(t *testing.T, w *world, r *rand.Rand, seen map[string]int) string {
+	for m := range w.copy.Machines() {
+		for _, v := range w.s.JudgeDrain(w.copy, []string{m.Name()}) {
+			if len(v.Holds) > 0 {
+				seen["held back"]++
+			}
+			if len(v.Homeless) > 0 {
+				seen["no place"]++
+			}
+		}
+	}
+	found, all := w.s.Drainable(w.copy, nil, 1+r.IntN(3))
+	if !all {
+		return "the search ended early"
+	}
+	var names []string
+	for _, v := range found {
+		names = append(names, v.Machine)
+		if v.Tasks > 0 {
+			seen["go"]++
+		}
+	}
+	if again := w.s.JudgeDrain(w.copy, names); slices.ContainsFunc(again, func(v scheduler.DrainVerdict) bool { return !v.Safe }) {
+		return fmt.Sprintf("%v can go together, and cannot when they are named: %+v", names, again)
+	}
+	displaced := make(map[cell.TaskID]bool)
+	for _, name := range names {
+		for p := range w.cell.Machine(name).Copies() {
+			if p.Current() {
+				displaced[p.TaskID()] = true
+			}
+		}
+		w.must(t, drainMachine(name, true))
+		for p := range w.cell.Machine(name).Copies() {
+			if p.Current() {
+				return fmt.Sprintf("%s can go with %v, and %v is held back", name, names, p.TaskID())
+			}
+		}
+	}
+	for id := range displaced {
+		// There is a place for each, over the others; who is placed first is the
+		// scheduler's choice, so that only a task alone is sure of one.
+		j := w.cell.Job(id.Job)
+		if len(displaced) > 1 {
+			break
+		}
+		if !slices.ContainsFunc(slices.Collect(w.cell.Machines()), func(m *cell.Machine) bool {
+			return w.cell.Fit(&cell.Placement{Job: j, Index: id.Index, Machine: m, AnyPorts: true}, nil) == cell.FitOK
+		}) {
+			return fmt.Sprintf("%v was to have a place and has none", id)
+		}
+	}
+	return ""
+}
+
+// TestNotDrainable names what stands in the way.
+func TestNotDrainable(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	for _, name := range []string{"m0", "m1", "m2"} {
+		w.must(t, addMachine(name, machineSpec(4000, 16<<30)))
+	}
+	web := service(3, 200, 1000, 1<<30)
+	web.MaxPerMachine, web.DisruptionBudget = 1, &borgpb.DisruptionBudget{MaxDown: 1}
+	w.must(t, submitJob("ann", "web", web))
+	w.settleAll(t)
+	// It is limited to one a machine, so that nobody has another place; and two
+	// machines together are too many.
+	w.startAll()
+	got := w.s.JudgeDrain(w.copy, []string{"m0", "m1", "none"})
+	if len(got) != 2 || got[0].Safe || len(got[0].Holds) != 0 || len(got[0].Homeless) != 1 || len(got[1].Holds) != 1 {
+		t.Errorf("%+v", got)
+	}
+	w.must(t, addMachine("m3", machineSpec(4000, 16<<30)))
+	w.catchUp()
+	got = w.s.JudgeDrain(w.copy, []string{"m0", "m1"})
+	if len(got) != 2 || !got[0].Safe || got[1].Safe || len(got[1].Holds) != 1 || len(got[1].Homeless) != 1 {
+		t.Errorf("%+v", got)
+	}
+	if found, _ := w.s.Drainable(w.copy, nil, 4); len(found) != 1 || found[0].Machine != "m3" {
+		t.Errorf("%+v, want the empty one alone: all others need it", found)
+	}
+}
