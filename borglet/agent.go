@@ -62,6 +62,9 @@ type Config struct {
 	// CertificateExpires is when the machine's own certificate runs out, for people;
 	// nil: it has none.
 	CertificateExpires func() time.Time
+	// AvailableMemBytes says how much memory can be had on the machine; nil: only what
+	// tasks use counts, against the capacity.
+	AvailableMemBytes func() (bytes int64, ok bool)
 	// Path is the machine's search path for tasks that see its files.
 	Path string
 	// LogKeepBytes is how much of each output stream of a task is kept on disk;
@@ -436,6 +439,8 @@ func (a *Agent) note(ev Event) {
 		case NotStarted:
 			log(ev.ID).Warn("task not started", "err", ev.Text)
 		}
+	case Squeezed:
+		a.cfg.Log.Warn("the machine is short of memory; tasks give way", "machine", a.cfg.Name, "room_bytes", ev.RoomBytes)
 	case Failed:
 		log(ev.ID).Warn("could not be done; tried again", "op", ev.Op.String(), "err", ev.Text)
 	}

@@ -88,6 +88,11 @@ type task struct {
 	destroyNs int64
 	// note is said to people beside Text: what is wrong at the moment.
 	note string
+	// reservedMemBytes is what masters say that it will use; zero: nothing yet, its
+	// limit counts.
+	reservedMemBytes int64
+	// squeezed is why the present run was killed for want of memory; empty: it was not.
+	squeezed string
 }
 
 // NewCore returns a Core that knows of nothing.
@@ -115,6 +120,8 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		if t := c.copies[ev.ID]; t != nil && t.phase == ended {
 			t.kept, t.saveNs, t.told = true, 0, nil
 		}
+	case Squeezed:
+		c.squeeze(ev)
 	case Tick:
 	default:
 		panic(fmt.Sprintf("borglet: unknown event %T", ev))
@@ -185,13 +192,16 @@ func (c *Core) poll(ev Polled) {
 // want takes in a copy that should run. One that is not known and comes
 // without a spec is left out of the answer, and the master sends it whole.
 func (c *Core) want(id ID, d *borgrpc.Desired) {
+	t := c.copies[id]
+	if t != nil {
+		t.reservedMemBytes = d.GetReservedMemBytes()
+	}
 	if d.GetSpec() == nil {
 		return
 	}
-	t := c.copies[id]
 	switch {
 	case t == nil && len(c.copies) < maxCopies:
-		t = &task{Record: Record{ID: id, Desired: d}}
+		t = &task{Record: Record{ID: id, Desired: d}, reservedMemBytes: d.GetReservedMemBytes()}
 		c.add(t)
 		c.emit(Save{t.Record})
 	case t == nil, t.phase == ended, t.Desired != nil && d.GetVersion() <= t.Desired.GetVersion():
@@ -316,7 +326,7 @@ func (c *Core) begin(t *task) {
 	}
 	t.Run++
 	t.RunEnded, t.RunVersion, t.Boot = false, t.Desired.GetVersion(), c.cfg.Boot
-	t.phase, t.dueNs, t.terminated, t.note = starting, 0, false, ""
+	t.phase, t.dueNs, t.terminated, t.note, t.squeezed = starting, 0, false, "", ""
 	t.pid, t.StartedWallNs, t.ShimLost, t.Text = 0, 0, false, ""
 	c.emit(Start{t.Record})
 }

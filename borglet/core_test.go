@@ -23,6 +23,7 @@ import (
 //	updated ID run=N              limits that were changed
 //	disk slow|fast                whether an end is kept only when saved says so
 //	saved ID                      the record of an ended copy is on the disk
+//	squeeze room=N [capacity=N]   the machine is short of memory; lines: ID used=N
 //	wait D                        time passes; timers fire as they are due
 //	state                         what would be reported
 //
@@ -83,6 +84,16 @@ func (w *coreWorld) run(t *testing.T, d *datadriven.TestData) string {
 		return ""
 	case "saved":
 		return w.step(Saved{w.id(bare[0])})
+	case "squeeze":
+		ev := Squeezed{RoomBytes: w.number(words["room"]), CapacityBytes: w.number(words["room"]), UsedBytes: map[ID]int64{}}
+		if words["capacity"] != "" {
+			ev.CapacityBytes = w.number(words["capacity"])
+		}
+		for line := range strings.Lines(d.Input) {
+			m, bare := fields(strings.Fields(line))
+			ev.UsedBytes[w.id(bare[0])] = w.number(m["used"])
+		}
+		return w.step(ev)
 	case "wait":
 		return w.wait(w.duration(bare[0]))
 	case "state":
@@ -239,7 +250,11 @@ func (w *coreWorld) desired(id ID, m map[string]string) *borgrpc.Desired {
 	}
 	if m["spec"] != "no" {
 		d.Spec = &borgpb.TaskSpec{Args: []string{"true"}}
+		if m["mem"] != "" {
+			d.Spec.Resources = &borgpb.Resources{MemBytes: w.number(m["mem"])}
+		}
 	}
+	d.Priority, d.ReservedMemBytes = int32(w.number(m["priority"])), w.number(m["reserved"])
 	if m["after"] != "" {
 		for s := range strings.SplitSeq(m["after"], ",") {
 			d.After = append(d.After, w.id(s).wire())

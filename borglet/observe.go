@@ -111,6 +111,11 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 		exit = proto.CloneOf(exit)
 		exit.Error = bounded(exit.Error)
 	}
+	if t.squeezed != "" {
+		if exit = squeezedExit(exit); exit.GetOom() && text == "" {
+			text = t.squeezed
+		}
+	}
 	healthy := t.StartedWallNs != 0 && exit.GetEndedWallNs()-t.StartedWallNs >= c.cfg.Backoff.HealthyNs
 	t.Exit = exit
 	t.pid = 0
@@ -233,7 +238,7 @@ func ExitText(e *borgpb.Exit) string {
 		text = fmt.Sprintf("exit code %d", e.GetCode())
 	}
 	if e.GetOom() {
-		text += ", out of memory: the kernel ended it or one of its children at the memory limit"
+		text += ", out of memory: at its limit, or because its machine had none left"
 	}
 	return text
 }

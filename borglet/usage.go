@@ -145,6 +145,8 @@ func (a *Agent) sample(ctx context.Context) {
 				}
 			}
 		}
-		a.usage.record(a.cfg.Runtime.Stats(ids), disk)
+		stats := a.cfg.Runtime.Stats(ids)
+		a.usage.record(stats, disk)
+		a.relieve(ctx, stats)
 	}
 }

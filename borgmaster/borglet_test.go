@@ -32,6 +32,8 @@ type fakeBorglet struct {
 	fenced  int
 	cellID  string
 	pollers map[uint64]int
+	// What each copy uses; nil: nothing is said of it.
+	uses *borgrpc.Usage
 }
 
 type heldCopy struct {
@@ -129,6 +131,11 @@ func (b *fakeBorglet) Poll(_ context.Context, req *borgrpc.PollRequest) (*borgrp
 	for _, c := range b.copies {
 		resp.Tasks = append(resp.Tasks, c.report)
 		resp.Versions = append(resp.Versions, c.version)
+		if b.uses != nil {
+			u := proto.CloneOf(b.uses)
+			u.Copy = &borgrpc.CopyID{JobUid: c.report.JobUid, Index: c.report.Index, Attempt: c.report.Attempt}
+			resp.Usage = append(resp.Usage, u)
+		}
 	}
 	return resp, nil
 }

@@ -46,6 +46,13 @@ func clock(speed int64) func() int64 {
 // newCell starts n masters, the first of which is elected.
 func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)) *testCell {
 	t.Helper()
+	return newCellAt(t, 1, n, change)
+}
+
+// newCellAt is newCell in which all clocks but the wall's go speed times as quickly
+// as outside.
+func newCellAt(t *testing.T, speed int64, n int, change func(replica int, c *borgmaster.Config)) *testCell {
+	t.Helper()
 	tc := &testCell{t: t}
 	listeners := make([]net.Listener, n)
 	for i := range listeners {
@@ -56,7 +63,7 @@ func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)
 		listeners[i] = l
 		tc.addrs = append(tc.addrs, l.Addr().String())
 	}
-	now := clock(1)
+	now := clock(speed)
 	var err error
 	tc.group, err = memlog.NewGroup(memlog.Config{
 		CellID: testCellID, Epoch: 1, Replicas: n, Addrs: tc.addrs,
@@ -69,7 +76,7 @@ func newCell(t *testing.T, n int, change func(replica int, c *borgmaster.Config)
 		log := tc.group.Replica(uint64(i + 1))
 		config := borgmaster.Config{
 			CellName: "test", Replica: uint64(i + 1), Addr: tc.addrs[i], Log: log, Members: log,
-			FirstAdmin: "root", Identity: source(t, identity.Master, fmt.Sprint(i+1)), Authority: ca, PollPeriod: 200 * time.Millisecond, MonotonicNs: clock(1), Logger: slog.New(slog.DiscardHandler),
+			FirstAdmin: "root", Identity: source(t, identity.Master, fmt.Sprint(i+1)), Authority: ca, PollPeriod: 200 * time.Millisecond, MonotonicNs: clock(speed), Logger: slog.New(slog.DiscardHandler),
 		}
 		if change != nil {
 			change(i+1, &config)

@@ -27,6 +27,7 @@ import (
 	"borg/borgmaster/cellkey"
 	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
+	"borg/borgmaster/reclaim"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -84,6 +85,8 @@ type Config struct {
 	// The cell is not raised to a later format than this; 0: to any that all its
 	// replicas know.
 	MaxFormat uint32
+	// How the elected master makes reservations.
+	Reservations reclaim.Config
 	// Monotonic clock; nil: time since New.
 	MonotonicNs func() int64
 	Build       string
@@ -118,6 +121,8 @@ type Master struct {
 	events eventRing
 	shard  *linkshard.Shard
 	duty   *dutyLoop
+	// What tasks reserve, while elected.
+	reclaim *reclaimLoop
 	// Fires with each applied entry, and with each change of the log's state.
 	applied, stateChanged pulse
 	// Scheduler processes that follow this master, and those with the ones that
@@ -163,6 +168,7 @@ func New(cfg Config) (*Master, error) {
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
 	m.duty = newDutyLoop(m)
+	m.reclaim = &reclaimLoop{m: m, core: reclaim.New(cfg.Reservations)}
 	m.shard = linkshard.New(linkshard.Config{
 		Core:     linkshard.CoreConfig{Replica: cfg.Replica, PeriodNs: cmp.Or(int64(cfg.PollPeriod), int64(2*time.Second))},
 		CellName: cfg.CellName, CellID: m.cellID,
@@ -204,6 +210,7 @@ func (m *Master) Run(ctx context.Context) error {
 	defer running.Wait()
 	// The elected master's duties.
 	running.Go(func() { m.duty.Run(ctx) })
+	running.Go(func() { m.reclaim.Run(ctx) })
 	if m.cfg.Authority != nil {
 		running.Go(func() { m.watchAuthority(ctx) })
 	}

@@ -91,15 +91,32 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 	return whole(resp, "jobs")
 }
 
+// ListTasks is answered by any replica, but by the elected master who is asked
+// what tasks use, which it alone knows.
 func (a *masterAPI) ListTasks(ctx context.Context, req *borgrpc.ListTasksRequest) (*borgrpc.ListTasksResponse, error) {
+	list := func(ctx context.Context) (*borgrpc.ListTasksResponse, error) { return a.m.listTasks(ctx, req) }
+	if !req.GetUsed() || req.GetMode() == borgrpc.ReadMode_READ_MODE_STALE {
+		return list(ctx)
+	}
+	return onElected(ctx, a.m, true, list,
+		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.ListTasksResponse, error) {
+			return borgrpc.NewMasterServiceClient(conn).ListTasks(ctx, req)
+		})
+}
+
+func (m *Master) listTasks(ctx context.Context, req *borgrpc.ListTasksRequest) (*borgrpc.ListTasksResponse, error) {
 	q, err := newTaskQuery(req)
 	if err != nil {
 		return nil, err
 	}
-	if err := a.m.fresh(ctx, req.GetMode()); err != nil {
+	if err := m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
-	a.m.cfg.Log.View(func(c *cell.Cell) { err = q.run(c) })
+	m.cfg.Log.View(func(c *cell.Cell) {
+		if err = q.run(c); err == nil && req.GetUsed() {
+			m.reclaim.fillTasks(c, q.resp.Tasks)
+		}
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -256,7 +273,7 @@ func (a *masterAPI) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsReque
 }
 
 // ListMachines is answered by the elected master, which alone knows of copies
-// that the cell does not know; a stale read does without.
+// that the cell does not know, and what copies use; a stale read does without.
 func (a *masterAPI) ListMachines(ctx context.Context, req *borgrpc.ListMachinesRequest) (*borgrpc.ListMachinesResponse, error) {
 	pick, err := parseSelector(req.GetSelector())
 	if err != nil {
@@ -289,6 +306,7 @@ func (m *Master) listMachines(name string, pick selector) (*borgrpc.ListMachines
 				resp.Machines = append(resp.Machines, c.MachineProto(machine))
 			}
 		}
+		m.reclaim.fillMachines(c, resp.Machines)
 	})
 	if name != "" && len(resp.Machines) == 0 {
 		return nil, status.Errorf(codes.NotFound, "there is no machine %s", name)

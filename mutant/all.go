@@ -21,6 +21,9 @@ const (
 	DownsUnbounded    Name = "downs-unbounded"
 	OutageBelieved    Name = "outage-believed"
 
+	ReservationsForgotten Name = "reservations-forgotten"
+	ProdOnReclaimed       Name = "prod-on-reclaimed"
+
 	StaleDownTaken         Name = "stale-down-taken"
 	FinishedPends          Name = "finished-pends"
 	RequestNotAsked        Name = "request-not-asked"
@@ -110,6 +113,11 @@ var All = []Mutant{
 		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
 	{OutageBelieved, "Machines are called down however few can still be reached, and nobody was asked.",
 		"4: https://github.com/kubernetes/kubernetes/issues/24597", "S17", "outage"},
+
+	{ReservationsForgotten, "A new elected master begins at the limits, whatever the cell holds of reservations.",
+		Ours, "S24", "reclaimed"},
+	{ProdOnReclaimed, "Production is placed by what production reserves, and relies on what others do not use at the moment.",
+		Ours, "S24", "reclaimed"},
 
 	{StaleDownTaken, "The cell does what an earlier elected master said of a machine.",
 		"8: https://github.com/etcd-io/etcd/issues/12528", "S17", "late-duties"},

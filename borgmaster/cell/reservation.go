@@ -1,6 +1,9 @@
 package cell
 
-import "borg/proto/borgpb"
+import (
+	"borg/mutant"
+	"borg/proto/borgpb"
+)
 
 // formatReservations is the format from which on copies can have reservations
 // that are not their limits.
@@ -40,7 +43,7 @@ func (p *Copy) held() byView {
 	h := inBoth(p.res)
 	if p.estimate != nil {
 		h.others.CPUMilli, h.others.MemBytes = p.estimate.cpuMilli, p.estimate.memBytes
-		if !isProd(p.priority) {
+		if !isProd(p.priority) || mutant.Planted(mutant.ProdOnReclaimed) {
 			h.prod = h.others
 		}
 	}

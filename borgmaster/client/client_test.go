@@ -207,7 +207,7 @@ func TestListAllTasks(t *testing.T) {
 	m := startMaster(t)
 	c := newClient(t, Config{Masters: []string{m.addr}, Identity: source(t, identity.User, "alice")})
 	for max, want := range map[int]int{0: 5, 3: 4} {
-		resp, err := c.ListAllTasks(t.Context(), &borgrpc.ListTasksRequest{}, max)
+		resp, err := c.ListAllTasks(t.Context(), &borgrpc.ListTasksRequest{Used: true}, max)
 		if err != nil || len(resp.Tasks) != want {
 			t.Fatalf("ListAllTasks(max %d) = %v, %v; want %d tasks", max, resp, err, want)
 		}

@@ -92,6 +92,9 @@ func (m *fakeMaster) GetJob(context.Context, *borgrpc.GetJobRequest) (*borgrpc.G
 // ListTasks gives out five tasks, two on a page.
 func (m *fakeMaster) ListTasks(_ context.Context, req *borgrpc.ListTasksRequest) (*borgrpc.ListTasksResponse, error) {
 	resp := &borgrpc.ListTasksResponse{}
+	if !req.Used {
+		return nil, status.Error(codes.InvalidArgument, "what was asked for was not passed on")
+	}
 	first := uint32(0)
 	if req.After != "" {
 		first = uint32(req.After[0]-'0') + 1

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"borg/proto/borgrpc"
 )
@@ -77,10 +78,7 @@ func (c *Client) ListTasks(ctx context.Context, req *borgrpc.ListTasksRequest) (
 // ListAllTasks asks for page after page and returns them as one. The index is
 // that of the first page. A negative or zero max means all.
 func (c *Client) ListAllTasks(ctx context.Context, req *borgrpc.ListTasksRequest, max int) (*borgrpc.ListTasksResponse, error) {
-	page := &borgrpc.ListTasksRequest{
-		User: req.User, Name: req.Name, Index: req.Index, HasIndex: req.HasIndex,
-		Attempts: req.Attempts, Machine: req.Machine, Mode: req.Mode, After: req.After, Limit: req.Limit,
-	}
+	page := proto.CloneOf(req)
 	var all *borgrpc.ListTasksResponse
 	for {
 		resp, err := c.ListTasks(ctx, page)

@@ -73,6 +73,7 @@ func (s *Station) Weigh(p Poll, req *borgrpc.PollRequest, o Outcome) Answer {
 		}
 	default:
 		p.known.Take(resp)
+		a.usage = resp.Usage
 		s.cfg.Log.View(func(c *cell.Cell) {
 			if m := c.Machine(p.Machine); m != nil {
 				a.compared = Compare(s.cfg.NowNs(), c, m, req, resp, p.known)

@@ -132,6 +132,9 @@ func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrp
 		capacity := a.Capacity()
 		d.AllocResources = capacity.Proto()
 	}
+	if reserved, _, ok := p.Reservation(); ok {
+		d.ReservedMemBytes = reserved.MemBytes
+	}
 	for _, id := range p.After() {
 		d.After = append(d.After, copyID(id))
 	}

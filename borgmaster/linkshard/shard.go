@@ -65,6 +65,8 @@ type Config struct {
 	Log      Log
 	Borglets Borglets
 	Master   Master
+	// What the copies on a machine use is passed on so often. Nanoseconds; 0: 5 s.
+	UsageEveryNs int64
 	// Whom borglets are to believe, asked for each poll; nil: they are not told.
 	Belief func() *borgrpc.Belief
 	// Monotonic nanoseconds.

@@ -1,6 +1,8 @@
 package linkshard
 
 import (
+	"cmp"
+
 	"borg/borgmaster/cell"
 	"borg/proto/borgrpc"
 )
@@ -13,6 +15,7 @@ type Station struct {
 	cfg    Config
 	core   *Core
 	outbox *outbox
+	usage  *usageBox
 	// Each is used by the one poll of its machine that is in flight, and by the
 	// station in between.
 	known map[string]*Known
@@ -56,6 +59,7 @@ type Outcome struct {
 type Answer struct {
 	event    Answered
 	compared *Comparison
+	usage    []*borgrpc.Usage
 }
 
 // Notes say what may have changed since the last ones.
@@ -70,7 +74,7 @@ type Notes struct {
 
 // NewStation returns a station that has heard nothing yet.
 func NewStation(cfg Config) *Station {
-	return &Station{cfg: cfg, core: NewCore(cfg.Core), outbox: newOutbox(), known: map[string]*Known{}}
+	return &Station{cfg: cfg, core: NewCore(cfg.Core), outbox: newOutbox(), usage: newUsageBox(cmp.Or(cfg.UsageEveryNs, 5e9)), known: map[string]*Known{}}
 }
 
 // Orders returns what is to be done now. It ends each step.
@@ -142,6 +146,7 @@ func (s *Station) TakeNotes(n Notes) {
 		if gone, ok := e.(MachineRemoved); ok {
 			delete(s.known, gone.Name)
 			s.outbox.drop(gone.Name)
+			s.usage.drop(gone.Name)
 		}
 		s.step(e)
 	}
@@ -154,6 +159,7 @@ func (s *Station) checkState() {
 		s.takenNs, s.mayNs, s.mustNs = 0, 0, 0
 		s.step(MasterContact{OK: false})
 		s.outbox.retell()
+		s.usage.begin()
 	}
 	s.state = state
 }
@@ -186,11 +192,13 @@ func (s *Station) TakeAnswer(a Answer) {
 			s.outbox.heard[a.event.Machine] = cmp.Heard
 		}
 	}
+	s.usage.add(a.event.Machine, a.usage)
 	s.step(a.event)
 }
 
 // report is what waits for the elected master, one message at a time: what
-// gathers meanwhile goes with the next.
+// gathers meanwhile goes with the next. What copies use goes along, and is no
+// reason for a message.
 func (s *Station) report() *borgrpc.ReportRequest {
 	now := s.cfg.NowNs()
 	if s.sending || s.state.Elected == 0 || now < s.mayNs || (s.outbox.empty() && now < s.mustNs) {
@@ -198,6 +206,7 @@ func (s *Station) report() *borgrpc.ReportRequest {
 	}
 	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format}
 	s.outbox.take(req)
+	s.usage.take(now, req)
 	s.sending, s.mustNs = true, now+heartbeatNs
 	return req
 }

@@ -239,6 +239,9 @@ func (b *pretendBorglet) Poll(_ context.Context, req *borgrpc.PollRequest) (*bor
 	for _, r := range b.copies {
 		resp.Tasks = append(resp.Tasks, proto.CloneOf(r))
 		resp.Versions = append(resp.Versions, 0)
+		resp.Usage = append(resp.Usage, &borgrpc.Usage{
+			Copy: &borgrpc.CopyID{JobUid: r.JobUid, Index: r.Index, Attempt: r.Attempt}, CpuMilliMean: 42, MemBytesPeak: 3 << 20,
+		})
 	}
 	return resp, nil
 }

@@ -54,7 +54,7 @@ func (s *session) machineTable(machines []*borgpb.Machine) error {
 	var t table
 	head := []string{"MACHINE", "STATE", "TASKS", "ALLOCS", "CPU", "MEM", "DISK", "CHANGED", "ADDRESS"}
 	if s.out.wide() {
-		head = append(head, "RESERVED CPU", "RESERVED MEM", "UNKNOWN", "ATTRIBUTES", "REASON")
+		head = append(head, "RESERVED CPU", "RESERVED MEM", "USED CPU", "USED MEM", "UNKNOWN", "ATTRIBUTES", "REASON")
 	}
 	t.head(head...)
 	for _, m := range machines {
@@ -65,7 +65,11 @@ func (s *session) machineTable(machines []*borgpb.Machine) error {
 			bytesText(st.GetLimits().GetDiskBytes()) + " of " + bytesText(capacity.GetDiskBytes()),
 			ago(s.now(), st.GetChangedWallNs()), m.GetSpec().GetAddr()}
 		if s.out.wide() {
-			row = append(row, cpuText(st.GetReserved().GetCpuMilli()), bytesText(st.GetReserved().GetMemBytes()), len(st.GetUnknownTasks()),
+			usedCPU, usedMem := "?", "?"
+			if used := st.GetUsed(); used != nil {
+				usedCPU, usedMem = cpuText(used.CpuMilli), bytesText(used.MemBytes)
+			}
+			row = append(row, cpuText(st.GetReserved().GetCpuMilli()), bytesText(st.GetReserved().GetMemBytes()), usedCPU, usedMem, len(st.GetUnknownTasks()),
 				attributesText(m.GetSpec().GetAttributes()), st.GetReason())
 		}
 		t.add(row...)

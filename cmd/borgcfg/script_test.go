@@ -25,7 +25,8 @@ func TestMain(m *testing.M) {
 //	machine NAME CPU  start a machine with so many cores; $NAME is its address
 //	elect N           make master N the elected one; 0: nobody
 //	exits CODE CMD    run borgcfg and expect this exit code
-//	until CMD         run borgcfg until it prints something
+//	until CMD         run borgcfg until it prints something; with -says=TEXT
+//	                  before CMD, until that is part of it
 //	unchanged CMD     run borgcfg and expect that it writes nothing to the log
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -115,11 +116,17 @@ func unchangedCommand(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func untilCommand(ts *testscript.TestScript, neg bool, args []string) {
+	want, says := strings.CutPrefix(args[0], "-says=")
+	if says {
+		args = args[1:]
+	} else {
+		want = ""
+	}
 	for range 200 {
-		if err := ts.Exec("borgcfg", args...); err == nil && ts.ReadFile("stdout") != "" {
+		if err := ts.Exec("borgcfg", args...); err == nil && ts.ReadFile("stdout") != "" && strings.Contains(ts.ReadFile("stdout"), want) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)
 	}
-	ts.Fatalf("borgcfg %s prints nothing", strings.Join(args, " "))
+	ts.Fatalf("borgcfg %s does not print what it should: %q", strings.Join(args, " "), want)
 }

@@ -12,7 +12,7 @@ import (
 )
 
 func tasks(s *session) error {
-	req := &borgrpc.ListTasksRequest{Attempts: s.flag.Bool("attempts"), Machine: s.flag.String("machine")}
+	req := &borgrpc.ListTasksRequest{Attempts: s.flag.Bool("attempts"), Machine: s.flag.String("machine"), Used: s.out.wide() || s.out.machine()}
 	if len(s.args) == 1 {
 		n, err := s.job(s.args[0])
 		if err != nil {
@@ -58,7 +58,7 @@ func (s *session) taskTable(tasks []*borgpb.Task, attempts bool) error {
 	var t table
 	head := []string{"TASK", "STATE", "COPY", "ATTEMPT", "RESTARTS", "MACHINE", "PORTS", "PID", "CHANGED", "LAST END", "REASON"}
 	if s.out.wide() {
-		head = append(head, "ALLOC", "FAILURES", "VERSION")
+		head = append(head, "ALLOC", "FAILURES", "VERSION", "CPU USED", "CPU RESERVED", "CPU LIMIT", "MEM USED", "MEM RESERVED", "MEM LIMIT")
 	}
 	t.head(head...)
 	for _, task := range tasks {
@@ -68,6 +68,7 @@ func (s *session) taskTable(tasks []*borgpb.Task, attempts bool) error {
 			portsText(task), number(uint64(max(st.GetPid(), 0))), ago(s.now(), st.GetChangedWallNs()), endText(st.GetLastExit(), st.GetReason()), taskReason(st)}
 		if s.out.wide() {
 			row = append(row, st.GetAlloc(), st.GetFailures(), task.GetMeta().GetVersion())
+			row = append(row, shareTexts(task)...)
 		}
 		t.add(row...)
 		if !attempts {
@@ -86,6 +87,20 @@ func (s *session) taskTable(tasks []*borgpb.Task, attempts bool) error {
 		}
 	}
 	return t.write(s.out, "")
+}
+
+// shareTexts is what a task uses, reserves and may use, of processor and memory. What
+// it uses is "?" where the elected master has not heard of it lately.
+func shareTexts(t *borgpb.Task) []any {
+	limit, reserved, used := t.GetSpec().GetResources(), t.GetStatus().GetReservation().GetResources(), t.GetStatus().GetUsed()
+	row := []any{"", "", cpuText(limit.GetCpuMilli()), "", "", bytesText(limit.GetMemBytes())}
+	if t.GetStatus().GetState() == borgpb.State_STATE_RUNNING {
+		row[0], row[1], row[3], row[4] = "?", cpuText(reserved.GetCpuMilli()), "?", bytesText(reserved.GetMemBytes())
+	}
+	if used != nil {
+		row[0], row[3] = cpuText(used.CpuMilli), bytesText(used.MemBytes)
+	}
+	return row
 }
 
 // isLastOf tells whether a is the copy with which the task itself ended.

@@ -23,6 +23,7 @@ import (
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cellkey"
 	"borg/borgmaster/duty"
+	"borg/borgmaster/reclaim"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/cli"
@@ -47,6 +48,7 @@ func serveCommand() *ucli.Command {
 			&ucli.UintFlag{Name: "downs-per-minute", Value: uint(duty.DefaultBounds.DownsPerMinutePercent), Usage: "of the machines, call at most this `PERCENT` down in a minute, and at least one"},
 			&ucli.UintFlag{Name: "stop-downs", Value: uint(duty.DefaultBounds.StopPercent), Usage: "call no machines down while more than this `PERCENT` cannot be reached, unless they are declared lost (borgcfg outage go)"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
+			&ucli.StringFlag{Name: "reservations", Value: "medium", Usage: "how much tasks reserve beyond what they use: conservative, medium, aggressive, or off, which is their limits; `SETTING` of the elected master counts"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
@@ -65,6 +67,8 @@ type server struct {
 	identity *borgpb.ReplicaIdentity
 	// What the scheduler processes place, one each.
 	workloads []string
+	// How reservations are made while it is elected.
+	reservations reclaim.Config
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
@@ -106,6 +110,9 @@ func serve(ctx *ucli.Context) error {
 	}
 	if s.workloads, err = workloads(ctx); err != nil {
 		return err
+	}
+	if s.reservations, err = reclaim.ParseConfig(ctx.String("reservations")); err != nil {
+		return cli.Errorf(cli.Usage, "--reservations: %w", err)
 	}
 	for _, flag := range []string{"listen", "http", "pprof"} {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
@@ -214,9 +221,10 @@ func (s *server) open() error {
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Insides: s.replica, Audit: s.audit,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
-		PollPeriod: s.flags.Duration("poll-period"),
-		Downs:      duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
-		MaxFormat:  uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
+		Reservations: s.reservations,
+		PollPeriod:   s.flags.Duration("poll-period"),
+		Downs:        duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
+		MaxFormat:    uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
 		process := &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}

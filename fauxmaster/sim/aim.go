@@ -29,7 +29,7 @@ func (s *swarm) only(weights map[faultKind]int) {
 // calm takes away what happens to messages and disks by chance.
 func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
-	s.giantTasks, s.failures, s.steady, s.lasting, s.rich = 0, 0, false, false, false
+	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
 	s.budgets = false
 }
@@ -181,6 +181,11 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{killBorglet: 2, loseMachine: 1})
 		s.tight, s.machineMilli, s.jobs, s.thinkNs, s.lostNs = false, 12000, 4, 100*millisecond, 2*second
 		s.checkpointNs = 4 * second
+	}},
+	{"reclaimed", "machines that are full by limits and not by what is used, and masters follow one another", 12 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.reclaims, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = true, true, 1500, 200*millisecond, 4, 3*second
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()

@@ -77,6 +77,8 @@ type swarm struct {
 	// there are.
 	budgets       bool
 	drainsPercent int
+	// Borglets tell what tasks use, and so there are reservations.
+	reclaims bool
 }
 
 type faultKind int
@@ -172,6 +174,7 @@ func drawSwarm(r *rand.Rand) swarm {
 		s.forgeNs = between(r, 200*millisecond, second)
 	}
 	s.budgets = r.IntN(2) == 0
+	s.reclaims = r.IntN(3) == 0
 	return s
 }
 

@@ -42,10 +42,18 @@ func newMachine(w *World, i int) *machine {
 }
 
 func (m *machine) pretend(r *rand.Rand) *pretend.Machine {
-	return pretend.New(pretend.Config{
+	cfg := pretend.Config{
 		Name: m.name, Env: m, Witness: m, Rand: r, Backoff: m.w.swarm.backoff, DeafPermille: 100,
 		Lasts: func(d *borgrpc.Desired) (int64, int32) { return behaviour(d.GetSpec().GetArgs()) },
-	})
+	}
+	if m.w.swarm.reclaims {
+		cfg.Uses = func(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usage {
+			u := usage(id, d, ageNs)
+			m.w.truth.used(id, u)
+			return u
+		}
+	}
+	return pretend.New(cfg)
 }
 
 // behaviour is what the args of a simulated task say: it ends with code after

@@ -8,6 +8,7 @@ import (
 	"borg/borgmaster/cell"
 	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
+	"borg/borgmaster/reclaim"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -37,6 +38,7 @@ type masterSide struct {
 	// Due time of the next look at the station that is already under way.
 	lookAtNs int64
 	duties   *duty.Core
+	reclaims *reclaim.Core
 	// Term that the duties are at work for; 0: not elected.
 	dutyTerm  uint64
 	scheduler *schedulerProcess
@@ -46,10 +48,10 @@ type masterSide struct {
 }
 
 func newMasterSide(r *replicaNode) *masterSide {
-	m := &masterSide{r: r, duties: duty.New(duty.Bounds{}), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
+	m := &masterSide{r: r, duties: duty.New(duty.Bounds{}), reclaims: reclaim.New(reclaim.Config{Instead: curve()}), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
 	m.station = linkshard.NewStation(linkshard.Config{
-		Core:     linkshard.CoreConfig{Replica: r.id},
-		Format:   r.cell.BuildFormat(),
+		Core:   linkshard.CoreConfig{Replica: r.id},
+		Format: r.cell.BuildFormat(), UsageEveryNs: usageEveryNs,
 		CellName: cellName, CellID: cellID, Log: logView{r}, NowNs: r.monoNs, Logger: slog.New(slog.DiscardHandler),
 	})
 	m.station.TakeNotes(linkshard.Notes{Reload: true, NewState: true})
@@ -93,6 +95,7 @@ func (m *masterSide) follow() {
 	s := m.r.core.State()
 	if m.dutyTerm != 0 && (!s.Settled || s.Term != m.dutyTerm) {
 		m.dutyTerm = 0
+		m.reclaims.Deposed()
 		m.stop()
 	}
 	if s.Settled && m.dutyTerm == 0 {
@@ -102,6 +105,7 @@ func (m *masterSide) follow() {
 			begin.Machines = append(begin.Machines, seen(x))
 		}
 		m.step(begin)
+		m.reclaims.Elected(s.Term)
 		m.scheduler = newSchedulerProcess(m)
 	}
 }
@@ -153,9 +157,23 @@ func (m *masterSide) dutyTick() {
 				ticked.FirstAdmin = m.gate.FirstAdmin
 			}
 			m.step(ticked)
+			m.reserve()
 		}
 		m.dutyTick()
 	})
+}
+
+// reserve has proposed what moved far enough of what tasks reserve.
+func (m *masterSide) reserve() {
+	term := m.dutyTerm
+	if op := m.reclaims.Look(m.r.cell); op != nil {
+		op.Principal = ownOp()
+		m.proposeOwn(op, func(*borgpb.Result, error) {
+			if m.reclaims.Term() == term {
+				m.reclaims.Proposed()
+			}
+		})
+	}
 }
 
 // step drives the duties and does what they say.
@@ -341,6 +359,7 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 		return
 	}
 	m.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), Format: req.GetFormat()})
+	m.reclaims.Hear(req.GetUsage())
 	resp := m.duties.Answer()
 	if len(req.GetHeard().GetMachines()) > 0 {
 		m.r.propose(&borgpb.Op{Principal: ownOp(), Op: &borgpb.Op_HearMachines{HearMachines: req.Heard}}, m.r.w.now+int64(linkshard.ReportTimeout), func(*borgpb.Result, error) {})

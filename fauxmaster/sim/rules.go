@@ -155,11 +155,21 @@ func (t *truth) holding(m *machine, id borglet.ID) cell.Resources {
 	return t.holds[id]
 }
 
+// isProd tells whether a process is one of production, as far as is known.
+func (t *truth) isProd(m *machine, id borglet.ID) bool {
+	p := t.copyOf(m, id)
+	return p != nil && p.Priority() >= prodPriority
+}
+
 // fits: S6, the processes that run on a machine fit it, by what the log last
 // gave each of them.
 func (t *truth) fits(m *machine, id borglet.ID) {
 	var used cell.Resources
 	for _, other := range m.Running() {
+		// What does not use all it may leaves room for others than production.
+		if t.w.swarm.reclaims && !t.isProd(m, other) {
+			continue
+		}
 		used = used.Add(t.holding(m, other))
 	}
 	if has := cell.FromProto(m.spec().Capacity); used.CPUMilli > has.CPUMilli || used.MemBytes > has.MemBytes {

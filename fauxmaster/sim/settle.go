@@ -73,6 +73,9 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}
+	if under := w.truth.underReserved(); under != "" {
+		return fmt.Sprintf("%s reserves less than it uses", under)
+	}
 	for a := range c.PendingAllocs() {
 		if !w.swarm.tight {
 			return fmt.Sprintf("alloc %v/%d pends", a.Set().Key(), a.Index())

@@ -98,6 +98,26 @@ func TestRestored(t *testing.T) {
 	}
 }
 
+// TestReclaimed: what production does not use is given to others, while masters
+// follow one another.
+func TestReclaimed(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 3; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 12 * second, Aim: "reclaimed"})
+		if r.Violation != nil {
+			t.Errorf("seed %d: %v", seed, r.Violation)
+		}
+		for mark, n := range r.Marks {
+			marks[mark] += n
+		}
+	}
+	for _, mark := range []string{"reservation below the limit", "reservation rose", "placed in reclaimed resources"} {
+		if marks[mark] == 0 {
+			t.Errorf("no seed came to: %s", mark)
+		}
+	}
+}
+
 // TestMarks: whoever counts a state that is not in the list hears of it.
 // TestFiles: users and tasks write the same few files while masters follow one
 // another.

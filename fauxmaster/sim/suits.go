@@ -19,6 +19,7 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 	if t.cell.Format() >= cell.BuildFormat {
 		t.tainted()
 	}
+	grew := t.reserves(e)
 	if !placesOnly(e.Data) {
 		return
 	}
@@ -43,6 +44,7 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 			t.gaveWay(ev, p)
 		case ev.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE && p != nil && p.Current():
 			t.placed(p, j, m)
+			t.inView(p, m, grew)
 			if j.Spec().GetGang() && !others[ev.UID] && t.cell.Format() >= cell.BuildFormat {
 				if ev.Task > 0 {
 					t.w.mark("gang placed")

@@ -58,6 +58,10 @@ type truth struct {
 	disturbed map[cell.UID]*disturbances
 	// Machines that may have been forced to be empty by the entry at hand.
 	forced map[string]bool
+	// What copies were told to use, at most and at last, and what the log has them
+	// reserve. Thousandths of a core.
+	usedMost, usedLast map[borglet.ID]int64
+	reserved           map[borglet.ID]reserved
 	rules
 }
 
@@ -79,6 +83,7 @@ func newTruth(w *World) *truth {
 		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
 		asked: map[string]asking{}, revoked: map[string]revocation{}, files: map[string]fileState{}, died: map[cell.JobKey]bool{},
 		disturbed: map[cell.UID]*disturbances{}, forced: map[string]bool{},
+		usedMost: map[borglet.ID]int64{}, usedLast: map[borglet.ID]int64{}, reserved: map[borglet.ID]reserved{},
 	}
 }
 

@@ -1811,7 +1811,10 @@ type TaskStatus struct {
 	// The same, for programs.
 	NoteAnnotations map[string]string `protobuf:"bytes,31,rep,name=note_annotations,json=noteAnnotations,proto3" json:"note_annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Devices that it has, by name.
-	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	Devices []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	// What it was last heard to use. Filled in by the elected master for who asks
+	// for it, not in the log; absent: not asked for, or not heard lately.
+	Used          *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1968,6 +1971,13 @@ func (x *TaskStatus) GetNoteAnnotations() map[string]string {
 func (x *TaskStatus) GetDevices() []*DeviceGrant {
 	if x != nil {
 		return x.Devices
+	}
+	return nil
+}
+
+func (x *TaskStatus) GetUsed() *Used {
+	if x != nil {
+		return x.Used
 	}
 	return nil
 }
@@ -2356,7 +2366,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	".borg.MetaR\x04meta\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\"\n" +
 	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\x12(\n" +
-	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xda\x05\n" +
+	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xfb\x05\n" +
 	"\n" +
 	"TaskStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
@@ -2378,7 +2388,9 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x0fstarted_wall_ns\x18\x0f \x01(\x03R\rstartedWallNs\x12\x12\n" +
 	"\x04note\x18\x1e \x01(\tR\x04note\x12P\n" +
 	"\x10note_annotations\x18\x1f \x03(\v2%.borg.TaskStatus.NoteAnnotationsEntryR\x0fnoteAnnotations\x12+\n" +
-	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x1aB\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12\x1f\n" +
+	"\x04used\x18\xac\x02 \x01(\v2\n" +
+	".borg.UsedR\x04used\x1aB\n" +
 	"\x14NoteAnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x04\n" +
@@ -2508,6 +2520,7 @@ var file_borgpb_job_proto_goTypes = []any{
 	(State)(0),               // 31: borg.State
 	(*Exit)(nil),             // 32: borg.Exit
 	(*DeviceGrant)(nil),      // 33: borg.DeviceGrant
+	(*Used)(nil),             // 34: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
 	27, // 0: borg.Job.meta:type_name -> borg.Meta
@@ -2546,17 +2559,18 @@ var file_borgpb_job_proto_depIdxs = []int32{
 	21, // 33: borg.TaskStatus.attempts:type_name -> borg.Attempt
 	26, // 34: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
 	33, // 35: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	6,  // 36: borg.Attempt.state:type_name -> borg.AttemptState
-	7,  // 37: borg.Attempt.cause:type_name -> borg.StopCause
-	32, // 38: borg.Attempt.exit:type_name -> borg.Exit
-	28, // 39: borg.Attempt.resources:type_name -> borg.Resources
-	33, // 40: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	28, // 41: borg.Reservation.resources:type_name -> borg.Resources
-	42, // [42:42] is the sub-list for method output_type
-	42, // [42:42] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	34, // 36: borg.TaskStatus.used:type_name -> borg.Used
+	6,  // 37: borg.Attempt.state:type_name -> borg.AttemptState
+	7,  // 38: borg.Attempt.cause:type_name -> borg.StopCause
+	32, // 39: borg.Attempt.exit:type_name -> borg.Exit
+	28, // 40: borg.Attempt.resources:type_name -> borg.Resources
+	33, // 41: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	28, // 42: borg.Reservation.resources:type_name -> borg.Resources
+	43, // [43:43] is the sub-list for method output_type
+	43, // [43:43] is the sub-list for method input_type
+	43, // [43:43] is the sub-list for extension type_name
+	43, // [43:43] is the sub-list for extension extendee
+	0,  // [0:43] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }

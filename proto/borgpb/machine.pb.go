@@ -330,6 +330,9 @@ type MachineStatus struct {
 	// left alone until an operator decides. Filled in by the elected master,
 	// not in the log.
 	UnknownTasks []*TaskReport `protobuf:"bytes,9,rep,name=unknown_tasks,json=unknownTasks,proto3" json:"unknown_tasks,omitempty"`
+	// What the copies there were last heard to use together. Filled in by the
+	// elected master, not in the log; absent: nothing was heard lately.
+	Used *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
 	// How it is being emptied; absent: it is not, or since before format 5.
 	Drain         *Drain `protobuf:"bytes,10,opt,name=drain,proto3" json:"drain,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -425,6 +428,13 @@ func (x *MachineStatus) GetChangedWallNs() int64 {
 func (x *MachineStatus) GetUnknownTasks() []*TaskReport {
 	if x != nil {
 		return x.UnknownTasks
+	}
+	return nil
+}
+
+func (x *MachineStatus) GetUsed() *Used {
+	if x != nil {
+		return x.Used
 	}
 	return nil
 }
@@ -780,7 +790,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
 	"\x05evict\x18\x03 \x01(\bR\x05evict\x12\x1d\n" +
 	"\n" +
-	"prefer_not\x18( \x01(\bR\tpreferNot\"\xf3\x02\n" +
+	"prefer_not\x18( \x01(\bR\tpreferNot\"\x94\x03\n" +
 	"\rMachineStatus\x12(\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x12.borg.MachineStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x1a\n" +
@@ -790,7 +800,9 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x05tasks\x18\x06 \x01(\rR\x05tasks\x12\x16\n" +
 	"\x06allocs\x18\a \x01(\rR\x06allocs\x12&\n" +
 	"\x0fchanged_wall_ns\x18\b \x01(\x03R\rchangedWallNs\x125\n" +
-	"\runknown_tasks\x18\t \x03(\v2\x10.borg.TaskReportR\funknownTasks\x12!\n" +
+	"\runknown_tasks\x18\t \x03(\v2\x10.borg.TaskReportR\funknownTasks\x12\x1f\n" +
+	"\x04used\x18\xac\x02 \x01(\v2\n" +
+	".borg.UsedR\x04used\x12!\n" +
 	"\x05drain\x18\n" +
 	" \x01(\v2\v.borg.DrainR\x05drain\"\xf7\x01\n" +
 	"\x05Drain\x12\x16\n" +
@@ -852,7 +864,8 @@ var file_borgpb_machine_proto_goTypes = []any{
 	nil,                   // 8: borg.MachineSpec.AttributesEntry
 	(*Meta)(nil),          // 9: borg.Meta
 	(*Resources)(nil),     // 10: borg.Resources
-	(*Exit)(nil),          // 11: borg.Exit
+	(*Used)(nil),          // 11: borg.Used
+	(*Exit)(nil),          // 12: borg.Exit
 }
 var file_borgpb_machine_proto_depIdxs = []int32{
 	9,  // 0: borg.Machine.meta:type_name -> borg.Meta
@@ -865,14 +878,15 @@ var file_borgpb_machine_proto_depIdxs = []int32{
 	10, // 7: borg.MachineStatus.limits:type_name -> borg.Resources
 	10, // 8: borg.MachineStatus.reserved:type_name -> borg.Resources
 	7,  // 9: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
-	5,  // 10: borg.MachineStatus.drain:type_name -> borg.Drain
-	6,  // 11: borg.Drain.blockers:type_name -> borg.DrainBlocker
-	11, // 12: borg.TaskReport.exit:type_name -> borg.Exit
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	11, // 10: borg.MachineStatus.used:type_name -> borg.Used
+	5,  // 11: borg.MachineStatus.drain:type_name -> borg.Drain
+	6,  // 12: borg.Drain.blockers:type_name -> borg.DrainBlocker
+	12, // 13: borg.TaskReport.exit:type_name -> borg.Exit
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_machine_proto_init() }

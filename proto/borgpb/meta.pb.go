@@ -776,6 +776,61 @@ func (x *Exit) GetError() string {
 	return ""
 }
 
+// Used is what a copy uses, or several together.
+type Used struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Mean between two polls. Thousandths of a core.
+	CpuMilli int64 `protobuf:"varint,1,opt,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
+	// Highest sample between them. Bytes.
+	MemBytes      int64 `protobuf:"varint,2,opt,name=mem_bytes,json=memBytes,proto3" json:"mem_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Used) Reset() {
+	*x = Used{}
+	mi := &file_borgpb_meta_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Used) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Used) ProtoMessage() {}
+
+func (x *Used) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_meta_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Used.ProtoReflect.Descriptor instead.
+func (*Used) Descriptor() ([]byte, []int) {
+	return file_borgpb_meta_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *Used) GetCpuMilli() int64 {
+	if x != nil {
+		return x.CpuMilli
+	}
+	return 0
+}
+
+func (x *Used) GetMemBytes() int64 {
+	if x != nil {
+		return x.MemBytes
+	}
+	return 0
+}
+
 var File_borgpb_meta_proto protoreflect.FileDescriptor
 
 const file_borgpb_meta_proto_rawDesc = "" +
@@ -834,7 +889,10 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"\x03oom\x18\x03 \x01(\bR\x03oom\x12\x18\n" +
 	"\aunknown\x18\x04 \x01(\bR\aunknown\x12\"\n" +
 	"\rended_wall_ns\x18\x05 \x01(\x03R\vendedWallNs\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error*q\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\"@\n" +
+	"\x04Used\x12\x1b\n" +
+	"\tcpu_milli\x18\x01 \x01(\x03R\bcpuMilli\x12\x1b\n" +
+	"\tmem_bytes\x18\x02 \x01(\x03R\bmemBytes*q\n" +
 	"\x04Role\x12\x14\n" +
 	"\x10ROLE_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tROLE_USER\x10\x01\x12\x0f\n" +
@@ -872,7 +930,7 @@ func file_borgpb_meta_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_meta_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
+var file_borgpb_meta_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
 var file_borgpb_meta_proto_goTypes = []any{
 	(Role)(0),           // 0: borg.Role
 	(State)(0),          // 1: borg.State
@@ -884,17 +942,18 @@ var file_borgpb_meta_proto_goTypes = []any{
 	(*Constraint)(nil),  // 7: borg.Constraint
 	(*Toleration)(nil),  // 8: borg.Toleration
 	(*Exit)(nil),        // 9: borg.Exit
-	nil,                 // 10: borg.Meta.LabelsEntry
-	nil,                 // 11: borg.Meta.AnnotationsEntry
-	nil,                 // 12: borg.Resources.DevicesEntry
-	nil,                 // 13: borg.Resources.DeviceMilliEntry
+	(*Used)(nil),        // 10: borg.Used
+	nil,                 // 11: borg.Meta.LabelsEntry
+	nil,                 // 12: borg.Meta.AnnotationsEntry
+	nil,                 // 13: borg.Resources.DevicesEntry
+	nil,                 // 14: borg.Resources.DeviceMilliEntry
 }
 var file_borgpb_meta_proto_depIdxs = []int32{
-	10, // 0: borg.Meta.labels:type_name -> borg.Meta.LabelsEntry
-	11, // 1: borg.Meta.annotations:type_name -> borg.Meta.AnnotationsEntry
+	11, // 0: borg.Meta.labels:type_name -> borg.Meta.LabelsEntry
+	12, // 1: borg.Meta.annotations:type_name -> borg.Meta.AnnotationsEntry
 	0,  // 2: borg.Principal.role:type_name -> borg.Role
-	12, // 3: borg.Resources.devices:type_name -> borg.Resources.DevicesEntry
-	13, // 4: borg.Resources.device_milli:type_name -> borg.Resources.DeviceMilliEntry
+	13, // 3: borg.Resources.devices:type_name -> borg.Resources.DevicesEntry
+	14, // 4: borg.Resources.device_milli:type_name -> borg.Resources.DeviceMilliEntry
 	2,  // 5: borg.Constraint.relation:type_name -> borg.Relation
 	6,  // [6:6] is the sub-list for method output_type
 	6,  // [6:6] is the sub-list for method input_type
@@ -914,7 +973,7 @@ func file_borgpb_meta_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_meta_proto_rawDesc), len(file_borgpb_meta_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   11,
+			NumMessages:   12,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -483,9 +483,12 @@ type Desired struct {
 	// Copies that must be gone before this one starts (victims of preemption).
 	After []*CopyID `protobuf:"bytes,12,rep,name=after,proto3" json:"after,omitempty"`
 	// Devices that it has, by name, for the task's environment.
-	Devices       []*borgpb.DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Devices []*borgpb.DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	// Memory that it reserves, for who must give way when the machine runs out of
+	// it; zero: its limit. Bytes.
+	ReservedMemBytes int64 `protobuf:"varint,300,opt,name=reserved_mem_bytes,json=reservedMemBytes,proto3" json:"reserved_mem_bytes,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
 }
 
 func (x *Desired) Reset() {
@@ -609,6 +612,13 @@ func (x *Desired) GetDevices() []*borgpb.DeviceGrant {
 	return nil
 }
 
+func (x *Desired) GetReservedMemBytes() int64 {
+	if x != nil {
+		return x.ReservedMemBytes
+	}
+	return 0
+}
+
 // Stop is an order to stop a copy.
 type Stop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -698,7 +708,7 @@ type PollResponse struct {
 	Tasks []*borgpb.TaskReport `protobuf:"bytes,5,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Spec versions it holds, in the order of tasks; zero: no spec.
 	Versions []uint64 `protobuf:"varint,6,rep,packed,name=versions,proto3" json:"versions,omitempty"`
-	// Usage travels beside the state. Masters do not act on it so far.
+	// Usage travels beside the state, outside the hash.
 	Usage []*Usage `protobuf:"bytes,7,rep,name=usage,proto3" json:"usage,omitempty"`
 	// What the machine is now; masters log a change of it.
 	Spec *borgpb.MachineSpec `protobuf:"bytes,8,opt,name=spec,proto3" json:"spec,omitempty"`
@@ -1064,7 +1074,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\x9f\x03\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xce\x03\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -1079,7 +1089,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	" \x01(\v2\x0e.borg.TaskSpecR\x04spec\x12\x12\n" +
 	"\x04cell\x18\v \x01(\tR\x04cell\x12%\n" +
 	"\x05after\x18\f \x03(\v2\x0f.borgrpc.CopyIDR\x05after\x12+\n" +
-	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"\x83\x01\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12-\n" +
+	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\"\x83\x01\n" +
 	"\x04Stop\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12%\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x0f.borg.StopCauseR\x05cause\x12\x14\n" +

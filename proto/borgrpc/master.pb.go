@@ -952,7 +952,10 @@ type ListTasksRequest struct {
 	// Only tasks behind this one ("user/job/index"); empty: from the first.
 	After string `protobuf:"bytes,8,opt,name=after,proto3" json:"after,omitempty"`
 	// At most so many tasks; zero: 1,000. More than 10,000 counts as that.
-	Limit         uint32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
+	// With what they use, which the elected master alone knows: it answers then.
+	// Without effect on a stale read.
+	Used          bool `protobuf:"varint,300,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1048,6 +1051,13 @@ func (x *ListTasksRequest) GetLimit() uint32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListTasksRequest) GetUsed() bool {
+	if x != nil {
+		return x.Used
+	}
+	return false
 }
 
 // ListTasksResponse is one page, closed early once it has 4 MiB.
@@ -3594,7 +3604,11 @@ type ReportRequest struct {
 	Format uint32 `protobuf:"varint,7,opt,name=format,proto3" json:"format,omitempty"`
 	// What machines of a restored cell run that it does not have; at most 2,000
 	// copies. Absent: nothing new.
-	Heard         *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
+	Heard *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
+	// What copies use, by machine, as polls told it since it was last sent; at most
+	// 5,000 copies, the rest with the next report. The elected master keeps the
+	// newest in memory; nothing of it is logged.
+	Usage         []*MachineUsage `protobuf:"bytes,300,rep,name=usage,proto3" json:"usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3685,6 +3699,151 @@ func (x *ReportRequest) GetHeard() *borgpb.HearMachines {
 	return nil
 }
 
+func (x *ReportRequest) GetUsage() []*MachineUsage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
+// MachineUsage is what the copies on a machine use. Those of which nothing was
+// measured are left out.
+type MachineUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Name of the machine.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Ordered by copy.
+	Copies        []*CopyUsage `protobuf:"bytes,2,rep,name=copies,proto3" json:"copies,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachineUsage) Reset() {
+	*x = MachineUsage{}
+	mi := &file_borgrpc_master_proto_msgTypes[49]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachineUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachineUsage) ProtoMessage() {}
+
+func (x *MachineUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[49]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
+func (*MachineUsage) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+}
+
+func (x *MachineUsage) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *MachineUsage) GetCopies() []*CopyUsage {
+	if x != nil {
+		return x.Copies
+	}
+	return nil
+}
+
+// CopyUsage is the most that one copy was seen to use since it was last sent.
+type CopyUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// uid of the job.
+	JobUid string `protobuf:"bytes,1,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// Index of the task.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy of the task.
+	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Mean between two polls. Thousandths of a core.
+	CpuMilli int64 `protobuf:"varint,4,opt,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
+	// Highest sample. Bytes.
+	MemBytes      int64 `protobuf:"varint,5,opt,name=mem_bytes,json=memBytes,proto3" json:"mem_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CopyUsage) Reset() {
+	*x = CopyUsage{}
+	mi := &file_borgrpc_master_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CopyUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CopyUsage) ProtoMessage() {}
+
+func (x *CopyUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
+func (*CopyUsage) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *CopyUsage) GetJobUid() string {
+	if x != nil {
+		return x.JobUid
+	}
+	return ""
+}
+
+func (x *CopyUsage) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *CopyUsage) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *CopyUsage) GetCpuMilli() int64 {
+	if x != nil {
+		return x.CpuMilli
+	}
+	return 0
+}
+
+func (x *CopyUsage) GetMemBytes() int64 {
+	if x != nil {
+		return x.MemBytes
+	}
+	return 0
+}
+
 // Contact is how a shard gets on with a machine; sent when it changes, with every
 // miss, and while the cell has a machine as down that is reached.
 type Contact struct {
@@ -3707,7 +3866,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3719,7 +3878,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3732,7 +3891,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *Contact) GetMachine() string {
@@ -3790,7 +3949,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3802,7 +3961,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3815,7 +3974,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -3868,7 +4027,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3880,7 +4039,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3893,7 +4052,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -3930,7 +4089,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3942,7 +4101,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3955,7 +4114,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -4040,7 +4199,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04dead\x18\x04 \x01(\bR\x04dead\"G\n" +
 	"\x10ListJobsResponse\x12\x1d\n" +
 	"\x04jobs\x18\x01 \x03(\v2\t.borg.JobR\x04jobs\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\xf6\x01\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\"\x8b\x02\n" +
 	"\x10ListTasksRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -4050,7 +4209,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\amachine\x18\x06 \x01(\tR\amachine\x12%\n" +
 	"\x04mode\x18\a \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\x12\x14\n" +
 	"\x05after\x18\b \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\t \x01(\rR\x05limit\"j\n" +
+	"\x05limit\x18\t \x01(\rR\x05limit\x12\x13\n" +
+	"\x04used\x18\xac\x02 \x01(\bR\x04used\"j\n" +
 	"\x11ListTasksResponse\x12 \n" +
 	"\x05tasks\x18\x01 \x03(\v2\n" +
 	".borg.TaskR\x05tasks\x12\x14\n" +
@@ -4233,7 +4393,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\x9f\x02\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xcd\x02\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
@@ -4242,7 +4402,17 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\aunknown\x18\x05 \x03(\v2\x13.borg.MachineReportR\aunknown\x12\x17\n" +
 	"\acell_id\x18\x06 \x01(\tR\x06cellId\x12\x16\n" +
 	"\x06format\x18\a \x01(\rR\x06format\x12)\n" +
-	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\"\x8f\x01\n" +
+	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
+	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usage\"T\n" +
+	"\fMachineUsage\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12*\n" +
+	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\"\x8e\x01\n" +
+	"\tCopyUsage\x12\x17\n" +
+	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x1b\n" +
+	"\tcpu_milli\x18\x04 \x01(\x03R\bcpuMilli\x12\x1b\n" +
+	"\tmem_bytes\x18\x05 \x01(\x03R\bmemBytes\"\x8f\x01\n" +
 	"\aContact\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x18\n" +
 	"\areached\x18\x02 \x01(\bR\areached\x12\x16\n" +
@@ -4310,7 +4480,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 55)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                   // 0: borgrpc.ReadMode
 	(LogStream)(0),                  // 1: borgrpc.LogStream
@@ -4363,55 +4533,57 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*ExplainRequest)(nil),          // 48: borgrpc.ExplainRequest
 	(*ExplainResponse)(nil),         // 49: borgrpc.ExplainResponse
 	(*ReportRequest)(nil),           // 50: borgrpc.ReportRequest
-	(*Contact)(nil),                 // 51: borgrpc.Contact
-	(*ReportResponse)(nil),          // 52: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),            // 53: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),           // 54: borgrpc.ProbeResponse
-	nil,                             // 55: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                             // 56: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),               // 57: borg.Op
-	(*borgpb.Result)(nil),           // 58: borg.Result
-	(*borgpb.Member)(nil),           // 59: borg.Member
-	(*borgpb.Job)(nil),              // 60: borg.Job
-	(*borgpb.Update)(nil),           // 61: borg.Update
-	(*borgpb.Task)(nil),             // 62: borg.Task
-	(*borgpb.AllocSet)(nil),         // 63: borg.AllocSet
-	(*borgpb.Alloc)(nil),            // 64: borg.Alloc
-	(*borgpb.Machine)(nil),          // 65: borg.Machine
-	(*borgpb.DrainBlocker)(nil),     // 66: borg.DrainBlocker
-	(*borgpb.Event)(nil),            // 67: borg.Event
-	(*borgpb.Assign)(nil),           // 68: borg.Assign
-	(*borgpb.MoveTasks)(nil),        // 69: borg.MoveTasks
-	(*borgpb.Reports)(nil),          // 70: borg.Reports
-	(*borgpb.MachineReport)(nil),    // 71: borg.MachineReport
-	(*borgpb.HearMachines)(nil),     // 72: borg.HearMachines
-	(*borgpb.SetMachine)(nil),       // 73: borg.SetMachine
+	(*MachineUsage)(nil),            // 51: borgrpc.MachineUsage
+	(*CopyUsage)(nil),               // 52: borgrpc.CopyUsage
+	(*Contact)(nil),                 // 53: borgrpc.Contact
+	(*ReportResponse)(nil),          // 54: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),            // 55: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),           // 56: borgrpc.ProbeResponse
+	nil,                             // 57: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                             // 58: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),               // 59: borg.Op
+	(*borgpb.Result)(nil),           // 60: borg.Result
+	(*borgpb.Member)(nil),           // 61: borg.Member
+	(*borgpb.Job)(nil),              // 62: borg.Job
+	(*borgpb.Update)(nil),           // 63: borg.Update
+	(*borgpb.Task)(nil),             // 64: borg.Task
+	(*borgpb.AllocSet)(nil),         // 65: borg.AllocSet
+	(*borgpb.Alloc)(nil),            // 66: borg.Alloc
+	(*borgpb.Machine)(nil),          // 67: borg.Machine
+	(*borgpb.DrainBlocker)(nil),     // 68: borg.DrainBlocker
+	(*borgpb.Event)(nil),            // 69: borg.Event
+	(*borgpb.Assign)(nil),           // 70: borg.Assign
+	(*borgpb.MoveTasks)(nil),        // 71: borg.MoveTasks
+	(*borgpb.Reports)(nil),          // 72: borg.Reports
+	(*borgpb.MachineReport)(nil),    // 73: borg.MachineReport
+	(*borgpb.HearMachines)(nil),     // 74: borg.HearMachines
+	(*borgpb.SetMachine)(nil),       // 75: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	57, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	58, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	59, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	59, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	60, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	61, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	60, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	61, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	62, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	63, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 8: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	60, // 9: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	62, // 9: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 10: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	62, // 11: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	64, // 11: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 12: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	63, // 13: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	64, // 14: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	65, // 13: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	66, // 14: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 15: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	65, // 16: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	67, // 16: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	20, // 17: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	55, // 18: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	56, // 19: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	58, // 20: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	57, // 18: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	58, // 19: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	60, // 20: borgrpc.AddMachineResponse.result:type_name -> borg.Result
 	25, // 21: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	66, // 22: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	62, // 23: borgrpc.WhyResponse.task:type_name -> borg.Task
+	68, // 22: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	64, // 23: borgrpc.WhyResponse.task:type_name -> borg.Task
 	32, // 24: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	33, // 25: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
 	28, // 26: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
@@ -4420,68 +4592,70 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	30, // 29: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
 	31, // 30: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
 	31, // 31: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	67, // 32: borgrpc.EventsResponse.events:type_name -> borg.Event
+	69, // 32: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,  // 33: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,  // 34: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
 	40, // 35: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
 	41, // 36: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	68, // 37: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	58, // 38: borgrpc.AssignResponse.result:type_name -> borg.Result
-	69, // 39: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	58, // 40: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	70, // 37: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	60, // 38: borgrpc.AssignResponse.result:type_name -> borg.Result
+	71, // 39: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	60, // 40: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
 	24, // 41: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
 	27, // 42: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	70, // 43: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	51, // 44: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	71, // 45: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	72, // 46: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	73, // 47: borgrpc.Contact.set:type_name -> borg.SetMachine
-	58, // 48: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 49: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 50: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 51: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	10, // 52: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	12, // 53: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	14, // 54: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	16, // 55: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	18, // 56: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	21, // 57: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	26, // 58: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	23, // 59: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	34, // 60: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	36, // 61: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	38, // 62: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	42, // 63: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	44, // 64: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	48, // 65: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	46, // 66: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	50, // 67: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	53, // 68: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 69: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 70: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 71: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	11, // 72: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	13, // 73: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	15, // 74: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	17, // 75: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	19, // 76: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	22, // 77: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	27, // 78: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	24, // 79: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	35, // 80: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	37, // 81: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	39, // 82: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	43, // 83: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	45, // 84: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	49, // 85: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	47, // 86: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	52, // 87: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	54, // 88: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	69, // [69:89] is the sub-list for method output_type
-	49, // [49:69] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	72, // 43: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	53, // 44: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	73, // 45: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	74, // 46: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	51, // 47: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	52, // 48: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	75, // 49: borgrpc.Contact.set:type_name -> borg.SetMachine
+	60, // 50: borgrpc.ReportResponse.result:type_name -> borg.Result
+	2,  // 51: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 52: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 53: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	10, // 54: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	12, // 55: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	14, // 56: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	16, // 57: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	18, // 58: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	21, // 59: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	26, // 60: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	23, // 61: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	34, // 62: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	36, // 63: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	38, // 64: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	42, // 65: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	44, // 66: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	48, // 67: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	46, // 68: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	50, // 69: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	55, // 70: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 71: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 72: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 73: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	11, // 74: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	13, // 75: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	15, // 76: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	17, // 77: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	19, // 78: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	22, // 79: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	27, // 80: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	24, // 81: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	35, // 82: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	37, // 83: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	39, // 84: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	43, // 85: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	45, // 86: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	49, // 87: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	47, // 88: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	54, // 89: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	56, // 90: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	71, // [71:91] is the sub-list for method output_type
+	51, // [51:71] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -4495,7 +4669,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   55,
+			NumMessages:   57,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -67,13 +67,26 @@ type Amounts struct {
 	CPUMilli, MemBytes int64
 }
 
+// What moves by no more than this is not worth a word in the log.
+const (
+	leastCPUMilli = 10
+	leastMemBytes = 4 << 20
+)
+
 // Differs tells whether a reservation has moved so far from the one in the log,
-// by more than a twentieth, that it is to be logged.
-func (a Amounts) Differs(logged Amounts) bool {
-	return moved(a.CPUMilli, logged.CPUMilli) || moved(a.MemBytes, logged.MemBytes)
+// by more than a twentieth and not by next to nothing, that it is to be logged.
+func (a Amounts) Differs(logged Amounts) bool { return a.Rises(logged) || logged.risesBy(a, logged) }
+
+// Rises tells whether it differs and one of both is higher.
+func (a Amounts) Rises(logged Amounts) bool { return a.risesBy(logged, logged) }
+
+// risesBy tells whether a is above b by more than what counts beside logged.
+func (a Amounts) risesBy(b, logged Amounts) bool {
+	return a.CPUMilli-b.CPUMilli > max(logged.CPUMilli/20, leastCPUMilli) || a.MemBytes-b.MemBytes > max(logged.MemBytes/20, leastMemBytes)
 }
 
-func moved(now, logged int64) bool { return max(now-logged, logged-now) > logged/20 }
+// Exceeds tells whether one of both is above what b has.
+func (a Amounts) Exceeds(b Amounts) bool { return a.CPUMilli > b.CPUMilli || a.MemBytes > b.MemBytes }
 
 // Task is the reservation of one copy of a task. All times are cell time.
 type Task struct {
@@ -87,6 +100,12 @@ func Begin(nowNs int64, limit Amounts) Task {
 	return Task{reserved: limit, startedNs: nowNs, atNs: nowNs}
 }
 
+// BeginLate is the reservation of a copy that was placed some time before nowNs and
+// has none in the log: of its hold, so much is over.
+func BeginLate(nowNs, ageNs int64, limit Amounts, cfg Config) Task {
+	return Task{reserved: limit, startedNs: nowNs - min(max(ageNs, 0), cfg.HoldNs), atNs: nowNs}
+}
+
 // Resume goes on from a reservation in the log and the time it was set. One that
 // was never set has none, and its copy is new as far as anybody knows: Begin.
 func Resume(setNs int64, reserved Amounts, cfg Config) Task {
@@ -95,6 +114,10 @@ func Resume(setNs int64, reserved Amounts, cfg Config) Task {
 
 // Reserved is the estimate.
 func (t *Task) Reserved() Amounts { return t.reserved }
+
+// Skip says that nobody knows what the copy used up to nowNs: that time does not
+// count as one in which it used little.
+func (t *Task) Skip(nowNs int64) { t.atNs = max(nowNs, t.atNs) }
 
 // Use takes in what the copy used up to nowNs. Between two calls should be
 // seconds: time below one in 65,536 of the half-life is lost. Fixed is for tasks

@@ -293,15 +293,55 @@ func TestResume(t *testing.T) {
 }
 
 func TestDiffers(t *testing.T) {
+	const mib = 1 << 20
 	for _, c := range []struct {
-		logged, now int64
-		want        bool
+		logged, now    Amounts
+		rises, exceeds bool
+		want           bool
 	}{
-		{1000, 1000, false}, {1000, 951, false}, {1000, 949, true}, {1000, 1050, false}, {1000, 1051, true}, {0, 0, false}, {0, 1, true}, {10, 9, true},
+		{logged: Amounts{MemBytes: 1000 * mib}, now: Amounts{MemBytes: 1000 * mib}},
+		{logged: Amounts{MemBytes: 1000 * mib}, now: Amounts{MemBytes: 950 * mib}},
+		{logged: Amounts{MemBytes: 1000 * mib}, now: Amounts{MemBytes: 949 * mib}, want: true},
+		{logged: Amounts{MemBytes: 1000 * mib}, now: Amounts{MemBytes: 1050 * mib}, exceeds: true},
+		{logged: Amounts{MemBytes: 1000 * mib}, now: Amounts{MemBytes: 1051 * mib}, rises: true, exceeds: true, want: true},
+		{logged: Amounts{MemBytes: 8 * mib}, now: Amounts{MemBytes: 4 * mib}},
+		{logged: Amounts{MemBytes: 8 * mib}, now: Amounts{MemBytes: 3 * mib}, want: true},
+		{logged: Amounts{CPUMilli: 100}, now: Amounts{CPUMilli: 90}},
+		{logged: Amounts{CPUMilli: 100}, now: Amounts{CPUMilli: 89}, want: true},
+		{logged: Amounts{}, now: Amounts{CPUMilli: 11}, rises: true, exceeds: true, want: true},
+		{logged: Amounts{CPUMilli: 1000, MemBytes: 1000 * mib}, now: Amounts{CPUMilli: 500, MemBytes: 1001 * mib}, exceeds: true, want: true},
 	} {
-		if got := (Amounts{MemBytes: c.now}).Differs(Amounts{MemBytes: c.logged}); got != c.want {
-			t.Errorf("%d logged, now %d: differs is %v, want %v", c.logged, c.now, got, c.want)
+		if got := c.now.Differs(c.logged); got != c.want {
+			t.Errorf("%+v logged, now %+v: differs is %v, want %v", c.logged, c.now, got, c.want)
 		}
+		if got := c.now.Rises(c.logged); got != c.rises {
+			t.Errorf("%+v logged, now %+v: rises is %v, want %v", c.logged, c.now, got, c.rises)
+		}
+		if got := c.now.Exceeds(c.logged); got != c.exceeds {
+			t.Errorf("%+v logged, now %+v: exceeds is %v, want %v", c.logged, c.now, got, c.exceeds)
+		}
+	}
+}
+
+// TestBeginLate wants of a copy that is heard of late no more than the rest of its
+// hold, and no time of decay that nobody looked at.
+func TestBeginLate(t *testing.T) {
+	cfg := Medium.Config()
+	limit, used := Amounts{4000, 8 << 30}, Amounts{1000, 2 << 30}
+	late := BeginLate(1000e9, 200e9, limit, cfg)
+	late.Use(1099e9, limit, used, false, cfg)
+	if got := late.Reserved(); got != limit {
+		t.Errorf("299 s after it was placed it reserves %+v, want its limit", got)
+	}
+	old := BeginLate(1000e9, 5000e9, limit, cfg)
+	old.Use(1000e9, limit, used, false, cfg)
+	if got := old.Reserved(); got != limit {
+		t.Errorf("heard of first it reserves %+v, want its limit", got)
+	}
+	old.Skip(9000e9)
+	old.Use(9000e9, limit, used, false, cfg)
+	if got := old.Reserved(); got != limit {
+		t.Errorf("not heard of for 8000 s it reserves %+v, want what it did", got)
 	}
 }
 

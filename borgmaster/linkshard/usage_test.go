@@ -1,0 +1,92 @@
+package linkshard
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"borg/proto/borgrpc"
+)
+
+func uses(from, to int, cpuMilli, memBytes int64) (all []*borgrpc.Usage) {
+	for i := from; i < to; i++ {
+		all = append(all, &borgrpc.Usage{Copy: &borgrpc.CopyID{JobUid: "1-2-0", Index: uint32(i), Attempt: 1}, CpuMilliMean: cpuMilli, MemBytesPeak: memBytes})
+	}
+	return all
+}
+
+// TestUsageKeepsTheMost wants the first word sent at once, the next five seconds
+// later with the most that was seen between them, and nothing when nothing is new.
+func TestUsageKeepsTheMost(t *testing.T) {
+	u := newUsageBox(5e9)
+	sent := func(now int64) string {
+		req := &borgrpc.ReportRequest{}
+		u.take(now, req)
+		var text strings.Builder
+		for _, m := range req.Usage {
+			for _, c := range m.Copies {
+				text.WriteString(fmt.Sprintf("%s/%d cpu %d mem %d; ", m.Machine, c.Index, c.CpuMilli, c.MemBytes))
+			}
+		}
+		return text.String()
+	}
+	u.add("m1", uses(0, 1, 100, 1000))
+	u.add("m2", nil)
+	for _, step := range []struct {
+		now  int64
+		tell []*borgrpc.Usage
+		want string
+	}{
+		{1e9, nil, "m1/0 cpu 100 mem 1000; "},
+		{2e9, uses(0, 2, 900, 1000), ""},
+		{3e9, uses(0, 1, 50, 5000), ""},
+		{4e9, nil, ""},
+		{6e9, nil, "m1/0 cpu 900 mem 5000; m1/1 cpu 900 mem 1000; "},
+		{60e9, nil, ""},
+		{61e9, uses(1, 2, 1, 1), "m1/1 cpu 1 mem 1; "},
+	} {
+		u.add("m1", step.tell)
+		if got := sent(step.now); got != step.want {
+			t.Errorf("at %d s %q is sent, want %q", step.now/1e9, got, step.want)
+		}
+	}
+	u.add("m1", uses(0, 1, 7, 7))
+	u.begin()
+	if got, want := sent(62e9), "m1/0 cpu 7 mem 7; "; got != want {
+		t.Errorf("to another master %q is sent, want %q", got, want)
+	}
+}
+
+// TestUsageIsBounded has more to say than goes into a message: what has waited
+// longest goes first, so that everybody has his turn.
+func TestUsageIsBounded(t *testing.T) {
+	u := newUsageBox(5e9)
+	for m := range 12 {
+		u.add(fmt.Sprintf("m%02d", m), uses(0, 1000, 1, 1))
+	}
+	last := map[string]int64{}
+	for now := range int64(50) {
+		req := &borgrpc.ReportRequest{}
+		u.take(now*5e9, req)
+		n := 0
+		for _, m := range req.Usage {
+			n += len(m.Copies)
+			if waited := now - last[m.Machine]; waited > 4 {
+				t.Errorf("%s is sent after %d messages, want every fourth at the latest", m.Machine, waited)
+			}
+			last[m.Machine] = now
+			u.add(m.Machine, uses(0, 1000, 1, 1))
+		}
+		if n != maxUsagePerMessage {
+			t.Fatalf("a message holds %d, want %d", n, maxUsagePerMessage)
+		}
+	}
+	if len(last) != 12 {
+		t.Errorf("%d machines were sent, want 12", len(last))
+	}
+	// A borglet cannot have more kept than a borglet may hold copies.
+	u.add("m99", uses(0, maxUsagePerMachine+10, 1, 1))
+	if n := len(u.machines["m99"].copies); n != maxUsagePerMachine {
+		t.Errorf("%d copies of a machine are kept, want %d", n, maxUsagePerMachine)
+	}
+}

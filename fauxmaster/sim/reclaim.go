@@ -1,0 +1,169 @@
+package sim
+
+import (
+	"hash/fnv"
+
+	"borg/borglet"
+	"borg/borgmaster"
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/scheduler/reservation"
+
+	"google.golang.org/protobuf/proto"
+)
+
+// Reservations of simulated cells: the curve of production, with time a few
+// hundred times as short.
+const (
+	reserveHoldNs   = second
+	reserveHalfNs   = 600 * millisecond
+	reserveMargin   = 175
+	usageEveryNs    = 500 * millisecond
+	spikeFromNs     = 4 * second
+	spikeUntilNs    = 6 * second
+	spikePermille   = 600
+	quietPermille   = 100
+	quietRange      = 300
+	prodPriority    = 120
+	reserveSlackCPU = 1
+)
+
+// curve is how reservations are estimated here.
+func curve() *reservation.Config {
+	return &reservation.Config{HoldNs: reserveHoldNs, HalfLifeNs: reserveHalfNs, MarginPermille: reserveMargin}
+}
+
+// usage is what a copy uses whose process has run for so long: a part of its limit
+// that is its own, and for a while more.
+func usage(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usage {
+	h := fnv.New32a()
+	h.Write([]byte(id.String()))
+	permille := quietPermille + int64(h.Sum32()%quietRange)
+	if ageNs >= spikeFromNs && ageNs < spikeUntilNs {
+		permille = spikePermille
+	}
+	r := d.GetSpec().GetResources()
+	return &borgrpc.Usage{
+		Copy:         &borgrpc.CopyID{JobUid: id.JobUID, Index: id.Index, Attempt: id.Attempt},
+		CpuMilliMean: r.GetCpuMilli() * permille / 1000, MemBytesPeak: r.GetMemBytes() * permille / 1000,
+	}
+}
+
+// reserved is what the log last said that a copy reserves.
+type reserved struct {
+	cpuMilli int64
+	// Of its spec: with another one its limits may be others.
+	version uint64
+}
+
+// used notes what a borglet tells of a copy.
+func (t *truth) used(id borglet.ID, u *borgrpc.Usage) {
+	t.usedMost[id] = max(t.usedMost[id], u.CpuMilliMean)
+	t.usedLast[id] = u.CpuMilliMean
+}
+
+// reserves: S24, a reservation rises because more is used, whoever is elected: never
+// beyond the most that was told of the copy, and the margin.
+func (t *truth) reserves(e borgmaster.CommittedEntry) (any bool) {
+	entry := new(borgpb.Entry)
+	if proto.Unmarshal(e.Data, entry) != nil {
+		return false
+	}
+	for _, data := range entry.Ops {
+		op := new(borgpb.Op)
+		if proto.Unmarshal(data, op) != nil {
+			continue
+		}
+		for _, m := range op.GetReports().GetMachines() {
+			for _, r := range m.Reservations {
+				any = true
+				t.reserve(m.Machine, r)
+			}
+		}
+	}
+	return any
+}
+
+func (t *truth) reserve(machine string, r *borgpb.TaskReservation) {
+	id := borglet.ID{JobUID: r.JobUid, Index: r.Index, Attempt: r.Attempt}
+	uid, err := cell.ParseUID(r.JobUid)
+	m := t.cell.Machine(machine)
+	if err != nil || m == nil {
+		return
+	}
+	p := m.Copy(cell.CopyID{Job: uid, Index: r.Index, Attempt: r.Attempt})
+	if p == nil || !p.Current() {
+		return
+	}
+	was, known := t.reserved[id]
+	most := t.usedMost[id]
+	if known && was.version == p.Version() && r.CpuMilli > was.cpuMilli {
+		t.w.mark("reservation rose")
+		if r.CpuMilli > most+most*reserveMargin/1000+reserveSlackCPU {
+			t.w.fail("S24: the reservation of %v rises from %d to %d thousandths of a core, and it used at most %d", p.TaskID(), was.cpuMilli, r.CpuMilli, most)
+		}
+	} else if r.CpuMilli < p.Resources().CPUMilli {
+		t.w.mark("reservation below the limit")
+	}
+	t.reserved[id] = reserved{r.CpuMilli, p.Version()}
+}
+
+// inView: S24, production is placed by the limits of production, whatever it reserves;
+// all else by what everybody reserves.
+func (t *truth) inView(p *cell.Copy, m *cell.Machine, grew bool) {
+	if p.Alloc() != nil {
+		return
+	}
+	prod := p.Priority() >= prodPriority
+	var sum, limits cell.Resources
+	for o := range m.Copies() {
+		switch {
+		case o.Waits():
+			// Its room is that of others too.
+			return
+		case o.Alloc() != nil:
+			continue
+		}
+		limits = limits.Add(o.Resources())
+		held, _, _ := o.Reservation()
+		switch {
+		case !prod:
+			sum = sum.Add(held)
+		case o.Priority() >= prodPriority:
+			sum = sum.Add(o.Resources())
+		}
+	}
+	for a := range m.Allocs() {
+		if len(a.After()) > 0 {
+			return
+		}
+		sum, limits = sum.Add(a.Capacity()), limits.Add(a.Capacity())
+	}
+	has := m.Capacity()
+	if limits.CPUMilli > has.CPUMilli && !prod {
+		t.w.mark("placed in reclaimed resources")
+	}
+	if !prod && grew {
+		return
+	}
+	if sum.CPUMilli > has.CPUMilli || sum.MemBytes > has.MemBytes {
+		t.w.fail("S24: with %v of priority %d on %s, %d thousandths of a core and %d bytes are taken in its view, and there are %d and %d",
+			p.TaskID(), p.Priority(), m.Name(), sum.CPUMilli, sum.MemBytes, has.CPUMilli, has.MemBytes)
+	}
+}
+
+// underReserved names a task that reserves less than it was last told to use; empty:
+// none.
+func (t *truth) underReserved() string {
+	for m := range t.cell.Machines() {
+		for p := range m.Copies() {
+			r, _, ok := p.Reservation()
+			id := borglet.ID{JobUID: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt()}
+			if ok && m.Up() && p.Current() && r.CPUMilli < t.usedLast[id] {
+				return p.TaskID().String()
+			}
+		}
+	}
+	return ""
+}
