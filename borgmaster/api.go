@@ -120,7 +120,9 @@ func (a *masterAPI) GetCell(context.Context, *borgrpc.GetCellRequest) (*borgrpc.
 	if m.cfg.Simulated != nil {
 		resp.Simulated = m.cfg.Simulated()
 	}
-	resp.Reach = m.duty.reach()
+	if resp.Reach = m.duty.reach(); resp.Reach == nil {
+		resp.Reach = m.shard.Stats().Reach
+	}
 	m.cfg.Log.View(func(c *cell.Cell) {
 		describeCell(resp, c)
 		// The figures are of this index, which may be later than the state above.

@@ -229,7 +229,7 @@ func (d *Core) Live() (live []uint64, version uint64) { return d.live, d.liveVer
 
 // Answer is what a replica that reported is told: who shares the machines.
 func (d *Core) Answer() *borgrpc.ReportResponse {
-	return &borgrpc.ReportResponse{Term: d.term, Live: slices.Clone(d.live), LiveVersion: d.liveVersion}
+	return &borgrpc.ReportResponse{Term: d.term, Live: slices.Clone(d.live), LiveVersion: d.liveVersion, Reach: d.Reach()}
 }
 
 // Unknown returns the copies on a machine that the cell knows nothing of.

@@ -101,6 +101,8 @@ type Stats struct {
 	// Replicas that share the machines.
 	Live               []uint64
 	SchedulerConnected bool
+	// How the elected master sees the machines, as it last said; nil: it never did.
+	Reach *borgrpc.Reach
 	// Polls under way, and how many may be.
 	InFlight, MaxInFlight int
 	// How much later than due polls begin of late.
@@ -260,7 +262,7 @@ func (l *loop) takeDelivery(d delivery) {
 		l.cfg.Logger.Info("share of machines changed", "machines", share, "term", d.resp.GetTerm())
 	}
 	l.mu.Lock()
-	l.stats.SchedulerConnected = d.resp.GetSchedulerConnected()
+	l.stats.SchedulerConnected, l.stats.Reach = d.resp.GetSchedulerConnected(), d.resp.GetReach()
 	l.mu.Unlock()
 	l.publish()
 }

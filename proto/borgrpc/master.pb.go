@@ -308,7 +308,8 @@ type GetCellResponse struct {
 	// An operator has said that machines which cannot be reached are lost, for so long
 	// yet. Nanoseconds of cell time; zero: nobody has.
 	LostDeclaredForNs int64 `protobuf:"varint,160,opt,name=lost_declared_for_ns,json=lostDeclaredForNs,proto3" json:"lost_declared_for_ns,omitempty"`
-	// How the elected master sees the machines. Absent: another replica answers.
+	// How the elected master sees the machines, as the replica that answers last
+	// heard. Absent: it has heard nothing lately.
 	Reach *Reach `protobuf:"bytes,161,opt,name=reach,proto3" json:"reach,omitempty"`
 	// The cell is no real one: a Fauxmaster drives it. Absent: it is.
 	Simulated     *Simulated `protobuf:"bytes,280,opt,name=simulated,proto3" json:"simulated,omitempty"`
@@ -3943,8 +3944,10 @@ type ReportResponse struct {
 	LiveVersion uint64 `protobuf:"varint,4,opt,name=live_version,json=liveVersion,proto3" json:"live_version,omitempty"`
 	// A scheduler process follows the elected master.
 	SchedulerConnected bool `protobuf:"varint,5,opt,name=scheduler_connected,json=schedulerConnected,proto3" json:"scheduler_connected,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// How the elected master sees the machines.
+	Reach         *Reach `protobuf:"bytes,6,opt,name=reach,proto3" json:"reach,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *ReportResponse) Reset() {
@@ -4010,6 +4013,13 @@ func (x *ReportResponse) GetSchedulerConnected() bool {
 		return x.SchedulerConnected
 	}
 	return false
+}
+
+func (x *ReportResponse) GetReach() *Reach {
+	if x != nil {
+		return x.Reach
+	}
+	return nil
 }
 
 // ProbeRequest names a machine to try.
@@ -4418,13 +4428,14 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\areached\x18\x02 \x01(\bR\areached\x12\x16\n" +
 	"\x06missed\x18\x03 \x01(\rR\x06missed\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\"\n" +
-	"\x03set\x18\x05 \x01(\v2\x10.borg.SetMachineR\x03set\"\xb2\x01\n" +
+	"\x03set\x18\x05 \x01(\v2\x10.borg.SetMachineR\x03set\"\xd8\x01\n" +
 	"\x0eReportResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x12\n" +
 	"\x04live\x18\x03 \x03(\x04R\x04live\x12!\n" +
 	"\flive_version\x18\x04 \x01(\x04R\vliveVersion\x12/\n" +
-	"\x13scheduler_connected\x18\x05 \x01(\bR\x12schedulerConnected\"P\n" +
+	"\x13scheduler_connected\x18\x05 \x01(\bR\x12schedulerConnected\x12$\n" +
+	"\x05reach\x18\x06 \x01(\v2\x0e.borgrpc.ReachR\x05reach\"P\n" +
 	"\fProbeRequest\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x12\n" +
 	"\x04addr\x18\x02 \x01(\tR\x04addr\x12\x12\n" +
@@ -4611,51 +4622,52 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	52, // 48: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
 	75, // 49: borgrpc.Contact.set:type_name -> borg.SetMachine
 	60, // 50: borgrpc.ReportResponse.result:type_name -> borg.Result
-	2,  // 51: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 52: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 53: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	10, // 54: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	12, // 55: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	14, // 56: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	16, // 57: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	18, // 58: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	21, // 59: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	26, // 60: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	23, // 61: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	34, // 62: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	36, // 63: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	38, // 64: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	42, // 65: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	44, // 66: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	48, // 67: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	46, // 68: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	50, // 69: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	55, // 70: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 71: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 72: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 73: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	11, // 74: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	13, // 75: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	15, // 76: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	17, // 77: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	19, // 78: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	22, // 79: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	27, // 80: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	24, // 81: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	35, // 82: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	37, // 83: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	39, // 84: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	43, // 85: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	45, // 86: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	49, // 87: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	47, // 88: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	54, // 89: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	56, // 90: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	71, // [71:91] is the sub-list for method output_type
-	51, // [51:71] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	6,  // 51: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	2,  // 52: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 53: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 54: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	10, // 55: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	12, // 56: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	14, // 57: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	16, // 58: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	18, // 59: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	21, // 60: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	26, // 61: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	23, // 62: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	34, // 63: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	36, // 64: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	38, // 65: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	42, // 66: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	44, // 67: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	48, // 68: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	46, // 69: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	50, // 70: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	55, // 71: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 72: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 73: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 74: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	11, // 75: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	13, // 76: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	15, // 77: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	17, // 78: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	19, // 79: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	22, // 80: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	27, // 81: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	24, // 82: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	35, // 83: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	37, // 84: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	39, // 85: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	43, // 86: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	45, // 87: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	49, // 88: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	47, // 89: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	54, // 90: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	56, // 91: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	72, // [72:92] is the sub-list for method output_type
+	52, // [52:72] is the sub-list for method input_type
+	52, // [52:52] is the sub-list for extension type_name
+	52, // [52:52] is the sub-list for extension extendee
+	0,  // [0:52] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
