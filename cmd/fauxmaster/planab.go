@@ -29,6 +29,7 @@ func abCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "b", Value: "best-fit", Usage: "the other `POLICY`"},
 			&ucli.IntFlag{Name: "trials", Value: 3, Usage: "`NUMBER` of trials of the compaction; 0: none"},
 			&ucli.IntFlag{Name: "threads", Value: runtime.NumCPU(), Usage: "trials side by side"},
+			pendingFlag(),
 			&ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "of the order in which the scheduler looks at machines"},
 		}, reportFlags()),
 		Action: compareTwo,
@@ -78,7 +79,7 @@ func compareTwo(ctx *ucli.Context) error {
 		if ctx.Int("trials") == 0 {
 			continue
 		}
-		s.Compaction, err = compact(ctx.Context, p.Cell, search, ctx.Int("trials"), ctx.Int("threads"), &probes{}, newProgressLine(ctx.App.ErrWriter))
+		s.Compaction, err = compact(ctx.Context, p.Cell, search, plan.Of{Pending: ctx.Int("pending")}, ctx.Int("trials"), ctx.Int("threads"), &probes{}, newProgressLine(ctx.App.ErrWriter))
 		if err != nil {
 			e := asError(err)
 			if e == nil || e.Code != cli.CannotFit {

@@ -32,9 +32,13 @@ func compactCommand() *ucli.Command {
 		Name:      "compact",
 		Usage:     "onto how few machines a cell's workload fits (paper §5.1)",
 		ArgsUsage: "CHECKPOINT",
-		Flags:     slices.Concat(trialFlags(), schedulerFlags(), reportFlags()),
+		Flags:     slices.Concat(trialFlags(), []ucli.Flag{pendingFlag()}, schedulerFlags(), reportFlags()),
 		Action:    compactCell,
 	}
+}
+
+func pendingFlag() ucli.Flag {
+	return &ucli.IntFlag{Name: "pending", Usage: "`NUMBER` of tasks that may find no place, besides picky ones, of which the paper allows 0.2 %"}
 }
 
 // trialFlags say how the trials of compactions are made.
@@ -69,16 +73,23 @@ func compactCell(ctx *ucli.Context) error {
 	if ctx.Int("trials") < 1 || ctx.Int("threads") < 1 {
 		return cli.Errorf(cli.Usage, "want at least one trial and one thread")
 	}
+	of, kind := plan.Of{Pending: ctx.Int("pending")}, ""
+	switch {
+	case of.Pending < 0:
+		return cli.Errorf(cli.Usage, "--pending %d: want 0 or more", of.Pending)
+	case of.Pending > 0:
+		kind = fmt.Sprintf("%d may be pending", of.Pending)
+	}
 	p, err := openCell(ctx, compactUsage)
 	if err != nil {
 		return err
 	}
-	state, err := openProbes(ctx.String("state"), p.Cell, search, "")
+	state, err := openProbes(ctx.String("state"), p.Cell, search, kind)
 	if err != nil {
 		return err
 	}
 	defer state.Close()
-	r, err := compact(ctx.Context, p.Cell, search, ctx.Int("trials"), ctx.Int("threads"), state, newProgressLine(ctx.App.ErrWriter))
+	r, err := compact(ctx.Context, p.Cell, search, of, ctx.Int("trials"), ctx.Int("threads"), state, newProgressLine(ctx.App.ErrWriter))
 	if err != nil {
 		return err
 	}
@@ -90,9 +101,9 @@ func compactCell(ctx *ucli.Context) error {
 }
 
 // compact makes the trials of a cell as it is.
-func compact(ctx context.Context, c *cell.Cell, search scheduler.Config, trials, threads int, state *probes, line *progressLine) (*compactReport, error) {
+func compact(ctx context.Context, c *cell.Cell, search scheduler.Config, of plan.Of, trials, threads int, state *probes, line *progressLine) (*compactReport, error) {
 	began := time.Now()
-	k, err := plan.NewCompaction(c, search, plan.Of{})
+	k, err := plan.NewCompaction(c, search, of)
 	if err != nil {
 		return nil, compactError(err)
 	}
@@ -195,6 +206,9 @@ func compactTable(w io.Writer, r *compactReport) error {
 	if r.ReclaimedCPUPercent+r.ReclaimedMemPercent > 0 {
 		c.row("reclaimed then", fmt.Sprintf("%d %% of the CPU and %d %% of the memory that runs there, by limits", r.ReclaimedCPUPercent, r.ReclaimedMemPercent))
 	}
+	if b := r.Below; b != nil && b.Pending > 0 {
+		c.row("stopped by", fmt.Sprintf("on %s %s no place, the largest %s", numberOf(b.Machines, "machine"), findWords(b.Pending), b.Waits))
+	}
 	c.row("trials", strings.Trim(fmt.Sprint(r.All), "[]"))
 	c.row("took", time.Duration(r.Seconds*float64(time.Second)).Round(10*time.Millisecond))
 	return c.end()
@@ -295,4 +309,11 @@ func (s *probes) Close() error {
 		return nil
 	}
 	return s.file.Close()
+}
+
+func findWords(tasks int) string {
+	if tasks == 1 {
+		return "1 task finds"
+	}
+	return thousands(tasks) + " tasks find"
 }

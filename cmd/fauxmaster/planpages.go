@@ -150,6 +150,9 @@ func compactPage(of *fauxmaster.Picture, r *compactReport) *page {
 	if r.Clones > 1 {
 		rows = append(rows, []string{strconv.Itoa(r.Clones), "times the machines: the workload does not fit onto fewer"})
 	}
+	if b := r.Below; b != nil && b.Pending > 0 {
+		p.table("What keeps it from fewer", "", []string{"machines", "tasks without a place", "the largest of them"}, [][]string{{thousands(b.Machines), thousands(b.Pending), b.Waits}})
+	}
 	p.table("What was done before", "", []string{"", ""}, rows)
 	p.rooms(of)
 	return p

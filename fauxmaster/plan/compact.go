@@ -35,6 +35,7 @@ type Compaction struct {
 
 	packing scheduler.Packing
 	order   uint64
+	pending int
 }
 
 // Of says what of a cell is packed, and as what. The zero value is all as it is.
@@ -47,6 +48,8 @@ type Of struct {
 	// Reserved and Resize are those of a scheduler.Packing.
 	Reserved scheduler.Reserved
 	Resize   func(priority int32, asked cell.Resources) cell.Resources
+	// Pending tasks may find no place, besides picky ones. The paper allows none.
+	Pending int
 	// Order is one of several series of orders in which machines are taken away.
 	Order uint32
 	// clones are shared by compactions of one cell; nil: they are not.
@@ -67,7 +70,7 @@ func NewCompaction(c *cell.Cell, cfg scheduler.Config, of Of) (*Compaction, erro
 	if of.clones == nil {
 		of.clones = new(clones)
 	}
-	k := &Compaction{Original: c.NumMachines(), order: uint64(of.Order) << 32}
+	k := &Compaction{Original: c.NumMachines(), order: uint64(of.Order) << 32, pending: of.Pending}
 	for m := range c.Machines() {
 		if !m.Up() {
 			k.Away++
@@ -180,13 +183,19 @@ func (k *Compaction) clone(made *clones) error {
 		if k.Whole, err = k.packing.Pack(func(*cell.Machine) bool { return true }); err != nil {
 			return err
 		}
-		if k.Whole.Fits() {
+		if k.fits(k.Whole) {
 			return nil
 		}
 		if k.Clones == maxClones {
 			return &DoesNotFit{k.Clones, k.Whole}
 		}
 	}
+}
+
+// fits tells whether all was placed but for those that may be left.
+func (k *Compaction) fits(p scheduler.Packed) bool {
+	p.Pending -= min(k.pending, p.Pending-p.Picky)
+	return p.Fits()
 }
 
 // DoesNotFit says that a workload does not fit onto so many times its cell.
@@ -273,6 +282,35 @@ type Probe struct {
 	// in what others asked for and do not use.
 	ReclaimedCPUPercent int64 `json:"reclaimedCpuPercent"`
 	ReclaimedMemPercent int64 `json:"reclaimedMemPercent"`
+	// Waits is the largest of the tasks that found no place, by what it asks for;
+	// empty: all found one.
+	Waits string `json:"waits,omitempty"`
+	// Below is the pack onto most machines that did not do; of the best of a trial
+	// alone.
+	Below *Probe `json:"-"`
+}
+
+// largest is the task that asks for most of those that it is told.
+type largest struct {
+	job   *cell.Job
+	index uint32
+	size  int64
+}
+
+func (l *largest) take(j *cell.Job, index uint32) {
+	r := j.Need(index).Resources
+	if size := r.CPUMilli + r.MemBytes>>20; l.job == nil || size > l.size {
+		*l = largest{j, index, size}
+	}
+}
+
+func (l *largest) words() string {
+	if l.job == nil {
+		return ""
+	}
+	r := l.job.Need(l.index).Resources
+	return fmt.Sprintf("%v/%d of priority %d, which asks for %d.%03d cpu and %d MiB",
+		l.job.Key(), l.index, l.job.Priority(), r.CPUMilli/1000, r.CPUMilli%1000, r.MemBytes>>20)
 }
 
 // Trial makes one trial. known are probes that were made before; each that is made
@@ -280,16 +318,18 @@ type Probe struct {
 // goroutines at once.
 func (k *Compaction) Trial(trial int, known func(machines int) (Probe, bool), made func(Probe) error) (Probe, error) {
 	t := k.packing.Trial(uint64(trial) | k.order)
-	best := Probe{}
+	best, failed := Probe{}, Probe{}
 	for n, more := t.Next(); more; n, more = t.Next() {
 		p, ok := known(n)
 		if !ok {
-			packed, err := k.packing.Pack(t.Keep(n))
+			packing, waits := k.packing, largest{}
+			packing.Unplaced = waits.take
+			packed, err := packing.Pack(t.Keep(n))
 			if err != nil {
 				return best, err
 			}
 			p = Probe{
-				Trial: trial, Machines: n, Fits: packed.Fits(), Pending: packed.Pending, Picky: packed.Picky,
+				Trial: trial, Machines: n, Fits: k.fits(packed), Waits: waits.words(), Pending: packed.Pending, Picky: packed.Picky,
 				StrandedCPUPercent: packed.StrandedCPUPercent, StrandedMemPercent: packed.StrandedMemPercent,
 				ReclaimedCPUPercent: 100 * packed.Reclaimed.CPUMilli / max(packed.Limits.CPUMilli, 1),
 				ReclaimedMemPercent: 100 * (packed.Reclaimed.MemBytes >> 20) / max(packed.Limits.MemBytes>>20, 1),
@@ -300,12 +340,15 @@ func (k *Compaction) Trial(trial int, known func(machines int) (Probe, bool), ma
 		}
 		if p.Fits {
 			best = p
+		} else if p.Machines > failed.Machines {
+			failed = p
 		}
 		t.Note(p.Fits)
 	}
 	if _, ok := t.Machines(); !ok {
 		return best, &DoesNotFit{k.Clones, k.Whole}
 	}
+	best.Below = &failed
 	return best, nil
 }
 
@@ -327,6 +370,8 @@ type Compacted struct {
 	// others asked for and do not use, by limits.
 	ReclaimedCPUPercent int64 `json:"reclaimedCpuPercent"`
 	ReclaimedMemPercent int64 `json:"reclaimedMemPercent"`
+	// Below says what kept the trial at the percentile from fewer machines.
+	Below *Probe `json:"below,omitempty"`
 }
 
 // Sum sorts the trials and takes the percentile, by nearest rank: of eleven the
@@ -343,6 +388,7 @@ func Sum(trials []Probe) Compacted {
 	at := sorted[rank(len(sorted))]
 	c.ReclaimedCPUPercent, c.ReclaimedMemPercent = at.ReclaimedCPUPercent, at.ReclaimedMemPercent
 	c.Machines, c.StrandedCPUPercent, c.StrandedMemPercent = at.Machines, at.StrandedCPUPercent, at.StrandedMemPercent
+	c.Below = at.Below
 	c.Least, c.Most = sorted[0].Machines, sorted[len(sorted)-1].Machines
 	return c
 }

@@ -210,8 +210,12 @@ func (o *Openb) ReadPods(file string, in io.Reader) error {
 			p.QoS = r.text(qos)
 		}
 		if timed {
-			p.Timed, p.Phase, p.SubmitS = true, r.text(phase), r.integer(submit, 0, maxOpenbS)
-			p.ScheduleS = -1
+			p.Phase, p.ScheduleS = r.text(phase), -1
+			// Mixes of pods that were drawn have no times.
+			if p.SubmitS, p.Timed = r.maybeInteger(submit, 0, maxOpenbS); !p.Timed {
+				o.Pods = append(o.Pods, p)
+				continue
+			}
 			if v, ok := r.maybeInteger(schedule, p.SubmitS, maxOpenbS); ok {
 				p.ScheduleS = v
 			}
