@@ -3,6 +3,7 @@ package plan_test
 import (
 	"bytes"
 	"fmt"
+	"reflect"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -365,8 +366,11 @@ func TestCompactionGoesOn(t *testing.T) {
 		t.Errorf("%+v is packed again", p)
 		return nil
 	})
-	if err != nil || again != whole {
+	if err != nil || !reflect.DeepEqual(again, whole) {
 		t.Errorf("%+v, %v; want %+v", again, err, whole)
+	}
+	if b := whole.Below; b == nil || b.Machines != 17 || b.Pending != 5 || b.Waits != "ann/j/85 of priority 200, which asks for 1.900 cpu and 1024 MiB" {
+		t.Errorf("one machine fewer: %+v", whole.Below)
 	}
 	// The scheduler's own search comes to the same.
 	if n, ok, err := scheduler.Compact(l.cell, search, 7); n != 18 || !ok || err != nil {
