@@ -318,16 +318,21 @@ func (c *Cell) staysPut(p *Copy, spec *Spec, need *Need) bool {
 	if failedConstraint(need.Task.Constraints, m) != nil || Untolerated(need.Task.Tolerations, m) != nil {
 		return false
 	}
-	if need.Resources.Equal(*p.res) {
+	prod := isProd(spec.Proto.Priority)
+	// It may be on what others do not use at the moment, as production never is.
+	becomesProd := c.format >= FormatBudgets && prod && !isProd(p.priority)
+	if need.Resources.Equal(*p.res) && !becomesProd {
 		return true
 	}
 	r := p.room()
-	prod := isProd(spec.Proto.Priority)
 	held := r.held(prod)
 	if p.wait != nil {
 		held = held.Add(p.wait.discount.of(prod))
 	}
 	free := r.capacity.Sub(held).Add(p.Held(prod))
+	if becomesProd {
+		return need.Resources.shortOf(&free) == FitOK
+	}
 	// Less than before is always given, however full the machine is.
 	more := need.Resources.Sub(*p.res)
 	return more.shortOf(&Resources{}) == FitOK || need.Resources.shortOf(&free) == FitOK

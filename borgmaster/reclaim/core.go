@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// Format of the cell in which reservations began.
-	reservationsFormat = 3
+	// Format of the cell from which on a task that becomes production leaves a place
+	// that it holds only by what it uses. Cells knew reservations before.
+	reservationsFormat = cell.FormatBudgets
 	// Reservations in one op at most. Those that rise go first; what is left over
 	// is found again when its machine is next heard.
 	maxPerOp = 2_000
