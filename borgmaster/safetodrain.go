@@ -10,7 +10,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
-	"borg/identity"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
@@ -91,16 +90,13 @@ func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReques
 
 // checkDrain asks the scheduler process.
 func (m *Master) checkDrain(ctx context.Context, ask *borgrpc.CheckDrainRequest) (*borgrpc.SafeToDrainResponse, error) {
-	if m.followers.Load() == 0 {
-		return nil, status.Error(codes.Unavailable, "none follows the cell")
-	}
-	conn, err := m.conns.to(m.conns.named(identity.Scheduler, ""), "unix:"+m.cfg.SchedulerSocket)
+	scheduler, err := m.schedulerService()
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	resp, err := borgrpc.NewSchedulerServiceClient(conn).CheckDrain(ctx, ask)
+	resp, err := scheduler.CheckDrain(ctx, ask)
 	if err != nil {
 		return nil, err
 	}

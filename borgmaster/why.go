@@ -70,8 +70,8 @@ func (m *Master) why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.Why
 	return explained, nil
 }
 
-// explain asks the scheduler process, once its copy has come to index.
-func (m *Master) explain(ctx context.Context, req *borgrpc.WhyRequest, index uint64) (*borgrpc.WhyResponse, error) {
+// schedulerService is the scheduler process that follows this master.
+func (m *Master) schedulerService() (borgrpc.SchedulerServiceClient, error) {
 	if m.followers.Load() == 0 {
 		return nil, status.Error(codes.Unavailable, "none follows the cell")
 	}
@@ -79,9 +79,18 @@ func (m *Master) explain(ctx context.Context, req *borgrpc.WhyRequest, index uin
 	if err != nil {
 		return nil, err
 	}
+	return borgrpc.NewSchedulerServiceClient(conn), nil
+}
+
+// explain asks the scheduler process, once its copy has come to index.
+func (m *Master) explain(ctx context.Context, req *borgrpc.WhyRequest, index uint64) (*borgrpc.WhyResponse, error) {
+	scheduler, err := m.schedulerService()
+	if err != nil {
+		return nil, err
+	}
 	ctx, cancel := context.WithTimeout(ctx, explainTimeout)
 	defer cancel()
-	resp, err := borgrpc.NewSchedulerServiceClient(conn).Explain(ctx, &borgrpc.ExplainRequest{
+	resp, err := scheduler.Explain(ctx, &borgrpc.ExplainRequest{
 		User: req.GetUser(), Name: req.GetName(), Index: req.GetIndex(), MinIndex: index,
 	})
 	if err != nil {

@@ -168,23 +168,29 @@ func (t *truth) isProd(m *machine, id borglet.ID) bool {
 // gave each of them.
 func (t *truth) fits(m *machine, id borglet.ID) {
 	var used cell.Resources
-	var each strings.Builder
 	for _, other := range m.Running() {
 		// What does not use all it may leaves room for others than production.
 		if t.w.swarm.reclaims && !t.isProd(m, other) {
 			continue
 		}
-		holds := t.holding(m, other)
-		used = used.Add(holds)
-		fmt.Fprintf(&each, "; %s %d milli-cores", other, holds.CPUMilli)
-		if p := t.copyOf(m, other); p != nil {
-			fmt.Fprintf(&each, ", %s of priority %d, %v, waits %v claimed %v", p.TaskID(), p.Priority(), p.State(), p.Waits(), p.Claimed())
-		}
+		used = used.Add(t.holding(m, other))
 	}
 	if has := cell.FromProto(m.spec().Capacity); used.CPUMilli > has.CPUMilli || used.MemBytes > has.MemBytes {
 		t.w.fail("S6: with copy %s what runs on %s may use %d milli-cores and %d bytes, and it has %d and %d%s",
-			id, m.name, used.CPUMilli, used.MemBytes, has.CPUMilli, has.MemBytes, each.String())
+			id, m.name, used.CPUMilli, used.MemBytes, has.CPUMilli, has.MemBytes, t.holders(m))
 	}
+}
+
+// holders says who runs on a machine, and as what.
+func (t *truth) holders(m *machine) string {
+	var each strings.Builder
+	for _, id := range m.Running() {
+		fmt.Fprintf(&each, "; %s %d milli-cores", id, t.holding(m, id).CPUMilli)
+		if p := t.copyOf(m, id); p != nil {
+			fmt.Fprintf(&each, ", %s of priority %d, %v, waits %v claimed %v", p.TaskID(), p.Priority(), p.State(), p.Waits(), p.Claimed())
+		}
+	}
+	return each.String()
 }
 
 // notTooSoon: S18, a copy that ended starts again after a pause.
