@@ -41,6 +41,8 @@ type dutyLoop struct {
 	core *duty.Core
 	// The term that the core is at work for; 0: not elected. Guarded by mu.
 	term uint64
+	// Who was elected before this replica was; 0: not known. Guarded by mu.
+	before uint64
 	// Last step of the core in this term. Guarded by mu.
 	steppedNs int64
 	// Machines that changed in the cell. Guarded by mu.
@@ -114,18 +116,22 @@ func (d *dutyLoop) follow() {
 	d.mu.Lock()
 	begun, changed := d.term, d.changed
 	d.changed = map[string]bool{}
+	if state.Elected != 0 && state.Elected != state.Replica {
+		d.before = state.Elected
+	}
 	if !state.Ready {
 		d.term = 0
 	}
+	before := d.before
 	d.mu.Unlock()
 	if !state.Ready {
 		return
 	}
 	if begun != state.Term {
-		begin := duty.Elected{Term: state.Term, Self: state.Replica, Members: d.m.memberIDs()}
+		begin := duty.Elected{Term: state.Term, Self: state.Replica, Before: before, Members: d.m.memberIDs()}
 		d.m.cfg.Log.View(func(c *cell.Cell) {
 			for machine := range c.Machines() {
-				begin.Machines = append(begin.Machines, seen(machine))
+				begin.Machines = append(begin.Machines, duty.Seen(machine))
 			}
 		})
 		d.mu.Lock()
@@ -138,7 +144,7 @@ func (d *dutyLoop) follow() {
 	d.m.cfg.Log.View(func(c *cell.Cell) {
 		for name := range changed {
 			if machine := c.Machine(name); machine != nil {
-				events = append(events, seen(machine))
+				events = append(events, duty.Seen(machine))
 			} else {
 				events = append(events, duty.MachineGone{Name: name})
 			}
@@ -180,10 +186,6 @@ func (d *dutyLoop) lookAtDoors(self uint64, members []uint64) {
 	}
 }
 
-func seen(machine *cell.Machine) duty.MachineSeen {
-	return duty.MachineSeen{Name: machine.Name(), Addr: machine.Addr(), Up: machine.Up()}
-}
-
 // step drives the core while elected, and carries out what it decides.
 func (d *dutyLoop) step(event duty.Event) {
 	d.mu.Lock()
@@ -217,7 +219,7 @@ func (d *dutyLoop) hear(req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, er
 	if !ready {
 		return nil, status.Error(codes.Unavailable, "this replica has only just been elected; try again")
 	}
-	d.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), Format: req.GetFormat()})
+	d.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), SilentNs: req.GetSilentNs(), Format: req.GetFormat()})
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.Answer(), nil

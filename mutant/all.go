@@ -105,7 +105,7 @@ var All = []Mutant{
 
 	{OneWitness, "A machine is down when one replica does not reach it.",
 		Ours, "S17", "cut-machine"},
-	{WindowNotGranted, "A new elected master calls machines down by what was missed before its time.",
+	{WindowNotGranted, "What a replica missed while there was no elected master counts when there is one again.",
 		"8: https://github.com/etcd-io/etcd/issues/15247", "S17", "leader-flap"},
 	{DutiesOutliveTerm, "A replica that is elected again goes on where it was when it lost its election.",
 		"5: https://github.com/hashicorp/nomad/issues/3840", "S17", "leader-flap"},

@@ -4,8 +4,12 @@ package cell
 // on which its copies crash.
 const formatCrashes = 3
 
+// formatCrashesTold is the format from which on that lasts the longer the more of
+// them crashed.
+const formatCrashesTold = 5
+
 // crashedOn returns the name of the machine that a task is kept away from, as its
-// last two copies crashed there and not elsewhere since; empty: there is none.
+// last copies crashed there, two or more, and not elsewhere since; empty: there is none.
 // The machine or the pairing may be at fault, so others are to be tried; if it
 // crashes there too, it is the task (paper §4). Where no other machine that takes
 // tasks suits it, there is no choice.
@@ -28,16 +32,24 @@ func (c *Cell) lastCrash(t *Task) string {
 		return ""
 	}
 	spec := t.job.latest().Version
-	for p := last; p != last.next.next; p = p.next {
-		if p.state != attemptFailed || p.version != spec || p.machine.name != last.machine.name {
-			return ""
-		}
+	crashes := 0
+	for p := last; p != nil && crashes < maxCrashesCounted && p.state == attemptFailed && p.version == spec && p.machine.name == last.machine.name; p = p.next {
+		crashes++
 	}
 	ago := c.clock.wallNs - last.endedWallNs
-	if ago < 0 || ago >= crashMemoryNs {
+	if crashes < 2 || ago < 0 || ago >= c.crashMemory(crashes) {
 		return ""
 	}
 	return last.machine.name
+}
+
+// crashMemory is for how long a task is kept away from where so many of its copies
+// crashed in a row: an hour, doubled with each after the second.
+func (c *Cell) crashMemory(crashes int) int64 {
+	if c.format < formatCrashesTold {
+		return crashMemoryOnceNs
+	}
+	return crashMemoryNs << (crashes - 2)
 }
 
 // takesElsewhere tells whether any machine but one takes tasks and meets what this

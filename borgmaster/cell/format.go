@@ -25,7 +25,8 @@ import (
 //
 // Format 5: a cell knows that it was restored, hears its machines, and adopts or
 // stops what they run; jobs have disruption budgets, and machines drain within them;
-// machines can be declared lost, however many.
+// machines can be declared lost, however many; a task is kept away from where it
+// crashed for longer.
 const BuildFormat = 5
 
 // BuildFormat is the latest format that this copy of the cell can apply.

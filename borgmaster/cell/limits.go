@@ -109,8 +109,11 @@ const (
 	// Tasks that a drain shows as waiting.
 	maxBlockersShown = 64
 
-	// How long a task is kept away from the machine on which it crashed.
-	crashMemoryNs = 600 * second
+	// How long a task is kept away from the machine on which it crashed twice in a row,
+	// and before format 5.
+	crashMemoryNs     = 3600 * second
+	crashMemoryOnceNs = 600 * second
+	maxCrashesCounted = 6
 
 	// Dead jobs and alloc sets.
 	maxDeadObjects  = 10_000

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"slices"
 
+	"borg/borgmaster/cell"
 	"borg/borgmaster/linkshard"
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -16,11 +17,12 @@ import (
 
 // Bounds of the elected master's duties. Times are monotonic nanoseconds.
 const (
-	// Polls missed in a row before a machine may be called down.
-	missesForDown = 5
-	// A new elected master grants every machine one full detection window: five
-	// polls of 2 s that each end after at most 1 s, and a little.
-	detectionNs = 16e9
+	// A machine is down when it has been silent for so long and missed so many polls
+	// in a row. A second replica is asked a little before, as its answer may take a
+	// second.
+	silentForDownNs = 6e9
+	missesForDown   = 3
+	askBeforeNs     = 1e9
 	// A replica that has not reported for so long has no share: its link shard speaks
 	// every 250 ms.
 	replicaSilentNs = 1500e6
@@ -29,10 +31,18 @@ const (
 	// So long after its election a master waits for the replicas to report before it
 	// decides who shares the machines, unless nobody answers at their addresses.
 	settleNs = 1500e6
+	// For the one that was elected before it waits only so long: that it is gone is
+	// the likeliest reason for the election.
+	settleBeforeNs = 500e6
 	// A replica that misses machines that another one reaches has no share for
 	// so long; doubled each time up to the maximum.
 	cutOffNs    = 60e9
 	cutOffMaxNs = 600e9
+	// A replica that has heard of none of its machines for so long is doubted: others
+	// try a few of them. Not again before a pause.
+	deafNs       = 500e6
+	doubtPauseNs = 2e9
+	doubtProbes  = 3
 	// Pause before a machine that could not be called down is looked at again.
 	retryNs = 2e9
 	// Pause between two changes of what is said of a machine.
@@ -46,6 +56,10 @@ const (
 	usersFormat = 2
 	// The cell's clocks are moved on when no entry did for so long.
 	timeIdleNs = 10e9
+	// The budget of downs is that of a minute; of it so much may be taken at once, or
+	// so many machines where that is more: a rack.
+	downBurstNs   = 6e9
+	downBurstRack = 20
 )
 
 // Bounds of what the duties believe: when many machines vanish at once it is more
@@ -69,8 +83,10 @@ type Event interface{ event() }
 type (
 	// Elected: this replica became the elected master.
 	Elected struct {
-		Term     uint64
-		Self     uint64
+		Term uint64
+		Self uint64
+		// Who was elected before; 0: it is not known.
+		Before   uint64
 		Members  []uint64
 		Machines []MachineSeen
 	}
@@ -86,6 +102,8 @@ type (
 		Replica  uint64
 		Contacts []*borgrpc.Contact
 		Unknown  []*borgpb.MachineReport
+		// For how long no machine has answered it, of many that it asked.
+		SilentNs int64
 		// Latest format of the cell that it can apply.
 		Format uint32
 	}
@@ -131,6 +149,11 @@ func (Probed) event()      {}
 func (Proposed) event()    {}
 func (Ticked) event()      {}
 
+// Seen is a machine as the duties hear of it.
+func Seen(m *cell.Machine) MachineSeen {
+	return MachineSeen{Name: m.Name(), Addr: m.Addr(), Up: m.Up()}
+}
+
 // Effect is something that the shell must do.
 type Effect interface{ effect() }
 
@@ -155,15 +178,17 @@ func (Propose) effect() {}
 // again, follows what borglets say of their machines, raises the cell's format,
 // names its first admin, and moves the clocks.
 //
-// A machine is down only when a live replica missed five polls of it while in
-// contact with this master, and a second replica failed to reach it too. What
-// the cell does with that is the cell's.
+// A machine is down only when a live replica that was in contact with an elected
+// master has heard nothing of it for six seconds, and a second replica failed to
+// reach it too. What the cell does with that is the cell's.
 type Core struct {
 	term, self uint64
-	electedNs  int64
-	members    []uint64
-	replicas   map[uint64]*heardReplica
-	live       []uint64
+	// Who was elected before; 0: not known.
+	before    uint64
+	electedNs int64
+	members   []uint64
+	replicas  map[uint64]*heardReplica
+	live      []uint64
 	// Counts changes of live in this term; 0: not decided yet.
 	liveVersion uint64
 	machines    map[string]*watched
@@ -191,6 +216,11 @@ type heardReplica struct {
 	// Without a share until then, because others reach what it misses.
 	cutOffUntilNs int64
 	penaltyNs     int64
+	// It hears of no machine: those that others try now; how many were tried, and how
+	// many of them reached.
+	doubt          map[string]bool
+	tried, reached int
+	doubtAgainNs   int64
 }
 
 // watched is a machine as the duties see it.
@@ -199,7 +229,9 @@ type watched struct {
 	up         bool
 	missed     uint32
 	missedBy   uint64
-	err        string
+	// Since when the replica that misses it has heard nothing of it.
+	silentSinceNs int64
+	err           string
 	// Times in a row that a second replica reached what the first missed.
 	contradicted int
 	// A probe or a proposal is under way.
@@ -279,7 +311,7 @@ func (d *Core) begin(now int64, e Elected) {
 	}
 	*d = Core{
 		bounds: d.bounds,
-		term:   e.Term, self: e.Self, electedNs: now, members: slices.Clone(e.Members),
+		term:   e.Term, self: e.Self, before: e.Before, electedNs: now, members: slices.Clone(e.Members),
 		replicas: map[uint64]*heardReplica{}, machines: map[string]*watched{},
 		missing: map[string]*watched{}, unknown: map[string][]*borgpb.TaskReport{},
 		appliedAtNs: now,
@@ -311,6 +343,7 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 	r := d.replica(e.Replica)
 	r.heardNs, r.closed, r.format = now, false, e.Format
 	d.decideLive(now)
+	effects := d.doubt(now, e.Replica, e.SilentNs)
 	for _, u := range e.Unknown {
 		if len(u.Tasks) == 0 {
 			delete(d.unknown, u.Machine)
@@ -318,7 +351,6 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 			d.unknown[u.Machine] = u.Tasks
 		}
 	}
-	var effects []Effect
 	for _, c := range e.Contacts {
 		m := d.machines[c.Machine]
 		// A share that has moved: only the present owner's word counts.
@@ -328,6 +360,55 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 		effects = append(effects, d.contact(now, m, e.Replica, c)...)
 	}
 	return effects
+}
+
+// doubt has others try machines of a replica that hears of none: cut off from
+// them, it must not keep its share for as long as it takes to call machines down.
+func (d *Core) doubt(now int64, replica uint64, silentNs int64) (probes []Effect) {
+	r := d.replicas[replica]
+	if silentNs < deafNs || now < r.doubtAgainNs || !slices.Contains(d.live, replica) {
+		return nil
+	}
+	others := slices.DeleteFunc(d.heardLately(now), func(id uint64) bool { return id == replica })
+	if len(others) == 0 {
+		return nil
+	}
+	r.doubtAgainNs = now + doubtPauseNs
+	r.doubt, r.tried, r.reached = map[string]bool{}, 0, 0
+	for _, name := range slices.Sorted(maps.Keys(d.machines)) {
+		m := d.machines[name]
+		if !m.up || m.probing || m.proposing || linkshard.Owner(name, d.live) != replica {
+			continue
+		}
+		m.probing, r.doubt[name] = true, true
+		r.tried++
+		probes = append(probes, Probe{Machine: name, Addr: m.addr, Replica: linkshard.Ranked(name, others)[0]})
+		if len(probes) == doubtProbes {
+			break
+		}
+	}
+	return probes
+}
+
+// settleDoubt takes in a probe of a machine that was tried out of doubt, and reports
+// whether it was one.
+func (d *Core) settleDoubt(now int64, e Probed) bool {
+	for _, id := range d.members {
+		r := d.replicas[id]
+		if r == nil || !r.doubt[e.Machine] {
+			continue
+		}
+		delete(r.doubt, e.Machine)
+		if e.Reached {
+			r.reached++
+		}
+		if 2*r.reached > r.tried {
+			r.doubt = nil
+			d.cutOff(now, id)
+		}
+		return true
+	}
+	return false
 }
 
 func (d *Core) replica(id uint64) *heardReplica {
@@ -351,7 +432,7 @@ func (d *Core) closed(now int64, replica uint64) {
 func (d *Core) contact(now int64, m *watched, replica uint64, c *borgrpc.Contact) []Effect {
 	var effects []Effect
 	if !c.Reached {
-		m.missed, m.missedBy, m.err = c.Missed, replica, c.Error
+		m.missed, m.missedBy, m.err, m.silentSinceNs = c.Missed, replica, c.Error, now-c.SilentNs
 		d.missing[m.name] = m
 		return d.consider(now, m)
 	}
@@ -372,16 +453,13 @@ func (d *Core) contact(now int64, m *watched, replica uint64, c *borgrpc.Contact
 }
 
 func (d *Core) forgive(m *watched) {
-	m.missed, m.missedBy, m.err, m.contradicted = 0, 0, "", 0
+	m.missed, m.missedBy, m.err, m.contradicted, m.silentSinceNs = 0, 0, "", 0, 0
 	delete(d.missing, m.name)
 }
 
 // consider asks a second replica when the first one's misses are enough.
 func (d *Core) consider(now int64, m *watched) []Effect {
-	if !m.up || m.missed < missesForDown || m.probing || m.proposing || now < m.tryAgainNs {
-		return nil
-	}
-	if now < d.electedNs+detectionNs && !mutant.Planted(mutant.WindowNotGranted) {
+	if !m.up || !m.silent(now+askBeforeNs) || m.probing || m.proposing || now < m.tryAgainNs {
 		return nil
 	}
 	second := uint64(0)
@@ -405,6 +483,11 @@ func (d *Core) consider(now int64, m *watched) []Effect {
 	return []Effect{Probe{Machine: m.name, Addr: m.addr, Replica: second}}
 }
 
+// silent tells whether a machine has missed enough to be down, at a time.
+func (m *watched) silent(now int64) bool {
+	return m.missed >= missesForDown && now-m.silentSinceNs >= silentForDownNs
+}
+
 // judge acts on a second replica's try.
 func (d *Core) judge(now int64, e Probed) []Effect {
 	m := d.machines[e.Machine]
@@ -412,7 +495,7 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		return nil
 	}
 	m.probing = false
-	if !m.up || m.missed < missesForDown {
+	if d.settleDoubt(now, e) || !m.up || m.missed < missesForDown {
 		return nil
 	}
 	if e.NoAnswer {
@@ -427,12 +510,17 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		return nil
 	}
 	m.contradicted = 0
+	if !m.silent(now) {
+		m.tryAgainNs = m.silentSinceNs + silentForDownNs
+		return nil
+	}
 	if d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
 		m.tryAgainNs = now + retryNs
 		return nil
 	}
 	m.proposing = true
-	reason := fmt.Sprintf("replica %d missed %d polls (%s); replica %d could not reach it either (%s)", m.missedBy, m.missed, m.err, e.Replica, e.Err)
+	reason := fmt.Sprintf("replica %d has heard nothing of it for %.1f s and missed %d polls (%s); replica %d could not reach it either (%s)",
+		m.missedBy, float64(now-m.silentSinceNs)/1e9, m.missed, m.err, e.Replica, e.Err)
 	return []Effect{Propose{Machine: m.name, Op: &borgpb.Op{
 		Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: m.name, Term: d.term, Reason: reason}},
 	}}}
@@ -523,7 +611,7 @@ func (d *Core) gone(heard []uint64) (n int) {
 // begins anew: what the old owner missed says nothing of the new one.
 func (d *Core) decideLive(now int64) {
 	heard := d.heardLately(now)
-	if d.liveVersion == 0 && len(heard)+d.gone(heard) < len(d.members) && now < d.electedNs+settleNs {
+	if d.liveVersion == 0 && !d.settled(now, heard) {
 		return
 	}
 	live := slices.DeleteFunc(slices.Clone(heard), func(id uint64) bool { return now < d.replicas[id].cutOffUntilNs })
@@ -533,14 +621,23 @@ func (d *Core) decideLive(now int64) {
 	if slices.Equal(live, d.live) || len(live) == 0 {
 		return
 	}
-	before := d.live
 	d.live = live
 	d.liveVersion++
 	for _, name := range slices.Sorted(maps.Keys(d.missing)) {
-		if linkshard.Owner(name, before) != linkshard.Owner(name, live) {
-			d.forgive(d.missing[name])
+		if m := d.missing[name]; linkshard.Owner(name, live) != m.missedBy {
+			d.forgive(m)
 		}
 	}
+}
+
+// settled tells whether a new master has waited long enough for the replicas that
+// have not reported to it.
+func (d *Core) settled(now int64, heard []uint64) bool {
+	missing := len(d.members) - len(heard) - d.gone(heard)
+	if missing == 1 && slices.Contains(d.members, d.before) && !slices.Contains(heard, d.before) && now >= d.electedNs+settleBeforeNs {
+		return true
+	}
+	return missing <= 0 || now >= d.electedNs+settleNs
 }
 
 // countUnreachable counts the machines that are down and those that miss so many
@@ -570,7 +667,8 @@ type downBudget struct {
 func (b *downBudget) take(now int64, machines int, percent uint32) bool {
 	perMinute := max(int64(machines)*int64(percent)/100, 1)
 	each := 60e9 / perMinute
-	if b.wholeNs > now+60e9-each && !mutant.Planted(mutant.DownsUnbounded) {
+	burst := max(downBurstNs, min(perMinute, downBurstRack)*each)
+	if b.wholeNs > now+burst-each && !mutant.Planted(mutant.DownsUnbounded) {
 		return false
 	}
 	b.wholeNs = max(b.wholeNs, now) + each

@@ -24,11 +24,7 @@ func TestDuties(t *testing.T) {
 		datadriven.RunTest(t, path, func(t *testing.T, td *datadriven.TestData) string {
 			var at string
 			if td.MaybeScanArgs(t, "at", &at) {
-				seconds, err := strconv.ParseFloat(strings.TrimSuffix(at, "s"), 64)
-				if err != nil {
-					t.Fatal(err)
-				}
-				now = int64(seconds * 1e9)
+				now = int64(seconds(t, at) * 1e9)
 			}
 			switch td.Cmd {
 			case "owner":
@@ -46,6 +42,15 @@ func TestDuties(t *testing.T) {
 			return b.String()
 		})
 	})
+}
+
+func seconds(t *testing.T, text string) float64 {
+	t.Helper()
+	n, err := strconv.ParseFloat(strings.TrimSuffix(text, "s"), 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
 }
 
 // heartbeats lets replicas report twice a second until a time.
@@ -90,6 +95,7 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 	case "elected":
 		e := Elected{Self: 1}
 		td.ScanArgs(t, "term", &e.Term)
+		td.MaybeScanArgs(t, "before", &e.Before)
 		td.ScanArgs(t, "members", &text)
 		e.Members = ids(t, text)
 		for name := range strings.FieldsSeq(td.Input) {
@@ -100,14 +106,22 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 	case "report":
 		e := Reported{Replica: replica}
 		td.MaybeScanArgs(t, "format", &e.Format)
+		if td.MaybeScanArgs(t, "deaf", &text) {
+			e.SilentNs = int64(seconds(t, text) * 1e9)
+		}
 		for line := range strings.Lines(td.Input) {
 			f := strings.Fields(line)
 			switch f[1] {
 			case "reached":
 				e.Contacts = append(e.Contacts, &borgrpc.Contact{Machine: f[0], Reached: true})
 			case "missed":
+				// After one miss a poll a second: silent for a second more than polls missed.
 				missed, _ := strconv.ParseUint(f[2], 10, 32)
-				e.Contacts = append(e.Contacts, &borgrpc.Contact{Machine: f[0], Missed: uint32(missed), Error: "no route"})
+				silent := float64(missed + 1)
+				if len(f) > 3 {
+					silent = seconds(t, f[3])
+				}
+				e.Contacts = append(e.Contacts, &borgrpc.Contact{Machine: f[0], Missed: uint32(missed), Error: "no route", SilentNs: int64(silent * 1e9)})
 			case "says":
 				e.Contacts = append(e.Contacts, &borgrpc.Contact{Machine: f[0], Reached: true, Set: &borgpb.SetMachine{
 					Name: f[0], SetAttributes: map[string]string{"kernel": f[2]},

@@ -5,6 +5,7 @@ import (
 	"container/heap"
 	"slices"
 
+	"borg/mutant"
 	"borg/proto/borgrpc"
 )
 
@@ -20,7 +21,8 @@ type CoreConfig struct {
 	// At least so long between the starts of two polls of one machine; longer while
 	// polls begin late. 0: 10 ms.
 	GapNs int64
-	// Polls in flight at most; machines that are due beyond it wait. 0: 64.
+	// Polls in flight at most; machines that are due beyond it wait. One that takes
+	// far longer than others is not counted. 0: 64.
 	MaxInFlight int
 }
 
@@ -41,6 +43,23 @@ const (
 	// A machine where something is under way, or changes again and again, is polled
 	// no sooner than after so many times the lag: those at rest come first.
 	lagFactor = 4
+	// A machine that missed a poll is asked again after so long, while it has been
+	// silent for no longer than silentFastNs: later it is one of those that are down.
+	afterMissNs  = 1e9
+	silentFastNs = 15e9
+	// A poll that takes so much longer than those that are answered, and at least so
+	// long, holds no place among those in flight: a rack that vanished must not keep
+	// the others waiting. So many may be out like that.
+	slowFactor, slowLeastNs = 8, 100e6
+	maxSlow                 = 4096
+	// After an election, or a while without an elected master of at most so long, what
+	// was missed before still counts. Without for longer, this replica may have been
+	// cut off: then every machine is granted a whole window.
+	contactLostNs = 3e9
+	// A shard that hears of no machine says so once so many polls in a row have not
+	// been answered; that it stood still itself for so long is no silence of theirs.
+	deafPolls    = 8
+	stoodStillNs = 300e6
 )
 
 // Event is something that the Core hears.
@@ -64,7 +83,7 @@ type (
 	// Nothing is polled without.
 	LogContact struct{ OK bool }
 	// MasterContact: whether the elected master answers this replica. Polls
-	// missed without do not count.
+	// missed a while after it does not count.
 	MasterContact struct{ OK bool }
 	// Answered is how a poll ended.
 	Answered struct {
@@ -115,6 +134,19 @@ type Core struct {
 	term, version uint64
 	logOK         bool
 	masterOK      bool
+	// When contact with the elected master was lost, and since when it has been there
+	// for as long as silence is counted.
+	lostNs, contactNs int64
+	// Polls in flight by the time of their start, and how many of those out hold no
+	// place any more. Entries of polls that have ended are skipped.
+	flights []flight
+	slow    int
+	// How long polls that are answered take, on average of the last ones.
+	pollNs int64
+	// When any machine last answered, and polls begun since.
+	heardNs    int64
+	unanswered int
+	steppedNs  int64
 	// How much later than due polls begin because so many are in flight, on average
 	// of the last ones: with more to do than can be done, it grows until less is
 	// asked for.
@@ -129,6 +161,8 @@ type polled struct {
 	mine bool
 	// A poll is out. Invariant: never in the queue at the same time.
 	inFlight bool
+	// It holds no place any more. Only while in flight.
+	slow bool
 	// Touched while in flight: poll again at once.
 	again     bool
 	dueNs     int64
@@ -138,18 +172,30 @@ type polled struct {
 	// Present time between polls while busy; 0: at rest.
 	fastNs int64
 	missed uint32
+	// When it last answered, or became ours.
+	heardNs int64
 	// Place in the queue, -1 when not in it.
 	place int
 }
 
+// flight is a poll that is out.
+type flight struct {
+	m         *polled
+	startedNs int64
+}
+
 // NewCore returns a core without machines that knows no live set.
 func NewCore(cfg CoreConfig) *Core {
-	return &Core{cfg: cfg.withDefaults(), machines: map[string]*polled{}}
+	return &Core{cfg: cfg.withDefaults(), machines: map[string]*polled{}, lostNs: -2 * contactLostNs}
 }
 
 // Step takes in one event. now is monotonic, in nanoseconds.
 func (c *Core) Step(now int64, event Event) Effects {
 	var eff Effects
+	if now-c.steppedNs > stoodStillNs {
+		c.heardNs, c.unanswered = now, 0
+	}
+	c.steppedNs = now
 	switch e := event.(type) {
 	case MachinesAre:
 		c.replace(now, e.Names)
@@ -170,9 +216,13 @@ func (c *Core) Step(now int64, event Event) Effects {
 	case LiveSet:
 		c.setLive(now, e)
 	case LogContact:
-		c.logOK = e.OK
+		if e.OK && !c.logOK {
+			// Nothing was asked meanwhile.
+			c.grantWindow(now)
+		}
+		c.logOK, c.heardNs, c.unanswered = e.OK, now, 0
 	case MasterContact:
-		c.masterOK = e.OK
+		c.masterContact(now, e.OK)
 	case Answered:
 		c.answered(now, e, &eff)
 	}
@@ -183,10 +233,85 @@ func (c *Core) Step(now int64, event Event) Effects {
 // Next returns when the core wants its next Tick at the latest; ok is false
 // when only another event can make it act.
 func (c *Core) Next() (ns int64, ok bool) {
-	if len(c.queue) == 0 || !c.logOK || c.inFlight >= c.cfg.MaxInFlight {
+	if len(c.queue) == 0 || !c.logOK {
 		return 0, false
 	}
-	return c.queue[0].dueNs, true
+	due := c.queue[0].dueNs
+	if c.inFlight >= c.cfg.MaxInFlight {
+		if len(c.flights) == 0 || c.slow >= maxSlow {
+			return 0, false
+		}
+		due = max(due, c.flights[0].startedNs+c.slowNs())
+	}
+	return due, true
+}
+
+// DeafNs is for how long no machine has answered of many that were asked; 0: some
+// do, or too few were asked to tell.
+func (c *Core) DeafNs(now int64) int64 {
+	if c.unanswered < deafPolls {
+		return 0
+	}
+	return max(now-c.heardNs, 0)
+}
+
+func (c *Core) masterContact(now int64, ok bool) {
+	switch {
+	case ok && !c.masterOK && now-c.lostNs > contactLostNs:
+		c.grantWindow(now)
+	case !ok && c.masterOK:
+		c.lostNs = now
+	}
+	c.masterOK = ok
+}
+
+// grantWindow forgets what was missed: this replica was cut off, and cannot tell
+// whether it was the machines.
+func (c *Core) grantWindow(now int64) {
+	if mutant.Planted(mutant.WindowNotGranted) {
+		return
+	}
+	c.contactNs = now
+	for _, m := range c.machines {
+		m.missed = 0
+	}
+}
+
+// counts tells whether misses do: not after a while without an elected master.
+func (c *Core) counts(now int64) bool {
+	return c.masterOK || now-c.lostNs <= contactLostNs || mutant.Planted(mutant.WindowNotGranted)
+}
+
+// slowNs is how long a poll may be out before it holds no place any more.
+func (c *Core) slowNs() int64 { return max(slowFactor*c.pollNs, slowLeastNs) }
+
+// releaseSlow frees the places of polls that have been out for too long.
+func (c *Core) releaseSlow(now int64) {
+	for len(c.flights) > 0 {
+		f := c.flights[0]
+		// One that has ended, or whose machine has been asked again since.
+		over := !f.m.inFlight || f.m.startedNs != f.startedNs || f.m.slow
+		if !over {
+			if now-f.startedNs < c.slowNs() || c.slow >= maxSlow {
+				return
+			}
+			f.m.slow = true
+			c.inFlight--
+			c.slow++
+		}
+		c.flights = c.flights[1:]
+	}
+	c.flights = nil
+}
+
+// landed ends a poll that was out.
+func (c *Core) landed(m *polled) {
+	if m.slow {
+		c.slow--
+	} else {
+		c.inFlight--
+	}
+	m.inFlight, m.slow = false, false
 }
 
 // LagNs is how much later than due polls begin of late.
@@ -232,7 +357,7 @@ func (c *Core) remove(name string) {
 	if m := c.machines[name]; m != nil {
 		c.unqueue(m)
 		if m.inFlight {
-			c.inFlight--
+			c.landed(m)
 		}
 		if m.mine {
 			c.mine--
@@ -266,7 +391,7 @@ func (c *Core) assign(now int64, m *polled) {
 	if mine == m.mine {
 		return
 	}
-	m.mine, m.missed, m.fastNs, m.again = mine, 0, 0, false
+	m.mine, m.missed, m.fastNs, m.again, m.heardNs = mine, 0, 0, false, now
 	if !mine {
 		c.mine--
 		c.unqueue(m)
@@ -304,6 +429,7 @@ func (c *Core) start(now int64, eff *Effects) {
 		c.full = false
 		return
 	}
+	c.releaseSlow(now)
 	held := c.full
 	for len(c.queue) > 0 && c.queue[0].dueNs <= now && c.inFlight < c.cfg.MaxInFlight {
 		m := heap.Pop(&c.queue).(*polled)
@@ -314,6 +440,8 @@ func (c *Core) start(now int64, eff *Effects) {
 		c.lagNs += (lateNs - c.lagNs) / lagPolls
 		m.inFlight, m.startedNs = true, now
 		c.inFlight++
+		c.unanswered++
+		c.flights = append(c.flights, flight{m, now})
 		eff.Polls = append(eff.Polls, m.name)
 	}
 	c.full = len(c.queue) > 0 && c.queue[0].dueNs <= now
@@ -324,14 +452,19 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 	if m == nil || !m.inFlight {
 		return
 	}
-	m.inFlight = false
-	c.inFlight--
+	c.landed(m)
+	if e.Reached {
+		c.heardNs, c.unanswered = now, 0
+		c.pollNs += (now - m.startedNs - c.pollNs) / lagPolls
+	}
 	if !m.mine {
 		return
 	}
-	c.contact(m, e, eff)
+	c.contact(now, m, e, eff)
 	wait := c.cfg.PeriodNs
 	switch {
+	case !e.Reached && now-m.heardNs < silentFastNs:
+		wait = min(afterMissNs, c.cfg.PeriodNs)
 	case e.Reached && e.Busy:
 		m.fastNs = min(max(2*m.fastNs, c.cfg.FastNs, lagFactor*c.lagNs), c.cfg.PeriodNs)
 		wait = m.fastNs
@@ -356,7 +489,7 @@ func (c *Core) gapNs() int64 {
 }
 
 // contact counts hits and misses and says what the elected master must know.
-func (c *Core) contact(m *polled, e Answered, eff *Effects) {
+func (c *Core) contact(now int64, m *polled, e Answered, eff *Effects) {
 	say := e.Contact
 	if say == nil {
 		say = &borgrpc.Contact{}
@@ -364,15 +497,15 @@ func (c *Core) contact(m *polled, e Answered, eff *Effects) {
 	worth := e.Contact != nil
 	if e.Reached {
 		worth = worth || m.missed > 0 || e.Down
-		m.missed = 0
+		m.missed, m.heardNs = 0, now
 		say.Reached = true
 	} else {
-		if !c.masterOK {
+		if !c.counts(now) {
 			return
 		}
 		m.missed++
 		worth = true
-		say.Missed, say.Error = m.missed, e.Err
+		say.Missed, say.Error, say.SilentNs = m.missed, e.Err, now-max(m.heardNs, c.contactNs)
 	}
 	if worth {
 		say.Machine = m.name

@@ -92,6 +92,9 @@ func show(core *Core, now int64, eff Effects) string {
 	}
 	for _, c := range eff.Contacts {
 		fmt.Fprintf(&b, "contact %s reached=%v missed=%d", c.Machine, c.Reached, c.Missed)
+		if c.SilentNs != 0 {
+			fmt.Fprintf(&b, " silent for %d ms", c.SilentNs/1e6)
+		}
 		if c.Error != "" {
 			fmt.Fprintf(&b, " (%s)", c.Error)
 		}
@@ -99,6 +102,9 @@ func show(core *Core, now int64, eff Effects) string {
 			fmt.Fprintf(&b, " set %v", c.Set.SetAttributes)
 		}
 		b.WriteByte('\n')
+	}
+	if ns := core.DeafNs(now); ns > 0 {
+		fmt.Fprintf(&b, "deaf for %d ms\n", ns/1e6)
 	}
 	if next, ok := core.Next(); ok {
 		fmt.Fprintf(&b, "next in %d ms\n", (next-now)/1e6)

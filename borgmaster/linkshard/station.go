@@ -204,7 +204,7 @@ func (s *Station) report() *borgrpc.ReportRequest {
 	if s.sending || s.state.Elected == 0 || now < s.mayNs || (s.outbox.empty() && now < s.mustNs) {
 		return nil
 	}
-	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format}
+	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now)}
 	s.outbox.take(req)
 	s.usage.take(now, req)
 	s.sending, s.mustNs = true, now+heartbeatNs

@@ -160,10 +160,10 @@ var Aims = []Aim{
 		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 20*second, 0, 2*second
 		s.tight, s.machineMilli, s.jobs, s.lasting = true, 500, 8, true
 	}},
-	{"leader-flap", "masters follow one another while machines are away", 60 * second, func(s *swarm) {
+	{"leader-flap", "masters follow one another, or there is none for a while, with machines away", 60 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{cutMachine: 3})
-		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 2*second, 40*second, 12*second, 10*second
+		s.only(map[faultKind]int{cutMachine: 3, partition: 1})
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs, s.apart = 2*second, 40*second, 12*second, 10*second, true
 	}},
 	{"strangers", "clients ask for what is not theirs, go on when they were revoked, and forge messages of raft", 10 * second, func(s *swarm) {
 		s.calm()

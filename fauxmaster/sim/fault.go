@@ -59,6 +59,8 @@ type swarm struct {
 	// A replica that is stopped is cut off from the others too, and for a while
 	// after it goes on.
 	cutStopped bool
+	// A partition is one of all replicas from one another.
+	apart bool
 	// Points at which aimed crashes strike; nil: any.
 	points []string
 	// How often a client asks for what he may not.
@@ -451,6 +453,18 @@ func (w *World) partition(f *fault) string {
 	}
 	w.mark("partition")
 	var links [][2]int
+	if w.swarm.apart {
+		for _, x := range w.replicas {
+			for _, y := range w.replicas {
+				if x != y {
+					links = append(links, [2]int{replicaEnd(x.id), replicaEnd(y.id)})
+				}
+			}
+		}
+		ns := w.lasts(between(f.rand, 200*millisecond, w.swarm.cutNs), w.replicas...)
+		w.cutFor(links, ns)
+		return fmt.Sprintf("the replicas are cut off from one another for %d ms", ns/millisecond)
+	}
 	for _, a := range ends {
 		for _, b := range ends {
 			if side[a] != side[b] {

@@ -38,6 +38,8 @@ type masterSide struct {
 	// Due time of the next look at the station that is already under way.
 	lookAtNs int64
 	duties   *duty.Core
+	// Who was elected before this replica was; 0: not known.
+	before   uint64
 	reclaims *reclaim.Core
 	// Term that the duties are at work for; 0: not elected.
 	dutyTerm  uint64
@@ -93,6 +95,9 @@ func (m *masterSide) stateChanged() {
 // follow begins or ends what only the elected replica does.
 func (m *masterSide) follow() {
 	s := m.r.core.State()
+	if s.Elected != 0 && s.Elected != m.r.id {
+		m.before = s.Elected
+	}
 	if m.dutyTerm != 0 && (!s.Settled || s.Term != m.dutyTerm) {
 		m.dutyTerm = 0
 		m.reclaims.Deposed()
@@ -100,9 +105,9 @@ func (m *masterSide) follow() {
 	}
 	if s.Settled && m.dutyTerm == 0 {
 		m.dutyTerm = s.Term
-		begin := duty.Elected{Term: s.Term, Self: m.r.id, Members: memberIDs()}
+		begin := duty.Elected{Term: s.Term, Self: m.r.id, Before: m.before, Members: memberIDs()}
 		for x := range m.r.cell.Machines() {
-			begin.Machines = append(begin.Machines, seen(x))
+			begin.Machines = append(begin.Machines, duty.Seen(x))
 		}
 		m.step(begin)
 		m.reclaims.Elected(s.Term)
@@ -115,10 +120,6 @@ func memberIDs() (ids []uint64) {
 		ids = append(ids, id)
 	}
 	return ids
-}
-
-func seen(x *cell.Machine) duty.MachineSeen {
-	return duty.MachineSeen{Name: x.Name(), Addr: x.Addr(), Up: x.Up()}
 }
 
 func (m *masterSide) restored() {
@@ -134,7 +135,7 @@ func (m *masterSide) applied(e borgmaster.CommittedEntry, events []cell.Event) {
 			continue
 		}
 		if x := m.r.cell.Machine(ev.Machine); x != nil {
-			m.step(seen(x))
+			m.step(duty.Seen(x))
 		} else {
 			m.step(duty.MachineGone{Name: ev.Machine})
 		}
@@ -255,7 +256,7 @@ func (m *masterSide) probeHere(machine string, done func(duty.Probed)) {
 		}
 		r.w.send(machineEnd(x.i), replicaEnd(r.id), func() {
 			r.enter(life, func() {
-				r.w.truth.reached(machine)
+				r.w.truth.reached(r.id, machine)
 				answer(duty.Probed{Reached: true})
 			})
 		})
@@ -300,7 +301,7 @@ func (m *masterSide) poll(p linkshard.Poll) {
 		if o.Missed {
 			r.w.truth.unreached(r.id, p.Machine)
 		} else if o.Response != nil {
-			r.w.truth.reached(p.Machine)
+			r.w.truth.reached(r.id, p.Machine)
 		}
 		m.station.TakeAnswer(m.station.Weigh(p, req, o))
 		m.carryOut()
@@ -334,6 +335,7 @@ func (m *masterSide) report(req *borgrpc.ReportRequest) {
 		if err != nil {
 			m.station.ReportFailed(req)
 		} else {
+			r.w.truth.reported(r.id)
 			m.station.ReportTaken(resp)
 		}
 		m.carryOut()
@@ -358,7 +360,7 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 		done(nil, borgmaster.ErrNotElected)
 		return
 	}
-	m.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), Format: req.GetFormat()})
+	m.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), SilentNs: req.GetSilentNs(), Format: req.GetFormat()})
 	m.reclaims.Hear(req.GetUsage())
 	resp := m.duties.Answer()
 	if len(req.GetHeard().GetMachines()) > 0 {

@@ -63,6 +63,16 @@ func (t *truth) used(id borglet.ID, u *borgrpc.Usage) {
 	t.usedLast[id] = u.CpuMilliMean
 }
 
+// updated notes which tasks were given another spec. What they reserve was decided a
+// moment ago by the one before, and may then begin anew at the limit.
+func (t *truth) updated(events []cell.Event) {
+	for i := range events {
+		if ev := &events[i]; ev.Kind == borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING && ev.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK {
+			t.updatedNs[borglet.ID{JobUID: ev.UID.String(), Index: ev.Task, Attempt: ev.Attempt}] = t.w.now
+		}
+	}
+}
+
 // reserves: S24, a reservation rises because more is used, whoever is elected: never
 // beyond the most that was told of the copy, and the margin.
 func (t *truth) reserves(e borgmaster.CommittedEntry) (any bool) {
@@ -105,6 +115,10 @@ func (t *truth) reserve(machine string, r *borgpb.TaskReservation) {
 		}
 	} else if r.CpuMilli < p.Resources().CPUMilli {
 		t.w.mark("reservation below the limit")
+	}
+	if at, ok := t.updatedNs[id]; ok && t.w.now-at < decidedNs+t.w.swarm.dutyLateNs {
+		delete(t.reserved, id)
+		return
 	}
 	t.reserved[id] = reserved{r.CpuMilli, p.Version()}
 }

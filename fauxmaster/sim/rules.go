@@ -13,32 +13,42 @@ import (
 // rules is what the rules below remember of what was decided and what was
 // tried.
 type rules struct {
-	// When the elected replica of each term was elected, and when it called
-	// machines down.
-	electedNs map[uint64]int64
-	downNs    map[uint64][]int64
+	// When the elected replica of each term called machines down.
+	downNs map[uint64][]int64
 	// Until when an operator believes that any number of machines is lost.
 	lostUntilNs int64
-	// When each replica last failed to reach each machine.
+	// When each replica last failed to reach each machine, since when it has failed,
+	// and when any last reached it.
 	unreachedNs map[string]map[uint64]int64
-	// When any replica last reached each machine.
-	reachedNs map[string]int64
+	missed      map[string]map[uint64]missing
+	reachedNs   map[string]int64
+	// When an elected master last took a report of each replica, and since when it
+	// does with no long pause.
+	reportedNs, contactNs map[uint64]int64
 	// What each copy may use as the log has it, and when its last process
 	// started.
 	holds     map[borglet.ID]cell.Resources
 	startedNs map[borglet.ID]int64
 }
 
+// missing is a time in which a replica did not reach a machine; endedNs is 0 while it
+// lasts.
+type missing struct{ sinceNs, endedNs int64 }
+
 func newRules() rules {
 	return rules{
-		electedNs: map[uint64]int64{}, downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
+		downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
+		missed: map[string]map[uint64]missing{}, reportedNs: map[uint64]int64{}, contactNs: map[uint64]int64{},
 		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{},
 	}
 }
 
 // The times of the duties (borgmaster/duty), less what clocks may be off by.
 const (
-	windowNs     = 14 * second
+	missedForNs  = 1600 * millisecond
+	contactForNs = 4500 * millisecond
+	decidedNs    = second
+	noContactNs  = 8 * second
 	downsNs      = 45 * second
 	witnessNs    = 60 * second
 	awayNs       = 30 * second
@@ -47,22 +57,45 @@ const (
 
 // unreached notes that a replica tried a machine in vain.
 func (t *truth) unreached(replica uint64, machine string) {
-	by := t.unreachedNs[machine]
-	if by == nil {
-		by = map[uint64]int64{}
-		t.unreachedNs[machine] = by
+	if t.unreachedNs[machine] == nil {
+		t.unreachedNs[machine], t.missed[machine] = map[uint64]int64{}, map[uint64]missing{}
 	}
-	by[replica] = t.w.now
+	t.unreachedNs[machine][replica] = t.w.now
+	if last, ok := t.missed[machine][replica]; !ok || last.endedNs != 0 {
+		t.missed[machine][replica] = missing{sinceNs: t.w.now}
+	}
 }
 
-// down: S17, a machine is called down by the master of that term, a full window
-// after its election, when two replicas did not reach it, and not many at once.
+// reported notes that the elected master took a report of a replica.
+func (t *truth) reported(replica uint64) {
+	if t.w.now-t.reportedNs[replica] > noContactNs {
+		t.contactNs[replica] = t.w.now
+	}
+	t.reportedNs[replica] = t.w.now
+}
+
+// missedFor is for how long a replica that has been in contact with an elected master
+// for a while has missed a machine: that which has for the longest. What has just ended still counts,
+// as a verdict takes its time.
+func (t *truth) missedFor(machine string) (ns int64) {
+	for replica, m := range t.missed[machine] {
+		recent := m.endedNs == 0 || t.w.now-m.endedNs < decidedNs+t.w.swarm.dutyLateNs
+		if recent && t.w.now-t.contactNs[replica] >= contactForNs {
+			ns = max(ns, t.w.now-m.sinceNs)
+		}
+	}
+	return ns
+}
+
+// down: S17, a machine is called down by the master of that term, when it was missed
+// for a while in which the replica was in contact, when two replicas did not reach it, and
+// not many at once.
 func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 	if o.Term != e.Term {
 		t.w.fail("S17: the master of term %d called %s down, which is done in term %d", o.Term, o.Name, e.Term)
 	}
-	if since := t.w.now - t.electedNs[e.Term]; since < windowNs {
-		t.w.fail("S17: %s is called down %d ms after the election of term %d", o.Name, since/millisecond, e.Term)
+	if missed := t.missedFor(o.Name); missed < missedForNs {
+		t.w.fail("S17: %s is called down when no replica in contact has missed it for more than %d ms", o.Name, missed/millisecond)
 	}
 	// What the duties decided may be proposed late.
 	late, witnesses := t.w.swarm.dutyLateNs, 0
@@ -96,7 +129,13 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 }
 
 // reached notes that a replica reached a machine.
-func (t *truth) reached(machine string) { t.reachedNs[machine] = t.w.now }
+func (t *truth) reached(replica uint64, machine string) {
+	t.reachedNs[machine] = t.w.now
+	if last, ok := t.missed[machine][replica]; ok && last.endedNs == 0 {
+		last.endedNs = t.w.now
+		t.missed[machine][replica] = last
+	}
+}
 
 // declared notes until when an operator believes that machines are lost, however many.
 func (t *truth) declared(o *borgpb.DeclareLost) {

@@ -35,7 +35,22 @@ func TestRules(t *testing.T) {
 		{"a verdict of another term", "S17: the master of term 2", func(w *World, tr *truth) {
 			tr.down(borgmaster.CommittedEntry{Term: 3}, &borgpb.MachineDown{Name: "m00", Term: 2})
 		}},
-		{"a verdict too early", "S17: m00 is called down 1000 ms", func(w *World, tr *truth) { w.now = 2 * second; down(tr, "m00") }},
+		{"a verdict too early", "S17: m00 is called down when no replica in contact has missed it for more than 1000 ms", func(w *World, tr *truth) {
+			tr.reached(1, "m00")
+			tr.reached(2, "m00")
+			w.now += 2 * second
+			tr.unreached(1, "m00")
+			tr.unreached(2, "m00")
+			w.now += second
+			down(tr, "m00")
+		}},
+		{"a replica that was cut off", "S17: m00 is called down when no replica in contact has missed it for more than 0 ms", func(w *World, tr *truth) {
+			w.now += 2 * noContactNs
+			tr.reported(1)
+			tr.reported(2)
+			w.now += second
+			down(tr, "m00")
+		}},
 		{"one witness", "S17: m00 is called down, and 1 replicas", func(w *World, tr *truth) {
 			tr.unreachedNs["m00"] = map[uint64]int64{1: w.now}
 			down(tr, "m00")
@@ -43,6 +58,7 @@ func TestRules(t *testing.T) {
 		{"many at once", "S17: 2 machines", func(w *World, tr *truth) {
 			tr.unreached(2, "m01")
 			tr.unreached(4, "m01")
+			w.now += 2 * second
 			down(tr, "m00")
 			down(tr, "m01")
 		}},
@@ -81,18 +97,19 @@ func TestRules(t *testing.T) {
 		w := &World{marks: map[string]int{}, now: 100 * second}
 		w.swarm.machineMilli = 1000
 		w.truth = newTruth(w)
-		w.truth.electedNs[3] = second
 		m := &machine{w: w, name: "m00"}
 		m.Machine = m.pretend(stream(1, "machine"))
 		m.Hold(pretend.Held{Record: borglet.Record{ID: id, Run: 1}, Pid: 1})
 		w.machines = []*machine{m}
 		for _, name := range []string{"m01", "m02", "m03", "m04"} {
 			w.machines = append(w.machines, &machine{w: w, name: name})
-			w.truth.reached(name)
+			w.truth.reached(1, name)
 		}
+		w.truth.reached(1, "m00")
 		w.truth.unreached(1, "m00")
 		w.truth.unreached(2, "m00")
-		w.truth.reached("m00")
+		w.truth.reported(1)
+		w.now += 7 * second
 		c.do(w, w.truth)
 		if said := errorText(w.failure); (c.want == "") != (said == "") || !strings.Contains(said, c.want) {
 			t.Errorf("%s: the run says %q, want %q", c.name, said, c.want)

@@ -19,6 +19,7 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 	if t.cell.Format() >= cell.BuildFormat {
 		t.tainted()
 	}
+	t.updated(events)
 	grew := t.reserves(e)
 	if !placesOnly(e.Data) {
 		return

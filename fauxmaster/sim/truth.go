@@ -61,6 +61,8 @@ type truth struct {
 	// What copies were told to use, at most and at last, and what the log has them
 	// reserve. Thousandths of a core.
 	usedMost, usedLast map[borglet.ID]int64
+	// When each copy that runs was last given another spec.
+	updatedNs map[borglet.ID]int64
 	reserved           map[borglet.ID]reserved
 	rules
 }
@@ -83,7 +85,7 @@ func newTruth(w *World) *truth {
 		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
 		asked: map[string]asking{}, revoked: map[string]revocation{}, files: map[string]fileState{}, died: map[cell.JobKey]bool{},
 		disturbed: map[cell.UID]*disturbances{}, forced: map[string]bool{},
-		usedMost: map[borglet.ID]int64{}, usedLast: map[borglet.ID]int64{}, reserved: map[borglet.ID]reserved{},
+		usedMost: map[borglet.ID]int64{}, usedLast: map[borglet.ID]int64{}, reserved: map[borglet.ID]reserved{}, updatedNs: map[borglet.ID]int64{},
 	}
 }
 
@@ -92,7 +94,7 @@ func (t *truth) elected(id, term uint64) {
 	if other, ok := t.leaders[term]; ok && other != id {
 		t.w.fail("S1: replicas %d and %d were both elected in term %d", other, id, term)
 	}
-	t.leaders[term], t.electedNs[term] = id, t.w.now
+	t.leaders[term] = id
 	t.w.result.Elections++
 }
 

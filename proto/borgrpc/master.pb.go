@@ -3603,6 +3603,9 @@ type ReportRequest struct {
 	// Latest format of the cell that this replica can apply, or that its operator
 	// lets it; the cell is raised to what all replicas say.
 	Format uint32 `protobuf:"varint,7,opt,name=format,proto3" json:"format,omitempty"`
+	// For how long no machine of the shard has answered, of many that were asked.
+	// Nanoseconds; 0: some do, or too few were asked to tell.
+	SilentNs int64 `protobuf:"varint,8,opt,name=silent_ns,json=silentNs,proto3" json:"silent_ns,omitempty"`
 	// What machines of a restored cell run that it does not have; at most 2,000
 	// copies. Absent: nothing new.
 	Heard *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
@@ -3689,6 +3692,13 @@ func (x *ReportRequest) GetCellId() string {
 func (x *ReportRequest) GetFormat() uint32 {
 	if x != nil {
 		return x.Format
+	}
+	return 0
+}
+
+func (x *ReportRequest) GetSilentNs() int64 {
+	if x != nil {
+		return x.SilentNs
 	}
 	return 0
 }
@@ -3860,7 +3870,10 @@ type Contact struct {
 	// What the cell should be told of the machine: its borglet says other
 	// things of it than before, or than the cell has where only the machine can
 	// know. Absent: nothing.
-	Set           *borgpb.SetMachine `protobuf:"bytes,5,opt,name=set,proto3" json:"set,omitempty"`
+	Set *borgpb.SetMachine `protobuf:"bytes,5,opt,name=set,proto3" json:"set,omitempty"`
+	// For how long it has not answered this replica, which was in contact with the
+	// elected master meanwhile but for moments. Nanoseconds; 0 when reached.
+	SilentNs      int64 `protobuf:"varint,6,opt,name=silent_ns,json=silentNs,proto3" json:"silent_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3928,6 +3941,13 @@ func (x *Contact) GetSet() *borgpb.SetMachine {
 		return x.Set
 	}
 	return nil
+}
+
+func (x *Contact) GetSilentNs() int64 {
+	if x != nil {
+		return x.SilentNs
+	}
+	return 0
 }
 
 // ReportResponse is the elected master's answer.
@@ -4403,7 +4423,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xcd\x02\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xea\x02\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
@@ -4411,7 +4431,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\bcontacts\x18\x04 \x03(\v2\x10.borgrpc.ContactR\bcontacts\x12-\n" +
 	"\aunknown\x18\x05 \x03(\v2\x13.borg.MachineReportR\aunknown\x12\x17\n" +
 	"\acell_id\x18\x06 \x01(\tR\x06cellId\x12\x16\n" +
-	"\x06format\x18\a \x01(\rR\x06format\x12)\n" +
+	"\x06format\x18\a \x01(\rR\x06format\x12\x1b\n" +
+	"\tsilent_ns\x18\b \x01(\x03R\bsilentNs\x12)\n" +
 	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
 	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usage\"T\n" +
 	"\fMachineUsage\x12\x18\n" +
@@ -4422,13 +4443,14 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
 	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x1b\n" +
 	"\tcpu_milli\x18\x04 \x01(\x03R\bcpuMilli\x12\x1b\n" +
-	"\tmem_bytes\x18\x05 \x01(\x03R\bmemBytes\"\x8f\x01\n" +
+	"\tmem_bytes\x18\x05 \x01(\x03R\bmemBytes\"\xac\x01\n" +
 	"\aContact\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12\x18\n" +
 	"\areached\x18\x02 \x01(\bR\areached\x12\x16\n" +
 	"\x06missed\x18\x03 \x01(\rR\x06missed\x12\x14\n" +
 	"\x05error\x18\x04 \x01(\tR\x05error\x12\"\n" +
-	"\x03set\x18\x05 \x01(\v2\x10.borg.SetMachineR\x03set\"\xd8\x01\n" +
+	"\x03set\x18\x05 \x01(\v2\x10.borg.SetMachineR\x03set\x12\x1b\n" +
+	"\tsilent_ns\x18\x06 \x01(\x03R\bsilentNs\"\xd8\x01\n" +
 	"\x0eReportResponse\x12$\n" +
 	"\x06result\x18\x01 \x01(\v2\f.borg.ResultR\x06result\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x12\n" +
