@@ -3,6 +3,7 @@ package trace
 import (
 	"fmt"
 	"iter"
+	"math"
 
 	"google.golang.org/protobuf/proto"
 
@@ -94,23 +95,28 @@ func (j Job) Op() *borgpb.Op {
 	}
 }
 
-// Google's traces give all amounts as shares of the largest machine, CPU and
-// memory each by itself. We take that machine to have so much.
-const (
-	largestCPUMilli = 64_000
-	largestMemBytes = 256 << 30
-)
-
-// A share is rounded up where it is asked for and down where it is offered.
-func asked(share float64, largest int64) int64 {
-	n := int64(share * float64(largest))
-	if float64(n) < share*float64(largest) {
-		n++
-	}
-	return n
+// Largest is what a machine has that is the largest by both. Google's traces give
+// all amounts as shares of it, CPU and memory each by itself.
+type Largest struct {
+	CPUMilli int64 `json:"largestCpuMilli"`
+	MemBytes int64 `json:"largestMemBytes"`
 }
 
-func offered(share float64, largest int64) int64 { return int64(share * float64(largest)) }
+// defaultLargest is what we take it to have where nobody says.
+var defaultLargest = Largest{CPUMilli: 64_000, MemBytes: 256 << 30}
+
+// A share is rounded up where it is asked for and down where it is offered, but what
+// is a whole number save for the error of its division is that number.
+func asked(share float64, largest int64) int64 { return int64(math.Ceil(whole(share * float64(largest)))) }
+
+func offered(share float64, largest int64) int64 { return int64(whole(share * float64(largest))) }
+
+func whole(amount float64) float64 {
+	if near := math.Round(amount); math.Abs(amount-near) <= amount*0x1p-51 {
+		return near
+	}
+	return amount
+}
 
 // placeholder is what tasks of a trace run, as nobody knows what they ran.
 var placeholder = []string{"/bin/true"}

@@ -97,6 +97,7 @@ func (f *following) event(nowUs int64, id task2011ID, what int64, said *task2011
 		// What was there at the moment is as it was then.
 		c.t.hear(said)
 		c.t.different = c.t.different || said.different
+		c.t.obey(what, said)
 	}
 	switch what {
 	case schedule2011:
@@ -215,10 +216,10 @@ func (g *Google2011) followMachines(c *Cell) {
 			op = addMachine(g.machineOf(e.id, m))
 		case e.what == 1 && m.here:
 			m.here = false
-			op.Op = &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: machineName(e.id), Force: true}}
+			op.Op = &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: g.machineNamed(e.id), Force: true}}
 		case e.what == 2 && m.here:
 			spec := g.machineOf(e.id, m).Spec
-			op.Op = &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: machineName(e.id), Capacity: spec.Capacity}}
+			op.Op = &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: g.machineNamed(e.id), Capacity: spec.Capacity}}
 		default:
 			c.note("events of machines that change nothing, as the machine is there, or is not")
 			continue

@@ -35,6 +35,12 @@ type Google2011 struct {
 	follow *following
 	// named counts the jobs of ours that were made of one of the trace.
 	named map[int64]int
+	// largest is the machine of which amounts are shares.
+	largest Largest
+	// begin makes a job of ours of tasks of one of the trace, as yet without them;
+	// machineNamed names machines.
+	begin        func(first row2011) Job
+	machineNamed func(id int64) string
 }
 
 // More bad rows of a file than so many, and than one in a hundred, are no faults:
@@ -74,15 +80,18 @@ type task2011ID struct {
 }
 
 type task2011 struct {
-	user     string
-	class    int8
-	priority int8
+	user  string
+	class int8
+	// priority is ours.
+	priority int16
 	// different: no two tasks of the job on one machine.
 	different bool
 	// machine is zero while it waits.
 	machine int64
 	// cpu and mem are negative as long as nothing was said.
 	cpu, mem float64
+	// constraints that came with the task itself, as in the trace of 2019.
+	constraints []*borgpb.Constraint
 }
 
 type constraints2011 struct {
@@ -117,11 +126,25 @@ const (
 // NewGoogle2011 makes an empty replay up to timeUs, in the trace's own time:
 // zero is what was there when the trace began.
 func NewGoogle2011(timeUs int64) *Google2011 {
-	return &Google2011{
+	g := &Google2011{
 		timeUs: timeUs, machines: make(map[int64]*machine2011),
 		constraints: make(map[task2011ID]*constraints2011), tasks: make(map[task2011ID]*task2011), named: make(map[int64]int),
+		largest: defaultLargest, machineNamed: machineName,
 	}
+	users := make(map[string]string)
+	g.begin = func(first row2011) Job {
+		user := users[first.t.user]
+		if user == "" {
+			user = hashedUser(len(users))
+			users[first.t.user] = user
+		}
+		return Job{User: user, Name: g.jobName(first.id.job), Spec: jobSpec2011(first.t)}
+	}
+	return g
 }
+
+// hashedUser is the name of a user after n others of whom there is only a hash.
+func hashedUser(n int) string { return "user-" + strconv.Itoa(n+1) }
 
 // LoadGoogle2011 reads a folder as Google lays it out (machine_events/part-*, and
 // so on) and returns the cell at timeUs. machine_attributes and task_constraints
@@ -372,7 +395,7 @@ func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
 		said := task2011{user: r.text(user), cpu: -1, mem: -1}
 		v, _ := r.maybeInteger(class, 0, 3)
 		said.class = int8(v)
-		said.priority = int8(r.integer(priority, 0, 11))
+		said.priority = r.priority2011(priority)
 		v, _ = r.maybeInteger(different, 0, 1)
 		said.different = v == 1
 		if share, ok := r.maybeShare(cpu, maxShare2011); ok {
@@ -431,6 +454,7 @@ func (g *Google2011) replay(id task2011ID, what, machine int64, said *task2011) 
 	t.user, t.class, t.priority = said.user, said.class, said.priority
 	t.different = t.different || said.different
 	t.hear(said)
+	t.obey(what, said)
 	switch what {
 	case submit2011, updatePending2011:
 		t.machine = 0
@@ -448,6 +472,14 @@ func (t *task2011) hear(said *task2011) {
 	}
 	if said.mem >= 0 {
 		t.mem = said.mem
+	}
+}
+
+// obey takes in the constraints that come with an event: a batch of them takes the
+// place of the one before, and only who submits or updates may say that there are none.
+func (t *task2011) obey(what int64, said *task2011) {
+	if len(said.constraints) > 0 || what == submit2011 || what >= updatePending2011 {
+		t.constraints = said.constraints
 	}
 }
 
@@ -509,13 +541,12 @@ func (g *Google2011) Cell() (*Cell, error) {
 		c.Machines = append(c.Machines, g.machineOf(id, m))
 	}
 	all := g.rows(c)
-	users := make(map[string]string)
 	for len(all) > 0 {
 		n := 1
 		for n < len(all) && all[n].id.job == all[0].id.job {
 			n++
 		}
-		g.jobs(c, all[:n], users)
+		g.jobs(c, all[:n])
 		all = all[n:]
 	}
 	if g.follow != nil {
@@ -533,9 +564,9 @@ func (g *Google2011) machineOf(id int64, m *machine2011) Machine {
 	if m.platform != "" {
 		attributes["platform"] = m.platform
 	}
-	return Machine{Name: machineName(id), Spec: &borgpb.MachineSpec{
+	return Machine{Name: g.machineNamed(id), Spec: &borgpb.MachineSpec{
 		Addr:       "127.0.0.1:7101",
-		Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, largestCPUMilli), MemBytes: offered(m.mem, largestMemBytes)},
+		Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, g.largest.CPUMilli), MemBytes: offered(m.mem, g.largest.MemBytes)},
 		Attributes: attributes,
 	}}
 }
@@ -566,7 +597,7 @@ func (g *Google2011) rows(c *Cell) (all []row2011) {
 			return
 		}
 		all = append(all, row2011{request2011{
-			g.constraintWords(id), asked(t.cpu, largestCPUMilli), asked(t.mem, largestMemBytes),
+			constraintWords(g.constraintsOf(id, t)), asked(t.cpu, g.largest.CPUMilli), asked(t.mem, g.largest.MemBytes),
 		}, id, t, chain})
 	}
 	if g.follow != nil {
@@ -587,7 +618,7 @@ func (g *Google2011) rows(c *Cell) (all []row2011) {
 // jobs makes jobs of the tasks of one: one for each priority that they have, and
 // for each moment at which they came and went.
 // Where one of them says that no two may share a machine, it holds for all of a job.
-func (g *Google2011) jobs(c *Cell, all []row2011, users map[string]string) {
+func (g *Google2011) jobs(c *Cell, all []row2011) {
 	different := slices.ContainsFunc(all, func(r row2011) bool { return r.t.different })
 	// Stable: tasks that are alike keep their order. Those without constraints
 	// come first, since an override can add constraints and not take them away.
@@ -597,7 +628,7 @@ func (g *Google2011) jobs(c *Cell, all []row2011, users map[string]string) {
 	})
 	for len(all) > 0 {
 		end := jobEnd(all)
-		g.job(c, all[:end], different, users)
+		g.job(c, all[:end], different)
 		all = all[end:]
 	}
 }
@@ -621,14 +652,9 @@ func jobEnd(all []row2011) int {
 }
 
 // job makes one job.
-func (g *Google2011) job(c *Cell, one []row2011, different bool, users map[string]string) {
+func (g *Google2011) job(c *Cell, one []row2011, different bool) {
 	first := one[0]
-	user := users[first.t.user]
-	if user == "" {
-		user = "user-" + strconv.Itoa(len(users)+1)
-		users[first.t.user] = user
-	}
-	j := Job{User: user, Name: g.jobName(first.id.job), Spec: jobSpec2011(first.t)}
+	j := g.begin(first)
 	j.Spec.Tasks = uint32(len(one))
 	if different {
 		j.Spec.MaxPerMachine = 1
@@ -636,10 +662,10 @@ func (g *Google2011) job(c *Cell, one []row2011, different bool, users map[strin
 	for i, o := range one {
 		switch {
 		case i == 0:
-			g.fill(j.Spec.Task, o.request2011, o.id)
+			g.fill(j.Spec.Task, o)
 		case o.request2011 != one[i-1].request2011:
 			over := &borgpb.TaskOverride{First: uint32(i), Last: uint32(i), Spec: &borgpb.TaskSpec{}}
-			g.fill(over.Spec, o.request2011, o.id)
+			g.fill(over.Spec, o)
 			j.Spec.Overrides = append(j.Spec.Overrides, over)
 		case o.request2011 != first.request2011:
 			j.Spec.Overrides[len(j.Spec.Overrides)-1].Last = uint32(i)
@@ -667,23 +693,25 @@ func (g *Google2011) place(c *Cell, t *task2011) string {
 	if m := g.machines[t.machine]; m == nil || !m.here {
 		c.Strangers++
 	}
-	return machineName(t.machine)
+	return g.machineNamed(t.machine)
 }
 
-func (g *Google2011) fill(spec *borgpb.TaskSpec, r request2011, id task2011ID) {
+func (g *Google2011) fill(spec *borgpb.TaskSpec, r row2011) {
 	spec.Resources = &borgpb.Resources{CpuMilli: r.cpuMilli, MemBytes: r.memBytes}
-	if k := g.constraints[id]; k != nil {
-		spec.Constraints = k.list
-	}
+	spec.Constraints = g.constraintsOf(r.id, r.t)
 }
 
-func (g *Google2011) constraintWords(id task2011ID) string {
-	k := g.constraints[id]
-	if k == nil {
-		return ""
+// constraintsOf are those of a task, from the table of them or with the task.
+func (g *Google2011) constraintsOf(id task2011ID, t *task2011) []*borgpb.Constraint {
+	if k := g.constraints[id]; k != nil {
+		return k.list
 	}
+	return t.constraints
+}
+
+func constraintWords(list []*borgpb.Constraint) string {
 	var words strings.Builder
-	for _, one := range k.list {
+	for _, one := range list {
 		fmt.Fprintf(&words, "%s\x00%d\x00%s\x00", one.Key, one.Relation, one.Value)
 	}
 	return words.String()
@@ -691,14 +719,17 @@ func (g *Google2011) constraintWords(id task2011ID) string {
 
 // priorities are ours for those of 2011: free (0 and 1), batch (2 to 8),
 // production (9 and 10), monitoring (11).
-var priorities = [12]int32{0, 25, 100, 102, 104, 106, 108, 110, 112, 200, 300, 400}
+var priorities = [12]int16{0, 25, 100, 102, 104, 106, 108, 110, 112, 200, 300, 400}
+
+// priority2011 reads a priority, and gives ours.
+func (r *rows) priority2011(column int) int16 { return priorities[r.integer(column, 0, int64(len(priorities))-1)] }
 
 func jobSpec2011(t *task2011) *borgpb.JobSpec {
 	spec := &borgpb.JobSpec{
-		Kind: borgpb.JobKind_JOB_KIND_BATCH, Priority: priorities[t.priority],
+		Kind: borgpb.JobKind_JOB_KIND_BATCH, Priority: int32(t.priority),
 		Task: &borgpb.TaskSpec{Args: placeholder, AppClass: borgpb.AppClass_APP_CLASS_BATCH},
 	}
-	if t.priority >= 9 {
+	if TierOf(int32(t.priority)) >= Production {
 		spec.Kind = borgpb.JobKind_JOB_KIND_SERVICE
 	}
 	if t.class >= 2 {
