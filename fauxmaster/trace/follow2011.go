@@ -53,6 +53,8 @@ type machineEvent2011 struct {
 	atUs, id int64
 	what     int64
 	platform string
+	// rack is told by the trace of 2019 alone.
+	rack string
 	// Negative: not said.
 	cpu, mem float64
 }
@@ -235,7 +237,7 @@ func (c *Cell) sortArrivals() {
 		switch op.Op.(type) {
 		case *borgpb.Op_SubmitJob:
 			return 1
-		case *borgpb.Op_KillJob:
+		case *borgpb.Op_KillJob, *borgpb.Op_KillAllocSet:
 			return 2
 		}
 		return 0

@@ -41,6 +41,8 @@ type Google2011 struct {
 	// machineNamed names machines.
 	begin        func(first row2011) Job
 	machineNamed func(id int64) string
+	// allocOf names the alloc that a task is in; empty: nobody says.
+	allocOf func(t *task2011) string
 }
 
 // More bad rows of a file than so many, and than one in a hundred, are no faults:
@@ -67,8 +69,8 @@ func (g *Google2011) lenient(r *rows) *rows {
 }
 
 type machine2011 struct {
-	platform string
-	cpu, mem float64
+	platform, rack string
+	cpu, mem       float64
 	// here: it is in the cell.
 	here       bool
 	attributes map[string]string
@@ -92,6 +94,9 @@ type task2011 struct {
 	cpu, mem float64
 	// constraints that came with the task itself, as in the trace of 2019.
 	constraints []*borgpb.Constraint
+	// alloc and allocIndex are the alloc that it is in; zero: none.
+	alloc      int64
+	allocIndex int32
 }
 
 type constraints2011 struct {
@@ -253,6 +258,9 @@ func (g *Google2011) machineEvent(e *machineEvent2011) {
 func (m *machine2011) hear(e *machineEvent2011) {
 	if e.platform != "" {
 		m.platform = e.platform
+	}
+	if e.rack != "" {
+		m.rack = e.rack
 	}
 	if e.cpu >= 0 {
 		m.cpu = e.cpu
@@ -453,6 +461,7 @@ func (g *Google2011) replay(id task2011ID, what, machine int64, said *task2011) 
 	}
 	t.user, t.class, t.priority = said.user, said.class, said.priority
 	t.different = t.different || said.different
+	t.alloc = said.alloc
 	t.hear(said)
 	t.obey(what, said)
 	switch what {
@@ -462,6 +471,7 @@ func (g *Google2011) replay(id task2011ID, what, machine int64, said *task2011) 
 		if machine != 0 {
 			t.machine = machine
 		}
+		t.allocIndex = said.allocIndex
 	}
 }
 
@@ -563,6 +573,9 @@ func (g *Google2011) machineOf(id int64, m *machine2011) Machine {
 	maps.Copy(attributes, m.attributes)
 	if m.platform != "" {
 		attributes["platform"] = m.platform
+	}
+	if m.rack != "" {
+		attributes["rack"] = m.rack
 	}
 	return Machine{Name: g.machineNamed(id), Spec: &borgpb.MachineSpec{
 		Addr:       "127.0.0.1:7101",
@@ -672,6 +685,9 @@ func (g *Google2011) job(c *Cell, one []row2011, different bool) {
 		}
 		if o.chain == nil || o.chain.here {
 			j.Machines = append(j.Machines, g.place(c, o.t))
+			if j.Spec.AllocSet != "" {
+				j.enter(g.allocOf(o.t))
+			}
 		}
 	}
 	if first.chain == nil {
@@ -722,7 +738,9 @@ func constraintWords(list []*borgpb.Constraint) string {
 var priorities = [12]int16{0, 25, 100, 102, 104, 106, 108, 110, 112, 200, 300, 400}
 
 // priority2011 reads a priority, and gives ours.
-func (r *rows) priority2011(column int) int16 { return priorities[r.integer(column, 0, int64(len(priorities))-1)] }
+func (r *rows) priority2011(column int) int16 {
+	return priorities[r.integer(column, 0, int64(len(priorities))-1)]
+}
 
 func jobSpec2011(t *task2011) *borgpb.JobSpec {
 	spec := &borgpb.JobSpec{
