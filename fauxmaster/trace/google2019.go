@@ -2,10 +2,11 @@ package trace
 
 import (
 	"cmp"
+	"fmt"
 	"io"
 	"maps"
 	"math"
-	"slices"
+	"path/filepath"
 	"strings"
 
 	"borg/proto/borgpb"
@@ -15,7 +16,7 @@ import (
 // (clusterdata_trace_format_v3), as BigQuery exports them and as export writes them,
 // up to one moment. Rows may come in any order: those up to the moment (or up to
 // where what arrives is followed) are kept and sorted, and then replayed as those of
-// 2011 are. After the tables comes Play, then perhaps Learn, then Cell.
+// 2011 are.
 type Google2019 struct {
 	replay      *Google2011
 	collections map[int64]*collection2019
@@ -129,8 +130,8 @@ func NewGoogle2019(timeUs, untilUs int64) *Google2019 {
 	return o
 }
 
-// SetLargest says of what machine the amounts are shares.
-func (o *Google2019) SetLargest(l Largest) { o.replay.largest = l }
+// setLargest says of what machine the amounts are shares.
+func (o *Google2019) setLargest(l Largest) { o.replay.largest = l }
 
 func (o *Google2019) note(words string) { o.notes[words]++ }
 
@@ -143,9 +144,9 @@ func (o *Google2019) machineNamed(id int64) string {
 	return o.machineNames.name(theirs)
 }
 
-// ReadNames reads names, a table of exports of ours, which says what machines are
+// readNames reads names, a table of exports of ours, which says what machines are
 // called.
-func (o *Google2019) ReadNames(r *rows) error {
+func (o *Google2019) readNames(r *rows) error {
 	const id, kind, name = 0, 1, 2
 	for o.replay.lenient(r).next() {
 		number := r.whole(id, 0, maxID2011)
@@ -156,8 +157,8 @@ func (o *Google2019) ReadNames(r *rows) error {
 	return r.err
 }
 
-// ReadMachineEvents reads machine_events.
-func (o *Google2019) ReadMachineEvents(r *rows) error {
+// readMachineEvents reads machine_events.
+func (o *Google2019) readMachineEvents(r *rows) error {
 	const timeUs, id, event, rack, cpu, mem, platform, reason = 0, 1, 2, 3, 4, 5, 6, 7
 	for o.replay.lenient(r).next() {
 		e := machineEvent2011{atUs: r.whole(timeUs, 0, math.MaxInt64), id: r.whole(id, 1, maxID2011), rack: r.short(rack), platform: r.short(platform), cpu: -1, mem: -1}
@@ -197,8 +198,8 @@ func (r *rows) short(column int) string {
 	return text
 }
 
-// ReadMachineAttributes reads machine_attributes.
-func (o *Google2019) ReadMachineAttributes(r *rows) error {
+// readMachineAttributes reads machine_attributes.
+func (o *Google2019) readMachineAttributes(r *rows) error {
 	const timeUs, id, name, value, deleted = 0, 1, 2, 3, 4
 	for o.replay.lenient(r).next() {
 		now, machine := r.whole(timeUs, 0, math.MaxInt64), r.whole(id, 1, maxID2011)
@@ -219,8 +220,8 @@ func (o *Google2019) ReadMachineAttributes(r *rows) error {
 	return r.err
 }
 
-// ReadCollectionEvents reads collection_events.
-func (o *Google2019) ReadCollectionEvents(r *rows) error {
+// readCollectionEvents reads collection_events.
+func (o *Google2019) readCollectionEvents(r *rows) error {
 	const timeUs, event, id, alloc, user, name, logical, parent, after, perMachine, perSwitch, scaling, scheduler = 0, 1, 2, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16
 	for o.replay.lenient(r).next() {
 		e := o.eventOf(r, timeUs, event, id)
@@ -306,8 +307,8 @@ func (r *rows) idOf(column int, text string) int64 {
 	return r.whole(column, 0, maxID2011)
 }
 
-// ReadInstanceEvents reads instance_events.
-func (o *Google2019) ReadInstanceEvents(r *rows) error {
+// readInstanceEvents reads instance_events.
+func (o *Google2019) readInstanceEvents(r *rows) error {
 	for o.replay.lenient(r).next() {
 		e, missing := o.instanceEvent(r)
 		if r.err != nil || e.atUs > o.replay.readUntilUs() {
@@ -319,9 +320,9 @@ func (o *Google2019) ReadInstanceEvents(r *rows) error {
 	return r.err
 }
 
-// ReadLater reads instance_events once more, for what tasks ask for that say so
+// readLater reads instance_events once more, for what tasks ask for that say so
 // only after what is replayed.
-func (o *Google2019) ReadLater(r *rows) error {
+func (o *Google2019) readLater(r *rows) error {
 	r.skip = func(*Error) bool { return true }
 	for r.next() {
 		e, _ := o.instanceEvent(r)
@@ -419,6 +420,9 @@ func (o *Google2019) collection(id int64) *collection2019 {
 
 // Cell is the cell at the moment.
 func (o *Google2019) Cell() (*Cell, error) {
+	if o.live != nil {
+		o.play()
+	}
 	for id, of := range o.attributes {
 		m := o.replay.machine(id)
 		m.attributes = make(map[string]string)
@@ -457,22 +461,36 @@ type table2019 struct {
 }
 
 var tables2019 = []table2019{
-	{"names", 3, false, []string{"id", "kind", "name"}, (*Google2019).ReadNames},
-	{"machine_events", 3, true, []string{"time", "machine_id", "type", "switch_id", "capacity.cpus", "capacity.memory", "platform_id", "missing_data_reason"}, (*Google2019).ReadMachineEvents},
-	{"machine_attributes", 3, false, []string{"time", "machine_id", "name", "value", "deleted"}, (*Google2019).ReadMachineAttributes},
+	{"names", 3, false, []string{"id", "kind", "name"}, (*Google2019).readNames},
+	{"machine_events", 3, true, []string{"time", "machine_id", "type", "switch_id", "capacity.cpus", "capacity.memory", "platform_id", "missing_data_reason"}, (*Google2019).readMachineEvents},
+	{"machine_attributes", 3, false, []string{"time", "machine_id", "name", "value", "deleted"}, (*Google2019).readMachineAttributes},
 	{"collection_events", 3, true, []string{
 		"time", "type", "collection_id", "scheduling_class", "missing_type", "collection_type", "priority", "alloc_collection_id", "user", "collection_name",
 		"collection_logical_name", "parent_collection_id", "start_after_collection_ids", "max_per_machine", "max_per_switch", "vertical_scaling", "scheduler",
-	}, (*Google2019).ReadCollectionEvents},
+	}, (*Google2019).readCollectionEvents},
 	{"instance_events", 3, true, []string{
 		"time", "type", "collection_id", "scheduling_class", "missing_type", "collection_type", "priority", "alloc_collection_id", "instance_index", "machine_id",
 		"alloc_instance_index", "resource_request.cpus", "resource_request.memory", "constraint",
-	}, (*Google2019).ReadInstanceEvents},
+	}, (*Google2019).readInstanceEvents},
 }
 
-// Read reads one file of a table by its name.
-func (o *Google2019) Read(table, file, form string, in io.Reader) error {
-	i := slices.IndexFunc(tables2019, func(t table2019) bool { return t.name == table })
-	t := tables2019[i]
-	return t.read(o, records(file, formOf(form), in, t.must, t.columns))
+// Read reads a file, whose name says of which table it is and in what form:
+// instance_events.json.
+func (o *Google2019) Read(file string, in io.Reader) error {
+	t, ok := tableOf(filepath.Base(file))
+	f := formOf(file)
+	if !ok || f == "" {
+		return fmt.Errorf("%s is none of the tables of Google's trace of 2019", file)
+	}
+	return t.read(o, records(file, f, in, t.must, t.columns))
+}
+
+// tableOf is the table that a file or folder is of, or a part of.
+func tableOf(name string) (table2019, bool) {
+	for _, t := range tables2019 {
+		if rest, ok := strings.CutPrefix(name, t.name); ok && (rest == "" || strings.ContainsRune(".-_", rune(rest[0]))) {
+			return t, true
+		}
+	}
+	return table2019{}, false
 }

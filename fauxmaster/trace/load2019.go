@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -45,15 +44,15 @@ func LoadGoogle2019(dir string, timeUs, untilUs int64) (*Cell, error) {
 			}
 		}
 	}
-	o.Play()
+	o.play()
 	if o.unknown() {
 		t := tables2019[len(tables2019)-1]
 		for _, file := range found.files[t.name] {
-			if err := o.readTable(t, file, (*Google2019).ReadLater); err != nil {
+			if err := o.readTable(t, file, (*Google2019).readLater); err != nil {
 				return nil, err
 			}
 		}
-		o.Learn()
+		o.learn()
 	}
 	return o.Cell()
 }
@@ -91,7 +90,7 @@ func (o *Google2019) readAbout(dir string) error {
 		return &Error{File: file, Line: 1, Text: fmt.Sprintf("a largest machine of %d thousandths of a core and %d bytes cannot be", about.CPUMilli, about.MemBytes)}
 	}
 	if about.CPUMilli > 0 && about.MemBytes > 0 {
-		o.SetLargest(about)
+		o.setLargest(about)
 	}
 	return nil
 }
@@ -114,14 +113,14 @@ func find2019(dir string) (*found2019, error) {
 	f := &found2019{files: make(map[string][]string)}
 	for _, e := range entries {
 		name := e.Name()
-		i := slices.IndexFunc(tables2019, func(t table2019) bool { return isTable(name, t.name) })
+		t, ok := tableOf(name)
 		path := filepath.Join(dir, name)
 		switch {
 		case name == aboutName:
-		case i < 0, !e.IsDir() && formOf(name) == "":
+		case !ok, !e.IsDir() && formOf(name) == "":
 			f.strange = append(f.strange, path)
 		case !e.IsDir():
-			f.files[tables2019[i].name] = append(f.files[tables2019[i].name], path)
+			f.files[t.name] = append(f.files[t.name], path)
 		default:
 			within, err := os.ReadDir(path)
 			if err != nil {
@@ -131,7 +130,7 @@ func find2019(dir string) (*found2019, error) {
 				if path := filepath.Join(path, e.Name()); formOf(e.Name()) == "" {
 					f.strange = append(f.strange, path)
 				} else {
-					f.files[tables2019[i].name] = append(f.files[tables2019[i].name], path)
+					f.files[t.name] = append(f.files[t.name], path)
 				}
 			}
 		}
@@ -143,10 +142,4 @@ func find2019(dir string) (*found2019, error) {
 		}
 	}
 	return f, nil
-}
-
-// isTable tells whether a name is that of a table, or of a part of it.
-func isTable(name, table string) bool {
-	rest, ok := strings.CutPrefix(name, table)
-	return ok && (rest == "" || strings.ContainsRune(".-_", rune(rest[0])))
 }

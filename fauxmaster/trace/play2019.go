@@ -13,8 +13,8 @@ const (
 	runs2019
 )
 
-// Play replays what was read, in order of time.
-func (o *Google2019) Play() {
+// play replays what was read, in order of time.
+func (o *Google2019) play() {
 	slices.SortStableFunc(o.machines, func(a, b machineEvent2011) int {
 		return cmp.Or(cmp.Compare(a.atUs, b.atUs), cmp.Compare(a.id, b.id))
 	})
@@ -49,7 +49,7 @@ func (o *Google2019) Play() {
 		}
 		all = all[n:]
 	}
-	o.events, o.machines = nil, nil
+	o.events, o.machines, o.live = nil, nil, nil
 	if !o.replay.beyond {
 		o.replay.stop()
 	}
@@ -206,8 +206,8 @@ func (o *Google2019) endCollection(e *event2019, instances []int32, last map[tas
 	}
 }
 
-// Learn takes in what ReadLater read.
-func (o *Google2019) Learn() {
+// learn takes in what ReadLater read.
+func (o *Google2019) learn() {
 	slices.SortFunc(o.later, event2019.compare)
 	for i := range o.later {
 		o.replay.learn(o.later[i].id, &o.later[i].said)
