@@ -10,6 +10,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/cli"
+	"borg/fauxmaster"
 	"borg/fauxmaster/export"
 	"borg/fauxmaster/plan"
 	"borg/fauxmaster/trace"
@@ -140,6 +141,38 @@ func TestGoogle2019RoundTrip(t *testing.T) {
 				t.Errorf("%s: %s in\n%s", format, never, out)
 			}
 		}
+	}
+}
+
+// TestGoogle2019Archive imports what an archive tells: the same cell at its end, and
+// from its beginning on as an archive that can be simulated.
+func TestGoogle2019Archive(t *testing.T) {
+	tables, dir := t.TempDir(), t.TempDir()
+	day := importedDay(t)
+	mustRun(t, "export", day, "-o", tables)
+	end := filepath.Join(dir, "end.ckpt")
+	out := mustRun(t, "import", "google2019", tables, "--at", "9000000000", "-o", end)
+	if !strings.Contains(out, "none of the tables that are read") {
+		t.Errorf("jobs.csv is not told of:\n%s", out)
+	}
+	past, err := fauxmaster.OpenPast(day)
+	if err != nil {
+		t.Fatal(err)
+	}
+	travel, err := past.At(fauxmaster.Moment{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer travel.Close()
+	if got, want := inWords(cellAt(t, end)), inWords(travel.Cell); got != want {
+		t.Errorf("at its end it is\n%s\nwant\n%s", got, want)
+	}
+	again := filepath.Join(dir, "again")
+	if out := mustRun(t, "import", "google2019", tables, "--until", "15m", "-o", again); !strings.Contains(out, "2 ops in 5m0s, of 4 tasks") {
+		t.Errorf("as an archive:\n%s", out)
+	}
+	if out := mustRun(t, "simulate", again, "--every", "1m"); !strings.Contains(out, "4 tasks; placed 3") {
+		t.Errorf("simulated:\n%s", out)
 	}
 }
 

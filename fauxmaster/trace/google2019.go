@@ -259,7 +259,8 @@ func (o *Google2019) readCollectionEvents(r *rows) error {
 	return r.err
 }
 
-// hear takes in what a row says of a collection; the last one counts.
+// hear takes in what a row says of a collection. The last one counts, but rows that
+// end one may leave out what it belongs to.
 func (o *Google2019) hear(id int64, c *collection2019) {
 	was := o.collections[id]
 	if was == nil {
@@ -271,6 +272,10 @@ func (o *Google2019) hear(id int64, c *collection2019) {
 		later, earlier = was, c
 	}
 	later.user, later.name, later.logical = cmp.Or(later.user, earlier.user), cmp.Or(later.name, earlier.name), cmp.Or(later.logical, earlier.logical)
+	later.alloc, later.parent = cmp.Or(later.alloc, earlier.alloc), cmp.Or(later.parent, earlier.parent)
+	if later.after == nil {
+		later.after = earlier.after
+	}
 	later.enabled = was.enabled
 	o.collections[id] = later
 }
