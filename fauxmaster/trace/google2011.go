@@ -583,4 +583,3 @@ func (g *Google2011) machineOf(id int64, m *machine2011) Machine {
 }
 
 func machineName(id int64) string { return "m" + strconv.FormatInt(id, 10) }
-
