@@ -40,6 +40,12 @@ func importCommand() *ucli.Command {
 				Action: importGoogle2011,
 			},
 			{
+				Name: "google2019", Usage: "from tables like those of Google's trace of 2019, at one moment, or from there on", ArgsUsage: "DIRECTORY",
+				Flags: flags(&ucli.Int64Flag{Name: "at", Usage: "`MICROSECONDS` of the trace; 0 is its beginning"},
+					&ucli.DurationFlag{Name: "until", Usage: "also what arrives and ends up to this `TIME` of the trace, such as 8h30m: -o is the directory of an archive then, for simulate"}),
+				Action: importGoogle2019,
+			},
+			{
 				Name: "openb", Usage: "from the openb trace: all of its pods wait", ArgsUsage: "MACHINES PODS",
 				Flags: flags(
 					&ucli.Int64Flag{Name: "percent", Usage: "draw pods until they ask for so many `PERCENT` of the GPUs, as the published measurements do; 0: each pod once"},
@@ -72,6 +78,15 @@ func importGoogle2011(ctx *ucli.Context) error {
 	}
 	return importWith(ctx, "google2011", func() (*trace.Cell, error) {
 		return trace.LoadGoogle2011(ctx.Args().First(), ctx.Int64("at"), ctx.Duration("until").Microseconds())
+	})
+}
+
+func importGoogle2019(ctx *ucli.Context) error {
+	if ctx.NArg() != 1 {
+		return cli.Errorf(cli.Usage, "want the directory that has machine_events, collection_events and instance_events").Hint("fauxmaster import google2019 DIRECTORY -o google.ckpt")
+	}
+	return importWith(ctx, "google2019", func() (*trace.Cell, error) {
+		return trace.LoadGoogle2019(ctx.Args().First(), ctx.Int64("at"), ctx.Duration("until").Microseconds())
 	})
 }
 

@@ -83,9 +83,8 @@ func Make(id string, wallNs int64, from *trace.Cell, reserved scheduler.Reserved
 	m.settleStrangers()
 	m.addMachines()
 	m.loosen()
-	if err := m.addJobs(); err != nil {
-		return nil, nil, err
-	}
+	m.addSets()
+	m.addJobs()
 	m.obey()
 	if reserved != nil {
 		m.reserve(reserved)
@@ -97,7 +96,7 @@ func Make(id string, wallNs int64, from *trace.Cell, reserved scheduler.Reserved
 	return c, m.made, nil
 }
 
-// settleStrangers puts tasks whose machine is not there on those with the most
+// settleStrangers puts tasks and allocs whose machine is not there on those with the most
 // memory free, since they did run.
 func (m *maker) settleStrangers() {
 	here := make(map[string]*borgpb.Resources, len(m.from.Machines))
@@ -105,20 +104,32 @@ func (m *maker) settleStrangers() {
 		here[o.Name] = o.Spec.GetCapacity()
 	}
 	type stranger struct {
-		job   *trace.Job
-		index int
+		machine *string
+		need    cell.Resources
 	}
 	var lost []stranger
+	settle := func(machines []string, i int, need cell.Resources) {
+		switch name := machines[i]; {
+		case name == "":
+		case here[name] == nil:
+			lost = append(lost, stranger{&machines[i], need})
+		default:
+			m.load[name] = m.load[name].Add(need)
+		}
+	}
+	for _, s := range m.from.AllocSets {
+		for i := range s.Machines {
+			settle(s.Machines, i, cell.FromProto(s.Spec.GetResources()))
+		}
+	}
 	for k := range m.from.Jobs {
 		j := &m.from.Jobs[k]
-		for i, name := range j.Machines {
-			switch {
-			case name == "":
-			case here[name] == nil:
-				lost = append(lost, stranger{j, i})
-			default:
-				m.load[name] = m.load[name].Add(request(j.Spec, i))
-			}
+		if j.Allocs != nil {
+			// The allocs hold what the tasks have.
+			continue
+		}
+		for i := range j.Machines {
+			settle(j.Machines, i, request(j.Spec, i))
 		}
 	}
 	if len(lost) == 0 || len(m.from.Machines) == 0 {
@@ -129,8 +140,8 @@ func (m *maker) settleStrangers() {
 	slices.SortStableFunc(names, func(a, b string) int { return cmp.Compare(free(b), free(a)) })
 	for n, s := range lost {
 		name := names[n%len(names)]
-		s.job.Machines[s.index] = name
-		m.load[name] = m.load[name].Add(request(s.job.Spec, s.index))
+		*s.machine = name
+		m.load[name] = m.load[name].Add(s.need)
 		m.made.Strangers++
 	}
 }
@@ -214,21 +225,21 @@ func (m *maker) loosen() {
 			powers[o.Name] = v
 		}
 	}
-	for _, j := range m.from.Jobs {
+	raise := func(machines []string, perMachine, perRack, perPower *uint32) {
 		raised := false
 		for _, d := range []struct {
 			most *uint32
 			of   func(string) string
 		}{
-			{&j.Spec.MaxPerMachine, func(name string) string { return name }},
-			{&j.Spec.MaxPerRack, func(name string) string { return racks[name] }},
-			{&j.Spec.MaxPerPower, func(name string) string { return powers[name] }},
+			{perMachine, func(name string) string { return name }},
+			{perRack, func(name string) string { return racks[name] }},
+			{perPower, func(name string) string { return powers[name] }},
 		} {
 			if *d.most == 0 {
 				continue
 			}
 			in := make(map[string]uint32)
-			for _, name := range j.Machines {
+			for _, name := range machines {
 				if name == "" {
 					continue
 				}
@@ -242,32 +253,73 @@ func (m *maker) loosen() {
 			m.made.Crowded++
 		}
 	}
+	for _, s := range m.from.AllocSets {
+		raise(s.Machines, &s.Spec.MaxPerMachine, &s.Spec.MaxPerRack, &s.Spec.MaxPerPower)
+	}
+	for _, j := range m.from.Jobs {
+		raise(j.Machines, &j.Spec.MaxPerMachine, &j.Spec.MaxPerRack, &j.Spec.MaxPerPower)
+	}
+}
+
+// placer places tasks and allocs where they were, many at once.
+type placer struct {
+	*maker
+	batch []*borgpb.Assignment
+	bytes int
+}
+
+func (p *placer) place(a *borgpb.Assignment) {
+	p.batch = append(p.batch, a)
+	if p.bytes += proto.Size(a) + 4; p.bytes > maxEntryBytes || len(p.batch) == maxReports {
+		p.flush()
+	}
+}
+
+func (p *placer) flush() {
+	if len(p.batch) == 0 {
+		return
+	}
+	r := p.Do(&borgpb.Op{
+		Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER},
+		Op:        &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: p.batch}},
+	})[0]
+	for _, why := range r.GetItems() {
+		if why.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED {
+			p.made.Misplaced[misplacedWords(why)]++
+		}
+	}
+	p.batch, p.bytes = nil, 0
+}
+
+// addSets submits the alloc sets and places their allocs.
+func (m *maker) addSets() {
+	ops := make([]*borgpb.Op, len(m.from.AllocSets))
+	for i := range m.from.AllocSets {
+		ops[i] = m.from.AllocSets[i].Op()
+	}
+	results := m.try(ops, "alloc set")
+	p := &placer{maker: m}
+	for i, s := range m.from.AllocSets {
+		if results[i].GetRefusal() != nil {
+			continue
+		}
+		for index, name := range s.Machines {
+			if name != "" {
+				p.place(&borgpb.Assignment{Uid: results[i].GetUid(), Index: uint32(index), Machine: name})
+			}
+		}
+	}
+	p.flush()
 }
 
 // addJobs submits the jobs and places their tasks.
-func (m *maker) addJobs() error {
+func (m *maker) addJobs() {
 	ops := make([]*borgpb.Op, len(m.from.Jobs))
 	for i := range m.from.Jobs {
 		ops[i] = m.from.Jobs[i].Op()
 	}
 	results := m.try(ops, "job")
-	var batch []*borgpb.Assignment
-	bytes := 0
-	place := func() {
-		if len(batch) == 0 {
-			return
-		}
-		r := m.Do(&borgpb.Op{
-			Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_SCHEDULER},
-			Op:        &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: batch}},
-		})[0]
-		for _, why := range r.GetItems() {
-			if why.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_UNSPECIFIED {
-				m.made.Misplaced[misplacedWords(why)]++
-			}
-		}
-		batch, bytes = nil, 0
-	}
+	p := &placer{maker: m}
 	for i, j := range m.from.Jobs {
 		if results[i].GetRefusal() != nil {
 			continue
@@ -277,15 +329,14 @@ func (m *maker) addJobs() error {
 				continue
 			}
 			a := &borgpb.Assignment{Uid: results[i].GetUid(), Index: uint32(index), Machine: name}
-			a.Devices = m.grant(name, request(j.Spec, index))
-			batch = append(batch, a)
-			if bytes += proto.Size(a) + 4; bytes > maxEntryBytes || len(batch) == maxReports {
-				place()
+			if j.Allocs != nil {
+				a.Machine, a.Alloc = "", j.Allocs[index]
 			}
+			a.Devices = m.grant(name, request(j.Spec, index))
+			p.place(a)
 		}
 	}
-	place()
-	return nil
+	p.flush()
 }
 
 // wholeDevice is a device in the units of cell.Device.

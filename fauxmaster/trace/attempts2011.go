@@ -103,7 +103,7 @@ func (g *Google2011) ReadAttempts(file string, in io.Reader) error {
 		said := &task2011{user: r.text(c.user), cpu: -1, mem: -1}
 		v, _ := r.maybeInteger(c.class, 0, 3)
 		said.class = int8(v)
-		said.priority = int8(r.integer(c.priority, 0, 11))
+		said.priority = r.priority2011(c.priority)
 		v, _ = r.maybeInteger(c.different, 0, 1)
 		said.different = v == 1
 		if share, ok := r.maybeShare(c.cpu, maxShare2011); ok {

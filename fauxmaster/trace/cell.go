@@ -3,6 +3,7 @@ package trace
 import (
 	"fmt"
 	"iter"
+	"math"
 
 	"google.golang.org/protobuf/proto"
 
@@ -12,7 +13,9 @@ import (
 // Cell is a cell as a trace has it at one moment.
 type Cell struct {
 	Machines []Machine
-	Jobs     []Job
+	// AllocSets are what jobs may run in; most traces have none.
+	AllocSets []AllocSet
+	Jobs      []Job
 	// Strangers counts the running tasks whose machine is not among Machines.
 	Strangers int
 	// Unknown counts the tasks of which the trace never says what they asked
@@ -56,13 +59,51 @@ type Job struct {
 	Spec       *borgpb.JobSpec
 	// Machines has the name of each task's machine, by index; empty: it waits.
 	Machines []string
+	// Allocs has the name of each task's alloc, by index, of a job that runs in an
+	// alloc set.
+	Allocs []string
 }
 
-// Ops makes the cell: the machines first, then the jobs, all of whose tasks wait.
+// enter puts the last task into an alloc; into one that nobody names it cannot go, so
+// that it waits.
+func (j *Job) enter(alloc string) {
+	last := len(j.Machines) - 1
+	if j.Machines[last] == "" || alloc == "" {
+		j.Machines[last], alloc = "", ""
+	}
+	j.Allocs = append(j.Allocs, alloc)
+}
+
+// AllocSet is a set of places on machines, in which tasks of jobs run.
+type AllocSet struct {
+	User, Name string
+	Spec       *borgpb.AllocSetSpec
+	// Machines has the name of each alloc's machine, by index; empty: it waits.
+	Machines []string
+}
+
+// Op submits the alloc set.
+func (s AllocSet) Op() *borgpb.Op {
+	spec, err := proto.Marshal(s.Spec)
+	if err != nil {
+		panic(fmt.Sprintf("alloc set %s/%s: %v", s.User, s.Name, err))
+	}
+	return &borgpb.Op{
+		Principal: &borgpb.Principal{User: s.User, Role: borgpb.Role_ROLE_USER},
+		Op:        &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: s.User, Name: s.Name, Spec: spec}},
+	}
+}
+
+// Ops makes the cell: the machines first, then alloc sets and jobs, all of whose tasks wait.
 func (c *Cell) Ops() iter.Seq[*borgpb.Op] {
 	return func(yield func(*borgpb.Op) bool) {
 		for _, m := range c.Machines {
 			if !yield(addMachine(m)) {
+				return
+			}
+		}
+		for _, s := range c.AllocSets {
+			if !yield(s.Op()) {
 				return
 			}
 		}
@@ -94,23 +135,30 @@ func (j Job) Op() *borgpb.Op {
 	}
 }
 
-// Google's traces give all amounts as shares of the largest machine, CPU and
-// memory each by itself. We take that machine to have so much.
-const (
-	largestCPUMilli = 64_000
-	largestMemBytes = 256 << 30
-)
-
-// A share is rounded up where it is asked for and down where it is offered.
-func asked(share float64, largest int64) int64 {
-	n := int64(share * float64(largest))
-	if float64(n) < share*float64(largest) {
-		n++
-	}
-	return n
+// Largest is what a machine has that is the largest by both. Google's traces give
+// all amounts as shares of it, CPU and memory each by itself.
+type Largest struct {
+	CPUMilli int64 `json:"largestCpuMilli"`
+	MemBytes int64 `json:"largestMemBytes"`
 }
 
-func offered(share float64, largest int64) int64 { return int64(share * float64(largest)) }
+// defaultLargest is what we take it to have where nobody says.
+var defaultLargest = Largest{CPUMilli: 64_000, MemBytes: 256 << 30}
+
+// A share is rounded up where it is asked for and down where it is offered, but what
+// is a whole number save for the error of its division is that number.
+func asked(share float64, largest int64) int64 {
+	return int64(math.Ceil(whole(share * float64(largest))))
+}
+
+func offered(share float64, largest int64) int64 { return int64(whole(share * float64(largest))) }
+
+func whole(amount float64) float64 {
+	if near := math.Round(amount); math.Abs(amount-near) <= amount*0x1p-51 {
+		return near
+	}
+	return amount
+}
 
 // placeholder is what tasks of a trace run, as nobody knows what they ran.
 var placeholder = []string{"/bin/true"}

@@ -1,6 +1,6 @@
 // Package trace reads what other cells have recorded, and makes cells of ours
-// from it: Google's trace of 2011 (a whole Borg cell at any moment of it), the
-// openb trace of 2023 (a cell of machines with GPUs), clusters of Kubernetes and of
+// from it: Google's trace of 2011 (a whole Borg cell at any moment of it), tables in the
+// schema of the one of 2019, the openb trace of 2023 (a cell of machines with GPUs), clusters of Kubernetes and of
 // Nomad as their tools write them down, tables of one's own, and the use that tasks
 // made of what they asked for in a sample of Google's trace of 2019.
 //

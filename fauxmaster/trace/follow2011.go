@@ -53,6 +53,8 @@ type machineEvent2011 struct {
 	atUs, id int64
 	what     int64
 	platform string
+	// rack is told by the trace of 2019 alone.
+	rack string
 	// Negative: not said.
 	cpu, mem float64
 }
@@ -97,6 +99,7 @@ func (f *following) event(nowUs int64, id task2011ID, what int64, said *task2011
 		// What was there at the moment is as it was then.
 		c.t.hear(said)
 		c.t.different = c.t.different || said.different
+		c.t.obey(what, said)
 	}
 	switch what {
 	case schedule2011:
@@ -215,10 +218,10 @@ func (g *Google2011) followMachines(c *Cell) {
 			op = addMachine(g.machineOf(e.id, m))
 		case e.what == 1 && m.here:
 			m.here = false
-			op.Op = &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: machineName(e.id), Force: true}}
+			op.Op = &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: g.machineNamed(e.id), Force: true}}
 		case e.what == 2 && m.here:
 			spec := g.machineOf(e.id, m).Spec
-			op.Op = &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: machineName(e.id), Capacity: spec.Capacity}}
+			op.Op = &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: g.machineNamed(e.id), Capacity: spec.Capacity}}
 		default:
 			c.note("events of machines that change nothing, as the machine is there, or is not")
 			continue
@@ -234,7 +237,7 @@ func (c *Cell) sortArrivals() {
 		switch op.Op.(type) {
 		case *borgpb.Op_SubmitJob:
 			return 1
-		case *borgpb.Op_KillJob:
+		case *borgpb.Op_KillJob, *borgpb.Op_KillAllocSet:
 			return 2
 		}
 		return 0

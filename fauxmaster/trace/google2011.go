@@ -1,14 +1,12 @@
 package trace
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"maps"
 	"math"
 	"slices"
 	"strconv"
-	"strings"
 
 	"borg/proto/borgpb"
 )
@@ -35,6 +33,14 @@ type Google2011 struct {
 	follow *following
 	// named counts the jobs of ours that were made of one of the trace.
 	named map[int64]int
+	// largest is the machine of which amounts are shares.
+	largest Largest
+	// begin makes a job of ours of tasks of one of the trace, as yet without them;
+	// machineNamed names machines.
+	begin        func(first row2011) Job
+	machineNamed func(id int64) string
+	// allocOf names the alloc that a task is in; empty: nobody says.
+	allocOf func(t *task2011) string
 }
 
 // More bad rows of a file than so many, and than one in a hundred, are no faults:
@@ -61,8 +67,8 @@ func (g *Google2011) lenient(r *rows) *rows {
 }
 
 type machine2011 struct {
-	platform string
-	cpu, mem float64
+	platform, rack string
+	cpu, mem       float64
 	// here: it is in the cell.
 	here       bool
 	attributes map[string]string
@@ -74,15 +80,21 @@ type task2011ID struct {
 }
 
 type task2011 struct {
-	user     string
-	class    int8
-	priority int8
+	user  string
+	class int8
+	// priority is ours.
+	priority int16
 	// different: no two tasks of the job on one machine.
 	different bool
 	// machine is zero while it waits.
 	machine int64
 	// cpu and mem are negative as long as nothing was said.
 	cpu, mem float64
+	// constraints that came with the task itself, as in the trace of 2019.
+	constraints []*borgpb.Constraint
+	// alloc and allocIndex are the alloc that it is in; zero: none.
+	alloc      int64
+	allocIndex int32
 }
 
 type constraints2011 struct {
@@ -117,11 +129,25 @@ const (
 // NewGoogle2011 makes an empty replay up to timeUs, in the trace's own time:
 // zero is what was there when the trace began.
 func NewGoogle2011(timeUs int64) *Google2011 {
-	return &Google2011{
+	g := &Google2011{
 		timeUs: timeUs, machines: make(map[int64]*machine2011),
 		constraints: make(map[task2011ID]*constraints2011), tasks: make(map[task2011ID]*task2011), named: make(map[int64]int),
+		largest: defaultLargest, machineNamed: machineName,
 	}
+	users := make(map[string]string)
+	g.begin = func(first row2011) Job {
+		user := users[first.t.user]
+		if user == "" {
+			user = hashedUser(len(users))
+			users[first.t.user] = user
+		}
+		return Job{User: user, Name: g.jobName(first.id.job), Spec: jobSpec2011(first.t)}
+	}
+	return g
 }
+
+// hashedUser is the name of a user after n others of whom there is only a hash.
+func hashedUser(n int) string { return "user-" + strconv.Itoa(n+1) }
 
 // LoadGoogle2011 reads a folder as Google lays it out (machine_events/part-*, and
 // so on) and returns the cell at timeUs. machine_attributes and task_constraints
@@ -230,6 +256,9 @@ func (g *Google2011) machineEvent(e *machineEvent2011) {
 func (m *machine2011) hear(e *machineEvent2011) {
 	if e.platform != "" {
 		m.platform = e.platform
+	}
+	if e.rack != "" {
+		m.rack = e.rack
 	}
 	if e.cpu >= 0 {
 		m.cpu = e.cpu
@@ -372,7 +401,7 @@ func (g *Google2011) ReadTaskEvents(file string, in io.Reader) error {
 		said := task2011{user: r.text(user), cpu: -1, mem: -1}
 		v, _ := r.maybeInteger(class, 0, 3)
 		said.class = int8(v)
-		said.priority = int8(r.integer(priority, 0, 11))
+		said.priority = r.priority2011(priority)
 		v, _ = r.maybeInteger(different, 0, 1)
 		said.different = v == 1
 		if share, ok := r.maybeShare(cpu, maxShare2011); ok {
@@ -430,7 +459,9 @@ func (g *Google2011) replay(id task2011ID, what, machine int64, said *task2011) 
 	}
 	t.user, t.class, t.priority = said.user, said.class, said.priority
 	t.different = t.different || said.different
+	t.alloc = said.alloc
 	t.hear(said)
+	t.obey(what, said)
 	switch what {
 	case submit2011, updatePending2011:
 		t.machine = 0
@@ -438,6 +469,7 @@ func (g *Google2011) replay(id task2011ID, what, machine int64, said *task2011) 
 		if machine != 0 {
 			t.machine = machine
 		}
+		t.allocIndex = said.allocIndex
 	}
 }
 
@@ -448,6 +480,14 @@ func (t *task2011) hear(said *task2011) {
 	}
 	if said.mem >= 0 {
 		t.mem = said.mem
+	}
+}
+
+// obey takes in the constraints that come with an event: a batch of them takes the
+// place of the one before, and only who submits or updates may say that there are none.
+func (t *task2011) obey(what int64, said *task2011) {
+	if len(said.constraints) > 0 || what == submit2011 || what >= updatePending2011 {
+		t.constraints = said.constraints
 	}
 }
 
@@ -509,13 +549,12 @@ func (g *Google2011) Cell() (*Cell, error) {
 		c.Machines = append(c.Machines, g.machineOf(id, m))
 	}
 	all := g.rows(c)
-	users := make(map[string]string)
 	for len(all) > 0 {
 		n := 1
 		for n < len(all) && all[n].id.job == all[0].id.job {
 			n++
 		}
-		g.jobs(c, all[:n], users)
+		g.jobs(c, all[:n])
 		all = all[n:]
 	}
 	if g.follow != nil {
@@ -533,176 +572,14 @@ func (g *Google2011) machineOf(id int64, m *machine2011) Machine {
 	if m.platform != "" {
 		attributes["platform"] = m.platform
 	}
-	return Machine{Name: machineName(id), Spec: &borgpb.MachineSpec{
+	if m.rack != "" {
+		attributes["rack"] = m.rack
+	}
+	return Machine{Name: g.machineNamed(id), Spec: &borgpb.MachineSpec{
 		Addr:       "127.0.0.1:7101",
-		Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, largestCPUMilli), MemBytes: offered(m.mem, largestMemBytes)},
+		Capacity:   &borgpb.Resources{CpuMilli: offered(m.cpu, g.largest.CPUMilli), MemBytes: offered(m.mem, g.largest.MemBytes)},
 		Attributes: attributes,
 	}}
 }
 
 func machineName(id int64) string { return "m" + strconv.FormatInt(id, 10) }
-
-// request2011 is what a task asks for; tasks with the same are alike.
-type request2011 struct {
-	// constraints in words, so that they can be compared.
-	constraints        string
-	cpuMilli, memBytes int64
-}
-
-// row2011 is a task that becomes one of ours.
-type row2011 struct {
-	request2011
-	id task2011ID
-	t  *task2011
-	// chain is what became of it; nil: nobody asks.
-	chain *chain2011
-}
-
-// rows are the tasks to make jobs of, those of a job of the trace side by side.
-func (g *Google2011) rows(c *Cell) (all []row2011) {
-	add := func(id task2011ID, t *task2011, chain *chain2011) {
-		if !t.known() {
-			c.Unknown++
-			return
-		}
-		all = append(all, row2011{request2011{
-			g.constraintWords(id), asked(t.cpu, largestCPUMilli), asked(t.mem, largestMemBytes),
-		}, id, t, chain})
-	}
-	if g.follow != nil {
-		g.follow.close()
-		for _, chain := range g.follow.all {
-			add(chain.id, chain.t, chain)
-		}
-		return all
-	}
-	for _, id := range slices.SortedFunc(maps.Keys(g.tasks), func(a, b task2011ID) int {
-		return cmp.Or(cmp.Compare(a.job, b.job), cmp.Compare(a.index, b.index))
-	}) {
-		add(id, g.tasks[id], nil)
-	}
-	return all
-}
-
-// jobs makes jobs of the tasks of one: one for each priority that they have, and
-// for each moment at which they came and went.
-// Where one of them says that no two may share a machine, it holds for all of a job.
-func (g *Google2011) jobs(c *Cell, all []row2011, users map[string]string) {
-	different := slices.ContainsFunc(all, func(r row2011) bool { return r.t.different })
-	// Stable: tasks that are alike keep their order. Those without constraints
-	// come first, since an override can add constraints and not take them away.
-	slices.SortStableFunc(all, func(a, b row2011) int {
-		return cmp.Or(cmp.Compare(b.t.priority, a.t.priority), a.chain.compare(b.chain), cmp.Compare(a.constraints, b.constraints),
-			cmp.Compare(a.cpuMilli, b.cpuMilli), cmp.Compare(a.memBytes, b.memBytes))
-	})
-	for len(all) > 0 {
-		end := jobEnd(all)
-		g.job(c, all[:end], different, users)
-		all = all[end:]
-	}
-}
-
-// jobEnd is how many of the tasks make one job.
-func jobEnd(all []row2011) int {
-	end, requests, bytes := 1, 1, 0
-	for end < len(all) && all[end].t.priority == all[0].t.priority && !all[end].chain.apart(all[0].chain) {
-		if all[end].request2011 != all[end-1].request2011 {
-			requests++
-		}
-		if all[end].chain != nil {
-			bytes += 12 + 12*len(all[end].chain.Runs)
-		}
-		if requests > maxRequests2011 || bytes > maxHistoryBytes {
-			break
-		}
-		end++
-	}
-	return end
-}
-
-// job makes one job.
-func (g *Google2011) job(c *Cell, one []row2011, different bool, users map[string]string) {
-	first := one[0]
-	user := users[first.t.user]
-	if user == "" {
-		user = "user-" + strconv.Itoa(len(users)+1)
-		users[first.t.user] = user
-	}
-	j := Job{User: user, Name: g.jobName(first.id.job), Spec: jobSpec2011(first.t)}
-	j.Spec.Tasks = uint32(len(one))
-	if different {
-		j.Spec.MaxPerMachine = 1
-	}
-	for i, o := range one {
-		switch {
-		case i == 0:
-			g.fill(j.Spec.Task, o.request2011, o.id)
-		case o.request2011 != one[i-1].request2011:
-			over := &borgpb.TaskOverride{First: uint32(i), Last: uint32(i), Spec: &borgpb.TaskSpec{}}
-			g.fill(over.Spec, o.request2011, o.id)
-			j.Spec.Overrides = append(j.Spec.Overrides, over)
-		case o.request2011 != first.request2011:
-			j.Spec.Overrides[len(j.Spec.Overrides)-1].Last = uint32(i)
-		}
-		if o.chain == nil || o.chain.here {
-			j.Machines = append(j.Machines, g.place(c, o.t))
-		}
-	}
-	if first.chain == nil {
-		c.Jobs = append(c.Jobs, j)
-		return
-	}
-	chains := make([]*chain2011, len(one))
-	for i := range one {
-		chains[i] = one[i].chain
-	}
-	g.follow.tell(c, &j, chains)
-}
-
-// place is the name of a task's machine.
-func (g *Google2011) place(c *Cell, t *task2011) string {
-	if t.machine == 0 {
-		return ""
-	}
-	if m := g.machines[t.machine]; m == nil || !m.here {
-		c.Strangers++
-	}
-	return machineName(t.machine)
-}
-
-func (g *Google2011) fill(spec *borgpb.TaskSpec, r request2011, id task2011ID) {
-	spec.Resources = &borgpb.Resources{CpuMilli: r.cpuMilli, MemBytes: r.memBytes}
-	if k := g.constraints[id]; k != nil {
-		spec.Constraints = k.list
-	}
-}
-
-func (g *Google2011) constraintWords(id task2011ID) string {
-	k := g.constraints[id]
-	if k == nil {
-		return ""
-	}
-	var words strings.Builder
-	for _, one := range k.list {
-		fmt.Fprintf(&words, "%s\x00%d\x00%s\x00", one.Key, one.Relation, one.Value)
-	}
-	return words.String()
-}
-
-// priorities are ours for those of 2011: free (0 and 1), batch (2 to 8),
-// production (9 and 10), monitoring (11).
-var priorities = [12]int32{0, 25, 100, 102, 104, 106, 108, 110, 112, 200, 300, 400}
-
-func jobSpec2011(t *task2011) *borgpb.JobSpec {
-	spec := &borgpb.JobSpec{
-		Kind: borgpb.JobKind_JOB_KIND_BATCH, Priority: priorities[t.priority],
-		Task: &borgpb.TaskSpec{Args: placeholder, AppClass: borgpb.AppClass_APP_CLASS_BATCH},
-	}
-	if t.priority >= 9 {
-		spec.Kind = borgpb.JobKind_JOB_KIND_SERVICE
-	}
-	if t.class >= 2 {
-		spec.Task.AppClass = borgpb.AppClass_APP_CLASS_LATENCY_SENSITIVE
-	}
-	return spec
-}

@@ -47,6 +47,9 @@ type rows struct {
 	// lost: the file cannot be read further, whatever is skipped.
 	lost bool
 	skip func(*Error) bool
+	// cut reads a row where lines with commas are not the form; nil: they are.
+	// Its columns are found by name alone.
+	cut func() bool
 }
 
 // newRows reads a file without a head; its columns are as given.
@@ -93,7 +96,11 @@ func (r *rows) optional(names ...string) int {
 // rows uses one only while err is nil.
 func (r *rows) next() bool {
 	for r.usable() {
-		if !r.scanLine() {
+		read := r.scanLine
+		if r.cut != nil {
+			read = r.cut
+		}
+		if !read() {
 			if r.err == nil {
 				return false
 			}
@@ -123,23 +130,8 @@ func (r *rows) usable() bool {
 
 // scanLine reads a line and cuts it.
 func (r *rows) scanLine() bool {
-	if !r.scan.Scan() {
-		r.lost = true
-		switch err := r.scan.Err(); {
-		case err == nil:
-		case errors.Is(err, bufio.ErrTooLong):
-			r.line++
-			r.failLine("a line of more than %d bytes: is this a CSV file, decompressed?", maxLineBytes)
-		default:
-			r.line++
-			r.failLine("the file cannot be read further: %v", err)
-		}
-		return false
-	}
-	r.line++
-	text := r.scan.Text()
-	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
-		r.failLine("this is no text: is the file compressed under a wrong name?")
+	text, ok := r.scanText(maxLineBytes, "CSV")
+	if !ok {
 		return false
 	}
 	r.fields = r.fields[:0]
@@ -153,6 +145,30 @@ func (r *rows) scanLine() bool {
 		r.fields = append(r.fields, field)
 	}
 	return true
+}
+
+// scanText reads a line, which has at most so many bytes.
+func (r *rows) scanText(most int, form string) (text string, ok bool) {
+	if !r.scan.Scan() {
+		r.lost = true
+		switch err := r.scan.Err(); {
+		case err == nil:
+		case errors.Is(err, bufio.ErrTooLong):
+			r.line++
+			r.failLine("a line of more than %d bytes: is this a %s file, decompressed?", most, form)
+		default:
+			r.line++
+			r.failLine("the file cannot be read further: %v", err)
+		}
+		return "", false
+	}
+	r.line++
+	text = r.scan.Text()
+	if !utf8.ValidString(text) || strings.ContainsRune(text, 0) {
+		r.failLine("this is no text: is the file compressed under a wrong name?")
+		return "", false
+	}
+	return text, true
 }
 
 func (r *rows) failLine(format string, args ...any) {
@@ -169,6 +185,10 @@ func (r *rows) fail(column int, format string, args ...any) {
 	name := "?"
 	if column < len(r.columns) {
 		name = r.columns[column]
+	}
+	if r.cut != nil {
+		r.failLine(name+": "+format, args...)
+		return
 	}
 	r.err = &Error{File: r.file, Line: r.line, Column: column + 1, Name: name, Text: fmt.Sprintf(format, args...)}
 }

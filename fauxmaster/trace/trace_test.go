@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/cockroachdb/datadriven"
+	"github.com/parquet-go/parquet-go"
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
@@ -26,6 +27,7 @@ import (
 // something, and the cells made from them. Commands:
 //
 //	google2011 at=MICROSECONDS [until=MICROSECONDS]    tables, each after a line "== NAME"
+//	google2019 at=MICROSECONDS [until=MICROSECONDS]    files, each after a line "== NAME"
 //	openb [recorded]              the same: machines, pods
 //	usage2019                     one table
 //	kubernetes rack=LABEL power=LABEL    what kubectl wrote
@@ -39,6 +41,8 @@ func TestTranscripts(t *testing.T) {
 			switch d.Cmd {
 			case "google2011":
 				return playGoogle2011(t, d)
+			case "google2019":
+				return playGoogle2019(t, d)
 			case "openb":
 				return playOpenb(t, d)
 			case "usage2019":
@@ -102,6 +106,29 @@ func playGoogle2011(t *testing.T, d *datadriven.TestData) string {
 	c, err := g.Cell()
 	if err != nil {
 		return err.Error() + "\n"
+	}
+	mustTake(t, c)
+	return cellText(c)
+}
+
+func playGoogle2019(t *testing.T, d *datadriven.TestData) string {
+	var atUs, untilUs int64
+	d.ScanArgs(t, "at", &atUs)
+	d.MaybeScanArgs(t, "until", &untilUs)
+	dir := t.TempDir()
+	names, texts := tables(d.Input)
+	for i, name := range names {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(texts[i]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	c, err := trace.LoadGoogle2019(dir, atUs, untilUs)
+	if err != nil {
+		return strings.ReplaceAll(err.Error(), dir+"/", "") + "\n"
 	}
 	mustTake(t, c)
 	return cellText(c)
@@ -203,7 +230,11 @@ func arrivalsText(c *trace.Cell) string {
 			if err := proto.Unmarshal(o.SubmitJob.Spec, spec); err != nil {
 				fmt.Fprintf(&out, "%v ", err)
 			}
-			fmt.Fprintf(&out, "submit %s/%s %d tasks, priority %d\n", o.SubmitJob.User, o.SubmitJob.Name, spec.Tasks, spec.Priority)
+			fmt.Fprintf(&out, "submit %s/%s %d tasks, priority %d", o.SubmitJob.User, o.SubmitJob.Name, spec.Tasks, spec.Priority)
+			if spec.AllocSet != "" || spec.Parent != "" {
+				fmt.Fprintf(&out, ", in %s, parent %s", spec.AllocSet, spec.Parent)
+			}
+			out.WriteString("\n")
 			all, err := trace.Histories(spec)
 			if err != nil || !reflect.DeepEqual(all, a.Histories) {
 				fmt.Fprintf(&out, "  its spec says %v: %v\n", all, err)
@@ -211,6 +242,10 @@ func arrivalsText(c *trace.Cell) string {
 			out.WriteString(historyText(all))
 		case *borgpb.Op_KillJob:
 			fmt.Fprintf(&out, "kill %s/%s\n", o.KillJob.User, o.KillJob.Name)
+		case *borgpb.Op_SubmitAllocSet:
+			fmt.Fprintf(&out, "submit alloc set %s/%s\n", o.SubmitAllocSet.User, o.SubmitAllocSet.Name)
+		case *borgpb.Op_KillAllocSet:
+			fmt.Fprintf(&out, "kill alloc set %s/%s\n", o.KillAllocSet.User, o.KillAllocSet.Name)
 		case *borgpb.Op_AddMachine:
 			fmt.Fprintf(&out, "add %s, cpu=%d\n", o.AddMachine.Name, o.AddMachine.Spec.Capacity.CpuMilli)
 		case *borgpb.Op_RemoveMachine:
@@ -262,6 +297,10 @@ func cellText(c *trace.Cell) string {
 		}
 		out.WriteString("\n")
 	}
+	for _, s := range c.AllocSets {
+		fmt.Fprintf(&out, "alloc set %s/%s %d allocs, priority %d, per machine %d, per rack %d: %s%s\n  on %q\n", s.User, s.Name, s.Spec.Allocs, s.Spec.Priority,
+			s.Spec.MaxPerMachine, s.Spec.MaxPerRack, resources(s.Spec.Resources), constraints(s.Spec.Constraints), s.Machines)
+	}
 	for _, j := range c.Jobs {
 		s := j.Spec
 		fmt.Fprintf(&out, "job %s/%s %d tasks, priority %d, %s, per machine %d: %s%s\n", j.User, j.Name, s.Tasks, s.Priority,
@@ -269,7 +308,18 @@ func cellText(c *trace.Cell) string {
 		for _, o := range s.Overrides {
 			fmt.Fprintf(&out, "  %d to %d: %s%s\n", o.First, o.Last, resources(o.Spec.Resources), constraints(o.Spec.Constraints)+tolerations(o.Spec.Tolerations))
 		}
+		for _, more := range []struct{ word, is string }{
+			{"in", s.AllocSet}, {"parent", s.Parent}, {"after", strings.Join(s.StartAfter, " ")}, {"per rack", strings.TrimPrefix(fmt.Sprint(s.MaxPerRack), "0")},
+			{"held back", strings.TrimPrefix(fmt.Sprint(s.BatchQueue), "false")},
+		} {
+			if more.is != "" {
+				fmt.Fprintf(&out, "  %s: %s\n", more.word, more.is)
+			}
+		}
 		fmt.Fprintf(&out, "  on %q\n", j.Machines)
+		if j.Allocs != nil {
+			fmt.Fprintf(&out, "  in %q\n", j.Allocs)
+		}
 		if all, err := trace.Histories(s); err != nil {
 			fmt.Fprintf(&out, "  %v\n", err)
 		} else {
@@ -445,6 +495,64 @@ func FuzzGoogle2011(f *testing.F) {
 			return
 		}
 		mustTake(t, c)
+	})
+}
+
+// FuzzGoogle2019 does the same for the tables of 2019, in a form each.
+func FuzzGoogle2019(f *testing.F) {
+	f.Add([]byte(`{"time":"0","machine_id":"5","type":1,"capacity":{"cpus":0.5,"memory":0.25}}`),
+		[]byte("time,type,collection_id,user,collection_type,alloc_collection_id,parent_collection_id,start_after_collection_ids\n0,SUBMIT,1,u,1,,,\n0,0,2,v,0,1,2,\"[1,\"\"2\"\"]\"\n700,7,2,v,0,,,\n"),
+		[]byte(`{"time":"0","type":0,"collection_id":"1","collection_type":1,"instance_index":4,"resource_request":{"cpus":0.5,"memory":0.25}}
+{"time":"0","type":3,"collection_id":"1","collection_type":1,"instance_index":4,"machine_id":"5"}
+{"time":"0","type":0,"collection_id":"2","instance_index":1,"priority":200,"resource_request":{"cpus":0.1,"memory":0.1},"constraint":[{"name":"k","relation":4,"value":"5"}]}
+{"time":"0","type":3,"collection_id":"2","instance_index":1,"priority":200,"machine_id":"5","alloc_collection_id":1,"alloc_instance_index":4}
+{"time":"800000000","type":4,"collection_id":"2","instance_index":1,"priority":200}`), int64(0), int64(900e6))
+	f.Fuzz(func(t *testing.T, machines, collections, instances []byte, atUs, untilUs int64) {
+		o := trace.NewGoogle2019(atUs, untilUs)
+		for _, file := range []struct {
+			name string
+			data []byte
+		}{{"machine_events.json", machines}, {"collection_events.csv", collections}, {"instance_events.json", instances}} {
+			if err := o.Read(file.name, bytes.NewReader(file.data)); err != nil {
+				var at *trace.Error
+				if !errors.As(err, &at) || at.File != file.name || at.Line < 1 || at.Text == "" {
+					t.Fatalf("%v does not say where", err)
+				}
+				return
+			}
+		}
+		c, err := o.Cell()
+		if err != nil {
+			return
+		}
+		mustTake(t, c)
+	})
+}
+
+// FuzzGoogle2019Parquet wants no more of files of Parquet than an error with a place.
+func FuzzGoogle2019Parquet(f *testing.F) {
+	type constraint struct {
+		Name     string `parquet:"name"`
+		Relation int32  `parquet:"relation"`
+		Value    string `parquet:"value,optional"`
+	}
+	type row struct {
+		Time       int64        `parquet:"time"`
+		Type       string       `parquet:"type"`
+		ID         int64        `parquet:"collection_id,optional"`
+		Constraint []constraint `parquet:"constraint,list"`
+	}
+	var file bytes.Buffer
+	if err := parquet.Write(&file, []row{{1, "SUBMIT", 5, nil}, {2, "KILL", 6, []constraint{{"k", 1, ""}, {"l", 2, "3"}}}}); err != nil {
+		f.Fatal(err)
+	}
+	f.Add(file.Bytes())
+	f.Fuzz(func(t *testing.T, data []byte) {
+		err := trace.NewGoogle2019(0, 0).Read("instance_events.parquet", bytes.NewReader(data))
+		var at *trace.Error
+		if err != nil && (!errors.As(err, &at) || at.Line < 1 || at.Text == "") {
+			t.Fatalf("%v does not say where", err)
+		}
 	})
 }
 
