@@ -151,6 +151,7 @@ var Aims = []Aim{
 	{"outage", "machines are away for long, and come back", 90 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 4, loseMany: 1})
+		s.manyLostNs = 90 * second
 		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs, s.declareNs = 3*second, 40*second, 60*second, 0, 30*second, 30*second
 		s.tight, s.machineMilli, s.jobs, s.lasting = true, 1500, 5, true
 	}},
@@ -162,7 +163,7 @@ var Aims = []Aim{
 	}},
 	{"leader-flap", "masters follow one another, or there is none for a while, with machines away", 60 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{cutMachine: 3, partition: 1})
+		s.only(map[faultKind]int{cutMachine: 6, partition: 1})
 		s.everyNs, s.cutNs, s.electedNs, s.thinkNs, s.apart = 2*second, 40*second, 12*second, 10*second, true
 	}},
 	{"strangers", "clients ask for what is not theirs, go on when they were revoked, and forge messages of raft", 10 * second, func(s *swarm) {

@@ -59,6 +59,8 @@ type swarm struct {
 	// A replica that is stopped is cut off from the others too, and for a while
 	// after it goes on.
 	cutStopped bool
+	// Of many machines that are lost at once each is back after at most so long.
+	manyLostNs int64
 	// A partition is one of all replicas from one another.
 	apart bool
 	// Points at which aimed crashes strike; nil: any.
@@ -118,7 +120,7 @@ func drawSwarm(r *rand.Rand) swarm {
 		tailEntries: []int{16, 64, 1000}[r.IntN(3)], cacheBytes: []int{1 << 10, 64 << 10, 1 << 20}[r.IntN(3)],
 		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 200*millisecond, 800*millisecond),
 		jobs: 2 + r.IntN(4), machineMilli: 12000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
-		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second,
+		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second, manyLostNs: 10 * second,
 		electedKinds: []faultKind{crashReplica, pauseReplica, cutOneWay},
 	}
 	p := r.Perm(replicas)
@@ -365,7 +367,7 @@ func (w *World) happen(f *fault) string {
 			n = len(w.machines)
 		}
 		for _, i := range r.Perm(len(w.machines))[:n] {
-			w.loseFor(w.machines[i], between(r, second, 10*second))
+			w.loseFor(w.machines[i], between(r, second, w.swarm.manyLostNs))
 		}
 		if n == len(w.machines) {
 			w.mark("all machines lost")
@@ -461,7 +463,8 @@ func (w *World) partition(f *fault) string {
 				}
 			}
 		}
-		ns := w.lasts(between(f.rand, 200*millisecond, w.swarm.cutNs), w.replicas...)
+		// Longer than what is missed without an elected master may count.
+		ns := between(f.rand, 7*second, 15*second)
 		w.cutFor(links, ns)
 		return fmt.Sprintf("the replicas are cut off from one another for %d ms", ns/millisecond)
 	}

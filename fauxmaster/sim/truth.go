@@ -63,7 +63,7 @@ type truth struct {
 	usedMost, usedLast map[borglet.ID]int64
 	// When each copy that runs was last given another spec.
 	updatedNs map[borglet.ID]int64
-	reserved           map[borglet.ID]reserved
+	reserved  map[borglet.ID]reserved
 	rules
 }
 
