@@ -73,6 +73,10 @@ const (
 	BrokenIsEmpty  Name = "broken-is-empty"
 
 	DrainUnseen Name = "drain-unseen"
+
+	OneBucketForAll    Name = "one-bucket-for-all"
+	BorgletsInUserLane Name = "borglets-in-user-lane"
+	CrashesUnbudgeted  Name = "crashes-unbudgeted"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
