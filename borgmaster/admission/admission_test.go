@@ -216,7 +216,7 @@ func TestBounds(t *testing.T) {
 func TestManyUsers(t *testing.T) {
 	c := New[int](Config{})
 	for n := range maxUsers + 1000 {
-		if r := c.PassOn(1, fmt.Sprint(n), 10); r != nil {
+		if r := c.Begin(1, fmt.Sprint(n), 10); r != nil {
 			t.Fatal(r)
 		}
 	}
@@ -224,7 +224,7 @@ func TestManyUsers(t *testing.T) {
 		t.Errorf("%d users are remembered", len(c.users))
 	}
 	for n := range maxUsers + 1000 {
-		c.PassedOn(1, fmt.Sprint(n))
+		c.End(fmt.Sprint(n))
 	}
 	if c.sweep(60_000 * ms); len(c.users) != 0 {
 		t.Errorf("%d users are remembered who have nothing here", len(c.users))
@@ -236,7 +236,7 @@ func TestRates(t *testing.T) {
 	n := 0
 	var r *Refusal
 	for ; r == nil; n++ {
-		r = c.PassOn(ms, "alice", 0)
+		r = c.Begin(ms, "alice", 0)
 	}
 	if n < 200 || n > 203 {
 		t.Errorf("%d writes at once, of a bucket for two seconds of 100/s", n)
@@ -246,10 +246,10 @@ func TestRates(t *testing.T) {
 			t.Errorf("%q does not say %q", r, want)
 		}
 	}
-	if r := c.PassOn(ms, "bob", 0); r != nil {
+	if r := c.Begin(ms, "bob", 0); r != nil {
 		t.Errorf("another user: %v", r)
 	}
-	if r := c.PassOn(ms+r.RetryNs+10*ms, "alice", 0); r != nil {
+	if r := c.Begin(ms+r.RetryNs+10*ms, "alice", 0); r != nil {
 		t.Errorf("after the time that was told: %v", r)
 	}
 	if r = c.Read(ms, "alice", 30); r != nil {
@@ -267,7 +267,7 @@ func TestClosed(t *testing.T) {
 	if r := c.Closed(2*ms, "alice"); r == nil || r.RetryNs <= 0 || r.RetryNs > 200*ms {
 		t.Errorf("closed: %+v", r)
 	}
-	if r := c.PassOn(2*ms, "alice", 1); r == nil {
+	if r := c.Begin(2*ms, "alice", 1); r == nil {
 		t.Error("a write passes on")
 	}
 	if r := c.Closed(102*ms, "alice"); r != nil {

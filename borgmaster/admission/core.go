@@ -38,8 +38,8 @@ const (
 	maxWaitNs = 400e6
 	// Before so many wait nobody is turned away by what the wait is thought to be.
 	minWaiting = 64
-	// A user's writes that a replica has passed on to the elected master.
-	maxPassedOn = 2_048
+	// A user's writes that a replica has under way, be it that it has passed them on.
+	maxUnderWay = 4_096
 	// What one user may have out of turn, beyond the window, for all users.
 	maxOutOfTurn = 64
 	// Who has fewer in the log, or less than this part of all that is there, and none
@@ -67,14 +67,14 @@ type Core[W any] struct {
 // Stats counts what was decided.
 type Stats struct {
 	// Admitted and refused since the start.
-	Writes, Reads                   uint64
-	WritesRefused, ReadsRefused     uint64
-	WritesWaited, WritesExpired     uint64
-	Users, Waiting, WaitingBytes    int
-	Window, Used                    int64
-	BaseNs, LightNs                 int64
-	MaxWaiting, MaxUsers, Crowd     int
-	MaxWaitingBytes, MaxPassedOnOne int
+	Writes, Reads                uint64
+	WritesRefused, ReadsRefused  uint64
+	WritesWaited, WritesExpired  uint64
+	Users, Waiting, WaitingBytes int
+	Window, Used                 int64
+	BaseNs, LightNs              int64
+	MaxWaiting, MaxUsers, Crowd  int
+	MaxWaitingBytes              int
 }
 
 type user[W any] struct {
@@ -90,9 +90,9 @@ type user[W any] struct {
 	placed int
 	// When he last asked for much.
 	heavyNs int64
-	// Writes that were passed on.
-	passed int
-	credit int64
+	// Writes that began here and are not answered yet.
+	underWay int
+	credit   int64
 	// In the ring.
 	turns bool
 	// Cost that got a place in this epoch, and an average of those before.
@@ -183,7 +183,7 @@ func (c *Core[W]) sweep(now int64) {
 }
 
 func (u *user[W]) idle(now int64) bool {
-	return len(u.queue) == 0 && u.placed == 0 && u.passed == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && u.closedNs <= now
+	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && u.closedNs <= now
 }
 
 // Read takes a read of that cost from a user's bucket.
@@ -233,35 +233,34 @@ func (c *Core[W]) write(now int64, u *user[W], name string, bytes int) *Refusal 
 	return nil
 }
 
-// PassOn admits a write that goes on to the elected master. If it is admitted,
-// PassedOn must be called when it is back.
-func (c *Core[W]) PassOn(now int64, name string, bytes int) *Refusal {
+// Begin admits a write at the replica that is asked. If it is admitted, End must be
+// called when it is answered.
+func (c *Core[W]) Begin(now int64, name string, bytes int) *Refusal {
 	u := c.of(now, name)
 	if r := c.Closed(now, name); r != nil {
 		return r
 	}
 	r := c.write(now, u, name, bytes)
-	if r == nil && u.passed >= maxPassedOn {
-		r = refuse(name, maxWaitNs/2, "docs/limits.md: maxPassedOn", "has %d changes on their way through replica %d", u.passed, c.cfg.Replica)
+	if r == nil && u.underWay >= maxUnderWay {
+		r = refuse(name, maxWaitNs/2, "docs/limits.md: maxUnderWay", "has %d changes under way at replica %d", u.underWay, c.cfg.Replica)
 	}
 	if r != nil {
 		c.stats.WritesRefused++
 		return r
 	}
-	u.passed++
-	c.stats.Writes++
+	u.underWay++
 	return nil
 }
 
-// PassedOn ends what PassOn began.
-func (c *Core[W]) PassedOn(now int64, name string) {
+// End ends what Begin began.
+func (c *Core[W]) End(name string) {
 	u := c.users[name]
-	if u == nil || u.passed == 0 {
+	if u == nil || u.underWay == 0 {
 		// It was counted with those above the bound.
 		u = c.users[""]
 	}
-	if u != nil && u.passed > 0 {
-		u.passed--
+	if u != nil && u.underWay > 0 {
+		u.underWay--
 	}
 }
 
@@ -270,7 +269,7 @@ func (c *Core[W]) Stats() Stats {
 	s := c.stats
 	s.Users, s.Waiting, s.WaitingBytes, s.Crowd = len(c.users), c.waiting, c.waitingBytes, len(c.ring)
 	s.Window, s.Used, s.BaseNs, s.LightNs = c.win.size, c.win.used, c.win.base(), c.win.lastLightNs
-	s.MaxWaiting, s.MaxUsers, s.MaxWaitingBytes, s.MaxPassedOnOne = maxWaiting, maxUsers, maxWaitingBytes, maxPassedOn
+	s.MaxWaiting, s.MaxUsers, s.MaxWaitingBytes = maxWaiting, maxUsers, maxWaitingBytes
 	return s
 }
 

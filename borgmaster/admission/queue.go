@@ -16,11 +16,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	if r := c.Closed(now, name); r != nil {
 		return nil, r
 	}
-	r := c.write(now, u, name, bytes)
-	if r == nil {
-		r = c.room(now, u, name, bytes)
-	}
-	if r != nil {
+	if r := c.room(now, u, name, bytes); r != nil {
 		c.stats.WritesRefused++
 		return nil, r
 	}

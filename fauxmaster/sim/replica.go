@@ -447,7 +447,7 @@ func (r *replicaNode) propose(op *borgpb.Op, deadlineNs int64, done func(*borgpb
 		done(nil, borgmaster.ErrNotElected)
 		return
 	}
-	if !r.batches.Put(data, &waiter{done, deadlineNs}) {
+	if !r.batches.Put(replica.LaneOf(op), data, &waiter{done, deadlineNs}) {
 		done(nil, borgmaster.ErrOverloaded)
 		return
 	}
