@@ -15,6 +15,14 @@ type Config struct {
 	Replica uint64
 }
 
+// Validate checks the config.
+func (c Config) Validate() error {
+	if c.WritesPerS < 0 || c.ReadsPerS < 0 {
+		return fmt.Errorf("a user may change %d times and read %d times a second: neither can be negative; 0 is the default", c.WritesPerS, c.ReadsPerS)
+	}
+	return nil
+}
+
 // DefaultWritesPerS and DefaultReadsPerS are more than a cell of five replicas does on
 // one machine.
 const (

@@ -12,6 +12,8 @@ type Refusal struct {
 	Why, Bound string
 	// After which it is worth another try.
 	RetryNs int64
+	// In the words of another replica.
+	said string
 }
 
 // At most so long is anybody sent away, and at least so long.
@@ -21,6 +23,9 @@ const (
 )
 
 func (r *Refusal) Error() string {
+	if r.said != "" {
+		return r.said
+	}
 	return fmt.Sprintf("user %q %s (%s); nothing was done, try again in %v", r.User, r.Why, r.Bound, time.Duration(r.RetryNs))
 }
 
@@ -28,4 +33,9 @@ func refuse(user string, retryNs int64, bound, why string, args ...any) *Refusal
 	// Whole tens of milliseconds, for people.
 	retryNs = min(max(retryNs, minRetryNs), maxRetryNs) / 10e6 * 10e6
 	return &Refusal{User: user, Why: fmt.Sprintf(why, args...), Bound: bound, RetryNs: retryNs}
+}
+
+// Elsewhere is a refusal as another replica has worded it.
+func Elsewhere(user, text string, retryNs int64) *Refusal {
+	return &Refusal{User: user, RetryNs: min(retryNs, maxRetryNs), said: text}
 }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
@@ -33,10 +33,12 @@ type crowd struct {
 	handshakes map[string]int
 	// By caller, without masters; guarded by mu.
 	conns map[identity.Name]int
+	// Bytes of answers that each of them has not read; guarded by mu.
+	answers map[identity.Name]*atomic.Int64
 }
 
 func newCrowd() *crowd {
-	return &crowd{handshakes: make(map[string]int), conns: make(map[identity.Name]int)}
+	return &crowd{handshakes: make(map[string]int), conns: make(map[identity.Name]int), answers: make(map[identity.Name]*atomic.Int64)}
 }
 
 // enter is called before a handshake; leave when it has ended.
@@ -55,17 +57,24 @@ func (c *crowd) enter(addr net.Addr) (leave func(), err error) {
 }
 
 // admit counts a connection of a caller who is known until it is closed.
-func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, error) {
+func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *atomic.Int64, error) {
 	if name.Role == identity.Master {
-		return conn, nil
+		return conn, nil, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conns[name] >= maxConnsOfOne {
-		return nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
+		return nil, nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
 	}
-	c.conns[name]++
-	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.less(func() { decrement(c.conns, name) }) })}, nil
+	if c.conns[name]++; c.answers[name] == nil {
+		c.answers[name] = new(atomic.Int64)
+	}
+	leave := func() {
+		if decrement(c.conns, name); c.conns[name] == 0 {
+			delete(c.answers, name)
+		}
+	}
+	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.less(leave) })}, c.answers[name], nil
 }
 
 func (c *crowd) less(f func()) {
@@ -110,32 +119,11 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	if err == nil && info.name.Role != identity.Master && info.calls != nil && info.calls.Load() >= maxCallsOfOne {
 		err = status.Errorf(codes.ResourceExhausted, "%s has %d calls under way on one connection", info.name.Words(), maxCallsOfOne)
 	}
+	if err == nil && info.name.Role != identity.Master && c.Admit != nil {
+		err = c.Admit(call.FullMethodName, info.name)
+	}
 	if err != nil {
 		c.tell(ctx, call.FullMethodName, err)
 	}
 	return ctx, err
-}
-
-// callCounter counts the calls that each connection has under way.
-type callCounter struct{}
-
-func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (callCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (callCounter) HandleConn(context.Context, stats.ConnStats)                       {}
-
-func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	var by int32
-	switch s.(type) {
-	case *stats.Begin:
-		by = 1
-	case *stats.End:
-		by = -1
-	default:
-		return
-	}
-	if p, _ := peer.FromContext(ctx); p != nil {
-		if info, ok := p.AuthInfo.(authInfo); ok && info.calls != nil {
-			info.calls.Add(by)
-		}
-	}
 }
