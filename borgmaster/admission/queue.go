@@ -25,7 +25,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	if p.light = u.light(now, c.win.used); p.light {
 		// Whoever asks for little waits for nobody who asks for much.
 		c.win.lightComes()
-		if p.outOfTurn = c.win.full(p.cost); !p.outOfTurn || c.outOfTurn < maxOutOfTurn && !mutant.Planted(mutant.OneBucketForAll) {
+		if p.outOfTurn = c.win.full(p.cost); !p.outOfTurn || c.outOfTurn < maxOutOfTurn {
 			c.place(now, p)
 			return p, nil
 		}

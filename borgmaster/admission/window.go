@@ -8,7 +8,7 @@ const (
 	// Bounds of the window, in cost, and what it begins with.
 	minWindow   = 8
 	maxWindow   = 4_096
-	firstWindow = 1_024
+	firstWindow = 256
 	// For so many epochs after the last write of somebody who asks for little the
 	// window does not grow by itself.
 	lightEpochs = 100

@@ -37,15 +37,15 @@ const (
 // LaneOf is the lane of an op, by who asks.
 func LaneOf(op *borgpb.Op) Lane {
 	switch op.GetPrincipal().GetRole() {
-	case borgpb.Role_ROLE_MASTER:
-		if mutant.Planted(mutant.BorgletsInUserLane) {
-			return LaneUsers
-		}
-		return LaneOwn
+	case borgpb.Role_ROLE_USER, borgpb.Role_ROLE_TASK:
+		return LaneUsers
 	case borgpb.Role_ROLE_SCHEDULER:
 		return LaneScheduler
 	}
-	return LaneUsers
+	if mutant.Planted(mutant.BorgletsInUserLane) && op.GetReports() != nil {
+		return LaneUsers
+	}
+	return LaneOwn
 }
 
 // Batches is the way of ops into the log: those that wait for an entry, and

@@ -27,12 +27,14 @@ type rules struct {
 	// started.
 	holds     map[borglet.ID]cell.Resources
 	startedNs map[borglet.ID]int64
+	// When crashes of each job were logged lately.
+	crashes map[string][]int64
 }
 
 func newRules() rules {
 	return rules{
 		electedNs: map[uint64]int64{}, downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
-		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{},
+		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{}, crashes: map[string][]int64{},
 	}
 }
 
