@@ -69,7 +69,9 @@ type Core[W any] struct {
 	// What waits.
 	waiting, waitingBytes int
 	outOfTurn             int
-	stats                 Stats
+	// Writes with a place in the log.
+	placed int
+	stats  Stats
 }
 
 // Stats counts what was decided.

@@ -24,7 +24,9 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	c.win.turn(now)
 	if p.light = u.light(now, c.win.used); p.light {
 		// Whoever asks for little waits for nobody who asks for much.
-		c.win.lightComes()
+		if c.placed > u.placed {
+			c.win.lightComes()
+		}
 		if p.outOfTurn = c.win.full(p.cost); !p.outOfTurn || c.outOfTurn < maxOutOfTurn {
 			c.place(now, p)
 			return p, nil
@@ -104,6 +106,7 @@ func (c *Core[W]) place(now int64, p *Place[W]) {
 	}
 	p.user.age(c.win.epochs)
 	p.user.placed++
+	c.placed++
 	p.user.granted += p.cost
 	c.stats.Writes++
 }
@@ -121,6 +124,7 @@ func (c *Core[W]) Leave(now int64, p *Place[W], done bool) {
 	case placed:
 		c.win.used -= p.cost
 		p.user.placed--
+		c.placed--
 		if p.outOfTurn {
 			c.outOfTurn--
 		}

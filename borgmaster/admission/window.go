@@ -48,7 +48,7 @@ func newWindow() window {
 	return window{size: firstWindow, lightAt: -2 * lightEpochs, crowded: firstCrowded}
 }
 
-// lightComes hears of each light write. The first one in a crowd finds the window as it
+// lightComes hears of each light write beside others. The first one in a crowd finds the window as it
 // was the last time, without waiting for what becomes of it.
 func (w *window) lightComes() {
 	if w.used > w.crowded {

@@ -154,7 +154,7 @@ const floodClient = 9_000
 
 // beside: L6, beside a flood others are answered soon, and never asked to come back.
 func (w *World) beside(what string, sinceNs int64, err error) {
-	if !w.swarm.floodAlone || w.now < floodFromNs+settlesNs {
+	if !w.swarm.floodAlone || sinceNs < floodFromNs+settlesNs {
 		return
 	}
 	if too := (errTooMuch{}); errors.As(err, &too) {
