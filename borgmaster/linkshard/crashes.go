@@ -1,6 +1,8 @@
 package linkshard
 
 import (
+	"slices"
+
 	"borg/borgmaster/cell"
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -25,22 +27,32 @@ type crashBudget struct {
 	held uint64
 }
 
-// within leaves of a machine's reports those that are within the budgets of their jobs.
-// What is left out is not lost: the next polls find it again, with what happened since.
-func (b *crashBudget) within(now int64, tasks []*borgpb.TaskReport) []*borgpb.TaskReport {
-	kept := tasks[:0:0]
-	for _, t := range tasks {
-		if !crash(t) || b.spend(now, t.JobUid) {
-			kept = append(kept, t)
-		}
+// withinBudgets leaves of a machine's reports those that are within the budgets of their
+// jobs. What is left out is not lost: the next poll finds it again, with what happened
+// since.
+func (s *Station) withinBudgets(machine string, tasks []*borgpb.TaskReport) []*borgpb.TaskReport {
+	if !slices.ContainsFunc(tasks, crash) {
+		return tasks
 	}
+	now, known := s.cfg.NowNs(), s.known[machine]
+	kept := tasks[:0:0]
+	s.cfg.Log.View(func(c *cell.Cell) {
+		m := c.Machine(machine)
+		for _, t := range tasks {
+			id, ok := idOf(t)
+			if !ok || m == nil || !crash(t) || awaited(m.Copy(id)) || s.crashes.spend(now, id.Job) {
+				kept = append(kept, t)
+			} else if known != nil {
+				delete(known.told, id)
+			}
+		}
+	})
 	return kept
 }
 
-// crash tells the reports of a copy that has crashed and is to go on. The end of one that
-// was told to stop, or is done, is none: its room waits for that.
+// crash tells the reports of a copy that has crashed.
 func crash(t *borgpb.TaskReport) bool {
-	switch state := borgpb.AttemptState(t.State); state {
+	switch borgpb.AttemptState(t.State) {
 	case borgpb.AttemptState_ATTEMPT_STATE_BACKOFF, borgpb.AttemptState_ATTEMPT_STATE_FAILED:
 		return true
 	default:
@@ -48,9 +60,13 @@ func crash(t *borgpb.TaskReport) bool {
 	}
 }
 
-func (b *crashBudget) spend(now int64, job string) bool {
-	uid, err := cell.ParseUID(job)
-	if err != nil || mutant.Planted(mutant.CrashesUnbudgeted) {
+// awaited: a copy was told to stop, and its room waits for its end.
+func awaited(p *cell.Copy) bool {
+	return p != nil && p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING
+}
+
+func (b *crashBudget) spend(now int64, uid cell.UID) bool {
+	if mutant.Planted(mutant.CrashesUnbudgeted) {
 		return true
 	}
 	full, each := max(b.fullNs[uid], now), int64(1e9/crashesPerS)

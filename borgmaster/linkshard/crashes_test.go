@@ -1,33 +1,26 @@
 package linkshard
 
 import (
-	"fmt"
 	"testing"
 
+	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 )
 
-func crashReport(job string, index uint32, state borgpb.AttemptState, restarts uint32) *borgpb.TaskReport {
-	return &borgpb.TaskReport{JobUid: job, Index: index, Attempt: 1, State: int32(state), Restarts: restarts}
-}
-
 // TestCrashBudget: a job of a thousand tasks that crash again and again passes on what
-// its budget holds; other jobs, and ends that free room, pass at once.
+// its budget holds, and another job has its own.
 func TestCrashBudget(t *testing.T) {
-	const storm, calm = "1-1-1", "1-2-1"
+	storm, calm := cell.UID{Epoch: 1, Index: 1}, cell.UID{Epoch: 1, Index: 2}
 	var b crashBudget
 	passed := 0
 	for second := range int64(60) {
-		for index := range uint32(1000) {
-			passed += len(b.within(second*1e9, []*borgpb.TaskReport{crashReport(storm, index, borgpb.AttemptState_ATTEMPT_STATE_BACKOFF, uint32(second))}))
+		for range 1000 {
+			if b.spend(second*1e9, storm) {
+				passed++
+			}
 		}
-		others := []*borgpb.TaskReport{
-			crashReport(calm, 0, borgpb.AttemptState_ATTEMPT_STATE_BACKOFF, 1),
-			crashReport(storm, 0, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, 9),
-			crashReport(storm, 1, borgpb.AttemptState_ATTEMPT_STATE_RUNNING, 0),
-		}
-		if got := b.within(second*1e9, others); len(got) != len(others) {
-			t.Fatalf("second %d: %d of %d others pass", second, len(got), len(others))
+		if !b.spend(second*1e9, calm) {
+			t.Fatalf("second %d: the other job has nothing", second)
 		}
 	}
 	if want := crashBurst + 59*crashesPerS; passed != want {
@@ -38,11 +31,31 @@ func TestCrashBudget(t *testing.T) {
 	}
 }
 
+// TestCrash: what counts as one.
+func TestCrash(t *testing.T) {
+	for _, c := range []struct {
+		state    borgpb.AttemptState
+		restarts uint32
+		want     bool
+	}{
+		{borgpb.AttemptState_ATTEMPT_STATE_BACKOFF, 1, true},
+		{borgpb.AttemptState_ATTEMPT_STATE_FAILED, 0, true},
+		{borgpb.AttemptState_ATTEMPT_STATE_RUNNING, 3, true},
+		{borgpb.AttemptState_ATTEMPT_STATE_RUNNING, 0, false},
+		{borgpb.AttemptState_ATTEMPT_STATE_STOPPED, 9, false},
+		{borgpb.AttemptState_ATTEMPT_STATE_FINISHED, 9, false},
+	} {
+		if got := crash(&borgpb.TaskReport{State: int32(c.state), Restarts: c.restarts}); got != c.want {
+			t.Errorf("%v with %d restarts is a crash: %v", c.state, c.restarts, got)
+		}
+	}
+}
+
 // TestCrashBudgetIsBounded: what is remembered of jobs is bounded.
 func TestCrashBudgetIsBounded(t *testing.T) {
 	var b crashBudget
 	for n := range maxCrashingJobs + 100 {
-		if !b.spend(int64(n), fmt.Sprintf("1-%d-1", n+1)) {
+		if !b.spend(int64(n), cell.UID{Epoch: 1, Index: uint64(n) + 1}) {
 			t.Fatalf("job %d has nothing", n)
 		}
 	}

@@ -188,7 +188,7 @@ func (s *Station) checkLog() {
 // TakeAnswer ends a poll.
 func (s *Station) TakeAnswer(a Answer) {
 	if cmp := a.compared; cmp != nil {
-		s.outbox.addReports(a.event.Machine, s.crashes.within(s.cfg.NowNs(), cmp.Reports))
+		s.outbox.addReports(a.event.Machine, s.withinBudgets(a.event.Machine, cmp.Reports))
 		s.outbox.setUnknown(a.event.Machine, cmp.Unknown)
 		if cmp.Heard != nil {
 			s.outbox.heard[a.event.Machine] = cmp.Heard

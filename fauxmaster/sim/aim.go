@@ -192,7 +192,7 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})
 		s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = false, 12000, 100*millisecond, 3, 0
-		s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 2_000, 5*millisecond, true, 200
+		s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 2_000, 5*millisecond, true, 400
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()

@@ -288,7 +288,7 @@ func TestCheckers(t *testing.T) {
 			w.truth.lanes(borgmaster.CommittedEntry{}, []*borgpb.Op{{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_USER}}, {Principal: ownOp()}})
 		},
 		"S27 ": func(w *World) {
-			for range mostOfAStorm + 1 {
+			for range 4*mostOfAStorm + 1 {
 				w.truth.crashed(&borgpb.TaskReport{State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)})
 			}
 		},
