@@ -176,9 +176,9 @@ func BenchmarkFlood(b *testing.B) {
 		m.must(m.cell.Start)
 		time.Sleep(benchRest)
 		_, idle := m.others()
-		m.figure(idle, "flood.", "idle_p99_ms")
+		m.figure(idle, "flood", "idle_p99_ms")
 		capacity := m.capacity()
-		m.figure(capacity, "flood.", "capacity_per_s")
+		m.figure(capacity, "flood", "capacity_per_s")
 		m.storm()
 		ctx, stop := context.WithCancel(b.Context())
 		var at sync.WaitGroup
@@ -198,15 +198,15 @@ func BenchmarkFlood(b *testing.B) {
 				late += n - polls.Intervals[i]
 			}
 		}
-		m.figure(p99, "flood.", "others_p99_ms")
-		m.figure(p99/idle, "flood.", "others_p99_ratio")
-		m.figure(float64(waited), "flood.", "others_refused")
-		m.figure(float64(f.made.Load()-made)/took, "flood.", "asked_per_s")
-		m.figure(float64(f.done.Load()-done)/took, "flood.", "done_per_s")
-		m.figure(float64(f.refused.Load()-refused)/took, "flood.", "refused_per_s")
-		m.figure(float64(f.untold.Load()), "flood.", "refused_without_a_time")
-		m.figure(float64(late), "flood.", "polls_missed")
-		m.figure(float64(m.state().Term-term), "flood.", "elections")
+		m.figure(p99, "flood", "others_p99_ms")
+		m.figure(p99/idle, "flood", "others_p99_ratio")
+		m.figure(float64(waited), "flood", "others_refused")
+		m.figure(float64(f.made.Load()-made)/took, "flood", "asked_per_s")
+		m.figure(float64(f.done.Load()-done)/took, "flood", "done_per_s")
+		m.figure(float64(f.refused.Load()-refused)/took, "flood", "refused_per_s")
+		m.figure(float64(f.untold.Load()), "flood", "refused_without_a_time")
+		m.figure(float64(late), "flood", "polls_missed")
+		m.figure(float64(m.state().Term-term), "flood", "elections")
 		stop()
 		at.Wait()
 	}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
@@ -24,6 +25,8 @@ const (
 	// maxCallsOfOne bounds the calls that one connection of such a caller has under
 	// way: each may hold a message.
 	maxCallsOfOne = 1024
+	// A connection rests for so long after each call that was not admitted.
+	refusedPause = 2 * time.Millisecond
 )
 
 // crowd counts who is at a door, so that nobody keeps others out.
@@ -101,7 +104,7 @@ func (c *countedConn) Close() error {
 
 // tap refuses a call before anything of its message is read: one that is not for
 // this caller's role, and one too many. It is called by the goroutine of the
-// connection and must be quick; guard looks again, at more.
+// connection, which reads nothing else meanwhile; guard looks again, at more.
 func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
@@ -120,7 +123,11 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 		err = status.Errorf(codes.ResourceExhausted, "%s has %d calls under way on one connection", info.name.Words(), maxCallsOfOne)
 	}
 	if err == nil && info.name.Role != identity.Master && c.Admit != nil {
-		err = c.Admit(call.FullMethodName, info.name)
+		if err = c.Admit(call.FullMethodName, info.name); err != nil {
+			// Nothing else is read from this connection meanwhile: whoever goes on asking
+			// is slowed down by it, and costs less.
+			time.Sleep(refusedPause)
+		}
 	}
 	if err != nil {
 		c.tell(ctx, call.FullMethodName, err)
