@@ -48,6 +48,11 @@ const (
 	minWaiting = 64
 	// A user's writes that a replica has under way, be it that it has passed them on.
 	maxUnderWay = 4_096
+	// Who is turned away and asks so often all the same is turned away for twice as long
+	// the next time, so often at most, unless it is so long ago.
+	heedlessCalls = 64
+	maxStrikes    = 4
+	forgiveNs     = 5e9
 	// What one user may have out of turn, beyond the window, for all users.
 	maxOutOfTurn = 64
 	// Who has fewer in the log, or less than this part of all that is there, and none
@@ -93,9 +98,11 @@ type user[W any] struct {
 	// Until then his writes are refused unheard: there is no room for them before.
 	closedNs int64
 	why      *Refusal
-	queue    []*Place[W]
-	bytes    int
-	cost     int64
+	// Calls that came all the same since then, and how often in a row there were many.
+	heedless, strikes int
+	queue             []*Place[W]
+	bytes             int
+	cost              int64
 	// Writes with a place in the log.
 	placed int
 	// When he last asked for much.
@@ -217,6 +224,7 @@ func (c *Core[W]) Closed(now int64, name string) *Refusal {
 		return nil
 	}
 	c.stats.WritesRefused++
+	u.heedless++
 	r := *u.why
 	r.RetryNs = max(u.closedNs-now+r.RetryNs/2, minRetryNs) / 10e6 * 10e6
 	return &r
@@ -226,9 +234,22 @@ func (c *Core[W]) Closed(now int64, name string) *Refusal {
 func (c *Core[W]) Close(now int64, name string, why *Refusal) { c.close(now, c.of(now, name), why) }
 
 // close turns a user away for half of the time that he was told: when he is back
-// there should be room, and until then no work is wasted on him.
+// there should be room, and until then no work is wasted on him. Who does not heed that
+// is turned away for longer each time.
 func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
-	u.closedNs, u.why = now+why.RetryNs/2, why
+	if u.closedNs > now {
+		return
+	}
+	switch {
+	case now-u.closedNs > forgiveNs:
+		u.strikes = 0
+	case u.heedless > heedlessCalls:
+		u.strikes = min(u.strikes+1, maxStrikes)
+	default:
+		u.strikes = max(u.strikes-1, 0)
+	}
+	u.heedless = 0
+	u.closedNs, u.why = now+why.RetryNs/2<<u.strikes, why
 }
 
 func costOf(bytes int) int64 { return 1 + int64(bytes)/bytesPerCost }
