@@ -51,6 +51,8 @@ const (
 	// Who is turned away and asks so often all the same is turned away for twice as long
 	// the next time, so often at most, unless it is so long ago.
 	heedlessCalls = 64
+	// He may have so many under way at a replica.
+	maxOfHeedless = 64
 	maxStrikes    = 4
 	forgiveNs     = 5e9
 	// What one user may have out of turn, beyond the window, for all users.
@@ -217,8 +219,21 @@ func (c *Core[W]) Read(now int64, name string, cost int64) *Refusal {
 // ListCost is what reading a list costs, where one object costs 1.
 const ListCost = 50
 
-// Closed refuses a write before it is heard, if there is no room for it anyhow.
+// Closed refuses a write before it is heard, if there is no room for it anyhow, or its
+// user heeds nothing and has some under way.
 func (c *Core[W]) Closed(now int64, name string) *Refusal {
+	if r := c.away(now, name); r != nil {
+		return r
+	}
+	if u := c.users[name]; u != nil && u.strikes > 0 && u.underWay >= maxOfHeedless {
+		c.stats.WritesRefused++
+		return refuse(name, maxWaitNs/2, "docs/overload.md", "goes on asking replica %d when told to come back later, and has %d changes under way", c.cfg.Replica, u.underWay)
+	}
+	return nil
+}
+
+// away refuses a write of a user who was turned away a moment ago.
+func (c *Core[W]) away(now int64, name string) *Refusal {
 	u := c.users[name]
 	if u == nil || u.closedNs <= now {
 		return nil

@@ -13,7 +13,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 		name = ""
 	}
 	u := c.of(now, name)
-	if r := c.Closed(now, name); r != nil {
+	if r := c.away(now, name); r != nil {
 		return nil, r
 	}
 	if r := c.room(now, u, name, bytes); r != nil {
