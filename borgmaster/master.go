@@ -22,6 +22,7 @@ import (
 
 	"google.golang.org/grpc"
 
+	"borg/borgmaster/admission"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/cellkey"
@@ -85,6 +86,8 @@ type Config struct {
 	// The cell is not raised to a later format than this; 0: to any that all its
 	// replicas know.
 	MaxFormat uint32
+	// What one user may ask of this replica.
+	Admission admission.Config
 	// How the elected master makes reservations.
 	Reservations reclaim.Config
 	// Monotonic clock; nil: time since New.
@@ -108,7 +111,7 @@ func (c *Config) Validate() error {
 	case c.Scheduler != nil && (c.SchedulerSocket == "" || c.Addr == ""):
 		return errors.New("master: a scheduler process needs an address and a socket")
 	}
-	return nil
+	return c.Admission.Validate()
 }
 
 // Master is one replica. Make it before the log is started, so that it hears
@@ -145,6 +148,9 @@ type Master struct {
 	}
 	// Writes of files that are under way, and watches of files.
 	fileWriters, fileWatchers crowd
+	// Who is served when too many ask, and long streams.
+	admit   *admitter
+	streams crowd
 	// For status pages and metrics.
 	watch
 	standingMu sync.Mutex
@@ -167,6 +173,8 @@ func New(cfg Config) (*Master, error) {
 	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), watch: newWatch(), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
+	cfg.Admission.Replica = cfg.Replica
+	m.admit = newAdmitter(cfg.Admission, cfg.MonotonicNs)
 	m.duty = newDutyLoop(m)
 	m.reclaim = &reclaimLoop{m: m, core: reclaim.New(cfg.Reservations)}
 	m.shard = linkshard.New(linkshard.Config{
@@ -182,7 +190,7 @@ func New(cfg Config) (*Master, error) {
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.
@@ -206,6 +214,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 func (m *Master) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer m.conns.close()
+	defer m.admit.close()
 	defer m.stopOnce.Do(func() { close(m.stopping) })
 	defer running.Wait()
 	// The elected master's duties.

@@ -170,7 +170,7 @@ func (m *Master) statusPage() *pages.Page {
 			p.Sections = append(p.Sections, s)
 		}
 	}
-	p.Sections = append(p.Sections, l.replica(), l.machines(), l.shardSection(), l.log())
+	p.Sections = append(p.Sections, l.replica(), l.machines(), l.shardSection(), l.log(), l.admissionSection())
 	if l.vitals != nil {
 		p.Sections = append(p.Sections, l.disk())
 	}

@@ -73,6 +73,10 @@ const (
 	BrokenIsEmpty  Name = "broken-is-empty"
 
 	DrainUnseen Name = "drain-unseen"
+
+	OneBucketForAll    Name = "one-bucket-for-all"
+	BorgletsInUserLane Name = "borglets-in-user-lane"
+	CrashesUnbudgeted  Name = "crashes-unbudgeted"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
@@ -211,6 +215,13 @@ var All = []Mutant{
 
 	{DrainUnseen, "The scheduler's arrays take a machine that is being emptied for one that takes tasks, and the cell refuses what it places there.",
 		"29: https://github.com/hashicorp/nomad/issues/14850", "L3", "tainted"},
+
+	{OneBucketForAll, "All users share one queue for the log: whoever asks for little waits behind who floods.",
+		Ours, "L6", "flood"},
+	{BorgletsInUserLane, "The reports of borglets wait for the log among what users ask for.",
+		Ours, "S27", "flood"},
+	{CrashesUnbudgeted, "Every crash of every task goes to the log, however many tasks of a job crash.",
+		"27: https://github.com/hashicorp/nomad/issues/15579", "S27", "flood"},
 }
 
 // Find returns the mutant of that name.

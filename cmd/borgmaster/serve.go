@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"borg/borgmaster"
+	"borg/borgmaster/admission"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cellkey"
 	"borg/borgmaster/duty"
@@ -49,6 +50,8 @@ func serveCommand() *ucli.Command {
 			&ucli.UintFlag{Name: "stop-downs", Value: uint(duty.DefaultBounds.StopPercent), Usage: "call no machines down while more than this `PERCENT` cannot be reached, unless they are declared lost (borgcfg outage go)"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.StringFlag{Name: "reservations", Value: "medium", Usage: "how much tasks reserve beyond what they use: conservative, medium, aggressive, or off, which is their limits; `SETTING` of the elected master counts"},
+			&ucli.Int64Flag{Name: "user-writes", Value: admission.DefaultWritesPerS, Usage: "refuse what one user changes beyond `N` a second at this replica; what users share in a crowd is decided by what the log can do"},
+			&ucli.Int64Flag{Name: "user-reads", Value: admission.DefaultReadsPerS, Usage: "refuse what one user reads beyond `N` a second at this replica; a page of a list counts as 50"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
@@ -222,6 +225,7 @@ func (s *server) open() error {
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		Reservations: s.reservations,
+		Admission:    admission.Config{WritesPerS: s.flags.Int64("user-writes"), ReadsPerS: s.flags.Int64("user-reads")},
 		PollPeriod:   s.flags.Duration("poll-period"),
 		Downs:        duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
 		MaxFormat:    uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,

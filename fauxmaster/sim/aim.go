@@ -32,6 +32,7 @@ func (s *swarm) calm() {
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
 	s.budgets = false
+	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
 // Aims are all there are.
@@ -187,6 +188,12 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})
 		s.reclaims, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = true, true, 1500, 200*millisecond, 4, 3*second
+	}},
+	{"flood", "one user asks for ten times what the log can do, and the tasks of a job do nothing but crash", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = false, 12000, 100*millisecond, 3, 0
+		s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 2_000, 5*millisecond, true, 400
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()

@@ -153,9 +153,14 @@ func (c *client) try(n int) {
 			c.turnedAway(r)
 			return
 		}
-		if err == nil {
+		if c.w.beside("what "+c.name()+" asks", c.w.truth.asked[op.RequestId].atNs, err); err == nil {
 			c.current = int(r.id) - 1
 			c.answered(res)
+			return
+		}
+		if too := (errTooMuch{}); errors.As(err, &too) {
+			c.w.mark("came back later")
+			c.w.after(too.RetryNs+between(c.rand, 0, too.RetryNs/4), func() { c.try(n) })
 			return
 		}
 		wait := int64(0)
@@ -317,6 +322,8 @@ func (c *client) special() *borgpb.Op {
 	}
 	small := &borgpb.Resources{CpuMilli: 5, MemBytes: 1 << 20, DiskBytes: 1 << 10}
 	switch at := c.made; {
+	case at == 3 && s.stormTasks > 0:
+		return c.storm()
 	case at == 5 && s.giantTasks > 0:
 		c.w.mark("giant job")
 		return c.submit("giant", &borgpb.JobSpec{

@@ -83,6 +83,12 @@ type swarm struct {
 	drainsPercent int
 	// Borglets tell what tasks use, and so there are reservations.
 	reclaims bool
+	// What a flooding user asks for in a second, and how long each op takes in the cell;
+	// zero: nobody floods, and no time. floodAlone: nothing else is wrong.
+	floodPerS, applyNs int64
+	floodAlone         bool
+	// Tasks of a job that does nothing but crash; 0: there is none.
+	stormTasks int
 }
 
 type faultKind int

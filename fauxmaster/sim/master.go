@@ -5,6 +5,7 @@ import (
 	"log/slog"
 
 	"borg/borgmaster"
+	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
@@ -47,10 +48,14 @@ type masterSide struct {
 	// Run when another replica is elected, or this one.
 	onChange []func()
 	gate     *borgmaster.Gate
+	// Who is served when too many ask, and whether a look at it is due.
+	admission *admission.Core[func(error)]
+	stepping  bool
 }
 
 func newMasterSide(r *replicaNode) *masterSide {
 	m := &masterSide{r: r, duties: duty.New(duty.Bounds{}), reclaims: reclaim.New(reclaim.Config{Instead: curve()}), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
+	m.admission = admission.New[func(error)](admission.Config{Replica: r.id})
 	m.station = linkshard.NewStation(linkshard.Config{
 		Core:   linkshard.CoreConfig{Replica: r.id},
 		Format: r.cell.BuildFormat(), UsageEveryNs: usageEveryNs,
@@ -370,7 +375,9 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 		done(resp, nil)
 		return
 	}
+	since := m.r.w.now
 	m.r.propose(&borgpb.Op{Principal: ownOp(), Op: &borgpb.Op_Reports{Reports: req.Reports}}, m.r.w.now+int64(linkshard.ReportTimeout), func(res *borgpb.Result, err error) {
+		m.r.w.beside("a report of borglets", since, err)
 		resp.Result = res
 		done(resp, err)
 	})
@@ -386,10 +393,14 @@ func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadline
 		done(nil, err)
 		return
 	}
+	done, ok := m.begin(from, op, forwarded, done)
+	if !ok {
+		return
+	}
 	beganNs := m.r.monoNs()
 	var try func()
 	end := func(res *borgpb.Result, err error) {
-		if err == nil || errors.Is(err, borgmaster.ErrOverloaded) || errors.Is(err, errRevoked) || m.r.monoNs()-beganNs >= electionWaitNs {
+		if err == nil || errors.Is(err, borgmaster.ErrOverloaded) || errors.Is(err, errRevoked) || errors.As(err, new(errTooMuch)) || m.r.monoNs()-beganNs >= electionWaitNs {
 			done(res, err)
 			return
 		}
@@ -410,13 +421,18 @@ func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadline
 		s := m.r.core.State()
 		switch {
 		case s.Settled:
-			m.admit(from, op, deadlineNs, end)
+			m.admitted(from, op, deadlineNs, end)
 		case forwarded:
 			done(nil, borgmaster.ErrNotElected)
 		case s.Elected == 0 || s.Elected == m.r.id:
 			end(nil, borgmaster.ErrNotElected)
 		default:
-			m.forward(s.Elected, from, op, deadlineNs, end)
+			m.forward(s.Elected, from, op, deadlineNs, func(res *borgpb.Result, err error) {
+				if too := (errTooMuch{}); errors.As(err, &too) {
+					m.admission.Close(m.r.monoNs(), from.name.User(), too.Refusal)
+				}
+				end(res, err)
+			})
 		}
 	}
 	try()

@@ -447,7 +447,7 @@ func (r *replicaNode) propose(op *borgpb.Op, deadlineNs int64, done func(*borgpb
 		done(nil, borgmaster.ErrNotElected)
 		return
 	}
-	if !r.batches.Put(data, &waiter{done, deadlineNs}) {
+	if !r.batches.Put(replica.LaneOf(op), data, &waiter{done, deadlineNs}) {
 		done(nil, borgmaster.ErrOverloaded)
 		return
 	}
@@ -554,7 +554,7 @@ func (r *replicaNode) applySoon() {
 		return
 	}
 	r.applyBusy = true
-	r.after(between(r.rand, 10*microsecond, 300*microsecond), func() {
+	r.after(between(r.rand, 10*microsecond, 300*microsecond)+r.workNs(r.applyQueue[0]), func() {
 		r.applyBusy = false
 		if len(r.applyQueue) == 0 {
 			return
@@ -564,6 +564,20 @@ func (r *replicaNode) applySoon() {
 		r.apply(a)
 		r.applySoon()
 	})
+}
+
+// workNs is how long the ops of what is to be applied take.
+func (r *replicaNode) workNs(a *replica.Apply) (ns int64) {
+	if r.w.swarm.applyNs == 0 {
+		return 0
+	}
+	for _, e := range a.Entries {
+		entry := new(borgpb.Entry)
+		if e.Entry.GetType() == raftpb.EntryNormal && proto.Unmarshal(e.Entry.GetData(), entry) == nil {
+			ns += int64(len(entry.Ops)) * r.w.swarm.applyNs
+		}
+	}
+	return ns
 }
 
 func (r *replicaNode) apply(a *replica.Apply) {

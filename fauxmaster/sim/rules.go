@@ -29,6 +29,8 @@ type rules struct {
 	// started.
 	holds     map[borglet.ID]cell.Resources
 	startedNs map[borglet.ID]int64
+	// When crashes of each job were logged lately.
+	crashes map[string][]int64
 }
 
 // missing is a time in which a replica did not reach a machine; endedNs is 0 while it
@@ -39,7 +41,7 @@ func newRules() rules {
 	return rules{
 		downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
 		missed: map[string]map[uint64]missing{}, reportedNs: map[uint64]int64{}, contactNs: map[uint64]int64{},
-		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{},
+		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{}, crashes: map[string][]int64{},
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"borg/borgmaster"
+	"borg/borgmaster/admission"
 	"borg/borgmaster/replica"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -114,6 +116,19 @@ func TestReclaimed(t *testing.T) {
 	for _, mark := range []string{"reservation below the limit", "reservation rose", "placed in reclaimed resources"} {
 		if marks[mark] == 0 {
 			t.Errorf("no seed came to: %s", mark)
+		}
+	}
+}
+
+// TestFlood: one user asks for ten times what the log can do, tasks crash, and others go on.
+func TestFlood(t *testing.T) {
+	r := Run(Config{Seed: 1, DurationNs: 6 * second, Aim: "flood"})
+	if r.Violation != nil {
+		t.Error(r.Violation)
+	}
+	for _, name := range []string{"flood turned away", "answered beside a flood", "crash storm"} {
+		if r.Marks[name] == 0 {
+			t.Errorf("the seed did not come to: %s", name)
 		}
 	}
 }
@@ -268,6 +283,22 @@ func TestCheckers(t *testing.T) {
 		"S22 ": func(w *World) {
 			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})
 			w.truth.fileDone(writeFile("y", nil), &borgpb.Result{Version: 3})
+		},
+		"S27": func(w *World) {
+			w.truth.lanes(borgmaster.CommittedEntry{}, []*borgpb.Op{{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_USER}}, {Principal: ownOp()}})
+		},
+		"S27 ": func(w *World) {
+			for range 4*mostOfAStorm + 1 {
+				w.truth.crashed(&borgpb.TaskReport{State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)})
+			}
+		},
+		"L6": func(w *World) {
+			w.swarm.floodAlone, w.now = true, 9*second
+			w.beside("x", 8*second, nil)
+		},
+		"L6 ": func(w *World) {
+			w.swarm.floodAlone, w.now = true, 9*second
+			w.beside("x", 9*second, errTooMuch{&admission.Refusal{}})
 		},
 		"S22  ": func(w *World) {
 			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})

@@ -167,8 +167,11 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result,
 	if proto.Unmarshal(e.Data, entry) != nil {
 		t.w.fail("entry %d cannot be read", e.Index)
 	}
+	var ops []*borgpb.Op
+	defer func() { t.lanes(e, ops) }()
 	for i, data := range entry.Ops {
 		op := new(borgpb.Op)
+		ops = append(ops, op)
 		if proto.Unmarshal(data, op) == nil && op.GetMachineDown() != nil && results[i].GetRefusal() == nil {
 			t.down(e, op.GetMachineDown())
 		}

@@ -176,6 +176,7 @@ func Run(cfg Config) (r Result) {
 
 func (w *World) build() {
 	w.swarm = drawSwarm(stream(w.cfg.Seed, "swarm"))
+	w.swarm.drawFlood(stream(w.cfg.Seed, "floods"))
 	if err := shape(w.cfg.Aim, &w.swarm); err != nil {
 		w.fail("%w", err)
 		return
@@ -214,6 +215,7 @@ func (w *World) build() {
 		w.after(w.swarm.checkpointNs, w.takeCheckpoint)
 	}
 	w.forge()
+	w.flood()
 	w.watch()
 }
 
