@@ -61,6 +61,8 @@ var imports = map[string]struct {
 	"borgmaster/reclaim": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "scheduler/reservation"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// Which machines a replica polls, and what it makes of the answers.
 	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	// What is next on the way from the replicas that a cell has to those that it is to have.
+	"borgmaster/roster": {nil, []string{"time", "sync", "context", "os", "net"}},
 	// The keys of secrets, which are in no log: the cell must not have them.
 	"borgmaster/cellkey": {nil, []string{"google.golang.org/grpc", "os", "net"}},
 	// The Log in memory: tests now, the Fauxmaster later.

@@ -103,6 +103,8 @@ func (r *Replica) applyEntry(e Committed) error {
 	r.recent.add(ce)
 	if ce.Term != r.base.term {
 		r.base = termBase{term: ce.Term, cellNs: timeNs}
+		close(r.newTerm)
+		r.newTerm = make(chan struct{})
 	}
 	if e.Members != nil {
 		r.members = *e.Members

@@ -107,7 +107,8 @@ type (
 	Applied struct{ Apply *Apply }
 	// Campaign starts an election now.
 	Campaign struct{}
-	// Transfer hands leadership to another member; zero: to the best one.
+	// Transfer hands leadership to another voter; zero: to the best one. The
+	// effects say whether it was taken.
 	Transfer struct{ To uint64 }
 	// Unreachable says that messages to a member were lost.
 	Unreachable struct{ Member uint64 }
@@ -141,12 +142,12 @@ type Effects struct {
 	Append []*Append
 	// Apply is to be applied and answered with Applied.
 	Apply []*Apply
-	// Proposed has, for each Propose and Change in order, the term in which it
-	// was taken, or why it was not.
+	// Proposed has, for each Propose, Change and Transfer in order, the term in
+	// which it was taken, or why it was not.
 	Proposed []Proposed
 	// Reads are answered.
 	Reads []ReadDone
-	// NoHeir: a Transfer found nobody to hand over to.
+	// NoHeir: a Transfer to the best one found nobody.
 	NoHeir bool
 	// State after the step; Changed when another than before.
 	State   CoreState
@@ -187,7 +188,7 @@ type Committed struct {
 
 func (e Committed) isChange() bool { return e.Entry.GetType() != raftpb.EntryNormal }
 
-// Proposed says what became of a Propose or Change.
+// Proposed says what became of a Propose, Change or Transfer.
 type Proposed struct {
 	Term uint64
 	Err  error
@@ -196,11 +197,12 @@ type Proposed struct {
 // ReadDone answers a Read.
 type ReadDone struct{ ID, Index uint64 }
 
-// Why a Propose or Change was not taken.
+// Why a Propose, Change or Transfer was not taken.
 var (
 	errNotLeading = errors.New("this replica is not elected")
 	errDropped    = errors.New("the log takes nothing at this moment")
 	errChanging   = errors.New("another change of members is under way; try again")
+	errNoHeir     = errors.New("no other replica that votes and was heard just now could be elected")
 )
 
 // NewCore makes a core of what is on the disk.
@@ -295,7 +297,11 @@ func (c *Core) step(ev Event) {
 	case Campaign:
 		_ = c.rn.Campaign()
 	case Transfer:
-		c.transfer(ev.To)
+		p := Proposed{Term: c.readState().Term}
+		if p.Err = c.transfer(ev.To); p.Err != nil {
+			p.Term = 0
+		}
+		c.out.Proposed = append(c.out.Proposed, p)
 	case Unreachable:
 		c.rn.ReportUnreachable(ev.Member)
 	case SnapshotSent:

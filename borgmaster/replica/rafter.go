@@ -29,7 +29,7 @@ const (
 type input struct {
 	event    Event
 	snapshot *receivedSnapshot
-	// change takes the answer to an event of type Change.
+	// change takes the answer to an event of type Change or Transfer.
 	change chan error
 }
 
