@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // attempt is one replica that was asked.
@@ -83,6 +84,7 @@ func tryEach[R any](ctx context.Context, c *Client, what string, each time.Durat
 	c.mu.Unlock()
 	t := &tries[R]{c: c, f: f, next: first, each: each, underway: make(map[int]bool), answers: make(chan attempt[R], maxTries)}
 	failed := make(map[string]error)
+	distrusted := make(map[int]bool)
 	defer t.end(failed)
 	defer cancel()
 	pause := minPause
@@ -106,7 +108,12 @@ func tryEach[R any](ctx context.Context, c *Client, what string, each time.Durat
 			continue
 		case a := <-t.answers:
 			delete(t.underway, a.replica)
-			if !again(ctx, a.err) {
+			// One that was taken out of the cell is not believed any more; the others are
+			// asked before that is taken for a word on all.
+			if door.Distrusted(a.err) {
+				distrusted[a.replica] = true
+			}
+			if len(distrusted) == len(c.replicas) || !door.Distrusted(a.err) && !again(ctx, a.err) {
 				if a.err == nil {
 					c.mu.Lock()
 					c.current = a.replica
