@@ -76,7 +76,7 @@ var imports = map[string]struct {
 	"fauxmaster": {[]string{"borgmaster", "borgmaster/audit", "borgmaster/cell", "borgmaster/client", "borgmaster/linkshard", "borgmaster/memlog", "borglet", "checkpoint",
 		"fauxmaster/pretend", "identity", "proto/borgpb", "proto/borgrpc", "proto/door", "scheduler", "scheduler/process", "tell"}, nil},
 	// The whole cell on one thread: every core, and what lies between them.
-	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/replica", "scheduler", "scheduler/reservation", "checkpoint", "borglet", "fauxmaster/pretend", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/replica", "borgmaster/roster", "scheduler", "scheduler/reservation", "checkpoint", "borglet", "fauxmaster/pretend", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"google.golang.org/grpc", "net"}},
 	// Machines without processes, for the simulator and for opened checkpoints alike.
 	"fauxmaster/pretend": {[]string{"borglet", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "net", "os", "time", "sync"}},

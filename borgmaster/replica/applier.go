@@ -217,7 +217,7 @@ func (r *Replica) flush() error {
 	if err := f.Commit(h); err != nil {
 		return r.fatal("the records cannot be written", err)
 	}
-	if err := r.store.Compact(r.held()); err != nil {
+	if err := r.store.Compact(r.archive.held(), r.needed()); err != nil {
 		return r.fatal("the log cannot be compacted", err)
 	}
 	return nil

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,8 +44,18 @@ type CoreConfig struct {
 	// StallTicks is how long one append may take before an elected replica
 	// hands over to another.
 	StallTicks int
+	// UncommittedBytes bounds what is appended and not committed; beyond it nothing is
+	// taken. Zero: 64 MiB.
+	UncommittedBytes uint64
 	// Logger gets raft's own words.
 	Logger raft.Logger
+}
+
+func (c *CoreConfig) uncommittedBytes() uint64 {
+	if mutant.Planted(mutant.UncommittedUnbounded) {
+		return 0
+	}
+	return cmp.Or(c.UncommittedBytes, maxUncommittedBytes)
 }
 
 // Core decides everything about the log: who is elected, what is committed.
@@ -68,7 +79,10 @@ type Core struct {
 	// A change of members that was proposed in this term is not yet applied, or
 	// raft has not heard yet that it is.
 	changing bool
-	out      Effects
+	// Index of the last entry that was handed out to be appended. Raft makes nothing of
+	// a change before changesFrom is applied.
+	last, changesFrom uint64
+	out               Effects
 }
 
 // CoreState is how a replica stands.
@@ -216,7 +230,7 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 		AsyncStorageWrites:        true,
 		MaxSizePerMsg:             maxMessageBytes,
 		MaxCommittedSizePerReady:  maxApplyingBytes,
-		MaxUncommittedEntriesSize: maxUncommittedBytes,
+		MaxUncommittedEntriesSize: cfg.uncommittedBytes(),
 		MaxInflightMsgs:           maxInflightMessages,
 		MaxInflightBytes:          maxInflightBytes,
 		CheckQuorum:               true,
@@ -230,6 +244,9 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 	}
 	c := &Core{cfg: cfg, rn: rn, members: membershipOf(cfg.Header), heard: make(map[uint64]uint64), reads: make(map[uint64]uint64)}
 	c.applied, c.appliedTerm = cfg.Header.GetIndex(), cfg.Header.GetTerm()
+	if c.last, err = cfg.Storage.LastIndex(); err != nil {
+		return nil, fmt.Errorf("start raft: %w", err)
+	}
 	c.state = c.readState()
 	return c, nil
 }
@@ -363,6 +380,10 @@ func (c *Core) append(m *raftpb.Message) {
 		}
 		c.members = membershipOf(&h)
 		c.applied, c.appliedTerm = h.GetIndex(), h.GetTerm()
+		c.last = h.GetIndex()
+	}
+	if n := len(a.Entries); n > 0 {
+		c.last = a.Entries[n-1].GetIndex()
 	}
 	if mutant.Planted(mutant.VoteNotKept) && a.Hard != nil {
 		a.Hard.Vote = nil

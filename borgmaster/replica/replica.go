@@ -144,7 +144,7 @@ type Replica struct {
 	// Closed when the first entry of another term is applied, and made anew.
 	newTerm   chan struct{}
 	recent    recentEntries
-	holds     map[uint64]hold
+	holds     Holds
 	receiving bool
 	seen      map[uint64]uint64
 	refused   error
@@ -251,7 +251,6 @@ func Open(cfg Config) (*Replica, error) {
 		toAppend: newMailbox[appendItem](),
 		toApply:  newMailbox[applyItem](),
 		changes:  make(map[uint64]chan error),
-		holds:    make(map[uint64]hold),
 		seen:     map[uint64]uint64{id.GetReplica(): id.GetIncarnation()},
 		done:     make(chan struct{}),
 		newTerm:  make(chan struct{}),

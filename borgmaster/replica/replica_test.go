@@ -284,10 +284,13 @@ func TestTransfer(t *testing.T) {
 			continue
 		}
 		l.more(20)
-		elected, gap, err := leader.Transfer(context.Background(), to)
-		if err != nil || elected != to || gap <= 0 {
-			t.Fatalf("transfer to %d: elected %d, gap %v, %v", to, elected, gap, err)
-		}
+		tc.wait("who was just elected hears the others", func() bool {
+			elected, gap, err := leader.Transfer(context.Background(), to)
+			if err == nil && (elected != to || gap <= 0) {
+				t.Errorf("transfer to %d: elected %d, gap %v", to, elected, gap)
+			}
+			return err == nil
+		})
 		if got := tc.elected().identity.GetReplica(); got != to {
 			t.Errorf("replica %d is elected, want %d", got, to)
 		}
@@ -303,9 +306,10 @@ func TestTransfer(t *testing.T) {
 	if _, _, err := other.Transfer(context.Background(), 0); !errors.Is(err, borgmaster.ErrNotElected) {
 		t.Errorf("a follower hands over: %v", err)
 	}
-	if elected, _, err := leader.Transfer(context.Background(), 0); err != nil || elected != other.identity.GetReplica() {
-		t.Errorf("transfer to the best one: %d, %v", elected, err)
-	}
+	tc.wait("the best one is elected", func() bool {
+		elected, _, err := leader.Transfer(context.Background(), 0)
+		return err == nil && elected == other.identity.GetReplica()
+	})
 	tc.start(gone)
 	l.finish()
 }

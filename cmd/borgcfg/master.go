@@ -128,7 +128,16 @@ func masterTransfer(s *session) error {
 	if err != nil {
 		return err
 	}
-	return s.transfer(m, to)
+	// Who was just elected has not heard from all yet.
+	for refused := (time.Time{}); ; {
+		err := s.transfer(m, to)
+		if err == nil {
+			return nil
+		}
+		if refused, err = s.believe(refused, roster.Roster{}, err); err != nil {
+			return err
+		}
+	}
 }
 
 func (s *session) transfer(m *client.Client, to uint64) error {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
@@ -69,7 +70,7 @@ type Result struct {
 	Violation error
 }
 
-// replicas of a cell.
+// replicas that a cell begins with.
 const replicas = 5
 
 // World is one run.
@@ -87,11 +88,14 @@ type World struct {
 	// others.
 	rand *rand.Rand
 
-	swarm    swarm
-	net      network
-	faults   []*fault
-	aimed    []*aimedAt
+	swarm  swarm
+	net    network
+	faults []*fault
+	aimed  []*aimedAt
+	// Members, in the order of their numbers, and all that ever were or may become
+	// one, by number.
 	replicas []*replicaNode
+	nodes    map[uint64]*replicaNode
 	machines []*machine
 	operator *operator
 	clients  []*client
@@ -101,6 +105,7 @@ type World struct {
 	went     int
 	wentRand *rand.Rand
 	story    story
+	roster   *rosterOperator
 	restore  restore
 	marks    map[string]int
 	// The second phase has begun; all has settled in it.
@@ -186,8 +191,10 @@ func (w *World) build() {
 	}
 	w.truth, w.failover = newTruth(w), newFailover(w)
 	w.story.rand = stream(w.cfg.Seed, "story")
+	w.nodes = map[uint64]*replicaNode{}
 	for id := uint64(1); id <= replicas; id++ {
-		w.replicas = append(w.replicas, newReplicaNode(w, id))
+		x := newReplicaNode(w, id, false)
+		w.replicas, w.nodes[id] = append(w.replicas, x), x
 	}
 	w.drawBuilds(stream(w.cfg.Seed, "builds"))
 	for i := range w.cfg.Machines {
@@ -214,6 +221,7 @@ func (w *World) build() {
 		w.after(w.swarm.checkpointNs, w.takeCheckpoint)
 	}
 	w.forge()
+	w.changeMembers()
 	w.watch()
 }
 
@@ -312,8 +320,8 @@ func (w *World) end() Result {
 
 // close lets go of the databases.
 func (w *World) close() {
-	for _, r := range w.replicas {
-		if r.up {
+	for _, id := range slices.Sorted(maps.Keys(w.nodes)) {
+		if r := w.nodes[id]; r.up {
 			_ = r.store.Close()
 		}
 	}
