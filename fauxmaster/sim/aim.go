@@ -219,6 +219,12 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{hangFollowers: 1})
 		s.everyNs, s.electedNs, s.thinkNs, s.uncommittedBytes = 3*second, 0, 5*millisecond, 1<<10
 	}},
+	{SweepAim, "nothing fails but one disk, and replicas are replaced: every write is to fail once", 30 * second, func(s *swarm) {
+		s.calm()
+		s.only(nil)
+		s.electedNs, s.thinkNs, s.flushNs, s.tailEntries, s.tight, s.machineMilli = 0, 800*millisecond, 300*millisecond, 64, false, 12000
+		s.membersNs, s.replaceOnly = 2*second, true
+	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 1})

@@ -82,6 +82,8 @@ type swarm struct {
 	// Time between two changes of the members, about; 0: there are none. After fewer:
 	// a cell that has shrunk stays small.
 	membersNs int64
+	// Members are replaced, and their number stays.
+	replaceOnly bool
 	// How much an elected replica appends that is not confirmed; 0: as in production.
 	uncommittedBytes uint64
 	// How long a checkpoint is on its way, at most.
@@ -696,6 +698,9 @@ func (w *World) cutFor(links [][2]int, ns int64) {
 
 // heal ends the first phase: everything is there again and stays.
 func (w *World) heal() {
+	if w.healed {
+		return
+	}
 	if w.restore.file != nil && w.restore.lost == nil {
 		w.loseDisks()
 		return

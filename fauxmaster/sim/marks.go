@@ -30,6 +30,7 @@ var Marks = map[string]string{
 	"disk returns errors":                    "some writes or syncs of a replica's disk fail",
 	"disk stall":                             "a sync takes up to a second",
 	"checkpoint refused":                     "a replica can make no new files, and says so at once",
+	"disk failed at a counted write":         "the one that a sweep has chosen",
 	"disk hangs":                             "all syncs of some replicas hang for up to 4 s",
 	"disk lost":                              "the disk of a replica is lost, and another one takes its place",
 	"election transferred":                   "an operator had another replica elected",
@@ -115,6 +116,7 @@ var notRequired = map[string]string{
 	"unknown job adopted":                  "only under an aim",
 	"unknown copy stopped by an operator":  "only under an aim",
 	"appended as much as may be":           "only under an aim",
+	"disk failed at a counted write":       "only in a sweep",
 	// Crashes are aimed there for planted bugs only (aim.go).
 	"struck when " + newerTerm:       "only under an aim",
 	"struck when " + replacedEntries: "only under an aim",

@@ -150,6 +150,9 @@ func (o *rosterOperator) draw(r *replicaNode, is roster.Roster) {
 	one := voters[o.rand.IntN(len(voters))]
 	kind, lost := o.rand.IntN(10), o.rand.IntN(2) == 0
 	two := 1 + o.rand.IntN(2)
+	if o.w.swarm.replaceOnly {
+		kind, lost = 9, false
+	}
 	switch {
 	case kind == 0:
 		o.transfer(r, one.ID)

@@ -290,7 +290,9 @@ const (
 // write does something that writes to the disk, and says whether the process
 // lives on.
 func (r *replicaNode) write(what string, do func() error) bool {
-	r.drawFailure()
+	if r.drawFailure(); !r.counts() {
+		return false
+	}
 	err := do()
 	if err == nil && r.disk.failure().err != nil {
 		err = r.store.Append(nil, r.store.HardState(), true)

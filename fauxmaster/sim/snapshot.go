@@ -77,7 +77,10 @@ func (r *replicaNode) receiveSnapshot(m *raftpb.Message, file []byte) (taken boo
 		r.w.mark("checkpoint refused")
 		return false
 	}
-	if r.drawFailure(); r.disk.failure().err != nil {
+	if r.drawFailure(); !r.counts() {
+		return false
+	}
+	if r.disk.failure().err != nil {
 		// Its first file does not fit, wherever the room ends.
 		r.disk.fail(failure{err: r.disk.failure().err})
 	}

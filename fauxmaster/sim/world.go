@@ -35,6 +35,8 @@ type Config struct {
 	Without, WithoutClients []int
 	// Aim names what the faults are bent towards; empty: nothing.
 	Aim string
+	// Disk is a failure of one disk at one write, under SweepAim; nil: none.
+	Disk *DiskFault
 	// Trace gets a line for everything that happens; nil: nobody does.
 	Trace io.Writer
 }
@@ -42,6 +44,10 @@ type Config struct {
 // fill sets the defaults.
 func (c *Config) fill() {
 	c.DurationNs = cmp.Or(c.DurationNs, 10*second)
+	if c.Aim == SweepAim {
+		// Of many runs that are nearly the same, each is small.
+		c.Clients = cmp.Or(c.Clients, 6)
+	}
 	c.Machines = cmp.Or(c.Machines, 12)
 	c.Clients = cmp.Or(c.Clients, 12)
 }
@@ -62,6 +68,8 @@ type Result struct {
 	// as far as a majority was there (failover).
 	FailoverNs []int64
 	Marks      map[string]int
+	// Writes to disks in the first phase, by the role of who wrote.
+	Writes map[string]int
 	// Faults that came, in words and each with its time, by number.
 	Faults []string
 	// What clients were told of jobs, and whether one cell can have said it.
