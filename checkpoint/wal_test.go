@@ -50,7 +50,7 @@ func makeRealStore(t *testing.T, last uint64, dataBytes int) realStore {
 }
 
 func realEntry(i uint64, dataBytes int) *raftpb.Entry {
-	return &raftpb.Entry{Index: new(i), Term: new(uint64(2)), Data: bytes.Repeat([]byte(fmt.Sprintf("%08d", i)), dataBytes/8)}
+	return &raftpb.Entry{Index: new(i), Term: new(uint64(2)), Data: bytes.Repeat(fmt.Appendf(nil, "%08d", i), dataBytes/8)}
 }
 
 // with opens a copy of it in which something was done to one file, and returns how
