@@ -220,7 +220,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list"}
 	ownVerbs   = []string{"up", "update", "resize", "down", "secret", "file"}
-	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority", "package"}
+	adminVerbs = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package"}
 )
 
 // canI says why the caller may not do something; empty: he may.

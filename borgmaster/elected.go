@@ -135,6 +135,10 @@ func forward[R any](ctx context.Context, m *Master, replica uint64, call func(co
 	givenUp := out.Err() != nil && ctx.Err() == nil
 	cancel()
 	<-watched
+	if own := m.cfg.Identity.Name(); err != nil && status.Convert(err).Message() == status.Convert(door.Revoked(own)).Message() {
+		// It is we who are not believed, and not the caller, who may ask another one.
+		return none, status.Errorf(codes.Unavailable, "%s was taken out of the cell", own.Words())
+	}
 	if err != nil && givenUp {
 		return none, status.Errorf(codes.Unavailable, "replica %d was no longer elected before it answered", replica)
 	}

@@ -2,9 +2,11 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -367,4 +369,38 @@ func TestLearnsWhoIsElected(t *testing.T) {
 	first.head = nil
 	change(2, 3)
 	change(3, 3)
+}
+
+// A master that is not believed any more, as one that was taken out of the cell, is
+// passed over; when none is believed, that is the answer.
+func TestDistrustedMasterIsPassedOver(t *testing.T) {
+	stranger, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := door.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := stranger.Source(identity.Name{Cell: "test", Role: identity.Master, ID: "2"}, time.Now(), identity.Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := door.NewServer(door.Config{Identity: who})
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Serve(l) })
+	t.Cleanup(func() { s.Stop(); running.Wait() })
+	good := startMaster(t)
+	for range 4 {
+		// Whoever is asked first is drawn.
+		c := newClient(t, Config{Masters: []string{l.Addr().String(), good.addr}, Identity: source(t, identity.User, "alice")})
+		if _, err := c.Mutate(t.Context(), killOp()); err != nil {
+			t.Errorf("with one master that is not believed: %v", err)
+		}
+	}
+	c := newClient(t, Config{Masters: []string{l.Addr().String()}, Identity: source(t, identity.User, "alice")})
+	var distrusted *DistrustedError
+	if _, err := c.Mutate(t.Context(), killOp()); !errors.As(err, &distrusted) {
+		t.Errorf("with no master that is believed: %v", err)
+	}
 }

@@ -107,6 +107,7 @@ func tryFrom[R any](ctx context.Context, c *Client, first int, what string, each
 	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	t := &tries[R]{c: c, f: f, next: first, each: each, underway: make(map[int]bool), answers: make(chan attempt[R], maxTries)}
 	failed := make(map[string]error)
+	distrusted := make(map[int]bool)
 	defer t.end(failed)
 	defer cancel()
 	pause := minPause
@@ -130,7 +131,12 @@ func tryFrom[R any](ctx context.Context, c *Client, first int, what string, each
 			continue
 		case a := <-t.answers:
 			delete(t.underway, a.replica)
-			if !again(ctx, a.err) {
+			// One that was taken out of the cell is not believed any more; the others are
+			// asked before that is taken for a word on all.
+			if door.Distrusted(a.err) {
+				distrusted[a.replica] = true
+			}
+			if len(distrusted) == len(c.replicas) || !door.Distrusted(a.err) && !again(ctx, a.err) {
 				if a.err == nil {
 					c.answeredBy(a.replica)
 					return a.resp, nil

@@ -157,6 +157,7 @@ func commands(con *console) []*ucli.Command {
 		checkpointCommands(con),
 		restoreCommands(con),
 		outageCommands(con),
+		masterCommands(con),
 		command(con, "login", "become a user of a cell with a token that an admin made", "TOKEN|FILE|MASTERS", 1, 1, login,
 			&ucli.StringFlag{Name: "certificate", Usage: "instead of with a token: `FILE` of a certificate that another authority issued, PEM; the argument is then host:port[,host:port] of masters"},
 			&ucli.StringFlag{Name: "key", Usage: "`FILE` of its key"},

@@ -212,7 +212,12 @@ func (s *server) open() error {
 		if isOtherDirectory(err) {
 			code = cli.Invalid
 		}
-		return cli.Errorf(code, "open replica %d: %w", s.identity.Replica, err)
+		e := cli.Errorf(code, "open replica %d: %w", s.identity.Replica, err)
+		var damaged *checkpoint.DamagedError
+		if errors.As(err, &damaged) {
+			return e.Hint("start a new one, with a number that was never used: borgmaster init --join HOST:PORT --replica M --addr HOST:PORT\nthen: borgcfg master replace %d HOST:PORT\nkeep %s until that is done", s.identity.Replica, s.dir)
+		}
+		return e
 	}
 	if s.audit, err = audit.Open(audit.Config{Dir: filepath.Join(s.dir, "audit"), Replica: s.identity.Replica, Logger: s.logger}); err != nil {
 		s.closeDoors()

@@ -31,7 +31,7 @@ func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
-	s.budgets = false
+	s.budgets, s.membersNs = false, 0
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
@@ -194,6 +194,44 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{killScheduler: 1})
 		s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = false, 12000, 100*millisecond, 3, 0
 		s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 2_000, 5*millisecond, true, 400
+	}},
+	{"members", "replicas are replaced, added and taken out, while others are away", 15 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 3, powerLoss: 1, pauseReplica: 1, partition: 1})
+		s.keep, s.everyNs, s.backNs, s.cutNs, s.electedNs = []int{keepSynced}, 500*millisecond, 6*second, 3*second, 3*second
+		s.thinkNs, s.tailEntries, s.flushNs, s.membersNs = 50*millisecond, 16, 100*millisecond, 700*millisecond
+	}},
+	{"hung-disks", "disks of replicas hang, most often that of the elected one", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{hangDisk: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.electedKinds = second, 2*second, 30*millisecond, []faultKind{hangDisk}
+	}},
+	{"full-disks", "disks of replicas are full, or fail now and then, and logs are short", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{fullDisk: 2, writeErrors: 4, crashReplica: 1})
+		s.keep, s.everyNs, s.thinkNs, s.flushNs, s.tailEntries = []int{keepAll}, 300*millisecond, 10*millisecond, 50*millisecond, 1
+	}},
+	{"slow-checkpoints", "checkpoints are longer on their way than logs are kept", 15 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.flushNs, s.tailEntries = 4*second, 0, 5*millisecond, 20*millisecond, 1
+		s.backNs, s.checkpointLateNs = second, 800*millisecond
+	}},
+	{"refused-checkpoints", "replicas that crashed take no checkpoint for a while, and logs are short", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 1, refuseCheckpoints: 3})
+		s.everyNs, s.electedNs, s.thinkNs, s.flushNs, s.tailEntries = 400*millisecond, 0, 10*millisecond, 20*millisecond, 1
+	}},
+	{"no-majority", "the disks of all but the elected replica hang: it is heard, and nothing is confirmed", 12 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{hangFollowers: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.uncommittedBytes = 3*second, 0, 5*millisecond, 1<<10
+	}},
+	{SweepAim, "nothing fails but one disk, and replicas are replaced: every write is to fail once", 30 * second, func(s *swarm) {
+		s.calm()
+		s.only(nil)
+		s.electedNs, s.thinkNs, s.flushNs, s.tailEntries, s.tight, s.machineMilli = 0, 800*millisecond, 300*millisecond, 64, false, 12000
+		s.membersNs, s.replaceOnly = 2*second, true
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()

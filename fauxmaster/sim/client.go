@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -66,7 +67,7 @@ func (c *client) start() {
 // look reads the cell at any replica, now and then: what was acknowledged
 // before the read must show in it.
 func (c *client) look() {
-	r, acked, shown, file := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c), c.w.looksAtFile(c)
+	r, acked, shown, file := c.w.replicas[c.rand.IntN(len(c.w.replicas))], c.w.truth.ackedIndex, c.w.looks(c), c.w.looksAtFile(c)
 	from, askedNs, lost := c.self(), c.w.now, c.w.restore.lost
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
@@ -136,6 +137,7 @@ func (c *client) try(n int) {
 		// The cell was lost meanwhile, and what was asked of it with it.
 		return
 	}
+	replicas := len(c.w.replicas)
 	op, r, from := c.op, c.w.replicas[(c.current+n)%replicas], c.caller()
 	if n > 0 {
 		c.w.mark("client tries again")
@@ -154,7 +156,7 @@ func (c *client) try(n int) {
 			return
 		}
 		if c.w.beside("what "+c.name()+" asks", c.w.truth.asked[op.RequestId].atNs, err); err == nil {
-			c.current = int(r.id) - 1
+			c.current = max(slices.Index(c.w.replicas, r), 0)
 			c.answered(res)
 			return
 		}

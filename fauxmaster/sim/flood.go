@@ -153,16 +153,16 @@ func (w *World) flood() {
 // floodClient is the number of the one who floods.
 const floodClient = 9_000
 
-// beside: L6, beside a flood others are answered soon, and never asked to come back.
+// beside: L8, beside a flood others are answered soon, and never asked to come back.
 func (w *World) beside(what string, sinceNs int64, err error) {
 	if !w.swarm.floodAlone || sinceNs < floodFromNs+settlesNs {
 		return
 	}
 	if too := (errTooMuch{}); errors.As(err, &too) {
-		w.fail("L6: %s is asked to come back beside a flood: %v", what, too.Refusal)
+		w.fail("L8: %s is asked to come back beside a flood: %v", what, too.Refusal)
 	}
 	if took := w.now - sinceNs; took > besideFloodNs {
-		w.fail("L6: %s takes %d ms beside a flood", what, took/millisecond)
+		w.fail("L8: %s takes %d ms beside a flood", what, took/millisecond)
 	}
 	w.mark("answered beside a flood")
 }

@@ -110,7 +110,7 @@ func (m *masterSide) follow() {
 	}
 	if s.Settled && m.dutyTerm == 0 {
 		m.dutyTerm = s.Term
-		begin := duty.Elected{Term: s.Term, Self: m.r.id, Before: m.before, Members: memberIDs()}
+		begin := duty.Elected{Term: s.Term, Self: m.r.id, Before: m.before, Members: m.memberIDs()}
 		for x := range m.r.cell.Machines() {
 			begin.Machines = append(begin.Machines, duty.Seen(x))
 		}
@@ -120,9 +120,9 @@ func (m *masterSide) follow() {
 	}
 }
 
-func memberIDs() (ids []uint64) {
-	for id := uint64(1); id <= replicas; id++ {
-		ids = append(ids, id)
+func (m *masterSide) memberIDs() (ids []uint64) {
+	for _, x := range m.r.core.Members().Members {
+		ids = append(ids, x.GetId())
 	}
 	return ids
 }
@@ -158,7 +158,7 @@ func (m *masterSide) dutyTick() {
 	m.r.after(dutyTickNs, func() {
 		m.follow()
 		if m.dutyTerm != 0 {
-			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0}
+			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0}
 			if m.r.cell.NumAdmins() == 0 {
 				ticked.FirstAdmin = m.gate.FirstAdmin
 			}
@@ -221,7 +221,7 @@ func ownOp() *borgpb.Principal { return &borgpb.Principal{Role: borgpb.Role_ROLE
 
 // probe lets a replica try a machine once.
 func (m *masterSide) probe(e duty.Probe, done func(duty.Probed)) {
-	r, by := m.r, m.r.w.replicas[e.Replica-1]
+	r, by := m.r, m.r.w.nodes[e.Replica]
 	life, ended := r.life, false
 	end := func(answer duty.Probed) {
 		if !ended {
@@ -350,7 +350,7 @@ func (m *masterSide) report(req *borgrpc.ReportRequest) {
 		r.after(0, func() { end(nil, borgmaster.ErrNotElected) })
 		return
 	}
-	to := r.w.replicas[elected-1]
+	to := r.w.nodes[elected]
 	r.after(int64(linkshard.ReportTimeout), func() { end(nil, errTimeout) })
 	r.w.ask(replicaEnd(r.id), to, func() {
 		to.master.hear(req, func(resp *borgrpc.ReportResponse, err error) {
@@ -441,7 +441,7 @@ func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadline
 // forward passes a mutation on, and gives it up when somebody else is elected:
 // that replica may be one that hangs.
 func (m *masterSide) forward(elected uint64, from caller, op *borgpb.Op, deadlineNs int64, done func(*borgpb.Result, error)) {
-	r, to, life := m.r, m.r.w.replicas[elected-1], m.r.life
+	r, to, life := m.r, m.r.w.nodes[elected], m.r.life
 	var asked *call
 	end := func(res *borgpb.Result, err error) {
 		if !asked.ended {

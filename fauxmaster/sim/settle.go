@@ -26,6 +26,7 @@ func (w *World) watch() {
 				}
 			}
 		}
+		w.hungTooLong()
 		if w.healed && w.unsettled() == "" {
 			w.finish()
 			return
@@ -48,6 +49,9 @@ func (w *World) leader() *replicaNode {
 func (w *World) unsettled() string {
 	if w.leader() == nil {
 		return "nobody is elected"
+	}
+	if why := w.membersUnsettled(); why != "" {
+		return why
 	}
 	for _, x := range w.replicas {
 		if i := x.cell.Index(); i != w.truth.index {

@@ -133,7 +133,46 @@ func TestFlood(t *testing.T) {
 	}
 }
 
-// TestMarks: whoever counts a state that is not in the list hears of it.
+// TestMembers: replicas are replaced, added and taken out while others are away.
+func TestMembers(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 6; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 10 * second, Aim: "members"})
+		if r.Violation != nil {
+			t.Errorf("seed %d: %v", seed, r.Violation)
+		}
+		for mark, n := range r.Marks {
+			marks[mark] += n
+		}
+	}
+	for _, mark := range []string{"member joined", "member given its vote", "member taken out", "change of members refused", "election transferred", "disk lost"} {
+		if marks[mark] == 0 {
+			t.Errorf("no seed came to: %s", mark)
+		}
+	}
+}
+
+// TestDisks: disks hang, are full, and take no checkpoint, and what is not confirmed
+// has a bound.
+func TestDisks(t *testing.T) {
+	for aim, mark := range map[string]string{
+		"hung-disks": "disk hangs", "no-majority": "appended as much as may be", "refused-checkpoints": "checkpoint refused",
+		"slow-checkpoints": "checkpoint installed", "full-disks": "replica ended for its disk",
+	} {
+		came := 0
+		for seed := uint64(1); seed <= 2; seed++ {
+			r := Run(Config{Seed: seed, DurationNs: 10 * second, Aim: aim})
+			if r.Violation != nil {
+				t.Errorf("aim %s, seed %d: %v", aim, seed, r.Violation)
+			}
+			came += r.Marks[mark]
+		}
+		if came == 0 {
+			t.Errorf("aim %s did not come to: %s", aim, mark)
+		}
+	}
+}
+
 // TestFiles: users and tasks write the same few files while masters follow one
 // another.
 func TestFiles(t *testing.T) {
@@ -151,6 +190,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// TestMarks: whoever counts a state that is not in the list hears of it.
 func TestMarks(t *testing.T) {
 	for _, name := range RequiredMarks() {
 		if _, ok := Marks[name]; !ok {
@@ -292,11 +332,11 @@ func TestCheckers(t *testing.T) {
 				w.truth.crashed(&borgpb.TaskReport{State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)})
 			}
 		},
-		"L6": func(w *World) {
+		"L8": func(w *World) {
 			w.swarm.floodAlone, w.now = true, 9*second
 			w.beside("x", 8*second, nil)
 		},
-		"L6 ": func(w *World) {
+		"L8 ": func(w *World) {
 			w.swarm.floodAlone, w.now = true, 9*second
 			w.beside("x", 9*second, errTooMuch{&admission.Refusal{}})
 		},

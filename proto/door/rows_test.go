@@ -175,6 +175,7 @@ func (m *matrix) memberRows() {
 	// It does not run, so it has not caught up.
 	m.add("MemberService/PromoteMember", &row{asks: []ask{{who: root, req: always(&borgrpc.PromoteMemberRequest{Id: 5}), hears: codes.FailedPrecondition}}})
 	m.add("MemberService/RemoveMember", &row{asks: []ask{{who: root, req: always(&borgrpc.RemoveMemberRequest{Id: 5})}}})
+	m.add("MemberService/TransferElection", &row{asks: []ask{{who: root, req: always(&borgrpc.TransferElectionRequest{To: 1})}}})
 	m.add("CheckpointService/SaveCheckpoint", &row{asks: []ask{{who: root, req: always(&borgrpc.SaveCheckpointRequest{})}}})
 	m.add("CheckpointService/ListCheckpoints", &row{asks: []ask{{who: root, req: always(&borgrpc.ListCheckpointsRequest{})}}})
 	m.add("RestoreService/GetRestore", look(&borgrpc.GetRestoreRequest{}))
