@@ -135,7 +135,7 @@ func (w *World) flood() {
 			Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: floodUser, Name: "none"}},
 		}
 		w.truth.asked[op.RequestId] = asking{caller: from, atNs: w.now}
-		to, deadline := w.replicas[r.IntN(replicas)], w.now+floodWaitNs
+		to, deadline := w.replicas[r.IntN(len(w.replicas))], w.now+floodWaitNs
 		var asked *call
 		asked = w.ask(clientEnd(floodClient), to, func() {
 			to.master.mutate(from, op, false, deadline, func(_ *borgpb.Result, err error) {
