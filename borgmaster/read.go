@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/selector"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -71,7 +72,7 @@ func noJob(key cell.JobKey) error {
 }
 
 func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) (*borgrpc.ListJobsResponse, error) {
-	pick, err := parseSelector(req.GetSelector())
+	pick, err := selector.Parse(req.GetSelector())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -83,7 +84,7 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 		resp.Index = c.Index()
 		for j := range c.Jobs() {
 			if (req.GetUser() == "" || j.Key().User == req.GetUser()) &&
-				(req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.matches(j.Labels()) {
+				(req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.Matches(j.Labels()) {
 				resp.Jobs = append(resp.Jobs, c.JobProto(j))
 			}
 		}
@@ -275,7 +276,7 @@ func (a *masterAPI) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsReque
 // ListMachines is answered by the elected master, which alone knows of copies
 // that the cell does not know, and what copies use; a stale read does without.
 func (a *masterAPI) ListMachines(ctx context.Context, req *borgrpc.ListMachinesRequest) (*borgrpc.ListMachinesResponse, error) {
-	pick, err := parseSelector(req.GetSelector())
+	pick, err := selector.Parse(req.GetSelector())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -297,12 +298,12 @@ func (a *masterAPI) ListMachines(ctx context.Context, req *borgrpc.ListMachinesR
 		})
 }
 
-func (m *Master) listMachines(name string, pick selector) (*borgrpc.ListMachinesResponse, error) {
+func (m *Master) listMachines(name string, pick selector.Selector) (*borgrpc.ListMachinesResponse, error) {
 	resp := &borgrpc.ListMachinesResponse{}
 	m.cfg.Log.View(func(c *cell.Cell) {
 		resp.Index = c.Index()
 		for machine := range c.Machines() {
-			if (name == "" || machine.Name() == name) && pick.matches(labelsOf(machine)) {
+			if (name == "" || machine.Name() == name) && pick.Matches(labelsOf(machine)) {
 				resp.Machines = append(resp.Machines, c.MachineProto(machine))
 			}
 		}
