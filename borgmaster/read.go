@@ -3,7 +3,6 @@ package borgmaster
 import (
 	"context"
 	"encoding/hex"
-	"maps"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -303,7 +302,7 @@ func (m *Master) listMachines(name string, pick selector.Selector) (*borgrpc.Lis
 	m.cfg.Log.View(func(c *cell.Cell) {
 		resp.Index = c.Index()
 		for machine := range c.Machines() {
-			if (name == "" || machine.Name() == name) && pick.Matches(labelsOf(machine)) {
+			if (name == "" || machine.Name() == name) && pick.Matches(machine.SelectorLabels()) {
 				resp.Machines = append(resp.Machines, c.MachineProto(machine))
 			}
 		}
@@ -316,16 +315,6 @@ func (m *Master) listMachines(name string, pick selector.Selector) (*borgrpc.Lis
 		machine.Status.UnknownTasks = m.unknownOn(machine.Meta.Name)
 	}
 	return whole(resp, "machines")
-}
-
-// labelsOf is what a selector sees of a machine: its attributes and labels.
-func labelsOf(machine *cell.Machine) map[string]string {
-	all := maps.Clone(machine.Attributes())
-	if all == nil {
-		return machine.Labels()
-	}
-	maps.Copy(all, machine.Labels())
-	return all
 }
 
 // describeCell fills in what is read from the cell itself.

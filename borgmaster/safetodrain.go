@@ -61,7 +61,7 @@ func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReques
 			return
 		}
 		for machine := range c.Machines() {
-			if pick.Matches(labelsOf(machine)) {
+			if pick.Matches(machine.SelectorLabels()) {
 				ask.Machines = append(ask.Machines, machine.Name())
 			}
 		}

@@ -36,7 +36,7 @@ type recordBook struct {
 	unflushed, unsettled []record
 	// What was changed by the last Apply.
 	changed []record
-	sum                  digestSum
+	sum     digestSum
 	// The last few digests at indices that are multiples of digestEvery.
 	past [digestsKept]pastDigest
 	// Reused for encoding.

@@ -1,5 +1,7 @@
 package cell
 
+import "maps"
+
 // Changed is what the last Apply may have changed of what is shown of a cell: all
 // that did change is there, each once. A job is there when a task of it is.
 type Changed struct {
@@ -93,3 +95,13 @@ func (s *AllocSet) Gone() bool { return s.gone }
 
 // PresentSpec is the spec of which the job is now.
 func (j *Job) PresentSpec() *Spec { return j.latest() }
+
+// SelectorLabels are what a selector sees of a machine: its attributes and labels.
+func (m *Machine) SelectorLabels() map[string]string {
+	all := maps.Clone(m.attributes)
+	if all == nil {
+		return m.labels
+	}
+	maps.Copy(all, m.labels)
+	return all
+}
