@@ -261,6 +261,7 @@ func (l *look) lanes() []lane {
 		{"connections being made", "dials", len(m.conns.dialing), cap(m.conns.dialing)},
 		{"writes of files", "file_writes", m.fileWriters.size(), maxFileWrites},
 		{"watches of files", "file_watches", m.fileWatchers.size(), maxFileWatches},
+		{"watches of the cell", "watches", m.watchers.size(), maxWatches},
 		{"audits being read", "audits", len(m.auditing), cap(m.auditing)},
 		{"checkpoints being sent", "checkpoints", len(m.saving), cap(m.saving)},
 	}

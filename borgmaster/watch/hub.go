@@ -26,9 +26,10 @@ type Config struct {
 	MessageChanges int
 }
 
+// What a Hub holds at most when its Config does not say.
 const (
-	defaultChanges      = 200_000
-	defaultBytes        = 64 << 20
+	DefaultChanges      = 200_000
+	DefaultBytes        = 64 << 20
 	defaultQueueChanges = 10_000
 	defaultQueueBytes   = 1 << 20
 	// A message ends once it has so many changes or bytes.
@@ -57,7 +58,7 @@ type Hub struct {
 
 // New returns a Hub that has seen nothing: Reset must follow.
 func New(cfg Config) *Hub {
-	cfg.Changes, cfg.Bytes = cmp.Or(cfg.Changes, defaultChanges), cmp.Or(cfg.Bytes, defaultBytes)
+	cfg.Changes, cfg.Bytes = cmp.Or(cfg.Changes, DefaultChanges), cmp.Or(cfg.Bytes, DefaultBytes)
 	cfg.QueueChanges, cfg.QueueBytes = cmp.Or(cfg.QueueChanges, defaultQueueChanges), cmp.Or(cfg.QueueBytes, defaultQueueBytes)
 	cfg.MessageChanges = cmp.Or(cfg.MessageChanges, defaultMessageChanges)
 	return &Hub{cfg: cfg, seen: newSeen(), live: map[anchor][]*Watch{}}
