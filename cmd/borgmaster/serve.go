@@ -228,9 +228,9 @@ func (s *server) open() error {
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		Reservations: s.reservations, Watch: s.watches,
-		PollPeriod:   s.flags.Duration("poll-period"),
-		Downs:        duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
-		MaxFormat:    uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
+		PollPeriod: s.flags.Duration("poll-period"),
+		Downs:      duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
+		MaxFormat:  uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
 		process := &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}
