@@ -198,7 +198,7 @@ func (h *Hub) resume(w *Watch, from From) error {
 		return &RelistError{From: from.Index, Oldest: h.floor, Why: fmt.Sprintf("it is of epoch %d, and the cell was restored and is of epoch %d", from.Epoch, h.epoch)}
 	case from.Index > h.index:
 		return &AheadError{From: from.Index, Index: h.index}
-	case from.Index < h.floor && !mutant.Planted(mutant.WatchOverCompaction):
+	case h.forgot(from.Index):
 		return &RelistError{From: from.Index, Oldest: h.floor, Why: "so far back changes are not held any more"}
 	}
 	w.told, w.behind = from.Index, true
@@ -209,6 +209,11 @@ func (h *Hub) resume(w *Watch, from From) error {
 		w.told++
 	}
 	return nil
+}
+
+// forgot: not all changes after index are held.
+func (h *Hub) forgot(index uint64) bool {
+	return index < h.floor && !mutant.Planted(mutant.WatchOverCompaction)
 }
 
 // Leave ends a watch.

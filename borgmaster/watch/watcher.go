@@ -231,7 +231,7 @@ func (w *Watch) nextState() *Message {
 // catchUp looks for the next changes in the ring that match, a while at a time.
 func (w *Watch) catchUp() {
 	h := w.hub
-	if w.told < h.floor {
+	if h.forgot(w.told) {
 		// It was forgotten meanwhile.
 		w.end(&RelistError{From: w.told, Oldest: h.floor, Why: "so far back changes are not held any more"})
 		return

@@ -79,6 +79,8 @@ type swarm struct {
 	drainsPercent int
 	// Borglets tell what tasks use, and so there are reservations.
 	reclaims bool
+	// Clients that watch.
+	watchers int
 }
 
 type faultKind int

@@ -12,6 +12,7 @@ import (
 	"slices"
 
 	"borg/history"
+	"borg/proto/borgpb"
 )
 
 // Times are virtual nanoseconds.
@@ -95,6 +96,8 @@ type World struct {
 	machines []*machine
 	operator *operator
 	clients  []*client
+	watchers []*watcher
+	pasts    map[borgpb.ObjectKind]*history.Past
 	truth    *truth
 	failover failover
 	// How often the first phase went on for a while, and where that draws from.
@@ -180,6 +183,7 @@ func (w *World) build() {
 		w.fail("%w", err)
 		return
 	}
+	w.drawWatchers()
 	w.say("swarm %+v", w.swarm)
 	w.net = network{
 		cut: map[[2]int]int{}, clogged: map[[2]int]int{}, held: map[[2]int][]func(){}, rand: map[int]*rand.Rand{},
@@ -208,6 +212,9 @@ func (w *World) build() {
 		if !w.leftOut(c) {
 			c.start()
 		}
+	}
+	for _, x := range w.watchers {
+		x.begin()
 	}
 	w.planFaults()
 	if w.swarm.checkpointNs > 0 {
