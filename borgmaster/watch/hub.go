@@ -205,9 +205,6 @@ func (h *Hub) resume(w *Watch, from From) error {
 	if mutant.Planted(mutant.WatchGoesBack) {
 		w.told -= min(w.told, 3)
 	}
-	if mutant.Planted(mutant.WatchLosesOnResume) {
-		w.told++
-	}
 	return nil
 }
 

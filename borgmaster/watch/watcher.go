@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"borg/borgmaster/cell"
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -237,6 +238,9 @@ func (w *Watch) catchUp() {
 		return
 	}
 	at, _ := slices.BinarySearchFunc(h.ring, w.told+1, func(b *batch, index uint64) int { return cmp.Compare(b.index, index) })
+	if at < len(h.ring) && mutant.Planted(mutant.WatchLosesOnResume) {
+		at++
+	}
 	for looked := 0; at < len(h.ring) && looked < lookedAtOnce; at++ {
 		b := h.ring[at]
 		looked += len(b.changes)
