@@ -72,6 +72,7 @@ func (w *World) drawWatchers() {
 	w.pasts = map[borgpb.ObjectKind]*history.Past{}
 	for _, kind := range watch.Kinds {
 		w.pasts[kind] = history.NewPast()
+		w.pasts[kind].Look(0, map[string]history.Object{})
 	}
 	for i := range w.swarm.watchers {
 		x := &watcher{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("watcher ", i)), blank: true}
