@@ -29,6 +29,7 @@ import (
 	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
 	"borg/borgmaster/reclaim"
+	"borg/borgmaster/watch"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -79,6 +80,8 @@ type Config struct {
 	FirstAdmin string
 	// Finds the borglets of machines; nil: they are dialed at their addresses.
 	Borglets linkshard.Borglets
+	// How much this replica keeps for watches.
+	Watch watch.Config
 	// Not nil: the cell is simulated; what of, all who ask are told.
 	Simulated func() *borgrpc.Simulated
 	// Period of polls of a machine at rest; 0: 2 s.
@@ -151,8 +154,11 @@ type Master struct {
 	// Who is served when too many ask, and long streams.
 	admit   *admitter
 	streams crowd
+	// Watches of the cell, and those who watch.
+	watches  watches
+	watchers crowd
 	// For status pages and metrics.
-	watch
+	looked
 	standingMu sync.Mutex
 	// Guarded by standingMu.
 	standing standing
@@ -170,8 +176,11 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), watch: newWatch(), stopping: make(chan struct{})}
-	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
+	cfg.Log.View(func(c *cell.Cell) {
+		m.cellID = c.ID()
+		m.watches.restart(c)
+	})
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
 	cfg.Admission.Replica = cfg.Replica
 	m.admit = newAdmitter(cfg.Admission, cfg.MonotonicNs)
@@ -207,6 +216,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterSecretServiceServer(s, &secretAPI{m: m})
 	borgrpc.RegisterFileServiceServer(s, &fileAPI{m: m})
 	borgrpc.RegisterNameServiceServer(s, &nameAPI{m: m})
+	borgrpc.RegisterWatchServiceServer(s, &watchAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams
@@ -261,6 +271,7 @@ func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []c
 		e.shard.Changed(concerned...)
 	}
 	e.events.add(events)
+	e.cfg.Log.View(e.watches.applied)
 	e.applied.Fire()
 }
 
@@ -278,6 +289,7 @@ func (e *ear) Restored(index uint64) {
 		e.cfg.Audit.Log.Restored(index)
 	}
 	e.events.restart(index)
+	e.cfg.Log.View(e.watches.restart)
 	e.shard.Reload()
 	e.applied.Fire()
 	e.stateChanged.Fire()

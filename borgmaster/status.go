@@ -32,16 +32,16 @@ const (
 	maxPassedBytes = 16 << 20
 )
 
-// watch is what a master notes for its pages.
-type watch struct {
+// looked is what a master notes for its pages.
+type looked struct {
 	counter counter
 	calls   *pages.Calls
 	// Times that this replica became the elected one and was ready.
 	elections prometheus.Counter
 }
 
-func newWatch() watch {
-	return watch{
+func newLooked() looked {
+	return looked{
 		calls:     pages.NewCalls(program),
 		elections: pages.NewCounter(program, "elections", "Times that this replica became the elected master since it was started."),
 	}

@@ -264,6 +264,7 @@ func (l *look) lanes() []lane {
 		{"logs and events being followed", "streams", m.streams.size(), maxStreams},
 		{"writes of files", "file_writes", m.fileWriters.size(), maxFileWrites},
 		{"watches of files", "file_watches", m.fileWatchers.size(), maxFileWatches},
+		{"watches of the cell", "watches", m.watchers.size(), maxWatches},
 		{"audits being read", "audits", len(m.auditing), cap(m.auditing)},
 		{"checkpoints being sent", "checkpoints", len(m.saving), cap(m.saving)},
 	}

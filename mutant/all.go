@@ -84,10 +84,16 @@ const (
 	OneBucketForAll    Name = "one-bucket-for-all"
 	BorgletsInUserLane Name = "borglets-in-user-lane"
 	CrashesUnbudgeted  Name = "crashes-unbudgeted"
+
+	WatchLosesOnResume  Name = "watch-loses-on-resume"
+	WatchGoesBack       Name = "watch-goes-back"
+	WatchOverCompaction Name = "watch-over-compaction"
+	WatchOverCheckpoint Name = "watch-over-checkpoint"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
-// of the cell, of who may do what, of the log, of disks and members, of a restore, and of the scheduler.
+// of the cell, of who may do what, of the log, of disks and members, of a restore, of the scheduler, of
+// overload, and of watches.
 var All = []Mutant{
 	{FenceNotKept, "A borglet keeps whom it obeys in memory only, and after a restart obeys a replica that is behind: it starts a task that has ended.",
 		"1: https://github.com/kubernetes/kubernetes/issues/59848", "S8", "stale-replica"},
@@ -242,6 +248,15 @@ var All = []Mutant{
 		Ours, "S27", "flood"},
 	{CrashesUnbudgeted, "Every crash of every task goes to the log, however many tasks of a job crash.",
 		"27: https://github.com/hashicorp/nomad/issues/15579", "S27", "flood"},
+
+	{WatchLosesOnResume, "A watch that is resumed is not told of the first change after what it was told.",
+		"12: https://github.com/etcd-io/etcd/issues/17529", "S13", "watchers"},
+	{WatchGoesBack, "A watch that is resumed is told again of what it was told last.",
+		"12: https://github.com/etcd-io/etcd/issues/15271", "S13", "watchers"},
+	{WatchOverCompaction, "A watch is resumed from an index whose later changes are partly forgotten, and goes on with those that are left.",
+		"12: https://github.com/etcd-io/etcd/issues/18089", "S13", "watchers"},
+	{WatchOverCheckpoint, "A watch goes on over a checkpoint that took the place of the cell, as if nothing had changed on the way.",
+		Ours, "S13", "watchers"},
 }
 
 // Find returns the mutant of that name.

@@ -26,6 +26,7 @@ import (
 	"borg/borgmaster/duty"
 	"borg/borgmaster/reclaim"
 	"borg/borgmaster/replica"
+	"borg/borgmaster/watch"
 	"borg/checkpoint"
 	"borg/cli"
 	"borg/identity"
@@ -56,7 +57,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
-		}, archiveFlags()),
+		}, watchFlags(), archiveFlags()),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -72,6 +73,8 @@ type server struct {
 	workloads []string
 	// How reservations are made while it is elected.
 	reservations reclaim.Config
+	// What it keeps for watches.
+	watches watch.Config
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
@@ -116,6 +119,9 @@ func serve(ctx *ucli.Context) error {
 	}
 	if s.reservations, err = reclaim.ParseConfig(ctx.String("reservations")); err != nil {
 		return cli.Errorf(cli.Usage, "--reservations: %w", err)
+	}
+	if s.watches, err = watchConfig(ctx); err != nil {
+		return err
 	}
 	for _, flag := range []string{"listen", "http", "pprof"} {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
@@ -229,11 +235,11 @@ func (s *server) open() error {
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Insides: s.replica, Audit: s.audit,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
-		Reservations: s.reservations,
-		Admission:    admission.Config{WritesPerS: s.flags.Int64("user-writes"), ReadsPerS: s.flags.Int64("user-reads")},
-		PollPeriod:   s.flags.Duration("poll-period"),
-		Downs:        duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
-		MaxFormat:    uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
+		Reservations: s.reservations, Watch: s.watches,
+		Admission:  admission.Config{WritesPerS: s.flags.Int64("user-writes"), ReadsPerS: s.flags.Int64("user-reads")},
+		PollPeriod: s.flags.Duration("poll-period"),
+		Downs:      duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
+		MaxFormat:  uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
 		process := &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}

@@ -178,6 +178,13 @@ var Aims = []Aim{
 		s.thinkNs, s.filesPermille, s.electedNs = 30*millisecond, 500, 3*second
 		s.tight, s.machineMilli = false, 8000
 	}},
+	{"watchers", "clients that watch and stall, replicas that forget soon what changed, and masters that follow one another", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 2, pauseReplica: 3, partition: 2})
+		s.keep, s.tailEntries, s.flushNs = []int{keepAll}, 1, 20*millisecond
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 400*millisecond, second, 2*second, 20*millisecond
+		s.tight, s.machineMilli, s.jobs, s.watchers = false, 8000, 3, 10
+	}},
 	{"restored", "all disks are lost while tasks come and go, and a checkpoint of before is restored", 8 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 2, loseMachine: 1})

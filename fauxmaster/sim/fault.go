@@ -98,6 +98,8 @@ type swarm struct {
 	uncommittedBytes uint64
 	// How long a checkpoint is on its way, at most.
 	checkpointLateNs int64
+	// Clients that watch.
+	watchers int
 }
 
 type faultKind int

@@ -10,6 +10,7 @@ import (
 	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
 	"borg/borgmaster/reclaim"
+	"borg/borgmaster/watch"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -51,6 +52,8 @@ type masterSide struct {
 	// Who is served when too many ask, and whether a look at it is due.
 	admission *admission.Core[func(error)]
 	stepping  bool
+	// Nil: nobody watches in this run.
+	hub *watch.Hub
 }
 
 func newMasterSide(r *replicaNode) *masterSide {
@@ -61,6 +64,10 @@ func newMasterSide(r *replicaNode) *masterSide {
 		Format: r.cell.BuildFormat(), UsageEveryNs: usageEveryNs,
 		CellName: cellName, CellID: cellID, Log: logView{r}, NowNs: r.monoNs, Logger: slog.New(slog.DiscardHandler),
 	})
+	if r.w.swarm.watchers > 0 {
+		m.hub = watch.New(r.w.hubConfig(r))
+		m.hub.Reset(r.cell)
+	}
 	m.station.TakeNotes(linkshard.Notes{Reload: true, NewState: true})
 	r.after(0, m.carryOut)
 	m.dutyTick()
@@ -128,12 +135,19 @@ func (m *masterSide) memberIDs() (ids []uint64) {
 }
 
 func (m *masterSide) restored() {
+	if m.hub != nil {
+		if m.hub.Watches() > 0 {
+			m.r.w.mark("watch told at a checkpoint")
+		}
+		m.hub.Reset(m.r.cell)
+	}
 	m.station.TakeNotes(linkshard.Notes{Reload: true, NewState: true})
 	m.r.after(0, m.carryOut)
 }
 
 // applied hears of each entry.
 func (m *masterSide) applied(e borgmaster.CommittedEntry, events []cell.Event) {
+	m.watched()
 	for i := range events {
 		ev := &events[i]
 		if m.dutyTerm == 0 || ev.Machine == "" || ev.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_MACHINE {

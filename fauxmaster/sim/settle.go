@@ -63,6 +63,11 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("client %s is not answered", c.name())
 		}
 	}
+	for _, x := range w.watchers {
+		if x.blank || x.check.Left() != nil {
+			return fmt.Sprintf("watcher %d was told up to index %d", x.i, x.check.Told)
+		}
+	}
 	c := w.truth.cell
 	for j, index := range c.Pending() {
 		// In an alloc there may be no room.

@@ -137,6 +137,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.cell.Flush(nil)
 	t.index = e.Index
 	t.entries[e.Index] = committed{e.Term, hashOf(e.Data), t.cell.Digest()}
+	t.w.lookForWatchers()
 	t.w.say("entry %d of term %d is applied: %d ops, %d events", e.Index, e.Term, len(results), len(events))
 	t.countDone(e, results, append(admins, t.admins()...))
 	for i := range events {

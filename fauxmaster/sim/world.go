@@ -13,6 +13,7 @@ import (
 	"slices"
 
 	"borg/history"
+	"borg/proto/borgpb"
 )
 
 // Times are virtual nanoseconds.
@@ -107,6 +108,8 @@ type World struct {
 	machines []*machine
 	operator *operator
 	clients  []*client
+	watchers []*watcher
+	pasts    map[borgpb.ObjectKind]*history.Past
 	truth    *truth
 	failover failover
 	// How often the first phase went on for a while, and where that draws from.
@@ -194,6 +197,7 @@ func (w *World) build() {
 		w.fail("%w", err)
 		return
 	}
+	w.drawWatchers()
 	w.say("swarm %+v", w.swarm)
 	w.net = network{
 		cut: map[[2]int]int{}, clogged: map[[2]int]int{}, held: map[[2]int][]func(){}, rand: map[int]*rand.Rand{},
@@ -224,6 +228,9 @@ func (w *World) build() {
 		if !w.leftOut(c) {
 			c.start()
 		}
+	}
+	for _, x := range w.watchers {
+		x.begin()
 	}
 	w.planFaults()
 	if w.swarm.checkpointNs > 0 {

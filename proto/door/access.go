@@ -81,6 +81,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.FileService/ListFiles":  {identity.User, identity.Task},
 	"/borgrpc.FileService/WatchFiles": {identity.User, identity.Task},
 	"/borgrpc.NameService/Resolve":    {identity.User, identity.Task},
+	"/borgrpc.WatchService/Watch":     {identity.User, identity.Task},
 
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},
