@@ -147,7 +147,8 @@ func (r *replicaNode) install(it appendItem) bool {
 	r.w.mark("checkpoint installed")
 	r.w.say("replica %d installs a checkpoint of index %d", r.id, c.Index())
 	r.w.truth.loaded(r.id, c)
-	r.answerReads()
+	// As in production, a read is answered when all who listen were told.
 	r.master.restored()
+	r.answerReads()
 	return true
 }
