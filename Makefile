@@ -23,7 +23,7 @@ build: ## all five programs, the example server and the auditor, into bin/
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/auditor ./examples/auditor
 
 # Only containers want cgo; all other programs do without a C compiler.
-STATIC = $(GO) build -buildvcs=auto -trimpath -o $(BIN)/static/
+STATIC = $(GO) build -buildvcs=auto -o $(BIN)/static/
 
 static: ## the programs for other machines, without libraries, into bin/static/: make static [VERSION=1.0]
 	@mkdir -p $(BIN)/static

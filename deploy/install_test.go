@@ -18,6 +18,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"borg/borgmaster/cell"
 )
 
 const (
@@ -164,11 +166,17 @@ func walk(t *testing.T) {
 	if len(before) != 3 {
 		t.Fatalf("the first job runs as %v, want 3 tasks", before)
 	}
-	// As if the first build did not know the latest format: what the cell had when
-	// the page holds it there.
 	load := s.startLoad()
+	if format := load.format(); format != cell.BuildFormat-1 {
+		t.Fatalf("the older build has a cell of format %d, want %d", format, cell.BuildFormat-1)
+	}
 	s.copyBuild("2")
 	s.run(blocks, "upgrade")
+	if format := load.format(); format != cell.BuildFormat-1 {
+		t.Errorf("while the way back is kept open the format is %d, want %d", format, cell.BuildFormat-1)
+	}
+	s.run(blocks, "raise")
+	load.untilFormat(cell.BuildFormat)
 	load.end()
 	if now := s.tasks("first"); !maps.Equal(before, now) {
 		t.Errorf("an upgrade touches no task: before it ran %v, now %v", before, now)
@@ -210,28 +218,18 @@ func (s *site) build(b *block, n string) {
 		s.t.Fatalf("%s:%d: expected make static, not:\n%s", page, b.line, b.text)
 	}
 	s.copyBuild(n)
+	// As if this build did not know the latest format.
+	for _, name := range masters {
+		s.sh(fmt.Sprintf("echo 'max-format: %d' >> %s/home/root/deploy/borgmaster.yaml", cell.BuildFormat-1, s.hosts[name].dir))
+	}
 }
 
 func (s *site) copyBuild(n string) {
 	s.t.Helper()
 	for _, h := range s.hosts {
-		if strings.HasPrefix(h.name, "machine") || strings.HasPrefix(h.name, "master") {
-			own := filepath.Join(h.dir, "home", "root")
-			for _, from := range []string{filepath.Join(os.Getenv("BORG_INSTALL_BUILDS"), n, "static"), filepath.Join(s.sources(), "deploy")} {
-				if out, err := exec.Command("cp", "-r", from, own).CombinedOutput(); err != nil {
-					s.t.Fatalf("copy %s to %s: %v: %s", from, h.name, err, out)
-				}
-			}
-		}
+		s.sh(fmt.Sprintf("mkdir -p %[1]s/home/root/deploy; cp -r %[2]s/%[3]s/static %[1]s/home/root/; cp *.service *.yaml %[1]s/home/root/deploy/",
+			h.dir, os.Getenv("BORG_INSTALL_BUILDS"), n))
 	}
-}
-
-func (s *site) sources() string {
-	dir, err := filepath.Abs("..")
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return dir
 }
 
 func (s *site) typeBlock(h *host, b *block) {

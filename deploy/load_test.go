@@ -100,6 +100,16 @@ func (l *load) format() uint32 {
 	return c.Format
 }
 
+// untilFormat waits until the cell is raised.
+func (l *load) untilFormat(want uint32) {
+	l.s.t.Helper()
+	for deadline := time.Now().Add(blockTimeout); l.format() != want; time.Sleep(50 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			l.s.t.Fatalf("the cell has format %d; all masters know %d, and none is held back", l.format(), want)
+		}
+	}
+}
+
 // end stops the load, and looks whether all that was acknowledged is there, and
 // nobody was turned away.
 func (l *load) end() {
