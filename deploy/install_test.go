@@ -3,6 +3,7 @@ package deploy
 import (
 	"bytes"
 	"context"
+	"debug/elf"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -53,6 +54,9 @@ func TestInstall(t *testing.T) {
 	ctx, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	builds := staticBuilds(ctx, t)
+	for _, program := range []string{"borgmaster", "borglet", "borgcfg"} {
+		wantsNothing(t, filepath.Join(builds, "1", "static", program))
+	}
 	ctx, cancel := context.WithTimeout(ctx, walkTimeout)
 	defer cancel()
 	removeCgroups(t)
@@ -101,6 +105,21 @@ func staticBuilds(ctx context.Context, t *testing.T) string {
 		}
 	}
 	return dir
+}
+
+// wantsNothing holds that a program runs on a machine without any library.
+func wantsNothing(t *testing.T, path string) {
+	t.Helper()
+	f, err := elf.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	libraries, err := f.ImportedLibraries()
+	loader := slices.ContainsFunc(f.Progs, func(p *elf.Prog) bool { return p.Type == elf.PT_INTERP })
+	if err != nil || loader || len(libraries) > 0 {
+		t.Errorf("%s wants the libraries %v (%v), and a loader: %v", path, libraries, err, loader)
+	}
 }
 
 // removeCgroups removes the cgroups that a run has left, which are empty once its
