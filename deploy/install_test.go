@@ -37,7 +37,8 @@ var (
 
 // TestInstall does what docs/install.md says on eight machines, which are
 // namespaces of this one: it types the blocks of the page there, then upgrades all
-// programs as the page says while jobs are submitted, and removes a machine.
+// programs as the page says while jobs are submitted, removes a machine, and replaces a
+// master.
 func TestInstall(t *testing.T) {
 	if os.Getenv(modeVar) == "walk" {
 		walk(t)
@@ -202,6 +203,7 @@ func walk(t *testing.T) {
 	}
 	s.allUpgraded()
 	s.run(blocks, "remove")
+	s.run(blocks, "replace")
 	if left := s.tasksOn("machine3"); len(left) > 0 {
 		t.Errorf("machine3 was drained and removed, and runs %v", left)
 	}

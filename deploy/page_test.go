@@ -14,7 +14,7 @@ const page = "../docs/install.md"
 // block is one fenced block of shell of the page, with what the comment above it says.
 type block struct {
 	line int
-	// The part of the page: "" to install, upgrade, raise, remove.
+	// The part of the page: "" to install, upgrade, raise, remove, replace.
 	part string
 	// Where it is typed: names of hosts, or build.
 	on []string
@@ -27,7 +27,7 @@ type block struct {
 
 // readPage reads the blocks of the page. Each block of shell is marked by a comment:
 //
-//	<!-- [upgrade; |raise; |remove; ]on: HOST[, HOST-LAST...][; until: PATTERN][; each: PATTERN] -->
+//	<!-- [PART; ]on: HOST[, HOST-LAST...][; until: PATTERN][; each: PATTERN] -->
 func readPage() ([]*block, error) {
 	data, err := os.ReadFile(page)
 	if err != nil {
@@ -73,7 +73,7 @@ func readMark(mark string) (*block, error) {
 		name, value, _ := strings.Cut(part, ": ")
 		var err error
 		switch name {
-		case "upgrade", "raise", "remove":
+		case "upgrade", "raise", "remove", "replace":
 			b.part = name
 		case "on":
 			b.on, err = hostsOf(value)

@@ -226,7 +226,7 @@ func TestPageIsRead(t *testing.T) {
 	for _, b := range blocks {
 		parts[b.part]++
 	}
-	for _, part := range []string{"", "upgrade", "raise", "remove"} {
+	for _, part := range []string{"", "upgrade", "raise", "remove", "replace"} {
 		if parts[part] == 0 {
 			t.Errorf("%s has no blocks of the part %q", page, part)
 		}
