@@ -186,6 +186,10 @@ func walk(t *testing.T) {
 	if len(before) != 3 {
 		t.Fatalf("the first job runs as %v, want 3 tasks", before)
 	}
+	// What ends by itself is started again, and takes nothing with it.
+	s.crash("master2", "borgmaster")
+	s.crash("machine1", "borglet")
+	s.until(s.hosts["master1"], "borgcfg status -o wide", regexp.MustCompile(`(?s)elected, term.* 3 up, 0 down.*(follows \d.*){4}`))
 	load := s.startLoad()
 	if format := load.format(); format != cell.BuildFormat-1 {
 		t.Fatalf("the older build has a cell of format %d, want %d", format, cell.BuildFormat-1)
@@ -297,6 +301,44 @@ func (s *site) command(ctx context.Context, h *host, text string) *exec.Cmd {
 	}
 	cmd.WaitDelay = time.Second
 	return cmd
+}
+
+// crash kills the program of a unit, and waits until another runs in its place.
+func (s *site) crash(name, unit string) {
+	s.t.Helper()
+	supervisor, err := os.ReadFile(fmt.Sprintf("/proc/%d/root%s", s.hosts[name].holder, superviseFile(unit)))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	var killed int
+	for deadline := time.Now().Add(blockTimeout); ; time.Sleep(20 * time.Millisecond) {
+		main := 0
+		for _, p := range processes() {
+			exe, _ := os.Readlink(fmt.Sprintf("/proc/%d/exe", p.pid))
+			if fmt.Sprint(p.parent) == string(supervisor) && exe == "/usr/local/bin/"+unit && !isShim(p.pid) {
+				main = p.pid
+			}
+		}
+		switch {
+		case main != 0 && killed == 0:
+			killed = main
+			if err := syscall.Kill(main, syscall.SIGKILL); err != nil {
+				s.t.Fatal(err)
+			}
+		case main != 0 && main != killed:
+			return
+		case time.Now().After(deadline):
+			s.t.Fatalf("%s on %s: process %d was killed, and no other was started", unit, name, killed)
+		}
+	}
+}
+
+// isShim tells what a borglet has started beside a task, which its supervisor
+// inherits when it is killed.
+func isShim(pid int) bool {
+	command, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+	words := strings.Split(string(command), "\x00")
+	return len(words) > 1 && words[1] == "shim"
 }
 
 // allUpgraded looks what each program calls itself, where it runs.
