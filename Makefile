@@ -11,7 +11,7 @@ VERSION  ?=
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build static demo cell test check lint race chaos proto bench fuzz sim mutants clean
+.PHONY: help build static demo cell test check lint race chaos proto bench fuzz sim sim-disk mutants clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -59,7 +59,7 @@ chaos: build ## real cells killed, cut off, filled up, in full size (20 minutes)
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
-bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|master|tls|slow|failover|faux|all]; merges bin/bench.json
+bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|master|flood|tls|slow|failover|faux|all]; merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json $(BENCH)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)
@@ -74,6 +74,11 @@ sim: ## whole cells with faults, from seeds: make sim [SEED=1] [SEEDS=1] [DURATI
 	@$(GO) build -buildvcs=auto -o $(BIN)/ ./cmd/fauxmaster
 	@$(BIN)/fauxmaster faults --seed $(SEED) --seeds $(SEEDS) --duration $(DURATION) $(if $(TRACE),--trace) \
 		$(if $(STATE),--state $(STATE)) $(if $(REPLAY),--replay $(REPLAY)) $(if $(filter 1,$(SEEDS)),,--bench $(BIN)/bench.json)
+
+sim-disk: ## a disk that fails at each write of a run, in each role and way: make sim-disk [SEED=1] [EVERY=1] [STATE=file]
+	@mkdir -p $(BIN)
+	@$(GO) build -buildvcs=auto -o $(BIN)/ ./cmd/fauxmaster
+	@$(BIN)/fauxmaster faults --disk-sweep --seed $(SEED) $(if $(EVERY),--every $(EVERY)) $(if $(STATE),--state $(STATE))
 
 mutants: ## plant each known bug and see that the simulator finds it: make mutants [ONLY=name]; merges bin/bench.json
 	@mkdir -p $(BIN)

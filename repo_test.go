@@ -51,16 +51,25 @@ var imports = map[string]struct {
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
+	// Who is served when too many ask; the simulator has it too. Of time it knows the
+	// words for people alone.
+	"borgmaster/admission": {[]string{"mutant"}, []string{"google.golang.org/grpc", "sync", "context"}},
 	// What the elected master does on its own.
 	"borgmaster/duty": {[]string{"borgmaster/cell", "borgmaster/linkshard", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
 	// What tasks reserve of what they asked for: estimates from what they use.
 	"borgmaster/reclaim": {[]string{"borgmaster/cell", "mutant", "proto/borgpb", "proto/borgrpc", "scheduler/reservation"}, []string{"google.golang.org/grpc", "time", "sync", "context"}},
+	// Selectors over labels, for lists and watches alike.
+	"borgmaster/selector": {nil, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net"}},
+	// Who is told of which change of the cell.
+	"borgmaster/watch": {[]string{"borgmaster/cell", "borgmaster/selector", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net", "math/rand", "math/rand/v2"}},
 	// Which machines a replica polls, and what it makes of the answers.
 	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
+	// What is next on the way from the replicas that a cell has to those that it is to have.
+	"borgmaster/roster": {nil, []string{"time", "sync", "context", "os", "net"}},
 	// The keys of secrets, which are in no log: the cell must not have them.
 	"borgmaster/cellkey": {nil, []string{"google.golang.org/grpc", "os", "net"}},
 	// The Log in memory: tests now, the Fauxmaster later.
@@ -74,7 +83,7 @@ var imports = map[string]struct {
 	"fauxmaster": {[]string{"borgmaster", "borgmaster/audit", "borgmaster/cell", "borgmaster/client", "borgmaster/linkshard", "borgmaster/memlog", "borglet", "checkpoint",
 		"fauxmaster/pretend", "identity", "proto/borgpb", "proto/borgrpc", "proto/door", "scheduler", "scheduler/process", "tell"}, nil},
 	// The whole cell on one thread: every core, and what lies between them.
-	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/replica", "scheduler", "scheduler/reservation", "checkpoint", "borglet", "fauxmaster/pretend", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/admission", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/replica", "borgmaster/roster", "borgmaster/selector", "borgmaster/watch", "scheduler", "scheduler/reservation", "checkpoint", "borglet", "fauxmaster/pretend", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"google.golang.org/grpc", "net"}},
 	// Machines without processes, for the simulator and for opened checkpoints alike.
 	"fauxmaster/pretend": {[]string{"borglet", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "net", "os", "time", "sync"}},

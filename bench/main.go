@@ -53,6 +53,9 @@ var areas = map[string]area{
 	"faux": {packages: []string{"./cmd/fauxmaster", "./scheduler"}, only: "^BenchmarkFaux"},
 	// A cell of five masters and ten thousand pretended machines; about five minutes.
 	"master": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMaster$", alone: true},
+	// Five masters, a user who floods them, tasks that crash, slow clients, and what others
+	// notice; two minutes.
+	"flood": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkFlood$", alone: true},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 	// One good client beside a thousand slow connections; a minute.

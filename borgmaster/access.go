@@ -218,9 +218,9 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 // Verbs of borgcfg that anybody may use, those on what belongs to somebody, and
 // those on what belongs to the cell.
 var (
-	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list"}
+	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list", "watch"}
 	ownVerbs   = []string{"up", "update", "resize", "down", "secret", "file"}
-	adminVerbs = []string{"grant", "revoke", "user", "machine", "member", "checkpoint", "authority", "package"}
+	adminVerbs = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package"}
 )
 
 // canI says why the caller may not do something; empty: he may.

@@ -13,6 +13,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
@@ -49,15 +50,53 @@ func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, 
 		return nil, err
 	}
 	defer leave()
+	result, err := m.mutateOnElected(ctx, asked)
+	if status.Code(err) == codes.ResourceExhausted && !isForwarded(ctx) {
+		m.noteRefusal(ctx, asked, refusal(borgpb.RefusalKind_REFUSAL_KIND_LIMIT, "", "%s", status.Convert(err).Message()))
+	}
+	return result, err
+}
+
+// mutateOnElected is mutate once the op was looked at.
+func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
+	user, bytes := door.Caller(ctx).User(), proto.Size(asked)
+	if !isForwarded(ctx) && admitted(ctx) {
+		end, err := m.admit.begin(user, bytes)
+		if err != nil {
+			return nil, err
+		}
+		defer end()
+	}
 	result, err := onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})
+			if status.Code(err) == codes.ResourceExhausted {
+				m.admit.refusedElsewhere(user, err)
+			}
 			return resp.GetResult(), err
 		})
-	if status.Code(err) == codes.ResourceExhausted && !isForwarded(ctx) {
-		m.noteRefusal(ctx, asked, refusal(borgpb.RefusalKind_REFUSAL_KIND_LIMIT, "", "%s", status.Convert(err).Message()))
+	m.tellElected(ctx)
+	return result, err
+}
+
+// admitted: the caller is one of those who are asked to come back later.
+func admitted(ctx context.Context) bool {
+	role := door.Caller(ctx).Role
+	return role == identity.User || role == identity.Task
+}
+
+// place proposes a user's op, once it has its place in the log.
+func (m *Master) place(ctx context.Context, op *borgpb.Op) (*borgpb.Result, error) {
+	if !admitted(ctx) {
+		return m.cfg.Log.Propose(ctx, op)
 	}
+	leave, err := m.admit.place(ctx, door.Caller(ctx).User(), proto.Size(op))
+	if err != nil {
+		return nil, err
+	}
+	result, err := m.cfg.Log.Propose(ctx, op)
+	leave(err == nil)
 	return result, err
 }
 
@@ -93,12 +132,15 @@ func (m *Master) propose(ctx context.Context, asked *borgpb.Op) (*borgpb.Result,
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}
-	return m.cfg.Log.Propose(ctx, op)
+	return m.place(ctx, op)
 }
 
 // maxOpBytes is what fits into a log entry of 1 MiB, with room for its head and
 // for who asks.
 const maxOpBytes = 1<<20 - 1<<10
+
+// overloadedRetry is when another try is worth it after the log itself was full.
+const overloadedRetry = 500 * time.Millisecond
 
 func tooLarge(op *borgpb.Op) *borgpb.Refusal {
 	if n := proto.Size(op); n > maxOpBytes {
@@ -156,7 +198,7 @@ func grpcError(err error) error {
 	case errors.Is(err, ErrNotKept):
 		return status.Error(codes.NotFound, err.Error())
 	case errors.Is(err, ErrOverloaded):
-		return status.Error(codes.ResourceExhausted, err.Error())
+		return door.TooMuch(err.Error(), overloadedRetry)
 	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
 		return status.FromContextError(err).Err()
 	}

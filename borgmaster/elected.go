@@ -135,10 +135,29 @@ func forward[R any](ctx context.Context, m *Master, replica uint64, call func(co
 	givenUp := out.Err() != nil && ctx.Err() == nil
 	cancel()
 	<-watched
+	if own := m.cfg.Identity.Name(); err != nil && status.Convert(err).Message() == status.Convert(door.Revoked(own)).Message() {
+		// It is we who are not believed, and not the caller, who may ask another one.
+		return none, status.Errorf(codes.Unavailable, "%s was taken out of the cell", own.Words())
+	}
 	if err != nil && givenUp {
 		return none, status.Errorf(codes.Unavailable, "replica %d was no longer elected before it answered", replica)
 	}
 	return r, err
+}
+
+// tellElected tells a client in the head of the answer who is elected, and which replica
+// this is, so that he need not ask here the next time.
+func (m *Master) tellElected(ctx context.Context) {
+	state := m.cfg.Log.State()
+	if state.Elected == 0 || isForwarded(ctx) {
+		return
+	}
+	for _, member := range m.cfg.Members.Members() {
+		if member.Id == state.Elected {
+			// There is no stream to tell it on when the call comes from within.
+			_ = grpc.SetHeader(ctx, metadata.Pairs(door.ElectedKey, fmt.Sprintf("%d %s", member.Id, member.Addr), door.ReplicaKey, strconv.FormatUint(state.Replica, 10)))
+		}
+	}
 }
 
 func isForwarded(ctx context.Context) bool {

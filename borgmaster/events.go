@@ -12,6 +12,7 @@ import (
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 const (
@@ -126,6 +127,11 @@ func (f eventFilter) match(e *cell.Event) bool {
 
 // Events tells what happened, from this replica's own memory.
 func (a *masterAPI) Events(req *borgrpc.EventsRequest, stream borgrpc.MasterService_EventsServer) error {
+	leave, err := a.m.enterStream(door.Caller(stream.Context()))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	ring := &a.m.events
 	filter := eventFilter{job: req.GetJob(), machine: req.GetMachine(), fromIndex: req.GetFromIndex()}
 	from, end, oldestIndex := ring.seek(req.GetFromIndex())

@@ -58,28 +58,3 @@ func TestRingAfterARestore(t *testing.T) {
 		t.Errorf("after a restore at 500: %v (%v), oldest %d, want 501 and 502", events, ok, oldest)
 	}
 }
-
-func TestSelector(t *testing.T) {
-	labels := map[string]string{"tier": "front", "canary": ""}
-	tests := []struct {
-		selector string
-		want     bool
-	}{
-		{"", true}, {"tier=front", true}, {"tier==front", true}, {"tier=back", false},
-		{"tier!=back", true}, {"tier!=front", false}, {"zone!=x", true},
-		{"tier in (back, front)", true}, {"tier in (back)", false}, {"tier notin (back)", true}, {"zone notin (a)", true}, {"zone in (a)", false},
-		{"canary", true}, {"!canary", false}, {"zone", false}, {"!zone", true},
-		{"tier=front,canary", true}, {"tier=front , !canary", false}, {"tier in (a,front),canary", true},
-	}
-	for _, tt := range tests {
-		s, err := parseSelector(tt.selector)
-		if err != nil || s.matches(labels) != tt.want {
-			t.Errorf("%q matches %v = %v, %v, want %v", tt.selector, labels, s.matches(labels), err, tt.want)
-		}
-	}
-	for _, bad := range []string{"=x", "a in b", "a in (b", "in (b)", "a b", ",", "a notin", "!"} {
-		if s, err := parseSelector(bad); err == nil {
-			t.Errorf("parseSelector(%q) = %v, want an error", bad, s)
-		}
-	}
-}

@@ -16,6 +16,11 @@ import (
 
 // Logs passes on what a copy of a task wrote, from the borglet that has it.
 func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_LogsServer) error {
+	leave, err := a.m.enterStream(door.Caller(stream.Context()))
+	if err != nil {
+		return err
+	}
+	defer leave()
 	if err := a.m.readIndex(stream.Context()); err != nil {
 		return err
 	}

@@ -22,12 +22,14 @@ import (
 
 	"google.golang.org/grpc"
 
+	"borg/borgmaster/admission"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/cellkey"
 	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
 	"borg/borgmaster/reclaim"
+	"borg/borgmaster/watch"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -78,6 +80,8 @@ type Config struct {
 	FirstAdmin string
 	// Finds the borglets of machines; nil: they are dialed at their addresses.
 	Borglets linkshard.Borglets
+	// How much this replica keeps for watches.
+	Watch watch.Config
 	// Not nil: the cell is simulated; what of, all who ask are told.
 	Simulated func() *borgrpc.Simulated
 	// Period of polls of a machine at rest; 0: 2 s.
@@ -85,6 +89,8 @@ type Config struct {
 	// The cell is not raised to a later format than this; 0: to any that all its
 	// replicas know.
 	MaxFormat uint32
+	// What one user may ask of this replica.
+	Admission admission.Config
 	// How the elected master makes reservations.
 	Reservations reclaim.Config
 	// Monotonic clock; nil: time since New.
@@ -108,7 +114,7 @@ func (c *Config) Validate() error {
 	case c.Scheduler != nil && (c.SchedulerSocket == "" || c.Addr == ""):
 		return errors.New("master: a scheduler process needs an address and a socket")
 	}
-	return nil
+	return c.Admission.Validate()
 }
 
 // Master is one replica. Make it before the log is started, so that it hears
@@ -145,8 +151,14 @@ type Master struct {
 	}
 	// Writes of files that are under way, and watches of files.
 	fileWriters, fileWatchers crowd
+	// Who is served when too many ask, and long streams.
+	admit   *admitter
+	streams crowd
+	// Watches of the cell, and those who watch.
+	watches  watches
+	watchers crowd
 	// For status pages and metrics.
-	watch
+	looked
 	standingMu sync.Mutex
 	// Guarded by standingMu.
 	standing standing
@@ -164,9 +176,14 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), watch: newWatch(), stopping: make(chan struct{})}
-	cfg.Log.View(func(c *cell.Cell) { m.cellID = c.ID() })
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
+	cfg.Log.View(func(c *cell.Cell) {
+		m.cellID = c.ID()
+		m.watches.restart(c)
+	})
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
+	cfg.Admission.Replica = cfg.Replica
+	m.admit = newAdmitter(cfg.Admission, cfg.MonotonicNs)
 	m.duty = newDutyLoop(m)
 	m.reclaim = &reclaimLoop{m: m, core: reclaim.New(cfg.Reservations)}
 	m.shard = linkshard.New(linkshard.Config{
@@ -182,7 +199,7 @@ func New(cfg Config) (*Master, error) {
 
 // Door is what a server that serves this master must be made with.
 func (m *Master) Door() door.Config {
-	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
+	return door.Config{Identity: m.cfg.Identity, Revoked: m.revoked, Admit: m.admitCall, Logger: m.cfg.Logger, Refused: m.callRefused, Called: func(c door.Call) { m.calls.Ended(c.Method, c.Stream, c.Code, c.Took) }}
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.
@@ -199,6 +216,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterSecretServiceServer(s, &secretAPI{m: m})
 	borgrpc.RegisterFileServiceServer(s, &fileAPI{m: m})
 	borgrpc.RegisterNameServiceServer(s, &nameAPI{m: m})
+	borgrpc.RegisterWatchServiceServer(s, &watchAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams
@@ -206,6 +224,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 func (m *Master) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer m.conns.close()
+	defer m.admit.close()
 	defer m.stopOnce.Do(func() { close(m.stopping) })
 	defer running.Wait()
 	// The elected master's duties.
@@ -252,6 +271,7 @@ func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []c
 		e.shard.Changed(concerned...)
 	}
 	e.events.add(events)
+	e.cfg.Log.View(e.watches.applied)
 	e.applied.Fire()
 }
 
@@ -269,6 +289,7 @@ func (e *ear) Restored(index uint64) {
 		e.cfg.Audit.Log.Restored(index)
 	}
 	e.events.restart(index)
+	e.cfg.Log.View(e.watches.restart)
 	e.shard.Reload()
 	e.applied.Fire()
 	e.stateChanged.Fire()

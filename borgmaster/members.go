@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,6 +24,10 @@ type MemberChanges interface {
 	// Promote gives a learner that has caught up its vote.
 	Promote(ctx context.Context, id uint64) error
 	RemoveMember(ctx context.Context, id uint64) error
+	// Transfer has another voter elected and returns when it has begun to write:
+	// who it is, and for how long nothing was written. Zero: the one that has most
+	// of the log.
+	Transfer(ctx context.Context, to uint64) (elected uint64, gap time.Duration, err error)
 }
 
 // memberAPI serves MemberService.
@@ -43,12 +48,27 @@ func (m *Master) listMembers() *borgrpc.ListMembersResponse {
 	state := m.cfg.Log.State()
 	learners := m.cfg.Members.Learners()
 	live := m.duty.live()
-	resp := &borgrpc.ListMembersResponse{Term: state.Term}
+	var peers []Peer
+	if m.cfg.Insides != nil {
+		peers = m.cfg.Insides.Vitals().Peers
+	}
+	resp := &borgrpc.ListMembersResponse{Term: state.Term, Removed: m.cfg.Members.AllRemoved()}
+	for _, id := range resp.Removed {
+		resp.NextId = max(resp.NextId, id+1)
+	}
 	for _, member := range m.cfg.Members.Members() {
-		resp.Members = append(resp.Members, &borgrpc.MemberStatus{
+		resp.NextId = max(resp.NextId, member.Id+1)
+		status := &borgrpc.MemberStatus{
 			Member: member, Learner: slices.Contains(learners, member.Id),
 			Elected: member.Id == state.Elected, Live: slices.Contains(live, member.Id),
-		})
+		}
+		if i := slices.IndexFunc(peers, func(p Peer) bool { return p.ID == member.Id }); i >= 0 {
+			status.HeardNs, status.Behind, status.Current = int64(peers[i].Heard), peers[i].Behind, peers[i].Current
+		} else {
+			// Of a log that tells nothing of its insides there is only what the shards say.
+			status.Current = status.Elected || m.cfg.Insides == nil && status.Live
+		}
+		resp.Members = append(resp.Members, status)
 	}
 	return resp
 }
@@ -84,6 +104,29 @@ func (a *memberAPI) RemoveMember(ctx context.Context, req *borgrpc.RemoveMemberR
 			return err
 		})
 	return &borgrpc.RemoveMemberResponse{}, err
+}
+
+func (a *memberAPI) TransferElection(ctx context.Context, req *borgrpc.TransferElectionRequest) (*borgrpc.TransferElectionResponse, error) {
+	resp := new(borgrpc.TransferElectionResponse)
+	err := a.change(ctx, "TransferElection", req.GetTo(),
+		func(ctx context.Context, c MemberChanges) error {
+			if req.GetTo() == a.m.cfg.Replica {
+				resp.Elected = req.GetTo()
+				return nil
+			}
+			elected, gap, err := c.Transfer(ctx, req.GetTo())
+			resp.Elected, resp.GapNs = elected, int64(gap)
+			return err
+		},
+		func(ctx context.Context, c borgrpc.MemberServiceClient) error {
+			// Who is asked is to be no longer elected, and has not failed when it is not.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), electionWait)
+			defer cancel()
+			answer, err := c.TransferElection(ctx, req)
+			resp.Elected, resp.GapNs = answer.GetElected(), answer.GetGapNs()
+			return err
+		})
+	return resp, err
 }
 
 // change makes an admin's change of the members on the elected master.

@@ -42,6 +42,15 @@ var figures = []pages.Figure{
 	{Name: "shard_machines", Help: "Machines that this replica polls."},
 	{Name: "shard_missed_machines", Help: "Machines of this replica's share that were not reached when last polled."},
 	{Name: "poll_lag_seconds", Help: "How much later than due polls begin of late."},
+	{Name: "admitted_total", Help: "Changes of users that got a place in the log of this replica, and reads that it took.", Labels: []string{"call"}},
+	{Name: "turned_away_total", Help: "Changes and reads of users that were refused with a time to come back.", Labels: []string{"call"}},
+	{Name: "admission_waited_total", Help: "Changes of users that waited for a place in the log."},
+	{Name: "admission_users", Help: "Users who are remembered because they asked lately."},
+	{Name: "admission_crowd_users", Help: "Users with changes that wait for a place in the log."},
+	{Name: "admission_window", Help: "How many small changes may be on their way through the log at a time."},
+	{Name: "admission_light_seconds", Help: "How long the log took of late for changes of users who ask for little."},
+	{Name: "admission_quiet_seconds", Help: "How long it takes for them in quiet, as far as was seen."},
+	{Name: "crash_reports_held_total", Help: "Reports of crashes that were left for later because their jobs have many."},
 	{Name: "lane_items", Help: "What waits or is under way, by lane.", Labels: []string{"lane"}},
 	{Name: "lane_limit_items", Help: "How much may wait or be under way, by lane.", Labels: []string{"lane"}},
 }
@@ -120,6 +129,18 @@ func (m *Master) read(r *pages.Reading) {
 	r.Set("shard_machines", float64(l.shard.Share))
 	r.Set("shard_missed_machines", float64(l.shard.Missed))
 	r.Set("poll_lag_seconds", l.shard.Lag.Seconds())
+	a := m.admit.stats()
+	r.Set("admitted_total", float64(a.Writes), "change")
+	r.Set("admitted_total", float64(a.Reads), "read")
+	r.Set("turned_away_total", float64(a.WritesRefused+a.WritesExpired), "change")
+	r.Set("turned_away_total", float64(a.ReadsRefused), "read")
+	r.Set("admission_waited_total", float64(a.WritesWaited))
+	r.Set("admission_users", float64(a.Users))
+	r.Set("admission_crowd_users", float64(a.Crowd))
+	r.Set("admission_window", float64(a.Window))
+	r.Set("admission_light_seconds", float64(a.LightNs)/1e9)
+	r.Set("admission_quiet_seconds", float64(a.BaseNs)/1e9)
+	r.Set("crash_reports_held_total", float64(l.shard.CrashesHeld))
 	for _, q := range l.lanes() {
 		r.Set("lane_items", float64(q.waiting), q.label)
 		r.Set("lane_limit_items", float64(q.most), q.label)

@@ -45,7 +45,7 @@ func resolve(c *cell.Cell, key cell.JobKey, req *borgrpc.ResolveRequest, resp *b
 	if j == nil {
 		return noJob(key)
 	}
-	first, most := req.GetFirst(), min(int(cmp.Or(req.GetLimit(), tasksPerPage)), maxTasksPerPage)
+	first, most := req.GetFirst(), min(int(cmp.Or(req.GetLimit(), maxPerPage)), maxPerPage)
 	resp.Index, resp.Tasks = c.Index(), j.NumTasks()
 	if req.GetOneTask() {
 		if first >= resp.Tasks {

@@ -1,9 +1,9 @@
 package borgmaster
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
-	"maps"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -11,6 +11,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/selector"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -18,11 +19,12 @@ import (
 )
 
 const (
-	// Tasks in one answer: when the asker does not say, and at most.
-	tasksPerPage    = 1_000
-	maxTasksPerPage = 10_000
+	// Objects in one answer, at most: the log waits while a page is made.
+	maxPerPage = 1_000
 	// A page ends early once it has so many bytes.
 	maxPageBytes = 4 << 20
+	// Objects that are looked at in one go: then others have their turn.
+	lookedAtOnce = 20_000
 	// A list that has no pages may have so many bytes: the wire takes 8 MiB.
 	maxAnswerBytes = 7 << 20
 )
@@ -71,24 +73,85 @@ func noJob(key cell.JobKey) error {
 }
 
 func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) (*borgrpc.ListJobsResponse, error) {
-	pick, err := parseSelector(req.GetSelector())
+	pick, err := selector.Parse(req.GetSelector())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	if err := a.m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
+	after, err := keyAfter(req.GetAfter())
+	if err != nil {
+		return nil, err
+	}
 	resp := &borgrpc.ListJobsResponse{}
-	a.m.cfg.Log.View(func(c *cell.Cell) {
-		resp.Index = c.Index()
-		for j := range c.Jobs() {
-			if (req.GetUser() == "" || j.Key().User == req.GetUser()) &&
-				(req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.matches(j.Labels()) {
-				resp.Jobs = append(resp.Jobs, c.JobProto(j))
+	p := newPage(req.GetLimit())
+	for p.more {
+		a.m.cfg.Log.View(func(c *cell.Cell) {
+			resp.Index = c.Index()
+			for j := range c.JobsAfter(after) {
+				if !p.looks() {
+					if n := len(resp.Jobs); n > 0 {
+						resp.NextAfter = cell.JobKey{User: resp.Jobs[n-1].Meta.User, Name: resp.Jobs[n-1].Meta.Name}.String()
+					}
+					return
+				}
+				after = j.Key()
+				if (req.GetUser() == "" || after.User == req.GetUser()) &&
+					(req.GetDead() || j.State() != borgpb.State_STATE_DEAD) && pick.Matches(j.Labels()) {
+					resp.Jobs = append(resp.Jobs, p.add(c.JobProto(j)).(*borgpb.Job))
+				}
 			}
-		}
-	})
-	return whole(resp, "jobs")
+			p.end()
+		})
+	}
+	return resp, nil
+}
+
+// page is one page being made. It is of one index: once something is on it, it ends
+// with the time that it may take.
+type page struct {
+	most, has, bytes, looked int
+	// It goes on, when others have had their turn.
+	more bool
+}
+
+func newPage(limit uint32) *page {
+	return &page{most: int(cmp.Or(min(limit, maxPerPage), maxPerPage)), more: true}
+}
+
+// looks says whether there is room and time for another object.
+func (p *page) looks() bool {
+	if p.has == p.most || p.bytes > maxPageBytes {
+		p.more = false
+		return false
+	}
+	if p.looked++; p.looked > lookedAtOnce {
+		p.looked, p.more = 0, p.has == 0
+		return false
+	}
+	return true
+}
+
+func (p *page) add(m proto.Message) proto.Message {
+	p.has++
+	p.bytes += proto.Size(m)
+	return m
+}
+
+// end: there is nothing left.
+func (p *page) end() { p.more = false }
+
+// keyAfter reads behind which job or alloc set a page begins.
+func keyAfter(text string) (cell.JobKey, error) {
+	if text == "" {
+		return cell.JobKey{}, nil
+	}
+	key, err := cell.ParseJobKey(text)
+	if err != nil {
+		return key, status.Errorf(codes.InvalidArgument, "after: %v", err)
+	}
+	return key, nil
 }
 
 // ListTasks is answered by any replica, but by the elected master who is asked
@@ -112,13 +175,15 @@ func (m *Master) listTasks(ctx context.Context, req *borgrpc.ListTasksRequest) (
 	if err := m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
-	m.cfg.Log.View(func(c *cell.Cell) {
-		if err = q.run(c); err == nil && req.GetUsed() {
-			m.reclaim.fillTasks(c, q.resp.Tasks)
+	for q.page.more {
+		m.cfg.Log.View(func(c *cell.Cell) {
+			if err = q.run(c); err == nil && req.GetUsed() {
+				m.reclaim.fillTasks(c, q.resp.Tasks)
+			}
+		})
+		if err != nil {
+			return nil, err
 		}
-	})
-	if err != nil {
-		return nil, err
 	}
 	if caller := door.Caller(ctx); caller.Role == identity.Task {
 		forTask(q.resp.Tasks, caller.User())
@@ -150,17 +215,12 @@ type taskQuery struct {
 	// Tasks after this one, when hasAfter.
 	after    cell.TaskID
 	hasAfter bool
-	limit    int
-	bytes    int
+	page     *page
 	resp     *borgrpc.ListTasksResponse
 }
 
 func newTaskQuery(req *borgrpc.ListTasksRequest) (*taskQuery, error) {
-	q := &taskQuery{req: req, limit: int(req.GetLimit()), resp: &borgrpc.ListTasksResponse{}}
-	if q.limit == 0 {
-		q.limit = tasksPerPage
-	}
-	q.limit = min(q.limit, maxTasksPerPage)
+	q := &taskQuery{req: req, page: newPage(req.GetLimit()), resp: &borgrpc.ListTasksResponse{}}
 	if req.GetAfter() != "" {
 		id, err := cell.ParseTaskID(req.GetAfter())
 		if err != nil {
@@ -174,6 +234,7 @@ func newTaskQuery(req *borgrpc.ListTasksRequest) (*taskQuery, error) {
 	return q, nil
 }
 
+// run looks at tasks until the page is full, the turn is over, or there is none left.
 func (q *taskQuery) run(c *cell.Cell) error {
 	q.resp.Index = c.Index()
 	key := cell.JobKey{User: q.req.GetUser(), Name: q.req.GetName()}
@@ -185,37 +246,49 @@ func (q *taskQuery) run(c *cell.Cell) error {
 		if q.req.GetHasIndex() && j.Task(q.req.GetIndex()) == nil {
 			return status.Errorf(codes.NotFound, "job %s has %d tasks; there is no task %d", key, j.NumTasks(), q.req.GetIndex())
 		}
-		q.job(c, j)
+		if q.job(c, j) {
+			q.page.end()
+		}
 		return nil
 	}
 	if name := q.req.GetMachine(); name != "" && c.Machine(name) == nil {
 		return status.Errorf(codes.NotFound, "there is no machine %s", name)
 	}
-	for j := range c.Jobs() {
+	if q.hasAfter {
+		if j := c.Job(q.after.Job); j != nil && (key.User == "" || j.Key().User == key.User) && !q.job(c, j) {
+			return nil
+		}
+	}
+	for j := range c.JobsAfter(q.after.Job) {
 		if (key.User == "" || j.Key().User == key.User) && !q.job(c, j) {
 			return nil
 		}
 	}
+	q.page.end()
 	return nil
 }
 
-// job adds the tasks of a job; false: the page is full.
+// job adds the tasks of a job; false: the page is full, or the turn over.
 func (q *taskQuery) job(c *cell.Cell, j *cell.Job) bool {
-	if q.hasAfter && j.Key().Compare(q.after.Job) < 0 {
+	first := uint32(0)
+	switch {
+	case q.hasAfter && j.Key().Compare(q.after.Job) < 0:
 		return true
+	case q.hasAfter && j.Key() == q.after.Job:
+		first = q.after.Index + 1
 	}
-	for index, t := range j.Tasks() {
-		if q.hasAfter && j.Key() == q.after.Job && index <= q.after.Index || !q.wants(t, index) {
-			continue
-		}
-		if n := len(q.resp.Tasks); n == q.limit || q.bytes > maxPageBytes {
-			last := q.resp.Tasks[n-1]
-			q.resp.NextAfter = cell.TaskID{Job: cell.JobKey{User: last.Meta.User, Name: last.Meta.Name}, Index: last.Index}.String()
+	for index := first; index < j.NumTasks(); index++ {
+		if !q.page.looks() {
+			if n := len(q.resp.Tasks); n > 0 {
+				last := q.resp.Tasks[n-1]
+				q.resp.NextAfter = cell.TaskID{Job: cell.JobKey{User: last.Meta.User, Name: last.Meta.Name}, Index: last.Index}.String()
+			}
 			return false
 		}
-		task := c.TaskProto(j, index, q.req.GetAttempts())
-		q.bytes += proto.Size(task)
-		q.resp.Tasks = append(q.resp.Tasks, task)
+		q.after, q.hasAfter = cell.TaskID{Job: j.Key(), Index: index}, true
+		if q.wants(j.Task(index), index) {
+			q.resp.Tasks = append(q.resp.Tasks, q.page.add(c.TaskProto(j, index, q.req.GetAttempts())).(*borgpb.Task))
+		}
 	}
 	return true
 }
@@ -246,41 +319,72 @@ func (a *masterAPI) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsReque
 	}
 	resp := &borgrpc.ListAllocsResponse{}
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
-	var err error
-	a.m.cfg.Log.View(func(c *cell.Cell) {
-		resp.Index = c.Index()
-		for s := range c.AllocSets() {
-			if (key.User == "" || s.Key().User == key.User) && (key.Name == "" || s.Key().Name == key.Name) {
-				resp.AllocSets = append(resp.AllocSets, c.AllocSetProto(s))
+	if key.Name != "" {
+		return resp, a.m.listAllocs(key, req, resp)
+	}
+	after, err := keyAfter(req.GetAfter())
+	if err != nil {
+		return nil, err
+	}
+	p := newPage(req.GetLimit())
+	for p.more {
+		a.m.cfg.Log.View(func(c *cell.Cell) {
+			resp.Index = c.Index()
+			for s := range c.AllocSetsAfter(after) {
+				if !p.looks() {
+					if n := len(resp.AllocSets); n > 0 {
+						resp.NextAfter = cell.JobKey{User: resp.AllocSets[n-1].Meta.User, Name: resp.AllocSets[n-1].Meta.Name}.String()
+					}
+					return
+				}
+				if after = s.Key(); key.User == "" || after.User == key.User {
+					resp.AllocSets = append(resp.AllocSets, p.add(c.AllocSetProto(s)).(*borgpb.AllocSet))
+				}
 			}
+			p.end()
+		})
+	}
+	return resp, nil
+}
+
+// listAllocs makes a page of the allocs of one set, with the set.
+func (m *Master) listAllocs(key cell.JobKey, req *borgrpc.ListAllocsRequest, resp *borgrpc.ListAllocsResponse) (err error) {
+	first := uint32(0)
+	if req.GetAfter() != "" {
+		id, err := cell.ParseTaskID(req.GetAfter())
+		if err != nil || id.Job != key {
+			return status.Errorf(codes.InvalidArgument, "after: %q is no alloc of %s", req.GetAfter(), key)
 		}
-		if key.Name == "" {
-			return
-		}
+		first = id.Index + 1
+	}
+	m.cfg.Log.View(func(c *cell.Cell) {
 		s := c.AllocSet(key)
 		if s == nil {
 			err = status.Errorf(codes.NotFound, "there is no alloc set %s", key)
 			return
 		}
-		for alloc := range s.Allocs() {
-			resp.Allocs = append(resp.Allocs, c.AllocProto(alloc))
+		resp.Index, resp.AllocSets = c.Index(), []*borgpb.AllocSet{c.AllocSetProto(s)}
+		p := newPage(req.GetLimit())
+		for i := first; i < s.NumAllocs(); i++ {
+			if !p.looks() {
+				resp.NextAfter = cell.TaskID{Job: key, Index: i - 1}.String()
+				return
+			}
+			resp.Allocs = append(resp.Allocs, p.add(c.AllocProto(s.Alloc(i))).(*borgpb.Alloc))
 		}
 	})
-	if err != nil {
-		return nil, err
-	}
-	return whole(resp, "allocs")
+	return err
 }
 
 // ListMachines is answered by the elected master, which alone knows of copies
 // that the cell does not know, and what copies use; a stale read does without.
 func (a *masterAPI) ListMachines(ctx context.Context, req *borgrpc.ListMachinesRequest) (*borgrpc.ListMachinesResponse, error) {
-	pick, err := parseSelector(req.GetSelector())
+	pick, err := selector.Parse(req.GetSelector())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
 	list := func(ctx context.Context) (*borgrpc.ListMachinesResponse, error) {
-		return a.m.listMachines(req.GetName(), pick)
+		return a.m.listMachines(req, pick)
 	}
 	if req.GetMode() == borgrpc.ReadMode_READ_MODE_STALE {
 		return list(ctx)
@@ -297,34 +401,43 @@ func (a *masterAPI) ListMachines(ctx context.Context, req *borgrpc.ListMachinesR
 		})
 }
 
-func (m *Master) listMachines(name string, pick selector) (*borgrpc.ListMachinesResponse, error) {
+func (m *Master) listMachines(req *borgrpc.ListMachinesRequest, pick selector.Selector) (*borgrpc.ListMachinesResponse, error) {
 	resp := &borgrpc.ListMachinesResponse{}
-	m.cfg.Log.View(func(c *cell.Cell) {
-		resp.Index = c.Index()
-		for machine := range c.Machines() {
-			if (name == "" || machine.Name() == name) && pick.matches(labelsOf(machine)) {
-				resp.Machines = append(resp.Machines, c.MachineProto(machine))
+	name, after := req.GetName(), req.GetAfter()
+	p := newPage(req.GetLimit())
+	for p.more {
+		m.cfg.Log.View(func(c *cell.Cell) {
+			resp.Index = c.Index()
+			defer func() { m.reclaim.fillMachines(c, resp.Machines) }()
+			list := c.MachinesAfter(after)
+			if name != "" {
+				list = func(yield func(*cell.Machine) bool) {
+					if machine := c.Machine(name); machine != nil {
+						yield(machine)
+					}
+				}
 			}
-		}
-		m.reclaim.fillMachines(c, resp.Machines)
-	})
+			for machine := range list {
+				if !p.looks() {
+					if n := len(resp.Machines); n > 0 {
+						resp.NextAfter = resp.Machines[n-1].Meta.Name
+					}
+					return
+				}
+				if after = machine.Name(); pick.Matches(machine.SelectorLabels()) {
+					resp.Machines = append(resp.Machines, p.add(c.MachineProto(machine)).(*borgpb.Machine))
+				}
+			}
+			p.end()
+		})
+	}
 	if name != "" && len(resp.Machines) == 0 {
 		return nil, status.Errorf(codes.NotFound, "there is no machine %s", name)
 	}
 	for _, machine := range resp.Machines {
 		machine.Status.UnknownTasks = m.unknownOn(machine.Meta.Name)
 	}
-	return whole(resp, "machines")
-}
-
-// labelsOf is what a selector sees of a machine: its attributes and labels.
-func labelsOf(machine *cell.Machine) map[string]string {
-	all := maps.Clone(machine.Attributes())
-	if all == nil {
-		return machine.Labels()
-	}
-	maps.Copy(all, machine.Labels())
-	return all
+	return resp, nil
 }
 
 // describeCell fills in what is read from the cell itself.

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/selector"
 	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
@@ -28,7 +29,7 @@ func (a *masterAPI) SafeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReq
 	if n := len(req.GetMachines()); n > maxSafeToDrain || req.GetCount() > maxSafeToDrain {
 		return nil, status.Errorf(codes.InvalidArgument, "%d machines; at most %d at once", max(n, int(req.GetCount())), maxSafeToDrain)
 	}
-	pick, err := parseSelector(req.GetSelector())
+	pick, err := selector.Parse(req.GetSelector())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -41,7 +42,7 @@ func (a *masterAPI) SafeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReq
 		})
 }
 
-func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainRequest, pick selector) (*borgrpc.SafeToDrainResponse, error) {
+func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainRequest, pick selector.Selector) (*borgrpc.SafeToDrainResponse, error) {
 	if err := m.readIndex(ctx); err != nil {
 		return nil, err
 	}
@@ -60,7 +61,7 @@ func (m *Master) safeToDrain(ctx context.Context, req *borgrpc.SafeToDrainReques
 			return
 		}
 		for machine := range c.Machines() {
-			if pick.matches(labelsOf(machine)) {
+			if pick.Matches(machine.SelectorLabels()) {
 				ask.Machines = append(ask.Machines, machine.Name())
 			}
 		}

@@ -106,7 +106,7 @@ func (m *Master) setSecret(ctx context.Context, caller identity.Name, req *borgr
 	if r := checkTexts(op); r != nil {
 		return &borgpb.Result{Refusal: r}, nil
 	}
-	return m.cfg.Log.Propose(ctx, op)
+	return m.place(ctx, op)
 }
 
 // keysFor are this replica's keys, in a cell that can keep secrets.
@@ -233,7 +233,7 @@ func (m *Master) rotate(ctx context.Context, caller identity.Name, req *borgrpc.
 		if r := checkTexts(op); r != nil {
 			return &borgpb.Result{Refusal: r}, nil
 		}
-		return m.cfg.Log.Propose(ctx, op)
+		return m.place(ctx, op)
 	}
 	current, stale := m.sealedOtherwise(keys)
 	// A key that was lost is no reason to be without one.

@@ -32,16 +32,16 @@ const (
 	maxPassedBytes = 16 << 20
 )
 
-// watch is what a master notes for its pages.
-type watch struct {
+// looked is what a master notes for its pages.
+type looked struct {
 	counter counter
 	calls   *pages.Calls
 	// Times that this replica became the elected one and was ready.
 	elections prometheus.Counter
 }
 
-func newWatch() watch {
-	return watch{
+func newLooked() looked {
+	return looked{
 		calls:     pages.NewCalls(program),
 		elections: pages.NewCounter(program, "elections", "Times that this replica became the elected master since it was started."),
 	}
@@ -170,7 +170,7 @@ func (m *Master) statusPage() *pages.Page {
 			p.Sections = append(p.Sections, s)
 		}
 	}
-	p.Sections = append(p.Sections, l.replica(), l.machines(), l.shardSection(), l.log())
+	p.Sections = append(p.Sections, l.replica(), l.machines(), l.shardSection(), l.log(), l.admissionSection())
 	if l.vitals != nil {
 		p.Sections = append(p.Sections, l.disk())
 	}

@@ -253,14 +253,18 @@ type lane struct {
 
 // lanes are all queues of a replica.
 func (l *look) lanes() []lane {
-	m := l.m
+	m, a := l.m, l.m.admit.stats()
 	lanes := []lane{
 		{"polls of machines under way", "polls", l.shard.InFlight, l.shard.MaxInFlight},
 		{"task reports for the elected master", "reports", l.shard.Waiting, l.shard.MaxWaiting},
 		{"probes and proposals of the duties", "duties", len(m.duty.actions), cap(m.duty.actions)},
 		{"connections being made", "dials", len(m.conns.dialing), cap(m.conns.dialing)},
+		{"changes of users that wait for a place in the log", "admission", a.Waiting, a.MaxWaiting},
+		{"users remembered for admission", "admission_users", a.Users, a.MaxUsers},
+		{"logs and events being followed", "streams", m.streams.size(), maxStreams},
 		{"writes of files", "file_writes", m.fileWriters.size(), maxFileWrites},
 		{"watches of files", "file_watches", m.fileWatchers.size(), maxFileWatches},
+		{"watches of the cell", "watches", m.watchers.size(), maxWatches},
 		{"audits being read", "audits", len(m.auditing), cap(m.auditing)},
 		{"checkpoints being sent", "checkpoints", len(m.saving), cap(m.saving)},
 	}
@@ -271,6 +275,25 @@ func (l *look) lanes() []lane {
 		}, lanes...)
 	}
 	return lanes
+}
+
+// admissionSection says who was served and who was asked to come back.
+func (l *look) admissionSection() pages.Section {
+	a := l.m.admit.stats()
+	refused := a.WritesRefused + a.WritesExpired
+	return pages.Section{Title: "Admission", Words: "Who is served when too many ask: reads at this replica, and changes if it is elected.", Facts: []pages.Fact{
+		{Name: "changes that got a place in the log", Value: pages.Number(a.Writes)},
+		{Name: "that waited for it", Value: pages.Number(a.WritesWaited)},
+		{Name: "changes turned away", Value: pages.Number(refused)},
+		{Name: "reads", Value: pages.Number(a.Reads)},
+		{Name: "reads turned away", Value: pages.Number(a.ReadsRefused)},
+		{Name: "users who wait now", Value: pages.Number(a.Crowd).If(a.Crowd > 0, pages.Warn)},
+		{Name: "places in the log", Value: pages.Number(a.Window)},
+		{Name: "taken", Value: pages.Number(a.Used)},
+		{Name: "who asks for little takes", Value: pages.Span(time.Duration(a.LightNs))},
+		{Name: "in quiet", Value: pages.Span(time.Duration(a.BaseNs))},
+		{Name: "reports of crashes left for later", Value: pages.Number(l.shard.CrashesHeld)},
+	}}
 }
 
 func (l *look) laneSection() pages.Section {

@@ -51,6 +51,10 @@ type Peer struct {
 	Following bool
 	Match     uint64
 	State     string
+	// Behind is how many committed entries it is not known to have; Current: it counts
+	// in a majority.
+	Behind  uint64
+	Current bool
 }
 
 // ArchiveVitals is how a replica keeps the past.

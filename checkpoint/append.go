@@ -5,6 +5,7 @@ import (
 	"go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
 	"google.golang.org/protobuf/proto"
+	"math"
 
 	"borg/mutant"
 )
@@ -45,6 +46,11 @@ func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bo
 			if err != nil {
 				return err
 			}
+			if mutant.Planted(mutant.HardStateFirst) {
+				if err := gen.db.Set(keyHard, data, pebble.Sync); err != nil {
+					return err
+				}
+			}
 			if err := b.Set(keyHard, data, nil); err != nil {
 				return err
 			}
@@ -66,10 +72,16 @@ func (s *Store) Append(groups [][]*raftpb.Entry, hard *raftpb.HardState, sync bo
 	})
 }
 
+// neededTimes its bound of bytes is what the log grows to for a follower that is being
+// sent a checkpoint.
+const neededTimes = 16
+
 // Compact drops the part of the log that neither a restart nor a slow follower
 // needs. Entries after hold are kept as long as the log is not four times its
-// bounds: a follower that is just being sent a checkpoint needs them next.
-func (s *Store) Compact(hold uint64) error {
+// bounds. Those after needed are kept longer, by their bytes alone: a follower that
+// is just being sent a checkpoint needs them next, and would have to be sent
+// another one without them, again and again.
+func (s *Store) Compact(hold, needed uint64) error {
 	s.mu.Lock()
 	l := &s.log
 	limit := s.header.GetIndex()
@@ -79,6 +91,9 @@ func (s *Store) Compact(hold uint64) error {
 	target := l.excess(limit, s.cfg.TailEntries, s.cfg.TailBytes)
 	if target > hold {
 		target = max(hold, l.excess(s.header.GetIndex(), 4*s.cfg.TailEntries, 4*s.cfg.TailBytes))
+	}
+	if target > needed {
+		target = max(needed, l.excess(s.header.GetIndex(), math.MaxInt, neededTimes*s.cfg.TailBytes))
 	}
 	// A range tombstone for a few entries is not worth it.
 	small := target <= l.start || target-l.start < uint64(s.cfg.TailEntries/8+1) && l.bytes < s.cfg.TailBytes+s.cfg.TailBytes/8

@@ -6,7 +6,9 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/cockroachdb/pebble/v2"
@@ -29,6 +31,8 @@ type generation struct {
 	dir  string
 	fs   vfs.FS
 	db   *pebble.DB
+	// What the database found to be damaged first; nil: nothing.
+	damage *atomic.Pointer[DamagedError]
 	// See Config.Repeatable. unflushedBytes belongs to who may write.
 	repeatable     func() bool
 	unflushedBytes int
@@ -45,14 +49,29 @@ type generation struct {
 
 func openGeneration(cfg *Config, name string, readOnly bool) (*generation, error) {
 	dir := cfg.FS.PathJoin(cfg.dbDir(), name)
-	db, err := pebble.Open(dir, pebbleOptions(cfg, readOnly))
+	if err := checkWALs(cfg.FS, cfg.Dir, dir); err != nil {
+		return nil, err
+	}
+	opts, damage := pebbleOptions(cfg, readOnly), new(atomic.Pointer[DamagedError])
+	opts.EventListener = &pebble.EventListener{DataCorruption: func(info pebble.DataCorruptionInfo) {
+		// Also by a goroutine of the database's own, where a panic would be the end of
+		// this process without a word to whom it is of use.
+		d := &DamagedError{Dir: cfg.Dir, File: info.Path, Err: errors.New(strings.SplitN(info.Details.Error(), "\n", 2)[0])}
+		if damage.CompareAndSwap(nil, d) {
+			cfg.Logger.Error("the database is damaged", "err", d)
+		}
+	}}
+	db, err := pebble.Open(dir, opts)
 	if errors.Is(err, syscall.EAGAIN) {
 		return nil, fmt.Errorf("open database %s: another process has it open: a replica already runs in %s", dir, cfg.Dir)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("open database %s: %w", dir, err)
+	if d := damage.Load(); err != nil && d != nil {
+		return nil, d
 	}
-	g := &generation{name: name, dir: dir, fs: cfg.FS, db: db, refs: 1, repeatable: cfg.Repeatable}
+	if err != nil {
+		return nil, orDamaged(cfg.Dir, dir, fmt.Errorf("open database %s: %w", dir, err))
+	}
+	g := &generation{name: name, dir: dir, fs: cfg.FS, db: db, damage: damage, refs: 1, repeatable: cfg.Repeatable}
 	if !readOnly && g.repeatable != nil && g.repeatable() {
 		// What it found in its write-ahead log it would write out by and by.
 		if err := db.Flush(); err != nil {

@@ -238,7 +238,10 @@ func open(cfg Config, id *borgpb.ReplicaIdentity, readOnly bool) (*Store, error)
 		return nil, closeWith(marker, err)
 	}
 	if err := s.load(); err != nil {
-		return nil, errors.Join(fmt.Errorf("load %s: %w", s.gen.dir, err), s.gen.unref(), marker.Close())
+		if d := s.gen.damage.Load(); d != nil {
+			err = d
+		}
+		return nil, errors.Join(orDamaged(cfg.Dir, s.gen.dir, fmt.Errorf("load %s: %w", s.gen.dir, err)), s.gen.unref(), marker.Close())
 	}
 	return s, nil
 }
@@ -342,6 +345,10 @@ func (s *Store) guard(what string, write func(gen *generation) error) (err error
 	s.mu.Unlock()
 	if broken != nil {
 		return broken
+	}
+	if d := gen.damage.Load(); d != nil {
+		// Whoever cannot be believed must not promise more.
+		return d
 	}
 	defer func() {
 		if p := recover(); p != nil {

@@ -148,7 +148,7 @@ func (w *walk) step() {
 		w.flush()
 	case n < 85:
 		hold := uint64(w.rnd.IntN(int(w.want.last()) + 100))
-		w.must(w.s.Compact(hold))
+		w.must(w.s.Compact(hold, hold))
 	case n < 90:
 		w.install()
 	case n < 95:

@@ -65,6 +65,13 @@ const (
 	ConflictNotCut      Name = "conflict-not-cut"
 	CompactedTooFar     Name = "compacted-too-far"
 
+	StalledStays         Name = "stalled-stays"
+	HardStateFirst       Name = "hard-state-first"
+	VotersUncounted      Name = "voters-uncounted"
+	LogNotHeld           Name = "log-not-held"
+	CheckpointAtOnce     Name = "checkpoint-at-once"
+	UncommittedUnbounded Name = "uncommitted-unbounded"
+
 	RestoreNotHeld Name = "restore-not-held"
 	FloorNotRaised Name = "floor-not-raised"
 	UnknownStopped Name = "unknown-stopped"
@@ -73,10 +80,20 @@ const (
 	BrokenIsEmpty  Name = "broken-is-empty"
 
 	DrainUnseen Name = "drain-unseen"
+
+	OneBucketForAll    Name = "one-bucket-for-all"
+	BorgletsInUserLane Name = "borglets-in-user-lane"
+	CrashesUnbudgeted  Name = "crashes-unbudgeted"
+
+	WatchLosesOnResume  Name = "watch-loses-on-resume"
+	WatchGoesBack       Name = "watch-goes-back"
+	WatchOverCompaction Name = "watch-over-compaction"
+	WatchOverCheckpoint Name = "watch-over-checkpoint"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
-// of the cell, of who may do what, of the log, of a restore, and of the scheduler.
+// of the cell, of who may do what, of the log, of disks and members, of a restore, of the scheduler, of
+// overload, and of watches.
 var All = []Mutant{
 	{FenceNotKept, "A borglet keeps whom it obeys in memory only, and after a restart obeys a replica that is behind: it starts a task that has ended.",
 		"1: https://github.com/kubernetes/kubernetes/issues/59848", "S8", "stale-replica"},
@@ -196,6 +213,19 @@ var All = []Mutant{
 	{CompactedTooFar, "The log is dropped up to its end and not up to what the records stand for.",
 		Ours, "S14", "short-log"},
 
+	{StalledStays, "A replica whose disk hangs stays elected: it goes on to be heard, and the cell stands still.",
+		"13: https://github.com/etcd-io/etcd/issues/3068", "S26", "hung-disks"},
+	{HardStateFirst, "What is committed is written before the entries that it speaks of: where the disk is full in between, the replica cannot be started again.",
+		"14: https://github.com/etcd-io/etcd/issues/3591", "S14", "full-disks"},
+	{VotersUncounted, "The members are changed whoever of the new voters is there.",
+		"19: https://github.com/etcd-io/etcd/issues/6114", "S25", "members"},
+	{LogNotHeld, "The log is dropped while a checkpoint is on its way: the follower needs another one when it has it.",
+		"20: https://github.com/hashicorp/raft/issues/212", "L7", "slow-checkpoints"},
+	{CheckpointAtOnce, "A follower that refuses a checkpoint is made another one at once.",
+		"20: https://github.com/cockroachdb/cockroach/issues/8629", "L7", "refused-checkpoints"},
+	{UncommittedUnbounded, "The elected replica appends whatever it is asked to, although nobody confirms it.",
+		"21: https://github.com/etcd-io/etcd/pull/10167", "S15", "no-majority"},
+
 	{RestoreNotHeld, "A restored cell places tasks before all machines have told what they run.",
 		"18: https://github.com/kubernetes/kubernetes/issues/131115", "S7", "restored"},
 	{FloorNotRaised, "A restored cell goes on counting attempts from those of the checkpoint.",
@@ -211,6 +241,22 @@ var All = []Mutant{
 
 	{DrainUnseen, "The scheduler's arrays take a machine that is being emptied for one that takes tasks, and the cell refuses what it places there.",
 		"29: https://github.com/hashicorp/nomad/issues/14850", "L3", "tainted"},
+
+	{OneBucketForAll, "All users share one queue for the log: whoever asks for little waits behind who floods.",
+		Ours, "L8", "flood"},
+	{BorgletsInUserLane, "The reports of borglets wait for the log among what users ask for.",
+		Ours, "S27", "flood"},
+	{CrashesUnbudgeted, "Every crash of every task goes to the log, however many tasks of a job crash.",
+		"27: https://github.com/hashicorp/nomad/issues/15579", "S27", "flood"},
+
+	{WatchLosesOnResume, "A watch that is resumed is not told of the first change after what it was told.",
+		"12: https://github.com/etcd-io/etcd/issues/17529", "S13", "watchers"},
+	{WatchGoesBack, "A watch that is resumed is told again of what it was told last.",
+		"12: https://github.com/etcd-io/etcd/issues/15271", "S13", "watchers"},
+	{WatchOverCompaction, "A watch is resumed from an index whose later changes are partly forgotten, and goes on with those that are left.",
+		"12: https://github.com/etcd-io/etcd/issues/18089", "S13", "watchers"},
+	{WatchOverCheckpoint, "A watch goes on over a checkpoint that took the place of the cell, as if nothing had changed on the way.",
+		Ours, "S13", "watchers"},
 }
 
 // Find returns the mutant of that name.

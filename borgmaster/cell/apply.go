@@ -38,6 +38,7 @@ func (c *Cell) Apply(index, term uint64, data []byte) ([]*borgpb.Result, []Event
 	}
 	c.index, c.term = index, term
 	c.now = applying{term: term}
+	c.forgetChanged()
 	c.dirty(&c.head)
 	if len(data) == 0 {
 		c.rememberDigest()

@@ -21,8 +21,8 @@ type mark struct {
 	// What the record adds to the cell's digest; zero: nothing.
 	hash Digest
 	// In the list of what Flush writes; in the list of what the digest has not
-	// seen yet.
-	unflushed, unsettled bool
+	// seen yet; in that of what the last Apply changed.
+	unflushed, unsettled, changed bool
 }
 
 func (m *mark) marker() *mark { return m }
@@ -34,7 +34,9 @@ func (m *mark) recorded() bool { return m.unflushed || m.unsettled || m.hash != 
 // lazy: a record that changes a hundred times is encoded once.
 type recordBook struct {
 	unflushed, unsettled []record
-	sum                  digestSum
+	// What was changed by the last Apply.
+	changed []record
+	sum     digestSum
 	// The last few digests at indices that are multiples of digestEvery.
 	past [digestsKept]pastDigest
 	// Reused for encoding.
@@ -78,6 +80,10 @@ func (s digestSum) digest() (d Digest) {
 // dirty notes that an object changed, was made, or went.
 func (c *Cell) dirty(r record) {
 	m := r.marker()
+	if !m.changed {
+		m.changed = true
+		c.records.changed = append(c.records.changed, r)
+	}
 	if !m.unflushed {
 		m.unflushed = true
 		c.records.unflushed = append(c.records.unflushed, r)

@@ -132,6 +132,33 @@ func (c *Cell) JobByUID(uid UID) *Job { return c.jobsByUID[uid] }
 // Jobs yields all jobs, dead ones too, by key.
 func (c *Cell) Jobs() iter.Seq[*Job] { return slices.Values(c.jobList) }
 
+// JobsAfter yields the jobs behind a key, dead ones too, by key.
+func (c *Cell) JobsAfter(key JobKey) iter.Seq[*Job] {
+	at, found := slices.BinarySearchFunc(c.jobList, key, compareJob)
+	if found {
+		at++
+	}
+	return slices.Values(c.jobList[at:])
+}
+
+// AllocSetsAfter yields the alloc sets behind a key, dead ones too, by key.
+func (c *Cell) AllocSetsAfter(key JobKey) iter.Seq[*AllocSet] {
+	at, found := slices.BinarySearchFunc(c.setList, key, compareSet)
+	if found {
+		at++
+	}
+	return slices.Values(c.setList[at:])
+}
+
+// MachinesAfter yields the machines behind a name, by name.
+func (c *Cell) MachinesAfter(name string) iter.Seq[*Machine] {
+	at, found := slices.BinarySearchFunc(c.machineList, name, func(m *Machine, name string) int { return strings.Compare(m.name, name) })
+	if found {
+		at++
+	}
+	return slices.Values(c.machineList[at:])
+}
+
 // NumJobs counts all jobs, dead ones too.
 func (c *Cell) NumJobs() int { return len(c.jobList) }
 

@@ -8,11 +8,20 @@ import (
 
 // JobProto shows a job. The spec's number of tasks is the present one.
 func (c *Cell) JobProto(j *Job) *borgpb.Job {
-	spec := j.Spec()
-	if int(spec.Tasks) != len(j.rows) {
-		spec = proto.CloneOf(spec)
-		spec.Tasks = uint32(len(j.rows))
+	p := j.Alone()
+	if int(p.Spec.Tasks) != len(j.rows) {
+		p.Spec = proto.CloneOf(p.Spec)
+		p.Spec.Tasks = uint32(len(j.rows))
 	}
+	if p.Status.Reason == "" && j.pending > 0 {
+		p.Status.Reason = c.HeldBack(j)
+	}
+	return p
+}
+
+// Alone shows what of a job follows from its own tasks: not what it waits for. The
+// spec is as it was committed, with the number of tasks of then.
+func (j *Job) Alone() *borgpb.Job {
 	st := &borgpb.JobStatus{
 		State: j.State(), Reason: j.reason, Pending: j.pending, Running: j.running, Dead: j.dead,
 		Finished: j.finished, SubmittedWallNs: j.submittedWallNs, ChangedWallNs: j.changedWallNs,
@@ -21,10 +30,7 @@ func (c *Cell) JobProto(j *Job) *borgpb.Job {
 	if j.update.Rolling() {
 		st.UpdateUid = j.update.uid.String()
 	}
-	if st.Reason == "" && j.pending > 0 {
-		st.Reason = c.HeldBack(j)
-	}
-	return &borgpb.Job{Meta: j.meta(j.version), Spec: spec, Status: st}
+	return &borgpb.Job{Meta: j.meta(j.version), Spec: j.Spec(), Status: st}
 }
 
 func (j *Job) meta(version uint64) *borgpb.Meta {
@@ -112,6 +118,17 @@ func (p *Copy) Proto() *borgpb.Attempt {
 
 // MachineProto shows a machine.
 func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
+	p := m.Alone()
+	st := p.Status
+	st.Limits, st.Reserved = m.limits().Proto(), m.room.taken.others.Proto()
+	st.Tasks, st.Allocs = uint32(len(m.copies)), uint32(len(m.allocs))
+	st.Drain = c.drainProto(m)
+	return p
+}
+
+// Alone shows what is said of a machine itself: not what is placed there, nor how far
+// it has been emptied.
+func (m *Machine) Alone() *borgpb.Machine {
 	spec := &borgpb.MachineSpec{
 		Addr: m.addr, Capacity: m.room.capacity.Proto(), Attributes: m.attributes,
 		PortFirst: uint32(m.portFirst), PortLast: uint32(m.portLast),
@@ -119,14 +136,15 @@ func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 	for _, t := range m.taints {
 		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: t.Key, Value: t.Value, Evict: t.Evict, PreferNot: t.PreferNot})
 	}
+	var drain *borgpb.Drain
+	if d := m.drain; d != nil {
+		drain = &borgpb.Drain{Reason: d.reason, User: d.user, SinceWallNs: d.sinceWallNs, Forced: d.forced}
+	}
 	return &borgpb.Machine{
 		Meta: &borgpb.Meta{Name: m.name, Uid: m.uid.String(), Version: m.version, Labels: m.labels, Annotations: m.annotations},
 		Spec: spec,
 		Status: &borgpb.MachineStatus{
-			State: m.State(), Reason: m.reason, Draining: m.draining,
-			Limits: m.limits().Proto(), Reserved: m.room.taken.others.Proto(),
-			Tasks: uint32(len(m.copies)), Allocs: uint32(len(m.allocs)), ChangedWallNs: m.changedWallNs,
-			Drain: c.drainProto(m),
+			State: m.State(), Reason: m.reason, Draining: m.draining, ChangedWallNs: m.changedWallNs, Drain: drain,
 		},
 	}
 }
@@ -152,18 +170,22 @@ func (s *AllocSet) meta() *borgpb.Meta {
 
 // AllocProto shows an alloc.
 func (c *Cell) AllocProto(a *Alloc) *borgpb.Alloc {
-	st := &borgpb.AllocStatus{
-		State: a.State(), Reason: a.reason, Used: a.limits().Proto(),
-		ChangedWallNs: a.changedWallNs, Attempt: a.attempt,
+	p := a.Alone()
+	p.Status.Used = a.limits().Proto()
+	for _, o := range a.copies {
+		p.Status.Tasks = append(p.Status.Tasks, o.TaskID().String())
 	}
+	return p
+}
+
+// Alone shows what is said of an alloc itself: not what is placed in it.
+func (a *Alloc) Alone() *borgpb.Alloc {
+	st := &borgpb.AllocStatus{State: a.State(), Reason: a.reason, ChangedWallNs: a.changedWallNs, Attempt: a.attempt}
 	if st.ChangedWallNs == 0 {
 		st.ChangedWallNs = a.set.submittedWallNs
 	}
 	if a.machine != nil {
 		st.Machine = a.machine.name
-	}
-	for _, p := range a.copies {
-		st.Tasks = append(st.Tasks, p.TaskID().String())
 	}
 	return &borgpb.Alloc{Meta: a.set.meta(), Index: a.index, Status: st}
 }

@@ -49,6 +49,8 @@ type walk struct {
 	ops  int
 	// Fed with the same entries, restored at random points.
 	other *Cell
+	// Called after every entry; nil: nobody looks.
+	each func(c *Cell)
 	// What Flush wrote.
 	store map[string]string
 	// State of each task as its events tell; and copies that have ended.
@@ -117,6 +119,9 @@ func (w *walk) step() {
 	}
 	index := w.c.Index() + 1 + uint64(w.r.IntN(2))
 	results, events := w.c.Apply(index, w.term, data)
+	if w.each != nil {
+		w.each(w.c)
+	}
 	again, events2 := w.other.Apply(index, w.term, data)
 	w.ops += len(results)
 	if len(results) != len(again) || len(events) != len(events2) {

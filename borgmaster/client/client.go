@@ -2,7 +2,8 @@
 // tries its replicas until one answers, and gives back typed errors.
 //
 // Every replica serves every call, so a client never needs to know who is
-// elected. A mutation keeps its request id over all tries; the cell answers a
+// elected. It is told with each answer to a mutation, and asks that one first the next
+// time, which saves a hop. A mutation keeps its request id over all tries; the cell answers a
 // repeated id as it did the first time, so trying again never does a thing
 // twice. A Client may be used by many goroutines.
 package client
@@ -14,12 +15,15 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
@@ -62,6 +66,9 @@ type Config struct {
 	Timeout time.Duration
 	// Hears of each failed try; nil: nobody.
 	Log *slog.Logger
+	// Waits hears that the masters have asked to come back later, why, and how long that
+	// is waited for; nil: nobody.
+	Waits func(what, why string, wait time.Duration)
 }
 
 // Validate checks the config.
@@ -86,6 +93,9 @@ type Client struct {
 	mu sync.Mutex // guards what follows
 	// Index of the replica that answered last.
 	current int
+	// Index of the one that is elected, as the last answer to a mutation said; -1: nobody
+	// knows.
+	elected int
 	// The cell's id was compared with Config.CellID.
 	checked bool
 }
@@ -94,6 +104,8 @@ type replica struct {
 	addr   string
 	conn   *grpc.ClientConn
 	master borgrpc.MasterServiceClient
+	// Its number, as it said itself; empty: it did not. Guarded by Client.mu.
+	number string
 }
 
 // New returns a client. Nothing is dialled before the first call.
@@ -107,7 +119,7 @@ func New(config Config) (*Client, error) {
 	if config.Log == nil {
 		config.Log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{config: config}
+	c := &Client{config: config, elected: -1}
 	// The library's own pause between dials grows to two minutes; a cell that
 	// comes back must be found at once.
 	dial := grpc.WithConnectParams(grpc.ConnectParams{
@@ -176,13 +188,39 @@ func (c *Client) Mutate(ctx context.Context, op *borgpb.Op) (*borgpb.Result, err
 	if err := c.checkCell(ctx); err != nil {
 		return nil, err
 	}
-	resp, err := try(ctx, c, "change the cell", mutateTryTimeout, func(ctx context.Context, m borgrpc.MasterServiceClient) (*borgrpc.MutateResponse, error) {
-		return m.Mutate(ctx, &borgrpc.MutateRequest{Op: op})
+	resp, err := tryFrom(ctx, c, c.forMutation(), "change the cell", mutateTryTimeout, func(ctx context.Context, r *replica) (*borgrpc.MutateResponse, error) {
+		var head metadata.MD
+		resp, err := r.master.Mutate(ctx, &borgrpc.MutateRequest{Op: op}, grpc.Header(&head))
+		c.learn(r, head)
+		return resp, err
 	})
 	if err != nil {
 		return nil, err
 	}
 	return resp.GetResult(), refused(resp.GetResult())
+}
+
+// forMutation is the replica that a mutation is asked of first.
+func (c *Client) forMutation() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.elected >= 0 {
+		return c.elected
+	}
+	return c.current
+}
+
+// learn takes in who is elected. The one that is meant may be known here by another
+// address; then it is found once it has said its number.
+func (c *Client) learn(r *replica, head metadata.MD) {
+	who, addr, _ := strings.Cut(strings.Join(head.Get(door.ElectedKey), ""), " ")
+	if who == "" {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	r.number = strings.Join(head.Get(door.ReplicaKey), "")
+	c.elected = slices.IndexFunc(c.replicas, func(r *replica) bool { return r.number == who || r.number == "" && r.addr == addr })
 }
 
 // AddMachine asks the cell to take in the machine of the borglet at an

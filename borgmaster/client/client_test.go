@@ -2,18 +2,22 @@ package client
 
 import (
 	"context"
+	"crypto/rand"
 	"errors"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 func killOp() *borgpb.Op {
@@ -298,5 +302,105 @@ func TestRequestIDs(t *testing.T) {
 	// The time is in the first ten characters, as in a ULID.
 	if id, _ := NewRequestID(now); !strings.HasPrefix(id, "01hf7yat00") {
 		t.Errorf("id %q of %v does not begin with its time", id, now)
+	}
+}
+
+// TestComesBackLater: who is asked to come back later does so, at the same master, and
+// says why it takes long.
+func TestComesBackLater(t *testing.T) {
+	m := startMaster(t)
+	tries := 0
+	m.mutate = func(*borgpb.Op) (*borgpb.Result, error) {
+		if tries++; tries < 3 {
+			return nil, door.TooMuch("user alice asks for too much", 20*time.Millisecond)
+		}
+		return &borgpb.Result{Index: 9}, nil
+	}
+	var said []string
+	c, err := New(Config{Masters: []string{m.addr, "127.0.0.1:1"}, Identity: source(t, identity.User, "alice"), Waits: func(what, why string, wait time.Duration) {
+		if wait < 20*time.Millisecond || wait > 25*time.Millisecond {
+			t.Errorf("waits %v when told 20 ms", wait)
+		}
+		said = append(said, what+": "+why)
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.current = 0
+	res, err := c.Mutate(context.Background(), &borgpb.Op{})
+	if err != nil || res.Index != 9 {
+		t.Fatalf("%v, %v", res, err)
+	}
+	if want := []string{"change the cell: user alice asks for too much", "change the cell: user alice asks for too much"}; !slices.Equal(said, want) {
+		t.Errorf("it said %q", said)
+	}
+	if m.ops[0].RequestId != m.ops[2].RequestId {
+		t.Error("the request id did not stay the same")
+	}
+}
+
+// TestLearnsWhoIsElected: mutations go straight to whom the last answer named, and
+// anywhere again when that one fails; reads stay where they were.
+func TestLearnsWhoIsElected(t *testing.T) {
+	first, elected := startMaster(t), startMaster(t)
+	elected.head = metadata.Pairs(door.ElectedKey, "2 elsewhere:7002", door.ReplicaKey, "2")
+	first.head = metadata.Pairs(door.ElectedKey, "2 "+elected.addr, door.ReplicaKey, "1")
+	c, err := New(Config{Masters: []string{first.addr, elected.addr}, Identity: source(t, identity.User, "alice")})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	c.current = 0
+	change := func(wantFirst, wantElected int) {
+		t.Helper()
+		if _, err := c.Mutate(context.Background(), &borgpb.Op{}); err != nil {
+			t.Fatal(err)
+		}
+		if len(first.ops) != wantFirst || len(elected.ops) != wantElected || c.current != 0 {
+			t.Errorf("%d and %d mutations, want %d and %d; reads go to %d", len(first.ops), len(elected.ops), wantFirst, wantElected, c.current)
+		}
+	}
+	change(1, 0)
+	change(1, 1)
+	// By its number, although it is known by another address.
+	change(1, 2)
+	elected.mutate = func(*borgpb.Op) (*borgpb.Result, error) { return nil, status.Error(codes.Unavailable, "stopping") }
+	first.head = nil
+	change(2, 3)
+	change(3, 3)
+}
+
+// A master that is not believed any more, as one that was taken out of the cell, is
+// passed over; when none is believed, that is the answer.
+func TestDistrustedMasterIsPassedOver(t *testing.T) {
+	stranger, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := door.Listen("127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	who, err := stranger.Source(identity.Name{Cell: "test", Role: identity.Master, ID: "2"}, time.Now(), identity.Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := door.NewServer(door.Config{Identity: who})
+	var running sync.WaitGroup
+	running.Go(func() { _ = s.Serve(l) })
+	t.Cleanup(func() { s.Stop(); running.Wait() })
+	good := startMaster(t)
+	for range 4 {
+		// Whoever is asked first is drawn.
+		c := newClient(t, Config{Masters: []string{l.Addr().String(), good.addr}, Identity: source(t, identity.User, "alice")})
+		if _, err := c.Mutate(t.Context(), killOp()); err != nil {
+			t.Errorf("with one master that is not believed: %v", err)
+		}
+	}
+	c := newClient(t, Config{Masters: []string{l.Addr().String()}, Identity: source(t, identity.User, "alice")})
+	var distrusted *DistrustedError
+	if _, err := c.Mutate(t.Context(), killOp()); !errors.As(err, &distrusted) {
+		t.Errorf("with no master that is believed: %v", err)
 	}
 }

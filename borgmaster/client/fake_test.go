@@ -10,6 +10,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"borg/identity"
@@ -35,6 +36,8 @@ type fakeMaster struct {
 	// How long each mutation would have been waited for.
 	waits []time.Duration
 	err   error
+	// Sent with each answer to a mutation.
+	head metadata.MD
 	// Not nil: a mutation is never answered, and how its call ended comes here.
 	hung chan error
 }
@@ -64,6 +67,7 @@ func (m *fakeMaster) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*b
 		m.hung <- ctx.Err()
 		return nil, ctx.Err()
 	}
+	_ = grpc.SetHeader(ctx, m.head)
 	m.ops = append(m.ops, req.Op)
 	m.callers = append(m.callers, door.Caller(ctx).ID)
 	if d, ok := ctx.Deadline(); ok {

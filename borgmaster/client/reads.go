@@ -65,9 +65,35 @@ func (c *Client) GetJob(ctx context.Context, req *borgrpc.GetJobRequest) (*borgr
 	return call(ctx, c, "get job "+req.User+"/"+req.Name, req, borgrpc.MasterServiceClient.GetJob)
 }
 
-// ListJobs returns the jobs of a user or of all.
+// ListJobs returns the jobs of a user or of all, in one page if the request says how
+// many, and otherwise all pages as one. The index is that of the first page.
 func (c *Client) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) (*borgrpc.ListJobsResponse, error) {
-	return call(ctx, c, "list jobs", req, borgrpc.MasterServiceClient.ListJobs)
+	return allPages(req, req.Limit, func(after string, first *borgrpc.ListJobsResponse) (*borgrpc.ListJobsResponse, string, error) {
+		page := proto.CloneOf(req)
+		page.After = after
+		resp, err := call(ctx, c, "list jobs", page, borgrpc.MasterServiceClient.ListJobs)
+		if first != nil {
+			first.Jobs, first.NextAfter = append(first.Jobs, resp.GetJobs()...), resp.GetNextAfter()
+		}
+		return resp, resp.GetNextAfter(), err
+	})
+}
+
+// allPages asks for page after page, each behind the last, unless one alone is meant;
+// ask adds a page to the first one.
+func allPages[Req interface{ GetAfter() string }, Resp any](req Req, limit uint32, ask func(after string, first *Resp) (*Resp, string, error)) (*Resp, error) {
+	first, after, err := ask(req.GetAfter(), nil)
+	if err != nil || limit != 0 {
+		return first, err
+	}
+	// A page that does not move on would be asked for without end.
+	for was := req.GetAfter(); after != "" && after != was; {
+		was = after
+		if _, after, err = ask(after, first); err != nil {
+			return nil, err
+		}
+	}
+	return first, nil
 }
 
 // ListTasks returns one page of tasks.
@@ -99,14 +125,34 @@ func (c *Client) ListAllTasks(ctx context.Context, req *borgrpc.ListTasksRequest
 	}
 }
 
-// ListAllocs returns alloc sets, and the allocs of the one that is named.
+// ListAllocs returns alloc sets, or the one that is named and its allocs; pages as
+// ListJobs.
 func (c *Client) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsRequest) (*borgrpc.ListAllocsResponse, error) {
-	return call(ctx, c, "list allocs", req, borgrpc.MasterServiceClient.ListAllocs)
+	return allPages(req, req.Limit, func(after string, first *borgrpc.ListAllocsResponse) (*borgrpc.ListAllocsResponse, string, error) {
+		page := proto.CloneOf(req)
+		page.After = after
+		resp, err := call(ctx, c, "list allocs", page, borgrpc.MasterServiceClient.ListAllocs)
+		if first != nil {
+			if req.Name == "" {
+				first.AllocSets = append(first.AllocSets, resp.GetAllocSets()...)
+			}
+			first.Allocs, first.NextAfter = append(first.Allocs, resp.GetAllocs()...), resp.GetNextAfter()
+		}
+		return resp, resp.GetNextAfter(), err
+	})
 }
 
-// ListMachines returns machines.
+// ListMachines returns machines; pages as ListJobs.
 func (c *Client) ListMachines(ctx context.Context, req *borgrpc.ListMachinesRequest) (*borgrpc.ListMachinesResponse, error) {
-	return call(ctx, c, "list machines", req, borgrpc.MasterServiceClient.ListMachines)
+	return allPages(req, req.Limit, func(after string, first *borgrpc.ListMachinesResponse) (*borgrpc.ListMachinesResponse, string, error) {
+		page := proto.CloneOf(req)
+		page.After = after
+		resp, err := call(ctx, c, "list machines", page, borgrpc.MasterServiceClient.ListMachines)
+		if first != nil {
+			first.Machines, first.NextAfter = append(first.Machines, resp.GetMachines()...), resp.GetNextAfter()
+		}
+		return resp, resp.GetNextAfter(), err
+	})
 }
 
 // ListPackageBans returns which packages are banned.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // attempt is one replica that was asked.
@@ -67,6 +68,24 @@ func try[R any](ctx context.Context, c *Client, what string, each time.Duration,
 	return tryEach(ctx, c, what, each, func(ctx context.Context, r *replica) (R, error) { return f(ctx, r.master) })
 }
 
+// answeredBy notes who is asked first the next time. The elected master is asked for
+// what only it can do; what others can do as well is not heaped on it.
+func (c *Client) answeredBy(replica int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if replica != c.elected {
+		c.current = replica
+	}
+}
+
+func (c *Client) failedAt(replica int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.elected == replica {
+		c.elected = -1
+	}
+}
+
 // tryIdentity is try for what IdentityService answers.
 func tryIdentity[R any](ctx context.Context, c *Client, what string, f func(context.Context, borgrpc.IdentityServiceClient) (R, error)) (R, error) {
 	return tryEach(ctx, c, what, tryTimeout, func(ctx context.Context, r *replica) (R, error) {
@@ -75,14 +94,20 @@ func tryIdentity[R any](ctx context.Context, c *Client, what string, f func(cont
 }
 
 func tryEach[R any](ctx context.Context, c *Client, what string, each time.Duration, f func(context.Context, *replica) (R, error)) (R, error) {
-	var none R
-	began := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	c.mu.Lock()
 	first := c.current
 	c.mu.Unlock()
+	return tryFrom(ctx, c, first, what, each, f)
+}
+
+// tryFrom is tryEach that begins with a given replica.
+func tryFrom[R any](ctx context.Context, c *Client, first int, what string, each time.Duration, f func(context.Context, *replica) (R, error)) (R, error) {
+	var none R
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, c.config.Timeout)
 	t := &tries[R]{c: c, f: f, next: first, each: each, underway: make(map[int]bool), answers: make(chan attempt[R], maxTries)}
 	failed := make(map[string]error)
+	distrusted := make(map[int]bool)
 	defer t.end(failed)
 	defer cancel()
 	pause := minPause
@@ -106,11 +131,14 @@ func tryEach[R any](ctx context.Context, c *Client, what string, each time.Durat
 			continue
 		case a := <-t.answers:
 			delete(t.underway, a.replica)
-			if !again(ctx, a.err) {
+			// One that was taken out of the cell is not believed any more; the others are
+			// asked before that is taken for a word on all.
+			if door.Distrusted(a.err) {
+				distrusted[a.replica] = true
+			}
+			if len(distrusted) == len(c.replicas) || !door.Distrusted(a.err) && !again(ctx, a.err) {
 				if a.err == nil {
-					c.mu.Lock()
-					c.current = a.replica
-					c.mu.Unlock()
+					c.answeredBy(a.replica)
 					return a.resp, nil
 				}
 				return none, answer(what, a.err)
@@ -119,6 +147,19 @@ func tryEach[R any](ctx context.Context, c *Client, what string, each time.Durat
 				t.note(a, failed)
 				continue
 			}
+			if retry := door.RetryAfter(a.err); retry > 0 {
+				// It is not this replica that is in the way: others would say the same.
+				failed[c.replicas[a.replica].addr] = a.err
+				t.next = a.replica
+				wait := retry + rand.N(retry/4+1)
+				next.Reset(wait)
+				if c.config.Waits != nil {
+					c.config.Waits(what, plain(a.err), wait)
+				}
+				c.config.Log.Debug("asked to come back later", "replica", c.replicas[a.replica].addr, "wait", wait, "err", a.err)
+				continue
+			}
+			c.failedAt(a.replica)
 			n++
 			failed[c.replicas[a.replica].addr] = a.err
 			c.config.Log.Debug("no answer from a replica", "replica", c.replicas[a.replica].addr, "attempt", n, "err", a.err)

@@ -137,6 +137,8 @@ type Core struct {
 	// When contact with the elected master was lost, and since when it has been there
 	// for as long as silence is counted.
 	lostNs, contactNs int64
+	// When the log was last without a leader, or behind.
+	logLostNs int64
 	// Polls in flight by the time of their start, and how many of those out hold no
 	// place any more. Entries of polls that have ended are skipped.
 	flights []flight
@@ -186,7 +188,7 @@ type flight struct {
 
 // NewCore returns a core without machines that knows no live set.
 func NewCore(cfg CoreConfig) *Core {
-	return &Core{cfg: cfg.withDefaults(), machines: map[string]*polled{}, lostNs: -2 * contactLostNs}
+	return &Core{cfg: cfg.withDefaults(), machines: map[string]*polled{}, lostNs: -2 * contactLostNs, logLostNs: -2 * contactLostNs}
 }
 
 // Step takes in one event. now is monotonic, in nanoseconds.
@@ -216,9 +218,12 @@ func (c *Core) Step(now int64, event Event) Effects {
 	case LiveSet:
 		c.setLive(now, e)
 	case LogContact:
-		if e.OK && !c.logOK {
+		switch {
+		case e.OK && !c.logOK && tooLong(now-c.logLostNs):
 			// Nothing was asked meanwhile.
 			c.grantWindow(now)
+		case !e.OK && c.logOK:
+			c.logLostNs = now
 		}
 		c.logOK, c.heardNs, c.unanswered = e.OK, now, 0
 	case MasterContact:
@@ -257,7 +262,7 @@ func (c *Core) DeafNs(now int64) int64 {
 
 func (c *Core) masterContact(now int64, ok bool) {
 	switch {
-	case ok && !c.masterOK && now-c.lostNs > contactLostNs:
+	case ok && !c.masterOK && tooLong(now-c.lostNs):
 		c.grantWindow(now)
 	case !ok && c.masterOK:
 		c.lostNs = now
@@ -268,9 +273,6 @@ func (c *Core) masterContact(now int64, ok bool) {
 // grantWindow forgets what was missed: this replica was cut off, and cannot tell
 // whether it was the machines.
 func (c *Core) grantWindow(now int64) {
-	if mutant.Planted(mutant.WindowNotGranted) {
-		return
-	}
 	c.contactNs = now
 	for _, m := range c.machines {
 		m.missed = 0
@@ -279,8 +281,12 @@ func (c *Core) grantWindow(now int64) {
 
 // counts tells whether misses do: not after a while without an elected master.
 func (c *Core) counts(now int64) bool {
-	return c.masterOK || now-c.lostNs <= contactLostNs || mutant.Planted(mutant.WindowNotGranted)
+	return c.masterOK || !tooLong(now-c.lostNs)
 }
+
+// tooLong tells whether this replica was without contact for so long that what it
+// missed says nothing of the machines.
+func tooLong(ns int64) bool { return ns > contactLostNs && !mutant.Planted(mutant.WindowNotGranted) }
 
 // slowNs is how long a poll may be out before it holds no place any more.
 func (c *Core) slowNs() int64 { return max(slowFactor*c.pollNs, slowLeastNs) }

@@ -109,6 +109,8 @@ type Stats struct {
 	Lag time.Duration
 	// Task reports that wait for the elected master, and how many may.
 	Waiting, MaxWaiting int
+	// Reports of crashes that were left for later.
+	CrashesHeld uint64
 	// Machines that were not reached when last polled, and those missed most.
 	Missed      int
 	MissedWorst []Missed
@@ -273,5 +275,6 @@ func (l *loop) publish() {
 	l.mu.Lock()
 	l.stats.Share, l.stats.Live = l.station.core.Share(), live
 	l.stats.Missed, l.stats.MissedWorst = len(l.meter.missed), worst
+	l.stats.CrashesHeld = l.station.crashes.held
 	l.mu.Unlock()
 }

@@ -19,6 +19,8 @@ type Station struct {
 	// Each is used by the one poll of its machine that is in flight, and by the
 	// station in between.
 	known map[string]*Known
+	// What jobs may say of crashes.
+	crashes crashBudget
 	// A report is under way.
 	sending bool
 	// No report before mayNs; one even if there is nothing to say at mustNs.
@@ -186,7 +188,7 @@ func (s *Station) checkLog() {
 // TakeAnswer ends a poll.
 func (s *Station) TakeAnswer(a Answer) {
 	if cmp := a.compared; cmp != nil {
-		s.outbox.addReports(a.event.Machine, cmp.Reports)
+		s.outbox.addReports(a.event.Machine, s.withinBudgets(a.event.Machine, cmp.Reports))
 		s.outbox.setUnknown(a.event.Machine, cmp.Unknown)
 		if cmp.Heard != nil {
 			s.outbox.heard[a.event.Machine] = cmp.Heard

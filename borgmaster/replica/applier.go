@@ -103,6 +103,8 @@ func (r *Replica) applyEntry(e Committed) error {
 	r.recent.add(ce)
 	if ce.Term != r.base.term {
 		r.base = termBase{term: ce.Term, cellNs: timeNs}
+		close(r.newTerm)
+		r.newTerm = make(chan struct{})
 	}
 	if e.Members != nil {
 		r.members = *e.Members
@@ -215,7 +217,7 @@ func (r *Replica) flush() error {
 	if err := f.Commit(h); err != nil {
 		return r.fatal("the records cannot be written", err)
 	}
-	if err := r.store.Compact(r.held()); err != nil {
+	if err := r.store.Compact(r.archive.held(), r.needed()); err != nil {
 		return r.fatal("the log cannot be compacted", err)
 	}
 	return nil

@@ -5,10 +5,11 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
-// Bounds of a log entry and of what may wait for one.
+// Bounds of a log entry and of what may wait for one, in each lane.
 const (
 	maxEntryBytes = 1 << 20
 	maxEntryOps   = 4096
@@ -21,18 +22,51 @@ const (
 	opOverhead     = 8
 )
 
+// Lane is a queue for the log. What the masters do by themselves, which is also what
+// borglets report, goes before all else: it is little, and what everybody relies on.
+// Schedulers and users take turns.
+type Lane int
+
+const (
+	LaneOwn Lane = iota
+	LaneScheduler
+	LaneUsers
+	lanes
+)
+
+// LaneOf is the lane of an op, by who asks.
+func LaneOf(op *borgpb.Op) Lane {
+	switch op.GetPrincipal().GetRole() {
+	case borgpb.Role_ROLE_USER, borgpb.Role_ROLE_TASK:
+		return LaneUsers
+	case borgpb.Role_ROLE_SCHEDULER:
+		return LaneScheduler
+	}
+	if mutant.Planted(mutant.BorgletsInUserLane) && op.GetReports() != nil {
+		return LaneUsers
+	}
+	return LaneOwn
+}
+
 // Batches is the way of ops into the log: those that wait for an entry, and
 // those whose entry raft has taken. W is who waits for the answer to one op. It
 // decides what goes into which entry, and whose entry it was that was applied.
 type Batches[W any] struct {
-	queue   []waitingOp[W]
-	bytes   int
+	queues [lanes]laneQueue[W]
+	// Entries made so far.
+	made    int
 	pending []batchOf[W]
 }
 
+type laneQueue[W any] struct {
+	ops   []waitingOp[W]
+	bytes int
+}
+
 type waitingOp[W any] struct {
-	op  []byte
-	who W
+	lane Lane
+	op   []byte
+	who  W
 }
 
 // batchOf is the ops of one entry that was taken by raft in a term.
@@ -54,13 +88,14 @@ type Moment struct {
 	WallNs         int64
 }
 
-// Put queues an op; false when too much is queued.
-func (b *Batches[W]) Put(op []byte, who W) bool {
-	if len(b.queue) >= maxQueuedOps || b.bytes+len(op) > maxQueuedBytes {
+// Put queues an op; false when too much is queued in its lane.
+func (b *Batches[W]) Put(lane Lane, op []byte, who W) bool {
+	q := &b.queues[lane]
+	if len(q.ops) >= maxQueuedOps || q.bytes+len(op) > maxQueuedBytes {
 		return false
 	}
-	b.queue = append(b.queue, waitingOp[W]{op, who})
-	b.bytes += len(op)
+	q.ops = append(q.ops, waitingOp[W]{lane, op, who})
+	q.bytes += len(op)
 	return true
 }
 
@@ -69,29 +104,24 @@ func (b *Batches[W]) Put(op []byte, who W) bool {
 // which nobody waits any more are left out. What raft then does not take is put
 // back with Back.
 func (b *Batches[W]) Next(m Moment, gone func(W) bool) []byte {
-	if !m.State.Settled || m.BaseTerm != m.State.Term || len(b.queue) == 0 {
+	queued, bytes, _ := b.Waiting()
+	if !m.State.Settled || m.BaseTerm != m.State.Term || queued == 0 {
 		return nil
 	}
-	if m.Appending >= maxAppending || m.Appending > 0 && b.bytes < largeBatchBytes {
+	if m.Appending >= maxAppending || m.Appending > 0 && bytes < largeBatchBytes {
 		return nil
 	}
 	entry := &borgpb.Entry{CellTimeNs: m.BaseCellNs + m.SinceElectedNs, WallTimeNs: m.WallNs}
 	batch := batchOf[W]{term: m.State.Term}
-	bytes, n := 0, 0
-	for _, w := range b.queue {
-		if len(batch.ops) == maxEntryOps || bytes+len(w.op)+opOverhead > maxOpsBytes {
-			break
-		}
-		n++
-		b.bytes -= len(w.op)
-		if gone(w.who) {
-			continue
-		}
-		bytes += len(w.op) + opOverhead
-		batch.ops = append(batch.ops, w)
-		entry.Ops = append(entry.Ops, w.op)
+	order := [lanes]Lane{LaneOwn, LaneScheduler, LaneUsers}
+	if b.made++; b.made%2 == 0 {
+		// One op may fill an entry, so that who comes second gets nothing.
+		order = [lanes]Lane{LaneOwn, LaneUsers, LaneScheduler}
 	}
-	b.queue = b.queue[n:]
+	size := 0
+	for _, lane := range order {
+		size = b.queues[lane].fill(entry, &batch, size, gone)
+	}
 	if len(batch.ops) == 0 {
 		return nil
 	}
@@ -105,22 +135,50 @@ func (b *Batches[W]) Next(m Moment, gone func(W) bool) []byte {
 	return data
 }
 
+// fill moves into an entry that has so many bytes what there is room for.
+func (q *laneQueue[W]) fill(entry *borgpb.Entry, batch *batchOf[W], bytes int, gone func(W) bool) int {
+	n := 0
+	for _, w := range q.ops {
+		if len(batch.ops) == maxEntryOps || bytes+len(w.op)+opOverhead > maxOpsBytes {
+			break
+		}
+		n++
+		q.bytes -= len(w.op)
+		if gone(w.who) {
+			continue
+		}
+		bytes += len(w.op) + opOverhead
+		batch.ops = append(batch.ops, w)
+		entry.Ops = append(entry.Ops, w.op)
+	}
+	q.ops = q.ops[n:]
+	return bytes
+}
+
 // Waiting counts the ops that wait for an entry, their bytes, and the ops of entries
 // that raft has taken.
 func (b *Batches[W]) Waiting() (queued, queuedBytes, pending int) {
 	for _, batch := range b.pending {
 		pending += len(batch.ops)
 	}
-	return len(b.queue), b.bytes, pending
+	for _, q := range b.queues {
+		queued += len(q.ops)
+		queuedBytes += q.bytes
+	}
+	return queued, queuedBytes, pending
 }
 
-// Back puts the last batch back at the head of the queue.
+// Back puts the last batch back at the heads of the queues.
 func (b *Batches[W]) Back() {
 	last := b.pending[len(b.pending)-1]
 	b.pending = b.pending[:len(b.pending)-1]
-	b.queue = append(last.ops, b.queue...)
+	var back [lanes][]waitingOp[W]
 	for _, w := range last.ops {
-		b.bytes += len(w.op)
+		back[w.lane] = append(back[w.lane], w)
+		b.queues[w.lane].bytes += len(w.op)
+	}
+	for lane := range b.queues {
+		b.queues[lane].ops = append(back[lane], b.queues[lane].ops...)
 	}
 }
 
@@ -151,9 +209,11 @@ func (b *Batches[W]) TakePending() (who []W) {
 
 // TakeQueued returns those whose ops are in no entry yet, and forgets them.
 func (b *Batches[W]) TakeQueued() (who []W) {
-	for _, w := range b.queue {
-		who = append(who, w.who)
+	for _, q := range b.queues {
+		for _, w := range q.ops {
+			who = append(who, w.who)
+		}
 	}
-	b.queue, b.bytes = nil, 0
+	b.queues = [lanes]laneQueue[W]{}
 	return who
 }

@@ -28,7 +28,7 @@ func TestBatches(t *testing.T) {
 	nobodyGone := func(string) bool { return false }
 	var b Batches[string]
 	for _, op := range []string{"a", "b", "c"} {
-		if !b.Put([]byte(op), "asks "+op) {
+		if !b.Put(LaneUsers, []byte(op), "asks "+op) {
 			t.Fatalf("no room for %s", op)
 		}
 	}
@@ -54,7 +54,7 @@ func TestBatches(t *testing.T) {
 	}
 
 	// Raft did not take it: it comes again, before what came meanwhile.
-	b.Put([]byte("d"), "asks d")
+	b.Put(LaneUsers, []byte("d"), "asks d")
 	b.Back()
 	data = b.Next(ready, nobodyGone)
 	if got, want := opsOf(t, data), []string{"a", "c", "d"}; !slices.Equal(got, want) {
@@ -73,9 +73,9 @@ func TestBatches(t *testing.T) {
 		t.Errorf("Mine = %v, %v", who, ok)
 	}
 
-	b.Put([]byte("e"), "asks e")
+	b.Put(LaneUsers, []byte("e"), "asks e")
 	b.Next(ready, nobodyGone)
-	b.Put([]byte("f"), "asks f")
+	b.Put(LaneUsers, []byte("f"), "asks f")
 	if pending, queued := b.TakePending(), b.TakeQueued(); !slices.Equal(pending, []string{"asks e"}) || !slices.Equal(queued, []string{"asks f"}) {
 		t.Errorf("pending %v, queued %v", pending, queued)
 	}
@@ -87,7 +87,7 @@ func TestBatchesAreBounded(t *testing.T) {
 	var b Batches[int]
 	op := make([]byte, 400<<10)
 	n := 0
-	for b.Put(op, n) {
+	for b.Put(LaneUsers, op, n) {
 		n++
 	}
 	if want := maxQueuedBytes / len(op); n != want {
@@ -96,7 +96,36 @@ func TestBatchesAreBounded(t *testing.T) {
 	if got := len(opsOf(t, b.Next(ready, func(int) bool { return false }))); got != 2 {
 		t.Errorf("%d ops of 400 KiB in an entry, want 2", got)
 	}
-	if !b.Put(op, n) {
+	if !b.Put(LaneUsers, op, n) {
 		t.Error("no room for an op after an entry was made")
+	}
+}
+
+// TestLanes: what masters do by themselves goes before all else, and schedulers and
+// users take turns, however large what each asks for.
+func TestLanes(t *testing.T) {
+	ready := Moment{State: CoreState{Term: 1, Leading: true, Settled: true}, BaseTerm: 1}
+	var b Batches[string]
+	large := func(name string) []byte { return append([]byte(name), make([]byte, 900<<10)...) }
+	for n := 0; n < 2; n++ {
+		b.Put(LaneUsers, large("user"), "user")
+		b.Put(LaneScheduler, large("scheduler"), "scheduler")
+	}
+	b.Put(LaneOwn, []byte("own"), "own")
+	var got []string
+	for data := b.Next(ready, func(string) bool { return false }); data != nil; data = b.Next(ready, func(string) bool { return false }) {
+		who, _ := b.Mine(1, data)
+		got = append(got, who...)
+		if len(got) == 2 {
+			b.Put(LaneOwn, []byte("own"), "own")
+		}
+	}
+	if want := []string{"own", "scheduler", "own", "user", "scheduler", "user"}; !slices.Equal(got, want) {
+		t.Errorf("entries hold %v, want %v", got, want)
+	}
+	for role, want := range map[borgpb.Role]Lane{borgpb.Role_ROLE_MASTER: LaneOwn, borgpb.Role_ROLE_SCHEDULER: LaneScheduler, borgpb.Role_ROLE_USER: LaneUsers, borgpb.Role_ROLE_TASK: LaneUsers} {
+		if got := LaneOf(&borgpb.Op{Principal: &borgpb.Principal{Role: role}}); got != want {
+			t.Errorf("an op of role %v goes in lane %d, want %d", role, got, want)
+		}
 	}
 }

@@ -1,6 +1,7 @@
 package replica
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -43,8 +44,18 @@ type CoreConfig struct {
 	// StallTicks is how long one append may take before an elected replica
 	// hands over to another.
 	StallTicks int
+	// UncommittedBytes bounds what is appended and not committed; beyond it nothing is
+	// taken. Zero: 64 MiB.
+	UncommittedBytes uint64
 	// Logger gets raft's own words.
 	Logger raft.Logger
+}
+
+func (c *CoreConfig) uncommittedBytes() uint64 {
+	if mutant.Planted(mutant.UncommittedUnbounded) {
+		return 0
+	}
+	return cmp.Or(c.UncommittedBytes, maxUncommittedBytes)
 }
 
 // Core decides everything about the log: who is elected, what is committed.
@@ -68,7 +79,10 @@ type Core struct {
 	// A change of members that was proposed in this term is not yet applied, or
 	// raft has not heard yet that it is.
 	changing bool
-	out      Effects
+	// Index of the last entry that was handed out to be appended. Raft makes nothing of
+	// a change before changesFrom is applied.
+	last, changesFrom uint64
+	out               Effects
 }
 
 // CoreState is how a replica stands.
@@ -107,7 +121,8 @@ type (
 	Applied struct{ Apply *Apply }
 	// Campaign starts an election now.
 	Campaign struct{}
-	// Transfer hands leadership to another member; zero: to the best one.
+	// Transfer hands leadership to another voter; zero: to the best one. The
+	// effects say whether it was taken.
 	Transfer struct{ To uint64 }
 	// Unreachable says that messages to a member were lost.
 	Unreachable struct{ Member uint64 }
@@ -141,12 +156,12 @@ type Effects struct {
 	Append []*Append
 	// Apply is to be applied and answered with Applied.
 	Apply []*Apply
-	// Proposed has, for each Propose and Change in order, the term in which it
-	// was taken, or why it was not.
+	// Proposed has, for each Propose, Change and Transfer in order, the term in
+	// which it was taken, or why it was not.
 	Proposed []Proposed
 	// Reads are answered.
 	Reads []ReadDone
-	// NoHeir: a Transfer found nobody to hand over to.
+	// NoHeir: a Transfer to the best one found nobody.
 	NoHeir bool
 	// State after the step; Changed when another than before.
 	State   CoreState
@@ -187,7 +202,7 @@ type Committed struct {
 
 func (e Committed) isChange() bool { return e.Entry.GetType() != raftpb.EntryNormal }
 
-// Proposed says what became of a Propose or Change.
+// Proposed says what became of a Propose, Change or Transfer.
 type Proposed struct {
 	Term uint64
 	Err  error
@@ -196,11 +211,12 @@ type Proposed struct {
 // ReadDone answers a Read.
 type ReadDone struct{ ID, Index uint64 }
 
-// Why a Propose or Change was not taken.
+// Why a Propose, Change or Transfer was not taken.
 var (
 	errNotLeading = errors.New("this replica is not elected")
 	errDropped    = errors.New("the log takes nothing at this moment")
 	errChanging   = errors.New("another change of members is under way; try again")
+	errNoHeir     = errors.New("no other replica that votes and was heard just now could be elected")
 )
 
 // NewCore makes a core of what is on the disk.
@@ -214,7 +230,7 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 		AsyncStorageWrites:        true,
 		MaxSizePerMsg:             maxMessageBytes,
 		MaxCommittedSizePerReady:  maxApplyingBytes,
-		MaxUncommittedEntriesSize: maxUncommittedBytes,
+		MaxUncommittedEntriesSize: cfg.uncommittedBytes(),
 		MaxInflightMsgs:           maxInflightMessages,
 		MaxInflightBytes:          maxInflightBytes,
 		CheckQuorum:               true,
@@ -228,6 +244,9 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 	}
 	c := &Core{cfg: cfg, rn: rn, members: membershipOf(cfg.Header), heard: make(map[uint64]uint64), reads: make(map[uint64]uint64)}
 	c.applied, c.appliedTerm = cfg.Header.GetIndex(), cfg.Header.GetTerm()
+	if c.last, err = cfg.Storage.LastIndex(); err != nil {
+		return nil, fmt.Errorf("start raft: %w", err)
+	}
 	c.state = c.readState()
 	return c, nil
 }
@@ -295,7 +314,11 @@ func (c *Core) step(ev Event) {
 	case Campaign:
 		_ = c.rn.Campaign()
 	case Transfer:
-		c.transfer(ev.To)
+		p := Proposed{Term: c.readState().Term}
+		if p.Err = c.transfer(ev.To); p.Err != nil {
+			p.Term = 0
+		}
+		c.out.Proposed = append(c.out.Proposed, p)
 	case Unreachable:
 		c.rn.ReportUnreachable(ev.Member)
 	case SnapshotSent:
@@ -357,6 +380,10 @@ func (c *Core) append(m *raftpb.Message) {
 		}
 		c.members = membershipOf(&h)
 		c.applied, c.appliedTerm = h.GetIndex(), h.GetTerm()
+		c.last = h.GetIndex()
+	}
+	if n := len(a.Entries); n > 0 {
+		c.last = a.Entries[n-1].GetIndex()
 	}
 	if mutant.Planted(mutant.VoteNotKept) && a.Hard != nil {
 		a.Hard.Vote = nil

@@ -39,6 +39,8 @@ type play struct {
 	// Messages under way, in the order in which they were sent.
 	wire []*raftpb.Message
 	out  strings.Builder
+	// Of CoreConfig.
+	uncommittedBytes uint64
 }
 
 // actor is a core, its disk and what it has still to do.
@@ -64,6 +66,7 @@ func (p *play) run(d *datadriven.TestData) {
 	m := &borgpb.Member{Id: member, Addr: fmt.Sprintf("host-%d", member)}
 	switch d.Cmd {
 	case "cell":
+		d.MaybeScanArgs(p.t, "uncommitted", &p.uncommittedBytes)
 		p.cell(n)
 	case "join":
 		p.add(id, &borgpb.CheckpointHeader{})
@@ -129,7 +132,7 @@ func (p *play) add(id uint64, h *borgpb.CheckpointHeader) {
 		}
 		_ = disk.SetHardState(&raftpb.HardState{Term: new(h.GetTerm()), Commit: new(h.GetIndex())})
 	}
-	c, err := NewCore(CoreConfig{ID: id, Nonce: 1, Storage: disk, Header: h, ElectionTicks: 10, HeartbeatTicks: 1, StallTicks: 25, Logger: silent{}})
+	c, err := NewCore(CoreConfig{ID: id, Nonce: 1, Storage: disk, Header: h, ElectionTicks: 10, HeartbeatTicks: 1, StallTicks: 25, UncommittedBytes: p.uncommittedBytes, Logger: silent{}})
 	if err != nil {
 		p.t.Fatal(err)
 	}

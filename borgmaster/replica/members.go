@@ -59,6 +59,40 @@ func (r *Replica) RemoveMember(ctx context.Context, id uint64) error {
 	return r.changeMember(ctx, id, raftpb.ConfChangeRemoveNode)
 }
 
+// transferTimeouts election timeouts after a hand-over was begun, at most, another
+// replica has written: raft gives up after one.
+const transferTimeouts = 5
+
+// Transfer implements borgmaster.MemberChanges.
+func (r *Replica) Transfer(ctx context.Context, to uint64) (elected uint64, gap time.Duration, err error) {
+	r.mu.Lock()
+	term, begun := r.state.Term, r.newTerm
+	r.mu.Unlock()
+	began := r.cfg.MonotonicNs()
+	if err := r.tryChange(ctx, Transfer{To: to}); err != nil {
+		return 0, 0, err
+	}
+	timer := time.NewTimer(transferTimeouts * time.Duration(r.cfg.ElectionTicks) * r.cfg.Tick)
+	defer timer.Stop()
+	select {
+	case <-begun:
+	case <-timer.C:
+		return 0, 0, errors.New("nobody took over within an election timeout; see who is elected, and try again")
+	case <-ctx.Done():
+		return 0, 0, fmt.Errorf("%w (%w)", borgmaster.ErrUnknownOutcome, ctx.Err())
+	case <-r.done:
+		return 0, 0, borgmaster.ErrStopped
+	}
+	gap = time.Duration(r.cfg.MonotonicNs() - began)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if elected = r.state.Elected; to != 0 && elected != to || r.state.Term == term {
+		return 0, 0, fmt.Errorf("replica %d did not take over, and replica %d is elected; try again", to, elected)
+	}
+	r.log.Info("handed over", "to", elected, "gap", gap)
+	return elected, gap, nil
+}
+
 func (r *Replica) changeMember(ctx context.Context, id uint64, typ raftpb.ConfChangeType) error {
 	r.mu.Lock()
 	m := r.members.Member(id)
@@ -86,8 +120,9 @@ func (r *Replica) change(ctx context.Context, ev Change) error {
 	}
 }
 
-// tryChange proposes a change of members and waits until it is applied here.
-func (r *Replica) tryChange(ctx context.Context, ev Change) error {
+// tryChange proposes a change of members and waits until it is applied here; of a
+// transfer, until raft has taken it.
+func (r *Replica) tryChange(ctx context.Context, ev Event) error {
 	done := make(chan error, 1)
 	r.inbox.put(input{event: ev, change: done})
 	select {
@@ -100,18 +135,21 @@ func (r *Replica) tryChange(ctx context.Context, ev Change) error {
 	}
 }
 
-// stepChange gives a change to raft and notes who waits for it.
+// stepChange gives a change, or a transfer, to raft and notes who waits for it.
 func (r *Replica) stepChange(ctx context.Context, in input) {
-	ev := in.event.(Change)
-	r.lastChange++
-	ev.ID = r.lastChange
-	out := r.core.Step(ev)
-	if err := out.Proposed[0].Err; err != nil {
-		if errors.Is(err, errNotLeading) {
-			err = borgmaster.ErrNotElected
-		}
+	ev, isChange := in.event.(Change)
+	if isChange {
+		r.lastChange++
+		ev.ID = r.lastChange
+		in.event = ev
+	}
+	out := r.core.Step(in.event)
+	switch err := out.Proposed[0].Err; {
+	case errors.Is(err, errNotLeading):
+		in.change <- borgmaster.ErrNotElected
+	case err != nil || !isChange:
 		in.change <- err
-	} else {
+	default:
 		r.mu.Lock()
 		r.changes[ev.ID] = in.change
 		r.mu.Unlock()

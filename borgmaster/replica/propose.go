@@ -62,7 +62,7 @@ func (r *Replica) enqueue(op *borgpb.Op) (*proposal, error) {
 		return nil, borgmaster.ErrStopped
 	case !r.leading:
 		return nil, borgmaster.ErrNotElected
-	case !r.batches.Put(data, p):
+	case !r.batches.Put(LaneOf(op), data, p):
 		return nil, borgmaster.ErrOverloaded
 	}
 	r.inbox.poke()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math"
 	"time"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -29,7 +30,7 @@ const (
 type input struct {
 	event    Event
 	snapshot *receivedSnapshot
-	// change takes the answer to an event of type Change.
+	// change takes the answer to an event of type Change or Transfer.
 	change chan error
 }
 
@@ -168,6 +169,9 @@ func (r *Replica) send(ctx context.Context, messages []*raftpb.Message) {
 	n := 0
 	for _, m := range messages {
 		if m.GetType() == raftpb.MsgSnap {
+			// From now on: raft goes on from the index that it asked for, perhaps before it
+			// hears that the follower has got a later one.
+			r.hold(m.GetTo(), m.GetSnapshot().GetMetadata().GetIndex())
 			r.senders.Go(func() { r.sendSnapshot(ctx, m) })
 			continue
 		}
@@ -189,7 +193,15 @@ func (r *Replica) sendSnapshot(ctx context.Context, m *raftpb.Message) {
 	} else if err == nil {
 		r.log.Info("checkpoint sent", "to", to, "index", index)
 	}
-	r.release(to, err == nil)
+	r.mu.Lock()
+	pause := time.Duration(r.holds.Ended(to, err == nil, r.cfg.MonotonicNs()))
+	r.mu.Unlock()
+	timer := time.NewTimer(pause)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+	case <-ctx.Done():
+	}
 	r.inbox.put(input{event: SnapshotSent{Member: to, Failed: err != nil}})
 }
 
@@ -204,8 +216,6 @@ func (r *Replica) trySendSnapshot(ctx context.Context, m *raftpb.Message) (index
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	index = p.Header().GetIndex()
-	// The follower goes on from there by the log: keep what comes after.
-	r.hold(m.GetTo(), index)
 	// Raft asked for a checkpoint of what was flushed then; the picture may be
 	// newer, and is what is sent.
 	m = proto.CloneOf(m)
@@ -215,47 +225,17 @@ func (r *Replica) trySendSnapshot(ctx context.Context, m *raftpb.Message) (index
 	return index, r.transport.SendSnapshot(ctx, m, func(w io.Writer) error { return p.WriteTo(ctx, w) })
 }
 
-// holdFor is how long the log after a checkpoint is kept once it was sent, for
-// the follower to ask for.
-const holdFor = 30 * time.Second
-
-// hold keeps the log after index.
-type hold struct {
-	index uint64
-	// Monotonic; zero: as long as it is being sent.
-	untilNs int64
-}
-
 func (r *Replica) hold(to, index uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.holds[to] = hold{index: index}
+	r.holds.Sending(to, index)
 }
 
-func (r *Replica) release(to uint64, sent bool) {
+// needed is the index after which followers that are sent a checkpoint go on.
+func (r *Replica) needed() uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if h, ok := r.holds[to]; ok && sent {
-		h.untilNs = r.cfg.MonotonicNs() + int64(holdFor)
-		r.holds[to] = h
-	} else {
-		delete(r.holds, to)
-	}
-}
-
-// held is the index after which the log must stay.
-func (r *Replica) held() uint64 {
-	index := r.archive.held()
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for to, h := range r.holds {
-		if h.untilNs != 0 && h.untilNs < r.cfg.MonotonicNs() {
-			delete(r.holds, to)
-			continue
-		}
-		index = min(index, h.index)
-	}
-	return index
+	return r.holds.From(math.MaxUint64, r.cfg.MonotonicNs())
 }
 
 // Deliver implements Inbound.

@@ -138,11 +138,13 @@ type Replica struct {
 	reads   []*reader
 	waiting []*readBatch
 	// Index up to which the listeners have heard.
-	told      uint64
-	changes   map[uint64]chan error
-	base      termBase
+	told    uint64
+	changes map[uint64]chan error
+	base    termBase
+	// Closed when the first entry of another term is applied, and made anew.
+	newTerm   chan struct{}
 	recent    recentEntries
-	holds     map[uint64]hold
+	holds     Holds
 	receiving bool
 	seen      map[uint64]uint64
 	refused   error
@@ -170,11 +172,12 @@ type termBase struct {
 }
 
 var (
-	_ borgmaster.Log         = (*Replica)(nil)
-	_ borgmaster.Members     = (*Replica)(nil)
-	_ borgmaster.Checkpoints = (*Replica)(nil)
-	_ borgmaster.Past        = (*Replica)(nil)
-	_ Inbound                = (*Replica)(nil)
+	_ borgmaster.Log           = (*Replica)(nil)
+	_ borgmaster.Members       = (*Replica)(nil)
+	_ borgmaster.Checkpoints   = (*Replica)(nil)
+	_ borgmaster.MemberChanges = (*Replica)(nil)
+	_ borgmaster.Past          = (*Replica)(nil)
+	_ Inbound                  = (*Replica)(nil)
 )
 
 // firstIndex is where the log of a new cell begins: entries up to it are as if
@@ -248,9 +251,9 @@ func Open(cfg Config) (*Replica, error) {
 		toAppend: newMailbox[appendItem](),
 		toApply:  newMailbox[applyItem](),
 		changes:  make(map[uint64]chan error),
-		holds:    make(map[uint64]hold),
 		seen:     map[uint64]uint64{id.GetReplica(): id.GetIncarnation()},
 		done:     make(chan struct{}),
+		newTerm:  make(chan struct{}),
 		timings:  newTimings(),
 	}
 	if err := r.open(); err != nil {

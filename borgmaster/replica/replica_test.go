@@ -270,6 +270,50 @@ func TestHandOver(t *testing.T) {
 	l.finish()
 }
 
+// TestTransfer has each replica elected in turn, under load, and refuses what would
+// stop the cell for a while.
+func TestTransfer(t *testing.T) {
+	tc := newTestCell(t, 3, nil)
+	l := tc.load("a", 2)
+	for to := uint64(1); to <= 3; to++ {
+		leader := tc.elected()
+		if leader.identity.GetReplica() == to {
+			if _, _, err := leader.Transfer(context.Background(), to); err == nil {
+				t.Errorf("replica %d hands over to itself", to)
+			}
+			continue
+		}
+		l.more(20)
+		tc.wait("who was just elected hears the others", func() bool {
+			elected, gap, err := leader.Transfer(context.Background(), to)
+			if err == nil && (elected != to || gap <= 0) {
+				t.Errorf("transfer to %d: elected %d, gap %v", to, elected, gap)
+			}
+			return err == nil
+		})
+		if got := tc.elected().identity.GetReplica(); got != to {
+			t.Errorf("replica %d is elected, want %d", got, to)
+		}
+	}
+	leader := tc.elected()
+	gone := leader.identity.GetReplica()%3 + 1
+	tc.crash(gone)
+	tc.wait("a transfer to one that is gone is refused", func() bool {
+		_, _, err := leader.Transfer(context.Background(), gone)
+		return err != nil && strings.Contains(err.Error(), "was not heard just now")
+	})
+	other := tc.running[6-gone-leader.identity.GetReplica()]
+	if _, _, err := other.Transfer(context.Background(), 0); !errors.Is(err, borgmaster.ErrNotElected) {
+		t.Errorf("a follower hands over: %v", err)
+	}
+	tc.wait("the best one is elected", func() bool {
+		elected, _, err := leader.Transfer(context.Background(), 0)
+		return err == nil && elected == other.identity.GetReplica()
+	})
+	tc.start(gone)
+	l.finish()
+}
+
 // slowDisk holds up syncs while it is stuck.
 type slowDisk struct {
 	mu    sync.Mutex

@@ -49,6 +49,9 @@ func (c *Core) Peers(tick time.Duration) []borgmaster.Peer {
 			}
 			peers[i].Following, peers[i].Match, peers[i].State = true, pr.Match, pr.State.String()
 		})
+		for i := range peers {
+			peers[i].Behind, peers[i].Current = c.behind(peers[i].ID), c.current(peers[i].ID)
+		}
 	}
 	slices.SortFunc(peers, func(a, b borgmaster.Peer) int { return int(a.ID) - int(b.ID) })
 	return peers

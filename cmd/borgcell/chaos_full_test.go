@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"crypto/rand"
+	"encoding/base64"
 	"errors"
 	"fmt"
 	"os"
@@ -133,16 +135,22 @@ func TestMastersDiskIsFull(t *testing.T) {
 // writeLarge gives a job another spec, of about as many bytes as one may have.
 func (c *Cell) writeLarge(t *testing.T, mark string) {
 	t.Helper()
+	if err := c.tryWriteLarge(shortly(t), mark); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (c *Cell) tryWriteLarge(ctx context.Context, mark string) error {
 	large := unplaceable()
-	large.Task.Args = append(large.Task.Args, mark, strings.Repeat("x", 200<<10))
+	// What can be made smaller would fill no disk.
+	chance := make([]byte, 150<<10)
+	rand.Read(chance)
+	large.Task.Args = append(large.Task.Args, mark, base64.StdEncoding.EncodeToString(chance))
 	raw, err := proto.Marshal(large)
-	if err != nil {
-		t.Fatal(err)
+	if err == nil {
+		_, err = c.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: c.user, Name: "large", Spec: raw}}})
 	}
-	_, err = c.client.Mutate(shortly(t), &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: c.user, Name: "large", Spec: raw}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	return err
 }
 
 // A machine's disk is full: what runs there goes on, what is to stop stops, what
@@ -196,4 +204,59 @@ func TestMachinesDiskIsFull(t *testing.T) {
 		}
 		c.stillSame(t, before, "web")
 	}
+}
+
+// Masters on file systems of 64 MiB fill them by what they write themselves, until
+// nobody can write any more. Nothing that was acknowledged is lost, and with larger
+// ones all of them come back by themselves.
+func TestSmallDisksFill(t *testing.T) {
+	alongside(t)
+	needsMounts(t)
+	const small, large = 64 << 20, 1 << 30
+	c := newChaosCell(t, 3, 1)
+	for i := 1; i <= c.Masters; i++ {
+		onSmallDisk(t, c.masterDir(i), small)
+	}
+	c.startAll(t)
+	before := c.run(t, "web", sleepers(2))
+	if _, err := c.submit(shortly(t), "large", unplaceable()); err != nil {
+		t.Fatal(err)
+	}
+	l, endLoad := c.underLoad(t, size(20, 50))
+	l.goesOn(t, 20)
+	// The log alone has that many bytes long before.
+	const most = 4 * small / (200 << 10)
+	written := 0
+	for ; written < most; written++ {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+		err := c.tryWriteLarge(ctx, fmt.Sprint(written))
+		cancel()
+		if err != nil {
+			t.Logf("after %d large writes: %v", written, err)
+			break
+		}
+	}
+	if written == most {
+		t.Fatalf("%d MiB were written to %d MiB", most*200>>10, small>>20)
+	}
+	for i := 1; i <= c.Masters; i++ {
+		if err := syscall.Mount("small", c.masterDir(i), "tmpfs", syscall.MS_REMOUNT, fmt.Sprintf("size=%d,mode=755", large)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	began := time.Now()
+	t.Logf("an acknowledged write %v after there was room", l.ackedAgain(t, began).Round(time.Millisecond))
+	for i := 1; i <= c.Masters; i++ {
+		if err := c.caughtUp(shortly(t), i); err != nil {
+			t.Error(err)
+		}
+	}
+	l.goesOn(t, 20)
+	endLoad()
+	if err := until(shortly(t), "the cell works again", c.ready); err != nil {
+		t.Fatal(err)
+	}
+	c.checkAcks(t, l)
+	c.stillSame(t, before, "web")
+	t.Logf("%d submits acknowledged, %d not", len(l.acks), len(l.errs))
 }

@@ -37,6 +37,8 @@ type processSpec struct {
 // process keeps one program running. One goroutine owns it (run); the methods
 // tell that goroutine what is wanted.
 type process struct {
+	// Path, Args and Env are guarded by mu: another build may take its place. The
+	// rest does not change.
 	spec processSpec
 	log  *slog.Logger
 	// Called after each start and end, without mu.
@@ -71,6 +73,13 @@ type instance struct {
 
 func newProcess(spec processSpec, log *slog.Logger, changed func()) *process {
 	return &process{spec: spec, log: log.With("process", spec.Name), changed: changed, news: make(chan struct{})}
+}
+
+// become changes what is run from its next start on.
+func (p *process) become(spec processSpec) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.spec.Path, p.spec.Args, p.spec.Env = spec.Path, spec.Args, spec.Env
 }
 
 // run owns the process until close is called and nothing runs any more.
@@ -133,8 +142,10 @@ func (p *process) spawn() (*instance, *exec.Cmd, error) {
 		return nil, nil, err
 	}
 	defer out.Close()
+	p.mu.Lock()
 	cmd := exec.Command(p.spec.Path, p.spec.Args...)
 	cmd.Env = append(os.Environ(), p.spec.Env...)
+	p.mu.Unlock()
 	cmd.Stdout, cmd.Stderr = out, out
 	// A group of its own, so that Ctrl-C on the terminal reaches us alone and
 	// we stop things in the right order.

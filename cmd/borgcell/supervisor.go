@@ -47,6 +47,7 @@ func (s *supervisor) add(spec processSpec) *process {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if p := s.procs[spec.Name]; p != nil {
+		p.become(spec)
 		return p
 	}
 	p := newProcess(spec, s.log, s.writeRecord)

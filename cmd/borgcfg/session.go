@@ -96,7 +96,7 @@ func (s *session) master() (*client.Client, error) {
 	// Renews what has passed half of its life; a command that ends before that
 	// leaves it to the next one.
 	s.renewing.Go(func() { source.Run(s.ctx) })
-	config := client.Config{Masters: place.Masters, CellID: place.CellID, Identity: source, Timeout: s.flag.Duration("timeout")}
+	config := client.Config{Masters: place.Masters, CellID: place.CellID, Identity: source, Timeout: s.flag.Duration("timeout"), Waits: s.waits}
 	if s.flag.Bool("verbose") {
 		config.Log = slog.New(slog.NewTextHandler(s.stderr, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	}
@@ -105,6 +105,11 @@ func (s *session) master() (*client.Client, error) {
 		s.simulated()
 	}
 	return s.client, err
+}
+
+// waits says that the masters have asked to come back later, and that this is done.
+func (s *session) waits(what, why string, wait time.Duration) {
+	s.progress("%s: %s; waiting %v", what, why, wait.Round(10*time.Millisecond))
 }
 
 // simulated says that the cell is none that runs anything, and goes by its clock.

@@ -20,11 +20,13 @@ import (
 	"google.golang.org/grpc"
 
 	"borg/borgmaster"
+	"borg/borgmaster/admission"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cellkey"
 	"borg/borgmaster/duty"
 	"borg/borgmaster/reclaim"
 	"borg/borgmaster/replica"
+	"borg/borgmaster/watch"
 	"borg/checkpoint"
 	"borg/cli"
 	"borg/identity"
@@ -49,11 +51,13 @@ func serveCommand() *ucli.Command {
 			&ucli.UintFlag{Name: "stop-downs", Value: uint(duty.DefaultBounds.StopPercent), Usage: "call no machines down while more than this `PERCENT` cannot be reached, unless they are declared lost (borgcfg outage go)"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.StringFlag{Name: "reservations", Value: "medium", Usage: "how much tasks reserve beyond what they use: conservative, medium, aggressive, or off, which is their limits; `SETTING` of the elected master counts"},
+			&ucli.Int64Flag{Name: "user-writes", Value: admission.DefaultWritesPerS, Usage: "refuse what one user changes beyond `N` a second at this replica; what users share in a crowd is decided by what the log can do"},
+			&ucli.Int64Flag{Name: "user-reads", Value: admission.DefaultReadsPerS, Usage: "refuse what one user reads beyond `N` a second at this replica; a page of a list counts as 50"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
-		}, archiveFlags()),
+		}, watchFlags(), archiveFlags()),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -69,6 +73,8 @@ type server struct {
 	workloads []string
 	// How reservations are made while it is elected.
 	reservations reclaim.Config
+	// What it keeps for watches.
+	watches watch.Config
 	// The cell's, and what it says this replica is.
 	authority *identity.Authority
 	source    *identity.Source
@@ -113,6 +119,9 @@ func serve(ctx *ucli.Context) error {
 	}
 	if s.reservations, err = reclaim.ParseConfig(ctx.String("reservations")); err != nil {
 		return cli.Errorf(cli.Usage, "--reservations: %w", err)
+	}
+	if s.watches, err = watchConfig(ctx); err != nil {
+		return err
 	}
 	for _, flag := range []string{"listen", "http", "pprof"} {
 		if _, _, err := net.SplitHostPort(ctx.String(flag)); ctx.String(flag) != "" && err != nil {
@@ -209,7 +218,12 @@ func (s *server) open() error {
 		if isOtherDirectory(err) {
 			code = cli.Invalid
 		}
-		return cli.Errorf(code, "open replica %d: %w", s.identity.Replica, err)
+		e := cli.Errorf(code, "open replica %d: %w", s.identity.Replica, err)
+		var damaged *checkpoint.DamagedError
+		if errors.As(err, &damaged) {
+			return e.Hint("start a new one, with a number that was never used: borgmaster init --join HOST:PORT --replica M --addr HOST:PORT\nthen: borgcfg master replace %d HOST:PORT\nkeep %s until that is done", s.identity.Replica, s.dir)
+		}
+		return e
 	}
 	if s.audit, err = audit.Open(audit.Config{Dir: filepath.Join(s.dir, "audit"), Replica: s.identity.Replica, Logger: s.logger}); err != nil {
 		s.closeDoors()
@@ -221,10 +235,11 @@ func (s *server) open() error {
 		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Insides: s.replica, Audit: s.audit,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
-		Reservations: s.reservations,
-		PollPeriod:   s.flags.Duration("poll-period"),
-		Downs:        duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
-		MaxFormat:    uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
+		Reservations: s.reservations, Watch: s.watches,
+		Admission:  admission.Config{WritesPerS: s.flags.Int64("user-writes"), ReadsPerS: s.flags.Int64("user-reads")},
+		PollPeriod: s.flags.Duration("poll-period"),
+		Downs:      duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
+		MaxFormat:  uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
 		process := &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}

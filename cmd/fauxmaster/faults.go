@@ -23,7 +23,7 @@ func faultsCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "faults",
 		Usage: "run whole cells with faults, in virtual time, from seeds",
-		Flags: []ucli.Flag{
+		Flags: append([]ucli.Flag{
 			&ucli.Uint64Flag{Name: "seed", Value: 1, Usage: "the first `SEED`"},
 			&ucli.Uint64Flag{Name: "seeds", Value: 1, Usage: "run `N` seeds"},
 			&ucli.DurationFlag{Name: "duration", Value: 10 * time.Second, Usage: "virtual length of the phase with faults"},
@@ -37,7 +37,7 @@ func faultsCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "bench", Usage: "merge the figures into `FILE`"},
 			&ucli.IntFlag{Name: "processes", Value: runtime.NumCPU(), Usage: "share the seeds among `N` processes"},
 			&ucli.BoolFlag{Name: "worker", Usage: "run the seeds that standard input names, a line of JSON for each", Hidden: true},
-		},
+		}, sweepFlags()...),
 		Action: faults,
 	}
 }
@@ -80,6 +80,8 @@ type simulation struct {
 	processes   int
 	tally       *tally
 	line        *progressLine
+	// Nil: seeds are run.
+	sweep *sweep
 }
 
 func faults(ctx *ucli.Context) error {
@@ -87,8 +89,11 @@ func faults(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	if ctx.Bool("worker") {
+	switch {
+	case ctx.Bool("worker"):
 		return s.work(os.Stdin)
+	case s.sweep != nil:
+		return s.runSweep(ctx)
 	}
 	begun, err := openState(ctx.String("state"), s.cfg)
 	if err != nil {
@@ -155,6 +160,14 @@ func newSimulation(ctx *ucli.Context) (*simulation, error) {
 	if (ctx.IsSet("only-faults") || ctx.IsSet("only-clients")) && s.n > 1 {
 		return nil, cli.Errorf(cli.Usage, "the numbers of faults and clients are those of one seed, and %d are asked for", s.n).
 			Hint("fauxmaster faults --seed %d --only-faults 3,17", s.first)
+	}
+	if ctx.Bool("disk-sweep") {
+		return s, s.makeSweep(ctx)
+	}
+	for _, flag := range []string{"every", "role", "kind", "write"} {
+		if ctx.IsSet(flag) {
+			return nil, cli.Errorf(cli.Usage, "--%s belongs to --disk-sweep", flag)
+		}
 	}
 	faults, clients, err := sim.Size(s.cfg)
 	if err != nil {

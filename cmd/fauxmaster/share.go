@@ -96,7 +96,9 @@ type worker struct {
 
 func (w *worker) start() error {
 	args := []string{"faults", "--worker", "--duration", time.Duration(w.cfg.DurationNs).String()}
-	if w.cfg.Aim != "" {
+	if w.cfg.Aim == sim.SweepAim {
+		args = append(args, "--disk-sweep", "--seed", strconv.FormatUint(w.cfg.Seed, 10))
+	} else if w.cfg.Aim != "" {
 		args = append(args, "--aim", w.cfg.Aim)
 	}
 	w.cmd = exec.Command(w.self, args...)
@@ -171,8 +173,15 @@ func (s *simulation) work(in io.Reader) error {
 			return cli.Errorf(cli.Usage, "%q is not a seed", lines.Text())
 		}
 		cfg := s.cfg
-		cfg.Seed = seed
-		if err := out.Encode(runSeedHere(cfg)); err != nil {
+		if s.sweep != nil {
+			d := sim.DiskFaultOf(seed)
+			cfg.Disk = &d
+		} else {
+			cfg.Seed = seed
+		}
+		r := runSeedHere(cfg)
+		r.Seed = seed
+		if err := out.Encode(r); err != nil {
 			return err
 		}
 	}

@@ -22,6 +22,8 @@ type stateHeader struct {
 	// Commit, for people, and the hash of the program.
 	Build, Program string
 	Duration, Aim  string
+	// Of a sweep, whose results are those of one.
+	Seed uint64 `json:",omitempty"`
 }
 
 // state keeps what each seed came to in a file: a header, then a line of JSON
@@ -42,6 +44,9 @@ func openState(path string, cfg sim.Config) (*state, error) {
 		return nil, cli.Errorf(cli.Failed, "read this program: %w", err)
 	}
 	want := stateHeader{Format: 1, Build: cli.Build(), Program: program, Duration: time.Duration(cfg.DurationNs).String(), Aim: cfg.Aim}
+	if cfg.Aim == sim.SweepAim {
+		want.Seed = cfg.Seed
+	}
 	data, err := os.ReadFile(path)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, cli.Errorf(cli.Failed, "go on with %s: %w", path, err)
@@ -101,7 +106,9 @@ func (s *state) read(data []byte, want stateHeader) (whole int, err error) {
 
 func (h stateHeader) flags() string {
 	s := "--duration " + h.Duration
-	if h.Aim != "" {
+	if h.Aim == sim.SweepAim {
+		s += fmt.Sprintf(" --disk-sweep --seed %d", h.Seed)
+	} else if h.Aim != "" {
 		s += " --aim " + h.Aim
 	}
 	return s

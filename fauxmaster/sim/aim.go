@@ -31,7 +31,8 @@ func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
-	s.budgets = false
+	s.budgets, s.membersNs = false, 0
+	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
 // Aims are all there are.
@@ -151,6 +152,7 @@ var Aims = []Aim{
 	{"outage", "machines are away for long, and come back", 90 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 4, loseMany: 1})
+		s.manyLostNs = 90 * second
 		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs, s.declareNs = 3*second, 40*second, 60*second, 0, 30*second, 30*second
 		s.tight, s.machineMilli, s.jobs, s.lasting = true, 1500, 5, true
 	}},
@@ -162,7 +164,7 @@ var Aims = []Aim{
 	}},
 	{"leader-flap", "masters follow one another, or there is none for a while, with machines away", 60 * second, func(s *swarm) {
 		s.calm()
-		s.only(map[faultKind]int{cutMachine: 3, partition: 1})
+		s.only(map[faultKind]int{cutMachine: 6, partition: 1})
 		s.everyNs, s.cutNs, s.electedNs, s.thinkNs, s.apart = 2*second, 40*second, 12*second, 10*second, true
 	}},
 	{"strangers", "clients ask for what is not theirs, go on when they were revoked, and forge messages of raft", 10 * second, func(s *swarm) {
@@ -176,6 +178,13 @@ var Aims = []Aim{
 		s.thinkNs, s.filesPermille, s.electedNs = 30*millisecond, 500, 3*second
 		s.tight, s.machineMilli = false, 8000
 	}},
+	{"watchers", "clients that watch and stall, replicas that forget soon what changed, and masters that follow one another", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 2, pauseReplica: 3, partition: 2})
+		s.keep, s.tailEntries, s.flushNs = []int{keepAll}, 1, 20*millisecond
+		s.everyNs, s.cutNs, s.electedNs, s.thinkNs = 400*millisecond, second, 2*second, 20*millisecond
+		s.tight, s.machineMilli, s.jobs, s.watchers = false, 8000, 3, 10
+	}},
 	{"restored", "all disks are lost while tasks come and go, and a checkpoint of before is restored", 8 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 2, loseMachine: 1})
@@ -186,6 +195,50 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})
 		s.reclaims, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = true, true, 1500, 200*millisecond, 4, 3*second
+	}},
+	{"flood", "one user asks for ten times what the log can do, and the tasks of a job do nothing but crash", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.tight, s.machineMilli, s.thinkNs, s.jobs, s.electedNs = false, 12000, 100*millisecond, 3, 0
+		s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 2_000, 5*millisecond, true, 400
+	}},
+	{"members", "replicas are replaced, added and taken out, while others are away", 15 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 3, powerLoss: 1, pauseReplica: 1, partition: 1})
+		s.keep, s.everyNs, s.backNs, s.cutNs, s.electedNs = []int{keepSynced}, 500*millisecond, 6*second, 3*second, 3*second
+		s.thinkNs, s.tailEntries, s.flushNs, s.membersNs = 50*millisecond, 16, 100*millisecond, 700*millisecond
+	}},
+	{"hung-disks", "disks of replicas hang, most often that of the elected one", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{hangDisk: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.electedKinds = second, 2*second, 30*millisecond, []faultKind{hangDisk}
+	}},
+	{"full-disks", "disks of replicas are full, or fail now and then, and logs are short", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{fullDisk: 2, writeErrors: 4, crashReplica: 1})
+		s.keep, s.everyNs, s.thinkNs, s.flushNs, s.tailEntries = []int{keepAll}, 300*millisecond, 10*millisecond, 50*millisecond, 1
+	}},
+	{"slow-checkpoints", "checkpoints are longer on their way than logs are kept", 15 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.flushNs, s.tailEntries = 4*second, 0, 5*millisecond, 20*millisecond, 1
+		s.backNs, s.checkpointLateNs = second, 800*millisecond
+	}},
+	{"refused-checkpoints", "replicas that crashed take no checkpoint for a while, and logs are short", 10 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{crashReplica: 1, refuseCheckpoints: 3})
+		s.everyNs, s.electedNs, s.thinkNs, s.flushNs, s.tailEntries = 400*millisecond, 0, 10*millisecond, 20*millisecond, 1
+	}},
+	{"no-majority", "the disks of all but the elected replica hang: it is heard, and nothing is confirmed", 12 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{hangFollowers: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.uncommittedBytes = 3*second, 0, 5*millisecond, 1<<10
+	}},
+	{SweepAim, "nothing fails but one disk, and replicas are replaced: every write is to fail once", 30 * second, func(s *swarm) {
+		s.calm()
+		s.only(nil)
+		s.electedNs, s.thinkNs, s.flushNs, s.tailEntries, s.tight, s.machineMilli = 0, 800*millisecond, 300*millisecond, 64, false, 12000
+		s.membersNs, s.replaceOnly = 2*second, true
 	}},
 	{"late-duties", "what a master decides is proposed late, perhaps when it is elected again", 60 * second, func(s *swarm) {
 		s.calm()

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"google.golang.org/protobuf/proto"
 
@@ -66,7 +67,7 @@ func (c *client) start() {
 // look reads the cell at any replica, now and then: what was acknowledged
 // before the read must show in it.
 func (c *client) look() {
-	r, acked, shown, file := c.w.replicas[c.rand.IntN(replicas)], c.w.truth.ackedIndex, c.w.looks(c), c.w.looksAtFile(c)
+	r, acked, shown, file := c.w.replicas[c.rand.IntN(len(c.w.replicas))], c.w.truth.ackedIndex, c.w.looks(c), c.w.looksAtFile(c)
 	from, askedNs, lost := c.self(), c.w.now, c.w.restore.lost
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
@@ -136,6 +137,7 @@ func (c *client) try(n int) {
 		// The cell was lost meanwhile, and what was asked of it with it.
 		return
 	}
+	replicas := len(c.w.replicas)
 	op, r, from := c.op, c.w.replicas[(c.current+n)%replicas], c.caller()
 	if n > 0 {
 		c.w.mark("client tries again")
@@ -153,9 +155,14 @@ func (c *client) try(n int) {
 			c.turnedAway(r)
 			return
 		}
-		if err == nil {
-			c.current = int(r.id) - 1
+		if c.w.beside("what "+c.name()+" asks", c.w.truth.asked[op.RequestId].atNs, err); err == nil {
+			c.current = max(slices.Index(c.w.replicas, r), 0)
 			c.answered(res)
+			return
+		}
+		if too := (errTooMuch{}); errors.As(err, &too) {
+			c.w.mark("came back later")
+			c.w.after(too.RetryNs+between(c.rand, 0, too.RetryNs/4), func() { c.try(n) })
 			return
 		}
 		wait := int64(0)
@@ -317,6 +324,8 @@ func (c *client) special() *borgpb.Op {
 	}
 	small := &borgpb.Resources{CpuMilli: 5, MemBytes: 1 << 20, DiskBytes: 1 << 10}
 	switch at := c.made; {
+	case at == 3 && s.stormTasks > 0:
+		return c.storm()
 	case at == 5 && s.giantTasks > 0:
 		c.w.mark("giant job")
 		return c.submit("giant", &borgpb.JobSpec{

@@ -34,6 +34,10 @@ func (w *World) linked(a, b int) bool { return w.net.open(a, b) && w.net.open(b,
 
 // look is called whenever something of this may have changed.
 func (f *failover) look() {
+	if f.w.swarm.membersNs > 0 {
+		// What a majority is changes.
+		return
+	}
 	var linked [replicas][replicas]bool
 	for i, a := range f.w.replicas {
 		for j, b := range f.w.replicas {

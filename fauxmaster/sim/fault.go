@@ -59,6 +59,8 @@ type swarm struct {
 	// A replica that is stopped is cut off from the others too, and for a while
 	// after it goes on.
 	cutStopped bool
+	// Of many machines that are lost at once each is back after at most so long.
+	manyLostNs int64
 	// A partition is one of all replicas from one another.
 	apart bool
 	// Points at which aimed crashes strike; nil: any.
@@ -81,6 +83,23 @@ type swarm struct {
 	drainsPercent int
 	// Borglets tell what tasks use, and so there are reservations.
 	reclaims bool
+	// What a flooding user asks for in a second, and how long each op takes in the cell;
+	// zero: nobody floods, and no time. floodAlone: nothing else is wrong.
+	floodPerS, applyNs int64
+	floodAlone         bool
+	// Tasks of a job that does nothing but crash; 0: there is none.
+	stormTasks int
+	// Time between two changes of the members, about; 0: there are none. After fewer:
+	// a cell that has shrunk stays small.
+	membersNs int64
+	// Members are replaced, and their number stays.
+	replaceOnly bool
+	// How much an elected replica appends that is not confirmed; 0: as in production.
+	uncommittedBytes uint64
+	// How long a checkpoint is on its way, at most.
+	checkpointLateNs int64
+	// Clients that watch.
+	watchers int
 }
 
 type faultKind int
@@ -106,8 +125,15 @@ const (
 	clog
 	swizzle
 	aimedCrash
+	// Drawn after all others, so that these are what they were before.
+	hangDisk
+	hangFollowers
+	refuseCheckpoints
 	faultKinds
 )
+
+// firstDrawnLast is where the kinds begin that are drawn last.
+const firstDrawnLast = hangDisk
 
 // ofMachines are faults that touch no replica.
 var ofMachines = []faultKind{cutMachine, loseMachine, loseMany, killBorglet, stepMachineClock}
@@ -118,12 +144,12 @@ func drawSwarm(r *rand.Rand) swarm {
 		tailEntries: []int{16, 64, 1000}[r.IntN(3)], cacheBytes: []int{1 << 10, 64 << 10, 1 << 20}[r.IntN(3)],
 		flushNs: between(r, 50*millisecond, second), thinkNs: between(r, 200*millisecond, 800*millisecond),
 		jobs: 2 + r.IntN(4), machineMilli: 12000, lostNs: []int64{3 * second, 30 * second, 60 * second}[r.IntN(3)],
-		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second,
+		cutNs: []int64{second, 5 * second, 40 * second}[r.IntN(3)], electedNs: electedEveryNs, backNs: 3 * second, manyLostNs: 10 * second,
 		electedKinds: []faultKind{crashReplica, pauseReplica, cutOneWay},
 	}
 	p := r.Perm(replicas)
 	s.weak = [2]uint64{uint64(p[0]) + 1, uint64(p[1]) + 1}
-	for k := range s.weights {
+	for k := range firstDrawnLast {
 		if r.IntN(2) == 0 {
 			s.weights[k] = 1 + r.IntN(4)
 		}
@@ -177,6 +203,12 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	s.budgets = r.IntN(2) == 0
 	s.reclaims = r.IntN(3) == 0
+	if r.IntN(4) == 0 {
+		s.membersNs = between(r, second, 4*second)
+	}
+	if r.IntN(3) == 0 {
+		s.weights[hangDisk], s.weights[hangFollowers], s.weights[refuseCheckpoints] = 1+r.IntN(2), r.IntN(2), 1
+	}
 	return s
 }
 
@@ -317,7 +349,7 @@ func (w *World) fewElections() bool {
 // happen does what the fault is, and says it.
 func (w *World) happen(f *fault) string {
 	r := f.rand
-	one := w.replicas[r.IntN(replicas)]
+	one := w.replicas[r.IntN(len(w.replicas))]
 	m := w.machines[r.IntN(len(w.machines))]
 	if f.aimed {
 		for _, x := range w.replicas {
@@ -365,7 +397,7 @@ func (w *World) happen(f *fault) string {
 			n = len(w.machines)
 		}
 		for _, i := range r.Perm(len(w.machines))[:n] {
-			w.loseFor(w.machines[i], between(r, second, 10*second))
+			w.loseFor(w.machines[i], between(r, second, w.swarm.manyLostNs))
 		}
 		if n == len(w.machines) {
 			w.mark("all machines lost")
@@ -388,6 +420,15 @@ func (w *World) happen(f *fault) string {
 		return fmt.Sprintf("the wall clock of %s steps by %d ms", m.name, by/millisecond)
 	case fullDisk, writeErrors, readErrors, slowDisk:
 		return w.spoilDisk(f, one)
+	case hangDisk:
+		return w.hangDisks(between(r, 500*millisecond, 4*second), one)
+	case hangFollowers:
+		others := slices.DeleteFunc(slices.Clone(w.replicas), func(x *replicaNode) bool { return x == w.leader() })
+		return w.hangDisks(between(r, second, 4*second), others...)
+	case refuseCheckpoints:
+		ns := between(r, second, 4*second)
+		one.refusesUntilNs = w.now + ns
+		return fmt.Sprintf("replica %d takes no checkpoint for %d ms", one.id, ns/millisecond)
 	case clog:
 		return w.clog(f)
 	case swizzle:
@@ -461,7 +502,8 @@ func (w *World) partition(f *fault) string {
 				}
 			}
 		}
-		ns := w.lasts(between(f.rand, 200*millisecond, w.swarm.cutNs), w.replicas...)
+		// Longer than what is missed without an elected master may count.
+		ns := between(f.rand, 7*second, 15*second)
 		w.cutFor(links, ns)
 		return fmt.Sprintf("the replicas are cut off from one another for %d ms", ns/millisecond)
 	}
@@ -475,9 +517,9 @@ func (w *World) partition(f *fault) string {
 	ns := w.lasts(between(f.rand, 200*millisecond, w.swarm.cutNs), w.replicas...)
 	w.cutFor(links, ns)
 	var with []int
-	for id := uint64(1); id <= replicas; id++ {
-		if side[replicaEnd(id)] == side[replicaEnd(1)] {
-			with = append(with, int(id))
+	for _, x := range w.replicas {
+		if side[replicaEnd(x.id)] == side[replicaEnd(w.replicas[0].id)] {
+			with = append(with, int(x.id))
 		}
 	}
 	return fmt.Sprintf("the network is split for %d ms, replicas %v on one side", ns/millisecond, with)
@@ -576,15 +618,27 @@ func (w *World) spoilDisk(f *fault, x *replicaNode) string {
 
 // mend ends all faults of the disk.
 func (r *replicaNode) mend() {
-	r.errorPermille, r.slowUntilNs = 0, 0
+	r.errorPermille, r.slowUntilNs, r.hangsUntilNs, r.refusesUntilNs = 0, 0, 0, 0
 	r.disk.fail(failure{})
 	r.w.failover.look()
+}
+
+// hangDisks lets the syncs of some replicas hang.
+func (w *World) hangDisks(ns int64, of ...*replicaNode) string {
+	ns = w.lasts(ns, of...)
+	var ids []uint64
+	for _, x := range of {
+		x.hangsUntilNs = w.now + ns
+		ids = append(ids, x.id)
+	}
+	w.mark("disk hangs")
+	return fmt.Sprintf("the disks of replicas %v hang for %d ms", ids, ns/millisecond)
 }
 
 // clog holds back all that goes over a link, and then delivers it.
 func (w *World) clog(f *fault) string {
 	ends := w.ends()
-	from := replicaEnd(w.replicas[f.rand.IntN(replicas)].id)
+	from := replicaEnd(w.replicas[f.rand.IntN(len(w.replicas))].id)
 	to := ends[f.rand.IntN(len(ends))]
 	ns := between(f.rand, 100*millisecond, 5*second)
 	if back := f.rand.IntN(2) == 0; back {
@@ -616,7 +670,8 @@ func (w *World) unclog(l [2]int) {
 func (w *World) swizzle(f *fault) string {
 	r := f.rand
 	var links [][2]int
-	for _, i := range r.Perm(replicas)[:1+r.IntN(3)] {
+	perm := r.Perm(len(w.replicas))
+	for _, i := range perm[:min(1+r.IntN(3), len(perm))] {
 		for _, x := range w.replicas {
 			if a, b := replicaEnd(w.replicas[i].id), replicaEnd(x.id); a != b {
 				links = append(links, [2]int{a, b}, [2]int{b, a})
@@ -668,6 +723,9 @@ func (w *World) cutFor(links [][2]int, ns int64) {
 
 // heal ends the first phase: everything is there again and stays.
 func (w *World) heal() {
+	if w.healed {
+		return
+	}
 	if w.restore.file != nil && w.restore.lost == nil {
 		w.loseDisks()
 		return
@@ -695,7 +753,13 @@ func (w *World) heal() {
 			w.fail("L1: nobody is elected %d ms after healing", leaderWithinNs/millisecond)
 		}
 	})
-	w.after(settleWithinNs, func() { w.fail("L3: not settled %d s after healing: %s", settleWithinNs/second, w.unsettled()) })
+	w.after(settleWithinNs, func() {
+		letter := "L3"
+		if w.membersUnsettled() != "" {
+			letter = "L6"
+		}
+		w.fail("%s: not settled %d s after healing: %s", letter, settleWithinNs/second, w.unsettled())
+	})
 }
 
 // machinesBack starts all machines and lets everybody reach them.

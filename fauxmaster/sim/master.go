@@ -5,10 +5,12 @@ import (
 	"log/slog"
 
 	"borg/borgmaster"
+	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/duty"
 	"borg/borgmaster/linkshard"
 	"borg/borgmaster/reclaim"
+	"borg/borgmaster/watch"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -47,15 +49,25 @@ type masterSide struct {
 	// Run when another replica is elected, or this one.
 	onChange []func()
 	gate     *borgmaster.Gate
+	// Who is served when too many ask, and whether a look at it is due.
+	admission *admission.Core[func(error)]
+	stepping  bool
+	// Nil: nobody watches in this run.
+	hub *watch.Hub
 }
 
 func newMasterSide(r *replicaNode) *masterSide {
 	m := &masterSide{r: r, duties: duty.New(duty.Bounds{}), reclaims: reclaim.New(reclaim.Config{Instead: curve()}), gate: &borgmaster.Gate{FirstAdmin: operatorUser}}
+	m.admission = admission.New[func(error)](admission.Config{Replica: r.id})
 	m.station = linkshard.NewStation(linkshard.Config{
 		Core:   linkshard.CoreConfig{Replica: r.id},
 		Format: r.cell.BuildFormat(), UsageEveryNs: usageEveryNs,
 		CellName: cellName, CellID: cellID, Log: logView{r}, NowNs: r.monoNs, Logger: slog.New(slog.DiscardHandler),
 	})
+	if r.w.swarm.watchers > 0 {
+		m.hub = watch.New(r.w.hubConfig(r))
+		m.hub.Reset(r.cell)
+	}
 	m.station.TakeNotes(linkshard.Notes{Reload: true, NewState: true})
 	r.after(0, m.carryOut)
 	m.dutyTick()
@@ -105,7 +117,7 @@ func (m *masterSide) follow() {
 	}
 	if s.Settled && m.dutyTerm == 0 {
 		m.dutyTerm = s.Term
-		begin := duty.Elected{Term: s.Term, Self: m.r.id, Before: m.before, Members: memberIDs()}
+		begin := duty.Elected{Term: s.Term, Self: m.r.id, Before: m.before, Members: m.memberIDs()}
 		for x := range m.r.cell.Machines() {
 			begin.Machines = append(begin.Machines, duty.Seen(x))
 		}
@@ -115,20 +127,27 @@ func (m *masterSide) follow() {
 	}
 }
 
-func memberIDs() (ids []uint64) {
-	for id := uint64(1); id <= replicas; id++ {
-		ids = append(ids, id)
+func (m *masterSide) memberIDs() (ids []uint64) {
+	for _, x := range m.r.core.Members().Members {
+		ids = append(ids, x.GetId())
 	}
 	return ids
 }
 
 func (m *masterSide) restored() {
+	if m.hub != nil {
+		if m.hub.Watches() > 0 {
+			m.r.w.mark("watch told at a checkpoint")
+		}
+		m.hub.Reset(m.r.cell)
+	}
 	m.station.TakeNotes(linkshard.Notes{Reload: true, NewState: true})
 	m.r.after(0, m.carryOut)
 }
 
 // applied hears of each entry.
 func (m *masterSide) applied(e borgmaster.CommittedEntry, events []cell.Event) {
+	m.watched()
 	for i := range events {
 		ev := &events[i]
 		if m.dutyTerm == 0 || ev.Machine == "" || ev.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_MACHINE {
@@ -153,7 +172,7 @@ func (m *masterSide) dutyTick() {
 	m.r.after(dutyTickNs, func() {
 		m.follow()
 		if m.dutyTerm != 0 {
-			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0}
+			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0}
 			if m.r.cell.NumAdmins() == 0 {
 				ticked.FirstAdmin = m.gate.FirstAdmin
 			}
@@ -216,7 +235,7 @@ func ownOp() *borgpb.Principal { return &borgpb.Principal{Role: borgpb.Role_ROLE
 
 // probe lets a replica try a machine once.
 func (m *masterSide) probe(e duty.Probe, done func(duty.Probed)) {
-	r, by := m.r, m.r.w.replicas[e.Replica-1]
+	r, by := m.r, m.r.w.nodes[e.Replica]
 	life, ended := r.life, false
 	end := func(answer duty.Probed) {
 		if !ended {
@@ -345,7 +364,7 @@ func (m *masterSide) report(req *borgrpc.ReportRequest) {
 		r.after(0, func() { end(nil, borgmaster.ErrNotElected) })
 		return
 	}
-	to := r.w.replicas[elected-1]
+	to := r.w.nodes[elected]
 	r.after(int64(linkshard.ReportTimeout), func() { end(nil, errTimeout) })
 	r.w.ask(replicaEnd(r.id), to, func() {
 		to.master.hear(req, func(resp *borgrpc.ReportResponse, err error) {
@@ -370,7 +389,9 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 		done(resp, nil)
 		return
 	}
+	since := m.r.w.now
 	m.r.propose(&borgpb.Op{Principal: ownOp(), Op: &borgpb.Op_Reports{Reports: req.Reports}}, m.r.w.now+int64(linkshard.ReportTimeout), func(res *borgpb.Result, err error) {
+		m.r.w.beside("a report of borglets", since, err)
 		resp.Result = res
 		done(resp, err)
 	})
@@ -386,10 +407,14 @@ func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadline
 		done(nil, err)
 		return
 	}
+	done, ok := m.begin(from, op, forwarded, done)
+	if !ok {
+		return
+	}
 	beganNs := m.r.monoNs()
 	var try func()
 	end := func(res *borgpb.Result, err error) {
-		if err == nil || errors.Is(err, borgmaster.ErrOverloaded) || errors.Is(err, errRevoked) || m.r.monoNs()-beganNs >= electionWaitNs {
+		if err == nil || errors.Is(err, borgmaster.ErrOverloaded) || errors.Is(err, errRevoked) || errors.As(err, new(errTooMuch)) || m.r.monoNs()-beganNs >= electionWaitNs {
 			done(res, err)
 			return
 		}
@@ -410,13 +435,18 @@ func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadline
 		s := m.r.core.State()
 		switch {
 		case s.Settled:
-			m.admit(from, op, deadlineNs, end)
+			m.admitted(from, op, deadlineNs, end)
 		case forwarded:
 			done(nil, borgmaster.ErrNotElected)
 		case s.Elected == 0 || s.Elected == m.r.id:
 			end(nil, borgmaster.ErrNotElected)
 		default:
-			m.forward(s.Elected, from, op, deadlineNs, end)
+			m.forward(s.Elected, from, op, deadlineNs, func(res *borgpb.Result, err error) {
+				if too := (errTooMuch{}); errors.As(err, &too) {
+					m.admission.Close(m.r.monoNs(), from.name.User(), too.Refusal)
+				}
+				end(res, err)
+			})
 		}
 	}
 	try()
@@ -425,7 +455,7 @@ func (m *masterSide) mutate(from caller, op *borgpb.Op, forwarded bool, deadline
 // forward passes a mutation on, and gives it up when somebody else is elected:
 // that replica may be one that hangs.
 func (m *masterSide) forward(elected uint64, from caller, op *borgpb.Op, deadlineNs int64, done func(*borgpb.Result, error)) {
-	r, to, life := m.r, m.r.w.replicas[elected-1], m.r.life
+	r, to, life := m.r, m.r.w.nodes[elected], m.r.life
 	var asked *call
 	end := func(res *borgpb.Result, err error) {
 		if !asked.ended {

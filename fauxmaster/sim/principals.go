@@ -129,7 +129,7 @@ func (c *client) turnedAway(by *replicaNode) {
 // login has a certificate issued: it begins at the cell's time, as the replica
 // that issues it has it when it has waited for the latest, in whole seconds.
 func (c *client) login() {
-	r, came := c.w.replicas[c.rand.IntN(replicas)], false
+	r, came := c.w.replicas[c.rand.IntN(len(c.w.replicas))], false
 	c.w.send(clientEnd(c.i), replicaEnd(r.id), func() {
 		r.arrive(func() {
 			r.read(func() {

@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"syscall"
 
 	"go.etcd.io/raft/v3/raftpb"
@@ -51,6 +52,20 @@ type replicaNode struct {
 	held []func()
 	// Its host has no power: whoever calls hears nothing.
 	powerless bool
+	// Its disk is lost, or its directory not made yet: it does not start. gone: it was
+	// taken out of the cell, and knows it.
+	diskless, gone bool
+	// Since when it is down or stopped; 0: it works. When it went on after a stop.
+	awaySinceNs, resumedNs int64
+	// A sync takes until then; no checkpoint is taken until then.
+	hangsUntilNs, refusesUntilNs int64
+	// When the append that is under way began; checkpoints in a row that it was sent
+	// and that did not let it catch up.
+	appendSinceNs int64
+	inRow         int
+	// Followers that are sent a checkpoint, and when each was sent one lately.
+	holds  replica.Holds
+	sentNs map[uint64][]int64
 	// Calls to it that are not known to have ended.
 	calls []*call
 
@@ -97,17 +112,29 @@ type waiter struct {
 	deadlineNs int64
 }
 
-func newReplicaNode(w *World, id uint64) *replicaNode {
-	r := &replicaNode{w: w, id: id, disk: newDisk(), rand: stream(w.cfg.Seed, fmt.Sprint("replica ", id))}
+// newReplicaNode makes a member of the new cell, or one that is to join and whose
+// directory is made later.
+func newReplicaNode(w *World, id uint64, joins bool) *replicaNode {
+	r := &replicaNode{w: w, id: id, disk: newDisk(), rand: stream(w.cfg.Seed, fmt.Sprint("replica ", id)), build: cell.BuildFormat}
 	r.clock = w.swarm.drawClock(r.rand)
-	r.ident = &borgpb.ReplicaIdentity{CellName: cellName, CellId: cellID, Epoch: 1, Replica: id, Incarnation: id}
-	for x := uint64(1); x <= replicas; x++ {
-		r.ident.Members = append(r.ident.Members, &borgpb.Member{Id: x, Addr: fmt.Sprintf("replica-%d:7000", x)})
+	r.ident = &borgpb.ReplicaIdentity{CellName: cellName, CellId: cellID, Epoch: 1, Replica: id, Incarnation: id, Join: joins}
+	if r.diskless, r.awaySinceNs = joins, w.now; joins {
+		return r
 	}
+	for x := uint64(1); x <= replicas; x++ {
+		r.ident.Members = append(r.ident.Members, &borgpb.Member{Id: x, Addr: addrOf(x)})
+	}
+	r.makeDirectory()
+	return r
+}
+
+func addrOf(id uint64) string { return fmt.Sprintf("replica-%d:7000", id) }
+
+func (r *replicaNode) makeDirectory() {
 	if err := replica.Init(r.storeConfig(), r.ident); err != nil {
 		panic(err)
 	}
-	return r
+	r.diskless = false
 }
 
 func (r *replicaNode) storeConfig() checkpoint.Config {
@@ -144,6 +171,9 @@ func (r *replicaNode) arrive(do func()) { r.enter(r.life, do) }
 
 // start starts a process on the disk as it is.
 func (r *replicaNode) start() {
+	if r.diskless || r.gone {
+		return
+	}
 	r.w.say("replica %d starts", r.id)
 	r.life++
 	life := r.life
@@ -171,7 +201,7 @@ func (r *replicaNode) start() {
 	}
 	core, err := replica.NewCore(replica.CoreConfig{
 		ID: r.id, Nonce: r.id<<32 | life, Storage: store, Header: store.Header(),
-		ElectionTicks: 10, HeartbeatTicks: 1, StallTicks: 25, Logger: raftLog{},
+		ElectionTicks: 10, HeartbeatTicks: 1, StallTicks: 25, UncommittedBytes: r.w.swarm.uncommittedBytes, Logger: raftLog{},
 	})
 	if err != nil {
 		r.w.fail("replica %d cannot start raft: %v", r.id, err)
@@ -181,6 +211,7 @@ func (r *replicaNode) start() {
 	last, _ := store.LastIndex()
 	r.w.say("replica %d has its cell at index %d, its log up to %d, term %d, commit %d", r.id, c.Index(), last, store.HardState().GetTerm(), store.HardState().GetCommit())
 	r.up, r.paused, r.held, r.powerless, r.hung = true, false, nil, false, false
+	r.awaySinceNs, r.appendSinceNs, r.inRow, r.holds, r.sentNs = 0, 0, 0, replica.Holds{}, map[uint64][]int64{}
 	r.w.breakCalls(r)
 	r.leading, r.term, r.electedNs, r.baseTerm, r.baseCellNs = false, 0, 0, 0, 0
 	r.batches, r.appending = replica.Batches[*waiter]{}, 0
@@ -205,7 +236,7 @@ func (r *replicaNode) crash(keep int, powerless bool) {
 		underWay = &brokenAppend{a.Entries, a.Hard}
 		r.w.mark("crash during an append")
 	}
-	r.up, r.powerless = false, powerless
+	r.up, r.powerless, r.awaySinceNs = false, powerless, r.w.now
 	r.master.stop()
 	if !powerless {
 		r.w.breakCalls(r)
@@ -230,7 +261,7 @@ func (r *replicaNode) exit(what string, err error) {
 	r.w.say("replica %d ends: it %s", r.id, what)
 	r.w.mark("replica ended for its disk")
 	if r.up {
-		r.up = false
+		r.up, r.awaySinceNs = false, r.w.now
 		r.master.stop()
 		r.w.breakCalls(r)
 		if r.w.now-r.startedNs > restartForgetNs {
@@ -259,7 +290,9 @@ const (
 // write does something that writes to the disk, and says whether the process
 // lives on.
 func (r *replicaNode) write(what string, do func() error) bool {
-	r.drawFailure()
+	if r.drawFailure(); !r.counts() {
+		return false
+	}
 	err := do()
 	if err == nil && r.disk.failure().err != nil {
 		err = r.store.Append(nil, r.store.HardState(), true)
@@ -310,7 +343,7 @@ func (r *replicaNode) step(events ...replica.Event) (out replica.Effects, ok boo
 func (r *replicaNode) pause() {
 	if r.up && !r.paused {
 		r.w.say("replica %d is stopped", r.id)
-		r.paused = true
+		r.paused, r.awaySinceNs = true, r.w.now
 		r.w.failover.look()
 	}
 }
@@ -320,7 +353,7 @@ func (r *replicaNode) resume() {
 		return
 	}
 	r.w.say("replica %d goes on", r.id)
-	r.paused = false
+	r.paused, r.awaySinceNs, r.resumedNs = false, 0, r.w.now
 	r.w.failover.look()
 	held, life := r.held, r.life
 	r.held = nil
@@ -394,6 +427,7 @@ func (r *replicaNode) handOut(out replica.Effects, in *checkpoint.Incoming) {
 	}
 	r.answerReads()
 	for _, a := range out.Append {
+		r.proposesMembers(a.Entries)
 		item := appendItem{append: a}
 		if a.Snapshot != nil {
 			item.received = in
@@ -447,7 +481,7 @@ func (r *replicaNode) propose(op *borgpb.Op, deadlineNs int64, done func(*borgpb
 		done(nil, borgmaster.ErrNotElected)
 		return
 	}
-	if !r.batches.Put(data, &waiter{done, deadlineNs}) {
+	if !r.batches.Put(replica.LaneOf(op), data, &waiter{done, deadlineNs}) {
 		done(nil, borgmaster.ErrOverloaded)
 		return
 	}
@@ -496,6 +530,12 @@ func (r *replicaNode) appendSoon() {
 	if r.w.now < r.slowUntilNs {
 		delay += between(r.rand, 5*millisecond, 50*millisecond)
 	}
+	if r.hangsUntilNs > r.w.now && !r.w.healed {
+		delay = max(delay, r.hangsUntilNs-r.w.now)
+		r.hung = true
+		r.w.failover.look()
+	}
+	r.appendSinceNs = r.w.now
 	r.reaches(beforeAppend)
 	r.after(delay, func() {
 		if r.hung {
@@ -537,8 +577,9 @@ func (r *replicaNode) appendNow(n int) {
 	if hard.GetTerm() > term {
 		r.reaches(newerTerm)
 	}
+	r.bounded()
 	r.appendQueue = r.appendQueue[n:]
-	r.appendBusy = false
+	r.appendBusy, r.appendSinceNs = false, 0
 	r.appending -= n
 	events := make([]replica.Event, n)
 	for i, it := range items {
@@ -554,7 +595,7 @@ func (r *replicaNode) applySoon() {
 		return
 	}
 	r.applyBusy = true
-	r.after(between(r.rand, 10*microsecond, 300*microsecond), func() {
+	r.after(between(r.rand, 10*microsecond, 300*microsecond)+r.workNs(r.applyQueue[0]), func() {
 		r.applyBusy = false
 		if len(r.applyQueue) == 0 {
 			return
@@ -564,6 +605,20 @@ func (r *replicaNode) applySoon() {
 		r.apply(a)
 		r.applySoon()
 	})
+}
+
+// workNs is how long the ops of what is to be applied take.
+func (r *replicaNode) workNs(a *replica.Apply) (ns int64) {
+	if r.w.swarm.applyNs == 0 {
+		return 0
+	}
+	for _, e := range a.Entries {
+		entry := new(borgpb.Entry)
+		if e.Entry.GetType() == raftpb.EntryNormal && proto.Unmarshal(e.Entry.GetData(), entry) == nil {
+			ns += int64(len(entry.Ops)) * r.w.swarm.applyNs
+		}
+	}
+	return ns
 }
 
 func (r *replicaNode) apply(a *replica.Apply) {
@@ -589,6 +644,15 @@ func (r *replicaNode) applyEntry(e replica.Committed) {
 		r.w.fail("replica %d: %v", r.id, err)
 	}
 	r.w.truth.applied(r.id, ce, r.cell)
+	if ce.Index+caughtUpLag >= r.w.truth.index {
+		r.inRow = 0
+	}
+	if e.Members != nil {
+		if r.w.membersChanged(ce.Index, e.Members); slices.Contains(e.Members.Removed, r.id) {
+			r.leaves()
+			return
+		}
+	}
 	r.reaches(appliedNotKept)
 	r.answerReads()
 	if ce.Term != r.baseTerm {
@@ -632,12 +696,12 @@ func (r *replicaNode) flush() {
 		if err := f.Commit(h); err != nil {
 			return err
 		}
-		return r.store.Compact(^uint64(0))
+		return r.store.Compact(^uint64(0), r.holds.From(^uint64(0), r.monoNs()))
 	})
 }
 
 func (r *replicaNode) sendRaft(m *raftpb.Message) {
-	to := r.w.replicas[m.GetTo()-1]
+	to := r.w.nodes[m.GetTo()]
 	if m.GetType() == raftpb.MsgSnap {
 		r.sendSnapshot(to, m)
 		return
@@ -646,6 +710,10 @@ func (r *replicaNode) sendRaft(m *raftpb.Message) {
 	r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
 		to.arrive(func() {
 			if !to.hears(identity.Name{Cell: cellName, Role: identity.Master, ID: fmt.Sprint(r.id)}, m) {
+				return
+			}
+			if slices.Contains(to.core.Members().Removed, r.id) {
+				r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.arrive(r.leaves) })
 				return
 			}
 			r.w.say("raft %d>%d %v term %d index %d", m.GetFrom(), m.GetTo(), m.GetType(), m.GetTerm(), m.GetIndex())

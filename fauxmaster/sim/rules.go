@@ -29,6 +29,8 @@ type rules struct {
 	// started.
 	holds     map[borglet.ID]cell.Resources
 	startedNs map[borglet.ID]int64
+	// When crashes of each job were logged lately.
+	crashes map[string][]int64
 }
 
 // missing is a time in which a replica did not reach a machine; endedNs is 0 while it
@@ -39,7 +41,7 @@ func newRules() rules {
 	return rules{
 		downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
 		missed: map[string]map[uint64]missing{}, reportedNs: map[uint64]int64{}, contactNs: map[uint64]int64{},
-		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{},
+		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{}, crashes: map[string][]int64{},
 	}
 }
 
@@ -51,7 +53,7 @@ const (
 	noContactNs  = 8 * second
 	downsNs      = 45 * second
 	witnessNs    = 60 * second
-	awayNs       = 30 * second
+	awayNs       = 12 * second
 	restartGapNs = 150 * millisecond
 )
 
@@ -117,13 +119,16 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 		t.w.fail("S17: %d machines are called down within %d s in term %d, the last is %s", lately, downsNs/second, e.Term, o.Name)
 	}
 	t.downNs[e.Term] = append(t.downNs[e.Term], t.w.now)
-	away := 0
+	away, n := 0, 0
 	for _, m := range t.w.machines {
-		if t.w.now-t.reachedNs[m.name] > awayNs {
-			away++
+		// One that was never reached may not have been added yet.
+		if at, ok := t.reachedNs[m.name]; ok {
+			if n++; t.w.now-at > awayNs {
+				away++
+			}
 		}
 	}
-	if n := len(t.w.machines); n >= 5 && away*100 > 60*n && t.w.now > t.lostUntilNs && late == 0 {
+	if n >= 5 && away*100 > 60*n && t.w.now > t.lostUntilNs && late == 0 {
 		t.w.fail("S17: %s is called down, nobody reaches %d of %d machines, and nobody declared them lost", o.Name, away, n)
 	}
 }

@@ -26,6 +26,7 @@ func (w *World) watch() {
 				}
 			}
 		}
+		w.hungTooLong()
 		if w.healed && w.unsettled() == "" {
 			w.finish()
 			return
@@ -49,6 +50,9 @@ func (w *World) unsettled() string {
 	if w.leader() == nil {
 		return "nobody is elected"
 	}
+	if why := w.membersUnsettled(); why != "" {
+		return why
+	}
 	for _, x := range w.replicas {
 		if i := x.cell.Index(); i != w.truth.index {
 			return fmt.Sprintf("replica %d is at index %d of %d", x.id, i, w.truth.index)
@@ -57,6 +61,11 @@ func (w *World) unsettled() string {
 	for _, c := range append(w.clients, w.operator.client) {
 		if c.op != nil || !c.ended() {
 			return fmt.Sprintf("client %s is not answered", c.name())
+		}
+	}
+	for _, x := range w.watchers {
+		if x.blank || x.check.Left() != nil {
+			return fmt.Sprintf("watcher %d was told up to index %d", x.i, x.check.Told)
 		}
 	}
 	c := w.truth.cell

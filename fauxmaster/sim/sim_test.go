@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"borg/borgmaster"
+	"borg/borgmaster/admission"
 	"borg/borgmaster/replica"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -118,7 +120,59 @@ func TestReclaimed(t *testing.T) {
 	}
 }
 
-// TestMarks: whoever counts a state that is not in the list hears of it.
+// TestFlood: one user asks for ten times what the log can do, tasks crash, and others go on.
+func TestFlood(t *testing.T) {
+	r := Run(Config{Seed: 1, DurationNs: 6 * second, Aim: "flood"})
+	if r.Violation != nil {
+		t.Error(r.Violation)
+	}
+	for _, name := range []string{"flood turned away", "answered beside a flood", "crash storm"} {
+		if r.Marks[name] == 0 {
+			t.Errorf("the seed did not come to: %s", name)
+		}
+	}
+}
+
+// TestMembers: replicas are replaced, added and taken out while others are away.
+func TestMembers(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 6; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 10 * second, Aim: "members"})
+		if r.Violation != nil {
+			t.Errorf("seed %d: %v", seed, r.Violation)
+		}
+		for mark, n := range r.Marks {
+			marks[mark] += n
+		}
+	}
+	for _, mark := range []string{"member joined", "member given its vote", "member taken out", "change of members refused", "election transferred", "disk lost"} {
+		if marks[mark] == 0 {
+			t.Errorf("no seed came to: %s", mark)
+		}
+	}
+}
+
+// TestDisks: disks hang, are full, and take no checkpoint, and what is not confirmed
+// has a bound.
+func TestDisks(t *testing.T) {
+	for aim, mark := range map[string]string{
+		"hung-disks": "disk hangs", "no-majority": "appended as much as may be", "refused-checkpoints": "checkpoint refused",
+		"slow-checkpoints": "checkpoint installed", "full-disks": "replica ended for its disk",
+	} {
+		came := 0
+		for seed := uint64(1); seed <= 2; seed++ {
+			r := Run(Config{Seed: seed, DurationNs: 10 * second, Aim: aim})
+			if r.Violation != nil {
+				t.Errorf("aim %s, seed %d: %v", aim, seed, r.Violation)
+			}
+			came += r.Marks[mark]
+		}
+		if came == 0 {
+			t.Errorf("aim %s did not come to: %s", aim, mark)
+		}
+	}
+}
+
 // TestFiles: users and tasks write the same few files while masters follow one
 // another.
 func TestFiles(t *testing.T) {
@@ -136,6 +190,7 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+// TestMarks: whoever counts a state that is not in the list hears of it.
 func TestMarks(t *testing.T) {
 	for _, name := range RequiredMarks() {
 		if _, ok := Marks[name]; !ok {
@@ -268,6 +323,22 @@ func TestCheckers(t *testing.T) {
 		"S22 ": func(w *World) {
 			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})
 			w.truth.fileDone(writeFile("y", nil), &borgpb.Result{Version: 3})
+		},
+		"S27": func(w *World) {
+			w.truth.lanes(borgmaster.CommittedEntry{}, []*borgpb.Op{{Principal: &borgpb.Principal{Role: borgpb.Role_ROLE_USER}}, {Principal: ownOp()}})
+		},
+		"S27 ": func(w *World) {
+			for range 4*mostOfAStorm + 1 {
+				w.truth.crashed(&borgpb.TaskReport{State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)})
+			}
+		},
+		"L8": func(w *World) {
+			w.swarm.floodAlone, w.now = true, 9*second
+			w.beside("x", 8*second, nil)
+		},
+		"L8 ": func(w *World) {
+			w.swarm.floodAlone, w.now = true, 9*second
+			w.beside("x", 9*second, errTooMuch{&admission.Refusal{}})
 		},
 		"S22  ": func(w *World) {
 			w.truth.fileDone(writeFile("x", nil), &borgpb.Result{Version: 3})

@@ -18,9 +18,11 @@ func (r *replicaNode) sendSnapshot(to *replicaNode, m *raftpb.Message) {
 	end := func(failed bool) {
 		if !ended {
 			ended = true
-			r.turn(replica.SnapshotSent{Member: to.id, Failed: failed})
+			r.after(r.holds.Ended(to.id, !failed, r.monoNs()), func() { r.turn(replica.SnapshotSent{Member: to.id, Failed: failed}) })
 		}
 	}
+	r.sends(to)
+	r.holds.Sending(to.id, m.GetSnapshot().GetMetadata().GetIndex())
 	if r.flush(); !r.up {
 		return
 	}
@@ -43,11 +45,17 @@ func (r *replicaNode) sendSnapshot(to *replicaNode, m *raftpb.Message) {
 	}
 	r.w.mark("checkpoint sent")
 	r.w.say("replica %d sends a checkpoint of index %d to %d", r.id, p.Header().GetIndex(), to.id)
-	r.after(2*second, func() { end(true) })
-	r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
-		to.arrive(func() {
-			taken := to.receiveSnapshot(m, file.Bytes())
-			r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(!taken) }) })
+	late := int64(0)
+	if most := r.w.swarm.checkpointLateNs; most > 0 && !r.w.healed {
+		late = between(r.rand, most/2, most)
+	}
+	r.after(late+2*second, func() { end(true) })
+	r.w.after(late, func() {
+		r.w.send(replicaEnd(r.id), replicaEnd(to.id), func() {
+			to.arrive(func() {
+				taken := to.receiveSnapshot(m, file.Bytes())
+				r.w.send(replicaEnd(to.id), replicaEnd(r.id), func() { r.enter(life, func() { end(!taken) }) })
+			})
 		})
 	})
 }
@@ -65,7 +73,14 @@ func (r *replicaNode) receiveSnapshot(m *raftpb.Message, file []byte) (taken boo
 	if r.store.Received() != nil {
 		return false
 	}
-	if r.drawFailure(); r.disk.failure().err != nil {
+	if r.w.now < r.refusesUntilNs {
+		r.w.mark("checkpoint refused")
+		return false
+	}
+	if r.drawFailure(); !r.counts() {
+		return false
+	}
+	if r.disk.failure().err != nil {
 		// Its first file does not fit, wherever the room ends.
 		r.disk.fail(failure{err: r.disk.failure().err})
 	}
@@ -124,6 +139,9 @@ func (r *replicaNode) install(it appendItem) bool {
 		return false
 	}
 	r.cell = c
+	if r.inRow++; r.inRow > mostInRow {
+		r.w.fail("L7: replica %d was sent %d checkpoints in a row and never caught up", r.id, r.inRow)
+	}
 	r.baseTerm, r.baseCellNs = c.Term(), c.TimeNs()
 	r.reaches(duringInstall)
 	r.w.mark("checkpoint installed")

@@ -63,7 +63,7 @@ type truth struct {
 	usedMost, usedLast map[borglet.ID]int64
 	// When each copy that runs was last given another spec.
 	updatedNs map[borglet.ID]int64
-	reserved           map[borglet.ID]reserved
+	reserved  map[borglet.ID]reserved
 	rules
 }
 
@@ -137,6 +137,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.cell.Flush(nil)
 	t.index = e.Index
 	t.entries[e.Index] = committed{e.Term, hashOf(e.Data), t.cell.Digest()}
+	t.w.lookForWatchers()
 	t.w.say("entry %d of term %d is applied: %d ops, %d events", e.Index, e.Term, len(results), len(events))
 	t.countDone(e, results, append(admins, t.admins()...))
 	for i := range events {
@@ -167,8 +168,11 @@ func (t *truth) countDone(e borgmaster.CommittedEntry, results []*borgpb.Result,
 	if proto.Unmarshal(e.Data, entry) != nil {
 		t.w.fail("entry %d cannot be read", e.Index)
 	}
+	var ops []*borgpb.Op
+	defer func() { t.lanes(e, ops) }()
 	for i, data := range entry.Ops {
 		op := new(borgpb.Op)
+		ops = append(ops, op)
 		if proto.Unmarshal(data, op) == nil && op.GetMachineDown() != nil && results[i].GetRefusal() == nil {
 			t.down(e, op.GetMachineDown())
 		}

@@ -7,11 +7,13 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
 
 	"borg/history"
+	"borg/proto/borgpb"
 )
 
 // Times are virtual nanoseconds.
@@ -34,6 +36,8 @@ type Config struct {
 	Without, WithoutClients []int
 	// Aim names what the faults are bent towards; empty: nothing.
 	Aim string
+	// Disk is a failure of one disk at one write, under SweepAim; nil: none.
+	Disk *DiskFault
 	// Trace gets a line for everything that happens; nil: nobody does.
 	Trace io.Writer
 }
@@ -41,6 +45,10 @@ type Config struct {
 // fill sets the defaults.
 func (c *Config) fill() {
 	c.DurationNs = cmp.Or(c.DurationNs, 10*second)
+	if c.Aim == SweepAim {
+		// Of many runs that are nearly the same, each is small.
+		c.Clients = cmp.Or(c.Clients, 6)
+	}
 	c.Machines = cmp.Or(c.Machines, 12)
 	c.Clients = cmp.Or(c.Clients, 12)
 }
@@ -61,6 +69,8 @@ type Result struct {
 	// as far as a majority was there (failover).
 	FailoverNs []int64
 	Marks      map[string]int
+	// Writes to disks in the first phase, by the role of who wrote.
+	Writes map[string]int
 	// Faults that came, in words and each with its time, by number.
 	Faults []string
 	// What clients were told of jobs, and whether one cell can have said it.
@@ -69,7 +79,7 @@ type Result struct {
 	Violation error
 }
 
-// replicas of a cell.
+// replicas that a cell begins with.
 const replicas = 5
 
 // World is one run.
@@ -87,20 +97,26 @@ type World struct {
 	// others.
 	rand *rand.Rand
 
-	swarm    swarm
-	net      network
-	faults   []*fault
-	aimed    []*aimedAt
+	swarm  swarm
+	net    network
+	faults []*fault
+	aimed  []*aimedAt
+	// Members, in the order of their numbers, and all that ever were or may become
+	// one, by number.
 	replicas []*replicaNode
+	nodes    map[uint64]*replicaNode
 	machines []*machine
 	operator *operator
 	clients  []*client
+	watchers []*watcher
+	pasts    map[borgpb.ObjectKind]*history.Past
 	truth    *truth
 	failover failover
 	// How often the first phase went on for a while, and where that draws from.
 	went     int
 	wentRand *rand.Rand
 	story    story
+	roster   *rosterOperator
 	restore  restore
 	marks    map[string]int
 	// The second phase has begun; all has settled in it.
@@ -176,18 +192,22 @@ func Run(cfg Config) (r Result) {
 
 func (w *World) build() {
 	w.swarm = drawSwarm(stream(w.cfg.Seed, "swarm"))
+	w.swarm.drawFlood(stream(w.cfg.Seed, "floods"))
 	if err := shape(w.cfg.Aim, &w.swarm); err != nil {
 		w.fail("%w", err)
 		return
 	}
+	w.drawWatchers()
 	w.say("swarm %+v", w.swarm)
 	w.net = network{
 		cut: map[[2]int]int{}, clogged: map[[2]int]int{}, held: map[[2]int][]func(){}, rand: map[int]*rand.Rand{},
 	}
 	w.truth, w.failover = newTruth(w), newFailover(w)
 	w.story.rand = stream(w.cfg.Seed, "story")
+	w.nodes = map[uint64]*replicaNode{}
 	for id := uint64(1); id <= replicas; id++ {
-		w.replicas = append(w.replicas, newReplicaNode(w, id))
+		x := newReplicaNode(w, id, false)
+		w.replicas, w.nodes[id] = append(w.replicas, x), x
 	}
 	w.drawBuilds(stream(w.cfg.Seed, "builds"))
 	for i := range w.cfg.Machines {
@@ -209,11 +229,16 @@ func (w *World) build() {
 			c.start()
 		}
 	}
+	for _, x := range w.watchers {
+		x.begin()
+	}
 	w.planFaults()
 	if w.swarm.checkpointNs > 0 {
 		w.after(w.swarm.checkpointNs, w.takeCheckpoint)
 	}
 	w.forge()
+	w.flood()
+	w.changeMembers()
 	w.watch()
 }
 
@@ -312,8 +337,8 @@ func (w *World) end() Result {
 
 // close lets go of the databases.
 func (w *World) close() {
-	for _, r := range w.replicas {
-		if r.up {
+	for _, id := range slices.Sorted(maps.Keys(w.nodes)) {
+		if r := w.nodes[id]; r.up {
 			_ = r.store.Close()
 		}
 	}

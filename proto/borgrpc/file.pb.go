@@ -612,7 +612,7 @@ type ResolveRequest struct {
 	First uint32 `protobuf:"varint,3,opt,name=first,proto3" json:"first,omitempty"`
 	// Only the task of index first.
 	OneTask bool `protobuf:"varint,4,opt,name=one_task,json=oneTask,proto3" json:"one_task,omitempty"`
-	// At most so many; zero: 1,000. More than 10,000 count as that.
+	// At most so many; zero: 1,000. More than that count as that.
 	Limit uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
 	// How fresh the answer must be.
 	Mode          ReadMode `protobuf:"varint,6,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`

@@ -811,7 +811,11 @@ type ListJobsRequest struct {
 	// How fresh the answer must be.
 	Mode ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
 	// Dead jobs too.
-	Dead          bool `protobuf:"varint,4,opt,name=dead,proto3" json:"dead,omitempty"`
+	Dead bool `protobuf:"varint,4,opt,name=dead,proto3" json:"dead,omitempty"`
+	// Only jobs behind this one ("user/job"); empty: from the first.
+	After string `protobuf:"bytes,5,opt,name=after,proto3" json:"after,omitempty"`
+	// At most so many; zero: 1,000. More than that counts as that.
+	Limit         uint32 `protobuf:"varint,6,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -874,14 +878,29 @@ func (x *ListJobsRequest) GetDead() bool {
 	return false
 }
 
-// ListJobsResponse is those jobs at one log index. At most 7 MiB; what is
-// longer is an error.
+func (x *ListJobsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListJobsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListJobsResponse is one page, closed early once it has 4 MiB.
 type ListJobsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ordered by user and name.
 	Jobs []*borgpb.Job `protobuf:"bytes,1,rep,name=jobs,proto3" json:"jobs,omitempty"`
-	// Log index that the answer stands for.
-	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Log index that this page stands for.
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Not empty: there may be more; ask again with after set to this.
+	NextAfter     string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -930,6 +949,13 @@ func (x *ListJobsResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *ListJobsResponse) GetNextAfter() string {
+	if x != nil {
+		return x.NextAfter
+	}
+	return ""
+}
+
 // ListTasksRequest says which tasks; all that is given must hold.
 type ListTasksRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -952,7 +978,7 @@ type ListTasksRequest struct {
 	Mode ReadMode `protobuf:"varint,7,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
 	// Only tasks behind this one ("user/job/index"); empty: from the first.
 	After string `protobuf:"bytes,8,opt,name=after,proto3" json:"after,omitempty"`
-	// At most so many tasks; zero: 1,000. More than 10,000 counts as that.
+	// At most so many tasks; zero: 1,000. More than that counts as that.
 	Limit uint32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
 	// With what they use, which the elected master alone knows: it answers then.
 	// Without effect on a stale read.
@@ -1068,7 +1094,7 @@ type ListTasksResponse struct {
 	Tasks []*borgpb.Task `protobuf:"bytes,1,rep,name=tasks,proto3" json:"tasks,omitempty"`
 	// Log index that this page stands for.
 	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
-	// Not empty: there are more; ask again with after set to this.
+	// Not empty: there may be more; ask again with after set to this.
 	NextAfter     string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1133,7 +1159,12 @@ type ListAllocsRequest struct {
 	// Name of the set. Empty: all sets, without their allocs.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
 	// How fresh the answer must be.
-	Mode          ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
+	Mode ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
+	// Only sets behind this one ("user/set"), or with name allocs behind this one
+	// ("user/set/index"); empty: from the first.
+	After string `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
+	// At most so many; zero: 1,000. More than that counts as that.
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1189,15 +1220,31 @@ func (x *ListAllocsRequest) GetMode() ReadMode {
 	return ReadMode_READ_MODE_UNSPECIFIED
 }
 
-// ListAllocsResponse is at most 7 MiB; what is longer is an error.
+func (x *ListAllocsRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListAllocsRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListAllocsResponse is one page, closed early once it has 4 MiB.
 type ListAllocsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ordered by user and name.
 	AllocSets []*borgpb.AllocSet `protobuf:"bytes,1,rep,name=alloc_sets,json=allocSets,proto3" json:"alloc_sets,omitempty"`
 	// Those of the named set, by index; otherwise empty.
 	Allocs []*borgpb.Alloc `protobuf:"bytes,2,rep,name=allocs,proto3" json:"allocs,omitempty"`
-	// Log index that the answer stands for.
-	Index         uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Log index that this page stands for.
+	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Not empty: there may be more; ask again with after set to this.
+	NextAfter     string `protobuf:"bytes,4,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1253,6 +1300,13 @@ func (x *ListAllocsResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *ListAllocsResponse) GetNextAfter() string {
+	if x != nil {
+		return x.NextAfter
+	}
+	return ""
+}
+
 // ListMachinesRequest says which machines; all that is given must hold.
 type ListMachinesRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1261,7 +1315,11 @@ type ListMachinesRequest struct {
 	// As in ListJobsRequest, over attributes and labels.
 	Selector string `protobuf:"bytes,2,opt,name=selector,proto3" json:"selector,omitempty"`
 	// How fresh the answer must be. A stale one may lack unknown_tasks.
-	Mode          ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
+	Mode ReadMode `protobuf:"varint,3,opt,name=mode,proto3,enum=borgrpc.ReadMode" json:"mode,omitempty"`
+	// Only machines behind this one, by name; empty: from the first.
+	After string `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
+	// At most so many; zero: 1,000. More than that counts as that.
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1317,13 +1375,29 @@ func (x *ListMachinesRequest) GetMode() ReadMode {
 	return ReadMode_READ_MODE_UNSPECIFIED
 }
 
-// ListMachinesResponse is at most 7 MiB; what is longer is an error.
+func (x *ListMachinesRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListMachinesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListMachinesResponse is one page, closed early once it has 4 MiB.
 type ListMachinesResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Ordered by name.
 	Machines []*borgpb.Machine `protobuf:"bytes,1,rep,name=machines,proto3" json:"machines,omitempty"`
-	// Log index that the answer stands for.
-	Index         uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Log index that this page stands for.
+	Index uint64 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Not empty: there may be more; ask again with after set to this.
+	NextAfter     string `protobuf:"bytes,3,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1370,6 +1444,13 @@ func (x *ListMachinesResponse) GetIndex() uint64 {
 		return x.Index
 	}
 	return 0
+}
+
+func (x *ListMachinesResponse) GetNextAfter() string {
+	if x != nil {
+		return x.NextAfter
+	}
+	return ""
 }
 
 // ListPackageBansRequest asks for all of them.
@@ -4221,15 +4302,19 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x0eGetJobResponse\x12\x1b\n" +
 	"\x03job\x18\x01 \x01(\v2\t.borg.JobR\x03job\x12$\n" +
 	"\x06update\x18\x02 \x01(\v2\f.borg.UpdateR\x06update\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"|\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa8\x01\n" +
 	"\x0fListJobsRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1a\n" +
 	"\bselector\x18\x02 \x01(\tR\bselector\x12%\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\x12\x12\n" +
-	"\x04dead\x18\x04 \x01(\bR\x04dead\"G\n" +
+	"\x04dead\x18\x04 \x01(\bR\x04dead\x12\x14\n" +
+	"\x05after\x18\x05 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x06 \x01(\rR\x05limit\"f\n" +
 	"\x10ListJobsResponse\x12\x1d\n" +
 	"\x04jobs\x18\x01 \x03(\v2\t.borg.JobR\x04jobs\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\x8b\x02\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\"\x8b\x02\n" +
 	"\x10ListTasksRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -4246,23 +4331,31 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	".borg.TaskR\x05tasks\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x03 \x01(\tR\tnextAfter\"b\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\"\x8e\x01\n" +
 	"\x11ListAllocsRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
-	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\"~\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\"\x9d\x01\n" +
 	"\x12ListAllocsResponse\x12-\n" +
 	"\n" +
 	"alloc_sets\x18\x01 \x03(\v2\x0e.borg.AllocSetR\tallocSets\x12#\n" +
 	"\x06allocs\x18\x02 \x03(\v2\v.borg.AllocR\x06allocs\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"l\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x04 \x01(\tR\tnextAfter\"\x98\x01\n" +
 	"\x13ListMachinesRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bselector\x18\x02 \x01(\tR\bselector\x12%\n" +
-	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\"W\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\"v\n" +
 	"\x14ListMachinesResponse\x12)\n" +
 	"\bmachines\x18\x01 \x03(\v2\r.borg.MachineR\bmachines\x12\x14\n" +
-	"\x05index\x18\x02 \x01(\x04R\x05index\"\x18\n" +
+	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\"\x18\n" +
 	"\x16ListPackageBansRequest\"X\n" +
 	"\x17ListPackageBansResponse\x12'\n" +
 	"\x04bans\x18\x01 \x03(\v2\x13.borgrpc.PackageBanR\x04bans\x12\x14\n" +

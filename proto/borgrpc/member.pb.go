@@ -65,7 +65,11 @@ type ListMembersResponse struct {
 	// By id.
 	Members []*MemberStatus `protobuf:"bytes,1,rep,name=members,proto3" json:"members,omitempty"`
 	// Raft term of the elected master that answers.
-	Term          uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	Term uint64 `protobuf:"varint,2,opt,name=term,proto3" json:"term,omitempty"`
+	// A number that no replica of the cell has ever had.
+	NextId uint64 `protobuf:"varint,3,opt,name=next_id,json=nextId,proto3" json:"next_id,omitempty"`
+	// Numbers of replicas that were taken out, the latest 4,096.
+	Removed       []uint64 `protobuf:"varint,4,rep,packed,name=removed,proto3" json:"removed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -114,6 +118,20 @@ func (x *ListMembersResponse) GetTerm() uint64 {
 	return 0
 }
 
+func (x *ListMembersResponse) GetNextId() uint64 {
+	if x != nil {
+		return x.NextId
+	}
+	return 0
+}
+
+func (x *ListMembersResponse) GetRemoved() []uint64 {
+	if x != nil {
+		return x.Removed
+	}
+	return nil
+}
+
 // MemberStatus is one replica as the elected master sees it.
 type MemberStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -124,7 +142,15 @@ type MemberStatus struct {
 	// It is the elected master.
 	Elected bool `protobuf:"varint,3,opt,name=elected,proto3" json:"elected,omitempty"`
 	// Its link shard is in contact with the elected master.
-	Live          bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	Live bool `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	// When the elected master last heard it over the log, that long ago. Of itself:
+	// zero.
+	HeardNs int64 `protobuf:"varint,5,opt,name=heard_ns,json=heardNs,proto3" json:"heard_ns,omitempty"`
+	// The log is written there but for so many entries, as far as the elected
+	// master knows.
+	Behind uint64 `protobuf:"varint,6,opt,name=behind,proto3" json:"behind,omitempty"`
+	// It counts in a majority: it was heard lately, and is hardly behind.
+	Current       bool `protobuf:"varint,7,opt,name=current,proto3" json:"current,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -183,6 +209,27 @@ func (x *MemberStatus) GetElected() bool {
 func (x *MemberStatus) GetLive() bool {
 	if x != nil {
 		return x.Live
+	}
+	return false
+}
+
+func (x *MemberStatus) GetHeardNs() int64 {
+	if x != nil {
+		return x.HeardNs
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetBehind() uint64 {
+	if x != nil {
+		return x.Behind
+	}
+	return 0
+}
+
+func (x *MemberStatus) GetCurrent() bool {
+	if x != nil {
+		return x.Current
 	}
 	return false
 }
@@ -437,20 +484,126 @@ func (*RemoveMemberResponse) Descriptor() ([]byte, []int) {
 	return file_borgrpc_member_proto_rawDescGZIP(), []int{8}
 }
 
+// TransferElectionRequest names who is to be elected.
+type TransferElectionRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its id; 0: the voter that has most of the log.
+	To            uint64 `protobuf:"varint,1,opt,name=to,proto3" json:"to,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferElectionRequest) Reset() {
+	*x = TransferElectionRequest{}
+	mi := &file_borgrpc_member_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferElectionRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferElectionRequest) ProtoMessage() {}
+
+func (x *TransferElectionRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_member_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferElectionRequest.ProtoReflect.Descriptor instead.
+func (*TransferElectionRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_member_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *TransferElectionRequest) GetTo() uint64 {
+	if x != nil {
+		return x.To
+	}
+	return 0
+}
+
+// TransferElectionResponse says that it is, and has begun to write.
+type TransferElectionResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who is elected.
+	Elected uint64 `protobuf:"varint,1,opt,name=elected,proto3" json:"elected,omitempty"`
+	// For so long nothing was written; zero: it was elected already.
+	GapNs         int64 `protobuf:"varint,2,opt,name=gap_ns,json=gapNs,proto3" json:"gap_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TransferElectionResponse) Reset() {
+	*x = TransferElectionResponse{}
+	mi := &file_borgrpc_member_proto_msgTypes[10]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TransferElectionResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TransferElectionResponse) ProtoMessage() {}
+
+func (x *TransferElectionResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_member_proto_msgTypes[10]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TransferElectionResponse.ProtoReflect.Descriptor instead.
+func (*TransferElectionResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_member_proto_rawDescGZIP(), []int{10}
+}
+
+func (x *TransferElectionResponse) GetElected() uint64 {
+	if x != nil {
+		return x.Elected
+	}
+	return 0
+}
+
+func (x *TransferElectionResponse) GetGapNs() int64 {
+	if x != nil {
+		return x.GapNs
+	}
+	return 0
+}
+
 var File_borgrpc_member_proto protoreflect.FileDescriptor
 
 const file_borgrpc_member_proto_rawDesc = "" +
 	"\n" +
 	"\x14borgrpc/member.proto\x12\aborgrpc\x1a\x17borgpb/checkpoint.proto\"\x14\n" +
-	"\x12ListMembersRequest\"Z\n" +
+	"\x12ListMembersRequest\"\x8d\x01\n" +
 	"\x13ListMembersResponse\x12/\n" +
 	"\amembers\x18\x01 \x03(\v2\x15.borgrpc.MemberStatusR\amembers\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"|\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x17\n" +
+	"\anext_id\x18\x03 \x01(\x04R\x06nextId\x12\x18\n" +
+	"\aremoved\x18\x04 \x03(\x04R\aremoved\"\xc9\x01\n" +
 	"\fMemberStatus\x12$\n" +
 	"\x06member\x18\x01 \x01(\v2\f.borg.MemberR\x06member\x12\x18\n" +
 	"\alearner\x18\x02 \x01(\bR\alearner\x12\x18\n" +
 	"\aelected\x18\x03 \x01(\bR\aelected\x12\x12\n" +
-	"\x04live\x18\x04 \x01(\bR\x04live\"8\n" +
+	"\x04live\x18\x04 \x01(\bR\x04live\x12\x19\n" +
+	"\bheard_ns\x18\x05 \x01(\x03R\aheardNs\x12\x16\n" +
+	"\x06behind\x18\x06 \x01(\x04R\x06behind\x12\x18\n" +
+	"\acurrent\x18\a \x01(\bR\acurrent\"8\n" +
 	"\x10AddMemberRequest\x12$\n" +
 	"\x06member\x18\x01 \x01(\v2\f.borg.MemberR\x06member\"\x13\n" +
 	"\x11AddMemberResponse\"&\n" +
@@ -459,12 +612,18 @@ const file_borgrpc_member_proto_rawDesc = "" +
 	"\x15PromoteMemberResponse\"%\n" +
 	"\x13RemoveMemberRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\"\x16\n" +
-	"\x14RemoveMemberResponse2\xba\x02\n" +
+	"\x14RemoveMemberResponse\")\n" +
+	"\x17TransferElectionRequest\x12\x0e\n" +
+	"\x02to\x18\x01 \x01(\x04R\x02to\"K\n" +
+	"\x18TransferElectionResponse\x12\x18\n" +
+	"\aelected\x18\x01 \x01(\x04R\aelected\x12\x15\n" +
+	"\x06gap_ns\x18\x02 \x01(\x03R\x05gapNs2\x93\x03\n" +
 	"\rMemberService\x12H\n" +
 	"\vListMembers\x12\x1b.borgrpc.ListMembersRequest\x1a\x1c.borgrpc.ListMembersResponse\x12B\n" +
 	"\tAddMember\x12\x19.borgrpc.AddMemberRequest\x1a\x1a.borgrpc.AddMemberResponse\x12N\n" +
 	"\rPromoteMember\x12\x1d.borgrpc.PromoteMemberRequest\x1a\x1e.borgrpc.PromoteMemberResponse\x12K\n" +
-	"\fRemoveMember\x12\x1c.borgrpc.RemoveMemberRequest\x1a\x1d.borgrpc.RemoveMemberResponseB\x14Z\x12borg/proto/borgrpcb\x06proto3"
+	"\fRemoveMember\x12\x1c.borgrpc.RemoveMemberRequest\x1a\x1d.borgrpc.RemoveMemberResponse\x12W\n" +
+	"\x10TransferElection\x12 .borgrpc.TransferElectionRequest\x1a!.borgrpc.TransferElectionResponseB\x14Z\x12borg/proto/borgrpcb\x06proto3"
 
 var (
 	file_borgrpc_member_proto_rawDescOnce sync.Once
@@ -478,36 +637,40 @@ func file_borgrpc_member_proto_rawDescGZIP() []byte {
 	return file_borgrpc_member_proto_rawDescData
 }
 
-var file_borgrpc_member_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_borgrpc_member_proto_msgTypes = make([]protoimpl.MessageInfo, 11)
 var file_borgrpc_member_proto_goTypes = []any{
-	(*ListMembersRequest)(nil),    // 0: borgrpc.ListMembersRequest
-	(*ListMembersResponse)(nil),   // 1: borgrpc.ListMembersResponse
-	(*MemberStatus)(nil),          // 2: borgrpc.MemberStatus
-	(*AddMemberRequest)(nil),      // 3: borgrpc.AddMemberRequest
-	(*AddMemberResponse)(nil),     // 4: borgrpc.AddMemberResponse
-	(*PromoteMemberRequest)(nil),  // 5: borgrpc.PromoteMemberRequest
-	(*PromoteMemberResponse)(nil), // 6: borgrpc.PromoteMemberResponse
-	(*RemoveMemberRequest)(nil),   // 7: borgrpc.RemoveMemberRequest
-	(*RemoveMemberResponse)(nil),  // 8: borgrpc.RemoveMemberResponse
-	(*borgpb.Member)(nil),         // 9: borg.Member
+	(*ListMembersRequest)(nil),       // 0: borgrpc.ListMembersRequest
+	(*ListMembersResponse)(nil),      // 1: borgrpc.ListMembersResponse
+	(*MemberStatus)(nil),             // 2: borgrpc.MemberStatus
+	(*AddMemberRequest)(nil),         // 3: borgrpc.AddMemberRequest
+	(*AddMemberResponse)(nil),        // 4: borgrpc.AddMemberResponse
+	(*PromoteMemberRequest)(nil),     // 5: borgrpc.PromoteMemberRequest
+	(*PromoteMemberResponse)(nil),    // 6: borgrpc.PromoteMemberResponse
+	(*RemoveMemberRequest)(nil),      // 7: borgrpc.RemoveMemberRequest
+	(*RemoveMemberResponse)(nil),     // 8: borgrpc.RemoveMemberResponse
+	(*TransferElectionRequest)(nil),  // 9: borgrpc.TransferElectionRequest
+	(*TransferElectionResponse)(nil), // 10: borgrpc.TransferElectionResponse
+	(*borgpb.Member)(nil),            // 11: borg.Member
 }
 var file_borgrpc_member_proto_depIdxs = []int32{
-	2, // 0: borgrpc.ListMembersResponse.members:type_name -> borgrpc.MemberStatus
-	9, // 1: borgrpc.MemberStatus.member:type_name -> borg.Member
-	9, // 2: borgrpc.AddMemberRequest.member:type_name -> borg.Member
-	0, // 3: borgrpc.MemberService.ListMembers:input_type -> borgrpc.ListMembersRequest
-	3, // 4: borgrpc.MemberService.AddMember:input_type -> borgrpc.AddMemberRequest
-	5, // 5: borgrpc.MemberService.PromoteMember:input_type -> borgrpc.PromoteMemberRequest
-	7, // 6: borgrpc.MemberService.RemoveMember:input_type -> borgrpc.RemoveMemberRequest
-	1, // 7: borgrpc.MemberService.ListMembers:output_type -> borgrpc.ListMembersResponse
-	4, // 8: borgrpc.MemberService.AddMember:output_type -> borgrpc.AddMemberResponse
-	6, // 9: borgrpc.MemberService.PromoteMember:output_type -> borgrpc.PromoteMemberResponse
-	8, // 10: borgrpc.MemberService.RemoveMember:output_type -> borgrpc.RemoveMemberResponse
-	7, // [7:11] is the sub-list for method output_type
-	3, // [3:7] is the sub-list for method input_type
-	3, // [3:3] is the sub-list for extension type_name
-	3, // [3:3] is the sub-list for extension extendee
-	0, // [0:3] is the sub-list for field type_name
+	2,  // 0: borgrpc.ListMembersResponse.members:type_name -> borgrpc.MemberStatus
+	11, // 1: borgrpc.MemberStatus.member:type_name -> borg.Member
+	11, // 2: borgrpc.AddMemberRequest.member:type_name -> borg.Member
+	0,  // 3: borgrpc.MemberService.ListMembers:input_type -> borgrpc.ListMembersRequest
+	3,  // 4: borgrpc.MemberService.AddMember:input_type -> borgrpc.AddMemberRequest
+	5,  // 5: borgrpc.MemberService.PromoteMember:input_type -> borgrpc.PromoteMemberRequest
+	7,  // 6: borgrpc.MemberService.RemoveMember:input_type -> borgrpc.RemoveMemberRequest
+	9,  // 7: borgrpc.MemberService.TransferElection:input_type -> borgrpc.TransferElectionRequest
+	1,  // 8: borgrpc.MemberService.ListMembers:output_type -> borgrpc.ListMembersResponse
+	4,  // 9: borgrpc.MemberService.AddMember:output_type -> borgrpc.AddMemberResponse
+	6,  // 10: borgrpc.MemberService.PromoteMember:output_type -> borgrpc.PromoteMemberResponse
+	8,  // 11: borgrpc.MemberService.RemoveMember:output_type -> borgrpc.RemoveMemberResponse
+	10, // 12: borgrpc.MemberService.TransferElection:output_type -> borgrpc.TransferElectionResponse
+	8,  // [8:13] is the sub-list for method output_type
+	3,  // [3:8] is the sub-list for method input_type
+	3,  // [3:3] is the sub-list for extension type_name
+	3,  // [3:3] is the sub-list for extension extendee
+	0,  // [0:3] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_member_proto_init() }
@@ -521,7 +684,7 @@ func file_borgrpc_member_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_member_proto_rawDesc), len(file_borgrpc_member_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   9,
+			NumMessages:   11,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

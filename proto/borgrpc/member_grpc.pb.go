@@ -19,10 +19,11 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	MemberService_ListMembers_FullMethodName   = "/borgrpc.MemberService/ListMembers"
-	MemberService_AddMember_FullMethodName     = "/borgrpc.MemberService/AddMember"
-	MemberService_PromoteMember_FullMethodName = "/borgrpc.MemberService/PromoteMember"
-	MemberService_RemoveMember_FullMethodName  = "/borgrpc.MemberService/RemoveMember"
+	MemberService_ListMembers_FullMethodName      = "/borgrpc.MemberService/ListMembers"
+	MemberService_AddMember_FullMethodName        = "/borgrpc.MemberService/AddMember"
+	MemberService_PromoteMember_FullMethodName    = "/borgrpc.MemberService/PromoteMember"
+	MemberService_RemoveMember_FullMethodName     = "/borgrpc.MemberService/RemoveMember"
+	MemberService_TransferElection_FullMethodName = "/borgrpc.MemberService/TransferElection"
 )
 
 // MemberServiceClient is the client API for MemberService service.
@@ -41,6 +42,10 @@ type MemberServiceClient interface {
 	PromoteMember(ctx context.Context, in *PromoteMemberRequest, opts ...grpc.CallOption) (*PromoteMemberResponse, error)
 	// RemoveMember takes a replica out for good; its id is never used again.
 	RemoveMember(ctx context.Context, in *RemoveMemberRequest, opts ...grpc.CallOption) (*RemoveMemberResponse, error)
+	// TransferElection has another voter elected, now. Refused when that one does
+	// not vote, is not heard, or is behind: nothing could be written until it had
+	// caught up.
+	TransferElection(ctx context.Context, in *TransferElectionRequest, opts ...grpc.CallOption) (*TransferElectionResponse, error)
 }
 
 type memberServiceClient struct {
@@ -91,6 +96,16 @@ func (c *memberServiceClient) RemoveMember(ctx context.Context, in *RemoveMember
 	return out, nil
 }
 
+func (c *memberServiceClient) TransferElection(ctx context.Context, in *TransferElectionRequest, opts ...grpc.CallOption) (*TransferElectionResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(TransferElectionResponse)
+	err := c.cc.Invoke(ctx, MemberService_TransferElection_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // MemberServiceServer is the server API for MemberService service.
 // All implementations must embed UnimplementedMemberServiceServer
 // for forward compatibility.
@@ -107,6 +122,10 @@ type MemberServiceServer interface {
 	PromoteMember(context.Context, *PromoteMemberRequest) (*PromoteMemberResponse, error)
 	// RemoveMember takes a replica out for good; its id is never used again.
 	RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error)
+	// TransferElection has another voter elected, now. Refused when that one does
+	// not vote, is not heard, or is behind: nothing could be written until it had
+	// caught up.
+	TransferElection(context.Context, *TransferElectionRequest) (*TransferElectionResponse, error)
 	mustEmbedUnimplementedMemberServiceServer()
 }
 
@@ -128,6 +147,9 @@ func (UnimplementedMemberServiceServer) PromoteMember(context.Context, *PromoteM
 }
 func (UnimplementedMemberServiceServer) RemoveMember(context.Context, *RemoveMemberRequest) (*RemoveMemberResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method RemoveMember not implemented")
+}
+func (UnimplementedMemberServiceServer) TransferElection(context.Context, *TransferElectionRequest) (*TransferElectionResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method TransferElection not implemented")
 }
 func (UnimplementedMemberServiceServer) mustEmbedUnimplementedMemberServiceServer() {}
 func (UnimplementedMemberServiceServer) testEmbeddedByValue()                       {}
@@ -222,6 +244,24 @@ func _MemberService_RemoveMember_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MemberService_TransferElection_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TransferElectionRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MemberServiceServer).TransferElection(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MemberService_TransferElection_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MemberServiceServer).TransferElection(ctx, req.(*TransferElectionRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // MemberService_ServiceDesc is the grpc.ServiceDesc for MemberService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -244,6 +284,10 @@ var MemberService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "RemoveMember",
 			Handler:    _MemberService_RemoveMember_Handler,
+		},
+		{
+			MethodName: "TransferElection",
+			Handler:    _MemberService_TransferElection_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -30,10 +30,11 @@ var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/Events":          {identity.User},
 	"/borgrpc.MasterService/Logs":            {identity.User},
 
-	"/borgrpc.MemberService/ListMembers":   {identity.User},
-	"/borgrpc.MemberService/AddMember":     {identity.User},
-	"/borgrpc.MemberService/PromoteMember": {identity.User},
-	"/borgrpc.MemberService/RemoveMember":  {identity.User},
+	"/borgrpc.MemberService/ListMembers":      {identity.User},
+	"/borgrpc.MemberService/AddMember":        {identity.User},
+	"/borgrpc.MemberService/PromoteMember":    {identity.User},
+	"/borgrpc.MemberService/RemoveMember":     {identity.User},
+	"/borgrpc.MemberService/TransferElection": {identity.User},
 
 	"/borgrpc.CheckpointService/SaveCheckpoint":  {identity.User},
 	"/borgrpc.CheckpointService/ListCheckpoints": {identity.User},
@@ -80,6 +81,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.FileService/ListFiles":  {identity.User, identity.Task},
 	"/borgrpc.FileService/WatchFiles": {identity.User, identity.Task},
 	"/borgrpc.NameService/Resolve":    {identity.User, identity.Task},
+	"/borgrpc.WatchService/Watch":     {identity.User, identity.Task},
 
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},

@@ -23,7 +23,8 @@ func TestOneCallerKeepsNobodyOut(t *testing.T) {
 	open := func(who identity.Name) (net.Conn, error) {
 		near, far := net.Pipe()
 		far.Close()
-		return c.admit(near, who)
+		conn, _, err := c.admit(near, who)
+		return conn, err
 	}
 	var conns []net.Conn
 	for n := range maxConnsOfOne {
@@ -55,7 +56,7 @@ func TestOneCallerKeepsNobodyOut(t *testing.T) {
 	for _, conn := range conns {
 		conn.Close()
 	}
-	if len(c.conns) != 2 || c.conns[alice] != 1 {
+	if len(c.conns) != 2 || c.conns[alice] != 1 || len(c.answers) != 2 {
 		t.Errorf("when hers were closed the door still counts %v", c.conns)
 	}
 

@@ -30,6 +30,10 @@ type authInfo struct {
 	foreign bool
 	// Calls under way on this connection; nil: they are not counted.
 	calls *atomic.Int32
+	// Bytes of answers that the caller has not read, on all his connections.
+	answers *atomic.Int64
+	// Ends this connection; nil: it is not ended for who is slow.
+	hangUp func()
 }
 
 // AuthType implements credentials.AuthInfo.
@@ -140,13 +144,16 @@ func (c *serverCredentials) shake(raw net.Conn) (net.Conn, authInfo, error) {
 	who, err := callerOn(own, info)
 	var counted net.Conn
 	if err == nil {
-		counted, err = c.crowd.admit(conn, who.name)
+		counted, who.answers, err = c.crowd.admit(conn, who.name)
 	}
 	if err != nil {
 		conn.Close()
 		return nil, authInfo{}, err
 	}
 	who.calls = new(atomic.Int32)
+	if who.answers != nil {
+		who.hangUp = func() { counted.Close() }
+	}
 	return counted, who, nil
 }
 

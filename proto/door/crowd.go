@@ -5,10 +5,11 @@ import (
 	"fmt"
 	"net"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/peer"
-	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 	"google.golang.org/grpc/tap"
 
@@ -24,6 +25,8 @@ const (
 	// maxCallsOfOne bounds the calls that one connection of such a caller has under
 	// way: each may hold a message.
 	maxCallsOfOne = 1024
+	// A connection rests for so long after each call that was not admitted.
+	refusedPause = 2 * time.Millisecond
 )
 
 // crowd counts who is at a door, so that nobody keeps others out.
@@ -33,10 +36,12 @@ type crowd struct {
 	handshakes map[string]int
 	// By caller, without masters; guarded by mu.
 	conns map[identity.Name]int
+	// Bytes of answers that each of them has not read; guarded by mu.
+	answers map[identity.Name]*atomic.Int64
 }
 
 func newCrowd() *crowd {
-	return &crowd{handshakes: make(map[string]int), conns: make(map[identity.Name]int)}
+	return &crowd{handshakes: make(map[string]int), conns: make(map[identity.Name]int), answers: make(map[identity.Name]*atomic.Int64)}
 }
 
 // enter is called before a handshake; leave when it has ended.
@@ -55,17 +60,24 @@ func (c *crowd) enter(addr net.Addr) (leave func(), err error) {
 }
 
 // admit counts a connection of a caller who is known until it is closed.
-func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, error) {
+func (c *crowd) admit(conn net.Conn, name identity.Name) (net.Conn, *atomic.Int64, error) {
 	if name.Role == identity.Master {
-		return conn, nil
+		return conn, nil, nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.conns[name] >= maxConnsOfOne {
-		return nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
+		return nil, nil, fmt.Errorf("%s has %d connections already", name.Words(), maxConnsOfOne)
 	}
-	c.conns[name]++
-	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.less(func() { decrement(c.conns, name) }) })}, nil
+	if c.conns[name]++; c.answers[name] == nil {
+		c.answers[name] = new(atomic.Int64)
+	}
+	leave := func() {
+		if decrement(c.conns, name); c.conns[name] == 0 {
+			delete(c.answers, name)
+		}
+	}
+	return &countedConn{Conn: conn, leave: sync.OnceFunc(func() { c.less(leave) })}, c.answers[name], nil
 }
 
 func (c *crowd) less(f func()) {
@@ -92,7 +104,7 @@ func (c *countedConn) Close() error {
 
 // tap refuses a call before anything of its message is read: one that is not for
 // this caller's role, and one too many. It is called by the goroutine of the
-// connection and must be quick; guard looks again, at more.
+// connection, which reads nothing else meanwhile; guard looks again, at more.
 func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, error) {
 	p, _ := peer.FromContext(ctx)
 	if p == nil {
@@ -110,32 +122,15 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 	if err == nil && info.name.Role != identity.Master && info.calls != nil && info.calls.Load() >= maxCallsOfOne {
 		err = status.Errorf(codes.ResourceExhausted, "%s has %d calls under way on one connection", info.name.Words(), maxCallsOfOne)
 	}
+	if err == nil && info.name.Role != identity.Master && c.Admit != nil {
+		if err = c.Admit(call.FullMethodName, info.name); err != nil {
+			// Nothing else is read from this connection meanwhile: whoever goes on asking
+			// is slowed down by it, and costs less.
+			time.Sleep(refusedPause)
+		}
+	}
 	if err != nil {
 		c.tell(ctx, call.FullMethodName, err)
 	}
 	return ctx, err
-}
-
-// callCounter counts the calls that each connection has under way.
-type callCounter struct{}
-
-func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context   { return ctx }
-func (callCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
-func (callCounter) HandleConn(context.Context, stats.ConnStats)                       {}
-
-func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
-	var by int32
-	switch s.(type) {
-	case *stats.Begin:
-		by = 1
-	case *stats.End:
-		by = -1
-	default:
-		return
-	}
-	if p, _ := peer.FromContext(ctx); p != nil {
-		if info, ok := p.AuthInfo.(authInfo); ok && info.calls != nil {
-			info.calls.Add(by)
-		}
-	}
 }

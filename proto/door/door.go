@@ -70,6 +70,9 @@ type Config struct {
 	// longer believed; asked with each call, and now and then for each connection.
 	// Nil: none is revoked.
 	Revoked func(name identity.Name, issued time.Time) bool
+	// Admit says why a call of somebody who is no master is not served now; asked by its
+	// head, before anything of its message is read. It must not block. Nil: all are.
+	Admit func(method string, caller identity.Name) error
 	// Hears of connections that were refused; nil: nobody.
 	Logger *slog.Logger
 	// Hears of each connection and call that was refused, also of those that their

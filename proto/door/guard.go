@@ -192,6 +192,9 @@ func (c *Config) interceptors() []grpc.ServerOption {
 				return nil, err
 			}
 			resp, err := handle(guarded, req)
+			if err == nil {
+				err = patienceOf(ctx).answer(Caller(guarded), resp)
+			}
 			c.tell(guarded, info.FullMethod, err)
 			return resp, err
 		}),
@@ -252,6 +255,9 @@ func (s *guardedStream) SendMsg(m any) error {
 	if err := s.still(); err != nil {
 		return err
 	}
+	p := patienceOf(s.ctx)
+	p.begin()
+	defer p.end()
 	return s.ServerStream.SendMsg(m)
 }
 

@@ -175,6 +175,7 @@ func (m *matrix) memberRows() {
 	// It does not run, so it has not caught up.
 	m.add("MemberService/PromoteMember", &row{asks: []ask{{who: root, req: always(&borgrpc.PromoteMemberRequest{Id: 5}), hears: codes.FailedPrecondition}}})
 	m.add("MemberService/RemoveMember", &row{asks: []ask{{who: root, req: always(&borgrpc.RemoveMemberRequest{Id: 5})}}})
+	m.add("MemberService/TransferElection", &row{asks: []ask{{who: root, req: always(&borgrpc.TransferElectionRequest{To: 1})}}})
 	m.add("CheckpointService/SaveCheckpoint", &row{asks: []ask{{who: root, req: always(&borgrpc.SaveCheckpointRequest{})}}})
 	m.add("CheckpointService/ListCheckpoints", &row{asks: []ask{{who: root, req: always(&borgrpc.ListCheckpointsRequest{})}}})
 	m.add("RestoreService/GetRestore", look(&borgrpc.GetRestoreRequest{}))
@@ -214,8 +215,8 @@ func (m *matrix) secretRows() {
 	}}})
 }
 
-// fileRows are those of FileService and NameService. Files are for their user and
-// his tasks; who is where, for everybody.
+// fileRows are those of FileService, NameService and WatchService. Files are for their user and
+// his tasks; who is where, for everybody; watches for users, and for tasks of their own.
 func (m *matrix) fileRows() {
 	m.must("alice", &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: "alice", Name: "conf/leader", Content: []byte("x")}}})
 	for method, req := range map[string]proto.Message{
@@ -226,6 +227,7 @@ func (m *matrix) fileRows() {
 		m.add("FileService/"+method, &row{asks: []ask{{who: alice, req: always(req)}, m.ofTask(always(req))}})
 	}
 	m.add("NameService/Resolve", m.tasksToo(&borgrpc.ResolveRequest{User: "alice", Job: "web"}, "look"))
+	m.add("WatchService/Watch", m.tasksToo(&borgrpc.WatchRequest{Kind: borgpb.ObjectKind_OBJECT_KIND_TASK, User: "alice"}, ""))
 }
 
 // identityRows are those of IdentityService.

@@ -1,4 +1,6 @@
-package borgmaster
+// Package selector reads the selectors over labels that lists and watches take, and
+// says what they pick. It knows no cell and no wire.
+package selector
 
 import (
 	"fmt"
@@ -6,12 +8,12 @@ import (
 	"strings"
 )
 
-// selector picks objects by their labels; all of its terms must hold. "a=b",
+// Selector picks objects by their labels; all of its terms must hold. "a=b",
 // "a!=b" (also when a is missing), "a in (b,c)", "a notin (b,c)", "a" (is
 // there), "!a" (is not there), with commas in between.
-type selector []selectorTerm
+type Selector []term
 
-type selectorTerm struct {
+type term struct {
 	key    string
 	values []string
 	// The label must not be as said: missing, or of another value.
@@ -20,15 +22,15 @@ type selectorTerm struct {
 	presence bool
 }
 
-// parseSelector reads a selector; an empty one picks everything.
-func parseSelector(text string) (selector, error) {
-	var s selector
+// Parse reads a selector; an empty one picks everything.
+func Parse(text string) (Selector, error) {
+	var s Selector
 	for _, part := range splitTerms(text) {
-		term, err := parseTerm(strings.TrimSpace(part))
+		one, err := parseTerm(strings.TrimSpace(part))
 		if err != nil {
 			return nil, fmt.Errorf("selector %q: %w", text, err)
 		}
-		s = append(s, term)
+		s = append(s, one)
 	}
 	return s, nil
 }
@@ -56,14 +58,14 @@ func splitTerms(text string) []string {
 	return append(parts, text[start:])
 }
 
-func parseTerm(text string) (selectorTerm, error) {
+func parseTerm(text string) (term, error) {
 	if key, list, ok := strings.Cut(text, "("); ok {
 		list, closed := strings.CutSuffix(strings.TrimSpace(list), ")")
 		words := strings.Fields(key)
 		if !closed || len(words) != 2 || (words[1] != "in" && words[1] != "notin") {
-			return selectorTerm{}, fmt.Errorf("%q: want KEY in (VALUE,...) or KEY notin (VALUE,...)", text)
+			return term{}, fmt.Errorf("%q: want KEY in (VALUE,...) or KEY notin (VALUE,...)", text)
 		}
-		t := selectorTerm{key: words[0], not: words[1] == "notin"}
+		t := term{key: words[0], not: words[1] == "notin"}
 		for v := range strings.SplitSeq(list, ",") {
 			t.values = append(t.values, strings.TrimSpace(v))
 		}
@@ -72,11 +74,11 @@ func parseTerm(text string) (selectorTerm, error) {
 	if key, value, ok := strings.Cut(text, "="); ok {
 		key, not := strings.CutSuffix(key, "!")
 		value = strings.TrimPrefix(value, "=")
-		t := selectorTerm{key: strings.TrimSpace(key), values: []string{strings.TrimSpace(value)}, not: not}
+		t := term{key: strings.TrimSpace(key), values: []string{strings.TrimSpace(value)}, not: not}
 		return t, validKey(t.key, text)
 	}
 	key, not := strings.CutPrefix(text, "!")
-	t := selectorTerm{key: strings.TrimSpace(key), not: not, presence: true}
+	t := term{key: strings.TrimSpace(key), not: not, presence: true}
 	return t, validKey(t.key, text)
 }
 
@@ -87,8 +89,8 @@ func validKey(key, text string) error {
 	return nil
 }
 
-// matches tells whether labels satisfy all terms.
-func (s selector) matches(labels map[string]string) bool {
+// Matches tells whether labels satisfy all terms.
+func (s Selector) Matches(labels map[string]string) bool {
 	for _, t := range s {
 		value, ok := labels[t.key]
 		is := ok && (t.presence || slices.Contains(t.values, value))
@@ -97,4 +99,23 @@ func (s selector) matches(labels map[string]string) bool {
 		}
 	}
 	return true
+}
+
+// Pair is a label with its value.
+type Pair struct{ Key, Value string }
+
+// Pairs are labels of which whatever is picked has one; none: the selector does not
+// say so. An index finds by them who could be picked.
+func (s Selector) Pairs() []Pair {
+	var best []Pair
+	for _, t := range s {
+		if t.not || t.presence || best != nil && len(t.values) >= len(best) {
+			continue
+		}
+		best = nil
+		for _, v := range t.values {
+			best = append(best, Pair{t.key, v})
+		}
+	}
+	return best
 }

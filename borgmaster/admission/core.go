@@ -1,0 +1,324 @@
+package admission
+
+import (
+	"cmp"
+	"fmt"
+)
+
+// Config is the rates that one user may have at one replica. Zero fields take the
+// defaults.
+type Config struct {
+	// Changes, and reads, a second. Both are far above what one user needs: what is
+	// shared in a crowd is decided by the queue.
+	WritesPerS, ReadsPerS int64
+	// Replica is named in refusals.
+	Replica uint64
+}
+
+// Validate checks the config.
+func (c Config) Validate() error {
+	if c.WritesPerS < 0 || c.ReadsPerS < 0 {
+		return fmt.Errorf("a user may change %d times and read %d times a second: neither can be negative; 0 is the default", c.WritesPerS, c.ReadsPerS)
+	}
+	return nil
+}
+
+// DefaultWritesPerS and DefaultReadsPerS are more than a cell of five replicas does on
+// one machine.
+const (
+	DefaultWritesPerS = 20_000
+	DefaultReadsPerS  = 10_000
+)
+
+const (
+	// A user who was quiet may have so much of his rate at once.
+	burstNs = 2e9
+	// Users who are remembered. Those above share what one has.
+	maxUsers = 16_384
+	// A write costs 1, and 1 more for each of so many bytes.
+	bytesPerCost = 4 << 10
+	// Writes that wait for a place in the log, and their bytes: of all, and of one user.
+	maxWaiting        = 8_192
+	maxWaitingBytes   = 32 << 20
+	maxWaitingOf      = 2_048
+	maxWaitingBytesOf = 8 << 20
+	// A write waits so long at most: after 500 ms a client asks another replica too.
+	maxWaitNs = 400e6
+	// Before so many wait nobody is turned away by what the wait is thought to be.
+	minWaiting = 64
+	// A user's writes that a replica has under way, be it that it has passed them on.
+	maxUnderWay = 4_096
+	// Who is turned away and asks so often all the same is turned away for twice as long
+	// the next time, so often at most, unless it is so long ago.
+	heedlessCalls = 64
+	// He may have so many under way at a replica.
+	maxOfHeedless = 64
+	maxStrikes    = 4
+	forgiveNs     = 5e9
+	// What one user may have out of turn, beyond the window, for all users.
+	maxOutOfTurn = 64
+	// Who has fewer in the log, or less than this part of all that is there, and none
+	// that waits, asks for little.
+	lightPlaces = 4
+	lightShare  = 8
+	// A turn is worth so much.
+	turnCost = 8
+)
+
+// Core is the admission of one replica. W is who waits. It is not safe for concurrent
+// use.
+type Core[W any] struct {
+	cfg   Config
+	users map[string]*user[W]
+	// Users with writes that wait, in the order of their turns.
+	ring []*user[W]
+	win  window
+	// What waits.
+	waiting, waitingBytes int
+	outOfTurn             int
+	// Writes with a place in the log.
+	placed int
+	stats  Stats
+}
+
+// Stats counts what was decided.
+type Stats struct {
+	// Admitted and refused since the start.
+	Writes, Reads                uint64
+	WritesRefused, ReadsRefused  uint64
+	WritesWaited, WritesExpired  uint64
+	Users, Waiting, WaitingBytes int
+	Window, Used                 int64
+	BaseNs, LightNs              int64
+	MaxWaiting, MaxUsers, Crowd  int
+	MaxWaitingBytes              int
+}
+
+type user[W any] struct {
+	name          string
+	writes, reads bucket
+	// Until then his writes are refused unheard: there is no room for them before.
+	closedNs int64
+	why      *Refusal
+	// Calls that came all the same since then, and how often in a row there were many.
+	heedless, strikes int
+	queue             []*Place[W]
+	bytes             int
+	cost              int64
+	// Writes with a place in the log.
+	placed int
+	// When he last asked for much.
+	heavyNs int64
+	// Writes that began here and are not answered yet.
+	underWay int
+	credit   int64
+	// In the ring.
+	turns bool
+	// Cost that got a place in this epoch, and an average of those before.
+	granted int64
+	rate    int64
+	epoch   int64
+}
+
+// Place is a write on its way to the log.
+type Place[W any] struct {
+	Who     W
+	user    *user[W]
+	cost    int64
+	bytes   int
+	sinceNs int64
+	// When it got its place.
+	placedNs int64
+	state    placeState
+	// Its user asks for little.
+	light     bool
+	outOfTurn bool
+}
+
+type placeState uint8
+
+const (
+	waits placeState = iota
+	placed
+	left
+)
+
+// Placed says whether it has its place in the log.
+func (p *Place[W]) Placed() bool { return p.state == placed }
+
+// Late is a write that waited in vain.
+type Late[W any] struct {
+	Place   *Place[W]
+	Refusal *Refusal
+}
+
+// New returns a core that knows nobody.
+func New[W any](cfg Config) *Core[W] {
+	cfg.WritesPerS = cmp.Or(cfg.WritesPerS, DefaultWritesPerS)
+	cfg.ReadsPerS = cmp.Or(cfg.ReadsPerS, DefaultReadsPerS)
+	return &Core[W]{cfg: cfg, users: map[string]*user[W]{}, win: newWindow()}
+}
+
+// bucket is a token bucket: the time at which it would be full again, were it filled
+// at its rate. What is taken of it moves that on.
+type bucket int64
+
+// take takes so much if there is any; otherwise it says when there will be.
+func (b *bucket) take(now, cost, perS int64) (waitNs int64, ok bool) {
+	if wait := int64(*b) - now - burstNs; wait > 0 {
+		return wait, false
+	}
+	*b = bucket(max(int64(*b), now) + cost*1e9/perS)
+	return 0, true
+}
+
+// of finds a user, or makes him known.
+func (c *Core[W]) of(now int64, name string) *user[W] {
+	u := c.users[name]
+	if u != nil {
+		return u
+	}
+	if len(c.users) >= maxUsers {
+		c.sweep(now)
+		if len(c.users) >= maxUsers {
+			name = ""
+			if u = c.users[name]; u != nil {
+				return u
+			}
+		}
+	}
+	u = &user[W]{name: name, heavyNs: -epochNs}
+	c.users[name] = u
+	return u
+}
+
+// sweep forgets whoever has nothing here that counts.
+func (c *Core[W]) sweep(now int64) {
+	for name, u := range c.users {
+		if u.idle(now) {
+			delete(c.users, name)
+		}
+	}
+}
+
+func (u *user[W]) idle(now int64) bool {
+	return len(u.queue) == 0 && u.placed == 0 && u.underWay == 0 && !u.turns && int64(u.writes) <= now && int64(u.reads) <= now && u.closedNs <= now
+}
+
+// Read takes a read of that cost from a user's bucket.
+func (c *Core[W]) Read(now int64, name string, cost int64) *Refusal {
+	u := c.of(now, name)
+	if wait, ok := u.reads.take(now, cost, c.cfg.ReadsPerS); !ok {
+		c.stats.ReadsRefused++
+		return refuse(name, wait, "borgmaster --user-reads", "asks replica %d for more than %d reads a second, each page of a list counting as %d", c.cfg.Replica, c.cfg.ReadsPerS, ListCost)
+	}
+	c.stats.Reads++
+	return nil
+}
+
+// ListCost is what reading a list costs, where one object costs 1.
+const ListCost = 50
+
+// Closed refuses a write before it is heard, if there is no room for it anyhow, or its
+// user heeds nothing and has some under way.
+func (c *Core[W]) Closed(now int64, name string) *Refusal {
+	if r := c.away(now, name); r != nil {
+		return r
+	}
+	if u := c.users[name]; u != nil && u.strikes > 0 && u.underWay >= maxOfHeedless {
+		c.stats.WritesRefused++
+		return refuse(name, maxWaitNs/2, "docs/overload.md", "goes on asking replica %d when told to come back later, and has %d changes under way", c.cfg.Replica, u.underWay)
+	}
+	return nil
+}
+
+// away refuses a write of a user who was turned away a moment ago.
+func (c *Core[W]) away(now int64, name string) *Refusal {
+	u := c.users[name]
+	if u == nil || u.closedNs <= now {
+		return nil
+	}
+	c.stats.WritesRefused++
+	u.heedless++
+	r := *u.why
+	r.RetryNs = max(u.closedNs-now+r.RetryNs/2, minRetryNs) / 10e6 * 10e6
+	return &r
+}
+
+// Close notes that the elected master has no room for a user's writes.
+func (c *Core[W]) Close(now int64, name string, why *Refusal) { c.close(now, c.of(now, name), why) }
+
+// close turns a user away for half of the time that he was told: when he is back
+// there should be room, and until then no work is wasted on him. Who does not heed that
+// is turned away for longer each time.
+func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
+	if u.closedNs > now {
+		return
+	}
+	switch {
+	case now-u.closedNs > forgiveNs:
+		u.strikes = 0
+	case u.heedless > heedlessCalls:
+		u.strikes = min(u.strikes+1, maxStrikes)
+	default:
+		u.strikes = max(u.strikes-1, 0)
+	}
+	u.heedless = 0
+	u.closedNs, u.why = now+why.RetryNs/2<<u.strikes, why
+}
+
+func costOf(bytes int) int64 { return 1 + int64(bytes)/bytesPerCost }
+
+// write takes a write from its user's bucket.
+func (c *Core[W]) write(now int64, u *user[W], name string, bytes int) *Refusal {
+	if wait, ok := u.writes.take(now, costOf(bytes), c.cfg.WritesPerS); !ok {
+		r := refuse(name, wait, "borgmaster --user-writes", "asks replica %d for more than %d changes a second, each counting once and once more for each %d KiB", c.cfg.Replica, c.cfg.WritesPerS, bytesPerCost>>10)
+		c.close(now, u, r)
+		return r
+	}
+	return nil
+}
+
+// Begin admits a write at the replica that is asked. If it is admitted, End must be
+// called when it is answered.
+func (c *Core[W]) Begin(now int64, name string, bytes int) *Refusal {
+	u := c.of(now, name)
+	if r := c.Closed(now, name); r != nil {
+		return r
+	}
+	r := c.write(now, u, name, bytes)
+	if r == nil && u.underWay >= maxUnderWay {
+		r = refuse(name, maxWaitNs/2, "docs/limits.md: maxUnderWay", "has %d changes under way at replica %d", u.underWay, c.cfg.Replica)
+	}
+	if r != nil {
+		c.stats.WritesRefused++
+		return r
+	}
+	u.underWay++
+	return nil
+}
+
+// End ends what Begin began.
+func (c *Core[W]) End(name string) {
+	u := c.users[name]
+	if u == nil || u.underWay == 0 {
+		// It was counted with those above the bound.
+		u = c.users[""]
+	}
+	if u != nil && u.underWay > 0 {
+		u.underWay--
+	}
+}
+
+// Stats returns how it stands.
+func (c *Core[W]) Stats() Stats {
+	s := c.stats
+	s.Users, s.Waiting, s.WaitingBytes, s.Crowd = len(c.users), c.waiting, c.waitingBytes, len(c.ring)
+	s.Window, s.Used, s.BaseNs, s.LightNs = c.win.size, c.win.used, c.win.base(), c.win.lastLightNs
+	s.MaxWaiting, s.MaxUsers, s.MaxWaitingBytes = maxWaiting, maxUsers, maxWaitingBytes
+	return s
+}
+
+func (s Stats) String() string {
+	return fmt.Sprintf("%d of %d users wait, %d writes, %d of %d places", s.Crowd, s.Users, s.Waiting, s.Used, s.Window)
+}

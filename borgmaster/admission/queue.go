@@ -1,0 +1,236 @@
+package admission
+
+import (
+	"slices"
+
+	"borg/mutant"
+)
+
+// Enter asks for a place in the log for a write. It is placed, or waits, or is
+// refused; after it Step must be called. Whoever is placed or waits must call Leave.
+func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *Refusal) {
+	if mutant.Planted(mutant.OneBucketForAll) {
+		name = ""
+	}
+	u := c.of(now, name)
+	if r := c.away(now, name); r != nil {
+		return nil, r
+	}
+	if r := c.room(now, u, name, bytes); r != nil {
+		c.stats.WritesRefused++
+		return nil, r
+	}
+	p := &Place[W]{Who: who, user: u, cost: costOf(bytes), bytes: bytes, sinceNs: now}
+	c.win.turn(now)
+	if p.light = u.light(now, c.win.used); p.light {
+		// Whoever asks for little waits for nobody who asks for much.
+		if c.placed > u.placed {
+			c.win.lightComes()
+		}
+		if p.outOfTurn = c.win.full(p.cost); !p.outOfTurn || c.outOfTurn < maxOutOfTurn {
+			c.place(now, p)
+			return p, nil
+		}
+		p.outOfTurn = false
+	} else if c.waiting == 0 && !c.win.full(p.cost) {
+		c.place(now, p)
+		return p, nil
+	}
+	c.win.limited = true
+	u.heavyNs = now
+	c.stats.WritesWaited++
+	u.queue = append(u.queue, p)
+	u.bytes += bytes
+	u.cost += p.cost
+	c.waiting++
+	c.waitingBytes += bytes
+	if !u.turns {
+		u.turns = true
+		c.ring = append(c.ring, u)
+	}
+	return p, nil
+}
+
+// light: a user asks for little, and has done so for a while.
+func (u *user[W]) light(now, used int64) bool {
+	few := len(u.queue) == 0 && (u.placed < lightPlaces || int64(u.placed)*lightShare < used)
+	if !few {
+		u.heavyNs = now
+	}
+	return few && now-u.heavyNs > epochNs
+}
+
+// room says whether a user's write may wait.
+func (c *Core[W]) room(now int64, u *user[W], name string, bytes int) *Refusal {
+	wait := u.waitNs(c.win.epochs)
+	full := len(u.queue) >= maxWaitingOf || u.bytes+bytes > maxWaitingBytesOf
+	if !full && (len(u.queue) < minWaiting || wait <= maxWaitNs) {
+		return nil
+	}
+	r := refuse(name, min(wait/2, maxWaitNs), "the share of one user among all who ask; docs/overload.md",
+		"has %d changes waiting at replica %d, which does about %d a second for this user at the moment", len(u.queue), c.cfg.Replica, u.rate*(1e9/epochNs))
+	c.close(now, u, r)
+	return r
+}
+
+// waitNs is how long what waits for a user will take, by what was done for him
+// lately; 0: nothing is known.
+func (u *user[W]) waitNs(epoch int64) int64 {
+	u.age(epoch)
+	if u.rate == 0 {
+		return 0
+	}
+	return u.cost * epochNs / u.rate
+}
+
+// age brings the average of what a user got up to an epoch.
+func (u *user[W]) age(epoch int64) {
+	for ; u.epoch < epoch; u.epoch++ {
+		if epoch-u.epoch > 50 {
+			u.rate, u.granted, u.epoch = 0, 0, epoch
+			return
+		}
+		u.rate = (3*u.rate + u.granted) / 4
+		if u.rate == 0 {
+			u.rate = u.granted
+		}
+		u.granted = 0
+	}
+}
+
+func (c *Core[W]) place(now int64, p *Place[W]) {
+	p.state, p.placedNs = placed, now
+	c.win.used += p.cost
+	if p.outOfTurn {
+		c.outOfTurn++
+	}
+	p.user.age(c.win.epochs)
+	p.user.placed++
+	c.placed++
+	p.user.granted += p.cost
+	c.stats.Writes++
+}
+
+// Leave ends a write: it is done, or failed, or nobody waits for it any more. Step must
+// be called after it.
+func (c *Core[W]) Leave(now int64, p *Place[W], done bool) {
+	switch p.state {
+	case waits:
+		u := p.user
+		if i := slices.Index(u.queue, p); i >= 0 {
+			u.queue = slices.Delete(u.queue, i, i+1)
+			c.unqueued(p)
+		}
+	case placed:
+		c.win.used -= p.cost
+		p.user.placed--
+		c.placed--
+		if p.outOfTurn {
+			c.outOfTurn--
+		}
+		if done {
+			c.win.done(now-p.placedNs, p.light && p.user.heavyNs < p.placedNs)
+		}
+		c.win.turn(now)
+	}
+	p.state = left
+}
+
+func (c *Core[W]) unqueued(p *Place[W]) {
+	p.user.bytes -= p.bytes
+	p.user.cost -= p.cost
+	c.waiting--
+	c.waitingBytes -= p.bytes
+}
+
+// Step gives places to those who wait, in turns, and says who waited too long or is
+// too many. Granted places have their state set.
+func (c *Core[W]) Step(now int64) (granted []*Place[W], late []Late[W]) {
+	c.win.turn(now)
+	late = c.expire(now)
+	for len(c.ring) > 0 {
+		u := c.ring[0]
+		if len(u.queue) == 0 {
+			c.ring = c.ring[1:]
+			u.turns, u.credit = false, 0
+			continue
+		}
+		p := u.queue[0]
+		if c.win.full(p.cost) {
+			c.win.limited = true
+			break
+		}
+		if u.credit < p.cost {
+			u.credit += turnCost
+			if u.credit < p.cost {
+				c.ring = append(c.ring[1:], u)
+				continue
+			}
+		}
+		u.credit -= p.cost
+		u.queue = u.queue[1:]
+		c.unqueued(p)
+		c.place(now, p)
+		granted = append(granted, p)
+		if u.credit <= 0 {
+			c.ring = append(c.ring[1:], u)
+		}
+	}
+	return granted, append(late, c.shed(now)...)
+}
+
+// expire turns away who waited too long.
+func (c *Core[W]) expire(now int64) (late []Late[W]) {
+	for _, u := range c.ring {
+		for len(u.queue) > 0 && now-u.queue[0].sinceNs >= maxWaitNs {
+			late = append(late, c.turnAway(now, u, 0, "waited %d ms at replica %d for its turn", int64(maxWaitNs/1e6), c.cfg.Replica))
+			c.stats.WritesExpired++
+		}
+	}
+	return late
+}
+
+// shed turns away the newest of whoever has most waiting, until what waits is within
+// its bounds.
+func (c *Core[W]) shed(now int64) (late []Late[W]) {
+	for c.waiting > maxWaiting || c.waitingBytes > maxWaitingBytes {
+		u := c.ring[0]
+		for _, other := range c.ring {
+			if other.cost > u.cost {
+				u = other
+			}
+		}
+		late = append(late, c.turnAway(now, u, len(u.queue)-1, "has most of the %d changes that wait at replica %d", c.waiting, c.cfg.Replica))
+		c.stats.WritesRefused++
+	}
+	return late
+}
+
+func (c *Core[W]) turnAway(now int64, u *user[W], i int, why string, args ...any) Late[W] {
+	p := u.queue[i]
+	u.queue = slices.Delete(u.queue, i, i+1)
+	c.unqueued(p)
+	p.state = left
+	r := refuse(u.name, max(u.waitNs(c.win.epochs), maxWaitNs/2), "the share of one user among all who ask; docs/overload.md", why, args...)
+	c.close(now, u, r)
+	return Late[W]{p, r}
+}
+
+// NextNs is when Step is wanted again at the latest, if anybody waits.
+func (c *Core[W]) NextNs() (ns int64, ok bool) {
+	if c.waiting == 0 {
+		return 0, false
+	}
+	first := c.ring[0].firstNs()
+	for _, u := range c.ring {
+		first = min(first, u.firstNs())
+	}
+	return first + maxWaitNs, true
+}
+
+func (u *user[W]) firstNs() int64 {
+	if len(u.queue) == 0 {
+		return 1<<62 - maxWaitNs
+	}
+	return u.queue[0].sinceNs
+}

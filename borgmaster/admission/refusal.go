@@ -1,0 +1,41 @@
+package admission
+
+import (
+	"fmt"
+	"time"
+)
+
+// Refusal is an answer that a call is not served now.
+type Refusal struct {
+	User string
+	// Which bound it met, in words, and what sets that bound.
+	Why, Bound string
+	// After which it is worth another try.
+	RetryNs int64
+	// In the words of another replica.
+	said string
+}
+
+// At most so long is anybody sent away, and at least so long.
+const (
+	maxRetryNs = 10e9
+	minRetryNs = 50e6
+)
+
+func (r *Refusal) Error() string {
+	if r.said != "" {
+		return r.said
+	}
+	return fmt.Sprintf("user %q %s (%s); nothing was done, try again in %v", r.User, r.Why, r.Bound, time.Duration(r.RetryNs))
+}
+
+func refuse(user string, retryNs int64, bound, why string, args ...any) *Refusal {
+	// Whole tens of milliseconds, for people.
+	retryNs = min(max(retryNs, minRetryNs), maxRetryNs) / 10e6 * 10e6
+	return &Refusal{User: user, Why: fmt.Sprintf(why, args...), Bound: bound, RetryNs: retryNs}
+}
+
+// Elsewhere is a refusal as another replica has worded it.
+func Elsewhere(user, text string, retryNs int64) *Refusal {
+	return &Refusal{User: user, RetryNs: min(retryNs, maxRetryNs), said: text}
+}

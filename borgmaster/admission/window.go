@@ -1,0 +1,121 @@
+package admission
+
+import "cmp"
+
+const (
+	// The window is looked at so often.
+	epochNs = 100e6
+	// Bounds of the window, in cost, and what it begins with.
+	minWindow   = 8
+	maxWindow   = 4_096
+	firstWindow = 256
+	// For so many epochs after the last write of somebody who asks for little the
+	// window does not grow by itself.
+	lightEpochs = 100
+	// What a light write is taken to need until one was seen in quiet.
+	firstBaseNs = 20e6
+	// No write may take so long on average: whoever asks for little may come at any
+	// moment, and then waits for what is on its way.
+	mostNs = 200e6
+	// What the window is when somebody who asks for little comes to a crowd, until it is
+	// known what leaves him his time.
+	firstCrowded = 64
+)
+
+// window is how much may be on its way through the log at a time. A large one makes
+// large batches, and so most out of the log; a small one lets a single write through
+// quickly. So it is large while nobody asks for little, and otherwise as large as leaves
+// a light write about the time that it needs in quiet.
+type window struct {
+	size, used int64
+	// When the present epoch began, and how many there were.
+	beganNs, epochs int64
+	// Somebody waited for a place in this epoch.
+	limited bool
+	// Times of writes in this epoch: of all, and of the light ones.
+	n, sumNs           int64
+	lightN, lightSumNs int64
+	lastLightNs        int64
+	// Epoch of the last light write.
+	lightAt int64
+	// What a light write needs in quiet; 0: none was seen yet.
+	baseNs int64
+	// What the window was last when light writes had a crowd beside them.
+	crowded int64
+}
+
+func newWindow() window {
+	return window{size: firstWindow, lightAt: -2 * lightEpochs, crowded: firstCrowded}
+}
+
+// lightComes hears of each light write beside others. The first one in a crowd finds the window as it
+// was the last time, without waiting for what becomes of it.
+func (w *window) lightComes() {
+	if w.used > w.crowded {
+		w.size = min(w.size, w.crowded)
+	}
+	w.lightAt = w.epochs
+}
+
+// full: there is no place for so much. What is alone has place always.
+func (w *window) full(cost int64) bool { return w.used > 0 && w.used+cost > w.size }
+
+func (w *window) base() int64 { return cmp.Or(w.baseNs, firstBaseNs) }
+
+func (w *window) done(tookNs int64, light bool) {
+	w.n++
+	w.sumNs += tookNs
+	if light {
+		w.lightN++
+		w.lightSumNs += tookNs
+	}
+}
+
+// turn ends the epoch, if it is time.
+func (w *window) turn(now int64) {
+	if now-w.beganNs < epochNs {
+		return
+	}
+	w.adapt()
+	w.epochs += max((now-w.beganNs)/epochNs, 1)
+	w.beganNs = now
+	w.limited, w.n, w.sumNs, w.lightN, w.lightSumNs = false, 0, 0, 0, 0
+}
+
+func (w *window) adapt() {
+	if w.lightN > 0 {
+		w.lastLightNs = w.lightSumNs / w.lightN
+	}
+	tooLong := w.base()*5/4 + 1e6
+	switch {
+	case w.lightN > 0 && !w.limited && w.used < w.size/2:
+		w.learn(w.lastLightNs)
+	case w.lightN > 0 && w.lastLightNs > 2*tooLong:
+		w.crowd(w.size / 2)
+	case w.lightN > 0 && w.lastLightNs > tooLong:
+		w.crowd(w.size * 7 / 10)
+	case w.n > 0 && w.sumNs/w.n > mostNs:
+		w.size = max(w.size*7/10, minWindow)
+	case !w.limited:
+	case w.lightN > 0:
+		w.crowd(w.size + max(w.size/16, 1))
+	case w.n > 0 && w.epochs-w.lightAt > lightEpochs:
+		w.size = min(w.size+max(w.size/4, 1), maxWindow)
+	}
+}
+
+// crowd sets the window while there are light writes.
+func (w *window) crowd(size int64) {
+	w.size = min(max(size, minWindow), maxWindow)
+	w.crowded = w.size
+}
+
+// learn takes in what a light write took while nobody waited. What is less is believed
+// at once, what is more by and by.
+func (w *window) learn(ns int64) {
+	if w.baseNs == 0 || ns < w.baseNs {
+		w.baseNs = max(ns, 1)
+		return
+	}
+	w.baseNs += (ns - w.baseNs) / 64
+}

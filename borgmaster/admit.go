@@ -1,0 +1,184 @@
+package borgmaster
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/admission"
+	"borg/identity"
+	"borg/proto/door"
+)
+
+// Streams of answers that last as long as their caller likes, at one replica: of one
+// user and his tasks, and of all users.
+const (
+	maxStreamsOfUser = 64
+	maxStreams       = 1_000
+)
+
+// admitter is the shell of the admission core: it gives it the time, and wakes those
+// who waited for a place in the log.
+type admitter struct {
+	nowNs func() int64
+
+	mu sync.Mutex
+	// Guarded by mu. Who waits hears once: nil, or why he is turned away.
+	core *admission.Core[chan error]
+	// Fires when somebody will have waited too long; guarded by mu.
+	timer *time.Timer
+}
+
+func newAdmitter(cfg admission.Config, nowNs func() int64) *admitter {
+	return &admitter{nowNs: nowNs, core: admission.New[chan error](cfg)}
+}
+
+// begin admits a change at the replica that is asked; end gives back what it holds.
+func (a *admitter) begin(user string, bytes int) (end func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r := a.core.Begin(a.nowNs(), user, bytes); r != nil {
+		return nil, tooMuch(r)
+	}
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.core.End(user)
+	}, nil
+}
+
+// place waits for a place in the log of this replica, which is the elected one.
+func (a *admitter) place(ctx context.Context, user string, bytes int) (leave func(done bool), err error) {
+	turn := make(chan error, 1)
+	a.mu.Lock()
+	p, r := a.core.Enter(a.nowNs(), user, bytes, turn)
+	placed := p != nil && p.Placed()
+	a.step()
+	a.mu.Unlock()
+	if r != nil {
+		return nil, tooMuch(r)
+	}
+	leave = func(done bool) {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.core.Leave(a.nowNs(), p, done)
+		a.step()
+	}
+	if placed {
+		return leave, nil
+	}
+	select {
+	case err := <-turn:
+		return leave, err
+	case <-ctx.Done():
+		leave(false)
+		return nil, status.FromContextError(ctx.Err()).Err()
+	}
+}
+
+// step does what the core has decided. The caller holds mu.
+func (a *admitter) step() {
+	granted, late := a.core.Step(a.nowNs())
+	for _, p := range granted {
+		p.Who <- nil
+	}
+	for _, l := range late {
+		l.Place.Who <- tooMuch(l.Refusal)
+	}
+	ns, ok := a.core.NextNs()
+	if !ok || a.timer != nil {
+		return
+	}
+	a.timer = time.AfterFunc(time.Duration(ns-a.nowNs()), func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.timer = nil
+		a.step()
+	})
+}
+
+// refusedElsewhere notes that the elected master has no room for a user.
+func (a *admitter) refusedElsewhere(user string, err error) {
+	s := status.Convert(err)
+	if retry := door.RetryAfter(err); retry > 0 {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		a.core.Close(a.nowNs(), user, admission.Elsewhere(user, s.Message(), int64(retry)))
+	}
+}
+
+func (a *admitter) stats() admission.Stats {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.core.Stats()
+}
+
+// close stops the timer.
+func (a *admitter) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.timer != nil {
+		a.timer.Stop()
+	}
+}
+
+func tooMuch(r *admission.Refusal) error { return door.TooMuch(r.Error(), time.Duration(r.RetryNs)) }
+
+// changes are the calls that make an op of the log.
+var changes = map[string]bool{
+	"/borgrpc.MasterService/Mutate": true, "/borgrpc.MasterService/AddMachine": true,
+	"/borgrpc.IdentityService/Invite": true, "/borgrpc.SecretService/SetSecret": true,
+}
+
+// notReads are calls of users that have bounds of their own, or that nobody makes often.
+var notReads = map[string]bool{
+	"/borgrpc.IdentityService/Renew": true, "/borgrpc.IdentityService/CertifyMaster": true,
+}
+
+// many are reads that look at more than one object, or go on to other programs.
+var many = []string{"List", "Why", "SafeToDrain", "Events", "Logs", "Audit", "WatchFiles", "Resolve", "SaveCheckpoint"}
+
+func readCost(method string) int64 {
+	name := method[strings.LastIndexByte(method, '/')+1:]
+	for _, prefix := range many {
+		if strings.HasPrefix(name, prefix) {
+			return admission.ListCost
+		}
+	}
+	return 1
+}
+
+// admitCall is asked for each call by its head alone: whoever asks too often costs no
+// more than that.
+func (m *Master) admitCall(method string, caller identity.Name) error {
+	if caller.Role != identity.User && caller.Role != identity.Task || notReads[method] {
+		return nil
+	}
+	a := m.admit
+	a.mu.Lock()
+	var r *admission.Refusal
+	if changes[method] {
+		r = a.core.Closed(a.nowNs(), caller.User())
+	} else {
+		r = a.core.Read(a.nowNs(), caller.User(), readCost(method))
+	}
+	a.mu.Unlock()
+	if r != nil {
+		return tooMuch(r)
+	}
+	return nil
+}
+
+// enterStream takes one of the places for long streams.
+func (m *Master) enterStream(caller identity.Name) (leave func(), err error) {
+	leave, ok := m.streams.enter(caller.User(), maxStreamsOfUser, maxStreams)
+	if !ok {
+		return nil, status.Errorf(codes.ResourceExhausted, "user %q follows %d logs or events at replica %d, or all users together %d; end one, or ask another replica",
+			caller.User(), maxStreamsOfUser, m.cfg.Replica, maxStreams)
+	}
+	return leave, nil
+}

@@ -1,0 +1,76 @@
+package borgmaster_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster"
+	"borg/borgmaster/admission"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+// TestTooMuchIsRefused: whoever asks for more than he may hears when to come back, and
+// nothing of it is done; others do not notice. So at the elected master and elsewhere.
+func TestTooMuchIsRefused(t *testing.T) {
+	tc := newCell(t, 2, func(_ int, c *borgmaster.Config) { c.Admission = admission.Config{WritesPerS: 1, ReadsPerS: 60} })
+	for replica := 1; replica <= 2; replica++ {
+		// At the elected one a user who was refused is refused whomever he asks.
+		user := fmt.Sprint("alice-", replica)
+		alice, bob := tc.client(replica, user), tc.client(replica, "bob")
+		var err error
+		name := ""
+		for n := 0; err == nil && n < 100; n++ {
+			name = fmt.Sprintf("job-%d-%d", replica, n)
+			_, err = alice.Mutate(context.Background(), &borgrpc.MutateRequest{Op: tc.op(submit(t, user, name, 1))})
+		}
+		tooMuch(t, err, fmt.Sprintf("user %q", user), "more than 1 changes a second", "--user-writes", fmt.Sprint("replica ", replica))
+		_, err = bob.GetJob(context.Background(), &borgrpc.GetJobRequest{User: user, Name: name})
+		if status.Code(err) != codes.NotFound {
+			t.Errorf("replica %d: the job of the refused change: %v", replica, err)
+		}
+		tc.must(bob, submit(t, "bob", fmt.Sprint("job-", replica), 1))
+
+		for err = nil; err == nil; {
+			_, err = alice.ListJobs(context.Background(), &borgrpc.ListJobsRequest{})
+		}
+		tooMuch(t, err, fmt.Sprintf("user %q", user), "more than 60 reads a second", "--user-reads")
+	}
+}
+
+func tooMuch(t *testing.T, err error, words ...string) {
+	t.Helper()
+	if status.Code(err) != codes.ResourceExhausted || door.RetryAfter(err) <= 0 {
+		t.Fatalf("want a refusal with a time to come back: %v", err)
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+// TestAnswersSayWhoIsElected: with each answer to a change goes who is elected.
+func TestAnswersSayWhoIsElected(t *testing.T) {
+	tc := newCell(t, 3, nil)
+	for replica := 1; replica <= 3; replica++ {
+		var head metadata.MD
+		_, err := tc.client(replica, "alice").Mutate(context.Background(), &borgrpc.MutateRequest{Op: tc.op(kill("alice", "none"))}, grpc.Header(&head))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, want := strings.Join(head.Get(door.ElectedKey), ","), "1 "+tc.addrs[0]; got != want {
+			t.Errorf("replica %d says that %q is elected, want %q", replica, got, want)
+		}
+		if got := strings.Join(head.Get(door.ReplicaKey), ","); got != fmt.Sprint(replica) {
+			t.Errorf("replica %d says it is %q", replica, got)
+		}
+	}
+}

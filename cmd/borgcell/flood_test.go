@@ -1,0 +1,365 @@
+package main
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/client"
+	"borg/fauxmaster/fleet"
+	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+// member is somebody of the cell with a certificate of his own.
+func (c *Cell) member(t testing.TB, name string) *identity.Source {
+	t.Helper()
+	s, err := c.authority.Source(identity.Name{Cell: c.Name, Role: identity.User, ID: name}, time.Now(), identity.Life)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// encodeSpec is a spec as an op carries it.
+func encodeSpec(t testing.TB, spec *borgpb.JobSpec) []byte {
+	raw, err := proto.Marshal(spec)
+	if err != nil {
+		t.Error(err)
+	}
+	return raw
+}
+
+// clientOf is the client library as a user of the cell has it. waited counts how often
+// he was asked to come back later.
+func (c *Cell) clientOf(t testing.TB, name string, waited *atomic.Int64) *client.Client {
+	t.Helper()
+	cl, err := client.New(client.Config{
+		Masters: c.masterAddrs(), CellID: c.CellID, Identity: c.member(t, name),
+		Waits: func(string, string, time.Duration) { waited.Add(1) },
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cl.Close() })
+	return cl
+}
+
+// flooder asks all masters for changes, and heeds nothing that it is told.
+type flooder struct {
+	masters []borgrpc.MasterServiceClient
+	user    string
+	made    atomic.Int64
+	// What came of it; untold are refusals that do not say when to come back.
+	done, refused, untold, failed atomic.Int64
+}
+
+func newFlooder(t testing.TB, c *Cell, user string) *flooder {
+	t.Helper()
+	f, who := &flooder{user: user}, c.member(t, user)
+	for _, addr := range c.masterAddrs() {
+		conn, err := door.Dial(addr, who, door.AnyMaster(who))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { conn.Close() })
+		f.masters = append(f.masters, borgrpc.NewMasterServiceClient(conn))
+	}
+	return f
+}
+
+// ask kills a job that is not there, which is a change like any other.
+func (f *flooder) ask(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
+	defer cancel()
+	id, wallNs := client.NewRequestID(time.Now())
+	_, err := f.masters[int(f.made.Add(1))%len(f.masters)].Mutate(ctx, &borgrpc.MutateRequest{Op: &borgpb.Op{
+		RequestId: id, RequestWallNs: wallNs, Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: f.user, Name: "none"}},
+	}})
+	switch {
+	case err == nil:
+		f.done.Add(1)
+	case status.Code(err) != codes.ResourceExhausted:
+		f.failed.Add(1)
+	case door.RetryAfter(err) <= 0:
+		f.untold.Add(1)
+	default:
+		f.refused.Add(1)
+	}
+}
+
+// TestFloodBesideQuiet: of two users one asks for far more than he may. He is refused
+// with the time to come back, the other never, and nobody is elected anew.
+func TestFloodBesideQuiet(t *testing.T) {
+	alongside(t)
+	c := fakeCell(t, 3, 10, fleet.Life{})
+	c.alter = func(spec *processSpec) {
+		if strings.HasPrefix(spec.Name, "master-") {
+			spec.Args = append(spec.Args, "--user-writes", "100")
+		}
+	}
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before, err := c.client.GetCell(shortly(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := newFlooder(t, c, "flood")
+	ctx, stop := context.WithCancel(t.Context())
+	var flooding sync.WaitGroup
+	for range 64 {
+		flooding.Go(func() {
+			for ctx.Err() == nil {
+				f.ask(ctx)
+			}
+		})
+	}
+	defer flooding.Wait()
+	defer stop()
+	var waited atomic.Int64
+	quiet := c.clientOf(t, "quiet", &waited)
+	for n := 0; n < 50 || f.refused.Load() == 0; n++ {
+		op := &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "quiet", Name: fmt.Sprint("job-", n), Spec: encodeSpec(t, unplaceable())}}}
+		if _, err := quiet.Mutate(shortly(t), op); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, err := c.client.GetCell(shortly(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("flood: %d done, %d refused", f.done.Load(), f.refused.Load())
+	if n := waited.Load(); n > 0 {
+		t.Errorf("the quiet user was asked to come back %d times", n)
+	}
+	if n := f.untold.Load(); n > 0 {
+		t.Errorf("%d refusals do not say when to come back", n)
+	}
+	if after.Term != before.Term {
+		t.Errorf("term %d became %d", before.Term, after.Term)
+	}
+}
+
+const (
+	floodOthers  = 8
+	floodEvery   = 50 * time.Millisecond
+	floodMeasure = 12 * time.Second
+	floodTasks   = 1000
+	floodSlow    = 1000
+	// Calls of the flood that are under way at most: beyond that the one who floods has
+	// come to his own end.
+	floodUnderWay = 2000
+)
+
+// BenchmarkFlood is a cell of five masters: how long a change takes for others when
+// all is quiet, and beside a user who asks for ten times what the cell does, a thousand
+// tasks that crash again and again, and a thousand slow clients.
+func BenchmarkFlood(b *testing.B) {
+	for range b.N {
+		m := &masterBench{B: b, cell: fakeCell(b, 5, 200, fleet.Life{RunTime: 2 * time.Second, FailPermille: 1000}), size: ""}
+		m.profiles()
+		m.must(m.cell.Start)
+		time.Sleep(benchRest)
+		_, idle := m.others()
+		m.figure(idle, "flood", "idle_p99_ms")
+		capacity := m.capacity()
+		m.figure(capacity, "flood", "capacity_per_s")
+		m.storm()
+		ctx, stop := context.WithCancel(b.Context())
+		var at sync.WaitGroup
+		m.slow(ctx, &at)
+		f := newFlooder(b, m.cell, "flood")
+		at.Go(func() { f.flood(ctx, 10*capacity) })
+		time.Sleep(5 * time.Second)
+		made, refused, done := f.made.Load(), f.refused.Load(), f.done.Load()
+		term, polls := m.state().Term, m.status()
+		began := time.Now()
+		waited, p99 := m.others()
+		took := time.Since(began).Seconds()
+		now := m.status()
+		late := int64(0)
+		for i, n := range now.Intervals {
+			if i >= benchLongTenths {
+				late += n - polls.Intervals[i]
+			}
+		}
+		m.figure(p99, "flood", "others_p99_ms")
+		m.figure(p99/idle, "flood", "others_p99_ratio")
+		m.figure(float64(waited), "flood", "others_refused")
+		m.figure(float64(f.made.Load()-made)/took, "flood", "asked_per_s")
+		m.figure(float64(f.done.Load()-done)/took, "flood", "done_per_s")
+		m.figure(float64(f.refused.Load()-refused)/took, "flood", "refused_per_s")
+		m.figure(float64(f.untold.Load()), "flood", "refused_without_a_time")
+		m.figure(float64(late), "flood", "polls_missed")
+		m.figure(float64(m.state().Term-term), "flood", "elections")
+		stop()
+		at.Wait()
+	}
+}
+
+// others has a few users change something now and then, and says how often they were
+// asked to come back, and the time within which 99 of 100 changes were done.
+func (m *masterBench) others() (waited int64, p99Ms float64) {
+	m.Helper()
+	var mu sync.Mutex
+	var all []time.Duration
+	var asking sync.WaitGroup
+	var back atomic.Int64
+	ctx, cancel := context.WithTimeout(m.Context(), floodMeasure)
+	defer cancel()
+	for i := range floodOthers {
+		name := fmt.Sprint("other-", i)
+		c := m.cell.clientOf(m.B, name, &back)
+		asking.Go(func() {
+			tick := time.NewTicker(floodEvery)
+			defer tick.Stop()
+			for n := 0; ; n++ {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				op := &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: name, Name: "job", Spec: encodeSpec(m.B, unplaceable())}}}
+				if n%2 == 1 {
+					op = &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: name, Name: "job"}}}
+				}
+				began := time.Now()
+				// That a job is there already from before is an answer too.
+				_, err := c.Mutate(m.Context(), op)
+				if refused := new(client.RefusedError); err != nil && !errors.As(err, &refused) {
+					m.Errorf("%s: %v", name, err)
+					return
+				}
+				mu.Lock()
+				all = append(all, time.Since(began))
+				mu.Unlock()
+			}
+		})
+	}
+	asking.Wait()
+	if len(all) == 0 {
+		m.Fatal("nothing was measured")
+	}
+	slices.Sort(all)
+	m.Logf("%d changes of others: half within %v, 99 of 100 within %v, all within %v", len(all), all[len(all)/2], all[len(all)*99/100], all[len(all)-1])
+	return back.Load(), float64(all[len(all)*99/100].Microseconds()) / 1000
+}
+
+// capacity is how many changes a second one user gets done who asks with 128 at once.
+func (m *masterBench) capacity() float64 {
+	f := newFlooder(m.B, m.cell, "capacity")
+	ctx, cancel := context.WithTimeout(m.Context(), 5*time.Second)
+	defer cancel()
+	began := time.Now()
+	var asking sync.WaitGroup
+	for range 128 {
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				f.ask(ctx)
+			}
+		})
+	}
+	asking.Wait()
+	return float64(f.done.Load()) / time.Since(began).Seconds()
+}
+
+// storm has a job of which each task crashes, again and again.
+func (m *masterBench) storm() {
+	spec := sleepers(floodTasks)
+	spec.Kind, spec.MaxFailures = borgpb.JobKind_JOB_KIND_BATCH, 1_000_000
+	spec.Task.Resources = &borgpb.Resources{CpuMilli: 10, MemBytes: 16 << 20}
+	m.must(func(ctx context.Context) error {
+		_, err := m.cell.submit(ctx, "storm", spec)
+		return err
+	})
+}
+
+// slow are clients that say nothing, a hello byte by byte, or nothing after it. Who is
+// hung up on comes again.
+func (m *masterBench) slow(ctx context.Context, running *sync.WaitGroup) {
+	who := m.cell.member(m.B, "slow")
+	addrs := m.cell.masterAddrs()
+	for n := range floodSlow {
+		running.Go(func() {
+			for ctx.Err() == nil {
+				slowOnce(ctx, n, addrs[n%len(addrs)], who)
+				select {
+				case <-ctx.Done():
+				case <-time.After(time.Second):
+				}
+			}
+		})
+	}
+}
+
+func slowOnce(ctx context.Context, n int, addr string, who *identity.Source) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	switch n % 3 {
+	case 0:
+		_, _ = conn.Read(make([]byte, 1))
+	case 1:
+		for _, hello := 0, []byte{22}; err == nil; hello = []byte{0} {
+			if _, err = conn.Write(hello); err == nil {
+				select {
+				case <-ctx.Done():
+					return
+				case <-time.After(time.Second):
+				}
+			}
+		}
+	case 2:
+		end := tls.Client(conn, who.ClientTLS(door.AnyMaster(who)))
+		if end.HandshakeContext(ctx) == nil {
+			// It keeps the connection by the preface, and reads nothing.
+			_, _ = end.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))
+			<-ctx.Done()
+		}
+	}
+}
+
+// flood asks so often in a second, as far as this end can.
+func (f *flooder) flood(ctx context.Context, perS float64) {
+	var under atomic.Int64
+	var asking sync.WaitGroup
+	defer asking.Wait()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	began, asked := time.Now(), 0.0
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		for ; asked < perS*time.Since(began).Seconds(); asked++ {
+			if under.Load() >= floodUnderWay {
+				continue
+			}
+			under.Add(1)
+			asking.Go(func() {
+				defer under.Add(-1)
+				f.ask(ctx)
+			})
+		}
+	}
+}

@@ -1,0 +1,353 @@
+package sim
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/borgmaster/selector"
+	"borg/borgmaster/watch"
+	"borg/history"
+	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	// How often a watch that has nothing to tell says so.
+	bookmarkNs = 200 * millisecond
+	// A watcher that hears nothing for so long asks another replica.
+	watcherPatienceNs = 4 * second
+)
+
+// watcher is a client that watches, at one replica after another, and stalls. What it
+// is told is held against the cell as it was: S13.
+type watcher struct {
+	w     *World
+	i     int
+	rand  *rand.Rand
+	query watch.Query
+	check history.Watched
+	// It has to be told the state first.
+	blank bool
+	// The replica that it asks, and counts those asked; what an earlier one still
+	// sends is not listened to.
+	at     *replicaNode
+	asked  int
+	call   *call
+	heard  int64
+	state  map[string][]byte
+	parts  []history.Change
+	slowed bool
+	// It waits for the first that comes behind what it was told.
+	resumes bool
+	// Elections when it was told something last.
+	elections int
+}
+
+// session is a watch at a replica: one message is under way at a time.
+type session struct {
+	x     *watcher
+	asked int
+	r     *replicaNode
+	life  uint64
+	watch *watch.Watch
+	busy  bool
+	ended bool
+}
+
+// drawWatchers draws who watches, from a stream of its own.
+func (w *World) drawWatchers() {
+	r := stream(w.cfg.Seed, "watchers")
+	if s := &w.swarm; w.cfg.Aim == "" && r.IntN(3) == 0 && s.checkpointNs == 0 && s.giantTasks == 0 {
+		s.watchers = 4
+	}
+	if w.swarm.watchers == 0 {
+		return
+	}
+	w.pasts = map[borgpb.ObjectKind]*history.Past{}
+	for _, kind := range watch.Kinds {
+		w.pasts[kind] = history.NewPast()
+		w.pasts[kind].Look(0, map[string]history.Object{})
+	}
+	for i := range w.swarm.watchers {
+		x := &watcher{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("watcher ", i)), blank: true}
+		x.query = watch.Query{Kind: watch.Kinds[i%len(watch.Kinds)]}
+		if kind := x.query.Kind; kind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {
+			x.query.Selector, _ = selector.Parse([]string{"", "arch", "!" + shelfAttribute}[x.rand.IntN(3)])
+		} else if x.rand.IntN(2) == 0 {
+			x.query.User = userOf(x.rand.IntN(3))
+		}
+		x.check.Past, x.check.Picks = w.pasts[x.query.Kind], func(o *history.Object) bool {
+			return (x.query.User == "" || x.query.User == o.User) && x.query.Selector.Matches(o.Labels)
+		}
+		w.watchers = append(w.watchers, x)
+	}
+}
+
+// hubConfig is little, so that a replica forgets soon.
+func (w *World) hubConfig(r *replicaNode) watch.Config {
+	c := watch.Config{QueueChanges: 3 + r.rand.IntN(20), MessageChanges: 1 + r.rand.IntN(8)}
+	switch r.rand.IntN(4) {
+	case 0:
+		c.KeepNs = 100 * millisecond
+	case 1:
+		c.Changes = 40
+	}
+	return c
+}
+
+// lookForWatchers takes down all objects as an entry has left them.
+func (w *World) lookForWatchers() {
+	for kind, past := range w.pasts {
+		past.Look(w.truth.cell.Index(), watchable(w.truth.cell, kind))
+	}
+}
+
+func watchable(c *cell.Cell, kind borgpb.ObjectKind) map[string]history.Object {
+	all := map[string]history.Object{}
+	for name, o := range watch.Shown(c, kind) {
+		var meta *borgpb.Meta
+		switch x := o.Object.(type) {
+		case *borgrpc.WatchObject_Job:
+			meta = x.Job.Meta
+		case *borgrpc.WatchObject_Task:
+			meta = x.Task.Meta
+		case *borgrpc.WatchObject_AllocSet:
+			meta = x.AllocSet.Meta
+		case *borgrpc.WatchObject_Alloc:
+			meta = x.Alloc.Meta
+		case *borgrpc.WatchObject_Machine:
+			meta = x.Machine.Meta
+		}
+		labels := map[string]string{}
+		maps.Copy(labels, o.GetMachine().GetSpec().GetAttributes())
+		maps.Copy(labels, meta.Labels)
+		all[name] = history.Object{Value: shownBytes(o), User: meta.User, Name: meta.Name, Labels: labels}
+	}
+	return all
+}
+
+func shownBytes(o *borgrpc.WatchObject) []byte {
+	if o == nil {
+		return nil
+	}
+	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(o)
+	if err != nil {
+		panic(err)
+	}
+	return b
+}
+
+// watched feeds the hub, and holds it against the cell now and then.
+func (m *masterSide) watched() {
+	if m.hub == nil {
+		return
+	}
+	m.hub.Applied(m.r.cell)
+	if m.r.cell.Index()%checkEvery == 0 {
+		if err := m.hub.Check(m.r.cell); err != nil {
+			m.r.w.fail("S13: the watches of replica %d at index %d: %v", m.r.id, m.r.cell.Index(), err)
+		}
+	}
+}
+
+func (x *watcher) end() int { return clientEnd(1000 + x.i) }
+
+func (x *watcher) self() identity.Name {
+	return identity.Name{Cell: cellName, Role: identity.User, ID: operatorUser}
+}
+
+func (x *watcher) begin() {
+	x.w.after(between(x.rand, 0, 500*millisecond), x.ask)
+}
+
+// ask asks a replica to tell what x was not told yet.
+func (x *watcher) ask() {
+	if x.call != nil {
+		x.call.ended = true
+	}
+	x.asked++
+	x.at, x.heard, x.state, x.parts = x.w.replicas[x.rand.IntN(replicas)], x.w.now, nil, nil
+	s := &session{x: x, asked: x.asked, r: x.at}
+	var from *watch.From
+	if x.resumes = !x.blank; x.resumes {
+		from = &watch.From{Index: x.check.Told, Epoch: 1}
+	}
+	x.call = x.w.ask(x.end(), s.r, func() {
+		s.life = s.r.life
+		s.r.read(func() { s.open(from) })
+	}, func() { x.again(s.asked, between(x.rand, 20*millisecond, 500*millisecond)) })
+	x.w.after(watcherPatienceNs, func() { x.patience(s.asked) })
+}
+
+// patience asks another replica when this one says nothing.
+func (x *watcher) patience(asked int) {
+	if asked != x.asked {
+		return
+	}
+	if x.w.now-x.heard >= watcherPatienceNs && !x.slowed {
+		x.again(asked, 0)
+		return
+	}
+	x.w.after(watcherPatienceNs/2, func() { x.patience(asked) })
+}
+
+func (x *watcher) again(asked int, waitNs int64) {
+	if asked == x.asked {
+		x.asked++
+		x.w.after(waitNs, x.ask)
+	}
+}
+
+// open begins the watch at the replica.
+func (s *session) open(from *watch.From) {
+	if s.asked != s.x.asked {
+		return
+	}
+	var err error
+	s.watch, err = s.r.master.hub.Watch(s.x.query, from, func() { s.soon() })
+	if err != nil {
+		s.fail(err)
+		return
+	}
+	s.bookmarks()
+	s.pump()
+}
+
+func (s *session) soon() { s.r.w.after(0, func() { s.r.enter(s.life, s.pump) }) }
+
+// bookmarks says now and then that there is nothing, and ends a watch whose client
+// went away.
+func (s *session) bookmarks() {
+	s.r.w.after(bookmarkNs, func() {
+		s.r.enter(s.life, func() {
+			if s.ended {
+				return
+			}
+			if s.asked != s.x.asked {
+				s.ended = true
+				s.r.master.hub.Leave(s.watch)
+				return
+			}
+			if !s.busy {
+				if m := s.watch.Bookmark(); m != nil {
+					s.send(m)
+				}
+			}
+			s.bookmarks()
+		})
+	})
+}
+
+func (s *session) pump() {
+	for !s.busy && !s.ended {
+		m, again, err := s.watch.Next()
+		switch {
+		case err != nil:
+			s.fail(err)
+		case m != nil:
+			s.send(m)
+		case !again:
+			return
+		}
+	}
+}
+
+func (s *session) send(m *watch.Message) {
+	s.busy = true
+	resp := m.Proto()
+	s.r.w.carry(replicaEnd(s.r.id), s.x.end(), func() {
+		if s.asked != s.x.asked {
+			return
+		}
+		s.x.take(resp)
+		s.x.heard = s.x.w.now
+		done := func() {
+			s.x.slowed, s.x.heard = false, s.x.w.now
+			s.x.w.carry(s.x.end(), replicaEnd(s.r.id), func() {
+				s.r.enter(s.life, func() {
+					s.busy = false
+					s.pump()
+				})
+			})
+		}
+		switch {
+		case s.x.w.healed || !chance(s.x.rand, 60):
+			done()
+		case s.x.rand.IntN(2) == 0:
+			// It goes away and comes back.
+			s.x.again(s.asked, between(s.x.rand, 0, 300*millisecond))
+		default:
+			s.x.slowed = true
+			s.x.w.after(between(s.x.rand, 50*millisecond, 2*second), done)
+		}
+	})
+}
+
+// fail tells the watcher why its watch has ended.
+func (s *session) fail(err error) {
+	s.ended = true
+	s.r.w.carry(replicaEnd(s.r.id), s.x.end(), func() {
+		x := s.x
+		if s.asked != x.asked {
+			return
+		}
+		var relist *watch.RelistError
+		var cut *watch.CutOffError
+		switch {
+		case errors.As(err, &relist):
+			x.w.mark("watch told to relist")
+			x.blank = true
+		case errors.As(err, &cut):
+			x.w.mark("watch cut off")
+			if cut.Resume > x.check.Told && !x.blank {
+				x.w.fail("S13: watcher %d is to go on from index %d, and was told up to %d", x.i, cut.Resume, x.check.Told)
+			}
+		default:
+			x.w.fail("S13: watcher %d at replica %d: %v", x.i, s.r.id, err)
+		}
+		x.again(s.asked, between(x.rand, 0, 50*millisecond))
+	})
+}
+
+// take holds what it is told against the cell.
+func (x *watcher) take(m *borgrpc.WatchResponse) {
+	var err error
+	switch {
+	case m.State:
+		if x.state == nil {
+			x.state = map[string][]byte{}
+		}
+		for _, c := range m.Changes {
+			x.state[watch.NameOf(c)] = shownBytes(c.Object)
+		}
+		if !m.More {
+			err, x.state, x.blank = x.check.State(m.Index, x.state), nil, false
+		}
+	case len(m.Changes) == 0:
+		err = x.check.Bookmark(m.Index)
+	default:
+		for _, c := range m.Changes {
+			x.parts = append(x.parts, history.Change{Name: watch.NameOf(c), Value: shownBytes(c.Object), Previous: shownBytes(c.Previous), Create: c.IsCreate, Gone: c.Gone})
+		}
+		if !m.More {
+			err, x.parts = x.check.Changes(m.Index, x.parts), nil
+		}
+	}
+	if err != nil {
+		x.w.fail("S13: watcher %d of %v at replica %d: %w", x.i, x.query.Kind, x.at.id, err)
+	}
+	if x.resumes {
+		x.resumes = false
+		x.w.mark("watch resumed")
+		if x.elections != 0 && x.elections != x.w.result.Elections {
+			x.w.mark("watch resumed across an election")
+		}
+	}
+	x.elections = x.w.result.Elections
+}

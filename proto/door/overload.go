@@ -1,0 +1,144 @@
+package door
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/peer"
+	"google.golang.org/grpc/stats"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+	"google.golang.org/protobuf/types/known/durationpb"
+
+	"borg/identity"
+)
+
+// What a master says in the head of an answer: "NUMBER HOST:PORT" of the elected
+// replica, and the number of the one that answers.
+const (
+	ElectedKey = "borg-elected"
+	ReplicaKey = "borg-replica"
+)
+
+const (
+	// slowTimeout is how long somebody who is no master may take to send the message of a
+	// call, and to read each message of the answer. Then his connection is closed: what
+	// is held for him is needed.
+	slowTimeout = 30 * time.Second
+	// maxAnswersOfOne bounds the answers that wait for one caller to read them, on all
+	// his connections.
+	maxAnswersOfOne = 64 << 20
+)
+
+// TooMuch is the answer to a call that is not served now, and worth another try later.
+func TooMuch(text string, retry time.Duration) error {
+	s := status.New(codes.ResourceExhausted, text)
+	if with, err := s.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(retry)}); err == nil {
+		s = with
+	}
+	return s.Err()
+}
+
+// RetryAfter is how long an error asks to wait before the next try; 0: it does not say.
+func RetryAfter(err error) time.Duration {
+	if err == nil {
+		return 0
+	}
+	for _, d := range status.Convert(err).Details() {
+		if info, ok := d.(*errdetails.RetryInfo); ok {
+			return info.GetRetryDelay().AsDuration()
+		}
+	}
+	return 0
+}
+
+// patience ends the connection of a caller who keeps a call waiting for too long.
+type patience struct {
+	timer *time.Timer
+	// Of the caller, on all his connections: bytes of answers that he has not read.
+	answers *atomic.Int64
+	held    atomic.Int64
+}
+
+type patienceKey struct{}
+
+func (p *patience) begin() {
+	if p != nil {
+		p.timer.Reset(slowTimeout)
+	}
+}
+
+func (p *patience) end() {
+	if p != nil {
+		p.timer.Stop()
+	}
+}
+
+func patienceOf(ctx context.Context) *patience {
+	p, _ := ctx.Value(patienceKey{}).(*patience)
+	return p
+}
+
+// answer is called with an answer that is about to be sent, and says why it is not.
+func (p *patience) answer(caller identity.Name, resp any) error {
+	m, ok := resp.(proto.Message)
+	if p == nil || !ok {
+		return nil
+	}
+	n := int64(proto.Size(m))
+	p.held.Add(n)
+	if p.answers.Add(n) > maxAnswersOfOne && n > 0 {
+		return TooMuch(caller.Words()+" has too many answers that it does not read", time.Second)
+	}
+	p.begin()
+	return nil
+}
+
+// callCounter counts the calls that each connection has under way, and ends those that
+// take too long to be sent or read.
+type callCounter struct{}
+
+func (callCounter) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Context { return ctx }
+func (callCounter) HandleConn(context.Context, stats.ConnStats)                       {}
+
+func (callCounter) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context {
+	info, ok := authOf(ctx)
+	if !ok || info.hangUp == nil || info.name.Role == identity.Master {
+		return ctx
+	}
+	return context.WithValue(ctx, patienceKey{}, &patience{timer: time.AfterFunc(slowTimeout, info.hangUp), answers: info.answers})
+}
+
+func authOf(ctx context.Context) (authInfo, bool) {
+	p, _ := peer.FromContext(ctx)
+	if p == nil {
+		return authInfo{}, false
+	}
+	info, ok := p.AuthInfo.(authInfo)
+	return info, ok
+}
+
+func (callCounter) HandleRPC(ctx context.Context, s stats.RPCStats) {
+	var by int32
+	switch s.(type) {
+	case *stats.Begin:
+		by = 1
+	case *stats.InPayload:
+		patienceOf(ctx).end()
+		return
+	case *stats.End:
+		by = -1
+		if p := patienceOf(ctx); p != nil {
+			p.end()
+			p.answers.Add(-p.held.Load())
+		}
+	default:
+		return
+	}
+	if info, ok := authOf(ctx); ok && info.calls != nil {
+		info.calls.Add(by)
+	}
+}
