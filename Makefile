@@ -7,10 +7,11 @@ BENCH    ?= all
 FUZZTIME ?= 20s
 SEED     ?= 1
 SEEDS    ?= 1
+VERSION  ?=
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build demo cell test check lint race chaos proto bench fuzz sim sim-disk mutants clean
+.PHONY: help build static demo cell test check lint race chaos proto bench fuzz sim sim-disk mutants clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -20,6 +21,14 @@ build: ## all five programs, the example server and the auditor, into bin/
 	$(GO) build -buildvcs=auto -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/hello ./examples/hello
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/auditor ./examples/auditor
+
+# Only containers want cgo; all other programs do without a C compiler.
+STATIC = $(GO) build -buildvcs=auto -o $(BIN)/static/
+
+static: ## the programs for other machines, without libraries, into bin/static/: make static [VERSION=1.0]
+	@mkdir -p $(BIN)/static
+	CGO_ENABLED=0 $(STATIC) -ldflags '-X borg/cli.version=$(VERSION)' $(addprefix ./cmd/,$(filter-out borglet,$(PROGRAMS)))
+	CGO_ENABLED=1 $(STATIC) -ldflags '-X borg/cli.version=$(VERSION) -linkmode external -extldflags -static' -tags netgo,osusergo ./cmd/borglet
 
 demo: build ## a cell of five masters and three borglets: real jobs, killed masters, clean end
 	$(BIN)/borgcell demo

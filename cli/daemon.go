@@ -151,8 +151,15 @@ func NewLogger(ctx *ucli.Context) (*slog.Logger, error) {
 	return nil, Errorf(Usage, "--log-format %q: want text or json", format)
 }
 
-// Build says which build this is.
+// version is what a release calls itself; set by the linker: make static VERSION=...
+var version string
+
+// Build says which build this is: the version that it was given, otherwise the
+// revision of the source.
 func Build() string {
+	if version != "" {
+		return version
+	}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
 		return "unknown"

@@ -28,8 +28,9 @@ func main() {
 
 func app() *ucli.App {
 	return &ucli.App{
-		Name:  "borglet",
-		Usage: "the agent of one machine of a Borg cell",
+		Name:    "borglet",
+		Usage:   "the agent of one machine of a Borg cell",
+		Version: cli.Build(),
 		Commands: []*ucli.Command{
 			serveCommand(),
 			sweepCommand(),
