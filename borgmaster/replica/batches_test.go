@@ -107,7 +107,7 @@ func TestLanes(t *testing.T) {
 	ready := Moment{State: CoreState{Term: 1, Leading: true, Settled: true}, BaseTerm: 1}
 	var b Batches[string]
 	large := func(name string) []byte { return append([]byte(name), make([]byte, 900<<10)...) }
-	for n := 0; n < 2; n++ {
+	for range 2 {
 		b.Put(LaneUsers, large("user"), "user")
 		b.Put(LaneScheduler, large("scheduler"), "scheduler")
 	}

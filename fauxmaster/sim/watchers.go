@@ -12,7 +12,6 @@ import (
 	"borg/borgmaster/selector"
 	"borg/borgmaster/watch"
 	"borg/history"
-	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -157,10 +156,6 @@ func (m *masterSide) watched() {
 }
 
 func (x *watcher) end() int { return clientEnd(1000 + x.i) }
-
-func (x *watcher) self() identity.Name {
-	return identity.Name{Cell: cellName, Role: identity.User, ID: operatorUser}
-}
 
 func (x *watcher) begin() {
 	x.w.after(between(x.rand, 0, 500*millisecond), x.ask)
