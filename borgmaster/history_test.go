@@ -20,12 +20,19 @@ import (
 // rememberingCell is a cell whose replicas keep their events in dirs/1, dirs/2, ...
 func rememberingCell(t *testing.T, n int, dirs string) *testCell {
 	t.Helper()
+	return rememberingCellWith(t, n, dirs, func(int, *journal.Journal) {})
+}
+
+// rememberingCellWith does something to each journal before its master begins.
+func rememberingCellWith(t *testing.T, n int, dirs string, change func(replica int, j *journal.Journal)) *testCell {
+	t.Helper()
 	return newCell(t, n, func(replica int, c *borgmaster.Config) {
 		j, err := journal.Open(journal.Config{Dir: filepath.Join(dirs, fmt.Sprint(replica)), Replica: uint64(replica), Window: 300 * time.Millisecond})
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { j.Close() })
+		change(replica, j)
 		c.Journal = j
 	})
 }
@@ -159,5 +166,47 @@ func TestLosingADiskLosesNoUsage(t *testing.T) {
 				}
 			}
 		}
+	}
+}
+
+// TestOthersFillGaps has a replica that was given a checkpoint instead of the log tell
+// what it never saw, as long as another one answers that did.
+func TestOthersFillGaps(t *testing.T) {
+	tc := rememberingCellWith(t, 3, t.TempDir(), func(replica int, j *journal.Journal) {
+		switch replica {
+		case 1:
+			j.Restored(1000)
+		case 2:
+			j.Restored(3)
+		}
+	})
+	for _, name := range []string{"a", "b", "c", "d"} {
+		tc.must(tc.client(1, "alice"), submit(t, "alice", name, 1))
+	}
+	all := "SUBMIT alice/a\nSUBMIT alice/b\nSUBMIT alice/c\nSUBMIT alice/d"
+	whole := func(h *borgrpc.HistoryResponse) {
+		t.Helper()
+		if kindsOf(h) != all || len(h.Gaps)+len(h.Silent) > 0 {
+			t.Errorf("what is told is\n%s\nwith gaps %v and silent %v, want\n%s", kindsOf(h), h.Gaps, h.Silent, all)
+		}
+	}
+	asked := &borgrpc.HistoryRequest{Kinds: []borgpb.EventKind{borgpb.EventKind_EVENT_KIND_SUBMIT}}
+	until(t, "all have applied it", func() bool {
+		return kindsOf(tc.history(3, "alice", asked)) == all && kindsOf(tc.history(2, "alice", asked)) == all
+	})
+	for replica := 1; replica <= 3; replica++ {
+		whole(tc.history(replica, "alice", asked))
+	}
+	if h := tc.history(1, "alice", &borgrpc.HistoryRequest{Kinds: asked.Kinds, Last: 2}); kindsOf(h) != "SUBMIT alice/c\nSUBMIT alice/d" {
+		t.Errorf("the last two are\n%s", kindsOf(h))
+	}
+	// Now nobody who saw the first ones answers.
+	tc.stop[2]()
+	h := tc.history(1, "alice", asked)
+	if len(h.Silent) != 1 || h.Silent[0].Replica != 3 || len(h.Gaps) != 1 || h.Gaps[0].From != 2 || h.Gaps[0].To != 3 {
+		t.Errorf("without replica 3 the gaps are %v and the silent %v", h.Gaps, h.Silent)
+	}
+	if got := kindsOf(h); got == all || !strings.HasSuffix(all, got) || got == "" {
+		t.Errorf("without replica 3 what is told is\n%s", got)
 	}
 }

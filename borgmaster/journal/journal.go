@@ -66,8 +66,9 @@ type Config struct {
 type Journal struct {
 	cfg   Config
 	store *store
-	// Up to where the log was seen, written down. Only the writer touches it.
-	mark *os.File
+	// Up to where the log was seen, written down. Only Run and Close touch it.
+	mark   *os.File
+	marked uint64
 	// Wakes the writer.
 	wake chan struct{}
 
@@ -241,7 +242,7 @@ func (j *Journal) Run(ctx context.Context, log Viewer) {
 		case <-tick.C:
 		}
 		j.Flush(log)
-		if err := errors.Join(j.store.sync(), j.mark.Sync()); err != nil {
+		if err := j.settle(); err != nil {
 			j.complain(err)
 		}
 	}
@@ -285,14 +286,14 @@ func (j *Journal) flushSome(log Viewer) bool {
 		return more
 	}
 	if !j.pictured && !j.picture(log) {
-		j.lose(through, errors.New("no picture of the cell could be written"))
+		j.lose(gaps, through, errors.New("no picture of the cell could be written"))
 		return more
 	}
 	b := &borgpb.JournalBlock{Gaps: gaps, Entries: entriesOf(batch, log)}
 	if len(b.Gaps)+len(b.Entries) > 0 {
 		begun, err := j.store.append(b)
 		if err != nil {
-			j.lose(through, err)
+			j.lose(gaps, through, err)
 			return more
 		}
 		j.written.Add(int64(len(b.Entries)))
@@ -300,24 +301,45 @@ func (j *Journal) flushSome(log Viewer) bool {
 			j.pictured = false
 		}
 	}
-	if _, err := j.mark.WriteAt(throughOf(through), 0); err != nil {
-		j.complain(fmt.Errorf("write down up to where events are kept: %w", err))
-	}
 	j.through = through
 	return more
 }
 
-// lose makes a gap of what could not be written. The caller holds writing.
-func (j *Journal) lose(through uint64, err error) {
+// settle makes what was written outlive the machine, and then writes down up to where
+// that is. A mark that is behind costs a gap that others fill; one that were ahead
+// would hide one.
+func (j *Journal) settle() error {
+	j.writing.Lock()
+	through := j.through
+	j.writing.Unlock()
+	if err := j.store.sync(); err != nil {
+		return err
+	}
+	if through == j.marked {
+		return nil
+	}
+	_, err := j.mark.WriteAt(throughOf(through), 0)
+	if err = errors.Join(err, j.mark.Sync()); err != nil {
+		return fmt.Errorf("write down up to where events are kept: %w", err)
+	}
+	j.marked = through
+	return nil
+}
+
+// lose makes a gap of what could not be written; of the gaps that could not be written
+// either, those before it stay. The caller holds writing.
+func (j *Journal) lose(gaps []*borgpb.AuditHole, through uint64, err error) {
 	j.failed.Add(1)
 	j.mu.Lock()
-	why := "it could not be written: " + err.Error()
-	from := j.through + 1
-	if len(j.gaps) > 0 && j.gaps[0].Why == why && j.gaps[0].From == through+1 {
-		j.gaps[0].From = from
-	} else {
-		j.gaps = slices.Insert(j.gaps, 0, &borgpb.AuditHole{From: from, To: through, Why: why})
+	rest := j.gaps
+	j.gaps = nil
+	for _, g := range gaps {
+		if g.To <= j.through {
+			j.gap(g.From, g.To, g.Why)
+		}
 	}
+	j.gap(j.through+1, through, "it could not be written: "+err.Error())
+	j.gaps = append(j.gaps, rest...)
 	j.mu.Unlock()
 	j.through = through
 	j.complain(err)
@@ -448,9 +470,7 @@ func (j *Journal) Stats() Stats {
 	return s
 }
 
-// Close ends it. What waits is not written: see Flush.
+// Close ends it, after Run. What waits is not written: see Flush.
 func (j *Journal) Close() error {
-	j.writing.Lock()
-	defer j.writing.Unlock()
-	return errors.Join(j.store.close(), j.mark.Close())
+	return errors.Join(j.settle(), j.store.close(), j.mark.Close())
 }
