@@ -262,6 +262,7 @@ func (l *look) lanes() []lane {
 		{"writes of files", "file_writes", m.fileWriters.size(), maxFileWrites},
 		{"watches of files", "file_watches", m.fileWatchers.size(), maxFileWatches},
 		{"audits being read", "audits", len(m.auditing), cap(m.auditing)},
+		{"histories being read", "histories", len(m.telling), cap(m.telling)},
 		{"checkpoints being sent", "checkpoints", len(m.saving), cap(m.saving)},
 	}
 	if v := l.vitals; v != nil {
