@@ -173,21 +173,27 @@ func entryLines(e *borgpb.JournalEntry) (lines []string) {
 		}
 	}
 	for _, ev := range e.Events {
-		line := tell.Event(ev)
-		for _, r := range e.Asked {
-			if r.Object != "" && (ev.Object == r.Object || strings.HasPrefix(ev.Object, r.Object+"/")) {
-				if r.Command != "" {
-					line += "; by: " + cli.Visible(r.Command)
-				}
-				if r.Reason != "" && r.Reason != ev.Reason {
-					line += "; because: " + cli.Visible(r.Reason)
-				}
-				break
-			}
-		}
-		lines = append(lines, line)
+		lines = append(lines, tell.Event(ev)+howAsked(ev, e.Asked))
 	}
 	return lines
+}
+
+// howAsked is by which command an event was asked for, and why; empty: nobody did, or it
+// is not shown to whoever looks.
+func howAsked(ev *borgpb.Event, asked []*borgpb.AuditRecord) (words string) {
+	i := slices.IndexFunc(asked, func(r *borgpb.AuditRecord) bool {
+		return r.Object != "" && (ev.Object == r.Object || strings.HasPrefix(ev.Object, r.Object+"/"))
+	})
+	if i < 0 {
+		return ""
+	}
+	if r := asked[i]; r.Command != "" {
+		words = "; by: " + cli.Visible(r.Command)
+	}
+	if r := asked[i]; r.Reason != "" && r.Reason != ev.Reason {
+		words += "; because: " + cli.Visible(r.Reason)
+	}
+	return words
 }
 
 // eventsExport writes the tables.
