@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sync"
 	"time"
 
 	"google.golang.org/grpc"
@@ -89,6 +90,8 @@ type teller struct {
 	filter  historyFilter
 	sinceNs int64
 	out     *historySender
+	// Of the sources, which end with what they are read for.
+	reading sync.WaitGroup
 }
 
 // gaps are the parts of the log of which this replica knows nothing.
@@ -190,8 +193,7 @@ type historySource struct {
 
 func (t *teller) sourceOf(ctx context.Context, replica uint64, read func(ctx context.Context, f func(*borgrpc.HistoryResponse) error) error) *historySource {
 	s := &historySource{replica: replica, parts: make(chan *borgrpc.HistoryResponse, 2)}
-	// It ends with ctx, which ends with the request.
-	go func() {
+	t.reading.Go(func() {
 		defer close(s.parts)
 		s.err = read(ctx, func(resp *borgrpc.HistoryResponse) error {
 			select {
@@ -201,7 +203,7 @@ func (t *teller) sourceOf(ctx context.Context, replica uint64, read func(ctx con
 				return ctx.Err()
 			}
 		})
-	}()
+	})
 	return s
 }
 
@@ -253,6 +255,7 @@ func (m *Master) historyOf(ctx context.Context, replica uint64, req *borgrpc.His
 // what this replica lacks.
 func (t *teller) mergeEntries(ctx context.Context, silent map[uint64]string) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer t.reading.Wait()
 	defer cancel()
 	gaps, err := t.gaps()
 	if err != nil {
@@ -348,6 +351,7 @@ func (h *entryHead) fill() (picture []*borgpb.ObjectFacts) {
 // mergeUsage tells what copies used, by time, each row once.
 func (t *teller) mergeUsage(ctx context.Context, silent map[uint64]string) error {
 	ctx, cancel := context.WithCancel(ctx)
+	defer t.reading.Wait()
 	defer cancel()
 	req := proto.CloneOf(t.filter.HistoryRequest)
 	req.UsageOnly, req.Facts, req.Last = true, false, 0
