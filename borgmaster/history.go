@@ -451,6 +451,12 @@ type historySender struct {
 }
 
 func (s *historySender) add(resp *borgrpc.HistoryResponse) error {
+	// In a message pictures come before entries: later ones go with the next.
+	if len(resp.Picture) > 0 && len(s.next.Entries) > 0 {
+		if err := s.message(); err != nil {
+			return err
+		}
+	}
 	s.next.Entries, s.next.Usage = append(s.next.Entries, resp.Entries...), append(s.next.Usage, resp.Usage...)
 	s.next.Gaps, s.next.Picture = append(s.next.Gaps, resp.Gaps...), append(s.next.Picture, resp.Picture...)
 	if s.bytes += proto.Size(resp); s.bytes < maxHistoryBytes {
