@@ -27,6 +27,7 @@ import (
 	"borg/borgmaster/cell"
 	"borg/borgmaster/cellkey"
 	"borg/borgmaster/duty"
+	"borg/borgmaster/journal"
 	"borg/borgmaster/linkshard"
 	"borg/borgmaster/reclaim"
 	"borg/borgmaster/watch"
@@ -75,6 +76,9 @@ type Config struct {
 	// Keeps who did what; the master runs it, and whoever opened it closes it. Nil:
 	// it is not kept.
 	Audit *audit.Trail
+	// Keeps what happened, for weeks; the master runs it, and whoever opened it closes
+	// it. Nil: there is what is in memory.
+	Journal *journal.Journal
 	// User who may change machines, members and what belongs to others, as long as
 	// nobody was granted that.
 	FirstAdmin string
@@ -138,6 +142,8 @@ type Master struct {
 	saving chan struct{}
 	// Holds a token for each audit that is read.
 	auditing chan struct{}
+	// Holds a token for each history that is read.
+	telling chan struct{}
 	// Held while the authority is replaced by a later one.
 	authorityMu sync.Mutex
 	// Held while a secret is set.
@@ -176,7 +182,7 @@ func New(cfg Config) (*Master, error) {
 		start := time.Now()
 		cfg.MonotonicNs = func() int64 { return int64(time.Since(start)) + 1 }
 	}
-	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
+	m := &Master{cfg: cfg, conns: newConns(cfg.Identity, cfg.MonotonicNs), saving: make(chan struct{}, 1), auditing: make(chan struct{}, maxAudits), telling: make(chan struct{}, maxHistories), rotating: make(chan struct{}, 1), looked: newLooked(), watches: newWatches(cfg.Watch), stopping: make(chan struct{})}
 	cfg.Log.View(func(c *cell.Cell) {
 		m.cellID = c.ID()
 		m.watches.restart(c)
@@ -191,7 +197,7 @@ func New(cfg Config) (*Master, error) {
 		CellName: cfg.CellName, CellID: m.cellID,
 		Format: min(cmp.Or(cfg.MaxFormat, cell.BuildFormat), cell.BuildFormat),
 		Log:    shardView{m}, Borglets: shardView{m}, Master: shardView{m},
-		Belief: m.belief, NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
+		Heard: m.heardUsage, Belief: m.belief, NowNs: cfg.MonotonicNs, Logger: cfg.Logger,
 	})
 	cfg.Log.Subscribe((*ear)(m))
 	return m, nil
@@ -213,6 +219,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterIdentityServiceServer(s, &identityAPI{m: m})
 	borgrpc.RegisterAuthorityServiceServer(s, &authorityAPI{m: m})
 	borgrpc.RegisterAuditServiceServer(s, &auditAPI{m: m})
+	borgrpc.RegisterHistoryServiceServer(s, &historyAPI{m: m})
 	borgrpc.RegisterSecretServiceServer(s, &secretAPI{m: m})
 	borgrpc.RegisterFileServiceServer(s, &fileAPI{m: m})
 	borgrpc.RegisterNameServiceServer(s, &nameAPI{m: m})
@@ -235,6 +242,10 @@ func (m *Master) Run(ctx context.Context) error {
 	}
 	if m.cfg.Audit != nil {
 		running.Go(func() { m.cfg.Audit.Run(ctx) })
+	}
+	if m.cfg.Journal != nil {
+		running.Go(func() { m.cfg.Journal.Run(ctx, m.cfg.Log) })
+		running.Go(func() { m.keepUsage(ctx) })
 	}
 	// The scheduler process, while elected.
 	if m.cfg.Scheduler != nil {
@@ -262,6 +273,9 @@ func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []c
 	if e.cfg.Audit != nil {
 		e.cfg.Audit.Log.Applied(entry.Index, entry.Data, results)
 	}
+	if e.cfg.Journal != nil {
+		e.cfg.Journal.Applied(entry.Index, entry.Data, results, events)
+	}
 	for i := range events {
 		if ev := &events[i]; ev.Machine != "" && ev.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {
 			e.duty.machineChanged(ev.Machine)
@@ -287,6 +301,9 @@ func (e *ear) StateChanged(s LogState) {
 func (e *ear) Restored(index uint64) {
 	if e.cfg.Audit != nil {
 		e.cfg.Audit.Log.Restored(index)
+	}
+	if e.cfg.Journal != nil {
+		e.cfg.Journal.Restored(index)
 	}
 	e.events.restart(index)
 	e.cfg.Log.View(e.watches.restart)

@@ -266,6 +266,7 @@ func (l *look) lanes() []lane {
 		{"watches of files", "file_watches", m.fileWatchers.size(), maxFileWatches},
 		{"watches of the cell", "watches", m.watchers.size(), maxWatches},
 		{"audits being read", "audits", len(m.auditing), cap(m.auditing)},
+		{"histories being read", "histories", len(m.telling), cap(m.telling)},
 		{"checkpoints being sent", "checkpoints", len(m.saving), cap(m.saving)},
 	}
 	if v := l.vitals; v != nil {

@@ -139,7 +139,7 @@ func (l *Log) Applied(index uint64, entry []byte, results []*borgpb.Result) {
 	if index <= l.through {
 		return
 	}
-	batch := &borgpb.AuditBatch{Records: recordsOf(index, entry, results)}
+	batch := &borgpb.AuditBatch{Records: Records(index, entry, results)}
 	if index > l.through+1 {
 		why := "this replica kept none at that time"
 		if l.failed != nil {

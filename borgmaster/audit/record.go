@@ -21,9 +21,9 @@ const maxOpBytes = 32 << 10
 // write files all day.
 const maxContentBytes = 1 << 10
 
-// recordsOf are the records of one entry: of the ops that somebody asked for.
+// Records are the records of one entry: of the ops that somebody asked for.
 // A retry that was answered from memory did nothing.
-func recordsOf(index uint64, entry []byte, results []*borgpb.Result) []*borgpb.AuditRecord {
+func Records(index uint64, entry []byte, results []*borgpb.Result) []*borgpb.AuditRecord {
 	var records []*borgpb.AuditRecord
 	n := -1
 	fields(entry, func(field protowire.Number, op []byte) {

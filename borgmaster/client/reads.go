@@ -246,6 +246,19 @@ func (c *Client) Audit(ctx context.Context, req *borgrpc.AuditRequest, f func(*b
 	})
 }
 
+// History calls f with what happened in the last weeks, by time. Like Logs it is not
+// taken up again once something has come.
+func (c *Client) History(ctx context.Context, req *borgrpc.HistoryRequest, f func(*borgrpc.HistoryResponse) error) error {
+	const what = "read the history"
+	return c.stream(ctx, what, func(ctx context.Context, r *replica, alive func()) error {
+		s, err := borgrpc.NewHistoryServiceClient(r.conn).History(ctx, req)
+		if err != nil {
+			return err
+		}
+		return once(ctx, what, s, alive, f)
+	})
+}
+
 // once calls f with each message of a stream that cannot be taken up again.
 func once[M any](ctx context.Context, what string, s grpc.ServerStreamingClient[M], alive func(), f func(*M) error) error {
 	for n := 0; ; n++ {

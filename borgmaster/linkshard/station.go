@@ -195,6 +195,9 @@ func (s *Station) TakeAnswer(a Answer) {
 		}
 	}
 	s.usage.add(a.event.Machine, a.usage)
+	if s.cfg.Heard != nil && len(a.usage) > 0 {
+		s.cfg.Heard(a.event.Machine, a.usage)
+	}
 	s.step(a.event)
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -18,6 +19,7 @@ import (
 	"borg/borgmaster"
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cellkey"
+	"borg/borgmaster/journal"
 	"borg/borgmaster/memlog"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -94,7 +96,7 @@ func (c *testCell) start(replicas int, id string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	var servers []*grpc.Server
-	var trails []*audit.Trail
+	var trails []io.Closer
 	for i, l := range listeners {
 		log := c.group.Replica(uint64(i + 1))
 		self, err := c.source(identity.Master, strconv.Itoa(i+1))
@@ -114,8 +116,14 @@ func (c *testCell) start(replicas int, id string) error {
 			return err
 		}
 		trails = append(trails, trail)
+		kept, err := journal.Open(journal.Config{Dir: filepath.Join(sockets, "events"+strconv.Itoa(i)), Replica: uint64(i + 1), Window: time.Second})
+		if err != nil {
+			cancel()
+			return err
+		}
+		trails = append(trails, kept)
 		m, err := borgmaster.New(borgmaster.Config{
-			CellName: "test", Past: pretendPast{uint64(i + 1)}, Checkpoints: pretendPast{uint64(i + 1)}, Audit: trail, Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
+			CellName: "test", Past: pretendPast{uint64(i + 1)}, Checkpoints: pretendPast{uint64(i + 1)}, Audit: trail, Journal: kept, Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
 			Scheduler: inProcess{scheduler}, Identity: self, Authority: c.ca, SchedulerSocket: filepath.Join(sockets, strconv.Itoa(i)),
 			FirstAdmin: "root", Keys: cellkey.NewRing(nil, key), PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
 		})

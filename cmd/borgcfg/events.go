@@ -13,6 +13,9 @@ import (
 const eventsShown = 50
 
 func events(s *session) error {
+	if usesHistory(s) {
+		return history(s)
+	}
 	req := &borgrpc.EventsRequest{Machine: s.flag.String("machine"), Follow: s.flag.Bool("follow"), Last: uint32(s.flag.Uint64("last"))}
 	if job := s.flag.String("job"); job != "" {
 		n, err := s.job(job)
@@ -42,7 +45,7 @@ func events(s *session) error {
 		return nil
 	})
 	if err == nil && !any {
-		s.progress("no events of that; a master keeps the newest of all events, what is older is forgotten")
+		s.progress("no events of that among the newest of all, which a master has in memory; older ones: --since 30d")
 	}
 	return err
 }

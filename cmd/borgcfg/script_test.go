@@ -38,7 +38,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand,
+			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand, "imports": importsCommand,
 		},
 	})
 }

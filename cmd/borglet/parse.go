@@ -28,9 +28,9 @@ func parseCapacity(text string) (*borgpb.Resources, error) {
 		case "cpu":
 			r.CpuMilli, err = parseCPU(value)
 		case "mem":
-			r.MemBytes, err = parseBytes(value)
+			r.MemBytes, err = cli.ParseBytes(value)
 		case "disk":
-			r.DiskBytes, err = parseBytes(value)
+			r.DiskBytes, err = cli.ParseBytes(value)
 		default:
 			return nil, fmt.Errorf("%q: want cpu, mem or disk", key)
 		}
@@ -69,32 +69,6 @@ func parseCPU(text string) (int64, error) {
 		return 0, fmt.Errorf("%q: want cores such as 2 or 0.5", text)
 	}
 	return int64(math.Round(cores * 1000)), nil
-}
-
-var byteUnits = []struct {
-	suffix string
-	bytes  int64
-}{
-	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
-	{"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12},
-	{"B", 1}, {"", 1},
-}
-
-// parseBytes reads "4GiB", "512MB", "1024".
-func parseBytes(text string) (int64, error) {
-	text = strings.TrimSpace(text)
-	for _, unit := range byteUnits {
-		number, ok := strings.CutSuffix(text, unit.suffix)
-		if !ok {
-			continue
-		}
-		n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-		if err != nil || !(n >= 0 && n*float64(unit.bytes) < math.MaxInt64) {
-			break
-		}
-		return int64(n * float64(unit.bytes)), nil
-	}
-	return 0, fmt.Errorf("%q: want bytes such as 512MiB or 4GiB", text)
 }
 
 // checkAddr says whether an address has a port; its host may be left out only

@@ -132,7 +132,7 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	if s.ports, err = parsePorts(ctx.String("task-ports")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--task-ports: %w", err)
 	}
-	if s.keepBytes, err = parseBytes(ctx.String("log-keep")); err != nil {
+	if s.keepBytes, err = cli.ParseBytes(ctx.String("log-keep")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--log-keep: %w", err)
 	}
 	for _, dir := range ctx.StringSlice("writable-mounts") {

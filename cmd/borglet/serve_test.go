@@ -209,13 +209,13 @@ func TestCommandLine(t *testing.T) {
 
 func TestParse(t *testing.T) {
 	for text, want := range map[string]int64{"0": 0, "1024": 1024, "1.5KiB": 1536, "4GiB": 4 << 30, "2MB": 2e6, "3B": 3, "1 TiB": 1 << 40} {
-		if got, err := parseBytes(text); err != nil || got != want {
-			t.Errorf("parseBytes(%q) = %d, %v, want %d", text, got, err, want)
+		if got, err := cli.ParseBytes(text); err != nil || got != want {
+			t.Errorf("cli.ParseBytes(%q) = %d, %v, want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "-1", "x", "1e30", "NaN", "4GiBs", "1e10GiB"} {
-		if got, err := parseBytes(text); err == nil {
-			t.Errorf("parseBytes(%q) = %d, want an error", text, got)
+		if got, err := cli.ParseBytes(text); err == nil {
+			t.Errorf("cli.ParseBytes(%q) = %d, want an error", text, got)
 		}
 	}
 	for text, want := range map[string]int64{"2": 2000, "0.5": 500, "250m": 250} {

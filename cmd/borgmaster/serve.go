@@ -24,6 +24,7 @@ import (
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cellkey"
 	"borg/borgmaster/duty"
+	"borg/borgmaster/journal"
 	"borg/borgmaster/reclaim"
 	"borg/borgmaster/replica"
 	"borg/borgmaster/watch"
@@ -53,6 +54,8 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "reservations", Value: "medium", Usage: "how much tasks reserve beyond what they use: conservative, medium, aggressive, or off, which is their limits; `SETTING` of the elected master counts"},
 			&ucli.Int64Flag{Name: "user-writes", Value: admission.DefaultWritesPerS, Usage: "refuse what one user changes beyond `N` a second at this replica; what users share in a crowd is decided by what the log can do"},
 			&ucli.Int64Flag{Name: "user-reads", Value: admission.DefaultReadsPerS, Usage: "refuse what one user reads beyond `N` a second at this replica; a page of a list counts as 50"},
+			&ucli.DurationFlag{Name: "events-keep", Value: journal.DefaultKeep, Usage: "keep what happened for so much `TIME`"},
+			&ucli.StringFlag{Name: "events-bytes", Value: "20GiB", Usage: "keep at most so many `BYTES` of it; the oldest goes first"},
 			&ucli.BoolFlag{Name: "no-scheduler", Usage: "do not start a scheduler process when elected"},
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
@@ -85,8 +88,11 @@ type server struct {
 	replica      *replica.Replica
 	master       *borgmaster.Master
 	audit        *audit.Trail
-	grpc         *grpc.Server
-	listener     net.Listener
+	// How much of what happened is kept, and what keeps it.
+	eventsBytes int64
+	journal     *journal.Journal
+	grpc        *grpc.Server
+	listener    net.Listener
 	// Of the status page; nil: there is none.
 	pages *door.HTTPListener
 }
@@ -110,6 +116,9 @@ func serve(ctx *ucli.Context) error {
 	}
 	if period := ctx.Duration("poll-period"); period <= 0 {
 		return cli.Errorf(cli.Usage, "--poll-period %s: want more than zero", period)
+	}
+	if s.eventsBytes, err = eventsBytes(ctx); err != nil {
+		return err
 	}
 	if _, err := flags.Config(ctx); err != nil {
 		return err
@@ -229,10 +238,14 @@ func (s *server) open() error {
 		s.closeDoors()
 		return cli.Errorf(cli.Failed, "open replica %d: %w", s.identity.Replica, errors.Join(err, s.replica.Close()))
 	}
+	if err = s.openEvents(); err != nil {
+		s.closeDoors()
+		return cli.Errorf(cli.Failed, "open replica %d: %w", s.identity.Replica, errors.Join(err, s.replica.Close(), s.audit.Close()))
+	}
 	config := borgmaster.Config{
 		CellName: s.identity.CellName, Replica: s.identity.Replica, Addr: own,
 		SchedulerSocket: filepath.Join(s.runDir, "scheduler.sock"),
-		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Insides: s.replica, Audit: s.audit,
+		Log:             s.replica, Members: s.replica, MemberChanges: s.replica, Checkpoints: s.replica, Past: s.replica, Insides: s.replica, Audit: s.audit, Journal: s.journal,
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		Reservations: s.reservations, Watch: s.watches,
@@ -250,7 +263,7 @@ func (s *server) open() error {
 	}
 	if s.master, err = borgmaster.New(config); err != nil {
 		s.closeDoors()
-		return errors.Join(err, s.replica.Close(), s.audit.Close())
+		return errors.Join(err, s.replica.Close(), s.audit.Close(), s.journal.Close())
 	}
 	s.grpc = door.NewServer(s.master.Door())
 	s.replica.RegisterServices(s.grpc)
@@ -309,7 +322,7 @@ func (s *server) run(ctx context.Context) error {
 		s.logger.Info("stopping")
 		return err
 	})
-	err := errors.Join(g.Wait(), s.audit.Close())
+	err := errors.Join(g.Wait(), s.audit.Close(), s.journal.Close())
 	if errors.Is(err, replica.ErrRemoved) {
 		err = errors.Join(err, s.forget())
 	}

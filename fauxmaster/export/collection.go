@@ -7,54 +7,82 @@ import (
 
 // collection is a job or an alloc set, as Google's schema has one thing for both.
 type collection struct {
-	uid      cell.UID
-	key      cell.JobKey
+	uid      string
+	name     string
+	user     string
+	logical  string
 	size     uint32
 	priority int32
-	// job is nil for an alloc set.
-	job *cell.Job
-	set *cell.AllocSet
-	// in is the alloc set that a job runs in; nil: none.
-	in     *cell.AllocSet
-	queued bool
-	// parent and after are jobs; one that is not there (any more) is not named.
-	parent *cell.Job
-	after  []*cell.Job
+	// An alloc set; and of a job whether it is a batch job, and whether it waits in the
+	// batch queue.
+	isSet, batch, queued bool
+	// Alloc set, parent and jobs before it, by uid. One that is not there (any more) is
+	// not named.
+	in     string
+	parent string
+	after  []string
+
+	maxPerMachine, maxPerRack uint32
+	// What an instance asks for.
+	need func(index uint32) (cell.Resources, []*borgpb.Constraint)
+	// The index of the alloc in which a task is now; -1: it is not known.
+	alloc func(index uint32) int32
 }
 
 func ofJob(c *cell.Cell, j *cell.Job) collection {
-	k := collection{uid: j.UID(), key: j.Key(), size: j.NumTasks(), priority: j.Priority(), job: j, queued: j.Spec().GetBatchQueue()}
+	spec := j.Spec()
+	k := named(j.UID().String(), j.Key())
+	k.size, k.priority, k.batch, k.queued = j.NumTasks(), j.Priority(), j.Kind() == borgpb.JobKind_JOB_KIND_BATCH, spec.GetBatchQueue()
+	k.maxPerMachine, k.maxPerRack = spec.GetMaxPerMachine(), spec.GetMaxPerRack()
 	if key, ok := j.AllocSet(); ok {
-		k.in = c.AllocSet(key)
-	}
-	if parent, err := cell.ParseJobKey(j.Spec().GetParent()); err == nil {
-		k.parent = c.Job(parent)
-	}
-	for _, name := range j.Spec().GetStartAfter() {
-		if key, err := cell.ParseJobKey(name); err == nil && c.Job(key) != nil {
-			k.after = append(k.after, c.Job(key))
+		if s := c.AllocSet(key); s != nil {
+			k.in = s.UID().String()
 		}
+	}
+	uidOf := func(name string) string {
+		if key, err := cell.ParseJobKey(name); err == nil && c.Job(key) != nil {
+			return c.Job(key).UID().String()
+		}
+		return ""
+	}
+	k.parent = uidOf(spec.GetParent())
+	for _, name := range spec.GetStartAfter() {
+		if uid := uidOf(name); uid != "" {
+			k.after = append(k.after, uid)
+		}
+	}
+	k.need = func(index uint32) (cell.Resources, []*borgpb.Constraint) { return asked(j.Need(index)) }
+	k.alloc = func(index uint32) int32 {
+		if index >= j.NumTasks() {
+			return -1
+		}
+		if p := j.Task(index).Current(); p != nil && p.Alloc() != nil {
+			return int32(p.Alloc().Index())
+		}
+		return -1
 	}
 	return k
 }
 
-func ofSet(s *cell.AllocSet) collection {
-	return collection{uid: s.UID(), key: s.Key(), size: s.NumAllocs(), priority: s.Priority(), set: s}
+func asked(n *cell.Need) (cell.Resources, []*borgpb.Constraint) {
+	return n.Resources, n.Task.GetConstraints()
 }
 
-func find(c *cell.Cell, uid cell.UID) (collection, bool) {
-	if j := c.JobByUID(uid); j != nil {
-		return ofJob(c, j), true
-	}
-	if s := c.AllocSetByUID(uid); s != nil {
-		return ofSet(s), true
-	}
-	return collection{}, false
+func named(uid string, key cell.JobKey) collection {
+	return collection{uid: uid, name: key.String(), user: key.User, logical: key.Name, alloc: func(uint32) int32 { return -1 }}
+}
+
+func ofSet(s *cell.AllocSet) collection {
+	k := named(s.UID().String(), s.Key())
+	k.size, k.priority, k.isSet = s.NumAllocs(), s.Priority(), true
+	k.maxPerMachine, k.maxPerRack = s.Spec().GetMaxPerMachine(), s.Spec().GetMaxPerRack()
+	k.need = func(uint32) (cell.Resources, []*borgpb.Constraint) { return asked(s.Need()) }
+	return k
 }
 
 // kind is Google's collection_type: 0 job, 1 alloc set.
 func (k collection) kind() int32 {
-	if k.set != nil {
+	if k.isSet {
 		return 1
 	}
 	return 0
@@ -66,7 +94,7 @@ func (k collection) class() int32 {
 	switch {
 	case k.priority <= lastFree:
 		return 0
-	case k.job != nil && k.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH:
+	case k.batch:
 		return 1
 	case k.priority < firstProduction:
 		return 2
@@ -82,26 +110,21 @@ const (
 
 func (e *Events) collection(us int64, kind int32, k collection) error {
 	row := CollectionEvent{
-		Time: us, Type: kind, CollectionID: e.id("collection", k.uid.String()), SchedulingClass: k.class(), CollectionType: k.kind(), Priority: k.priority,
-		User: k.key.User, CollectionName: k.key.String(), CollectionLogicalName: k.key.Name, VerticalScaling: verticalScalingOff,
+		Time: us, Type: kind, CollectionID: e.id("collection", k.uid), SchedulingClass: k.class(), CollectionType: k.kind(), Priority: k.priority,
+		User: k.user, CollectionName: k.name, CollectionLogicalName: k.logical, VerticalScaling: verticalScalingOff,
+		MaxPerMachine: int32(k.maxPerMachine), MaxPerSwitch: int32(k.maxPerRack),
 	}
-	if k.in != nil {
-		row.AllocCollectionID = e.id("collection", k.in.UID().String())
+	if k.in != "" {
+		row.AllocCollectionID = e.id("collection", k.in)
 	}
-	if k.parent != nil {
-		row.ParentCollectionID = e.id("collection", k.parent.UID().String())
+	if k.parent != "" {
+		row.ParentCollectionID = e.id("collection", k.parent)
 	}
-	for _, j := range k.after {
-		row.StartAfter = append(row.StartAfter, e.id("collection", j.UID().String()))
+	for _, uid := range k.after {
+		row.StartAfter = append(row.StartAfter, e.id("collection", uid))
 	}
-	if k.job != nil {
-		spec := k.job.Spec()
-		row.MaxPerMachine, row.MaxPerSwitch = int32(spec.GetMaxPerMachine()), int32(spec.GetMaxPerRack())
-		if k.queued {
-			row.Scheduler = schedulerBatch
-		}
-	} else {
-		row.MaxPerMachine, row.MaxPerSwitch = int32(k.set.Spec().GetMaxPerMachine()), int32(k.set.Spec().GetMaxPerRack())
+	if k.queued {
+		row.Scheduler = schedulerBatch
 	}
 	e.n["collection_events"]++
 	return e.collections.add(row)
@@ -113,7 +136,7 @@ const (
 )
 
 // instance writes an event of a task or alloc, and notes whether it has ended by it.
-func (e *Events) instance(c *cell.Cell, us int64, kind int32, k collection, index uint32, machine string) error {
+func (e *Events) instance(us int64, kind int32, k collection, index uint32, machine string) error {
 	open := e.open[k.uid]
 	if open == nil {
 		open = make(map[uint32]bool)
@@ -126,38 +149,21 @@ func (e *Events) instance(c *cell.Cell, us int64, kind int32, k collection, inde
 		open[index] = true
 	}
 	row := InstanceEvent{
-		Time: us, Type: kind, CollectionID: e.id("collection", k.uid.String()), SchedulingClass: k.class(), CollectionType: k.kind(), Priority: k.priority,
+		Time: us, Type: kind, CollectionID: e.id("collection", k.uid), SchedulingClass: k.class(), CollectionType: k.kind(), Priority: k.priority,
 		InstanceIndex: int32(index), AllocInstanceIndex: -1,
 	}
 	if machine != "" {
 		row.MachineID = e.id("machine", machine)
 	}
-	need := k.need(index)
-	row.ResourceRequest = e.share(need.Resources)
+	resources, constraints := k.need(index)
+	row.ResourceRequest = e.share(resources)
 	// Google's relations are ours, from 0.
-	for _, q := range need.Task.GetConstraints() {
+	for _, q := range constraints {
 		row.Constraint = append(row.Constraint, Constraint{q.GetKey(), q.GetValue(), int32(q.GetRelation()) - 1})
 	}
-	if k.in != nil {
-		row.AllocCollectionID = e.id("collection", k.in.UID().String())
-		if p := k.current(index); p != nil && p.Alloc() != nil {
-			row.AllocInstanceIndex = int32(p.Alloc().Index())
-		}
+	if k.in != "" {
+		row.AllocCollectionID, row.AllocInstanceIndex = e.id("collection", k.in), k.alloc(index)
 	}
 	e.n["instance_events"]++
 	return e.instances.add(row)
-}
-
-func (k collection) need(index uint32) *cell.Need {
-	if k.job != nil {
-		return k.job.Need(index)
-	}
-	return k.set.Need()
-}
-
-func (k collection) current(index uint32) *cell.Copy {
-	if k.job == nil || index >= k.job.NumTasks() {
-		return nil
-	}
-	return k.job.Task(index).Current()
 }

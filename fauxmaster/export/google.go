@@ -59,8 +59,12 @@ type Events struct {
 	largest cell.Resources
 	// failed is why a name could not be written.
 	failed error
+	// What was before firstNs is at time 0, not at the beginning of the window.
+	earlyZero bool
+	// usage is nil where there is none.
+	usage table[InstanceUsage]
 	// open are the tasks and allocs that have not ended.
-	open map[cell.UID]map[uint32]bool
+	open map[string]map[uint32]bool
 }
 
 // About says what the shares and times of the event tables are of.
@@ -75,10 +79,27 @@ type About struct {
 
 // NewEvents begins with a cell as it is.
 func NewEvents(c *cell.Cell, name string, f Format, dir string, n Counts) (*Events, error) {
-	e := &Events{n: n, dir: dir, named: make(map[int64]bool), firstNs: c.WallNs(), open: make(map[cell.UID]map[uint32]bool)}
+	var largest cell.Resources
 	for m := range c.Machines() {
-		e.largest.CPUMilli, e.largest.MemBytes = max(e.largest.CPUMilli, m.Capacity().CPUMilli), max(e.largest.MemBytes, m.Capacity().MemBytes)
+		largest = larger(largest, m.Capacity())
 	}
+	e, err := newEvents(About{Cell: name, FirstWallNs: c.WallNs()}, largest, f, dir, n)
+	if err == nil {
+		err = e.begin(c)
+	}
+	if err != nil {
+		return nil, errors.Join(err, e.Close())
+	}
+	return e, nil
+}
+
+func larger(a, b cell.Resources) cell.Resources {
+	return cell.Resources{CPUMilli: max(a.CPUMilli, b.CPUMilli), MemBytes: max(a.MemBytes, b.MemBytes)}
+}
+
+// newEvents begins the tables. What it returns is to be closed, also with an error.
+func newEvents(about About, largest cell.Resources, f Format, dir string, n Counts) (*Events, error) {
+	e := &Events{n: n, dir: dir, named: make(map[int64]bool), firstNs: about.FirstWallNs, largest: largest, open: make(map[string]map[uint32]bool)}
 	var err error
 	step := func(do func() error) {
 		if err == nil {
@@ -93,17 +114,14 @@ func NewEvents(c *cell.Cell, name string, f Format, dir string, n Counts) (*Even
 	step(func() (err error) { e.machines, err = create[MachineEvent](f, dir, "machine_events"); return err })
 	step(func() (err error) { e.names, err = create[Name](f, dir, "names"); return err })
 	step(func() error {
-		about, err := json.MarshalIndent(About{name, e.firstNs, e.largest.CPUMilli, e.largest.MemBytes}, "", "  ")
+		about.LargestCPUMilli, about.LargestMemBytes = largest.CPUMilli, largest.MemBytes
+		data, err := json.MarshalIndent(about, "", "  ")
 		if err != nil {
 			return err
 		}
-		return os.WriteFile(filepath.Join(dir, "about.json"), append(about, '\n'), 0o644)
+		return os.WriteFile(filepath.Join(dir, "about.json"), append(data, '\n'), 0o644)
 	})
-	step(func() error { return e.begin(c) })
-	if err != nil {
-		return nil, errors.Join(err, e.Close())
-	}
-	return e, nil
+	return e, err
 }
 
 // Close ends the tables.
@@ -117,6 +135,9 @@ func (e *Events) Close() (err error) {
 	if e.machines != nil {
 		err = errors.Join(err, e.machines.close())
 	}
+	if e.usage != nil {
+		err = errors.Join(err, e.usage.close())
+	}
 	if e.names != nil {
 		err = errors.Join(err, e.names.close())
 	}
@@ -126,11 +147,11 @@ func (e *Events) Close() (err error) {
 // begin writes what is there as if it had just come, at time 0.
 func (e *Events) begin(c *cell.Cell) error {
 	for m := range c.Machines() {
-		if err := e.machine(0, m, machineAdd); err != nil {
+		if err := e.machine(0, ofMachine(m), machineAdd); err != nil {
 			return err
 		}
 		if !m.Up() {
-			if err := e.machine(0, m, machineRemove); err != nil {
+			if err := e.machine(0, ofMachine(m), machineRemove); err != nil {
 				return err
 			}
 		}
@@ -143,7 +164,7 @@ func (e *Events) begin(c *cell.Cell) error {
 			return err
 		}
 		for a := range s.Allocs() {
-			if err := e.there(c, ofSet(s), a.Index(), a.State(), nameOf(a.Machine())); err != nil {
+			if err := e.there(ofSet(s), a.Index(), a.State(), nameOf(a.Machine())); err != nil {
 				return err
 			}
 		}
@@ -160,7 +181,7 @@ func (e *Events) begin(c *cell.Cell) error {
 			if p := t.Current(); p != nil {
 				machine = p.Machine().Name()
 			}
-			if err := e.there(c, ofJob(c, j), i, t.State(), machine); err != nil {
+			if err := e.there(ofJob(c, j), i, t.State(), machine); err != nil {
 				return err
 			}
 		}
@@ -185,63 +206,119 @@ func (e *Events) thereWhole(k collection, state borgpb.State) error {
 }
 
 // there writes an instance that is there at the beginning.
-func (e *Events) there(c *cell.Cell, k collection, index uint32, state borgpb.State, machine string) error {
+func (e *Events) there(k collection, index uint32, state borgpb.State, machine string) error {
 	if state == borgpb.State_STATE_DEAD {
 		return nil
 	}
-	err := e.instance(c, 0, evSubmit, k, index, "")
+	err := e.instance(0, evSubmit, k, index, "")
 	if state == borgpb.State_STATE_RUNNING && err == nil {
-		err = e.instance(c, 0, evSchedule, k, index, machine)
+		err = e.instance(0, evSchedule, k, index, machine)
 	}
 	return err
+}
+
+// source is what is known of objects at an event.
+type source interface {
+	collection(uid string) (collection, bool)
+	machine(name string) (machine, bool)
+}
+
+// inCell knows what a cell knows.
+type inCell struct{ *cell.Cell }
+
+func (c inCell) collection(uid string) (collection, bool) {
+	id, err := cell.ParseUID(uid)
+	if err != nil {
+		return collection{}, false
+	}
+	if j := c.JobByUID(id); j != nil {
+		return ofJob(c.Cell, j), true
+	}
+	if s := c.AllocSetByUID(id); s != nil {
+		return ofSet(s), true
+	}
+	return collection{}, false
+}
+
+func (c inCell) machine(name string) (machine, bool) {
+	m := c.Machine(name)
+	if m == nil {
+		return machine{}, false
+	}
+	return ofMachine(m), true
+}
+
+// machine is what is told of one.
+type machine struct {
+	name, rack, platform string
+	capacity             cell.Resources
+}
+
+func ofMachine(m *cell.Machine) machine {
+	k := machine{name: m.Name(), capacity: m.Capacity()}
+	k.rack, _ = m.Attribute("rack")
+	k.platform, _ = m.Attribute("platform")
+	return k
+}
+
+// event is one of a cell, as far as it is told.
+type event struct {
+	wallNs     int64
+	kind       borgpb.EventKind
+	objectKind borgpb.ObjectKind
+	uid        string
+	task       uint32
+	machine    string
+	from, to   borgpb.State
 }
 
 // Add writes what came of one entry, in the cell as it is after it.
 func (e *Events) Add(c *cell.Cell, events []cell.Event) error {
 	for i := range events {
-		if err := e.add(c, &events[i]); err != nil {
+		ev := &events[i]
+		if err := e.add(inCell{c}, &event{ev.WallNs, ev.Kind, ev.ObjectKind, ev.UID.String(), ev.Task, ev.Machine, ev.From, ev.To}); err != nil {
 			return err
 		}
 	}
 	return e.failed
 }
 
-func (e *Events) add(c *cell.Cell, ev *cell.Event) error {
-	us := windowUs + max(ev.WallNs-e.firstNs, 0)/1000
-	switch ev.ObjectKind {
+func (e *Events) add(c source, ev *event) error {
+	us := e.us(ev.wallNs)
+	switch ev.objectKind {
 	case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
 		return e.addMachine(c, us, ev)
 	case borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET:
 		return e.addCollection(c, us, ev)
 	case borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
-		k, ok := find(c, ev.UID)
-		kind, told := eventTypes[ev.Kind]
+		k, ok := c.collection(ev.uid)
+		kind, told := eventTypes[ev.kind]
 		if !ok || !told {
 			return nil
 		}
-		err := e.instance(c, us, kind, k, ev.Task, ev.Machine)
-		if err == nil && ev.From == borgpb.State_STATE_RUNNING && ev.To == borgpb.State_STATE_PENDING {
-			err = e.instance(c, us, evSubmit, k, ev.Task, "")
+		err := e.instance(us, kind, k, ev.task, ev.machine)
+		if err == nil && ev.from == borgpb.State_STATE_RUNNING && ev.to == borgpb.State_STATE_PENDING {
+			err = e.instance(us, evSubmit, k, ev.task, "")
 		}
 		return err
 	}
 	return nil
 }
 
-func (e *Events) addMachine(c *cell.Cell, us int64, ev *cell.Event) error {
+func (e *Events) addMachine(c source, us int64, ev *event) error {
 	kind := int32(machineUpdate)
-	switch ev.Kind {
+	switch ev.kind {
 	case borgpb.EventKind_EVENT_KIND_MACHINE_ADD, borgpb.EventKind_EVENT_KIND_MACHINE_UP:
 		kind = machineAdd
 	case borgpb.EventKind_EVENT_KIND_MACHINE_REMOVE:
-		return e.machineRow(MachineEvent{Time: us, MachineID: e.id("machine", ev.Machine), Type: machineRemove})
+		return e.machineRow(MachineEvent{Time: us, MachineID: e.id("machine", ev.machine), Type: machineRemove})
 	case borgpb.EventKind_EVENT_KIND_MACHINE_DOWN:
 		kind = machineRemove
 	case borgpb.EventKind_EVENT_KIND_MACHINE_SET:
 	default:
 		return nil
 	}
-	if m := c.Machine(ev.Machine); m != nil {
+	if m, ok := c.machine(ev.machine); ok {
 		return e.machine(us, m, kind)
 	}
 	return nil
@@ -249,12 +326,12 @@ func (e *Events) addMachine(c *cell.Cell, us int64, ev *cell.Event) error {
 
 // addCollection writes what happened to a job or alloc set, and to those of its
 // tasks that come or go with it without an event of their own.
-func (e *Events) addCollection(c *cell.Cell, us int64, ev *cell.Event) error {
-	k, ok := find(c, ev.UID)
+func (e *Events) addCollection(c source, us int64, ev *event) error {
+	k, ok := c.collection(ev.uid)
 	if !ok {
 		return nil
 	}
-	if kind, told := eventTypes[ev.Kind]; told {
+	if kind, told := eventTypes[ev.kind]; told {
 		if err := e.collection(us, kind, k); err != nil {
 			return err
 		}
@@ -263,26 +340,26 @@ func (e *Events) addCollection(c *cell.Cell, us int64, ev *cell.Event) error {
 				return err
 			}
 		}
-		if ev.To == borgpb.State_STATE_DEAD {
-			for _, index := range e.stillOpen(ev.UID, 0) {
-				if err := e.instance(c, us, kind, k, index, ""); err != nil {
+		if ev.to == borgpb.State_STATE_DEAD {
+			for _, index := range e.stillOpen(ev.uid, 0) {
+				if err := e.instance(us, kind, k, index, ""); err != nil {
 					return err
 				}
 			}
 			return nil
 		}
 	}
-	if ev.Kind != borgpb.EventKind_EVENT_KIND_SUBMIT && ev.Kind != borgpb.EventKind_EVENT_KIND_RESIZE {
+	if ev.kind != borgpb.EventKind_EVENT_KIND_SUBMIT && ev.kind != borgpb.EventKind_EVENT_KIND_RESIZE {
 		return nil
 	}
-	for _, index := range e.stillOpen(ev.UID, k.size) {
-		if err := e.instance(c, us, evKill, k, index, ""); err != nil {
+	for _, index := range e.stillOpen(ev.uid, k.size) {
+		if err := e.instance(us, evKill, k, index, ""); err != nil {
 			return err
 		}
 	}
 	for index := range k.size {
-		if !e.open[ev.UID][index] {
-			if err := e.instance(c, us, evSubmit, k, index, ""); err != nil {
+		if !e.open[ev.uid][index] {
+			if err := e.instance(us, evSubmit, k, index, ""); err != nil {
 				return err
 			}
 		}
@@ -291,7 +368,7 @@ func (e *Events) addCollection(c *cell.Cell, us int64, ev *cell.Event) error {
 }
 
 // stillOpen are the instances from an index on that have not ended.
-func (e *Events) stillOpen(uid cell.UID, from uint32) (all []uint32) {
+func (e *Events) stillOpen(uid string, from uint32) (all []uint32) {
 	for index := range e.open[uid] {
 		if index >= from {
 			all = append(all, index)
@@ -301,12 +378,18 @@ func (e *Events) stillOpen(uid cell.UID, from uint32) (all []uint32) {
 	return all
 }
 
-func (e *Events) machine(us int64, m *cell.Machine, kind int32) error {
-	rack, _ := m.Attribute("rack")
-	platform, _ := m.Attribute("platform")
+func (e *Events) machine(us int64, m machine, kind int32) error {
 	return e.machineRow(MachineEvent{
-		Time: us, MachineID: e.id("machine", m.Name()), Type: kind, SwitchID: rack, PlatformID: platform, Capacity: e.share(m.Capacity()),
+		Time: us, MachineID: e.id("machine", m.name), Type: kind, SwitchID: m.rack, PlatformID: m.platform, Capacity: e.share(m.capacity),
 	})
+}
+
+// us is a moment in Google's traces. What was before they begin is at 0.
+func (e *Events) us(wallNs int64) int64 {
+	if e.earlyZero && wallNs < e.firstNs {
+		return 0
+	}
+	return windowUs + max(wallNs-e.firstNs, 0)/1000
 }
 
 func (e *Events) machineRow(row MachineEvent) error {

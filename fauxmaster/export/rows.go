@@ -66,6 +66,23 @@ type MachineEvent struct {
 	MissingDataReason int32  `parquet:"missing_data_reason" json:"missing_data_reason"`
 }
 
+// InstanceUsage is a row of instance_usage: what a task used in a stretch of time. Of
+// what is not measured there are no columns but those that readers want filled.
+type InstanceUsage struct {
+	StartTime          int64   `parquet:"start_time" json:"start_time,string"`
+	EndTime            int64   `parquet:"end_time" json:"end_time,string"`
+	CollectionID       int64   `parquet:"collection_id" json:"collection_id,string"`
+	InstanceIndex      int32   `parquet:"instance_index" json:"instance_index"`
+	MachineID          int64   `parquet:"machine_id" json:"machine_id,string"`
+	AllocCollectionID  int64   `parquet:"alloc_collection_id" json:"alloc_collection_id,string"`
+	AllocInstanceIndex int64   `parquet:"alloc_instance_index" json:"alloc_instance_index,string"`
+	CollectionType     int32   `parquet:"collection_type" json:"collection_type"`
+	AverageUsage       Share   `parquet:"average_usage" json:"average_usage"`
+	MaximumUsage       Share   `parquet:"maximum_usage" json:"maximum_usage"`
+	AssignedMemory     float64 `parquet:"assigned_memory" json:"assigned_memory"`
+	SampleRate         float64 `parquet:"sample_rate" json:"sample_rate"`
+}
+
 // Name says what a number stands for.
 type Name struct {
 	ID   int64  `parquet:"id" json:"id,string"`

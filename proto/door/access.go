@@ -46,6 +46,9 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.AuditService/Audit": {identity.User},
 
+	"/borgrpc.HistoryService/History":   {identity.User},
+	"/borgrpc.HistoryService/KeepUsage": {identity.Master},
+
 	"/borgrpc.AuthorityService/ListAuthorities":   {identity.User, identity.Master},
 	"/borgrpc.AuthorityService/ReplaceAuthority":  {identity.User},
 	"/borgrpc.AuthorityService/DropAuthorities":   {identity.User},

@@ -20,6 +20,7 @@ import (
 	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/cellkey"
+	"borg/borgmaster/journal"
 	"borg/borgmaster/replica"
 	"borg/checkpoint"
 	"borg/identity"
@@ -76,13 +77,18 @@ func newRealCell(t *testing.T) *realCell {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { trail.Close() })
+	events, err := journal.Open(journal.Config{Dir: t.TempDir(), Replica: 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { events.Close() })
 	key, err := cellkey.NewKey()
 	if err != nil {
 		t.Fatal(err)
 	}
 	m, err := borgmaster.New(borgmaster.Config{
 		CellName: "test", Replica: 1, Addr: rc.addr, SchedulerSocket: socket, SchedulerPages: []string{shown}, Identity: own, Authority: ca, FirstAdmin: "root",
-		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Insides: rc.replica, Audit: trail, Keys: cellkey.NewRing(nil, key),
+		Log: rc.replica, Members: rc.replica, MemberChanges: rc.replica, Checkpoints: rc.replica, Insides: rc.replica, Audit: trail, Journal: events, Keys: cellkey.NewRing(nil, key),
 		PollPeriod: 100 * time.Millisecond, Logger: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {

@@ -188,6 +188,9 @@ func (m *matrix) memberRows() {
 // his own.
 func (m *matrix) auditRows() {
 	m.add("AuditService/Audit", &row{asks: []ask{{who: alice, req: always(&borgrpc.AuditRequest{})}}, open: map[string]string{"otherUser": "own"}})
+	m.add("HistoryService/History", look(&borgrpc.HistoryRequest{}))
+	rows := &borgrpc.KeepUsageRequest{CellId: testCellID}
+	m.add("HistoryService/KeepUsage", &row{asks: []ask{{who: name(identity.Master, "2"), req: always(rows), before: &ask{who: name(identity.Master, "3"), req: always(rows)}}}})
 	ofReplica := func(req proto.Message) ask {
 		return ask{who: name(identity.Master, "2"), req: always(req), before: &ask{who: name(identity.Master, "3"), req: always(req)}}
 	}

@@ -1,0 +1,476 @@
+package journal
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"borg/borgmaster/audit"
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	// DefaultKeep and DefaultBytes bound a journal.
+	DefaultKeep  = 30 * 24 * time.Hour
+	DefaultBytes = 20 << 30
+	// DefaultWindow is what usage is added up over.
+	DefaultWindow = 5 * time.Minute
+	// maxQueued and maxQueuedBytes bound the entries that wait to be written; what
+	// comes beyond is not kept, and told as a gap.
+	maxQueued      = 16_384
+	maxQueuedBytes = 64 << 20
+	// Entries in one block.
+	maxBlockEntries = 512
+	// Objects that are looked at between two entries of the log.
+	maxLook = 200
+	// How often what waits is written, and what was written is synced.
+	writePeriod = time.Second
+	// A disk that takes nothing is told of so often.
+	complainPeriod = time.Minute
+	// About what an event weighs in the queue.
+	eventBytes  = 400
+	throughName = "through"
+)
+
+// Config says where a Journal is and how much it keeps.
+type Config struct {
+	// Made when it is not there.
+	Dir string
+	// Who keeps it.
+	Replica uint64
+	// How long, and how many bytes in all; 0: DefaultKeep and DefaultBytes.
+	Keep  time.Duration
+	Bytes int64
+	// What usage is added up over; 0: DefaultWindow.
+	Window time.Duration
+	// The wall clock; nil: the machine's.
+	Now func() time.Time
+	// Nil: silent.
+	Logger *slog.Logger
+}
+
+// Journal is the events of a replica. It may be used by many goroutines.
+type Journal struct {
+	cfg   Config
+	store *store
+	// Up to where the log was seen, written down. Only Run and Close touch it.
+	mark   *os.File
+	marked uint64
+	// Wakes the writer.
+	wake chan struct{}
+
+	mu sync.Mutex
+	// Entries that wait to be written. Guarded by mu.
+	queue []applied
+	// About what they weigh. Guarded by mu.
+	queuedBytes int
+	// Up to here the log was put into the queue, or is told as a gap. Guarded by mu.
+	seen uint64
+	// Gaps that are not written yet. Guarded by mu.
+	gaps []*borgpb.AuditHole
+
+	// Held while something is written.
+	writing sync.Mutex
+	// Entries and gaps up to here are written. Guarded by writing.
+	through    uint64
+	complained time.Time
+	pictured   bool
+
+	usageMu sync.Mutex
+	// Guarded by usageMu.
+	windows *Windows
+
+	written, dropped, failed atomic.Int64
+}
+
+// applied is an entry of the log as it was handed over.
+type applied struct {
+	index   uint64
+	data    []byte
+	results []*borgpb.Result
+	events  []cell.Event
+}
+
+// Stats is what a journal has done and holds.
+type Stats struct {
+	// Entries that were written and that did not fit into the queue, and writes
+	// that came to nothing.
+	Written, Dropped, Failed int64
+	Bytes                    int64
+	Files                    int
+}
+
+// Viewer shows the cell between two entries of the log.
+type Viewer interface{ View(f func(c *cell.Cell)) }
+
+// Open opens the journal of a replica.
+func Open(config Config) (*Journal, error) {
+	if config.Now == nil {
+		config.Now = time.Now
+	}
+	if config.Logger == nil {
+		config.Logger = slog.New(slog.DiscardHandler)
+	}
+	if config.Keep == 0 {
+		config.Keep = DefaultKeep
+	}
+	if config.Bytes == 0 {
+		config.Bytes = DefaultBytes
+	}
+	if config.Window == 0 {
+		config.Window = DefaultWindow
+	}
+	// The log of a new cell begins after index 1.
+	j := &Journal{cfg: config, wake: make(chan struct{}, 1), through: 1, windows: NewWindows(config.Replica, int64(config.Window))}
+	var err error
+	j.store, err = openStore(config.Dir, config.Keep, config.Bytes, config.Now, func(b *borgpb.JournalBlock) {
+		for _, e := range b.Entries {
+			j.through = max(j.through, e.Index)
+		}
+		for _, g := range b.Gaps {
+			j.through = max(j.through, g.To)
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	if j.store.cutBytes > 0 {
+		config.Logger.Warn("a torn block of events was cut off", "bytes", j.store.cutBytes)
+	}
+	path := filepath.Join(config.Dir, throughName)
+	if j.mark, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600); err != nil {
+		return nil, errors.Join(fmt.Errorf("open the events: %w", err), j.store.close())
+	}
+	data := make([]byte, throughBytes)
+	if _, err := j.mark.ReadAt(data, 0); err != nil && err != io.EOF {
+		return nil, errors.Join(fmt.Errorf("read %s: %w", path, err), j.store.close(), j.mark.Close())
+	}
+	if index := binary.BigEndian.Uint64(data); bytes.Equal(data, throughOf(index)) {
+		j.through = max(j.through, index)
+	}
+	j.seen = j.through
+	return j, nil
+}
+
+const throughBytes = 12
+
+// throughOf is an index with its sum, to know it from half of one.
+func throughOf(index uint64) []byte {
+	b := binary.BigEndian.AppendUint64(nil, index)
+	return binary.BigEndian.AppendUint32(b, crc32.Checksum(b, castagnoli))
+}
+
+// Applied hears of an entry. It must be called for each one, in order; one that was
+// seen before is passed over. It writes nothing and never waits for the disk. What
+// it is handed must not be changed afterwards.
+func (j *Journal) Applied(index uint64, data []byte, results []*borgpb.Result, events []cell.Event) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if index <= j.seen {
+		return
+	}
+	if index > j.seen+1 {
+		j.gap(j.seen+1, index-1, "this replica kept none at that time")
+	}
+	j.seen = index
+	if len(data) == 0 {
+		return
+	}
+	weight := len(data) + len(events)*eventBytes
+	if len(j.queue) >= maxQueued || j.queuedBytes+weight > maxQueuedBytes {
+		j.dropped.Add(1)
+		j.gap(index, index, "more happened at once than could be written")
+		return
+	}
+	j.queue = append(j.queue, applied{index, data, results, events})
+	j.queuedBytes += weight
+	if len(j.queue) == maxBlockEntries {
+		j.nudge()
+	}
+}
+
+// Restored hears that a checkpoint was put in the place of the log up to index.
+func (j *Journal) Restored(index uint64) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if index <= j.seen {
+		return
+	}
+	j.gap(j.seen+1, index, "this replica was given a checkpoint instead of the log")
+	j.seen = index
+	j.nudge()
+}
+
+// gap notes one, together with the one before it if they meet. The caller holds mu.
+func (j *Journal) gap(from, to uint64, why string) {
+	if n := len(j.gaps); n > 0 && j.gaps[n-1].To+1 == from && j.gaps[n-1].Why == why {
+		j.gaps[n-1].To = to
+		return
+	}
+	j.gaps = append(j.gaps, &borgpb.AuditHole{From: from, To: to, Why: why})
+}
+
+func (j *Journal) nudge() {
+	select {
+	case j.wake <- struct{}{}:
+	default:
+	}
+}
+
+// Run writes what is handed over, until ctx ends. The cell is asked for what is
+// known of objects.
+func (j *Journal) Run(ctx context.Context, log Viewer) {
+	tick := time.NewTicker(writePeriod)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case <-j.wake:
+		case <-tick.C:
+		}
+		j.Flush(log)
+		if err := j.settle(); err != nil {
+			j.complain(err)
+		}
+	}
+}
+
+// Flush writes all that waits.
+func (j *Journal) Flush(log Viewer) {
+	j.writing.Lock()
+	defer j.writing.Unlock()
+	for j.flushSome(log) {
+	}
+}
+
+// flushSome writes one block, and says whether more waits. The caller holds writing.
+func (j *Journal) flushSome(log Viewer) bool {
+	j.mu.Lock()
+	n := min(len(j.queue), maxBlockEntries)
+	batch := j.queue[:n:n]
+	through, gaps := j.seen, j.gaps
+	if n < len(j.queue) {
+		// A gap may lie behind what is left.
+		through = batch[n-1].index
+		cut, _ := slices.BinarySearchFunc(gaps, through, func(g *borgpb.AuditHole, index uint64) int {
+			if g.From <= index {
+				return -1
+			}
+			return 1
+		})
+		gaps = gaps[:cut:cut]
+	}
+	j.queue, j.gaps = j.queue[n:], j.gaps[len(gaps):]
+	if len(j.queue) == 0 {
+		j.queue = nil
+	}
+	more := len(j.queue) > 0
+	for _, a := range batch {
+		j.queuedBytes -= len(a.data) + len(a.events)*eventBytes
+	}
+	j.mu.Unlock()
+	if through == j.through {
+		return more
+	}
+	if !j.pictured && !j.picture(log) {
+		j.lose(gaps, through, errors.New("no picture of the cell could be written"))
+		return more
+	}
+	b := &borgpb.JournalBlock{Gaps: gaps, Entries: entriesOf(batch, log)}
+	if len(b.Gaps)+len(b.Entries) > 0 {
+		begun, err := j.store.append(b)
+		if err != nil {
+			j.lose(gaps, through, err)
+			return more
+		}
+		j.written.Add(int64(len(b.Entries)))
+		if begun {
+			j.pictured = false
+		}
+	}
+	j.through = through
+	return more
+}
+
+// settle makes what was written outlive the machine, and then writes down up to where
+// that is. A mark that is behind costs a gap that others fill; one that were ahead
+// would hide one.
+func (j *Journal) settle() error {
+	j.writing.Lock()
+	through := j.through
+	j.writing.Unlock()
+	if err := j.store.sync(); err != nil {
+		return err
+	}
+	if through == j.marked {
+		return nil
+	}
+	_, err := j.mark.WriteAt(throughOf(through), 0)
+	if err = errors.Join(err, j.mark.Sync()); err != nil {
+		return fmt.Errorf("write down up to where events are kept: %w", err)
+	}
+	j.marked = through
+	return nil
+}
+
+// lose makes a gap of what could not be written; of the gaps that could not be written
+// either, those before it stay. The caller holds writing.
+func (j *Journal) lose(gaps []*borgpb.AuditHole, through uint64, err error) {
+	j.failed.Add(1)
+	j.mu.Lock()
+	rest := j.gaps
+	j.gaps = nil
+	for _, g := range gaps {
+		if g.To <= j.through {
+			j.gap(g.From, g.To, g.Why)
+		}
+	}
+	j.gap(j.through+1, through, "it could not be written: "+err.Error())
+	j.gaps = append(j.gaps, rest...)
+	j.mu.Unlock()
+	j.through = through
+	j.complain(err)
+}
+
+func (j *Journal) complain(err error) {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	if now := j.cfg.Now(); now.Sub(j.complained) >= complainPeriod {
+		j.complained = now
+		j.cfg.Logger.Error("events are not kept; what is missing will be told as a gap", "err", err)
+	}
+}
+
+// picture writes what lives in the cell, at the beginning of each file: what is
+// dropped before it is not missed. The cell is looked at in parts, so that the log
+// goes on between them. The caller holds writing.
+func (j *Journal) picture(log Viewer) bool {
+	var all Objects
+	log.View(func(c *cell.Cell) { all = AllObjects(c) })
+	for len(all.UIDs)+len(all.Machines) > 0 {
+		uids, machines := min(len(all.UIDs), maxLook), min(len(all.Machines), maxLook)
+		part := Objects{UIDs: all.UIDs[:uids], Machines: all.Machines[:machines]}
+		all.UIDs, all.Machines = all.UIDs[uids:], all.Machines[machines:]
+		b := new(borgpb.JournalBlock)
+		log.View(func(c *cell.Cell) { b.Picture = Picture(c, part) })
+		if len(b.Picture) == 0 {
+			continue
+		}
+		if _, err := j.store.append(b); err != nil {
+			j.complain(err)
+			return false
+		}
+	}
+	j.pictured = true
+	return true
+}
+
+// entriesOf makes records of entries.
+func entriesOf(batch []applied, log Viewer) (entries []*borgpb.JournalEntry) {
+	for _, a := range batch {
+		e := &borgpb.JournalEntry{Index: a.index, Asked: audit.Records(a.index, a.data, a.results)}
+		for _, r := range e.Asked {
+			r.Op, r.OpHash = nil, nil
+			e.WallNs = r.WallNs
+		}
+		for i := range a.events {
+			p := a.events[i].Proto()
+			e.WallNs = p.WallNs
+			e.Events = append(e.Events, p)
+		}
+		if len(e.Events)+len(e.Asked) == 0 {
+			continue
+		}
+		if o := changed(a.events); len(o.UIDs)+len(o.Machines) > 0 {
+			log.View(func(c *cell.Cell) { e.Facts = Facts(c, o) })
+		}
+		entries = append(entries, e)
+	}
+	return entries
+}
+
+// changed are the objects whose facts may be others after these events.
+func changed(events []cell.Event) (o Objects) {
+	for i := range events {
+		ev := &events[i]
+		switch ev.ObjectKind {
+		case borgpb.ObjectKind_OBJECT_KIND_JOB, borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET:
+			if !slices.Contains(o.UIDs, ev.UID) {
+				o.UIDs = append(o.UIDs, ev.UID)
+			}
+		case borgpb.ObjectKind_OBJECT_KIND_MACHINE:
+			if !slices.Contains(o.Machines, ev.Machine) {
+				o.Machines = append(o.Machines, ev.Machine)
+			}
+		}
+	}
+	return o
+}
+
+// Told takes in what a poll of a machine told of usage.
+func (j *Journal) Told(machine string, told []*borgrpc.Usage) {
+	j.usageMu.Lock()
+	defer j.usageMu.Unlock()
+	j.windows.Add(j.cfg.Now().UnixNano(), machine, told)
+}
+
+// Ended returns the rows of the windows that have ended, or with all of it of the one
+// that has not, too. They are not kept yet.
+func (j *Journal) Ended(all bool) []*borgpb.UsageRow {
+	j.usageMu.Lock()
+	defer j.usageMu.Unlock()
+	return j.windows.Take(j.cfg.Now().UnixNano(), all)
+}
+
+// Keep writes rows of usage, this replica's or another one's.
+func (j *Journal) Keep(rows []*borgpb.UsageRow) error {
+	const most = 5_000
+	for len(rows) > 0 {
+		n := min(len(rows), most)
+		b := &borgpb.JournalBlock{Usage: rows[:n]}
+		rows = rows[n:]
+		j.writing.Lock()
+		begun, err := j.store.append(b)
+		if begun {
+			j.pictured = false
+		}
+		j.writing.Unlock()
+		if err != nil {
+			j.failed.Add(1)
+			j.complain(err)
+			return err
+		}
+	}
+	return nil
+}
+
+// Read calls f with each block in which something may be in [since, until), as they
+// were written; zeros are no bounds. What is damaged is a gap without indexes.
+func (j *Journal) Read(since, until int64, f func(*borgpb.JournalBlock) error) error {
+	return j.store.read(since, until, f)
+}
+
+// Stats tells what it has done and holds.
+func (j *Journal) Stats() Stats {
+	s := Stats{Written: j.written.Load(), Dropped: j.dropped.Load(), Failed: j.failed.Load()}
+	s.Bytes, s.Files = j.store.size()
+	return s
+}
+
+// Close ends it, after Run. What waits is not written: see Flush.
+func (j *Journal) Close() error {
+	return errors.Join(j.settle(), j.store.close(), j.mark.Close())
+}
