@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	"borg/borgmaster/client"
 	"borg/cli"
@@ -42,6 +43,10 @@ func watchObjects(s *session) error {
 			}
 			return nil
 		})
+		if at, ok := s.ctx.Deadline(); ok && time.Until(at) < deadlineSlack {
+			// The stream may end by its deadline a moment before we hear of it.
+			<-s.ctx.Done()
+		}
 		var relist *client.RelistError
 		switch {
 		case s.ctx.Err() != nil && errors.Is(context.Cause(s.ctx), errTimeout):
@@ -57,6 +62,10 @@ func watchObjects(s *session) error {
 		req.FromIndex, req.Epoch = 0, 0
 	}
 }
+
+// deadlineSlack is how long before the end of --timeout the master may have ended the
+// stream for it.
+const deadlineSlack = 50 * time.Millisecond
 
 // watchAgain is what to type to go on behind an index.
 func (s *session) watchAgain(index uint64) string {
