@@ -181,10 +181,10 @@ func (x *JournalEntry) GetFacts() []*ObjectFacts {
 // its polls.
 type UsageRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// When the part begins and ends, by the clock of that replica. Nanoseconds since
-	// 1970.
+	// When the part begins, by the clock of that replica. Nanoseconds since 1970.
 	FromNs int64 `protobuf:"varint,1,opt,name=from_ns,json=fromNs,proto3" json:"from_ns,omitempty"`
-	ToNs   int64 `protobuf:"varint,2,opt,name=to_ns,json=toNs,proto3" json:"to_ns,omitempty"`
+	// When it ends, by the same clock. Nanoseconds since 1970.
+	ToNs int64 `protobuf:"varint,2,opt,name=to_ns,json=toNs,proto3" json:"to_ns,omitempty"`
 	// "alice/web"; empty: the replica did not know the job.
 	Job string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
 	// uid of the job.
@@ -199,11 +199,13 @@ type UsageRow struct {
 	Replica uint64 `protobuf:"varint,8,opt,name=replica,proto3" json:"replica,omitempty"`
 	// Polls that told something.
 	Samples uint32 `protobuf:"varint,9,opt,name=samples,proto3" json:"samples,omitempty"`
-	// Mean of the means, and the highest sample. Thousandths of a core.
+	// Mean of what the polls told. Thousandths of a core.
 	CpuMilliMean int64 `protobuf:"varint,10,opt,name=cpu_milli_mean,json=cpuMilliMean,proto3" json:"cpu_milli_mean,omitempty"`
+	// The most that one poll told. Thousandths of a core.
 	CpuMilliPeak int64 `protobuf:"varint,11,opt,name=cpu_milli_peak,json=cpuMilliPeak,proto3" json:"cpu_milli_peak,omitempty"`
-	// Mean of the means, and the highest sample. Bytes.
-	MemBytesMean  int64 `protobuf:"varint,12,opt,name=mem_bytes_mean,json=memBytesMean,proto3" json:"mem_bytes_mean,omitempty"`
+	// Mean of what the polls told. Bytes.
+	MemBytesMean int64 `protobuf:"varint,12,opt,name=mem_bytes_mean,json=memBytesMean,proto3" json:"mem_bytes_mean,omitempty"`
+	// The most that one poll told. Bytes.
 	MemBytesPeak  int64 `protobuf:"varint,13,opt,name=mem_bytes_peak,json=memBytesPeak,proto3" json:"mem_bytes_peak,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -341,26 +343,36 @@ type ObjectFacts struct {
 	Kind ObjectKind `protobuf:"varint,2,opt,name=kind,proto3,enum=borg.ObjectKind" json:"kind,omitempty"`
 	// "alice/web", "m12".
 	Name string `protobuf:"bytes,3,opt,name=name,proto3" json:"name,omitempty"`
-	Uid  string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
+	// uid of the object.
+	Uid string `protobuf:"bytes,4,opt,name=uid,proto3" json:"uid,omitempty"`
 	// Pending, running or dead; of a machine unspecified.
 	State State `protobuf:"varint,5,opt,name=state,proto3,enum=borg.State" json:"state,omitempty"`
-	// Of a machine.
+	// Of a machine; absent: it is none.
 	Capacity *Resources `protobuf:"bytes,6,opt,name=capacity,proto3" json:"capacity,omitempty"`
-	Rack     string     `protobuf:"bytes,7,opt,name=rack,proto3" json:"rack,omitempty"`
-	Platform string     `protobuf:"bytes,8,opt,name=platform,proto3" json:"platform,omitempty"`
-	Down     bool       `protobuf:"varint,9,opt,name=down,proto3" json:"down,omitempty"`
+	// Its attribute of that name; empty: it has none.
+	Rack string `protobuf:"bytes,7,opt,name=rack,proto3" json:"rack,omitempty"`
+	// Its attribute of that name; empty: it has none.
+	Platform string `protobuf:"bytes,8,opt,name=platform,proto3" json:"platform,omitempty"`
+	// The machine is down.
+	Down bool `protobuf:"varint,9,opt,name=down,proto3" json:"down,omitempty"`
 	// Tasks or allocs.
-	Size     uint32  `protobuf:"varint,10,opt,name=size,proto3" json:"size,omitempty"`
-	Priority int32   `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
-	JobKind  JobKind `protobuf:"varint,12,opt,name=job_kind,json=jobKind,proto3,enum=borg.JobKind" json:"job_kind,omitempty"`
+	Size uint32 `protobuf:"varint,10,opt,name=size,proto3" json:"size,omitempty"`
+	// Of a job or an alloc set.
+	Priority int32 `protobuf:"varint,11,opt,name=priority,proto3" json:"priority,omitempty"`
+	// Of a job.
+	JobKind JobKind `protobuf:"varint,12,opt,name=job_kind,json=jobKind,proto3,enum=borg.JobKind" json:"job_kind,omitempty"`
 	// Waits in the batch queue first.
 	Queued bool `protobuf:"varint,13,opt,name=queued,proto3" json:"queued,omitempty"`
-	// uids; empty: none.
-	AllocSetUid   string   `protobuf:"bytes,14,opt,name=alloc_set_uid,json=allocSetUid,proto3" json:"alloc_set_uid,omitempty"`
-	ParentUid     string   `protobuf:"bytes,15,opt,name=parent_uid,json=parentUid,proto3" json:"parent_uid,omitempty"`
-	AfterUids     []string `protobuf:"bytes,16,rep,name=after_uids,json=afterUids,proto3" json:"after_uids,omitempty"`
-	MaxPerMachine uint32   `protobuf:"varint,17,opt,name=max_per_machine,json=maxPerMachine,proto3" json:"max_per_machine,omitempty"`
-	MaxPerRack    uint32   `protobuf:"varint,18,opt,name=max_per_rack,json=maxPerRack,proto3" json:"max_per_rack,omitempty"`
+	// uid of the alloc set that it runs in; empty: none.
+	AllocSetUid string `protobuf:"bytes,14,opt,name=alloc_set_uid,json=allocSetUid,proto3" json:"alloc_set_uid,omitempty"`
+	// uid of the job that submitted it; empty: none.
+	ParentUid string `protobuf:"bytes,15,opt,name=parent_uid,json=parentUid,proto3" json:"parent_uid,omitempty"`
+	// uids of the jobs that it waits for; empty: none.
+	AfterUids []string `protobuf:"bytes,16,rep,name=after_uids,json=afterUids,proto3" json:"after_uids,omitempty"`
+	// Tasks on one machine at most; zero: no limit.
+	MaxPerMachine uint32 `protobuf:"varint,17,opt,name=max_per_machine,json=maxPerMachine,proto3" json:"max_per_machine,omitempty"`
+	// Tasks in one rack at most; zero: no limit.
+	MaxPerRack uint32 `protobuf:"varint,18,opt,name=max_per_rack,json=maxPerRack,proto3" json:"max_per_rack,omitempty"`
 	// By first index, without a gap between them.
 	Needs []*NeedFacts `protobuf:"bytes,19,rep,name=needs,proto3" json:"needs,omitempty"`
 	// Tasks or allocs that are not dead; only in a picture.
@@ -542,10 +554,13 @@ func (x *ObjectFacts) GetInstances() []*InstanceFacts {
 // NeedFacts is what a range of tasks asks for.
 type NeedFacts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// First and last index.
-	First         uint32        `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
-	Last          uint32        `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
-	Resources     *Resources    `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	// First index.
+	First uint32 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// Last index.
+	Last uint32 `protobuf:"varint,2,opt,name=last,proto3" json:"last,omitempty"`
+	// Of one task.
+	Resources *Resources `protobuf:"bytes,3,opt,name=resources,proto3" json:"resources,omitempty"`
+	// What its machine is to be like; empty: any will do.
 	Constraints   []*Constraint `protobuf:"bytes,4,rep,name=constraints,proto3" json:"constraints,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -612,7 +627,8 @@ func (x *NeedFacts) GetConstraints() []*Constraint {
 // InstanceFacts is where a task or alloc is.
 type InstanceFacts struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	Index uint32                 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
+	// Of the task or alloc.
+	Index uint32 `protobuf:"varint,1,opt,name=index,proto3" json:"index,omitempty"`
 	// Empty: it waits.
 	Machine       string `protobuf:"bytes,2,opt,name=machine,proto3" json:"machine,omitempty"`
 	unknownFields protoimpl.UnknownFields

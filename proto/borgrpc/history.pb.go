@@ -49,7 +49,8 @@ type HistoryRequest struct {
 	Last uint32 `protobuf:"varint,11,opt,name=last,proto3" json:"last,omitempty"`
 	// Only what this replica itself has, and of events only what is in these parts of
 	// the log. Asked by another replica.
-	Local         bool                `protobuf:"varint,12,opt,name=local,proto3" json:"local,omitempty"`
+	Local bool `protobuf:"varint,12,opt,name=local,proto3" json:"local,omitempty"`
+	// With local: the parts of the log that are asked for; empty: all.
 	Parts         []*borgpb.AuditHole `protobuf:"bytes,13,rep,name=parts,proto3" json:"parts,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -262,7 +263,8 @@ func (x *HistoryResponse) GetSilent() []*SilentReplica {
 type KeepUsageRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The cell's.
-	CellId        string             `protobuf:"bytes,1,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	CellId string `protobuf:"bytes,1,opt,name=cell_id,json=cellId,proto3" json:"cell_id,omitempty"`
+	// At most 5,000.
 	Rows          []*borgpb.UsageRow `protobuf:"bytes,2,rep,name=rows,proto3" json:"rows,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

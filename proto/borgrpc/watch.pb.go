@@ -286,6 +286,8 @@ func (x *WatchChange) GetUid() string {
 // change with others.
 type WatchObject struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
+	// One of them.
+	//
 	// Types that are valid to be assigned to Object:
 	//
 	//	*WatchObject_Job
