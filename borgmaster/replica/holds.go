@@ -1,6 +1,13 @@
 package replica
 
-import "borg/mutant"
+import (
+	"fmt"
+	"slices"
+
+	"go.etcd.io/raft/v3/raftpb"
+
+	"borg/mutant"
+)
 
 const (
 	// holdForNs is how long the log after a checkpoint is kept once it was sent, for
@@ -11,6 +18,19 @@ const (
 	againFirstNs = int64(200e6)
 	againMaxNs   = int64(10e9)
 )
+
+// CheckMember returns an error for a checkpoint that is older than the change which
+// made its receiver a member: raft would not take it there, and have it sent again at
+// once, until what is applied here has come so far.
+func CheckMember(snap *raftpb.Snapshot, member uint64) error {
+	state := snap.GetMetadata().GetConfState()
+	for _, ids := range [][]uint64{state.GetVoters(), state.GetLearners(), state.GetVotersOutgoing(), state.GetLearnersNext()} {
+		if slices.Contains(ids, member) {
+			return nil
+		}
+	}
+	return fmt.Errorf("the checkpoint of index %d is older than the change that made replica %d a member", snap.GetMetadata().GetIndex(), member)
+}
 
 // Holds is what the elected replica remembers of the followers that it sends a
 // checkpoint: which part of the log each needs next, and how often one failed. Its

@@ -222,6 +222,9 @@ func (r *Replica) trySendSnapshot(ctx context.Context, m *raftpb.Message) (index
 	if m.Snapshot, err = checkpoint.HeaderSnapshot(p.Header()); err != nil {
 		return index, err
 	}
+	if err := CheckMember(m.Snapshot, m.GetTo()); err != nil {
+		return index, err
+	}
 	return index, r.transport.SendSnapshot(ctx, m, func(w io.Writer) error { return p.WriteTo(ctx, w) })
 }
 

@@ -18,6 +18,7 @@ var Marks = map[string]string{
 	"build too old":                          "a replica of an older build met a later format, and stops",
 	"checkpoint installed":                   "a replica too far behind took over another's records",
 	"checkpoint not wanted":                  "a received checkpoint was no longer needed",
+	"checkpoint too old for a new member":    "a checkpoint was not sent to a member that it does not know",
 	"checkpoint sent":                        "a replica sent its records to another",
 	"client tries again":                     "a mutation was not answered at the first try",
 	"clock of a machine steps":               "the wall clock of a borglet steps by up to 90 s",
@@ -118,6 +119,7 @@ var Marks = map[string]string{
 var notRequired = map[string]string{
 	"done after it was refused":            "what a cell must not come to is no aim",
 	"first phase went on":                  "one seed in hundreds needs it",
+	"checkpoint too old for a new member":  "a member joins in the moment in which a new master has not applied its log",
 	"moves refused":                        "a plan is a moment old when it comes to the log",
 	"machines declared lost":               "only under an aim",
 	"all disks lost":                       "only under an aim",

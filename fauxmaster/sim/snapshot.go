@@ -36,6 +36,11 @@ func (r *replicaNode) sendSnapshot(to *replicaNode, m *raftpb.Message) {
 	var file bytes.Buffer
 	m = proto.CloneOf(m)
 	if m.Snapshot, err = checkpoint.HeaderSnapshot(p.Header()); err == nil {
+		if replica.CheckMember(m.Snapshot, to.id) != nil {
+			r.w.mark("checkpoint too old for a new member")
+			r.after(0, func() { end(true) })
+			return
+		}
 		err = p.WriteTo(context.Background(), &file)
 	}
 	if err != nil {
