@@ -78,7 +78,7 @@ func TestHistoryTellsEventsAndWhy(t *testing.T) {
 	tc.must(tc.client(1, "alice"), kill("alice", "web"))
 	for replica := 1; replica <= 3; replica++ {
 		until(t, "the history is told", func() bool {
-			return strings.Contains(kindsOf(tc.history(replica, "alice", &borgrpc.HistoryRequest{Job: "alice/web"})), "KILL alice/web")
+			return strings.Contains(kindsOf(tc.history(replica, "alice", &borgrpc.HistoryRequest{Job: "alice/web"})), "STOPPED alice/web/0")
 		})
 		h := tc.history(replica, "alice", &borgrpc.HistoryRequest{Job: "alice/web"})
 		got := kindsOf(h)
