@@ -167,7 +167,7 @@ func (x *watcher) ask() {
 		x.call.ended = true
 	}
 	x.asked++
-	x.at, x.heard, x.state, x.parts = x.w.replicas[x.rand.IntN(replicas)], x.w.now, nil, nil
+	x.at, x.heard, x.state, x.parts = x.w.replicas[x.rand.IntN(len(x.w.replicas))], x.w.now, nil, nil
 	s := &session{x: x, asked: x.asked, r: x.at}
 	var from *watch.From
 	if x.resumes = !x.blank; x.resumes {
@@ -300,8 +300,11 @@ func (s *session) fail(err error) {
 			x.blank = true
 		case errors.As(err, &cut):
 			x.w.mark("watch cut off")
+			// Between what it was told and there may be what is not for it.
 			if cut.Resume > x.check.Told && !x.blank {
-				x.w.fail("S13: watcher %d is to go on from index %d, and was told up to %d", x.i, cut.Resume, x.check.Told)
+				if err := x.check.Bookmark(cut.Resume); err != nil {
+					x.w.fail("S13: watcher %d is to go on from index %d: %w", x.i, cut.Resume, err)
+				}
 			}
 		default:
 			x.w.fail("S13: watcher %d at replica %d: %v", x.i, s.r.id, err)
