@@ -92,7 +92,7 @@ func (a *masterAPI) ListJobs(ctx context.Context, req *borgrpc.ListJobsRequest) 
 			for j := range c.JobsAfter(after) {
 				if !p.looks() {
 					if n := len(resp.Jobs); n > 0 {
-						resp.NextAfter = cell.JobKey{User: resp.Jobs[n-1].Meta.User, Name: resp.Jobs[n-1].Meta.Name}.String()
+						resp.NextAfter = keyOf(resp.Jobs[n-1].Meta).String()
 					}
 					return
 				}
@@ -141,6 +141,9 @@ func (p *page) add(m proto.Message) proto.Message {
 
 // end: there is nothing left.
 func (p *page) end() { p.more = false }
+
+// keyOf is the key of a job or alloc set by its metadata.
+func keyOf(m *borgpb.Meta) cell.JobKey { return cell.JobKey{User: m.GetUser(), Name: m.GetName()} }
 
 // keyAfter reads behind which job or alloc set a page begins.
 func keyAfter(text string) (cell.JobKey, error) {
@@ -281,7 +284,7 @@ func (q *taskQuery) job(c *cell.Cell, j *cell.Job) bool {
 		if !q.page.looks() {
 			if n := len(q.resp.Tasks); n > 0 {
 				last := q.resp.Tasks[n-1]
-				q.resp.NextAfter = cell.TaskID{Job: cell.JobKey{User: last.Meta.User, Name: last.Meta.Name}, Index: last.Index}.String()
+				q.resp.NextAfter = cell.TaskID{Job: keyOf(last.Meta), Index: last.Index}.String()
 			}
 			return false
 		}
@@ -333,7 +336,7 @@ func (a *masterAPI) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsReque
 			for s := range c.AllocSetsAfter(after) {
 				if !p.looks() {
 					if n := len(resp.AllocSets); n > 0 {
-						resp.NextAfter = cell.JobKey{User: resp.AllocSets[n-1].Meta.User, Name: resp.AllocSets[n-1].Meta.Name}.String()
+						resp.NextAfter = keyOf(resp.AllocSets[n-1].Meta).String()
 					}
 					return
 				}

@@ -1,7 +1,6 @@
 package cell_test
 
 import (
-	"maps"
 	"math/rand/v2"
 	"testing"
 
@@ -86,27 +85,7 @@ func look(c *cell.Cell, kind borgpb.ObjectKind) map[string]history.Object {
 }
 
 func object(c *cell.Cell, o *borgrpc.WatchObject) history.Object {
-	var meta *borgpb.Meta
-	switch x := o.Object.(type) {
-	case *borgrpc.WatchObject_Job:
-		meta = x.Job.Meta
-	case *borgrpc.WatchObject_Task:
-		meta = x.Task.Meta
-	case *borgrpc.WatchObject_AllocSet:
-		meta = x.AllocSet.Meta
-	case *borgrpc.WatchObject_Alloc:
-		meta = x.Alloc.Meta
-	case *borgrpc.WatchObject_Machine:
-		meta = x.Machine.Meta
-	}
-	labels := maps.Clone(meta.Labels)
-	if m := o.GetMachine(); m != nil {
-		labels = maps.Clone(m.Spec.Attributes)
-		if labels == nil {
-			labels = map[string]string{}
-		}
-		maps.Copy(labels, meta.Labels)
-	}
+	meta, labels := watch.Labels(o)
 	return history.Object{Value: bytesOf(o), User: meta.User, Name: meta.Name, Labels: labels}
 }
 

@@ -3,6 +3,7 @@ package watch
 import (
 	"fmt"
 	"iter"
+	"maps"
 
 	"google.golang.org/protobuf/proto"
 
@@ -66,6 +67,27 @@ func NameOf(c *borgrpc.WatchChange) string {
 		o = c.Previous
 	}
 	return fmt.Sprintf("%s/%d", c.Uid, max(o.GetTask().GetIndex(), o.GetAlloc().GetIndex()))
+}
+
+// Labels are what a selector picks a shown object by: its labels, and of a machine
+// its attributes, where it has no label of that name.
+func Labels(o *borgrpc.WatchObject) (meta *borgpb.Meta, labels map[string]string) {
+	switch x := o.GetObject().(type) {
+	case *borgrpc.WatchObject_Job:
+		meta = x.Job.GetMeta()
+	case *borgrpc.WatchObject_Task:
+		meta = x.Task.GetMeta()
+	case *borgrpc.WatchObject_AllocSet:
+		meta = x.AllocSet.GetMeta()
+	case *borgrpc.WatchObject_Alloc:
+		meta = x.Alloc.GetMeta()
+	case *borgrpc.WatchObject_Machine:
+		meta = x.Machine.GetMeta()
+	}
+	labels = map[string]string{}
+	maps.Copy(labels, o.GetMachine().GetSpec().GetAttributes())
+	maps.Copy(labels, meta.GetLabels())
+	return meta, labels
 }
 
 // Kinds are those that can be watched.

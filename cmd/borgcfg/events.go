@@ -66,26 +66,10 @@ func (s *session) eventList(req *borgrpc.EventsRequest) error {
 // printEvent prints an event on a line of its own: they come one by one, so
 // that no table can be made of them.
 func (s *session) printEvent(e *borgpb.Event) error {
-	switch {
-	case s.out.format == "json":
-		b, err := messageJSON(e)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(s.stdout, "%s\n", visibleJSON(b))
+	if done, err := s.printMessage(e); done {
 		return err
-	case s.out.format == "yaml":
-		b, err := messageJSON(e)
-		if err != nil {
-			return err
-		}
-		text, err := yamlOf(b)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(s.stdout, "---\n%s", text)
-		return err
-	case s.out.format == "name":
+	}
+	if s.out.format == "name" {
 		_, err := fmt.Fprintln(s.stdout, cli.Visible(e.Object))
 		return err
 	}

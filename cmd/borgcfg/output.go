@@ -79,6 +79,28 @@ func (o output) one(m proto.Message) error {
 	return o.raw(b)
 }
 
+// printMessage prints one message of those that come one by one, if they are wanted
+// for programs; done says that they are.
+func (s *session) printMessage(m proto.Message) (done bool, err error) {
+	if s.out.format != "json" && s.out.format != "yaml" {
+		return false, nil
+	}
+	b, err := messageJSON(m)
+	if err != nil {
+		return true, err
+	}
+	if s.out.format == "json" {
+		_, err = fmt.Fprintf(s.stdout, "%s\n", visibleJSON(b))
+		return true, err
+	}
+	text, err := yamlOf(b)
+	if err != nil {
+		return true, err
+	}
+	_, err = fmt.Fprintf(s.stdout, "---\n%s", text)
+	return true, err
+}
+
 // messageJSON is the JSON of a message with the names of the .proto files. Zero
 // values are there, so that a reader need not know what is left out.
 func messageJSON(m proto.Message) ([]byte, error) {

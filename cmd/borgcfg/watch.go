@@ -122,24 +122,7 @@ func (s *session) watchRequest() (*borgrpc.WatchRequest, error) {
 
 // printWatch prints a message: for programs as it came, for people a line each.
 func (s *session) printWatch(resp *borgrpc.WatchResponse) error {
-	switch s.out.format {
-	case "json":
-		b, err := messageJSON(resp)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(s.stdout, "%s\n", visibleJSON(b))
-		return err
-	case "yaml":
-		b, err := messageJSON(resp)
-		if err != nil {
-			return err
-		}
-		text, err := yamlOf(b)
-		if err != nil {
-			return err
-		}
-		_, err = fmt.Fprintf(s.stdout, "---\n%s", text)
+	if done, err := s.printMessage(resp); done {
 		return err
 	}
 	for _, c := range resp.Changes {

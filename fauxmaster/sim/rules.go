@@ -77,8 +77,8 @@ func (t *truth) reported(replica uint64) {
 }
 
 // missedFor is for how long a replica that has been in contact with an elected master
-// for a while has missed a machine: that which has for the longest. What has just ended still counts,
-// as a verdict takes its time.
+// for a while has missed a machine: that which has for the longest. What has just ended
+// still counts, as a verdict takes its time.
 func (t *truth) missedFor(machine string) (ns int64) {
 	for replica, m := range t.missed[machine] {
 		recent := m.endedNs == 0 || t.w.now-m.endedNs < decidedNs+t.w.swarm.dutyLateNs
@@ -90,8 +90,8 @@ func (t *truth) missedFor(machine string) (ns int64) {
 }
 
 // down: S17, a machine is called down by the master of that term, when it was missed
-// for a while in which the replica was in contact, when two replicas did not reach it, and
-// not many at once.
+// for a while in which the replica was in contact, when two replicas did not reach it,
+// and not many at once.
 func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 	if o.Term != e.Term {
 		t.w.fail("S17: the master of term %d called %s down, which is done in term %d", o.Term, o.Name, e.Term)

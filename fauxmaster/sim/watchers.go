@@ -3,7 +3,6 @@ package sim
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 
 	"google.golang.org/protobuf/proto"
@@ -110,22 +109,7 @@ func (w *World) lookForWatchers() {
 func watchable(c *cell.Cell, kind borgpb.ObjectKind) map[string]history.Object {
 	all := map[string]history.Object{}
 	for name, o := range watch.Shown(c, kind) {
-		var meta *borgpb.Meta
-		switch x := o.Object.(type) {
-		case *borgrpc.WatchObject_Job:
-			meta = x.Job.Meta
-		case *borgrpc.WatchObject_Task:
-			meta = x.Task.Meta
-		case *borgrpc.WatchObject_AllocSet:
-			meta = x.AllocSet.Meta
-		case *borgrpc.WatchObject_Alloc:
-			meta = x.Alloc.Meta
-		case *borgrpc.WatchObject_Machine:
-			meta = x.Machine.Meta
-		}
-		labels := map[string]string{}
-		maps.Copy(labels, o.GetMachine().GetSpec().GetAttributes())
-		maps.Copy(labels, meta.Labels)
+		meta, labels := watch.Labels(o)
 		all[name] = history.Object{Value: shownBytes(o), User: meta.User, Name: meta.Name, Labels: labels}
 	}
 	return all
