@@ -202,7 +202,9 @@ func TestBounds(t *testing.T) {
 	l := newCellLog(t, 5*ms, ms)
 	for range 60_000 {
 		l.to(l.now + r.Int64N(ms))
-		l.ask(fmt.Sprint("u", r.IntN(40)), r.IntN(1<<uint(r.IntN(21))))
+		if r := l.ask(fmt.Sprint("u", r.IntN(40)), r.IntN(1<<uint(r.IntN(21)))); r != nil && (r.RetryNs < minRetryNs || r.RetryNs > maxRetryNs) {
+			t.Fatalf("sent away for %d ns: %v", r.RetryNs, r)
+		}
 		if s := l.c.Stats(); s.Waiting > maxWaiting || s.WaitingBytes > maxWaitingBytes || s.Waiting != len(l.waits) {
 			t.Fatalf("%d wait with %d bytes, and %d are known to", s.Waiting, s.WaitingBytes, len(l.waits))
 		}

@@ -241,7 +241,7 @@ func (c *Core[W]) away(now int64, name string) *Refusal {
 	c.stats.WritesRefused++
 	u.heedless++
 	r := *u.why
-	r.RetryNs = max(u.closedNs-now+r.RetryNs/2, minRetryNs) / 10e6 * 10e6
+	r.RetryNs = min(max(u.closedNs-now+r.RetryNs/2, minRetryNs), maxRetryNs) / 10e6 * 10e6
 	return &r
 }
 
@@ -264,7 +264,7 @@ func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
 		u.strikes = max(u.strikes-1, 0)
 	}
 	u.heedless = 0
-	u.closedNs, u.why = now+why.RetryNs/2<<u.strikes, why
+	u.closedNs, u.why = now+min(why.RetryNs/2<<u.strikes, maxRetryNs), why
 }
 
 func costOf(bytes int) int64 { return 1 + int64(bytes)/bytesPerCost }
