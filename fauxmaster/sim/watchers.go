@@ -61,7 +61,7 @@ type session struct {
 // drawWatchers draws who watches, from a stream of its own.
 func (w *World) drawWatchers() {
 	r := stream(w.cfg.Seed, "watchers")
-	if s := &w.swarm; w.cfg.Aim == "" && r.IntN(3) == 0 && s.checkpointNs == 0 && s.giantTasks == 0 {
+	if s := &w.swarm; w.cfg.Aim == "" && r.IntN(4) == 0 && s.checkpointNs == 0 && s.giantTasks == 0 {
 		s.watchers = 4
 	}
 	if w.swarm.watchers == 0 {
@@ -126,13 +126,17 @@ func shownBytes(o *borgrpc.WatchObject) []byte {
 	return b
 }
 
+// hubCheckEvery is the number of entries between looks at all of a hub, which cost
+// each of the five replicas as much as the rendering of its cell.
+const hubCheckEvery = 100
+
 // watched feeds the hub, and holds it against the cell now and then.
 func (m *masterSide) watched() {
 	if m.hub == nil {
 		return
 	}
 	m.hub.Applied(m.r.cell)
-	if m.r.cell.Index()%checkEvery == 0 {
+	if m.r.cell.Index()%hubCheckEvery == 0 {
 		if err := m.hub.Check(m.r.cell); err != nil {
 			m.r.w.fail("S13: the watches of replica %d at index %d: %v", m.r.id, m.r.cell.Index(), err)
 		}
