@@ -216,7 +216,10 @@ var (
 	errNotLeading = errors.New("this replica is not elected")
 	errDropped    = errors.New("the log takes nothing at this moment")
 	errChanging   = errors.New("another change of members is under way; try again")
-	errNoHeir     = errors.New("no other replica that votes and was heard just now could be elected")
+	// It would end when it has applied that, and of two voters the other one, which
+	// does not know yet that this is committed, would wait for its vote for ever.
+	errItself = errors.New("the elected replica does not take itself out; have another one elected first: borgcfg master transfer")
+	errNoHeir = errors.New("no other replica that votes and was heard just now could be elected")
 )
 
 // NewCore makes a core of what is on the disk.

@@ -178,6 +178,9 @@ func (c *Core) change(ev Change) Proposed {
 	if id := ev.Member.GetId(); ev.Type == raftpb.ConfChangeAddNode && !c.current(id) {
 		return Proposed{Err: fmt.Errorf("replica %d is not heard or has not caught up (it is %d entries behind), and its vote would count against a majority; it is given it by itself when it has", id, c.behind(id))}
 	}
+	if ev.Type == raftpb.ConfChangeRemoveNode && ev.Member.GetId() == c.cfg.ID {
+		return Proposed{Err: errItself}
+	}
 	if err := c.survives(next); err != nil {
 		return Proposed{Err: err}
 	}

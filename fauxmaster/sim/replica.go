@@ -654,7 +654,6 @@ func (r *replicaNode) applyEntry(e replica.Committed) {
 		}
 	}
 	r.reaches(appliedNotKept)
-	r.answerReads()
 	if ce.Term != r.baseTerm {
 		r.baseTerm, r.baseCellNs = ce.Term, r.cell.TimeNs()
 	}
@@ -664,6 +663,8 @@ func (r *replicaNode) applyEntry(e replica.Committed) {
 		r.propose(op, r.w.now+dutyTimeoutNs, func(*borgpb.Result, error) {})
 	}
 	r.master.applied(ce, events)
+	// Whoever reads finds the watches where the cell is.
+	r.answerReads()
 	if !isMine {
 		return
 	}
