@@ -11,6 +11,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -130,38 +131,59 @@ func (m *masters) getJob(ctx context.Context, i int, user, name string, mode bor
 	return resp.GetJob()
 }
 
-func (m *masters) listJobs(ctx context.Context, i int, req *borgrpc.ListJobsRequest) (*borgrpc.ListJobsResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
-	defer cancel()
-	from := m.source(i, req.GetMode())
-	resp, err := m.replica[i].ListJobs(ctx, req)
-	if err != nil {
-		m.failed(i, "ListJobs", err)
-		return nil, err
-	}
-	m.witness.see(func(b *book) { b.sawJobs(from, req, resp) })
-	return resp, nil
+// listJobs asks for all pages of jobs. The index is zero when the pages are of
+// different ones.
+func (m *masters) listJobs(ctx context.Context, i int, req *borgrpc.ListJobsRequest) (jobs []*borgpb.Job, index uint64, err error) {
+	index, err = pages(func() (uint64, bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+		defer cancel()
+		from := m.source(i, req.GetMode())
+		resp, err := m.replica[i].ListJobs(ctx, req)
+		if err != nil {
+			m.failed(i, "ListJobs", err)
+			return 0, false, err
+		}
+		m.witness.see(func(b *book) { b.sawJobs(from, req, resp) })
+		jobs = append(jobs, resp.GetJobs()...)
+		req = proto.CloneOf(req)
+		req.After = resp.GetNextAfter()
+		return resp.GetIndex(), req.GetAfter() != "", nil
+	})
+	return jobs, index, err
 }
 
-// listTasks asks for all pages of tasks. The index is zero when the pages are
-// of different ones.
-func (m *masters) listTasks(ctx context.Context, i int, req *borgrpc.ListTasksRequest) (tasks []*borgpb.Task, index uint64, err error) {
+// pages asks for one page after the other, as long as there are more. The index is
+// zero when they are of different ones.
+func pages(ask func() (index uint64, more bool, err error)) (index uint64, err error) {
 	for page := 0; ; page++ {
-		resp, err := m.tasksPage(ctx, i, req)
-		if err != nil {
-			return nil, 0, err
-		}
-		tasks = append(tasks, resp.GetTasks()...)
-		if page == 0 {
-			index = resp.GetIndex()
-		} else if index != resp.GetIndex() {
+		at, more, err := ask()
+		switch {
+		case err != nil:
+			return 0, err
+		case page == 0:
+			index = at
+		case at != index:
 			index = 0
 		}
-		if resp.GetNextAfter() == "" {
-			return tasks, index, nil
+		if !more {
+			return index, nil
 		}
-		req.After = resp.GetNextAfter()
 	}
+}
+
+// listTasks asks for all pages of tasks, as listJobs does.
+func (m *masters) listTasks(ctx context.Context, i int, req *borgrpc.ListTasksRequest) (tasks []*borgpb.Task, index uint64, err error) {
+	index, err = pages(func() (uint64, bool, error) {
+		resp, err := m.tasksPage(ctx, i, req)
+		if err != nil {
+			return 0, false, err
+		}
+		tasks = append(tasks, resp.GetTasks()...)
+		req = proto.CloneOf(req)
+		req.After = resp.GetNextAfter()
+		return resp.GetIndex(), req.GetAfter() != "", nil
+	})
+	return tasks, index, err
 }
 
 func (m *masters) tasksPage(ctx context.Context, i int, req *borgrpc.ListTasksRequest) (*borgrpc.ListTasksResponse, error) {
@@ -177,17 +199,24 @@ func (m *masters) tasksPage(ctx context.Context, i int, req *borgrpc.ListTasksRe
 	return resp, nil
 }
 
-func (m *masters) listMachines(ctx context.Context, i int, mode borgrpc.ReadMode) (*borgrpc.ListMachinesResponse, error) {
-	ctx, cancel := context.WithTimeout(ctx, tryTimeout)
-	defer cancel()
-	from := m.source(i, mode)
-	resp, err := m.replica[i].ListMachines(ctx, &borgrpc.ListMachinesRequest{Mode: mode})
-	if err != nil {
-		m.failed(i, "ListMachines", err)
-		return nil, err
-	}
-	m.witness.see(func(b *book) { b.sawMachines(from, resp) })
-	return resp, nil
+// listMachines asks for all pages of machines, as listJobs does.
+func (m *masters) listMachines(ctx context.Context, i int, mode borgrpc.ReadMode) (machines []*borgpb.Machine, index uint64, err error) {
+	req := &borgrpc.ListMachinesRequest{Mode: mode}
+	index, err = pages(func() (uint64, bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, tryTimeout)
+		defer cancel()
+		from := m.source(i, mode)
+		resp, err := m.replica[i].ListMachines(ctx, req)
+		if err != nil {
+			m.failed(i, "ListMachines", err)
+			return 0, false, err
+		}
+		m.witness.see(func(b *book) { b.sawMachines(from, req, resp) })
+		machines = append(machines, resp.GetMachines()...)
+		req = &borgrpc.ListMachinesRequest{Mode: mode, After: resp.GetNextAfter()}
+		return resp.GetIndex(), req.GetAfter() != "", nil
+	})
+	return machines, index, err
 }
 
 func (m *masters) getCell(ctx context.Context, i int) (*borgrpc.GetCellResponse, error) {
@@ -258,7 +287,7 @@ func (m *masters) output(ctx context.Context, i int, t *borgpb.Task) (string, er
 func (m *masters) snapshot(ctx context.Context, i int) (s snapshot, err error) {
 	const mode = borgrpc.ReadMode_READ_MODE_UNSPECIFIED
 	s.from = m.source(i, mode)
-	jobs, err := m.listJobs(ctx, i, &borgrpc.ListJobsRequest{Dead: true})
+	jobs, ofJobs, err := m.listJobs(ctx, i, &borgrpc.ListJobsRequest{Dead: true})
 	if err != nil {
 		return s, err
 	}
@@ -266,7 +295,7 @@ func (m *masters) snapshot(ctx context.Context, i int) (s snapshot, err error) {
 	if err != nil {
 		return s, err
 	}
-	machines, err := m.listMachines(ctx, i, mode)
+	machines, ofMachines, err := m.listMachines(ctx, i, mode)
 	if err != nil {
 		return s, err
 	}
@@ -274,12 +303,12 @@ func (m *masters) snapshot(ctx context.Context, i int) (s snapshot, err error) {
 	if err != nil {
 		return s, err
 	}
-	if jobs.GetIndex() == index && machines.GetIndex() == index {
+	if ofJobs == index && ofMachines == index {
 		s.index = index
 	}
 	if c.GetAppliedIndex() == index {
 		s.cell = c
 	}
-	s.jobs, s.tasks, s.machines = jobs.GetJobs(), tasks, machines.GetMachines()
+	s.jobs, s.tasks, s.machines = jobs, tasks, machines
 	return s, nil
 }

@@ -462,6 +462,9 @@ func (f *fakeCell) GetJob(_ context.Context, req *borgrpc.GetJobRequest) (*borgr
 	return proto.CloneOf(&borgrpc.GetJobResponse{Job: f.shown(j), Index: f.asOf()}), nil
 }
 
+// fakePage is the number of jobs, and of machines, in a page of the fake cell.
+const fakePage = 2
+
 // sorted are the jobs as lists have them.
 func (f *fakeCell) sorted() []*fakeJob {
 	return slices.SortedFunc(maps.Values(f.jobs), func(a, b *fakeJob) int {
@@ -476,8 +479,14 @@ func (f *fakeCell) ListJobs(_ context.Context, req *borgrpc.ListJobsRequest) (*b
 	_, plan, byPlan := strings.Cut(req.GetSelector(), "=")
 	for _, j := range f.sorted() {
 		job := f.shown(j)
-		if req.GetUser() != "" && req.GetUser() != j.user || j.dead && !req.GetDead() || byPlan && j.labels["plan"] != plan {
+		name := key(j.user, j.name)
+		if req.GetUser() != "" && req.GetUser() != j.user || j.dead && !req.GetDead() || byPlan && j.labels["plan"] != plan || req.GetAfter() != "" && !before(req.GetAfter(), name) {
 			continue
+		}
+		if n := len(resp.Jobs); n == fakePage {
+			last := resp.Jobs[n-1].GetMeta()
+			resp.NextAfter = key(last.GetUser(), last.GetName())
+			return proto.CloneOf(resp), nil
 		}
 		if !f.breaks("lists") || f.lies%3 > 0 {
 			resp.Jobs = append(resp.Jobs, job)
@@ -521,11 +530,18 @@ func (f *fakeCell) ListTasks(_ context.Context, req *borgrpc.ListTasksRequest) (
 	return proto.CloneOf(resp), nil
 }
 
-func (f *fakeCell) ListMachines(context.Context, *borgrpc.ListMachinesRequest) (*borgrpc.ListMachinesResponse, error) {
+func (f *fakeCell) ListMachines(_ context.Context, req *borgrpc.ListMachinesRequest) (*borgrpc.ListMachinesResponse, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	resp := &borgrpc.ListMachinesResponse{Index: f.asOf()}
 	for _, m := range f.machines {
+		if m.name <= req.GetAfter() {
+			continue
+		}
+		if n := len(resp.Machines); n == fakePage {
+			resp.NextAfter = resp.Machines[n-1].GetMeta().GetName()
+			return proto.CloneOf(resp), nil
+		}
 		h := &heldPlace{}
 		for _, j := range f.jobs {
 			for _, t := range j.tasks {

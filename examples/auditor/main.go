@@ -205,11 +205,11 @@ func start(ctx context.Context, cfg config, m *masters, out io.Writer) (racks []
 		fmt.Fprintf(out, "cell %s (%s), run %s; to repeat: --seed %d --clients %d\n", c.GetCellName(), c.GetCellId(), runName, cfg.seed, cfg.clients)
 		break
 	}
-	list, err := m.listMachines(ctx, 0, borgrpc.ReadMode_READ_MODE_UNSPECIFIED)
+	machines, _, err := m.listMachines(ctx, 0, borgrpc.ReadMode_READ_MODE_UNSPECIFIED)
 	if err != nil {
 		return nil, "", fmt.Errorf("list the machines: %w: %w", err, errUnreachable)
 	}
-	for _, machine := range list.GetMachines() {
+	for _, machine := range machines {
 		if rack := machine.GetSpec().GetAttributes()["rack"]; rack != "" {
 			racks = append(racks, rack)
 		}

@@ -190,12 +190,13 @@ func (b *book) sawNoJob(from source, k string) {
 	}
 }
 
-// sawJobs judges a list of jobs.
+// sawJobs judges one page of jobs: those behind the last one of the page before, up to
+// the one after which the next page begins.
 func (b *book) sawJobs(from source, req *borgrpc.ListJobsRequest, resp *borgrpc.ListJobsResponse) {
 	index := resp.GetIndex()
 	b.sawIndex(from, "a list of jobs", index)
 	there := make(map[string]bool)
-	last := ""
+	last := req.GetAfter()
 	for _, job := range resp.GetJobs() {
 		m := job.GetMeta()
 		k := key(m.GetUser(), m.GetName())
@@ -208,12 +209,16 @@ func (b *book) sawJobs(from source, req *borgrpc.ListJobsRequest, resp *borgrpc.
 		last, there[m.GetUid()] = k, true
 		b.sawJob(from, job, index)
 	}
+	next := resp.GetNextAfter()
+	if next != "" {
+		b.check("lists", next == last, "jobs as of index %d by %s: the next page is after %s, and the last of this one is %s", index, from, next, last)
+	}
 	if req.GetSelector() != "" {
 		return
 	}
 	for k, lives := range b.names {
 		user, _, _ := strings.Cut(k, "/")
-		if req.GetUser() != "" && user != req.GetUser() {
+		if req.GetUser() != "" && user != req.GetUser() || req.GetAfter() != "" && !before(req.GetAfter(), k) || next != "" && before(next, k) {
 			continue
 		}
 		// The newest one that was there at that index must be listed, unless a
@@ -426,11 +431,11 @@ func (b *book) askedToDrain(machine string) bool {
 	return false
 }
 
-// sawMachines judges a list of machines.
-func (b *book) sawMachines(from source, resp *borgrpc.ListMachinesResponse) {
+// sawMachines judges one page of machines.
+func (b *book) sawMachines(from source, req *borgrpc.ListMachinesRequest, resp *borgrpc.ListMachinesResponse) {
 	index := resp.GetIndex()
 	b.sawIndex(from, "a list of machines", index)
-	last := ""
+	last := req.GetAfter()
 	for _, m := range resp.GetMachines() {
 		name, s := m.GetMeta().GetName(), m.GetStatus()
 		who := fmt.Sprintf("machine %s as of index %d by %s", name, index, from)

@@ -34,11 +34,11 @@ func (m *masters) watch(ctx context.Context, i int, rng *rand.Rand) {
 		mode := borgrpc.ReadMode(rng.IntN(2))
 		switch rng.IntN(5) {
 		case 0:
-			_, _ = m.listJobs(ctx, i, &borgrpc.ListJobsRequest{Mode: mode, Dead: rng.IntN(2) == 0})
+			_, _, _ = m.listJobs(ctx, i, &borgrpc.ListJobsRequest{Mode: mode, Dead: rng.IntN(2) == 0})
 		case 1:
 			_, _, _ = m.listTasks(ctx, i, &borgrpc.ListTasksRequest{Mode: mode, Attempts: rng.IntN(2) == 0, Limit: uint32(rng.IntN(40))})
 		case 2:
-			_, _ = m.listMachines(ctx, i, mode)
+			_, _, _ = m.listMachines(ctx, i, mode)
 		case 3:
 			if s, err := m.snapshot(ctx, i); err == nil && s.index > 0 {
 				m.witness.see(func(b *book) { b.sawAll(s) })

@@ -199,11 +199,11 @@ func (c *client) step(ctx context.Context) {
 		if c.rng.IntN(3) == 0 {
 			req.Selector = "plan=" + string(planService)
 		}
-		_, _ = c.listJobs(ctx, c.someReplica(), req)
+		_, _, _ = c.listJobs(ctx, c.someReplica(), req)
 	case 12:
 		_, _, _ = c.listTasks(ctx, c.someReplica(), &borgrpc.ListTasksRequest{User: c.user, Mode: mode, Attempts: true, Limit: uint32(c.rng.IntN(8))})
 	case 13:
-		_, _ = c.listMachines(ctx, c.someReplica(), mode)
+		_, _, _ = c.listMachines(ctx, c.someReplica(), mode)
 	case 14:
 		if j := c.some(func(j *job) bool { return j.plan == planUnfit && !j.dead }); j != nil {
 			c.why(ctx, c.someReplica(), c.user, j.name)
@@ -595,12 +595,12 @@ func labels(n int, value string) map[string]string {
 // drainer drains one machine after another, as an operator.
 func (c *client) drainer(ctx, working context.Context, rounds int, gap time.Duration) {
 	for n := 0; working.Err() == nil && (rounds == 0 || n < rounds); n++ {
-		list, err := c.listMachines(ctx, c.someReplica(), borgrpc.ReadMode_READ_MODE_UNSPECIFIED)
-		if err != nil || len(list.GetMachines()) == 0 {
+		machines, _, err := c.listMachines(ctx, c.someReplica(), borgrpc.ReadMode_READ_MODE_UNSPECIFIED)
+		if err != nil || len(machines) == 0 {
 			pause(working, watchPeriod)
 			continue
 		}
-		name := list.GetMachines()[c.rng.IntN(len(list.GetMachines()))].GetMeta().GetName()
+		name := machines[c.rng.IntN(len(machines))].GetMeta().GetName()
 		if r := c.drain(ctx, name, true); r == nil {
 			return
 		}
