@@ -208,8 +208,10 @@ func (o *rosterOperator) join(r *replicaNode, id uint64, addr string) {
 		// Its address is wrong, until somebody sees that.
 		after = between(o.rand, 2*second, 8*second)
 	}
+	// Whoever was started before and lost its disk never comes back.
+	life := x.life
 	o.w.after(after, func() {
-		if x.diskless && !x.up && !x.gone {
+		if x.diskless && x.life == life && !x.gone {
 			x.ident.Members = slices.Clone(r.core.Members().Members)
 			x.makeDirectory()
 			x.start()
