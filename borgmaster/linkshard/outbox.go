@@ -154,6 +154,16 @@ func (o *outbox) putBack(req *borgrpc.ReportRequest) {
 	}
 }
 
+// dropMisses forgets polls that were missed: by the time that they are told they say
+// nothing of their machines.
+func (o *outbox) dropMisses() {
+	for machine, c := range o.contacts {
+		if !c.Reached {
+			delete(o.contacts, machine)
+		}
+	}
+}
+
 // drop forgets a machine that is no longer in the cell.
 func (o *outbox) drop(machine string) {
 	o.waiting -= len(o.reports[machine])

@@ -209,6 +209,10 @@ func (s *Station) report() *borgrpc.ReportRequest {
 	if s.sending || s.state.Elected == 0 || now < s.mayNs || (s.outbox.empty() && now < s.mustNs) {
 		return nil
 	}
+	if !s.core.counts(now) {
+		// Somebody else may have polled them since.
+		s.outbox.dropMisses()
+	}
 	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now)}
 	s.outbox.take(req)
 	s.usage.take(now, req)
