@@ -53,6 +53,9 @@ var areas = map[string]area{
 	"faux": {packages: []string{"./cmd/fauxmaster", "./scheduler"}, only: "^BenchmarkFaux"},
 	// A cell of five masters and ten thousand pretended machines; about five minutes.
 	"master": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMaster$", alone: true},
+	// The same cell without a follower, without the way from one to the machines, without
+	// half of the machines, and without all; about twenty minutes.
+	"outage": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkOutage$", alone: true},
 	// Five masters, a user who floods them, tasks that crash, slow clients, and what others
 	// notice; two minutes.
 	"flood": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkFlood$", alone: true},

@@ -1,16 +1,19 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/http/pprof"
 	"path/filepath"
+	"strconv"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
@@ -136,6 +139,23 @@ func serveFake(ctx context.Context, l layout, f *fleet.Fleet) error {
 		// Whoever asked and went away needs no answer.
 		_ = json.NewEncoder(w).Encode(f.Status())
 	})
+	mux.HandleFunc("POST /vanish", func(w http.ResponseWriter, r *http.Request) {
+		part, err := strconv.Atoi(r.FormValue("part"))
+		of, err2 := strconv.Atoi(r.FormValue("of"))
+		if err != nil || err2 != nil || part < 0 || part > of {
+			http.Error(w, "want ?part=N&of=M: of every M machines N vanish; 0 of 0: all come back", http.StatusBadRequest)
+			return
+		}
+		f.Vanish(part, of)
+	})
+	mux.HandleFunc("POST /cut", func(w http.ResponseWriter, r *http.Request) {
+		replica, err := strconv.ParseUint(r.FormValue("replica"), 10, 64)
+		if err != nil {
+			http.Error(w, "want ?replica=N: no machine hears that replica; 0: all do", http.StatusBadRequest)
+			return
+		}
+		f.Cut(replica)
+	})
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	page := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
@@ -250,20 +270,48 @@ func (c *Cell) fakeReady(ctx context.Context) error {
 
 // FakeStatus asks how the pretended machines stand.
 func (c *Cell) FakeStatus(ctx context.Context) (s fleet.Status, err error) {
+	resp, err := c.askFake(ctx, http.MethodGet, "/status")
+	if err != nil {
+		return s, fmt.Errorf("ask the pretended machines how they stand: %w", err)
+	}
+	defer resp.Body.Close()
+	return s, json.NewDecoder(resp.Body).Decode(&s)
+}
+
+// FakeVanish has nothing more be heard of part of every so many pretended machines,
+// whose tasks go on; 0 of 0: all are heard again.
+func (c *Cell) FakeVanish(ctx context.Context, part, of int) error {
+	return c.tellFake(ctx, fmt.Sprintf("/vanish?part=%d&of=%d", part, of))
+}
+
+// FakeCut has no pretended machine hear that replica; 0: all do again.
+func (c *Cell) FakeCut(ctx context.Context, replica int) error {
+	return c.tellFake(ctx, fmt.Sprintf("/cut?replica=%d", replica))
+}
+
+func (c *Cell) tellFake(ctx context.Context, path string) error {
+	resp, err := c.askFake(ctx, http.MethodPost, path)
+	if err != nil {
+		return fmt.Errorf("tell the pretended machines: %w", err)
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		why, _ := io.ReadAll(resp.Body)
+		return fmt.Errorf("tell the pretended machines: %s", bytes.TrimSpace(why))
+	}
+	return nil
+}
+
+func (c *Cell) askFake(ctx context.Context, method, path string) (*http.Response, error) {
 	asking := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 			return (&net.Dialer{}).DialContext(ctx, "unix", c.fakeSocket())
 		},
 	}}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://fake/status", nil)
+	req, err := http.NewRequestWithContext(ctx, method, "http://fake"+path, nil)
 	if err != nil {
-		return s, err
+		return nil, err
 	}
-	resp, err := asking.Do(req)
-	if err != nil {
-		return s, fmt.Errorf("ask the pretended machines how they stand: %w", err)
-	}
-	defer resp.Body.Close()
-	return s, json.NewDecoder(resp.Body).Decode(&s)
+	return asking.Do(req)
 }

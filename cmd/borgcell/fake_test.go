@@ -122,6 +122,78 @@ func TestFakeMachinesComeBack(t *testing.T) {
 	}
 }
 
+// A follower that the machines do not hear is given up for others, and nothing moves.
+// Machines of which nothing is heard are given up, some at a time; those that come back
+// have their tasks or give them away, and each task runs once.
+func TestFakeMachinesVanish(t *testing.T) {
+	alongside(t)
+	const machines, tasks = 40, 120
+	c := fakeCell(t, 3, machines, fleet.Life{})
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.submit(shortly(t), "web", sleepers(tasks)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.jobIs(shortly(t), "web", "all tasks run", started); err != nil {
+		t.Fatal(err)
+	}
+	elected, err := c.Elected(shortly(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	deaf := elected%c.Masters + 1
+	if err := c.FakeCut(t.Context(), deaf); err != nil {
+		t.Fatal(err)
+	}
+	others := func(s fleet.Status) bool { return s.ByReplica[uint64(deaf)] == 0 }
+	if err := c.fakeIs(shortly(t), "others poll the machines of the follower", others); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.FakeCut(t.Context(), 0); err != nil {
+		t.Fatal(err)
+	}
+	all := func(s fleet.Status) bool { return len(s.ByReplica) == c.Masters }
+	if err := c.fakeIs(shortly(t), "it polls machines again", all); err != nil {
+		t.Fatal(err)
+	}
+	s, err := c.FakeStatus(shortly(t))
+	if err != nil || s.Begun != tasks || s.Stopped != 0 {
+		t.Errorf("%d processes have begun and %d were stopped for %d tasks while a follower was cut off, %v", s.Begun, s.Stopped, tasks, err)
+	}
+
+	if err := c.FakeVanish(t.Context(), 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	err = until(shortly(t), "some machines are given up", func(ctx context.Context) error {
+		state, err := c.client.GetCell(ctx)
+		if err == nil && state.GetMachinesDown() == 0 {
+			err = errors.New("none is down")
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := func(s fleet.Status) bool { return s.Away == machines/2 && s.Running-tasks > 0 }
+	if err := c.fakeIs(shortly(t), "tasks run elsewhere, and where nothing is heard of them", moved); err != nil {
+		t.Fatal(err)
+	}
+	if err := c.FakeVanish(t.Context(), 0, 0); err != nil {
+		t.Fatal(err)
+	}
+	once := func(s fleet.Status) bool { return s.Away == 0 && s.Running == tasks }
+	if err := c.fakeIs(shortly(t), "each task runs once", once); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = c.FakeStatus(shortly(t)); err != nil || s.Stopped >= tasks/2 {
+		t.Errorf("%d processes were stopped, of %d tasks of which half were out of reach, %v", s.Stopped, tasks, err)
+	}
+	if err := c.FakeVanish(t.Context(), 3, 2); err == nil {
+		t.Error("three of two machines vanished")
+	}
+}
+
 // The command runs such a cell until Ctrl-C, and ends all of it.
 func TestRunFake(t *testing.T) {
 	alongside(t)

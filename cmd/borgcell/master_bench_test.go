@@ -36,16 +36,8 @@ const (
 // machines on this one (BORG_BENCH_MACHINES: as many), through its life: filled,
 // at rest, without a follower, without its elected master.
 func BenchmarkMaster(b *testing.B) {
-	machines := 10_000
-	if n, err := strconv.Atoi(os.Getenv("BORG_BENCH_MACHINES")); err == nil && n > 0 {
-		machines = n
-	}
 	for range b.N {
-		m := &masterBench{B: b, cell: fakeCell(b, 5, machines, fleet.Life{}), size: strconv.Itoa(machines)}
-		if machines%1000 == 0 {
-			m.size = fmt.Sprintf("%dk", machines/1000)
-		}
-		m.profiles()
+		m := newMasterBench(b)
 		m.start()
 		m.fill()
 		m.steady()
@@ -59,6 +51,19 @@ type masterBench struct {
 	*testing.B
 	cell *Cell
 	size string
+}
+
+func newMasterBench(b *testing.B) *masterBench {
+	machines := 10_000
+	if n, err := strconv.Atoi(os.Getenv("BORG_BENCH_MACHINES")); err == nil && n > 0 {
+		machines = n
+	}
+	m := &masterBench{B: b, cell: fakeCell(b, 5, machines, fleet.Life{}), size: strconv.Itoa(machines)}
+	if machines%1000 == 0 {
+		m.size = fmt.Sprintf("%dk", machines/1000)
+	}
+	m.profiles()
+	return m
 }
 
 func (m *masterBench) figure(value float64, part, what string) {
@@ -254,13 +259,16 @@ func (m *masterBench) kill(i int) (killed time.Time) {
 func (m *masterBench) bring(i int) {
 	m.Helper()
 	m.must(func(ctx context.Context) error { return m.cell.StartMaster(ctx, i) })
-	m.every("it polls its share", func(ctx context.Context) error {
-		s, err := m.cell.FakeStatus(ctx)
-		if n := s.ByReplica[uint64(i)]; err == nil && n < s.Machines/m.cell.Masters*9/10 {
-			err = fmt.Errorf("replica %d polls %d machines", i, n)
-		}
-		return err
-	})
+	m.every("it polls its share", func(ctx context.Context) error { return m.polls(ctx, i) })
+}
+
+// polls says so if a replica does not poll its share.
+func (m *masterBench) polls(ctx context.Context, i int) error {
+	s, err := m.cell.FakeStatus(ctx)
+	if n := s.ByReplica[uint64(i)]; err == nil && n < s.Machines/m.cell.Masters*9/10 {
+		err = fmt.Errorf("replica %d polls %d machines", i, n)
+	}
+	return err
 }
 
 func (m *masterBench) elected() (elected int) {

@@ -63,6 +63,10 @@ type Fleet struct {
 	// Time between two polls of a machine, counted in tenths of a second; the last
 	// one has all that is longer.
 	intervals [maxIntervalTenths + 1]atomic.Int64
+	// Processes of tasks that have begun, and that were told to stop, since the fleet
+	// began.
+	begun, stopped atomic.Int64
+	reach          *reach
 }
 
 // New makes the machines and their certificates.
@@ -73,7 +77,7 @@ func New(cfg Config) (*Fleet, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	f := &Fleet{cfg: cfg, machines: make([]*machine, cfg.Machines)}
+	f := &Fleet{cfg: cfg, machines: make([]*machine, cfg.Machines), reach: newReach()}
 	for range worlds {
 		f.worlds = append(f.worlds, fauxmaster.NewWorld(fauxmaster.Speed{Factor: 1}))
 	}
@@ -156,6 +160,23 @@ func (l *ownListener) Accept() (net.Conn, error) {
 	}
 }
 
+// reachedListener gives each machine its connections.
+type reachedListener struct {
+	net.Listener
+	fleet *Fleet
+}
+
+func (l *reachedListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if m := l.fleet.at(conn.LocalAddr()); m != nil {
+		return l.fleet.reach.wire(conn, m.k), nil
+	}
+	return conn, nil
+}
+
 // Serve answers masters until ctx ends.
 func (f *Fleet) Serve(ctx context.Context, l net.Listener) error {
 	server := door.NewServer(door.Config{
@@ -180,7 +201,7 @@ func (f *Fleet) Serve(ctx context.Context, l net.Listener) error {
 		renewing.Go(func() { m.source.Run(ctx) })
 	}
 	group.Go(func() error {
-		if err := server.Serve(l); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+		if err := server.Serve(&reachedListener{l, f}); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
 			return fmt.Errorf("serve: %w", err)
 		}
 		return nil
@@ -220,6 +241,9 @@ func (f *Fleet) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.Po
 	m, err := f.called(ctx)
 	if err != nil {
 		return nil, err
+	}
+	if p, ok := peer.FromContext(ctx); ok {
+		f.reach.calls(p.Addr, req.GetReplica())
 	}
 	return m.poll(req)
 }

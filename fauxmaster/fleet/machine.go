@@ -20,6 +20,7 @@ import (
 type machine struct {
 	*pretend.Machine
 	fleet  *Fleet
+	k      int
 	name   string
 	spec   *borgpb.MachineSpec
 	source *identity.Source
@@ -33,7 +34,7 @@ type machine struct {
 
 func newMachine(f *Fleet, k int, source *identity.Source, wallNs int64, r *rand.Rand) *machine {
 	m := &machine{
-		fleet: f, name: f.cfg.Name(k), source: source, world: f.worlds[k%worlds], wallNs: wallNs,
+		fleet: f, k: k, name: f.cfg.Name(k), source: source, world: f.worlds[k%worlds], wallNs: wallNs,
 		spec: Spec(f.cfg.Seed, k, f.cfg.Port),
 	}
 	life := f.cfg.Life
@@ -83,8 +84,8 @@ func (m *machine) Say(string, ...any)        {}
 
 // Nobody looks for violations here, and polls find by themselves what changed.
 
-func (m *machine) Starts(borglet.Record) {}
-func (m *machine) Stops(borglet.ID)      {}
+func (m *machine) Starts(borglet.Record) { m.fleet.begun.Add(1) }
+func (m *machine) Stops(borglet.ID)      { m.fleet.stopped.Add(1) }
 func (m *machine) Reaches(string)        {}
 func (m *machine) Mark(string)           {}
 func (m *machine) Changed()              {}

@@ -13,6 +13,13 @@ type Status struct {
 	Machines int `json:"machines"`
 	// Copies whose process runs.
 	Running int `json:"running"`
+	// Of machines that nothing is heard of: how many, and copies whose process runs there.
+	Away        int `json:"away"`
+	RunningAway int `json:"running_away"`
+	// Processes of tasks that have begun, and that were told to stop, since the fleet
+	// began.
+	Begun   int64 `json:"begun"`
+	Stopped int64 `json:"stopped"`
 	// Machines by the replica that polled them last, and by the term of that poll.
 	ByReplica map[uint64]int `json:"by_replica"`
 	ByTerm    map[uint64]int `json:"by_term"`
@@ -37,7 +44,7 @@ func (m *machine) polled(req *borgrpc.PollRequest) {
 
 // Status looks at all machines.
 func (f *Fleet) Status() Status {
-	s := Status{Machines: len(f.machines), ByReplica: map[uint64]int{}, ByTerm: map[uint64]int{}}
+	s := Status{Machines: len(f.machines), Begun: f.begun.Load(), Stopped: f.stopped.Load(), ByReplica: map[uint64]int{}, ByTerm: map[uint64]int{}}
 	for i := range f.worlds {
 		f.worlds[i].Do(func() {
 			for k := i; k <= len(f.machines); k += worlds {
@@ -54,7 +61,12 @@ func (f *Fleet) Status() Status {
 }
 
 func (s *Status) add(m *machine) {
-	s.Running += m.RunningCount()
+	running := m.RunningCount()
+	s.Running += running
+	if m.fleet.reach.away(m.k) {
+		s.Away++
+		s.RunningAway += running
+	}
 	if m.polledNs == 0 {
 		s.Unpolled++
 		return

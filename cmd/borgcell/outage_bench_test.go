@@ -1,0 +1,177 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"borg/fauxmaster/fleet"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	// How long half of the machines, and all of them, are away.
+	halfAway, allAway = 3 * time.Minute, 5 * time.Minute
+	// After an outage the cell is given so long to come to rest.
+	outageRest = 15 * time.Second
+)
+
+// BenchmarkOutage is a full cell of five masters and ten thousand pretended machines
+// (BORG_BENCH_MACHINES: as many) that loses a follower, then the way from a follower to
+// the machines, then half of the machines for three minutes, then all of them for five.
+// What was moved and stopped is counted by the machines themselves, and read from the
+// cell task by task.
+func BenchmarkOutage(b *testing.B) {
+	for range b.N {
+		m := newMasterBench(b)
+		m.start()
+		m.fill()
+		time.Sleep(benchRest)
+		m.killFollower()
+		m.cutFollower()
+		m.halfVanish()
+		m.allVanish()
+	}
+}
+
+// lives is where each task of the cell is, and in which attempt.
+type lives map[string]place
+
+type place struct {
+	machine string
+	attempt uint64
+}
+
+func (m *masterBench) lives() lives {
+	m.Helper()
+	all := lives{}
+	m.must(func(ctx context.Context) error {
+		resp, err := m.cell.client.ListAllTasks(ctx, &borgrpc.ListTasksRequest{}, 0)
+		for _, t := range resp.GetTasks() {
+			if s := t.GetStatus(); s.GetState() == borgpb.State_STATE_RUNNING {
+				all[fmt.Sprintf("%s/%d", t.GetMeta().GetUid(), t.GetIndex())] = place{s.GetMachine(), s.GetAttempt()}
+			}
+		}
+		return err
+	})
+	return all
+}
+
+// moved counts tasks that are not where they were, in the attempt that they had.
+func (was lives) moved(now lives) (n int) {
+	for task, at := range was {
+		if now[task] != at {
+			n++
+		}
+	}
+	return n
+}
+
+// undisturbed measures a part during which nothing may be moved or stopped.
+func (m *masterBench) undisturbed(part string, do func()) {
+	m.Helper()
+	was, before := m.lives(), m.status()
+	do()
+	now := m.status()
+	m.figure(float64(was.moved(m.lives())), part, "moved_tasks")
+	m.figure(float64(now.Stopped-before.Stopped), part, "stopped_tasks")
+	m.figure(float64(now.Begun-before.Begun), part, "begun_tasks")
+}
+
+// covered waits until the machines of a replica are polled by others, and says how
+// long that took.
+func (m *masterBench) covered(part string, replica int, since time.Time) {
+	m.Helper()
+	m.every("others poll the machines of that replica", func(ctx context.Context) error {
+		s, err := m.cell.FakeStatus(ctx)
+		if n := s.ByReplica[uint64(replica)]; err == nil && n > 0 {
+			err = fmt.Errorf("%d machines were polled last by replica %d", n, replica)
+		}
+		return err
+	})
+	m.figure(time.Since(since).Seconds(), part, "coverage_seconds")
+}
+
+func (m *masterBench) killFollower() {
+	m.undisturbed("killfollower", func() {
+		dead := m.elected()%m.cell.Masters + 1
+		m.covered("killfollower", dead, m.kill(dead))
+		m.bring(dead)
+		time.Sleep(outageRest)
+	})
+}
+
+func (m *masterBench) cutFollower() {
+	m.undisturbed("cutfollower", func() {
+		deaf := m.elected()%m.cell.Masters + 1
+		since := time.Now()
+		m.must(func(ctx context.Context) error { return m.cell.FakeCut(ctx, deaf) })
+		m.covered("cutfollower", deaf, since)
+		time.Sleep(outageRest)
+		m.must(func(ctx context.Context) error { return m.cell.FakeCut(ctx, 0) })
+		m.every("it polls its share again", func(ctx context.Context) error { return m.polls(ctx, deaf) })
+		time.Sleep(outageRest)
+	})
+}
+
+// halfVanish has every second machine vanish: those that are given up for down are so
+// many a minute, and the tasks of the others are never touched.
+func (m *masterBench) halfVanish() {
+	was := m.lives()
+	m.must(func(ctx context.Context) error { return m.cell.FakeVanish(ctx, 1, 2) })
+	since := time.Now()
+	var there fleet.Status
+	var minutes []uint32
+	for time.Since(since) < halfAway {
+		time.Sleep(time.Minute)
+		there = m.status()
+		minutes = append(minutes, m.state().GetMachinesDown())
+		m.Logf("%v: %d machines vanished with %d tasks; %d were given up so far", time.Since(since).Round(time.Second), there.Away, there.RunningAway, minutes[len(minutes)-1])
+	}
+	before := uint32(0)
+	for i, down := range minutes {
+		m.figure(100*float64(down-before)/float64(m.cell.Machines), "half", fmt.Sprintf("given_up_in_minute_%d_percent", i+1))
+		before = down
+	}
+	now := m.lives()
+	m.figure(100*(1-float64(was.moved(now))/float64(there.RunningAway)), "half", "never_moved_percent")
+	m.must(func(ctx context.Context) error { return m.cell.FakeVanish(ctx, 0, 0) })
+	m.whole("half", len(was), time.Now())
+	m.figure(100*(1-float64(was.moved(m.lives()))/float64(there.RunningAway)), "half", "never_moved_in_the_end_percent")
+}
+
+// allVanish has all machines vanish: nothing is given up.
+func (m *masterBench) allVanish() {
+	m.undisturbed("all", func() {
+		tasks := m.status().Running
+		m.must(func(ctx context.Context) error { return m.cell.FakeVanish(ctx, 1, 1) })
+		for since := time.Now(); time.Since(since) < allAway; {
+			time.Sleep(time.Minute)
+			s := m.state()
+			m.Logf("%v: no machine is heard; %d were given up, %d tasks run as the cell knows", time.Since(since).Round(time.Second), s.GetMachinesDown(), s.GetTasksRunning())
+		}
+		m.must(func(ctx context.Context) error { return m.cell.FakeVanish(ctx, 0, 0) })
+		m.whole("all", tasks, time.Now())
+	})
+}
+
+// whole waits until all machines are up again and each task runs once.
+func (m *masterBench) whole(part string, tasks int, since time.Time) {
+	m.Helper()
+	m.every("all machines are up, and each task runs once", func(ctx context.Context) error {
+		state, err := m.cell.client.GetCell(ctx)
+		s, err2 := m.cell.FakeStatus(ctx)
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+		if int(state.GetMachinesUp()) < m.cell.Machines || s.Running != tasks || int(state.GetTasksRunning()) != tasks {
+			return fmt.Errorf("%d of %d machines are up; %d tasks run as the cell knows, %d processes on the machines, and %d are wanted", state.GetMachinesUp(), m.cell.Machines, state.GetTasksRunning(), s.Running, tasks)
+		}
+		return nil
+	})
+	m.figure(time.Since(since).Seconds(), part, "whole_again_seconds")
+	m.figure(float64(m.status().Running-tasks), part, "doubled_tasks")
+}
