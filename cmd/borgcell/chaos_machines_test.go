@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"syscall"
 	"testing"
+	"time"
 
 	"borg/proto/borgpb"
 )
@@ -102,4 +103,78 @@ func TestSilentMachine(t *testing.T) {
 			t.Fatalf("%d of %d tasks are on machine %s after it came back, %v", there, tasks, silent, err)
 		}
 	}
+}
+
+// The machine of the elected master dies: master, borglet and tasks at one moment. Who
+// is elected next has never polled it, and notices as soon as anybody would: its tasks
+// run elsewhere, and the others' are not touched.
+func TestMachineOfTheElectedMaster(t *testing.T) {
+	alongside(t)
+	const tasks = 9
+	c := chaosCell(t, 3, 3)
+	var gaps []time.Duration
+	for round := range size(1, 5) {
+		job := fmt.Sprint("web-", round)
+		before := c.run(t, job, sleepers(tasks))
+		elected, err := c.electedNow(shortly(t))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dead := c.machineName(elected)
+		lost := 0
+		for _, copy := range before {
+			if copy.machine == dead {
+				lost++
+			}
+		}
+		if lost == 0 || lost == tasks {
+			t.Fatalf("%d of %d tasks are on machine %s: want some on each", lost, tasks, dead)
+		}
+		began := time.Now()
+		for _, name := range []string{c.masterName(elected), dead} {
+			if err := c.Kill(name); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, copy := range before {
+			if copy.machine == dead {
+				if err := syscall.Kill(int(copy.pid), syscall.SIGKILL); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		waitFor(t, "all tasks run on the other machines", func() string {
+			now, err := c.tasks(t.Context(), job)
+			n := 0
+			for _, task := range now {
+				if s := task.Status; s.Machine != dead && s.AttemptState == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+					n++
+				}
+			}
+			if err != nil || n < tasks {
+				return fmt.Sprintf("%d of %d, %v", n, tasks, err)
+			}
+			return ""
+		})
+		gaps = append(gaps, time.Since(began))
+		if n := before.alive(); n != tasks-lost {
+			t.Errorf("%d of the first processes run, and %d were not on the dead machine", n, tasks-lost)
+		}
+		if err := c.StartMaster(t.Context(), elected); err != nil {
+			t.Fatal(err)
+		}
+		if err := c.StartBorglet(t.Context(), elected); err != nil {
+			t.Fatal(err)
+		}
+		waitFor(t, "the machine is up", func() string {
+			if err := c.ready(t.Context()); err != nil {
+				return err.Error()
+			}
+			return ""
+		})
+		if err := c.DownAll(shortly(t)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	took(t, "master.elected_machine.median_ms", "master.elected_machine.most_ms", 1, gaps)
 }
