@@ -640,12 +640,13 @@ func (d *Core) settled(now int64, heard []uint64) bool {
 	return missing <= 0 || now >= d.electedNs+settleNs
 }
 
-// countUnreachable counts the machines that are down and those that miss so many
-// polls that they may be next.
+// countUnreachable counts the machines that are down and those whose last poll was
+// missed. When all vanish at once some were polled up to a period before others: by the
+// time that the first have been silent for long enough the last have missed one poll.
 func (d *Core) countUnreachable() {
 	d.unreachable = d.down
 	for _, m := range d.missing {
-		if m.up && m.missed >= missesForDown {
+		if m.up && m.missed > 0 {
 			d.unreachable++
 		}
 	}
