@@ -104,6 +104,9 @@ type (
 		Unknown  []*borgpb.MachineReport
 		// For how long no machine has answered it, of many that it asked.
 		SilentNs int64
+		// Machines of its share that did not answer their last poll, or were not polled
+		// yet; nil: its build does not count them.
+		Unheard *uint32
 		// Latest format of the cell that it can apply.
 		Format uint32
 	}
@@ -213,6 +216,7 @@ type heardReplica struct {
 	heardNs int64
 	closed  bool
 	format  uint32
+	unheard *uint32
 	// Without a share until then, because others reach what it misses.
 	cutOffUntilNs int64
 	penaltyNs     int64
@@ -341,7 +345,7 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 		return nil
 	}
 	r := d.replica(e.Replica)
-	r.heardNs, r.closed, r.format = now, false, e.Format
+	r.heardNs, r.closed, r.format, r.unheard = now, false, e.Format, e.Unheard
 	d.decideLive(now)
 	effects := d.doubt(now, e.Replica, e.SilentNs)
 	for _, u := range e.Unknown {
@@ -514,7 +518,7 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		m.tryAgainNs = m.silentSinceNs + silentForDownNs
 		return nil
 	}
-	if d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
+	if d.liveVersion == 0 || d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
 		m.tryAgainNs = now + retryNs
 		return nil
 	}
@@ -640,10 +644,26 @@ func (d *Core) settled(now int64, heard []uint64) bool {
 	return missing <= 0 || now >= d.electedNs+settleNs
 }
 
-// countUnreachable counts the machines that are down and those whose last poll was
-// missed. When all vanish at once some were polled up to a period before others: by the
-// time that the first have been silent for long enough the last have missed one poll.
+// countUnreachable counts the machines of which nothing is heard. It is what the shards
+// say at this moment, and not what this master was told since it was elected, or since a
+// share moved: a machine that it knows nothing of is no machine that answers.
 func (d *Core) countUnreachable() {
+	d.unreachable = 0
+	for _, id := range d.live {
+		if d.replicas[id].unheard == nil {
+			d.countMissing()
+			return
+		}
+		d.unreachable += int(*d.replicas[id].unheard)
+	}
+	d.unreachable = min(d.unreachable, len(d.machines))
+}
+
+// countMissing counts the machines that are down and those whose last poll was missed, as
+// far as this master was told. When all vanish at once some were polled up to a period
+// before others: by the time that the first have been silent for long enough the last
+// have missed one poll.
+func (d *Core) countMissing() {
 	d.unreachable = d.down
 	for _, m := range d.missing {
 		if m.up && m.missed > 0 {

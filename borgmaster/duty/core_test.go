@@ -106,6 +106,10 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 	case "report":
 		e := Reported{Replica: replica}
 		td.MaybeScanArgs(t, "format", &e.Format)
+		var unheard uint32
+		if td.MaybeScanArgs(t, "unheard", &unheard) {
+			e.Unheard = &unheard
+		}
 		if td.MaybeScanArgs(t, "deaf", &text) {
 			e.SilentNs = int64(seconds(t, text) * 1e9)
 		}

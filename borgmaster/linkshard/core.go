@@ -148,7 +148,9 @@ type Core struct {
 	// When any machine last answered, and polls begun since.
 	heardNs    int64
 	unanswered int
-	steppedNs  int64
+	// Machines of ours that are unheard.
+	unheard   int
+	steppedNs int64
 	// How much later than due polls begin because so many are in flight, on average
 	// of the last ones: with more to do than can be done, it grows until less is
 	// asked for.
@@ -165,6 +167,8 @@ type polled struct {
 	inFlight bool
 	// It holds no place any more. Only while in flight.
 	slow bool
+	// It is ours, and did not answer its last poll or was not polled yet.
+	unheard bool
 	// Touched while in flight: poll again at once.
 	again     bool
 	dueNs     int64
@@ -326,6 +330,20 @@ func (c *Core) LagNs() int64 { return c.lagNs }
 // Share returns how many machines this replica polls.
 func (c *Core) Share() int { return c.mine }
 
+// Unheard returns how many of them did not answer their last poll, or were not polled
+// yet.
+func (c *Core) Unheard() int { return c.unheard }
+
+func (c *Core) setUnheard(m *polled, unheard bool) {
+	switch {
+	case unheard && !m.unheard:
+		c.unheard++
+	case !unheard && m.unheard:
+		c.unheard--
+	}
+	m.unheard = unheard
+}
+
 // Live returns the replicas that share the machines, as far as is known.
 func (c *Core) Live() (live []uint64, term, version uint64) { return c.live, c.term, c.version }
 
@@ -368,6 +386,7 @@ func (c *Core) remove(name string) {
 		if m.mine {
 			c.mine--
 		}
+		c.setUnheard(m, false)
 		delete(c.machines, name)
 	}
 }
@@ -398,6 +417,7 @@ func (c *Core) assign(now int64, m *polled) {
 		return
 	}
 	m.mine, m.missed, m.fastNs, m.again, m.heardNs = mine, 0, 0, false, now
+	c.setUnheard(m, mine)
 	if !mine {
 		c.mine--
 		c.unqueue(m)
@@ -466,6 +486,7 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 	if !m.mine {
 		return
 	}
+	c.setUnheard(m, !e.Reached)
 	c.contact(now, m, e, eff)
 	wait := c.cfg.PeriodNs
 	switch {

@@ -213,7 +213,7 @@ func (s *Station) report() *borgrpc.ReportRequest {
 		// Somebody else may have polled them since.
 		s.outbox.dropMisses()
 	}
-	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now)}
+	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now), Unheard: new(uint32(s.core.Unheard()))}
 	s.outbox.take(req)
 	s.usage.take(now, req)
 	s.sending, s.mustNs = true, now+heartbeatNs

@@ -3687,6 +3687,9 @@ type ReportRequest struct {
 	// For how long no machine of the shard has answered, of many that were asked.
 	// Nanoseconds; 0: some do, or too few were asked to tell.
 	SilentNs int64 `protobuf:"varint,8,opt,name=silent_ns,json=silentNs,proto3" json:"silent_ns,omitempty"`
+	// Machines of this shard that did not answer their last poll, or were not polled yet.
+	// Absent: a build that does not count them.
+	Unheard *uint32 `protobuf:"varint,9,opt,name=unheard,proto3,oneof" json:"unheard,omitempty"`
 	// What machines of a restored cell run that it does not have; at most 2,000
 	// copies. Absent: nothing new.
 	Heard *borgpb.HearMachines `protobuf:"bytes,150,opt,name=heard,proto3" json:"heard,omitempty"`
@@ -3780,6 +3783,13 @@ func (x *ReportRequest) GetFormat() uint32 {
 func (x *ReportRequest) GetSilentNs() int64 {
 	if x != nil {
 		return x.SilentNs
+	}
+	return 0
+}
+
+func (x *ReportRequest) GetUnheard() uint32 {
+	if x != nil && x.Unheard != nil {
+		return *x.Unheard
 	}
 	return 0
 }
@@ -4516,7 +4526,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x1b\n" +
 	"\tmin_index\x18\x04 \x01(\x04R\bminIndex\"9\n" +
 	"\x0fExplainResponse\x12&\n" +
-	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\xea\x02\n" +
+	"\x03why\x18\x01 \x01(\v2\x14.borgrpc.WhyResponseR\x03why\"\x95\x03\n" +
 	"\rReportRequest\x12\x18\n" +
 	"\areplica\x18\x01 \x01(\x04R\areplica\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12'\n" +
@@ -4525,9 +4535,12 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\aunknown\x18\x05 \x03(\v2\x13.borg.MachineReportR\aunknown\x12\x17\n" +
 	"\acell_id\x18\x06 \x01(\tR\x06cellId\x12\x16\n" +
 	"\x06format\x18\a \x01(\rR\x06format\x12\x1b\n" +
-	"\tsilent_ns\x18\b \x01(\x03R\bsilentNs\x12)\n" +
+	"\tsilent_ns\x18\b \x01(\x03R\bsilentNs\x12\x1d\n" +
+	"\aunheard\x18\t \x01(\rH\x00R\aunheard\x88\x01\x01\x12)\n" +
 	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
-	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usage\"T\n" +
+	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usageB\n" +
+	"\n" +
+	"\b_unheard\"T\n" +
 	"\fMachineUsage\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12*\n" +
 	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\"\x8e\x01\n" +
@@ -4790,6 +4803,7 @@ func file_borgrpc_master_proto_init() {
 	if File_borgrpc_master_proto != nil {
 		return
 	}
+	file_borgrpc_master_proto_msgTypes[48].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
