@@ -17,6 +17,8 @@ const (
 
 	OneWitness        Name = "one-witness"
 	WindowNotGranted  Name = "window-not-granted"
+	SilenceInherited  Name = "silence-inherited"
+	GraceAnew         Name = "grace-anew"
 	DutiesOutliveTerm Name = "duties-outlive-term"
 	DownsUnbounded    Name = "downs-unbounded"
 	OutageBelieved    Name = "outage-believed"
@@ -124,6 +126,10 @@ var All = []Mutant{
 		Ours, "S17", "cut-machine"},
 	{WindowNotGranted, "What a replica missed while there was no elected master counts when there is one again.",
 		"8: https://github.com/etcd-io/etcd/issues/15247", "S17", "leader-flap"},
+	{SilenceInherited, "Who polls a machine after the replica that did is dead counts its silence from when it polled it itself, once.",
+		"6: https://github.com/hashicorp/nomad/issues/4666", "S17", "hosts"},
+	{GraceAnew, "After an election machines have a minute to be heard.",
+		"7: https://github.com/hashicorp/nomad/issues/1747", "L9", "hosts"},
 	{DutiesOutliveTerm, "A replica that is elected again goes on where it was when it lost its election.",
 		"5: https://github.com/hashicorp/nomad/issues/3840", "S17", "leader-flap"},
 	{DownsUnbounded, "All machines that cannot be reached are called down at once.",

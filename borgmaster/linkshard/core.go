@@ -395,6 +395,9 @@ func (c *Core) setLive(now int64, e LiveSet) {
 	if e.Term < c.term || (e.Term == c.term && e.Version <= c.version) {
 		return
 	}
+	if e.Term > c.term && mutant.Planted(mutant.GraceAnew) {
+		c.contactNs = now + 60e9
+	}
 	c.term, c.version = e.Term, e.Version
 	c.live = slices.Clone(e.Live)
 	slices.Sort(c.live)
@@ -416,7 +419,10 @@ func (c *Core) assign(now int64, m *polled) {
 	if mine == m.mine {
 		return
 	}
-	m.mine, m.missed, m.fastNs, m.again, m.heardNs = mine, 0, 0, false, now
+	m.mine, m.missed, m.fastNs, m.again = mine, 0, 0, false
+	if !mutant.Planted(mutant.SilenceInherited) {
+		m.heardNs = now
+	}
 	c.setUnheard(m, mine)
 	if !mine {
 		c.mine--

@@ -167,6 +167,12 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{cutMachine: 6, partition: 1})
 		s.everyNs, s.cutNs, s.electedNs, s.thinkNs, s.apart = 2*second, 40*second, 12*second, 10*second, true
 	}},
+	{"hosts", "the elected master dies, and a machine with it that it polled", 60 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killScheduler: 1})
+		s.everyNs, s.electedNs, s.thinkNs, s.hostNs = 10*second, 0, 5*second, 15*second
+		s.tight, s.machineMilli, s.jobs, s.lasting = false, 4000, 2, true
+	}},
 	{"strangers", "clients ask for what is not theirs, go on when they were revoked, and forge messages of raft", 10 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{killScheduler: 1})

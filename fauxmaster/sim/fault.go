@@ -100,6 +100,9 @@ type swarm struct {
 	checkpointLateNs int64
 	// Clients that watch.
 	watchers int
+	// Time between two deaths of the elected master together with a machine that it
+	// polls; 0: they do not die together.
+	hostNs int64
 }
 
 type faultKind int

@@ -31,6 +31,8 @@ type rules struct {
 	startedNs map[borglet.ID]int64
 	// When crashes of each job were logged lately.
 	crashes map[string][]int64
+	// When machines died together with the elected master.
+	diedNs map[string]int64
 }
 
 // missing is a time in which a replica did not reach a machine; endedNs is 0 while it
@@ -41,7 +43,7 @@ func newRules() rules {
 	return rules{
 		downNs: map[uint64][]int64{}, unreachedNs: map[string]map[uint64]int64{}, reachedNs: map[string]int64{},
 		missed: map[string]map[uint64]missing{}, reportedNs: map[uint64]int64{}, contactNs: map[uint64]int64{},
-		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{}, crashes: map[string][]int64{},
+		holds: map[borglet.ID]cell.Resources{}, startedNs: map[borglet.ID]int64{}, crashes: map[string][]int64{}, diedNs: map[string]int64{},
 	}
 }
 
@@ -98,6 +100,9 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 	}
 	if missed := t.missedFor(o.Name); missed < missedForNs {
 		t.w.fail("S17: %s is called down when no replica in contact has missed it for more than %d ms", o.Name, missed/millisecond)
+	}
+	if at, ok := t.diedNs[o.Name]; ok && t.w.now-at < hostSoonNs {
+		t.w.fail("S17: %s is called down, and died with the elected master %d ms ago", o.Name, (t.w.now-at)/millisecond)
 	}
 	// What the duties decided may be proposed late.
 	late, witnesses := t.w.swarm.dutyLateNs, 0

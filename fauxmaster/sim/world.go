@@ -109,6 +109,7 @@ type World struct {
 	operator *operator
 	clients  []*client
 	watchers []*watcher
+	hostRand *rand.Rand
 	pasts    map[borgpb.ObjectKind]*history.Past
 	truth    *truth
 	failover failover
@@ -240,6 +241,8 @@ func (w *World) build() {
 	w.flood()
 	w.changeMembers()
 	w.watch()
+	w.hostRand = stream(w.cfg.Seed, "hosts")
+	w.loseHosts(hostFromNs)
 }
 
 func (w *World) leftOut(c *client) bool { return slices.Contains(w.cfg.WithoutClients, c.i) }
