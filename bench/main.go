@@ -53,6 +53,11 @@ var areas = map[string]area{
 	"faux": {packages: []string{"./cmd/fauxmaster", "./scheduler"}, only: "^BenchmarkFaux"},
 	// A cell of five masters and ten thousand pretended machines; about five minutes.
 	"master": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMaster$", alone: true},
+	// What five masters do in a second: submits of many clients, assignments; about two
+	// minutes.
+	"throughput": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkThroughput$", alone: true},
+	// A replica with a million tasks: its memory, its restart; three minutes.
+	"million": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMillion$", alone: true},
 	// Five masters, a user who floods them, tasks that crash, slow clients, and what others
 	// notice; two minutes.
 	"flood": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkFlood$", alone: true},
