@@ -56,6 +56,11 @@ var areas = map[string]area{
 	// The same cell without a follower, without the way from one to the machines, without
 	// half of the machines, and without all; about twenty minutes.
 	"outage": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkOutage$", alone: true},
+	// What five masters do in a second: submits of many clients, assignments; about two
+	// minutes.
+	"throughput": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkThroughput$", alone: true},
+	// A replica with a million tasks: its memory, its restart; three minutes.
+	"million": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkMillion$", alone: true},
 	// Five masters, a user who floods them, tasks that crash, slow clients, and what others
 	// notice; two minutes.
 	"flood": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkFlood$", alone: true},

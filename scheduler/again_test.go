@@ -1,6 +1,7 @@
 package scheduler_test
 
 import (
+	"fmt"
 	"testing"
 
 	"borg/borgmaster/cell"
@@ -52,5 +53,37 @@ func TestNotTriedAgain(t *testing.T) {
 	}
 	if got := pass(addMachine("late", machineSpec(8000, 32<<30))); got.Searches != 2 || got.Placed != 0 {
 		t.Errorf("a machine came: %+v, want two searches", got)
+	}
+}
+
+// TestOnlyNewOnesHaveATurn: while nothing changes that matters to those who wait, a pass
+// looks at those alone who came since, however many wait; then at all again.
+func TestOnlyNewOnesHaveATurn(t *testing.T) {
+	const waiting = 300
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	pass := func(op *borgpb.Op) (placed int, turns uint64) {
+		t.Helper()
+		turns, placed = w.s.Turns(), w.s.Stats().Placed
+		w.take(t, &spent{}, op)
+		w.online(t, &spent{})
+		return w.s.Stats().Placed - placed, w.s.Turns() - turns
+	}
+	pass(addMachine("small", machineSpec(1000, 4<<30)))
+	for i := range waiting {
+		pass(submitJob("ann", fmt.Sprint("one-", i), service(1, 110, 5_000, 1<<30)))
+	}
+	if _, turns := pass(submitJob("bob", "two", service(1, 110, 5_000, 1<<30))); turns != 1 {
+		t.Errorf("beside %d jobs that fit nowhere a new one comes, and %d have a turn, want it alone", waiting, turns)
+	}
+	if placed, turns := pass(submitJob("cyd", "fits", service(1, 110, 100, 1<<20))); placed != 1 || turns != 1 {
+		t.Errorf("a new one that fits comes: %d are placed and %d had a turn, want it alone", placed, turns)
+	}
+	if placed, _ := pass(addMachine("large", machineSpec(2_000_000, 4<<40))); placed != waiting+1 {
+		t.Errorf("a machine with room for all comes, and %d of %d are placed", placed, waiting+1)
+	}
+	for i := range waiting {
+		if j := w.cell.Job(cell.JobKey{User: "ann", Name: fmt.Sprint("one-", i)}); j.Task(0).State() != borgpb.State_STATE_RUNNING {
+			t.Fatalf("%v waits although there is room", j.Key())
+		}
 	}
 }

@@ -237,3 +237,6 @@ func (f *search) arraysSay(w *want, at spot) bool {
 
 // Config is that of a scheduler.
 func (s *Scheduler) Config() Config { return s.cfg }
+
+// Turns counts the jobs and alloc sets that had a turn in all passes.
+func (s *Scheduler) Turns() uint64 { return s.queue.turns }

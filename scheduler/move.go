@@ -163,6 +163,7 @@ func (p *planner) forPending(budget int) *borgpb.MoveTasks {
 	if m.vain == nil || len(m.vain) >= maxRemembered {
 		m.vain = make(map[*class]uint64)
 	}
+	s.queue.order()
 	for _, l := range s.queue.list {
 		if l.priority < prodPriority {
 			break

@@ -132,7 +132,7 @@ func (k Packing) Pack(keep func(*cell.Machine) bool) (Packed, error) {
 	packed := Packed{Machines: len(s.sites.walk)}
 	for {
 		p := &pass{search: search{s: s, c: c}}
-		s.queue.begin()
+		s.queue.begin(false)
 		p.run()
 		s.queue.end()
 		s.note(p)

@@ -30,9 +30,12 @@ func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	s.refresh(c)
 	p := s.begin(c)
 	s.waitsForTime = false
-	s.queue.begin()
+	at := s.changes.now()
+	// What was found to have no place, at these very changes, need not be looked at.
+	s.queue.begin(s.futile && s.futileAt == at && len(s.refusals) == 0 && len(s.queue.held) == 0)
 	more := p.run()
 	s.queue.end()
+	s.futile, s.futileAt = !more && !p.unsure && !s.waitsForTime && s.changes.now() == at, at
 	// What is held back after refusals waits for cell time alone.
 	s.stirred = more || len(s.refusals) > 0 || s.waitsForTime
 	s.note(p)
@@ -48,6 +51,9 @@ type pass struct {
 	out      []*borgpb.Assignment
 	promises []*promise
 	bytes    int
+	// unsure: something found no place for another reason than that its class has
+	// none.
+	unsure bool
 	// before is how much was promised when the pass began.
 	before int
 	// parcel is where out and promises lie.
@@ -87,17 +93,28 @@ func (p *pass) run() (more bool) {
 			continue
 		}
 		index := l.rest()[0]
+		if w := l.known(index); w != nil && p.blocked(w) {
+			// Whoever is kept away from a machine has even less to choose from.
+			l.skip(w.last)
+			continue
+		}
 		w := s.want(p.c, l, index)
 		switch {
 		case p.place(w, index):
 			l.placed()
 			s.queue.advance()
-		case w.class.blocked && w.class.seen == s.changes.now() && !s.cfg.NoClasses:
+		case p.blocked(w):
 			l.skip(w.last)
 		default:
+			p.unsure = true
 			l.keep(1)
 		}
 	}
+}
+
+// blocked tells whether nothing of the class has a place, as things are.
+func (p *pass) blocked(w *want) bool {
+	return w.class.blocked && w.class.seen == p.s.changes.now() && !p.s.cfg.NoClasses
 }
 
 // place finds a place for index of w and promises it.
@@ -199,6 +216,7 @@ func (p *pass) placeGang(l *line) {
 		l.keep(len(l.rest()))
 		return
 	}
+	p.unsure = true
 	if !l.whole {
 		// The rest of it is on its way, or waits after a refusal.
 		l.keep(len(l.rest()))

@@ -93,6 +93,17 @@ func (l *line) close() {
 	l.kept, l.next = 0, 0
 }
 
+// known returns what index of l asks for, if that was asked before; a task that is
+// kept away from a machine asks for less than that.
+func (l *line) known(index uint32) *want {
+	for _, w := range l.wants {
+		if index <= w.last && (l.job == nil || index >= w.need.First) {
+			return w
+		}
+	}
+	return nil
+}
+
 // want returns what index of l asks for.
 func (s *Scheduler) want(c *cell.Cell, l *line, index uint32) *want {
 	if l.job != nil && !s.dry && c.LastCrash(l.job, index) != "" {
@@ -102,10 +113,8 @@ func (s *Scheduler) want(c *cell.Cell, l *line, index uint32) *want {
 			return w
 		}
 	}
-	for _, w := range l.wants {
-		if index <= w.last && (l.job == nil || index >= w.need.First) {
-			return w
-		}
+	if w := l.known(index); w != nil {
+		return w
 	}
 	w := s.newWant(c, l, index)
 	if !s.cfg.NoClasses {
@@ -135,12 +144,21 @@ type queue struct {
 	// batch queue.
 	followers, held map[cell.UID]bool
 
-	// at is the place in list after the level of the present priority.
+	// at is the place in among after the level of the present priority.
 	at    int
 	level level
+	// fresh are the lines that were read anew since the last pass and wait for
+	// something.
+	fresh []*line
+	// among are the lines that have a turn in this pass, in order: list, or fresh.
+	among []*line
 	// touched are the lines that had a turn in this pass.
 	touched []*line
 	pass    uint64
+	// turns counts the lines that had a turn, in all passes.
+	turns uint64
+	// orders counts how often the list was put in order.
+	orders uint64
 }
 
 // level is everything that waits at one priority.
@@ -163,25 +181,36 @@ func compareLines(a, b *line) int {
 	)
 }
 
-// purgePasses is after how many passes lines that wait for nothing leave the
+// purgePasses is after how many passes over the list lines that wait for nothing leave the
 // list.
 const purgePasses = 16
 
-// begin starts a pass: the list is put in order.
-func (q *queue) begin() {
+// begin starts a pass over all that waits, or over the fresh lines only.
+func (q *queue) begin(onlyFresh bool) {
+	q.at, q.level = 0, level{users: q.level.users[:0]}
+	q.pass++
+	if onlyFresh {
+		slices.SortFunc(q.fresh, compareLines)
+		q.among = slices.Compact(q.fresh)
+		return
+	}
+	q.order()
+	q.among = q.list
+}
+
+// order puts the list in order, with all that was added.
+func (q *queue) order() {
 	if q.unsorted {
 		slices.SortFunc(q.list, compareLines)
 		q.unsorted = false
 	}
 	q.merge()
-	if q.pass%purgePasses == 0 {
+	if q.orders++; q.orders%purgePasses == 0 {
 		q.list = slices.DeleteFunc(q.list, func(l *line) bool {
 			l.queued = len(l.indices) > 0
 			return !l.queued
 		})
 	}
-	q.at, q.level = 0, level{users: q.level.users[:0]}
-	q.pass++
 }
 
 // merge brings the added lines into the list.
@@ -208,6 +237,8 @@ func (q *queue) end() {
 		l.close()
 	}
 	q.touched = q.touched[:0]
+	clear(q.fresh)
+	q.fresh, q.among = q.fresh[:0], nil
 }
 
 // enter puts a line into the list that has something to wait for.
@@ -226,6 +257,7 @@ func (q *queue) take() *line {
 		if l := q.level.take(); l != nil {
 			if l.pass != q.pass {
 				l.pass = q.pass
+				q.turns++
 				q.touched = append(q.touched, l)
 			}
 			return l
@@ -246,10 +278,10 @@ func (q *queue) advance() {
 // nextLevel collects the lines of the next lower priority.
 func (q *queue) nextLevel() bool {
 	q.level = level{users: q.level.users[:0]}
-	for q.at < len(q.list) {
-		first := q.list[q.at]
-		for ; q.at < len(q.list) && q.list[q.at].priority == first.priority; q.at++ {
-			l := q.list[q.at]
+	for q.at < len(q.among) {
+		first := q.among[q.at]
+		for ; q.at < len(q.among) && q.among[q.at].priority == first.priority; q.at++ {
+			l := q.among[q.at]
 			if len(l.indices) == 0 {
 				continue
 			}
@@ -467,6 +499,7 @@ func (s *Scheduler) refreshLine(c *cell.Cell, l *line) {
 	}
 	if len(l.indices) > 0 {
 		s.queue.enter(l)
+		s.queue.fresh = append(s.queue.fresh, l)
 	}
 }
 

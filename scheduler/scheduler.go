@@ -48,6 +48,9 @@ type Scheduler struct {
 	gangs map[cell.UID]uint64
 	// stirred: something happened since the last whole pass.
 	stirred bool
+	// futile: at futileAt changes all classes of what waited had no place.
+	futile   bool
+	futileAt uint64
 	// waitsForTime: in the present pass something was found to wait for time.
 	waitsForTime bool
 

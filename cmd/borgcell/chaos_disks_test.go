@@ -22,7 +22,7 @@ import (
 
 // says runs a program of the cell to its end and returns what it said and its
 // exit code.
-func (c *Cell) says(t *testing.T, program string, args ...string) (string, int) {
+func (c *Cell) says(t testing.TB, program string, args ...string) (string, int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
@@ -40,7 +40,7 @@ func (c *Cell) says(t *testing.T, program string, args ...string) (string, int) 
 }
 
 // must is says for what has to go well.
-func (c *Cell) must(t *testing.T, program string, args ...string) string {
+func (c *Cell) must(t testing.TB, program string, args ...string) string {
 	t.Helper()
 	out, code := c.says(t, program, args...)
 	if code != cli.OK {

@@ -83,7 +83,7 @@ func TestCellIsRestored(t *testing.T) {
 }
 
 // keepPapers copies what an operator keeps beside the checkpoints.
-func (c *Cell) keepPapers(t *testing.T) (authority string) {
+func (c *Cell) keepPapers(t testing.TB) (authority string) {
 	t.Helper()
 	dir := filepath.Join(c.dir, "papers")
 	if err := os.Mkdir(dir, 0o700); err != nil {

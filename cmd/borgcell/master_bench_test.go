@@ -67,7 +67,10 @@ func newMasterBench(b *testing.B) *masterBench {
 }
 
 func (m *masterBench) figure(value float64, part, what string) {
-	name := "master." + part + m.size + "." + what
+	m.named(value, "master."+part+m.size+"."+what)
+}
+
+func (m *masterBench) named(value float64, name string) {
 	m.ReportMetric(value, name)
 	m.Logf("%s %.4g", name, value)
 }

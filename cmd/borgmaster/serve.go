@@ -317,6 +317,10 @@ func (s *server) run(ctx context.Context) error {
 		return nil
 	})
 	g.Go(func() error {
+		giveHeapRoom(logCtx)
+		return nil
+	})
+	g.Go(func() error {
 		defer stopLog()
 		err := s.master.Run(gctx)
 		s.logger.Info("stopping")
