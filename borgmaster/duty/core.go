@@ -107,6 +107,8 @@ type (
 		// Machines of its share that did not answer their last poll, or were not polled
 		// yet; nil: its build does not count them.
 		Unheard *uint32
+		// Version of the live set that this was its share by; 0: of none of this term.
+		LiveVersion uint64
 		// Latest format of the cell that it can apply.
 		Format uint32
 	}
@@ -217,6 +219,8 @@ type heardReplica struct {
 	closed  bool
 	format  uint32
 	unheard *uint32
+	// Version of the live set of that count.
+	unheardOf uint64
 	// Without a share until then, because others reach what it misses.
 	cutOffUntilNs int64
 	penaltyNs     int64
@@ -345,7 +349,7 @@ func (d *Core) hear(now int64, e Reported) []Effect {
 		return nil
 	}
 	r := d.replica(e.Replica)
-	r.heardNs, r.closed, r.format, r.unheard = now, false, e.Format, e.Unheard
+	r.heardNs, r.closed, r.format, r.unheard, r.unheardOf = now, false, e.Format, e.Unheard, e.LiveVersion
 	d.decideLive(now)
 	effects := d.doubt(now, e.Replica, e.SilentNs)
 	for _, u := range e.Unknown {
@@ -518,7 +522,7 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		m.tryAgainNs = m.silentSinceNs + silentForDownNs
 		return nil
 	}
-	if d.liveVersion == 0 || d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
+	if !d.countUnreachable() || d.stopped() || !d.downs.take(now, len(d.machines), d.bounds.DownsPerMinutePercent) {
 		m.tryAgainNs = now + retryNs
 		return nil
 	}
@@ -644,19 +648,25 @@ func (d *Core) settled(now int64, heard []uint64) bool {
 	return missing <= 0 || now >= d.electedNs+settleNs
 }
 
-// countUnreachable counts the machines of which nothing is heard. It is what the shards
-// say at this moment, and not what this master was told since it was elected, or since a
-// share moved: a machine that it knows nothing of is no machine that answers.
-func (d *Core) countUnreachable() {
-	d.unreachable = 0
+// countUnreachable counts the machines of which nothing is heard, and reports whether
+// that is known. It is what the shards say at this moment, and not what this master was
+// told since it was elected, or since a share moved: a machine that it knows nothing of
+// is no machine that answers.
+func (d *Core) countUnreachable() (known bool) {
+	known, unheard := d.liveVersion > 0, 0
 	for _, id := range d.live {
-		if d.replicas[id].unheard == nil {
+		r := d.replicas[id]
+		if r.unheard == nil || mutant.Planted(mutant.OutageForgotten) {
 			d.countMissing()
-			return
+			return true
 		}
-		d.unreachable += int(*d.replicas[id].unheard)
+		unheard += int(*r.unheard)
+		known = known && r.unheardOf == d.liveVersion
 	}
-	d.unreachable = min(d.unreachable, len(d.machines))
+	if known {
+		d.unreachable = min(unheard, len(d.machines))
+	}
+	return known
 }
 
 // countMissing counts the machines that are down and those whose last poll was missed, as

@@ -109,6 +109,7 @@ func parseDuty(t *testing.T, td *datadriven.TestData) Event {
 		var unheard uint32
 		if td.MaybeScanArgs(t, "unheard", &unheard) {
 			e.Unheard = &unheard
+			td.MaybeScanArgs(t, "of", &e.LiveVersion)
 		}
 		if td.MaybeScanArgs(t, "deaf", &text) {
 			e.SilentNs = int64(seconds(t, text) * 1e9)

@@ -214,6 +214,9 @@ func (s *Station) report() *borgrpc.ReportRequest {
 		s.outbox.dropMisses()
 	}
 	req := &borgrpc.ReportRequest{Replica: s.state.Replica, Term: s.state.Term, CellId: s.cfg.CellID, Format: s.cfg.Format, SilentNs: s.core.DeafNs(now), Unheard: new(uint32(s.core.Unheard()))}
+	if _, term, version := s.core.Live(); term == s.state.Term {
+		req.LiveVersion = version
+	}
 	s.outbox.take(req)
 	s.usage.take(now, req)
 	s.sending, s.mustNs = true, now+heartbeatNs

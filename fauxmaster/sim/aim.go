@@ -156,6 +156,12 @@ var Aims = []Aim{
 		s.everyNs, s.cutNs, s.lostNs, s.electedNs, s.thinkNs, s.declareNs = 3*second, 40*second, 60*second, 0, 30*second, 30*second
 		s.tight, s.machineMilli, s.jobs, s.lasting = true, 1500, 5, true
 	}},
+	{"outage-flap", "most machines are away for long, and masters follow one another meanwhile", 90 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{loseMany: 1})
+		s.everyNs, s.manyLostNs, s.lostNs, s.electedNs, s.thinkNs = 40*second, 90*second, 60*second, 8*second, 30*second
+		s.tight, s.machineMilli, s.jobs, s.lasting = true, 1500, 3, true
+	}},
 	{"full-outage", "machines of a full cell are away for long: what ran there waits for them", 90 * second, func(s *swarm) {
 		s.calm()
 		s.only(map[faultKind]int{cutMachine: 1})
