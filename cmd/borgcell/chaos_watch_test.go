@@ -316,6 +316,15 @@ func TestWatchersAreTold(t *testing.T) {
 		x := &changer{c: c, client: c.client, random: rand.New(rand.NewPCG(random.Uint64(), uint64(i))), number: i, made: &made}
 		writing.Go(func() { x.run(writes, t) })
 	}
+	if err := until(shortly(t), "the one that does not read is cut off", func(context.Context) error {
+		// A burst may have cut it off before it has stalled.
+		if all[0].cut.Load() == 0 || made.Load() < watchStall {
+			return fmt.Errorf("%d changes were made", made.Load())
+		}
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
 	did := map[string]int{}
 	for began := time.Now(); time.Since(began) < time.Duration(size(3, 60))*time.Second; {
 		c.strikeMaster(t, random, did)
