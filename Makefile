@@ -59,7 +59,7 @@ chaos: build ## real cells killed, cut off, filled up, in full size (20 minutes)
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
-bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|master|outage|throughput|million|flood|tls|slow|failover|faux|all]; merges bin/bench.json
+bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|master|outage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json $(BENCH)
 
 fuzz: ## every fuzz target for FUZZTIME (20s)

@@ -85,7 +85,7 @@ var imports = map[string]struct {
 	"fauxmaster": {[]string{"borgmaster", "borgmaster/audit", "borgmaster/cell", "borgmaster/client", "borgmaster/linkshard", "borgmaster/memlog", "borglet", "checkpoint",
 		"fauxmaster/pretend", "identity", "proto/borgpb", "proto/borgrpc", "proto/door", "scheduler", "scheduler/process", "tell"}, nil},
 	// The whole cell on one thread: every core, and what lies between them.
-	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/admission", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/replica", "borgmaster/roster", "borgmaster/selector", "borgmaster/watch", "scheduler", "scheduler/reservation", "checkpoint", "borglet", "fauxmaster/pretend", "history", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/admission", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/replica", "borgmaster/roster", "borgmaster/selector", "borgmaster/watch", "scheduler", "scheduler/reservation", "checkpoint", "borglet", "fauxmaster/pretend", "history", "history/told", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"google.golang.org/grpc", "net"}},
 	// Machines without processes, for the simulator and for opened checkpoints alike.
 	"fauxmaster/pretend": {[]string{"borglet", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "net", "os", "time", "sync"}},
@@ -119,6 +119,8 @@ var imports = map[string]struct {
 	"cli": {[]string{"identity", "spelling"}, []string{"google.golang.org/grpc"}},
 	// What clients were told, and whether it is linearizable; knows no cell on purpose.
 	"history": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "os", "net"}},
+	// The same of watches, in the words of the wire.
+	"history/told": {[]string{"borgmaster/cell", "borgmaster/watch", "history", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "os", "net"}},
 	// What a cell says, in words for people; all programs print alike.
 	"tell": {[]string{"cli", "proto/borgpb", "proto/borgrpc"}, nil},
 	// "Did you mean": job files and command lines guess alike.

@@ -64,6 +64,9 @@ var areas = map[string]area{
 	// Five masters, a user who floods them, tasks that crash, slow clients, and what others
 	// notice; two minutes.
 	"flood": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkFlood$", alone: true},
+	// Reads at all replicas of a cell of 150,000 tasks beside writes, the list of all of
+	// them, and what watches cost a change; three minutes.
+	"reads": {packages: []string{"./cmd/borgcell", "./borgmaster/watch"}, only: "^Benchmark(Reads|Watch.*)$", alone: true},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 	// One good client beside a thousand slow connections; a minute.

@@ -30,7 +30,7 @@ type Config struct {
 const (
 	DefaultChanges      = 200_000
 	DefaultBytes        = 64 << 20
-	defaultQueueChanges = 10_000
+	DefaultQueueChanges = 10_000
 	defaultQueueBytes   = 1 << 20
 	// A message ends once it has so many changes or bytes.
 	defaultMessageChanges = 500
@@ -59,7 +59,7 @@ type Hub struct {
 // New returns a Hub that has seen nothing: Reset must follow.
 func New(cfg Config) *Hub {
 	cfg.Changes, cfg.Bytes = cmp.Or(cfg.Changes, DefaultChanges), cmp.Or(cfg.Bytes, DefaultBytes)
-	cfg.QueueChanges, cfg.QueueBytes = cmp.Or(cfg.QueueChanges, defaultQueueChanges), cmp.Or(cfg.QueueBytes, defaultQueueBytes)
+	cfg.QueueChanges, cfg.QueueBytes = cmp.Or(cfg.QueueChanges, DefaultQueueChanges), cmp.Or(cfg.QueueBytes, defaultQueueBytes)
 	cfg.MessageChanges = cmp.Or(cfg.MessageChanges, defaultMessageChanges)
 	return &Hub{cfg: cfg, seen: newSeen(), live: map[anchor][]*Watch{}}
 }

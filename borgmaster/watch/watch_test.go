@@ -14,13 +14,13 @@ import (
 
 // log is a cell that is fed with ops, and a hub behind it.
 type log struct {
-	t  *testing.T
+	t  testing.TB
 	c  *cell.Cell
 	h  *Hub
 	ns int64
 }
 
-func newLog(t *testing.T, cfg Config) *log {
+func newLog(t testing.TB, cfg Config) *log {
 	l := &log{t: t, c: cell.New("watched", 1), h: New(cfg)}
 	l.apply()
 	l.h.Reset(l.c)
@@ -28,6 +28,16 @@ func newLog(t *testing.T, cfg Config) *log {
 }
 
 func (l *log) apply(ops ...*borgpb.Op) []*borgpb.Result {
+	l.t.Helper()
+	results := l.applyCell(ops...)
+	if l.h.index != 0 {
+		l.h.Applied(l.c)
+	}
+	return results
+}
+
+// applyCell applies, and has the hub hear nothing of it.
+func (l *log) applyCell(ops ...*borgpb.Op) []*borgpb.Result {
 	l.t.Helper()
 	l.ns += 1e6
 	e := &borgpb.Entry{CellTimeNs: l.ns, WallTimeNs: 1_800_000_000e9 + l.ns}
@@ -41,9 +51,6 @@ func (l *log) apply(ops ...*borgpb.Op) []*borgpb.Result {
 		if r.Refusal != nil {
 			l.t.Fatal(r.Refusal)
 		}
-	}
-	if l.h.index != 0 {
-		l.h.Applied(l.c)
 	}
 	return results
 }
@@ -75,7 +82,7 @@ func (l *log) watch(q Query, from *From) *Watch {
 }
 
 // drain takes all that there is.
-func drain(t *testing.T, w *Watch) (all []*Message) {
+func drain(t testing.TB, w *Watch) (all []*Message) {
 	t.Helper()
 	for {
 		m, again, err := w.Next()

@@ -39,7 +39,11 @@ func BenchmarkMaster(b *testing.B) {
 	for range b.N {
 		m := newMasterBench(b)
 		m.start()
-		m.fill()
+		m.fill(machines*benchTasksEach, benchJobTasks, func(spec *borgpb.JobSpec, r *rand.Rand) {
+			cpuMilli := []int64{500, 1000, 1500, 2000, 3000}[r.IntN(5)]
+			spec.Task.Resources = &borgpb.Resources{CpuMilli: cpuMilli, MemBytes: cpuMilli << 20 * 3}
+			spec.Priority = []int32{25, 110, 200}[r.IntN(3)]
+		})
 		m.steady()
 		m.loseFollower()
 		m.loseElected()
@@ -125,16 +129,14 @@ func (m *masterBench) start() {
 	m.figure(time.Since(began).Seconds(), "start", "seconds")
 }
 
-// fill submits jobs and waits until all their tasks run, as the cell knows.
-func (m *masterBench) fill() {
+// fill submits jobs, drawn one by one, and waits until all their tasks run, as the cell
+// knows.
+func (m *masterBench) fill(tasks, jobTasks int, draw func(*borgpb.JobSpec, *rand.Rand)) {
 	r := rand.New(rand.NewPCG(1, 15))
-	tasks := m.cell.Machines * benchTasksEach
 	before, began := m.usage(), time.Now()
-	for left := tasks; left > 0; left -= benchJobTasks {
-		spec := sleepers(min(left, benchJobTasks))
-		cpuMilli := []int64{500, 1000, 1500, 2000, 3000}[r.IntN(5)]
-		spec.Task.Resources = &borgpb.Resources{CpuMilli: cpuMilli, MemBytes: cpuMilli << 20 * 3}
-		spec.Priority = []int32{25, 110, 200}[r.IntN(3)]
+	for left := tasks; left > 0; left -= jobTasks {
+		spec := sleepers(min(left, jobTasks))
+		draw(spec, r)
 		m.must(func(ctx context.Context) error {
 			_, err := m.cell.submit(ctx, fmt.Sprintf("job-%d", left), spec)
 			return err

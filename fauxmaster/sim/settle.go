@@ -65,7 +65,7 @@ func (w *World) unsettled() string {
 	}
 	for _, x := range w.watchers {
 		if x.blank || x.check.Left() != nil {
-			return fmt.Sprintf("watcher %d was told up to index %d", x.i, x.check.Told)
+			return fmt.Sprintf("watcher %d was told up to index %d", x.i, x.check.Told())
 		}
 	}
 	c := w.truth.cell

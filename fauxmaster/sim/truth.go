@@ -137,7 +137,9 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.cell.Flush(nil)
 	t.index = e.Index
 	t.entries[e.Index] = committed{e.Term, hashOf(e.Data), t.cell.Digest()}
-	t.w.lookForWatchers()
+	if t.w.past != nil {
+		t.w.past.Look(t.cell)
+	}
 	t.w.say("entry %d of term %d is applied: %d ops, %d events", e.Index, e.Term, len(results), len(events))
 	t.countDone(e, results, append(admins, t.admins()...))
 	for i := range events {

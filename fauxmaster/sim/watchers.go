@@ -5,12 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 
-	"google.golang.org/protobuf/proto"
-
-	"borg/borgmaster/cell"
 	"borg/borgmaster/selector"
 	"borg/borgmaster/watch"
-	"borg/history"
+	"borg/history/told"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -29,7 +26,7 @@ type watcher struct {
 	i     int
 	rand  *rand.Rand
 	query watch.Query
-	check history.Watched
+	check *told.Watcher
 	// It has to be told the state first.
 	blank bool
 	// The replica that it asks, and counts those asked; what an earlier one still
@@ -38,8 +35,6 @@ type watcher struct {
 	asked  int
 	call   *call
 	heard  int64
-	state  map[string][]byte
-	parts  []history.Change
 	slowed bool
 	// It waits for the first that comes behind what it was told.
 	resumes bool
@@ -67,11 +62,7 @@ func (w *World) drawWatchers() {
 	if w.swarm.watchers == 0 {
 		return
 	}
-	w.pasts = map[borgpb.ObjectKind]*history.Past{}
-	for _, kind := range watch.Kinds {
-		w.pasts[kind] = history.NewPast()
-		w.pasts[kind].Look(0, map[string]history.Object{})
-	}
+	w.past = told.NewPast()
 	for i := range w.swarm.watchers {
 		x := &watcher{w: w, i: i, rand: stream(w.cfg.Seed, fmt.Sprint("watcher ", i)), blank: true}
 		x.query = watch.Query{Kind: watch.Kinds[i%len(watch.Kinds)]}
@@ -80,9 +71,7 @@ func (w *World) drawWatchers() {
 		} else if x.rand.IntN(2) == 0 {
 			x.query.User = userOf(x.rand.IntN(3))
 		}
-		x.check.Past, x.check.Picks = w.pasts[x.query.Kind], func(o *history.Object) bool {
-			return (x.query.User == "" || x.query.User == o.User) && x.query.Selector.Matches(o.Labels)
-		}
+		x.check = w.past.Watcher(x.query)
 		w.watchers = append(w.watchers, x)
 	}
 }
@@ -97,33 +86,6 @@ func (w *World) hubConfig(r *replicaNode) watch.Config {
 		c.Changes = 40
 	}
 	return c
-}
-
-// lookForWatchers takes down all objects as an entry has left them.
-func (w *World) lookForWatchers() {
-	for kind, past := range w.pasts {
-		past.Look(w.truth.cell.Index(), watchable(w.truth.cell, kind))
-	}
-}
-
-func watchable(c *cell.Cell, kind borgpb.ObjectKind) map[string]history.Object {
-	all := map[string]history.Object{}
-	for name, o := range watch.Shown(c, kind) {
-		meta, labels := watch.Labels(o)
-		all[name] = history.Object{Value: shownBytes(o), User: meta.User, Name: meta.Name, Labels: labels}
-	}
-	return all
-}
-
-func shownBytes(o *borgrpc.WatchObject) []byte {
-	if o == nil {
-		return nil
-	}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(o)
-	if err != nil {
-		panic(err)
-	}
-	return b
 }
 
 // hubCheckEvery is the number of entries between looks at all of a hub, which cost
@@ -155,11 +117,12 @@ func (x *watcher) ask() {
 		x.call.ended = true
 	}
 	x.asked++
-	x.at, x.heard, x.state, x.parts = x.w.replicas[x.rand.IntN(len(x.w.replicas))], x.w.now, nil, nil
+	x.at, x.heard = x.w.replicas[x.rand.IntN(len(x.w.replicas))], x.w.now
+	x.check.Again()
 	s := &session{x: x, asked: x.asked, r: x.at}
 	var from *watch.From
 	if x.resumes = !x.blank; x.resumes {
-		from = &watch.From{Index: x.check.Told, Epoch: 1}
+		from = &watch.From{Index: x.check.Told(), Epoch: 1}
 	}
 	x.call = x.w.ask(x.end(), s.r, func() {
 		s.life = s.r.life
@@ -289,7 +252,7 @@ func (s *session) fail(err error) {
 		case errors.As(err, &cut):
 			x.w.mark("watch cut off")
 			// Between what it was told and there may be what is not for it.
-			if cut.Resume > x.check.Told && !x.blank {
+			if cut.Resume > x.check.Told() && !x.blank {
 				if err := x.check.Bookmark(cut.Resume); err != nil {
 					x.w.fail("S13: watcher %d is to go on from index %d: %w", x.i, cut.Resume, err)
 				}
@@ -303,27 +266,9 @@ func (s *session) fail(err error) {
 
 // take holds what it is told against the cell.
 func (x *watcher) take(m *borgrpc.WatchResponse) {
-	var err error
-	switch {
-	case m.State:
-		if x.state == nil {
-			x.state = map[string][]byte{}
-		}
-		for _, c := range m.Changes {
-			x.state[watch.NameOf(c)] = shownBytes(c.Object)
-		}
-		if !m.More {
-			err, x.state, x.blank = x.check.State(m.Index, x.state), nil, false
-		}
-	case len(m.Changes) == 0:
-		err = x.check.Bookmark(m.Index)
-	default:
-		for _, c := range m.Changes {
-			x.parts = append(x.parts, history.Change{Name: watch.NameOf(c), Value: shownBytes(c.Object), Previous: shownBytes(c.Previous), Create: c.IsCreate, Gone: c.Gone})
-		}
-		if !m.More {
-			err, x.parts = x.check.Changes(m.Index, x.parts), nil
-		}
+	err := x.check.Take(m)
+	if m.State && !m.More {
+		x.blank = false
 	}
 	if err != nil {
 		x.w.fail("S13: watcher %d of %v at replica %d: %w", x.i, x.query.Kind, x.at.id, err)

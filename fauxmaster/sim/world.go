@@ -13,7 +13,7 @@ import (
 	"slices"
 
 	"borg/history"
-	"borg/proto/borgpb"
+	"borg/history/told"
 )
 
 // Times are virtual nanoseconds.
@@ -110,7 +110,7 @@ type World struct {
 	clients  []*client
 	watchers []*watcher
 	hostRand *rand.Rand
-	pasts    map[borgpb.ObjectKind]*history.Past
+	past     *told.Past
 	truth    *truth
 	failover failover
 	// How often the first phase went on for a while, and where that draws from.
