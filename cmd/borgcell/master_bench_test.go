@@ -39,11 +39,7 @@ func BenchmarkMaster(b *testing.B) {
 	for range b.N {
 		m := newMasterBench(b)
 		m.start()
-		m.fill(machines*benchTasksEach, benchJobTasks, func(spec *borgpb.JobSpec, r *rand.Rand) {
-			cpuMilli := []int64{500, 1000, 1500, 2000, 3000}[r.IntN(5)]
-			spec.Task.Resources = &borgpb.Resources{CpuMilli: cpuMilli, MemBytes: cpuMilli << 20 * 3}
-			spec.Priority = []int32{25, 110, 200}[r.IntN(3)]
-		})
+		m.fillAll()
 		m.steady()
 		m.loseFollower()
 		m.loseElected()
@@ -127,6 +123,16 @@ func (m *masterBench) start() {
 	began := time.Now()
 	m.must(m.cell.Start)
 	m.figure(time.Since(began).Seconds(), "start", "seconds")
+}
+
+// fillAll gives each machine as many tasks as a real cell's have, in jobs of all bands.
+func (m *masterBench) fillAll() {
+	m.Helper()
+	m.fill(m.cell.Machines*benchTasksEach, benchJobTasks, func(spec *borgpb.JobSpec, r *rand.Rand) {
+		cpuMilli := []int64{500, 1000, 1500, 2000, 3000}[r.IntN(5)]
+		spec.Task.Resources = &borgpb.Resources{CpuMilli: cpuMilli, MemBytes: cpuMilli << 20 * 3}
+		spec.Priority = []int32{25, 110, 200}[r.IntN(3)]
+	})
 }
 
 // fill submits jobs, drawn one by one, and waits until all their tasks run, as the cell

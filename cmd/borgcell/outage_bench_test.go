@@ -28,7 +28,7 @@ func BenchmarkOutage(b *testing.B) {
 	for range b.N {
 		m := newMasterBench(b)
 		m.start()
-		m.fill()
+		m.fillAll()
 		time.Sleep(benchRest)
 		m.killFollower()
 		m.cutFollower()
