@@ -73,10 +73,21 @@ var insideFigures = []pages.Figure{
 	{Name: "checkpoint_bytes", Help: "Size of the last checkpoint."},
 }
 
+// journalFigures are those of a replica that keeps a history of events.
+var journalFigures = []pages.Figure{
+	{Name: "history_entries_total", Help: "Entries of the log whose events were written to the history."},
+	{Name: "history_dropped_entries_total", Help: "Entries that the disk was too slow for, and that the history of this replica lacks."},
+	{Name: "history_failed_writes_total", Help: "Writes of the history that came to nothing."},
+	{Name: "history_bytes", Help: "Size of the history."},
+}
+
 // collectors are all that a replica counts.
 func (m *Master) collectors() []prometheus.Collector {
 	all := []prometheus.Collector{m.calls, m.elections, pages.NewFigures(program, figures, m.read)}
 	all = append(all, m.shard.Collectors()...)
+	if m.cfg.Journal != nil {
+		all = append(all, pages.NewFigures(program, journalFigures, m.readJournal))
+	}
 	if m.cfg.Insides != nil {
 		all = append(all, pages.NewFigures(program, insideFigures, m.readInsides))
 		all = append(all, m.cfg.Insides.Collectors()...)
@@ -145,6 +156,14 @@ func (m *Master) read(r *pages.Reading) {
 		r.Set("lane_items", float64(q.waiting), q.label)
 		r.Set("lane_limit_items", float64(q.most), q.label)
 	}
+}
+
+func (m *Master) readJournal(r *pages.Reading) {
+	s := m.cfg.Journal.Stats()
+	r.Set("history_entries_total", float64(s.Written))
+	r.Set("history_dropped_entries_total", float64(s.Dropped))
+	r.Set("history_failed_writes_total", float64(s.Failed))
+	r.Set("history_bytes", float64(s.Bytes))
 }
 
 func (m *Master) readInsides(r *pages.Reading) {
