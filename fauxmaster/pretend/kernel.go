@@ -14,6 +14,8 @@ type kernel struct {
 	procs map[borglet.ID]*process
 	exits map[borglet.ID]exitFile
 	pids  int64
+	// How many of procs are running.
+	running int
 }
 
 // process is one run of a copy.
@@ -43,14 +45,7 @@ func (m *Machine) Running() (ids []borglet.ID) {
 }
 
 // RunningCount is how many they are.
-func (m *Machine) RunningCount() (n int) {
-	for _, p := range m.kernel.procs {
-		if p.running {
-			n++
-		}
-	}
-	return n
-}
+func (m *Machine) RunningCount() int { return m.kernel.running }
 
 // Begun lists the copies of which a process runs or is about to, in order.
 func (m *Machine) Begun() []borglet.ID { return sortedIDs(m.kernel.procs, map[borglet.ID]bool{}) }
@@ -77,6 +72,7 @@ func (k *kernel) start(r borglet.Record) error {
 			return
 		}
 		p.running, p.startedNs = true, k.m.cfg.Env.Now().WallNs
+		k.running++
 		k.m.cfg.Env.Say("%s: copy %s runs as pid %d, run %d", k.m.cfg.Name, p.id, p.pid, p.run)
 		k.m.cfg.Witness.Starts(r)
 		k.tell(borglet.Observed{ID: p.id, Run: p.run, Kind: borglet.Running, Pid: p.pid, StartedWallNs: p.startedNs})
@@ -91,6 +87,7 @@ func (k *kernel) start(r borglet.Record) error {
 func (k *kernel) hold(h Held) {
 	p := &process{id: h.Record.ID, run: h.Record.Run, pid: h.Pid, startedNs: h.Record.StartedWallNs, running: true}
 	k.procs[p.id] = p
+	k.running++
 	k.pids = max(k.pids, p.pid)
 	if lasts, code := k.m.cfg.Lasts(h.Record.Desired); lasts > 0 {
 		k.endAfter(p, max(p.startedNs+lasts-k.m.cfg.Env.Now().WallNs, 0), code)
@@ -107,6 +104,9 @@ func (k *kernel) end(p *process, exit *borgpb.Exit) {
 		return
 	}
 	delete(k.procs, p.id)
+	if p.running {
+		k.running--
+	}
 	exit.EndedWallNs = k.m.cfg.Env.Now().WallNs
 	k.exits[p.id] = exitFile{p.run, exit}
 	k.m.cfg.Env.Say("%s: copy %s ends, code %d signal %d", k.m.cfg.Name, p.id, exit.Code, exit.Signal)

@@ -141,6 +141,7 @@ func (m *Machine) Lose() {
 	m.StopAgent()
 	m.up = false
 	clear(m.kernel.procs)
+	m.kernel.running = 0
 }
 
 // after does something if the same borglet still lives then.

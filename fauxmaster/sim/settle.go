@@ -13,6 +13,9 @@ func (w *World) watch() {
 	w.after(watchNs, func() {
 		current := map[[2]any]string{}
 		for _, m := range w.machines {
+			if n := len(m.Running()); n != m.RunningCount() {
+				w.fail("L5: %s counts %d running processes, and has %d", m.name, m.RunningCount(), n)
+			}
 			for _, id := range m.Running() {
 				w.truth.live(m, id)
 				if p := w.truth.copyOf(m, id); p != nil && p.Current() {
