@@ -173,5 +173,4 @@ func (m *masterBench) whole(part string, tasks int, since time.Time) {
 		return nil
 	})
 	m.figure(time.Since(since).Seconds(), part, "whole_again_seconds")
-	m.figure(float64(m.status().Running-tasks), part, "doubled_tasks")
 }

@@ -1,9 +1,12 @@
 package fleet
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"sync"
+
+	"google.golang.org/grpc/status"
 )
 
 // reach says which bytes get through between the machines and who calls them. What
@@ -50,6 +53,23 @@ func (r *reach) calls(from net.Addr, replica uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.callers[tcp.AddrPort()] = replica
+}
+
+// hears waits until that replica is not cut off.
+func (r *reach) hears(ctx context.Context, replica uint64) error {
+	for {
+		r.mu.Lock()
+		cut, changed := r.replica != 0 && r.replica == replica, r.changed
+		r.mu.Unlock()
+		if !cut {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return status.FromContextError(ctx.Err()).Err()
+		}
+	}
 }
 
 func (r *reach) forget(from netip.AddrPort) {
