@@ -20,13 +20,19 @@ type reach struct {
 	part, of int
 	// Of this replica nothing is heard by any machine; 0: of each.
 	replica uint64
-	// Which replica has polled from an address: a connection says by itself only that
-	// it is of a master.
-	callers map[netip.AddrPort]uint64
+	// Which replica has polled on a connection, which says by itself only that it is of
+	// a master.
+	callers map[end]uint64
+}
+
+// end names a connection: the same port of a master may lead to several machines.
+type end struct {
+	k    int
+	from netip.AddrPort
 }
 
 func newReach() *reach {
-	return &reach{changed: make(chan struct{}), callers: map[netip.AddrPort]uint64{}}
+	return &reach{changed: make(chan struct{}), callers: map[end]uint64{}}
 }
 
 func (r *reach) set(change func()) {
@@ -45,14 +51,14 @@ func (f *Fleet) Vanish(part, of int) { f.reach.set(func() { f.reach.part, f.reac
 func (f *Fleet) Cut(replica uint64) { f.reach.set(func() { f.reach.replica = replica }) }
 
 // calls notes which replica is at the other end of a connection.
-func (r *reach) calls(from net.Addr, replica uint64) {
+func (r *reach) calls(k int, from net.Addr, replica uint64) {
 	tcp, ok := from.(*net.TCPAddr)
 	if !ok {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.callers[tcp.AddrPort()] = replica
+	r.callers[end{k, tcp.AddrPort()}] = replica
 }
 
 // hears waits until that replica is not cut off.
@@ -72,18 +78,18 @@ func (r *reach) hears(ctx context.Context, replica uint64) error {
 	}
 }
 
-func (r *reach) forget(from netip.AddrPort) {
+func (r *reach) forget(e end) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	delete(r.callers, from)
+	delete(r.callers, e)
 }
 
-// silent says whether nothing gets through to or from machine k, and when to ask again.
-func (r *reach) silent(k int, from netip.AddrPort) (bool, <-chan struct{}) {
+// silent says whether nothing gets through a connection, and when to ask again.
+func (r *reach) silent(e end) (bool, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	away := r.of > 0 && k%r.of < r.part
-	return away || r.replica != 0 && r.callers[from] == r.replica, r.changed
+	away := r.of > 0 && e.k%r.of < r.part
+	return away || r.replica != 0 && r.callers[e] == r.replica, r.changed
 }
 
 // away says whether nothing is heard of machine k at all.
@@ -97,16 +103,15 @@ func (r *reach) away(k int) bool {
 type wire struct {
 	net.Conn
 	reach *reach
-	k     int
-	from  netip.AddrPort
+	end   end
 	once  sync.Once
 	ended chan struct{}
 }
 
 func (r *reach) wire(conn net.Conn, k int) net.Conn {
-	w := &wire{Conn: conn, reach: r, k: k, ended: make(chan struct{})}
+	w := &wire{Conn: conn, reach: r, end: end{k: k}, ended: make(chan struct{})}
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		w.from = tcp.AddrPort()
+		w.end.from = tcp.AddrPort()
 	}
 	return w
 }
@@ -114,7 +119,7 @@ func (r *reach) wire(conn net.Conn, k int) net.Conn {
 // through waits until something gets through, or the connection is closed.
 func (w *wire) through() {
 	for {
-		silent, changed := w.reach.silent(w.k, w.from)
+		silent, changed := w.reach.silent(w.end)
 		if !silent {
 			return
 		}
@@ -142,7 +147,7 @@ func (w *wire) Write(b []byte) (int, error) {
 func (w *wire) Close() error {
 	w.once.Do(func() {
 		close(w.ended)
-		w.reach.forget(w.from)
+		w.reach.forget(w.end)
 	})
 	return w.Conn.Close()
 }

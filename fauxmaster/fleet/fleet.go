@@ -243,7 +243,7 @@ func (f *Fleet) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.Po
 		return nil, err
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		f.reach.calls(p.Addr, req.GetReplica())
+		f.reach.calls(m.k, p.Addr, req.GetReplica())
 		// The first poll on a connection says whose it is: one that is cut off is not
 		// heard by that one either.
 		if err := f.reach.hears(ctx, req.GetReplica()); err != nil {
