@@ -219,7 +219,7 @@ func (d *dutyLoop) hear(req *borgrpc.ReportRequest) (*borgrpc.ReportResponse, er
 	if !ready {
 		return nil, status.Error(codes.Unavailable, "this replica has only just been elected; try again")
 	}
-	d.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), SilentNs: req.GetSilentNs(), Unheard: req.Unheard, LiveVersion: req.GetLiveVersion(), Format: req.GetFormat()})
+	d.step(duty.ReportOf(req))
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.core.Answer(), nil

@@ -4,12 +4,10 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/borgmaster/cell"
 	"borg/borgmaster/selector"
 	"borg/borgmaster/watch"
-	"borg/history"
+	"borg/history/told"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -22,19 +20,14 @@ func TestWalkIsWatched(t *testing.T) {
 		watch.New(watch.Config{Changes: 200, QueueChanges: 10, MessageChanges: 3}),
 	}
 	r := rand.New(rand.NewPCG(7, 7))
+	past := told.NewPast()
 	var watchers []*watcher
 	for i := range 30 {
-		watchers = append(watchers, newWatcher(t, r, watch.Kinds[i%len(watch.Kinds)]))
-	}
-	past := map[borgpb.ObjectKind]*history.Past{}
-	for _, kind := range watch.Kinds {
-		past[kind] = history.NewPast()
+		watchers = append(watchers, newWatcher(t, r, past, watch.Kinds[i%len(watch.Kinds)]))
 	}
 	first := true
 	cell.Walk(t, 11, 3000, func(c *cell.Cell) {
-		for _, kind := range watch.Kinds {
-			past[kind].Look(c.Index(), look(c, kind))
-		}
+		past.Look(c)
 		for _, h := range hubs {
 			if first {
 				h.Reset(c)
@@ -50,54 +43,30 @@ func TestWalkIsWatched(t *testing.T) {
 		}
 		first = false
 		for _, w := range watchers {
-			w.step(past[w.query.Kind], hubs)
+			w.step(hubs)
 		}
 	})
-	told := map[string]int{}
+	did := map[string]int{}
 	for _, w := range watchers {
 		w.slow = 1
 		for range 1_000_000 {
-			if w.step(past[w.query.Kind], hubs); w.w != nil && w.idle {
+			if w.step(hubs); w.w != nil && w.idle {
 				break
 			}
 		}
 		if err := w.check.Left(); err != nil {
 			t.Error(err)
 		}
-		for k, n := range w.told {
-			told[k] += n
+		for k, n := range w.did {
+			did[k] += n
 		}
 	}
-	t.Logf("%v", told)
+	t.Logf("%v", did)
 	for _, what := range []string{"states", "changes", "bookmarks", "creates", "gone", "cut off", "relisted", "resumed", "parts"} {
-		if told[what] == 0 {
+		if did[what] == 0 {
 			t.Errorf("no %s: the walk does not come there", what)
 		}
 	}
-}
-
-func look(c *cell.Cell, kind borgpb.ObjectKind) map[string]history.Object {
-	all := map[string]history.Object{}
-	for name, o := range watch.Shown(c, kind) {
-		all[name] = object(c, o)
-	}
-	return all
-}
-
-func object(c *cell.Cell, o *borgrpc.WatchObject) history.Object {
-	meta, labels := watch.Labels(o)
-	return history.Object{Value: bytesOf(o), User: meta.User, Name: meta.Name, Labels: labels}
-}
-
-func bytesOf(m *borgrpc.WatchObject) []byte {
-	if m == nil {
-		return nil
-	}
-	b, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	if err != nil {
-		panic(err)
-	}
-	return b
 }
 
 // watcher watches at one hub or the other, sometimes slowly.
@@ -105,47 +74,43 @@ type watcher struct {
 	t     *testing.T
 	r     *rand.Rand
 	query watch.Query
-	check history.Watched
+	check *told.Watcher
 	// Nothing was told yet, or it has to be told anew.
 	blank bool
 	w     *watch.Watch
 	hub   *watch.Hub
 	// It looks once in so many steps.
-	slow  int
-	idle  bool
-	state map[string][]byte
-	parts []history.Change
-	told  map[string]int
+	slow int
+	idle bool
+	did  map[string]int
 }
 
-func newWatcher(t *testing.T, r *rand.Rand, kind borgpb.ObjectKind) *watcher {
+func newWatcher(t *testing.T, r *rand.Rand, past *told.Past, kind borgpb.ObjectKind) *watcher {
 	texts := []string{"", "", "tier=web", "tier in (web,db)", "!tier", "tier!=web", "arch=x86", "arch"}
 	s, err := selector.Parse(texts[r.IntN(len(texts))])
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watcher{t: t, r: r, query: watch.Query{Kind: kind, Selector: s}, blank: true, slow: 1 + r.IntN(300), told: map[string]int{}}
+	w := &watcher{t: t, r: r, query: watch.Query{Kind: kind, Selector: s}, blank: true, slow: 1 + r.IntN(300), did: map[string]int{}}
 	if r.IntN(4) == 0 && kind != borgpb.ObjectKind_OBJECT_KIND_MACHINE {
 		w.query.User = []string{"alice", "bob"}[r.IntN(2)]
 	}
-	w.check.Picks = func(o *history.Object) bool {
-		return (w.query.User == "" || o.User == w.query.User) && w.query.Selector.Matches(o.Labels)
-	}
+	w.check = past.Watcher(w.query)
 	return w
 }
 
-func (w *watcher) step(past *history.Past, hubs []*watch.Hub) {
-	w.check.Past, w.idle = past, false
+func (w *watcher) step(hubs []*watch.Hub) {
+	w.idle = false
 	if w.r.IntN(w.slow) != 0 {
 		return
 	}
 	if w.w == nil {
 		w.hub = hubs[w.r.IntN(len(hubs))]
-		w.state, w.parts = nil, nil
+		w.check.Again()
 		var from *watch.From
 		if !w.blank {
-			from = &watch.From{Index: w.check.Told, Epoch: 1}
-			w.told["resumed"]++
+			from = &watch.From{Index: w.check.Told(), Epoch: 1}
+			w.did["resumed"]++
 		}
 		var err error
 		if w.w, err = w.hub.Watch(w.query, from, func() {}); err != nil {
@@ -180,12 +145,12 @@ func (w *watcher) ended(err error) {
 	w.w = nil
 	switch err := err.(type) {
 	case *watch.CutOffError:
-		w.told["cut off"]++
-		if err.Resume != 0 && !w.blank && err.Resume > w.check.Told {
-			w.t.Fatalf("cut off: go on from %d, and was told up to %d", err.Resume, w.check.Told)
+		w.did["cut off"]++
+		if err.Resume != 0 && !w.blank && err.Resume > w.check.Told() {
+			w.t.Fatalf("cut off: go on from %d, and was told up to %d", err.Resume, w.check.Told())
 		}
 	case *watch.RelistError:
-		w.told["relisted"]++
+		w.did["relisted"]++
 		w.blank = true
 	default:
 		w.t.Fatal(err)
@@ -193,41 +158,28 @@ func (w *watcher) ended(err error) {
 }
 
 func (w *watcher) take(m *borgrpc.WatchResponse) {
-	var err error
 	if m.More {
-		w.told["parts"]++
+		w.did["parts"]++
 	}
 	switch {
+	case m.State && !m.More:
+		w.did["states"]++
+		w.blank = false
 	case m.State:
-		if w.state == nil {
-			w.state = map[string][]byte{}
-		}
-		for _, c := range m.Changes {
-			w.state[watch.NameOf(c)] = bytesOf(c.Object)
-		}
-		if !m.More {
-			w.told["states"]++
-			err, w.state, w.blank = w.check.State(m.Index, w.state), nil, false
-		}
 	case len(m.Changes) == 0:
-		w.told["bookmarks"]++
-		err = w.check.Bookmark(m.Index)
+		w.did["bookmarks"]++
 	default:
+		w.did["changes"] += len(m.Changes)
 		for _, c := range m.Changes {
-			w.parts = append(w.parts, history.Change{Name: watch.NameOf(c), Value: bytesOf(c.Object), Previous: bytesOf(c.Previous), Create: c.IsCreate, Gone: c.Gone})
 			if c.IsCreate {
-				w.told["creates"]++
+				w.did["creates"]++
 			}
 			if c.Gone {
-				w.told["gone"]++
+				w.did["gone"]++
 			}
 		}
-		if !m.More {
-			w.told["changes"] += len(w.parts)
-			err, w.parts = w.check.Changes(m.Index, w.parts), nil
-		}
 	}
-	if err != nil {
+	if err := w.check.Take(m); err != nil {
 		w.t.Fatalf("%+v: %v; told %v", w.query, err, m)
 	}
 }

@@ -344,6 +344,14 @@ func (d *Core) see(e MachineSeen) {
 	m.addr, m.up = e.Addr, e.Up
 }
 
+// ReportOf is what a replica's link shard said.
+func ReportOf(req *borgrpc.ReportRequest) Reported {
+	return Reported{
+		Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), SilentNs: req.GetSilentNs(),
+		Unheard: req.Unheard, LiveVersion: req.GetLiveVersion(), Format: req.GetFormat(),
+	}
+}
+
 func (d *Core) hear(now int64, e Reported) []Effect {
 	if !slices.Contains(d.members, e.Replica) {
 		return nil

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -204,14 +203,7 @@ func (c *Cell) disturb(t *testing.T, s *storm) {
 		}
 	case what < 9:
 		s.did["hung"]++
-		pid := c.PID(name)
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(time.Second)
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		c.hang(t, name, time.Second)
 	default:
 		s.did["all killed"]++
 		for i := 1; i <= c.Masters; i++ {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -247,6 +248,19 @@ func (c *Cell) run(t *testing.T, name string, spec *borgpb.JobSpec) snapshot {
 		t.Fatalf("%d tasks run, want %d", len(s), spec.Tasks)
 	}
 	return s
+}
+
+// hang stops a process for a while.
+func (c *Cell) hang(t *testing.T, name string, d time.Duration) {
+	t.Helper()
+	pid := c.PID(name)
+	if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	<-time.After(d)
+	if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // stillSame fails the test unless the same processes run as before.

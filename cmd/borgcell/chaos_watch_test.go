@@ -8,7 +8,6 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -376,14 +375,7 @@ func (c *Cell) strikeMaster(t *testing.T, random *rand.Rand, did map[string]int)
 	name := c.masterName(i)
 	if len(did) > 0 && random.IntN(4) == 0 {
 		did["hung"]++
-		pid := c.PID(name)
-		if err := syscall.Kill(pid, syscall.SIGSTOP); err != nil {
-			t.Fatal(err)
-		}
-		<-time.After(time.Second)
-		if err := syscall.Kill(pid, syscall.SIGCONT); err != nil {
-			t.Fatal(err)
-		}
+		c.hang(t, name, time.Second)
 		return
 	}
 	did["killed"]++

@@ -42,6 +42,20 @@ func fakeCell(t testing.TB, masters, machines int, life fleet.Life) *Cell {
 	return c
 }
 
+// startWith starts the cell and waits until it runs a job of so many tasks.
+func (c *Cell) startWith(t *testing.T, tasks int) {
+	t.Helper()
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.submit(shortly(t), "web", sleepers(tasks)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.jobIs(shortly(t), "web", "all tasks run", started); err != nil {
+		t.Fatal(err)
+	}
+}
+
 // fakeIs waits until the pretended machines stand so.
 func (c *Cell) fakeIs(ctx context.Context, what string, ok func(fleet.Status) bool) error {
 	return until(ctx, what, func(ctx context.Context) error {
@@ -60,15 +74,7 @@ func TestFakeCell(t *testing.T) {
 	alongside(t)
 	const machines, tasks = 50, 300
 	c := fakeCell(t, 5, machines, fleet.Life{StartDelay: 20 * time.Millisecond})
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.submit(shortly(t), "web", sleepers(tasks)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.jobIs(shortly(t), "web", "all tasks run", started); err != nil {
-		t.Fatal(err)
-	}
+	c.startWith(t, tasks)
 	all := func(s fleet.Status) bool { return s.Running == tasks && len(s.ByReplica) == c.Masters }
 	if err := c.fakeIs(shortly(t), "all tasks run on machines that all replicas share", all); err != nil {
 		t.Fatal(err)
@@ -129,15 +135,7 @@ func TestFakeMachinesVanish(t *testing.T) {
 	alongside(t)
 	const machines, tasks = 40, 120
 	c := fakeCell(t, 3, machines, fleet.Life{})
-	if err := c.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.submit(shortly(t), "web", sleepers(tasks)); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.jobIs(shortly(t), "web", "all tasks run", started); err != nil {
-		t.Fatal(err)
-	}
+	c.startWith(t, tasks)
 	elected, err := c.Elected(shortly(t))
 	if err != nil {
 		t.Fatal(err)

@@ -53,11 +53,18 @@ type masterBench struct {
 	size string
 }
 
-func newMasterBench(b *testing.B) *masterBench {
-	machines := 10_000
-	if n, err := strconv.Atoi(os.Getenv("BORG_BENCH_MACHINES")); err == nil && n > 0 {
-		machines = n
+// benchMachines is how many machines a benchmark has: BORG_BENCH_MACHINES, or as many.
+func benchMachines(machines int) int { return benchSize("BORG_BENCH_MACHINES", machines) }
+
+func benchSize(variable string, otherwise int) int {
+	if n, err := strconv.Atoi(os.Getenv(variable)); err == nil && n > 0 {
+		return n
 	}
+	return otherwise
+}
+
+func newMasterBench(b *testing.B) *masterBench {
+	machines := benchMachines(10_000)
 	m := &masterBench{B: b, cell: fakeCell(b, 5, machines, fleet.Life{}), size: strconv.Itoa(machines)}
 	if machines%1000 == 0 {
 		m.size = fmt.Sprintf("%dk", machines/1000)
@@ -212,16 +219,22 @@ func (m *masterBench) shares(s fleet.Status) {
 func (m *masterBench) loseFollower() {
 	elected := m.elected()
 	dead := elected%m.cell.Masters + 1
-	killed := m.kill(dead)
-	m.every("the others poll the machines of the dead replica", func(ctx context.Context) error {
+	m.covered(dead, m.kill(dead), "coverage", "seconds")
+	m.bring(dead)
+}
+
+// covered waits until the machines of a replica are polled by others, and tells how
+// long that took.
+func (m *masterBench) covered(replica int, since time.Time, part, what string) {
+	m.Helper()
+	m.every("others poll the machines of that replica", func(ctx context.Context) error {
 		s, err := m.cell.FakeStatus(ctx)
-		if n := s.ByReplica[uint64(dead)]; err == nil && n > 0 {
-			err = fmt.Errorf("%d machines were polled last by replica %d", n, dead)
+		if n := s.ByReplica[uint64(replica)]; err == nil && n > 0 {
+			err = fmt.Errorf("%d machines were polled last by replica %d", n, replica)
 		}
 		return err
 	})
-	m.figure(time.Since(killed).Seconds(), "coverage", "seconds")
-	m.bring(dead)
+	m.figure(time.Since(since).Seconds(), part, what)
 }
 
 // loseElected kills the elected master, and sees how long nothing is written, and

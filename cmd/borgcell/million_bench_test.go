@@ -40,10 +40,7 @@ var millionSizes = []int{1, 3, 10, 30, 100, 1_000}
 // write again. Each replica has all of the cell, however many there are; connections to
 // machines are not counted, which replicas share: none of these machines answers.
 func BenchmarkMillion(b *testing.B) {
-	machines := millionMachines
-	if n, err := strconv.Atoi(os.Getenv("BORG_BENCH_MACHINES")); err == nil && n > 0 {
-		machines = n
-	}
+	machines := benchMachines(millionMachines)
 	for range b.N {
 		m := &masterBench{B: b, cell: fakeCell(b, 1, 1, fleet.Life{})}
 		m.cell.alter = func(spec *processSpec) {

@@ -81,24 +81,10 @@ func (m *masterBench) undisturbed(part string, do func()) {
 	m.figure(float64(now.Begun-before.Begun), part, "begun_tasks")
 }
 
-// covered waits until the machines of a replica are polled by others, and says how
-// long that took.
-func (m *masterBench) covered(part string, replica int, since time.Time) {
-	m.Helper()
-	m.every("others poll the machines of that replica", func(ctx context.Context) error {
-		s, err := m.cell.FakeStatus(ctx)
-		if n := s.ByReplica[uint64(replica)]; err == nil && n > 0 {
-			err = fmt.Errorf("%d machines were polled last by replica %d", n, replica)
-		}
-		return err
-	})
-	m.figure(time.Since(since).Seconds(), part, "coverage_seconds")
-}
-
 func (m *masterBench) killFollower() {
 	m.undisturbed("killfollower", func() {
 		dead := m.elected()%m.cell.Masters + 1
-		m.covered("killfollower", dead, m.kill(dead))
+		m.covered(dead, m.kill(dead), "killfollower", "coverage_seconds")
 		m.bring(dead)
 		time.Sleep(outageRest)
 	})
@@ -109,7 +95,7 @@ func (m *masterBench) cutFollower() {
 		deaf := m.elected()%m.cell.Masters + 1
 		since := time.Now()
 		m.must(func(ctx context.Context) error { return m.cell.FakeCut(ctx, deaf) })
-		m.covered("cutfollower", deaf, since)
+		m.covered(deaf, since, "cutfollower", "coverage_seconds")
 		time.Sleep(outageRest)
 		m.must(func(ctx context.Context) error { return m.cell.FakeCut(ctx, 0) })
 		// It has no share for a minute or more: nobody is in a hurry to believe it again.

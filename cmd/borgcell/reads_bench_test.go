@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
 	"slices"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -39,10 +37,7 @@ const (
 // machines (BORG_BENCH_TASKS: as many): reads of jobs, tasks and pages at all replicas
 // beside writes, and what a list of all tasks does to those writes.
 func BenchmarkReads(b *testing.B) {
-	tasks := readsTasks
-	if n, err := strconv.Atoi(os.Getenv("BORG_BENCH_TASKS")); err == nil && n > 0 {
-		tasks = n
-	}
+	tasks := benchSize("BORG_BENCH_TASKS", readsTasks)
 	for range b.N {
 		m := &masterBench{B: b, cell: fakeCell(b, 5, readsMachines, fleet.Life{})}
 		m.profiles()

@@ -36,10 +36,7 @@ const (
 // all logs synced on this machine's one disk: submits of many clients, each a user of
 // his own with a connection of his own, and assignments of a scheduler, in batches.
 func BenchmarkThroughput(b *testing.B) {
-	machines := throughputMachines
-	if n, err := strconv.Atoi(os.Getenv("BORG_BENCH_MACHINES")); err == nil && n > 0 {
-		machines = n
-	}
+	machines := benchMachines(throughputMachines)
 	for _, clients := range []int{64, 512} {
 		b.Run(fmt.Sprint("submits-", clients), func(b *testing.B) {
 			for range b.N {

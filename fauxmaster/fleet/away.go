@@ -1,12 +1,9 @@
 package fleet
 
 import (
-	"context"
 	"net"
 	"net/netip"
 	"sync"
-
-	"google.golang.org/grpc/status"
 )
 
 // reach says which bytes get through between the machines and who calls them. What
@@ -50,32 +47,20 @@ func (f *Fleet) Vanish(part, of int) { f.reach.set(func() { f.reach.part, f.reac
 // Cut has no machine hear, or be heard by, that replica; 0: the cut is mended.
 func (f *Fleet) Cut(replica uint64) { f.reach.set(func() { f.reach.replica = replica }) }
 
-// calls notes which replica is at the other end of a connection.
-func (r *reach) calls(k int, from net.Addr, replica uint64) {
-	tcp, ok := from.(*net.TCPAddr)
-	if !ok {
-		return
+// endOf names the connection from an address to machine k.
+func endOf(k int, from net.Addr) end {
+	e := end{k: k}
+	if tcp, ok := from.(*net.TCPAddr); ok {
+		e.from = tcp.AddrPort()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.callers[end{k, tcp.AddrPort()}] = replica
+	return e
 }
 
-// hears waits until that replica is not cut off.
-func (r *reach) hears(ctx context.Context, replica uint64) error {
-	for {
-		r.mu.Lock()
-		cut, changed := r.replica != 0 && r.replica == replica, r.changed
-		r.mu.Unlock()
-		if !cut {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return status.FromContextError(ctx.Err()).Err()
-		}
-	}
+// calls notes which replica is at the other end of a connection.
+func (r *reach) calls(e end, replica uint64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.callers[e] = replica
 }
 
 func (r *reach) forget(e end) {
@@ -88,15 +73,33 @@ func (r *reach) forget(e end) {
 func (r *reach) silent(e end) (bool, <-chan struct{}) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	away := r.of > 0 && e.k%r.of < r.part
-	return away || r.replica != 0 && r.callers[e] == r.replica, r.changed
+	return r.gone(e.k) || r.replica != 0 && r.callers[e] == r.replica, r.changed
 }
 
 // away says whether nothing is heard of machine k at all.
 func (r *reach) away(k int) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.of > 0 && k%r.of < r.part
+	return r.gone(k)
+}
+
+// gone is away for who holds mu.
+func (r *reach) gone(k int) bool { return r.of > 0 && k%r.of < r.part }
+
+// through waits until something gets through a connection, and reports whether that was
+// before it was over.
+func (r *reach) through(e end, over <-chan struct{}) bool {
+	for {
+		silent, changed := r.silent(e)
+		if !silent {
+			return true
+		}
+		select {
+		case <-changed:
+		case <-over:
+			return false
+		}
+	}
 }
 
 // wire is a connection to a machine.
@@ -109,38 +112,19 @@ type wire struct {
 }
 
 func (r *reach) wire(conn net.Conn, k int) net.Conn {
-	w := &wire{Conn: conn, reach: r, end: end{k: k}, ended: make(chan struct{})}
-	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
-		w.end.from = tcp.AddrPort()
-	}
-	return w
-}
-
-// through waits until something gets through, or the connection is closed.
-func (w *wire) through() {
-	for {
-		silent, changed := w.reach.silent(w.end)
-		if !silent {
-			return
-		}
-		select {
-		case <-changed:
-		case <-w.ended:
-			return
-		}
-	}
+	return &wire{Conn: conn, reach: r, end: endOf(k, conn.RemoteAddr()), ended: make(chan struct{})}
 }
 
 func (w *wire) Read(b []byte) (int, error) {
 	n, err := w.Conn.Read(b)
 	if err == nil {
-		w.through()
+		w.reach.through(w.end, w.ended)
 	}
 	return n, err
 }
 
 func (w *wire) Write(b []byte) (int, error) {
-	w.through()
+	w.reach.through(w.end, w.ended)
 	return w.Conn.Write(b)
 }
 

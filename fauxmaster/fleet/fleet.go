@@ -243,11 +243,12 @@ func (f *Fleet) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.Po
 		return nil, err
 	}
 	if p, ok := peer.FromContext(ctx); ok {
-		f.reach.calls(m.k, p.Addr, req.GetReplica())
-		// The first poll on a connection says whose it is: one that is cut off is not
-		// heard by that one either.
-		if err := f.reach.hears(ctx, req.GetReplica()); err != nil {
-			return nil, err
+		e := endOf(m.k, p.Addr)
+		f.reach.calls(e, req.GetReplica())
+		// The first poll on a connection says whose it is: of one that is cut off it is
+		// not heard either.
+		if !f.reach.through(e, ctx.Done()) {
+			return nil, status.FromContextError(ctx.Err()).Err()
 		}
 	}
 	return m.poll(req)

@@ -456,12 +456,7 @@ func (w *World) crash(f *fault, x *replicaNode, powerless bool) string {
 		return fmt.Sprintf("replica %d would crash, and is down", x.id)
 	}
 	x.crash(keep, powerless)
-	life := x.life
-	w.after(back, func() {
-		if !x.up && x.life == life {
-			x.start()
-		}
-	})
+	x.startAfter(back)
 	return fmt.Sprintf("replica %d crashes, for %d ms", x.id, back/millisecond)
 }
 

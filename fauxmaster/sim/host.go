@@ -61,12 +61,7 @@ func (w *World) loseHost(long bool) bool {
 		w.say("replica %d dies, and machine %s with it, for %d ms", r.id, m.name, ns/millisecond)
 		w.loseFor(m, ns)
 		r.crash(keepAll, false)
-		life := r.life
-		w.after(hostReplicaNs, func() {
-			if !r.up && r.life == life {
-				r.start()
-			}
-		})
+		r.startAfter(hostReplicaNs)
 		w.truth.diedNs[m.name] = w.now
 		if long {
 			w.after(hostNoticedNs, func() {

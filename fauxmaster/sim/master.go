@@ -379,7 +379,7 @@ func (m *masterSide) hear(req *borgrpc.ReportRequest, done func(*borgrpc.ReportR
 		done(nil, borgmaster.ErrNotElected)
 		return
 	}
-	m.step(duty.Reported{Replica: req.GetReplica(), Contacts: req.GetContacts(), Unknown: req.GetUnknown(), SilentNs: req.GetSilentNs(), Unheard: req.Unheard, LiveVersion: req.GetLiveVersion(), Format: req.GetFormat()})
+	m.step(duty.ReportOf(req))
 	m.reclaims.Hear(req.GetUsage())
 	resp := m.duties.Answer()
 	if len(req.GetHeard().GetMachines()) > 0 {

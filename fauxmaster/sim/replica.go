@@ -130,6 +130,17 @@ func newReplicaNode(w *World, id uint64, joins bool) *replicaNode {
 
 func addrOf(id uint64) string { return fmt.Sprintf("replica-%d:7000", id) }
 
+// startAfter starts a replica that has crashed a while later, unless somebody else has
+// done so.
+func (r *replicaNode) startAfter(ns int64) {
+	life := r.life
+	r.w.after(ns, func() {
+		if !r.up && r.life == life {
+			r.start()
+		}
+	})
+}
+
 func (r *replicaNode) makeDirectory() {
 	if err := replica.Init(r.storeConfig(), r.ident); err != nil {
 		panic(err)
@@ -271,12 +282,7 @@ func (r *replicaNode) exit(what string, err error) {
 	}
 	r.disk = r.disk.left()
 	r.w.failover.look()
-	life := r.life
-	r.w.after(min(restartFirstNs<<min(r.restarts, 10), restartMaxNs), func() {
-		if !r.up && r.life == life {
-			r.start()
-		}
-	})
+	r.startAfter(min(restartFirstNs<<min(r.restarts, 10), restartMaxNs))
 	r.restarts++
 }
 

@@ -13,10 +13,11 @@ func (w *World) watch() {
 	w.after(watchNs, func() {
 		current := map[[2]any]string{}
 		for _, m := range w.machines {
-			if n := len(m.Running()); n != m.RunningCount() {
-				w.fail("L5: %s counts %d running processes, and has %d", m.name, m.RunningCount(), n)
+			running := m.Running()
+			if n := m.RunningCount(); n != len(running) {
+				w.fail("L5: %s counts %d running processes, and has %d", m.name, n, len(running))
 			}
-			for _, id := range m.Running() {
+			for _, id := range running {
 				w.truth.live(m, id)
 				if p := w.truth.copyOf(m, id); p != nil && p.Current() {
 					task := [2]any{id.JobUID, id.Index}

@@ -289,12 +289,7 @@ func (w *World) healWhenBusy() {
 	w.mark("first phase went on")
 	if x := w.leader(); few && x != nil {
 		x.crash(0, false)
-		life := x.life
-		w.after(between(w.wentRand, 50*millisecond, second), func() {
-			if !x.up && x.life == life {
-				x.start()
-			}
-		})
+		x.startAfter(between(w.wentRand, 50*millisecond, second))
 	}
 	w.after(goOnNs, w.healWhenBusy)
 }
