@@ -61,6 +61,13 @@ func (s *Server) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.P
 	}
 }
 
+// Polls takes orders and answers, again and again.
+func (s *Server) Polls(stream borgrpc.BorgletService_PollsServer) error {
+	return AnswerPolls(stream, func(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+		return s.Poll(stream.Context(), req)
+	})
+}
+
 // ReadLog reads what a copy wrote.
 func (s *Server) ReadLog(req *borgrpc.ReadLogRequest, stream borgrpc.BorgletService_ReadLogServer) error {
 	id, err := IDOf(req.GetCopy())

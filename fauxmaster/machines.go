@@ -186,6 +186,11 @@ func (m *pretended) Poll(_ context.Context, req *borgrpc.PollRequest, _ ...grpc.
 	return resp, err
 }
 
+// Polls has nothing to save here, where a poll is a call of a function.
+func (m *pretended) Polls(context.Context, ...grpc.CallOption) (borgrpc.BorgletService_PollsClient, error) {
+	return nil, status.Error(codes.Unimplemented, "a simulated machine answers one poll at a time")
+}
+
 // Describe says that a machine is of the shape that most in the cell have.
 func (m *pretended) Describe(context.Context, *borgrpc.DescribeRequest, ...grpc.CallOption) (resp *borgrpc.DescribeResponse, err error) {
 	m.all.world.Do(func() {

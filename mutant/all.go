@@ -14,6 +14,7 @@ const (
 	DuplicateLeftAlone Name = "duplicate-left-alone"
 	ForgetBeforeLogged Name = "forget-before-logged"
 	ReportedOnce       Name = "reported-once"
+	OrdersKept         Name = "orders-kept"
 
 	OneWitness        Name = "one-witness"
 	WindowNotGranted  Name = "window-not-granted"
@@ -120,6 +121,8 @@ var All = []Mutant{
 		"2: https://github.com/kubernetes/kubernetes/issues/61832", "L5", "outage"},
 	{ForgetBeforeLogged, "A borglet is told to forget an end that is not in the log yet.",
 		Ours, "S8", "retry"},
+	{OrdersKept, "A machine at rest is asked the same again, whatever the cell has come to want of it.",
+		Ours, "S28", "churn"},
 	{ReportedOnce, "A link shard passes each difference on once: one that is lost on its way is lost for good.",
 		"24: https://github.com/hashicorp/nomad/issues/20116", "L5", "retry"},
 

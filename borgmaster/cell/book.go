@@ -92,6 +92,20 @@ func (c *Cell) dirty(r record) {
 		m.unsettled = true
 		c.records.unsettled = append(c.records.unsettled, r)
 	}
+	switch o := r.(type) {
+	case *Machine:
+		o.changes++
+	case *Task:
+		if o.cur != nil {
+			o.cur.machine.changes++
+		}
+	case *Copy:
+		o.machine.changes++
+	case *Alloc:
+		for _, p := range o.copies {
+			p.machine.changes++
+		}
+	}
 }
 
 // encode writes a record into the book's buffers; value is nil when there is

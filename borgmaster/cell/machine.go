@@ -48,7 +48,15 @@ type Machine struct {
 	// Constraints know its name; derived from the format.
 	named bool
 	gone  bool
+	// Changes of it, of its copies, and of the allocs that those are in. Derived, and
+	// not the same on all replicas.
+	changes uint64
 }
+
+// Changes counts what has changed of the machine, of its copies and of the allocs that
+// they are in, since this object was made: between two looks with the same count, all
+// that its borglet is to hear was the same.
+func (m *Machine) Changes() uint64 { return m.changes }
 
 // Name is unique in the cell.
 func (m *Machine) Name() string { return m.name }

@@ -104,6 +104,7 @@ func (p *Copy) room() *room {
 // hold gives a copy its place.
 func (c *Cell) hold(p *Copy) {
 	m := p.machine
+	m.changes++
 	m.copies = insertCopy(m.copies, p)
 	for _, n := range p.ports {
 		at, _ := slices.BinarySearch(m.ports, n)
@@ -126,6 +127,7 @@ func (c *Cell) release(p *Copy) {
 		c.victimEnded(p)
 	}
 	m := p.machine
+	m.changes++
 	m.copies = removeCopy(m.copies, p)
 	for _, n := range p.ports {
 		if at, ok := slices.BinarySearch(m.ports, n); ok {

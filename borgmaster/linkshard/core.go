@@ -330,6 +330,12 @@ func (c *Core) LagNs() int64 { return c.lagNs }
 // Share returns how many machines this replica polls.
 func (c *Core) Share() int { return c.mine }
 
+// Polls tells whether a machine is polled from here, or is just being.
+func (c *Core) Polls(machine string) bool {
+	m := c.machines[machine]
+	return m != nil && (m.mine || m.inFlight)
+}
+
 // Unheard returns how many of them did not answer their last poll, or were not polled
 // yet.
 func (c *Core) Unheard() int { return c.unheard }

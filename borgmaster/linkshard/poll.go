@@ -1,7 +1,6 @@
 package linkshard
 
 import (
-	"context"
 	"fmt"
 
 	"google.golang.org/grpc/codes"
@@ -13,12 +12,12 @@ import (
 )
 
 // poll asks one machine once.
-func (l *loop) poll(p Poll) Answer {
+func (l *loop) poll(p Poll, on *line) Answer {
 	addr, req := l.station.Ask(p)
 	if req == nil {
 		return l.station.Weigh(p, nil, Outcome{})
 	}
-	resp, err := l.ask(p.Machine, addr, req)
+	resp, err := l.ask(p, on, addr, req)
 	o := Outcome{Response: resp}
 	if err != nil {
 		o = Outcome{Missed: missed(err), Err: door.Reason(err)}
@@ -26,15 +25,14 @@ func (l *loop) poll(p Poll) Answer {
 	return l.station.Weigh(p, req, o)
 }
 
-func (l *loop) ask(machine, addr string, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
-	borglet, err := l.cfg.Borglets.Borglet(machine, addr)
+func (l *loop) ask(p Poll, on *line, addr string, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+	borglet, err := l.cfg.Borglets.Borglet(p.Machine, addr)
 	if err != nil {
 		return nil, status.Error(codes.Unavailable, err.Error())
 	}
-	// That others were connected to first is not the machine's fault.
-	ctx, cancel := context.WithTimeout(l.ctx, PollTimeout)
-	defer cancel()
-	return borglet.Poll(ctx, req)
+	// That others were connected to first is not the machine's fault: time counts from
+	// here.
+	return on.poll(borglet, addr, req, p.known.asked)
 }
 
 // Ask makes the request of a poll; nil when the machine is no longer in the
@@ -42,13 +40,24 @@ func (l *loop) ask(machine, addr string, req *borgrpc.PollRequest) (*borgrpc.Pol
 func (s *Station) Ask(p Poll) (addr string, req *borgrpc.PollRequest) {
 	s.cfg.Log.View(func(c *cell.Cell) {
 		if m := c.Machine(p.Machine); m != nil {
-			addr, req = m.Addr(), Build(c, m, s.cfg.CellName, s.cfg.Core.Replica, p.known)
+			addr, req = m.Addr(), p.known.request(c, m, s.cfg.CellName, s.cfg.Core.Replica)
 		}
 	})
 	if req != nil && s.cfg.Belief != nil {
 		req.Belief = s.cfg.Belief()
 	}
 	return addr, req
+}
+
+// Afresh is what Ask says of orders when it repeats none, for who doubts that those are
+// the same.
+func (s *Station) Afresh(p Poll) (req *borgrpc.PollRequest) {
+	s.cfg.Log.View(func(c *cell.Cell) {
+		if m := c.Machine(p.Machine); m != nil {
+			req = Build(c, m, s.cfg.CellName, s.cfg.Core.Replica, p.known)
+		}
+	})
+	return req
 }
 
 // Weigh makes of the outcome of a poll what the station is to take. It may be
@@ -72,11 +81,18 @@ func (s *Station) Weigh(p Poll, req *borgrpc.PollRequest, o Outcome) Answer {
 			s.warn("borglet obeys another master", p, a.event.Err)
 		}
 	default:
+		same := p.known.same(resp)
 		p.known.Take(resp)
 		a.usage = resp.Usage
 		s.cfg.Log.View(func(c *cell.Cell) {
-			if m := c.Machine(p.Machine); m != nil {
+			m := c.Machine(p.Machine)
+			switch {
+			case m == nil:
+			case same && p.known.rests(m):
+				a.compared = &Comparison{}
+			default:
 				a.compared = Compare(s.cfg.NowNs(), c, m, req, resp, p.known)
+				p.known.rest(m, req, a.compared)
 			}
 		})
 	}

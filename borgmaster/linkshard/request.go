@@ -27,6 +27,10 @@ type Known struct {
 	// before when the cell is not told again what was heard.
 	described   map[cell.CopyID]*borgrpc.Desired
 	hearAgainNs int64
+	// When it was last seen to be at rest.
+	rested rested
+	// Counts the requests that were made anew, and not repeated.
+	asked uint64
 }
 
 // telling is a report that is on its way to the log.

@@ -175,6 +175,8 @@ type loop struct {
 	answers    chan Answer
 	deliveries chan delivery
 	polls      sync.WaitGroup
+	// Of the machines that are polled from here.
+	lines map[string]*line
 }
 
 // Run polls and reports until ctx ends.
@@ -183,6 +185,7 @@ func (s *Shard) Run(ctx context.Context) error {
 	l := &loop{
 		Shard: s, ctx: ctx, station: station,
 		answers: make(chan Answer, station.core.cfg.MaxInFlight), deliveries: make(chan delivery, 1),
+		lines: map[string]*line{},
 	}
 	defer l.polls.Wait()
 	timer := time.NewTimer(0)
@@ -196,6 +199,7 @@ func (s *Shard) Run(ctx context.Context) error {
 		case a := <-l.answers:
 			l.meter.ended(a.event, l.cfg.NowNs())
 			l.station.TakeAnswer(a)
+			l.hangUp(a.event.Machine)
 		case d := <-l.deliveries:
 			l.takeDelivery(d)
 		case <-timer.C:
@@ -213,9 +217,14 @@ func (s *Shard) Run(ctx context.Context) error {
 func (l *loop) carryOut(o Orders) {
 	for _, p := range o.Polls {
 		l.meter.began(p.Machine, l.cfg.NowNs())
+		on := l.lines[p.Machine]
+		if on == nil {
+			on = newLine(l.ctx)
+			l.lines[p.Machine] = on
+		}
 		l.polls.Go(func() {
 			select {
-			case l.answers <- l.poll(p):
+			case l.answers <- l.poll(p, on):
 			case <-l.ctx.Done():
 			}
 		})
@@ -239,6 +248,7 @@ func (l *loop) takeNotes() {
 	l.station.TakeNotes(notes)
 	if notes.Reload {
 		l.meter.moved()
+		l.hangUp(slices.Collect(maps.Keys(l.lines))...)
 	}
 	for _, name := range notes.Changed {
 		if l.station.core.machines[name] == nil {
@@ -246,7 +256,18 @@ func (l *loop) takeNotes() {
 			delete(l.meter.missed, name)
 		}
 	}
+	l.hangUp(notes.Changed...)
 	l.publish()
+}
+
+// hangUp ends the lines to machines that are not polled from here any more.
+func (l *loop) hangUp(machines ...string) {
+	for _, name := range machines {
+		if on := l.lines[name]; on != nil && !l.station.core.Polls(name) {
+			on.hangUp()
+			delete(l.lines, name)
+		}
+	}
 }
 
 func (l *loop) takeDelivery(d delivery) {
@@ -261,6 +282,7 @@ func (l *loop) takeDelivery(d delivery) {
 	l.station.ReportTaken(d.resp)
 	if _, t, v := l.station.core.Live(); t != term || v != version {
 		l.meter.moved()
+		l.hangUp(slices.Collect(maps.Keys(l.lines))...)
 	}
 	if share := l.station.core.Share(); share != before {
 		l.cfg.Logger.Info("share of machines changed", "machines", share, "term", d.resp.GetTerm())

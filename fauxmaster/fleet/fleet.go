@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
 
+	"borg/borglet"
 	"borg/fauxmaster"
 	"borg/identity"
 	"borg/proto/borgrpc"
@@ -242,6 +243,21 @@ func (f *Fleet) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.Po
 	if err != nil {
 		return nil, err
 	}
+	return f.poll(ctx, m, req)
+}
+
+// Polls gives a machine its orders again and again.
+func (f *Fleet) Polls(stream borgrpc.BorgletService_PollsServer) error {
+	m, err := f.called(stream.Context())
+	if err != nil {
+		return err
+	}
+	return borglet.AnswerPolls(stream, func(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
+		return f.poll(stream.Context(), m, req)
+	})
+}
+
+func (f *Fleet) poll(ctx context.Context, m *machine, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	if p, ok := peer.FromContext(ctx); ok {
 		e := endOf(m.k, p.Addr)
 		f.reach.calls(e, req.GetReplica())

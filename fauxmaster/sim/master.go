@@ -39,7 +39,9 @@ type masterSide struct {
 	station *linkshard.Station
 	// Due time of the next look at the station that is already under way.
 	lookAtNs int64
-	duties   *duty.Core
+	// Polls so far.
+	asked  uint64
+	duties *duty.Core
 	// Who was elected before this replica was; 0: not known.
 	before   uint64
 	reclaims *reclaim.Core
@@ -308,6 +310,9 @@ func (m *masterSide) carryOut() {
 func (m *masterSide) poll(p linkshard.Poll) {
 	r := m.r
 	_, req := m.station.Ask(p)
+	if m.asked++; req != nil && m.asked%askedAnew == 0 {
+		r.w.truth.asks(r.id, req, m.station.Afresh(p))
+	}
 	life, ended := r.life, false
 	end := func(o linkshard.Outcome) {
 		if ended {

@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/borglet"
 	"borg/borgmaster"
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // rules is what the rules below remember of what was decided and what was
@@ -259,4 +262,19 @@ func (t *truth) moved(e *cell.Event, after []cell.Event) {
 		}
 	}
 	t.w.fail("S19: %s is moved away from %s at index %d, and has no place", e.Object(), e.Machine, e.Index)
+}
+
+// askedAnew: of so many polls one is looked at.
+const askedAnew = 8
+
+// asks: S28, a machine that rests is asked by each poll what it would be asked if
+// nothing were kept.
+func (t *truth) asks(replica uint64, req, afresh *borgrpc.PollRequest) {
+	plain := &borgrpc.PollRequest{
+		Fence: req.Fence, Machine: req.Machine, Desired: req.Desired, Stops: req.Stops, Forget: req.Forget,
+		KnownHash: req.KnownHash, Replica: req.Replica, Describe: req.Describe,
+	}
+	if !proto.Equal(plain, afresh) {
+		t.w.fail("S28: replica %d polls %s by the orders of before: %v, and now they are %v", replica, req.Machine, plain, afresh)
+	}
 }

@@ -332,6 +332,9 @@ func TestCheckers(t *testing.T) {
 				w.truth.crashed(&borgpb.TaskReport{State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)})
 			}
 		},
+		"S28": func(w *World) {
+			w.truth.asks(1, &borgrpc.PollRequest{Machine: "m"}, &borgrpc.PollRequest{Machine: "m", Stops: []*borgrpc.Stop{{}}})
+		},
 		"L8": func(w *World) {
 			w.swarm.floodAlone, w.now = true, 9*second
 			w.beside("x", 8*second, nil)

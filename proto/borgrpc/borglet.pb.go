@@ -227,6 +227,9 @@ type PollRequest struct {
 	KnownHash []byte `protobuf:"bytes,6,opt,name=known_hash,json=knownHash,proto3" json:"known_hash,omitempty"`
 	// Id of the replica that asks.
 	Replica uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
+	// On a stream: machine, desired, stops, forget, describe and belief are those of
+	// the request before, and are left out.
+	SameOrders bool `protobuf:"varint,8,opt,name=same_orders,json=sameOrders,proto3" json:"same_orders,omitempty"`
 	// Whom the borglet is to believe, as the asker knows; absent from masters of
 	// a cell without identity.
 	Belief *Belief `protobuf:"bytes,220,opt,name=belief,proto3" json:"belief,omitempty"`
@@ -314,6 +317,13 @@ func (x *PollRequest) GetReplica() uint64 {
 		return x.Replica
 	}
 	return 0
+}
+
+func (x *PollRequest) GetSameOrders() bool {
+	if x != nil {
+		return x.SameOrders
+	}
+	return false
 }
 
 func (x *PollRequest) GetBelief() *Belief {
@@ -710,7 +720,8 @@ type PollResponse struct {
 	Versions []uint64 `protobuf:"varint,6,rep,packed,name=versions,proto3" json:"versions,omitempty"`
 	// Usage travels beside the state, outside the hash.
 	Usage []*Usage `protobuf:"bytes,7,rep,name=usage,proto3" json:"usage,omitempty"`
-	// What the machine is now; masters log a change of it.
+	// What the machine is now; masters log a change of it. Absent on a stream: as
+	// said before.
 	Spec *borgpb.MachineSpec `protobuf:"bytes,8,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Identifies this start of the borglet's process.
 	Incarnation string `protobuf:"bytes,9,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
@@ -1056,7 +1067,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\xd8\x02\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\xf9\x02\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -1065,7 +1076,9 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06forget\x18\x05 \x03(\v2\x0f.borgrpc.CopyIDR\x06forget\x12\x1d\n" +
 	"\n" +
 	"known_hash\x18\x06 \x01(\fR\tknownHash\x12\x18\n" +
-	"\areplica\x18\a \x01(\x04R\areplica\x12(\n" +
+	"\areplica\x18\a \x01(\x04R\areplica\x12\x1f\n" +
+	"\vsame_orders\x18\b \x01(\bR\n" +
+	"sameOrders\x12(\n" +
 	"\x06belief\x18\xdc\x01 \x01(\v2\x0f.borgrpc.BeliefR\x06belief\x12,\n" +
 	"\bdescribe\x18\x96\x01 \x03(\v2\x0f.borgrpc.CopyIDR\bdescribe\"D\n" +
 	"\x06Belief\x12\x18\n" +
@@ -1123,10 +1136,11 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"tail_bytes\x18\x04 \x01(\x03R\ttailBytes\"Q\n" +
 	"\x0fReadLogResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12*\n" +
-	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream2\xc6\x01\n" +
+	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream2\x80\x02\n" +
 	"\x0eBorgletService\x12?\n" +
 	"\bDescribe\x12\x18.borgrpc.DescribeRequest\x1a\x19.borgrpc.DescribeResponse\x123\n" +
-	"\x04Poll\x12\x14.borgrpc.PollRequest\x1a\x15.borgrpc.PollResponse\x12>\n" +
+	"\x04Poll\x12\x14.borgrpc.PollRequest\x1a\x15.borgrpc.PollResponse\x128\n" +
+	"\x05Polls\x12\x14.borgrpc.PollRequest\x1a\x15.borgrpc.PollResponse(\x010\x01\x12>\n" +
 	"\aReadLog\x12\x17.borgrpc.ReadLogRequest\x1a\x18.borgrpc.ReadLogResponse0\x01B\x14Z\x12borg/proto/borgrpcb\x06proto3"
 
 var (
@@ -1191,12 +1205,14 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	19, // 23: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
 	0,  // 24: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
 	3,  // 25: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	10, // 26: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	1,  // 27: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	8,  // 28: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	11, // 29: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	27, // [27:30] is the sub-list for method output_type
-	24, // [24:27] is the sub-list for method input_type
+	3,  // 26: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	10, // 27: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	1,  // 28: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	8,  // 29: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	8,  // 30: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	11, // 31: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	28, // [28:32] is the sub-list for method output_type
+	24, // [24:28] is the sub-list for method input_type
 	24, // [24:24] is the sub-list for extension type_name
 	24, // [24:24] is the sub-list for extension extendee
 	0,  // [0:24] is the sub-list for field type_name

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	BorgletService_Describe_FullMethodName = "/borgrpc.BorgletService/Describe"
 	BorgletService_Poll_FullMethodName     = "/borgrpc.BorgletService/Poll"
+	BorgletService_Polls_FullMethodName    = "/borgrpc.BorgletService/Polls"
 	BorgletService_ReadLog_FullMethodName  = "/borgrpc.BorgletService/ReadLog"
 )
 
@@ -35,6 +36,11 @@ type BorgletServiceClient interface {
 	// Poll tells the borglet what should run and what should stop, and asks for
 	// the full state of all its tasks.
 	Poll(ctx context.Context, in *PollRequest, opts ...grpc.CallOption) (*PollResponse, error)
+	// Polls is Poll again and again, at about half the cost: each request is answered
+	// before the next one is sent. A poll that fails ends the stream. What was said on
+	// it before need not be repeated: the asker may leave out its orders
+	// (same_orders), the borglet the spec of its machine.
+	Polls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PollRequest, PollResponse], error)
 	// ReadLog reads what a copy of a task wrote.
 	ReadLog(ctx context.Context, in *ReadLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogResponse], error)
 }
@@ -67,9 +73,22 @@ func (c *borgletServiceClient) Poll(ctx context.Context, in *PollRequest, opts .
 	return out, nil
 }
 
+func (c *borgletServiceClient) Polls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PollRequest, PollResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &BorgletService_ServiceDesc.Streams[0], BorgletService_Polls_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[PollRequest, PollResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BorgletService_PollsClient = grpc.BidiStreamingClient[PollRequest, PollResponse]
+
 func (c *borgletServiceClient) ReadLog(ctx context.Context, in *ReadLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogResponse], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &BorgletService_ServiceDesc.Streams[0], BorgletService_ReadLog_FullMethodName, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &BorgletService_ServiceDesc.Streams[1], BorgletService_ReadLog_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -97,6 +116,11 @@ type BorgletServiceServer interface {
 	// Poll tells the borglet what should run and what should stop, and asks for
 	// the full state of all its tasks.
 	Poll(context.Context, *PollRequest) (*PollResponse, error)
+	// Polls is Poll again and again, at about half the cost: each request is answered
+	// before the next one is sent. A poll that fails ends the stream. What was said on
+	// it before need not be repeated: the asker may leave out its orders
+	// (same_orders), the borglet the spec of its machine.
+	Polls(grpc.BidiStreamingServer[PollRequest, PollResponse]) error
 	// ReadLog reads what a copy of a task wrote.
 	ReadLog(*ReadLogRequest, grpc.ServerStreamingServer[ReadLogResponse]) error
 	mustEmbedUnimplementedBorgletServiceServer()
@@ -114,6 +138,9 @@ func (UnimplementedBorgletServiceServer) Describe(context.Context, *DescribeRequ
 }
 func (UnimplementedBorgletServiceServer) Poll(context.Context, *PollRequest) (*PollResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method Poll not implemented")
+}
+func (UnimplementedBorgletServiceServer) Polls(grpc.BidiStreamingServer[PollRequest, PollResponse]) error {
+	return status.Error(codes.Unimplemented, "method Polls not implemented")
 }
 func (UnimplementedBorgletServiceServer) ReadLog(*ReadLogRequest, grpc.ServerStreamingServer[ReadLogResponse]) error {
 	return status.Error(codes.Unimplemented, "method ReadLog not implemented")
@@ -175,6 +202,13 @@ func _BorgletService_Poll_Handler(srv interface{}, ctx context.Context, dec func
 	return interceptor(ctx, in, info, handler)
 }
 
+func _BorgletService_Polls_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(BorgletServiceServer).Polls(&grpc.GenericServerStream[PollRequest, PollResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BorgletService_PollsServer = grpc.BidiStreamingServer[PollRequest, PollResponse]
+
 func _BorgletService_ReadLog_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadLogRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -203,6 +237,12 @@ var BorgletService_ServiceDesc = grpc.ServiceDesc{
 		},
 	},
 	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Polls",
+			Handler:       _BorgletService_Polls_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
 		{
 			StreamName:    "ReadLog",
 			Handler:       _BorgletService_ReadLog_Handler,

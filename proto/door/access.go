@@ -88,6 +88,7 @@ var access = map[string][]identity.Role{
 
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},
+	"/borgrpc.BorgletService/Polls":    {identity.Master},
 	"/borgrpc.BorgletService/ReadLog":  {identity.Master},
 }
 

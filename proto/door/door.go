@@ -35,6 +35,10 @@ const (
 	maxCallsPerConn = 4096
 	// maxHeaderBytes bounds what is said about a call beside its message.
 	maxHeaderBytes = 16 << 10
+	// What the other end may send of one message, and of all on one connection, before
+	// it is read. Fixed, so that nothing is sent to find out how wide the line is: that
+	// was a ping for each short call.
+	streamWindowBytes, connWindowBytes = 1 << 20, 4 << 20
 	// handshakeTimeout is how long somebody may take to say who he is.
 	handshakeTimeout = 10 * time.Second
 	// maxConnAge is when a client is asked to connect anew, with the certificate
@@ -119,6 +123,7 @@ func NewServer(config Config) *grpc.Server {
 		grpc.InTapHandle(config.tap),
 		grpc.StatsHandler(callCounter{}),
 		grpc.ConnectionTimeout(handshakeTimeout),
+		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connWindowBytes),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),
 		grpc.MaxHeaderListSize(maxHeaderBytes),
@@ -137,6 +142,7 @@ func Dial(addr string, who *identity.Source, want identity.Name, opts ...grpc.Di
 		target = "passthrough:///" + addr
 	}
 	base := []grpc.DialOption{
+		grpc.WithInitialWindowSize(streamWindowBytes), grpc.WithInitialConnWindowSize(connWindowBytes),
 		grpc.WithTransportCredentials(&clientCredentials{credentials.NewTLS(who.ClientTLS(want)), who, want}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),

@@ -334,6 +334,7 @@ func (m *matrix) programRows(m1 *realMachine, web *borgrpc.CopyID) {
 	}
 	m.add("BorgletService/Describe", ofBorglet(&borgrpc.DescribeRequest{}))
 	m.add("BorgletService/Poll", ofBorglet(&borgrpc.PollRequest{Machine: "m1", Fence: &borgrpc.Fence{CellId: testCellID, Epoch: 1}}))
+	m.add("BorgletService/Polls", ofBorglet(&borgrpc.PollRequest{Machine: "m1", Fence: &borgrpc.Fence{CellId: testCellID, Epoch: 1}}))
 	m.add("BorgletService/ReadLog", ofBorglet(&borgrpc.ReadLogRequest{Copy: web}))
 }
 

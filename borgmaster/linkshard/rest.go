@@ -1,0 +1,62 @@
+package linkshard
+
+import (
+	"google.golang.org/protobuf/proto"
+
+	"borg/borgmaster/cell"
+	"borg/mutant"
+	"borg/proto/borgrpc"
+)
+
+// Most machines rest at most times: the cell wants of them what they have. Then
+// neither the request nor the comparison has to be made again, which is a quarter of a
+// poll's cost; that it is so still is told by the cell's count of a machine's changes
+// and by the hash of the borglet's state.
+
+// rested is a poll after which nothing was left to be done.
+type rested struct {
+	// As the cell had it. Another object is another cell's.
+	machine *cell.Machine
+	changes uint64
+	req     *borgrpc.PollRequest
+}
+
+// rests tells whether the cell has changed nothing about the machine since it was last
+// seen to be at rest.
+func (k *Known) rests(m *cell.Machine) bool {
+	return k.rested.machine == m && (k.rested.changes == m.Changes() || mutant.Planted(mutant.OrdersKept))
+}
+
+// same tells whether an answer says what the one before it said.
+func (k *Known) same(resp *borgrpc.PollResponse) bool {
+	return resp.Unchanged && len(resp.Described) == 0 && (resp.Spec == nil || proto.Equal(resp.Spec, k.Word))
+}
+
+// rest notes whether the machine is at rest after a poll that it has answered: each
+// later one would be the same, and come to the same.
+func (k *Known) rest(m *cell.Machine, req *borgrpc.PollRequest, cmp *Comparison) {
+	k.rested = rested{}
+	if cmp.Busy || cmp.Down || m.Unheard() || len(cmp.Reports)+len(cmp.Unknown)+len(k.told)+len(k.described) > 0 || cmp.Heard != nil || cmp.Set != nil {
+		return
+	}
+	if len(req.Stops)+len(req.Forget)+len(req.Describe) > 0 || len(req.Desired) != len(k.Tasks) {
+		return
+	}
+	for i, t := range k.Tasks {
+		if terminal(t.State) || req.Desired[i].Spec != nil {
+			return
+		}
+	}
+	k.rested = rested{m, m.Changes(), req}
+}
+
+// request makes the poll for a machine, or repeats the last one as of now.
+func (k *Known) request(c *cell.Cell, m *cell.Machine, cellName string, replica uint64) *borgrpc.PollRequest {
+	if k.rests(m) {
+		return &borgrpc.PollRequest{
+			Fence: FenceOf(c), Machine: k.rested.req.Machine, Desired: k.rested.req.Desired, KnownHash: k.Hash, Replica: replica,
+		}
+	}
+	k.asked++
+	return Build(c, m, cellName, replica, k)
+}
