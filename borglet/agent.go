@@ -476,7 +476,7 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 		a.cfg.TrustIs(mark)
 	}
 	resp.Incarnation, resp.Spec = a.incarnation, a.cfg.Spec
-	if !resp.Fenced {
+	if !resp.Fenced && !req.GetNoUsage() {
 		resp.Usage = a.usage.take()
 	}
 	return resp, nil

@@ -9,7 +9,7 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// usage is what copies have used since the last poll.
+// usage is what copies have used since they were last asked about.
 type usage struct {
 	mu sync.Mutex
 	// running is whom to measure. Guarded by mu.

@@ -35,6 +35,9 @@ func (c CoreConfig) withDefaults() CoreConfig {
 }
 
 const (
+	// Polls of machines at rest begin at multiples of it, so that this replica and the
+	// borglets wake up for some at once.
+	gridNs = 10e6
 	// The first polls of a share that has moved take this part of the period: each
 	// needs a handshake, and all must be made soon.
 	spreadPart = 4
@@ -512,6 +515,7 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 		// A tenth of the period, by name and time: machines that were once
 		// polled together drift apart.
 		wait += int64(mix(nameHash(m.name)^uint64(m.startedNs))%uint64(c.cfg.PeriodNs/10+1)) - c.cfg.PeriodNs/20
+		wait += gridNs - (m.startedNs+wait)%gridNs
 	}
 	due := max(m.startedNs+wait, now)
 	if m.again {

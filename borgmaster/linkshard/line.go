@@ -93,7 +93,7 @@ func (ln *line) exchange(borglet borgrpc.BorgletServiceClient, addr string, req 
 	}
 	full := req
 	if ln.asked == asked && proto.Equal(ln.belief, req.Belief) {
-		req = &borgrpc.PollRequest{Fence: req.Fence, KnownHash: req.KnownHash, Replica: req.Replica, SameOrders: true}
+		req = &borgrpc.PollRequest{Fence: req.Fence, KnownHash: req.KnownHash, Replica: req.Replica, SameOrders: true, NoUsage: req.NoUsage}
 	}
 	// An error of Send says only that there is one to be received.
 	_ = ln.stream.Send(req)

@@ -43,9 +43,13 @@ func (s *Station) Ask(p Poll) (addr string, req *borgrpc.PollRequest) {
 			addr, req = m.Addr(), p.known.request(c, m, s.cfg.CellName, s.cfg.Core.Replica)
 		}
 	})
-	if req != nil && s.cfg.Belief != nil {
+	if req == nil {
+		return addr, nil
+	}
+	if s.cfg.Belief != nil {
 		req.Belief = s.cfg.Belief()
 	}
+	req.NoUsage = s.cfg.NowNs() < p.known.usageDueNs
 	return addr, req
 }
 
@@ -83,7 +87,9 @@ func (s *Station) Weigh(p Poll, req *borgrpc.PollRequest, o Outcome) Answer {
 	default:
 		same := p.known.same(resp)
 		p.known.Take(resp)
-		a.usage = resp.Usage
+		if a.usage = resp.Usage; !req.NoUsage {
+			p.known.usageDueNs = s.cfg.NowNs() + s.usage.everyNs - s.core.cfg.PeriodNs/2
+		}
 		s.cfg.Log.View(func(c *cell.Cell) {
 			m := c.Machine(p.Machine)
 			switch {

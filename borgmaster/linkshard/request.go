@@ -27,6 +27,8 @@ type Known struct {
 	// before when the cell is not told again what was heard.
 	described   map[cell.CopyID]*borgrpc.Desired
 	hearAgainNs int64
+	// Before when it is not asked what its copies use.
+	usageDueNs int64
 	// When it was last seen to be at rest.
 	rested rested
 	// Counts the requests that were made anew, and not repeated.

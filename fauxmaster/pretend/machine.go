@@ -366,7 +366,7 @@ func (m *Machine) Answer(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error
 	if m.savesEnd() {
 		m.cfg.Witness.Reaches(SaidNotKept)
 	}
-	if m.cfg.Uses != nil && err == nil && !resp.Fenced {
+	if m.cfg.Uses != nil && err == nil && !resp.Fenced && !req.GetNoUsage() {
 		resp.Usage = m.usage()
 	}
 	return resp, err

@@ -230,6 +230,8 @@ type PollRequest struct {
 	// On a stream: machine, desired, stops, forget, describe and belief are those of
 	// the request before, and are left out.
 	SameOrders bool `protobuf:"varint,8,opt,name=same_orders,json=sameOrders,proto3" json:"same_orders,omitempty"`
+	// What copies use is not asked for now; it goes on being measured.
+	NoUsage bool `protobuf:"varint,9,opt,name=no_usage,json=noUsage,proto3" json:"no_usage,omitempty"`
 	// Whom the borglet is to believe, as the asker knows; absent from masters of
 	// a cell without identity.
 	Belief *Belief `protobuf:"bytes,220,opt,name=belief,proto3" json:"belief,omitempty"`
@@ -322,6 +324,13 @@ func (x *PollRequest) GetReplica() uint64 {
 func (x *PollRequest) GetSameOrders() bool {
 	if x != nil {
 		return x.SameOrders
+	}
+	return false
+}
+
+func (x *PollRequest) GetNoUsage() bool {
+	if x != nil {
+		return x.NoUsage
 	}
 	return false
 }
@@ -832,7 +841,7 @@ func (x *PollResponse) GetDescribed() []*Desired {
 	return nil
 }
 
-// Usage of one copy since the last poll.
+// Usage of one copy since the last poll that asked for it.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Which copy.
@@ -1067,7 +1076,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\xf9\x02\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\x94\x03\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -1078,7 +1087,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"known_hash\x18\x06 \x01(\fR\tknownHash\x12\x18\n" +
 	"\areplica\x18\a \x01(\x04R\areplica\x12\x1f\n" +
 	"\vsame_orders\x18\b \x01(\bR\n" +
-	"sameOrders\x12(\n" +
+	"sameOrders\x12\x19\n" +
+	"\bno_usage\x18\t \x01(\bR\anoUsage\x12(\n" +
 	"\x06belief\x18\xdc\x01 \x01(\v2\x0f.borgrpc.BeliefR\x06belief\x12,\n" +
 	"\bdescribe\x18\x96\x01 \x03(\v2\x0f.borgrpc.CopyIDR\bdescribe\"D\n" +
 	"\x06Belief\x12\x18\n" +
