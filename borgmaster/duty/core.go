@@ -60,6 +60,10 @@ const (
 	// so many machines where that is more: a rack.
 	downBurstNs   = 6e9
 	downBurstRack = 20
+	// So many machines more than may be called down are tried at once, and at most so many:
+	// when most are away, to try them all again and again is what keeps the others from
+	// being heard.
+	probesInVain, probesAtOnce = 3, 32
 )
 
 // Bounds of what the duties believe: when many machines vanish at once it is more
@@ -200,8 +204,10 @@ type Core struct {
 	// Machines with missed polls, of those above.
 	missing map[string]*watched
 	unknown map[string][]*borgpb.TaskReport
-	bounds  Bounds
-	downs   downBudget
+	// How many of those above are being tried.
+	probes int
+	bounds Bounds
+	downs  downBudget
 	// How many machines of those above are not up; how many cannot be reached, with
 	// those that are called down next; whether they are lost, by an operator's word.
 	down, unreachable int
@@ -242,7 +248,7 @@ type watched struct {
 	err           string
 	// Times in a row that a second replica reached what the first missed.
 	contradicted int
-	// A probe or a proposal is under way.
+	// A probe or a proposal is under way. Probes are counted by Core.probes.
 	probing, proposing bool
 	tryAgainNs         int64
 	setAgainNs         int64
@@ -286,6 +292,9 @@ func (d *Core) Step(now int64, event Event) []Effect {
 	case MachineGone:
 		if m := d.machines[e.Name]; m != nil && !m.up {
 			d.down--
+		}
+		if m := d.machines[e.Name]; m != nil && m.probing {
+			d.probes--
 		}
 		delete(d.machines, e.Name)
 		delete(d.missing, e.Name)
@@ -397,6 +406,7 @@ func (d *Core) doubt(now int64, replica uint64, silentNs int64) (probes []Effect
 			continue
 		}
 		m.probing, r.doubt[name] = true, true
+		d.probes++
 		r.tried++
 		probes = append(probes, Probe{Machine: name, Addr: m.addr, Replica: linkshard.Ranked(name, others)[0]})
 		if len(probes) == doubtProbes {
@@ -475,7 +485,7 @@ func (d *Core) forgive(m *watched) {
 
 // consider asks a second replica when the first one's misses are enough.
 func (d *Core) consider(now int64, m *watched) []Effect {
-	if !m.up || !m.silent(now+askBeforeNs) || m.probing || m.proposing || now < m.tryAgainNs {
+	if !d.doubtful(now, m) || d.probes >= d.mostProbes(now) {
 		return nil
 	}
 	second := uint64(0)
@@ -493,10 +503,24 @@ func (d *Core) consider(now int64, m *watched) []Effect {
 		second = d.self
 	}
 	m.probing = true
+	d.probes++
 	if mutant.Planted(mutant.OneWitness) {
 		return d.judge(now, Probed{Machine: m.name, Replica: m.missedBy, Err: m.err})
 	}
 	return []Effect{Probe{Machine: m.name, Addr: m.addr, Replica: second}}
+}
+
+// doubtful tells whether a second replica should try a machine.
+func (d *Core) doubtful(now int64, m *watched) bool {
+	return m.up && m.silent(now+askBeforeNs) && !m.probing && !m.proposing && now >= m.tryAgainNs
+}
+
+// mostProbes bounds the machines that are being tried.
+func (d *Core) mostProbes(now int64) int {
+	if d.stopped() {
+		return probesInVain
+	}
+	return min(probesInVain+d.downs.left(now+askBeforeNs, len(d.machines), d.bounds.DownsPerMinutePercent), probesAtOnce)
 }
 
 // silent tells whether a machine has missed enough to be down, at a time.
@@ -511,6 +535,7 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 		return nil
 	}
 	m.probing = false
+	d.probes--
 	if d.settleDoubt(now, e) || !m.up || m.missed < missesForDown {
 		return nil
 	}
@@ -559,8 +584,19 @@ func (d *Core) tick(now int64, e Ticked) []Effect {
 	d.countUnreachable()
 	d.lostDeclared = e.LostDeclared
 	var effects []Effect
-	for _, name := range slices.Sorted(maps.Keys(d.missing)) {
-		effects = append(effects, d.consider(now, d.missing[name])...)
+	var doubtful []*watched
+	for _, m := range d.missing {
+		if d.doubtful(now, m) {
+			doubtful = append(doubtful, m)
+		}
+	}
+	// One that another replica has reached should be tried by it again; of the others
+	// each has its turn.
+	slices.SortFunc(doubtful, func(a, b *watched) int {
+		return cmp.Or(cmp.Compare(b.contradicted, a.contradicted), cmp.Compare(a.tryAgainNs, b.tryAgainNs), cmp.Compare(a.name, b.name))
+	})
+	for _, m := range doubtful {
+		effects = append(effects, d.consider(now, m)...)
 	}
 	if next := d.commonFormat(now); next > e.Format && now >= d.raiseAgainNs {
 		d.raiseAgainNs = now + raisePauseNs
@@ -703,13 +739,26 @@ type downBudget struct {
 	wholeNs int64
 }
 
+// left is how many more may be called down at a time.
+func (b *downBudget) left(now int64, machines int, percent uint32) int {
+	if mutant.Planted(mutant.DownsUnbounded) {
+		return machines
+	}
+	each, burst := downRate(machines, percent)
+	return int(max((now+burst-max(b.wholeNs, now))/each, 0))
+}
+
 func (b *downBudget) take(now int64, machines int, percent uint32) bool {
-	perMinute := max(int64(machines)*int64(percent)/100, 1)
-	each := 60e9 / perMinute
-	burst := max(downBurstNs, min(perMinute, downBurstRack)*each)
-	if b.wholeNs > now+burst-each && !mutant.Planted(mutant.DownsUnbounded) {
+	if b.left(now, machines, percent) == 0 {
 		return false
 	}
+	each, _ := downRate(machines, percent)
 	b.wholeNs = max(b.wholeNs, now) + each
 	return true
+}
+
+func downRate(machines int, percent uint32) (each, burst int64) {
+	perMinute := max(int64(machines)*int64(percent)/100, 1)
+	each = 60e9 / perMinute
+	return each, max(downBurstNs, min(perMinute, downBurstRack)*each)
 }

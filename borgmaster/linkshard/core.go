@@ -50,6 +50,11 @@ const (
 	// silent for no longer than silentFastNs: later it is one of those that are down.
 	afterMissNs  = 1e9
 	silentFastNs = 15e9
+	// Of machines that do not answer at most so many a second are asked, and of those that
+	// have not for silentFastNs: each takes a new connection then, a handshake and the time
+	// of those that do answer. Once one of them is back, the others are asked at the first
+	// of the two paces.
+	silentPollsPerS, longSilentPollsPerS = 300, 50
 	// A poll that takes so much longer than those that are answered, and at least so
 	// long, holds no place among those in flight: a rack that vanished must not keep
 	// the others waiting. So many may be out like that.
@@ -151,8 +156,10 @@ type Core struct {
 	// When any machine last answered, and polls begun since.
 	heardNs    int64
 	unanswered int
-	// Machines of ours that are unheard.
+	// Machines of ours that are unheard, and when they were last all asked because one of
+	// them was back.
 	unheard   int
+	hurriedNs int64
 	steppedNs int64
 	// How much later than due polls begin because so many are in flight, on average
 	// of the last ones: with more to do than can be done, it grows until less is
@@ -494,6 +501,7 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 		return
 	}
 	c.landed(m)
+	back := e.Reached && m.unheard && now-m.heardNs >= silentFastNs
 	if e.Reached {
 		c.heardNs, c.unanswered = now, 0
 		c.pollNs += (now - m.startedNs - c.pollNs) / lagPolls
@@ -506,7 +514,9 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 	wait := c.cfg.PeriodNs
 	switch {
 	case !e.Reached && now-m.heardNs < silentFastNs:
-		wait = min(afterMissNs, c.cfg.PeriodNs)
+		wait = max(min(afterMissNs, c.cfg.PeriodNs), spread(m, c.silentNs(silentPollsPerS)))
+	case !e.Reached:
+		wait = max(wait, spread(m, c.silentNs(longSilentPollsPerS)))
 	case e.Reached && e.Busy:
 		m.fastNs = min(max(2*m.fastNs, c.cfg.FastNs, lagFactor*c.lagNs), c.cfg.PeriodNs)
 		wait = m.fastNs
@@ -523,6 +533,33 @@ func (c *Core) answered(now int64, e Answered, eff *Effects) {
 		due = max(now, m.startedNs+c.gapNs())
 	}
 	c.enqueue(m, due)
+	if back {
+		c.hurry(now)
+	}
+}
+
+// silentNs is the time between two polls of each machine that is silent.
+func (c *Core) silentNs(pollsPerS int) int64 { return int64(c.unheard) * 1e9 / int64(pollsPerS) }
+
+// spread is a time of that length on average: machines that vanished together are not
+// asked together for ever.
+func spread(m *polled, ns int64) int64 {
+	return ns/2 + int64(mix(nameHash(m.name)^uint64(m.startedNs))%uint64(ns+1))
+}
+
+// hurry asks all silent machines soon: one of them is back.
+func (c *Core) hurry(now int64) {
+	if now-c.hurriedNs < c.cfg.PeriodNs {
+		return
+	}
+	c.hurriedNs = now
+	within := uint64(max(c.silentNs(silentPollsPerS), 1))
+	for _, m := range c.machines {
+		if due := now + int64(nameHash(m.name)%within); m.unheard && m.place >= 0 && due < m.dueNs {
+			c.unqueue(m)
+			c.enqueue(m, due)
+		}
+	}
 }
 
 // gapNs is the least time between two polls of a machine. While polls begin late,

@@ -1,0 +1,94 @@
+package linkshard
+
+import (
+	"fmt"
+	"testing"
+)
+
+// silentCell is a core with machines that answer as answers says, a second after they
+// are asked if they do not.
+type silentCell struct {
+	core    *Core
+	now     int64
+	out     []flying
+	asked   map[int64]int
+	answers func(machine string) bool
+}
+
+type flying struct {
+	machine string
+	endsNs  int64
+}
+
+func newSilentCell(machines int, answers func(machine string) bool) *silentCell {
+	c := &silentCell{core: NewCore(CoreConfig{Replica: 1}), asked: map[int64]int{}, answers: answers}
+	all := MachinesAre{}
+	for n := range machines {
+		all.Names = append(all.Names, fmt.Sprint("m", n))
+	}
+	c.step(all)
+	c.step(LogContact{OK: true})
+	c.step(MasterContact{OK: true})
+	c.step(LiveSet{Term: 1, Version: 1, Live: []uint64{1}})
+	return c
+}
+
+func (c *silentCell) step(event Event) {
+	for _, name := range c.core.Step(c.now, event).Polls {
+		c.asked[c.now/1e9]++
+		ends := c.now + 1e6
+		if !c.answers(name) {
+			ends = c.now + 1e9
+		}
+		c.out = append(c.out, flying{name, ends})
+	}
+}
+
+// run lets time pass, in steps of 5 ms.
+func (c *silentCell) run(untilNs int64) {
+	for ; c.now < untilNs; c.now += 5e6 {
+		out := c.out
+		c.out = nil
+		for _, f := range out {
+			if f.endsNs > c.now {
+				c.out = append(c.out, f)
+				continue
+			}
+			c.step(Answered{Machine: f.machine, Reached: c.answers(f.machine)})
+		}
+		c.step(Tick{})
+	}
+}
+
+// perS is how many polls a second there were in the four before a time.
+func (c *silentCell) perS(at int64) int {
+	return (c.asked[at-3] + c.asked[at-2] + c.asked[at-1] + c.asked[at]) / 4
+}
+
+// TestManySilent: that most machines are silent takes no more polls than when they all
+// answer, and soon far fewer; once they are back they are all heard within seconds.
+func TestManySilent(t *testing.T) {
+	away := false
+	const machines = 2000
+	c := newSilentCell(machines, func(m string) bool { return !away || m[len(m)-1] == '7' })
+	c.run(20e9)
+	if rest := c.perS(15); rest < machines/2*9/10 || rest > machines/2*11/10 {
+		t.Fatalf("at rest %d polls a second of %d machines; want %d", rest, machines, machines/2)
+	}
+	away = true
+	c.run(120e9)
+	for _, at := range []int64{30, 34, 90, 110} {
+		most := machines/20 + silentPollsPerS
+		if at >= 90 {
+			most = machines/20 + longSilentPollsPerS
+		}
+		if n := c.perS(at); n > most*11/10 || n < machines/20*9/10 {
+			t.Errorf("%d s after nine of ten vanished %d polls a second; want at most %d", at-20, n, most)
+		}
+	}
+	away = false
+	c.run(130e9)
+	if n := c.core.Unheard(); n != 0 {
+		t.Errorf("10 s after all are back %d machines are not heard", n)
+	}
+}
