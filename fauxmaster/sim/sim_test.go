@@ -10,6 +10,7 @@ import (
 	"borg/borgmaster/replica"
 	"borg/identity"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // TestSeeds runs some seeds; each that fails says how to see it again. A third
