@@ -15,7 +15,8 @@ import (
 
 const (
 	// maxConns bounds the connections that a replica keeps: its share of the
-	// machines of a very large cell, and the other replicas.
+	// machines of a very large cell, as many for which it is next, and the other
+	// replicas.
 	maxConns = 65_536
 	// A connection that nobody used for so long is closed: its machine has left,
 	// or is polled by another replica now.
@@ -107,6 +108,17 @@ func (c *conns) connect(conn *grpc.ClientConn) {
 			return
 		}
 	}
+}
+
+// standBy begins to make a connection that is not there, if nobody waits for another one,
+// and keeps one that is.
+func (c *conns) standBy(want identity.Name, addr string) bool {
+	conn, err := c.to(want, addr)
+	if err != nil || len(c.dialing) > 0 || conn.GetState() != connectivity.Idle {
+		return false
+	}
+	conn.Connect()
+	return true
 }
 
 // named is the name of somebody of this replica's cell.

@@ -133,6 +133,10 @@ func (v shardView) Borglet(machine, addr string) (borgrpc.BorgletServiceClient, 
 	return borgrpc.NewBorgletServiceClient(conn), nil
 }
 
+func (v shardView) StandBy(machine, addr string) bool {
+	return v.m.cfg.Borglets == nil && v.m.conns.standBy(v.m.conns.named(identity.Borglet, machine), addr)
+}
+
 // dialBorglet finds a borglet for whoever streams for long, or asks one that is
 // not in the cell yet; an empty name is any. The caller hangs up.
 func (m *Master) dialBorglet(machine, addr string) (borglet borgrpc.BorgletServiceClient, hangUp func(), err error) {

@@ -163,6 +163,9 @@ func (all *machines) Borglet(machine, _ string) (borgrpc.BorgletServiceClient, e
 	return m, nil
 }
 
+// StandBy has nothing to do: a simulated machine is always connected.
+func (all *machines) StandBy(string, string) bool { return false }
+
 // errOff is what nobody's answer looks like.
 var errOff = status.Error(codes.Unavailable, "the machine is off in this picture")
 

@@ -48,6 +48,9 @@ type Log interface {
 // answer there. It may wait a moment for its turn to connect.
 type Borglets interface {
 	Borglet(machine, addr string) (borgrpc.BorgletServiceClient, error)
+	// StandBy begins to connect to it if nothing else is being connected to, and reports
+	// whether it did. It does not block.
+	StandBy(machine, addr string) (began bool)
 }
 
 // Master is the elected master, whoever it is at the moment.
@@ -83,6 +86,8 @@ type Shard struct {
 	meter *meter
 	// What the core says of its polls, as of the last turn of the loop.
 	inFlight, lagNs, waiting atomic.Int64
+	// Machines for which this replica is next; nil: it is not known yet.
+	nexts atomic.Pointer[[]string]
 
 	mu sync.Mutex
 	// Machines whose place in the cell changed. Guarded by mu; bounded by the
@@ -177,6 +182,10 @@ type loop struct {
 	polls      sync.WaitGroup
 	// Of the machines that are polled from here.
 	lines map[string]*line
+	// The machines, or who shares them, have changed since nexts was worked out, which is
+	// not done before nextsDueNs.
+	nextsStale bool
+	nextsDueNs int64
 }
 
 // Run polls and reports until ctx ends.
@@ -188,6 +197,7 @@ func (s *Shard) Run(ctx context.Context) error {
 		lines: map[string]*line{},
 	}
 	defer l.polls.Wait()
+	l.polls.Go(l.standBy)
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -206,6 +216,7 @@ func (s *Shard) Run(ctx context.Context) error {
 			l.station.Tick()
 		}
 		l.carryOut(l.station.Orders())
+		l.workOutNexts()
 		l.inFlight.Store(int64(l.station.core.inFlight))
 		l.lagNs.Store(l.station.core.LagNs())
 		l.waiting.Store(int64(l.station.outbox.waiting))
@@ -256,6 +267,7 @@ func (l *loop) takeNotes() {
 			delete(l.meter.missed, name)
 		}
 	}
+	l.nextsStale = l.nextsStale || notes.Reload || len(notes.Changed) > 0
 	l.hangUp(notes.Changed...)
 	l.publish()
 }
@@ -283,6 +295,7 @@ func (l *loop) takeDelivery(d delivery) {
 	if _, t, v := l.station.core.Live(); t != term || v != version {
 		l.meter.moved()
 		l.hangUp(slices.Collect(maps.Keys(l.lines))...)
+		l.nextsStale, l.nextsDueNs = true, 0
 	}
 	if share := l.station.core.Share(); share != before {
 		l.cfg.Logger.Info("share of machines changed", "machines", share, "term", d.resp.GetTerm())

@@ -2,6 +2,7 @@ package linkshard
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 )
 
@@ -59,5 +60,24 @@ func TestOwnerDoesNotDependOnOrder(t *testing.T) {
 	}
 	if got := Owner("m1", nil); got != 0 {
 		t.Errorf("Owner without live replicas = %d, want 0", got)
+	}
+}
+
+// TestNext: who is next for a machine is who polls it when its owner is gone.
+func TestNext(t *testing.T) {
+	live := []uint64{1, 2, 3, 4, 5}
+	for n := range 1000 {
+		machine := fmt.Sprint("m", n)
+		owner := Owner(machine, live)
+		rest := slices.DeleteFunc(slices.Clone(live), func(id uint64) bool { return id == owner })
+		if next := Next(machine, live); next != Owner(machine, rest) || next != Ranked(machine, live)[1] {
+			t.Fatalf("%s is polled by %d, and next by %d; ranked %v", machine, owner, next, Ranked(machine, live))
+		}
+	}
+	if next := Next("m", []uint64{3}); next != 0 {
+		t.Errorf("alone, %d is next", next)
+	}
+	if next := Next("m", nil); next != 0 {
+		t.Errorf("of nobody, %d is next", next)
 	}
 }

@@ -1,0 +1,88 @@
+package linkshard
+
+import (
+	"time"
+
+	"borg/borgmaster/cell"
+)
+
+// A share that moves goes to those who come next for its machines. Each replica keeps
+// connections to the machines for which it is next, so that a thousand handshakes need
+// not be made at the moment when every second counts, and so that its word on a machine
+// that another one misses costs none.
+
+const (
+	// At most one connection is begun in so long, and only while polls begin in time.
+	standByPause = 50 * time.Millisecond
+	standByLagNs = 5e6
+	// So many of them are looked at meanwhile.
+	standByLooks = 200
+	// Machines come and go; who is next for them is worked out again after so long.
+	standByAgainNs = 10e9
+)
+
+// Next returns the replica that polls the machine once its owner has no share; 0 when
+// there is none.
+func Next(machine string, live []uint64) uint64 {
+	owner, next := Owner(machine, live), uint64(0)
+	var best uint64
+	for _, replica := range live {
+		w := weight(machine, replica)
+		if replica != owner && (next == 0 || w > best || w == best && replica < next) {
+			next, best = replica, w
+		}
+	}
+	return next
+}
+
+// Nexts are the machines for which this replica is next.
+func (c *Core) Nexts() (names []string) {
+	for name := range c.machines {
+		if Next(name, c.live) == c.cfg.Replica {
+			names = append(names, name)
+		}
+	}
+	return names
+}
+
+// workOutNexts does so when the machines or who shares them have changed.
+func (l *loop) workOutNexts() {
+	now := l.cfg.NowNs()
+	if !l.nextsStale || now < l.nextsDueNs {
+		return
+	}
+	l.nextsStale, l.nextsDueNs = false, now+standByAgainNs
+	names := l.station.core.Nexts()
+	l.nexts.Store(&names)
+}
+
+// standBy keeps connections to the machines for which this replica is next.
+func (l *loop) standBy() {
+	ticker := time.NewTicker(standByPause)
+	defer ticker.Stop()
+	at := 0
+	for {
+		select {
+		case <-l.ctx.Done():
+			return
+		case <-ticker.C:
+		}
+		names := l.nexts.Load()
+		if names == nil || len(*names) == 0 || l.lagNs.Load() > standByLagNs {
+			continue
+		}
+		for range min(standByLooks, len(*names)) {
+			at = (at + 1) % len(*names)
+			name, addr := (*names)[at], ""
+			l.cfg.Log.View(func(c *cell.Cell) {
+				if m := c.Machine(name); m != nil && m.Up() {
+					addr = m.Addr()
+				}
+			})
+			if addr != "" && l.cfg.Borglets.StandBy(name, addr) {
+				break
+			}
+		}
+	}
+}
+
