@@ -2,7 +2,9 @@ package borgmaster_test
 
 import (
 	"context"
+	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"google.golang.org/grpc"
@@ -20,6 +22,8 @@ type fakeBorglet struct {
 	name, addr string
 	t          *testing.T
 	stopServer func()
+	// Connections to it that are open.
+	open atomic.Int64
 
 	mu sync.Mutex
 	// Guarded by mu, as is all that follows.
@@ -53,6 +57,31 @@ func startBorglet(t *testing.T, name string) *fakeBorglet {
 	return b
 }
 
+// openListener counts the connections that are open.
+type openListener struct {
+	net.Listener
+	open *atomic.Int64
+}
+
+func (l openListener) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	l.open.Add(1)
+	return &openConn{Conn: conn, closed: sync.OnceFunc(func() { l.open.Add(-1) })}, nil
+}
+
+type openConn struct {
+	net.Conn
+	closed func()
+}
+
+func (c *openConn) Close() error {
+	c.closed()
+	return c.Conn.Close()
+}
+
 func (b *fakeBorglet) serve(addr string) {
 	b.t.Helper()
 	l, err := door.Listen(addr)
@@ -64,7 +93,7 @@ func (b *fakeBorglet) serve(addr string) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		s.Serve(l)
+		s.Serve(openListener{l, &b.open})
 	}()
 	b.addr = l.Addr().String()
 	b.stopServer = sync.OnceFunc(func() { s.Stop(); <-done })

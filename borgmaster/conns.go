@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/connectivity"
 
 	"borg/identity"
@@ -33,6 +34,11 @@ const (
 	// missed, and the next one finds it made.
 	borgletConnect = 4 * time.Second
 )
+
+// borgletPause is between tries that a connection to a borglet makes by itself, which it
+// does for ever once one has failed. Polls begin one at once, and are rarer when many
+// machines are silent: a rack that is away must not cost a handshake a second for each.
+var borgletPause = backoff.Config{BaseDelay: time.Second, Multiplier: 2, Jitter: 0.2, MaxDelay: 2 * time.Minute}
 
 var errTooManyConns = errors.New("too many connections are open")
 
@@ -101,10 +107,17 @@ func (c *conns) connect(conn *grpc.ClientConn) {
 	defer func() { <-c.dialing }()
 	ctx, cancel := context.WithTimeout(context.Background(), slowDial)
 	defer cancel()
-	conn.Connect()
-	for {
+	for tries := 0; ; tries++ {
 		state := conn.GetState()
-		if state == connectivity.Ready || state == connectivity.TransientFailure || state == connectivity.Shutdown || !conn.WaitForStateChange(ctx, state) {
+		switch {
+		case state == connectivity.Ready || state == connectivity.Shutdown || state == connectivity.TransientFailure && tries > 0:
+			return
+		case state == connectivity.TransientFailure:
+			conn.ResetConnectBackoff()
+		case state == connectivity.Idle:
+			conn.Connect()
+		}
+		if !conn.WaitForStateChange(ctx, state) {
 			return
 		}
 	}
@@ -130,7 +143,7 @@ func (c *conns) named(role identity.Role, id string) identity.Name {
 func (c *conns) dial(want identity.Name, addr string) (*grpc.ClientConn, error) {
 	params := quickReconnect
 	if want.Role == identity.Borglet {
-		params.MinConnectTimeout = borgletConnect
+		params.MinConnectTimeout, params.Backoff = borgletConnect, borgletPause
 	}
 	return door.Dial(addr, c.who, want, grpc.WithConnectParams(params))
 }

@@ -257,3 +257,17 @@ func TestDeathOfAFollowerMovesNoTask(t *testing.T) {
 		}
 	}
 }
+
+// TestNextStandsBy: beside the replica that polls a machine the one that is next for it
+// is connected.
+func TestNextStandsBy(t *testing.T) {
+	tc := newCell(t, 3, nil)
+	b := startBorglet(t, "m1")
+	tc.addMachine(b)
+	until(t, "two replicas are connected to the machine", func() bool { return b.open.Load() == 2 })
+	b.change(func() {
+		if len(b.pollers) != 1 {
+			t.Errorf("%d replicas have polled it: %v; want one", len(b.pollers), b.pollers)
+		}
+	})
+}

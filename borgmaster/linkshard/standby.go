@@ -85,4 +85,3 @@ func (l *loop) standBy() {
 		}
 	}
 }
-
