@@ -120,7 +120,8 @@ func (m *Master) probe(ctx context.Context, machine, addr string) *borgrpc.Probe
 	}
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	if _, err := borglet.Describe(ctx, &borgrpc.DescribeRequest{}); err != nil {
+	// One that has failed before is being made anew.
+	if _, err := borglet.Describe(ctx, &borgrpc.DescribeRequest{}, grpc.WaitForReady(true)); err != nil {
 		return &borgrpc.ProbeResponse{Error: door.Reason(err)}
 	}
 	return &borgrpc.ProbeResponse{Reached: true}

@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -16,6 +17,10 @@ import (
 // anew, with new certificates, waits for it. A borglet that knows no streams is asked
 // again after so long.
 const lineLife = 10 * time.Minute
+
+// whenConnected has a call wait for a connection that is being made, as long as it may
+// take. Otherwise a connection that has failed before fails it at once.
+var whenConnected = grpc.WaitForReady(true)
 
 // line is the stream of polls to one machine, opened when first needed. It is used by
 // the one poll of its machine that is in flight.
@@ -70,7 +75,7 @@ func (ln *line) poll(borglet borgrpc.BorgletServiceClient, addr string, req *bor
 func (ln *line) once(borglet borgrpc.BorgletServiceClient, req *borgrpc.PollRequest, deadline time.Time) (*borgrpc.PollResponse, error) {
 	ctx, cancel := context.WithDeadline(ln.ctx, deadline)
 	defer cancel()
-	return borglet.Poll(ctx, req)
+	return borglet.Poll(ctx, req, whenConnected)
 }
 
 func (ln *line) exchange(borglet borgrpc.BorgletServiceClient, addr string, req *borgrpc.PollRequest, asked uint64, deadline time.Time) (*borgrpc.PollResponse, error) {
@@ -83,7 +88,7 @@ func (ln *line) exchange(borglet borgrpc.BorgletServiceClient, addr string, req 
 			late.Store(true)
 			cancel()
 		})
-		stream, err := borglet.Polls(ctx)
+		stream, err := borglet.Polls(ctx, whenConnected)
 		if err != nil {
 			return nil, ln.ended(err)
 		}
@@ -113,7 +118,8 @@ func (ln *line) ended(err error) error {
 	late := ln.late.Load()
 	ln.drop()
 	if late {
-		return status.Error(codes.DeadlineExceeded, "no answer to a poll within "+PollTimeout.String())
+		// What it says of a connection that was not made is why.
+		return status.Error(codes.DeadlineExceeded, status.Convert(err).Message())
 	}
 	if _, ok := status.FromError(err); !ok {
 		// The borglet has ended the stream.

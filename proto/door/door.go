@@ -191,12 +191,14 @@ func Reason(err error) string {
 	if _, dial, ok := strings.Cut(text, "transport: Error while dialing: "); ok {
 		return strings.TrimSuffix(dial, `"`)
 	}
+	_, reason, connecting := strings.Cut(text, `connection error: desc = "`)
 	// A connection that the library closed by itself was taken and then never
 	// greeted, as by a process that hangs.
-	if s.Code() == codes.DeadlineExceeded || strings.HasSuffix(strings.TrimSuffix(text, `"`), "use of closed network connection") {
+	hangs := strings.HasSuffix(strings.TrimSuffix(text, `"`), "use of closed network connection") || strings.Contains(reason, "deadline exceeded")
+	if hangs || s.Code() == codes.DeadlineExceeded && !connecting {
 		return "no answer in time"
 	}
-	if _, reason, ok := strings.Cut(text, `connection error: desc = "`); ok {
+	if connecting {
 		reason = strings.TrimSuffix(strings.TrimPrefix(reason, handshakeFailed), `"`)
 		if strings.Contains(reason, "refused our certificate") {
 			reason = strings.TrimPrefix(reason, prefaceFailed)
