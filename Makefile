@@ -52,7 +52,7 @@ check: lint test ## what every commit passes: lint and test
 race: build ## every test under the race detector
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race ./...
 
-chaos: build ## real cells killed, cut off, filled up, in full size (20 minutes); merges bin/bench.json
+chaos: build ## real cells killed, cut off, filled up, in full size (35 minutes); merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
 		$(GO) test ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
 

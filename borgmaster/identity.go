@@ -49,6 +49,9 @@ func (a *identityAPI) Invite(ctx context.Context, req *borgrpc.InviteRequest) (*
 	if err := a.m.forAdmins(door.Caller(ctx)); err != nil {
 		return nil, err
 	}
+	if err := a.m.remembersTokens(ctx); err != nil {
+		return nil, err
+	}
 	name, err := identity.ParseName("spiffe://" + a.m.conns.who.Name().Cell + "/join/" + req.GetName())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -66,6 +69,33 @@ func (a *identityAPI) Invite(ctx context.Context, req *borgrpc.InviteRequest) (*
 		return nil, err
 	}
 	return &borgrpc.InviteResponse{Certificate: cert}, nil
+}
+
+// formatWait bounds the wait for a new cell to come to a format: its replicas say
+// what they know within a moment.
+const formatWait = 3 * time.Second
+
+// remembersTokens waits until the cell is of a format that knows tokens. One that has
+// just begun is not for a moment.
+func (m *Master) remembersTokens(ctx context.Context) error {
+	soon, cancel := context.WithTimeout(ctx, formatWait)
+	defer cancel()
+	for {
+		applied := m.applied.Wait()
+		var format uint32
+		m.cfg.Log.View(func(c *cell.Cell) { format = c.Format() })
+		if format >= cell.FormatGrants {
+			return nil
+		}
+		select {
+		case <-applied:
+		case <-soon.Done():
+			if ctx.Err() != nil {
+				return status.FromContextError(ctx.Err()).Err()
+			}
+			return status.Errorf(codes.FailedPrecondition, "the cell is of format %d, and remembers tokens from format %d on: it is raised when all replicas have said that they know that; try again in a moment", format, cell.FormatGrants)
+		}
+	}
 }
 
 // Join makes of the holder of a token whom the token names. The same key may ask

@@ -10,6 +10,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"borg/borgmaster"
 	"borg/borgmaster/cell"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -54,6 +55,15 @@ func (tc *testCell) invite(admin, name string) (*identity.Source, error) {
 		tc.t.Fatal(err)
 	}
 	return identity.NewSource(c, nil, nil), nil
+}
+
+// TestACellThatKnowsNoTokens: a replica of an older build keeps the cell at a format
+// that knows none, and who invites is told so, and not that he asks for nonsense.
+func TestACellThatKnowsNoTokens(t *testing.T) {
+	tc := newCell(t, 2, func(_ int, c *borgmaster.Config) { c.MaxFormat = 1 })
+	if _, err := tc.invite("root", "borglet/m7"); status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "of format 1, and remembers tokens from format 2 on") {
+		t.Errorf("an invitation into a cell of format 1: %v, want FailedPrecondition and why", err)
+	}
 }
 
 func TestTokensAreUsedOnce(t *testing.T) {

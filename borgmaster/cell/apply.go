@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"google.golang.org/protobuf/proto"
@@ -38,7 +39,7 @@ func (c *Cell) Apply(index, term uint64, data []byte) ([]*borgpb.Result, []Event
 	}
 	c.index, c.term = index, term
 	c.now = applying{term: term}
-	c.forgetChanged()
+	c.records.changed.forget()
 	c.dirty(&c.head)
 	if len(data) == 0 {
 		c.rememberDigest()
@@ -282,6 +283,17 @@ func (c *Cell) newUID() UID {
 	uid := UID{c.epoch, c.index, c.now.made}
 	c.now.made++
 	return uid
+}
+
+// expect makes room for what is written down when n tasks of a job change, so that
+// the lists which it goes into are not copied again and again as they grow.
+func (c *Cell) expect(j *Job, n int) {
+	b := &c.records
+	c.now.events = slices.Grow(c.now.events, n+1)
+	// Its row, and the copy that it had.
+	b.unflushed, b.unsettled = slices.Grow(b.unflushed, 2*n), slices.Grow(b.unsettled, 2*n)
+	in := b.changed.job(j)
+	in.Tasks = slices.Grow(in.Tasks, n)
 }
 
 func (c *Cell) emit(e Event) {

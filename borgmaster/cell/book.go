@@ -21,7 +21,7 @@ type mark struct {
 	// What the record adds to the cell's digest; zero: nothing.
 	hash Digest
 	// In the list of what Flush writes; in the list of what the digest has not
-	// seen yet; in that of what the last Apply changed.
+	// seen yet; in a list of Changed.
 	unflushed, unsettled, changed bool
 }
 
@@ -34,8 +34,8 @@ func (m *mark) recorded() bool { return m.unflushed || m.unsettled || m.hash != 
 // lazy: a record that changes a hundred times is encoded once.
 type recordBook struct {
 	unflushed, unsettled []record
-	// What was changed by the last Apply.
-	changed []record
+	// By the last Apply.
+	changed Changed
 	sum     digestSum
 	// The last few digests at indices that are multiples of digestEvery.
 	past [digestsKept]pastDigest
@@ -80,10 +80,7 @@ func (s digestSum) digest() (d Digest) {
 // dirty notes that an object changed, was made, or went.
 func (c *Cell) dirty(r record) {
 	m := r.marker()
-	if !m.changed {
-		m.changed = true
-		c.records.changed = append(c.records.changed, r)
-	}
+	c.records.changed.note(r)
 	if !m.unflushed {
 		m.unflushed = true
 		c.records.unflushed = append(c.records.unflushed, r)

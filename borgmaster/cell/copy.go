@@ -144,12 +144,14 @@ func (p *Copy) Version() uint64 { return p.version }
 func (p *Copy) Resources() Resources { return *p.res }
 
 // Ports granted to it, in the order of the spec's names.
-func (p *Copy) Ports() []uint32 {
-	if len(p.ports) == 0 {
+func (p *Copy) Ports() []uint32 { return widePorts(p.ports) }
+
+func widePorts(ports []uint16) []uint32 {
+	if len(ports) == 0 {
 		return nil
 	}
-	out := make([]uint32, len(p.ports))
-	for i, n := range p.ports {
+	out := make([]uint32, len(ports))
+	for i, n := range ports {
 		out[i] = uint32(n)
 	}
 	return out

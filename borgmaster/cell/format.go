@@ -52,11 +52,11 @@ func newerFormat(cell, build uint32) error {
 // heard of it would, so everything added to a message that reaches the log is
 // listed here.
 var sinceFormat = map[protoreflect.FullName]uint32{
-	"borg.Op.grant": formatGrants, "borg.Op.revoke": formatGrants, "borg.Op.add_token": formatGrants, "borg.Op.use_token": formatGrants,
-	"borg.Grant.user": formatGrants, "borg.Grant.capability": formatGrants,
-	"borg.Revoke.user": formatGrants, "borg.Revoke.capability": formatGrants, "borg.Revoke.certificates_wall_ns": formatGrants,
-	"borg.AddToken.hash": formatGrants, "borg.AddToken.name": formatGrants, "borg.AddToken.expires_wall_ns": formatGrants,
-	"borg.UseToken.hash": formatGrants, "borg.UseToken.name": formatGrants,
+	"borg.Op.grant": FormatGrants, "borg.Op.revoke": FormatGrants, "borg.Op.add_token": FormatGrants, "borg.Op.use_token": FormatGrants,
+	"borg.Grant.user": FormatGrants, "borg.Grant.capability": FormatGrants,
+	"borg.Revoke.user": FormatGrants, "borg.Revoke.capability": FormatGrants, "borg.Revoke.certificates_wall_ns": FormatGrants,
+	"borg.AddToken.hash": FormatGrants, "borg.AddToken.name": FormatGrants, "borg.AddToken.expires_wall_ns": FormatGrants,
+	"borg.UseToken.hash": FormatGrants, "borg.UseToken.name": FormatGrants,
 
 	"borg.Op.set_secret": FormatSecrets, "borg.Op.delete_secret": FormatSecrets, "borg.Op.reseal_secret": FormatSecrets, "borg.Op.use_cell_key": FormatSecrets,
 	"borg.SetSecret.user": FormatSecrets, "borg.SetSecret.name": FormatSecrets, "borg.SetSecret.version": FormatSecrets, "borg.SetSecret.key_id": FormatSecrets, "borg.SetSecret.sealed": FormatSecrets,

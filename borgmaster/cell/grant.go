@@ -9,8 +9,8 @@ import (
 	"borg/proto/borgpb"
 )
 
-// formatGrants is the format in which users, capabilities and tokens began.
-const formatGrants = 2
+// FormatGrants is the format in which users, capabilities and tokens began.
+const FormatGrants = 2
 
 // Capability is what a user may do beyond what everybody may.
 type Capability string
@@ -89,7 +89,7 @@ func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
 		return c.checkTaskPermission(op)
 	}
 	who := op.Principal.GetUser()
-	if c.format < formatGrants || who == "" || c.users.admins == 0 || c.Has(who, Admin) {
+	if c.format < FormatGrants || who == "" || c.users.admins == 0 || c.Has(who, Admin) {
 		return nil
 	}
 	owner, key := "", JobKey{}
@@ -318,7 +318,7 @@ func (l *loader) user(name string, d *decoder) error {
 	if err := d.done(); err != nil {
 		return err
 	}
-	if l.c.format < formatGrants || !validName(name) || (len(u.capabilities) == 0 && u.revokedWallNs == 0) || u.revokedWallNs < 0 || u.revokedWallNs > maxTimeNs {
+	if l.c.format < FormatGrants || !validName(name) || (len(u.capabilities) == 0 && u.revokedWallNs == 0) || u.revokedWallNs < 0 || u.revokedWallNs > maxTimeNs {
 		return errOdd
 	}
 	if u.has(Admin) {

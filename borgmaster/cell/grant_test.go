@@ -14,7 +14,7 @@ import (
 // several people: a kind that nobody thought of is for admins.
 func TestWhoMayDoEachOp(t *testing.T) {
 	l := newTestLog(t)
-	l.apply(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: formatGrants}}})
+	l.apply(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatGrants}}})
 	results, _ := l.apply(&borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: "root", Capability: string(Admin)}}})
 	if results[0].Refusal != nil || l.c.NumAdmins() != 1 {
 		t.Fatalf("grant: %v", results[0])

@@ -59,6 +59,8 @@ type Job struct {
 	// In the list of jobs to be settled, and the last edge of a task of it.
 	touched  bool
 	lastEdge edge
+	// Where it is in Changed, if it is there.
+	changedAt int
 	// Replaced or expired: no longer in the cell, kept only by orphan copies.
 	gone bool
 }

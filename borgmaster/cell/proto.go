@@ -47,59 +47,14 @@ func (c *Cell) TaskProto(j *Job, index uint32, attempts bool) *borgpb.Task {
 	if t == nil {
 		return nil
 	}
-	st := &borgpb.TaskStatus{
-		State: t.State(), Reason: t.reason, Attempt: t.attempt, Failures: t.failures,
-		ChangedWallNs: t.changedWallNs,
-	}
-	if st.ChangedWallNs == 0 {
-		// Never placed.
-		st.ChangedWallNs = j.submittedWallNs
-		if t.state == stateDead {
-			st.ChangedWallNs, st.Reason = j.changedWallNs, j.reason
-		}
-	}
-	spec := j.latest()
-	shown := t.cur
-	if shown == nil && t.past != nil && t.past.attempt == t.attempt {
-		shown = t.past
-	}
-	version := spec.Version
-	if shown != nil {
-		st.LastExit = shown.Exit()
-		if t.state != statePending {
-			version = shown.version
-			shown.describe(st)
-		}
-		if t.cur != nil {
-			spec = t.cur.spec
-		}
-	}
+	v := new(Looker).Look(t, nil)
+	p := v.Proto(j.meta(v.Version()), index)
 	if attempts {
-		for p := range t.Past() {
-			st.Attempts = append(st.Attempts, p.Proto())
+		for past := range t.Past() {
+			p.Status.Attempts = append(p.Status.Attempts, past.Proto())
 		}
 	}
-	return &borgpb.Task{Meta: j.meta(version), Index: index, Spec: spec.Need(index).Task, Status: st}
-}
-
-// describe fills in what is known of the copy that a task has or had last. A
-// pending task has no place, so nothing is said of the one that it had.
-func (p *Copy) describe(st *borgpb.TaskStatus) {
-	st.Machine, st.Ports, st.Restarts = p.machine.name, p.Ports(), p.restarts
-	st.AttemptState, st.StartedWallNs = p.State(), p.startedWallNs
-	if p.alloc != nil {
-		st.Alloc = p.alloc.Name()
-	}
-	if p.state.live() {
-		st.Pid = p.pid
-	}
-	if st.Reason == "" {
-		st.Reason = p.Reason()
-	}
-	st.Note, st.NoteAnnotations = p.Note()
-	res, setNs, _ := p.Reservation()
-	st.Reservation = &borgpb.Reservation{Resources: res.Proto(), SetCellNs: setNs}
-	st.Devices = GrantsProto(p.Devices())
+	return p
 }
 
 // Proto shows a copy as an attempt.
@@ -180,14 +135,8 @@ func (c *Cell) AllocProto(a *Alloc) *borgpb.Alloc {
 
 // Alone shows what is said of an alloc itself: not what is placed in it.
 func (a *Alloc) Alone() *borgpb.Alloc {
-	st := &borgpb.AllocStatus{State: a.State(), Reason: a.reason, ChangedWallNs: a.changedWallNs, Attempt: a.attempt}
-	if st.ChangedWallNs == 0 {
-		st.ChangedWallNs = a.set.submittedWallNs
-	}
-	if a.machine != nil {
-		st.Machine = a.machine.name
-	}
-	return &borgpb.Alloc{Meta: a.set.meta(), Index: a.index, Status: st}
+	v := a.View()
+	return v.Proto(a.set.meta(), a.index)
 }
 
 // UpdateProto shows the job's update that rolls or rolled last; nil: none.

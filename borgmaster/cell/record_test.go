@@ -43,7 +43,7 @@ var derivedFields = map[string][]string{
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
-		"settled", "touched", "lastEdge", "gone", "leaveDueNs"},
+		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs"},
 	"Spec":    {"Proto", "uses", "gone", "allocSet", "limits", "needs"},
 	"Task":    {"job", "past", "cur.stop"},
 	"Copy":    {"next"},

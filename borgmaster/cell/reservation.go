@@ -38,11 +38,21 @@ type reservation struct {
 	setNs int64
 }
 
+// of is what a copy of that limit reserves: of all but CPU and memory its limit, and
+// without an estimate all of it.
+func (r *reservation) of(limit *Resources) Resources {
+	res := *limit
+	if r != nil {
+		res.CPUMilli, res.MemBytes = r.cpuMilli, r.memBytes
+	}
+	return res
+}
+
 // held is what a copy counts for where it is.
 func (p *Copy) held() byView {
 	h := inBoth(p.res)
 	if p.estimate != nil {
-		h.others.CPUMilli, h.others.MemBytes = p.estimate.cpuMilli, p.estimate.memBytes
+		h.others = p.estimate.of(p.res)
 		if !isProd(p.priority) || mutant.Planted(mutant.ProdOnReclaimed) {
 			h.prod = h.others
 		}

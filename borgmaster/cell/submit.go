@@ -208,6 +208,7 @@ func (c *Cell) checkLive(key JobKey, expectVersion uint64) (*Job, *borgpb.Refusa
 // kill ends all tasks of a job.
 func (c *Cell) kill(j *Job, reason string) {
 	const cause = borgpb.StopCause_STOP_CAUSE_KILL
+	c.expect(j, int(j.running))
 	for _, t := range j.rows {
 		c.killTask(t, cause, reason)
 	}

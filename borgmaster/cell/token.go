@@ -147,7 +147,7 @@ func (l *loader) token(hash []byte, d *decoder) error {
 	if err := d.done(); err != nil {
 		return err
 	}
-	if l.c.format < formatGrants || checkToken(hash, t.name) != nil || t.expiresWallNs < 0 || t.expiresWallNs > maxTimeNs {
+	if l.c.format < FormatGrants || checkToken(hash, t.name) != nil || t.expiresWallNs < 0 || t.expiresWallNs > maxTimeNs {
 		return errOdd
 	}
 	t.hash = tokenHash(hash)

@@ -37,7 +37,7 @@ const (
 type Config struct {
 	// How much is kept beyond what is used.
 	Setting reservation.Setting
-	// Not nil: in place of what the setting stands for, for cells whose time is short.
+	// Not nil: in place of what the setting stands for.
 	Instead *reservation.Config
 	// All return to their limits and stay there.
 	Off bool

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"borg/borgmaster/cell"
 	"borg/borgmaster/selector"
 	"borg/proto/borgpb"
 )
@@ -85,17 +84,9 @@ func BenchmarkWatchKilledJob(b *testing.B) {
 	var worst, apply time.Duration
 	for b.Loop() {
 		l := newLog(b, Config{})
-		l.apply(l.machine("m"), submit("big", count, nil))
-		j := l.c.Job(cell.JobKey{User: "alice", Name: "big"})
-		for first := uint32(0); first < count; first += 5000 {
-			var some []*borgpb.Op
-			for i := first; i < first+5000; i++ {
-				some = append(some, assign(j, i, "m"))
-			}
-			l.apply(some...)
-		}
+		l.place("big", count)
 		began := time.Now()
-		l.applyCell(&borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: "big"}}})
+		l.applyCell(kill("big"))
 		apply = max(apply, time.Since(began))
 		began = time.Now()
 		l.h.Applied(l.c)

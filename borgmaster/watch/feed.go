@@ -25,9 +25,15 @@ type group struct {
 	// Of a job: the present spec, as committed and as shown.
 	present *cell.Spec
 	shown   *borgpb.JobSpec
-	// What all tasks are that were never placed and are pending, or dead; nil: not
-	// needed so far, or not as it should be any more.
-	unplaced [2]*object
+	// What all tasks of a need are that were never placed and are pending, or dead, as
+	// far as that was asked for since it was so.
+	unplaced map[unplaced]*object
+}
+
+// unplaced is what tasks have in common that were never placed.
+type unplaced struct {
+	need *cell.Need
+	dead bool
 }
 
 // seen is all that was shown last.
@@ -38,17 +44,34 @@ type seen struct {
 
 // feeding collects what an entry changed.
 type feeding struct {
-	c       *cell.Cell
-	seen    *seen
-	changes []change
+	c    *cell.Cell
+	seen *seen
+	runs []run
+	look cell.Looker
+	// Objects to be used, of a piece; see object.
+	spare []object
 }
+
+// changesInRun is how many changes a run has at most: room for so many is taken at once.
+const changesInRun = 512
 
 func newSeen() *seen {
 	return &seen{jobs: map[cell.UID]*group{}, sets: map[cell.UID]*group{}, machines: map[cell.UID]*object{}}
 }
 
 func (f *feeding) note(kind borgpb.ObjectKind, k key, before, after *object) {
-	f.changes = append(f.changes, change{kind, k, before, after})
+	last := len(f.runs) - 1
+	switch {
+	case last < 0 || !f.runs[last].takes(kind, k.uid, before, after):
+		f.runs = append(f.runs, run{kind: kind, uid: k.uid, changes: make([]change, 0, 1)})
+		last++
+	case len(f.runs[last].changes) == changesInRun:
+		f.runs = append(f.runs, run{kind: kind, uid: k.uid, changes: make([]change, 0, changesInRun)})
+		last++
+	}
+	r, c := &f.runs[last], change{k.index, before, after}
+	r.changes = append(r.changes, c)
+	r.bytes += c.bytes()
 }
 
 // all takes in a cell of which nothing was seen yet.
@@ -62,38 +85,35 @@ func (f *feeding) all() {
 	for m := range f.c.Machines() {
 		f.machine(m)
 	}
-	f.changes = nil
+	f.runs = nil
 }
 
 // changed takes in what the last Apply changed, in an order that is that of no
 // replica in particular.
 func (f *feeding) changed() {
 	all := f.c.Changed()
-	slices.SortFunc(all.Jobs, func(a, b *cell.Job) int { return compareObjects(a.Key(), b.Key(), a.UID(), b.UID()) })
-	scanned := make(map[cell.UID]bool)
-	for _, j := range all.Jobs {
-		scanned[j.UID()] = f.job(j)
-	}
-	slices.SortFunc(all.Tasks, func(a, b *cell.Task) int {
-		return cmp.Or(compareObjects(a.ID().Job, b.ID().Job, a.Job().UID(), b.Job().UID()), cmp.Compare(a.ID().Index, b.ID().Index))
-	})
-	for _, t := range all.Tasks {
-		if g := f.seen.jobs[t.Job().UID()]; g != nil && !scanned[t.Job().UID()] {
-			f.task(g, t.Job(), t.ID().Index)
+	for _, in := range slices.SortedFunc(slices.Values(all.Jobs), func(a, b cell.ChangedJob) int {
+		return compareObjects(a.Job.Key(), b.Job.Key(), a.Job.UID(), b.Job.UID())
+	}) {
+		if f.job(in.Job) {
+			continue
+		}
+		g := f.seen.jobs[in.Job.UID()]
+		tasks := slices.Clone(in.Tasks)
+		slices.Sort(tasks)
+		for _, index := range slices.Compact(tasks) {
+			f.task(g, in.Job, index)
 		}
 	}
-	slices.SortFunc(all.AllocSets, func(a, b *cell.AllocSet) int { return compareObjects(a.Key(), b.Key(), a.UID(), b.UID()) })
-	for _, s := range all.AllocSets {
+	for _, s := range slices.SortedFunc(slices.Values(all.AllocSets), func(a, b *cell.AllocSet) int { return compareObjects(a.Key(), b.Key(), a.UID(), b.UID()) }) {
 		f.set(s)
 	}
-	slices.SortFunc(all.Allocs, func(a, b *cell.Alloc) int {
+	for _, a := range slices.SortedFunc(slices.Values(all.Allocs), func(a, b *cell.Alloc) int {
 		return cmp.Or(compareObjects(a.Set().Key(), b.Set().Key(), a.Set().UID(), b.Set().UID()), cmp.Compare(a.Index(), b.Index()))
-	})
-	for _, a := range all.Allocs {
+	}) {
 		f.alloc(a)
 	}
-	slices.SortFunc(all.Machines, func(a, b *cell.Machine) int { return cmp.Or(cmp.Compare(a.Name(), b.Name()), a.UID().Compare(b.UID())) })
-	for _, m := range all.Machines {
+	for _, m := range slices.SortedFunc(slices.Values(all.Machines), func(a, b *cell.Machine) int { return cmp.Or(cmp.Compare(a.Name(), b.Name()), a.UID().Compare(b.UID())) }) {
 		f.machine(m)
 	}
 }
@@ -126,8 +146,8 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 	if was != nil {
 		oldHead = was.head
 	}
-	now := &object{head: headOf(oldHead, p.Meta, p.Meta.Labels), version: p.Meta.Version, spec: g.shown, status: marshal(p.Status)}
-	if same(was, now) {
+	now := &object{head: headOf(oldHead, p.Meta, p.Meta.Labels), more: &more{version: p.Meta.Version, spec: g.shown, status: marshal(p.Status)}}
+	if same(borgpb.ObjectKind_OBJECT_KIND_JOB, was, now) {
 		now = was
 	} else {
 		g.own = now
@@ -137,7 +157,7 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 	dead := j.State() == borgpb.State_STATE_DEAD
 	if scanned = scanned || now.head != oldHead || dead != g.dead; scanned {
 		g.dead = dead
-		g.unplaced = [2]*object{}
+		g.unplaced = nil
 		f.tasks(g, j)
 	}
 	return scanned
@@ -145,10 +165,33 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 
 // tasks looks at all tasks of a job.
 func (f *feeding) tasks(g *group, j *cell.Job) {
+	f.spare = make([]object, 0, objectsInPiece)
 	for index := range max(len(g.members), int(j.NumTasks())) {
 		f.task(g, j, uint32(index))
 	}
+	f.spare = nil
 	g.members = slices.Clip(g.members[:j.NumTasks()])
+}
+
+// objectsInPiece is how many objects are made at once when all of a group are looked
+// at. So many are kept when one is.
+const objectsInPiece = 32
+
+// object is room for one, that is not kept unless take follows.
+func (f *feeding) object() *object {
+	if f.spare == nil {
+		return new(object)
+	}
+	if len(f.spare) == cap(f.spare) {
+		f.spare = make([]object, 0, objectsInPiece)
+	}
+	return &f.spare[:len(f.spare)+1][len(f.spare)]
+}
+
+func (f *feeding) take() {
+	if f.spare != nil {
+		f.spare = f.spare[:len(f.spare)+1]
+	}
 }
 
 func (f *feeding) task(g *group, j *cell.Job, index uint32) {
@@ -159,29 +202,39 @@ func (f *feeding) task(g *group, j *cell.Job, index uint32) {
 		g.members = append(g.members, nil)
 	}
 	was, now := g.members[index], (*object)(nil)
-	if t := j.Task(index); t != nil {
-		now = f.taskOf(g, j, t)
+	t := j.Task(index)
+	switch {
+	case t == nil:
+	case t.Attempt() == 0:
+		now = f.unplaced(g, j, t)
+	default:
+		var seen *cell.TaskView
+		if was != nil {
+			seen = &was.task
+		}
+		now = f.object()
+		now.head, now.task = g.own.head, f.look.Look(t, seen)
 	}
-	if same(was, now) {
+	if same(borgpb.ObjectKind_OBJECT_KIND_TASK, was, now) {
 		return
+	}
+	if t != nil && t.Attempt() != 0 {
+		f.take()
 	}
 	g.members[index] = now
 	f.note(borgpb.ObjectKind_OBJECT_KIND_TASK, key{g.uid, index}, was, now)
 }
 
-func (f *feeding) taskOf(g *group, j *cell.Job, t *cell.Task) *object {
-	which := 0
-	if t.State() == borgpb.State_STATE_DEAD {
-		which = 1
-	}
-	if t.Attempt() == 0 && g.unplaced[which] != nil {
-		return g.unplaced[which]
-	}
-	p := f.c.TaskProto(j, t.ID().Index, false)
-	o := &object{head: g.own.head, version: p.Meta.Version, spec: p.Spec, status: marshal(p.Status)}
-	if t.Attempt() == 0 {
-		o.spec, o.rows = nil, j.PresentSpec()
-		g.unplaced[which] = o
+// unplaced is what a task is that was never placed.
+func (f *feeding) unplaced(g *group, j *cell.Job, t *cell.Task) *object {
+	k := unplaced{j.Need(t.ID().Index), t.State() == borgpb.State_STATE_DEAD}
+	o := g.unplaced[k]
+	if o == nil {
+		o = &object{head: g.own.head, task: f.look.Look(t, nil)}
+		if g.unplaced == nil {
+			g.unplaced = map[unplaced]*object{}
+		}
+		g.unplaced[k] = o
 	}
 	return o
 }
@@ -216,8 +269,8 @@ func (f *feeding) set(s *cell.AllocSet) {
 		oldHead = g.own.head
 	}
 	p := f.c.AllocSetProto(s)
-	now := &object{head: headOf(oldHead, p.Meta, p.Meta.Labels), version: p.Meta.Version, spec: p.Spec, status: marshal(p.Status)}
-	if !same(g.own, now) {
+	now := &object{head: headOf(oldHead, p.Meta, p.Meta.Labels), more: &more{version: p.Meta.Version, spec: p.Spec, status: marshal(p.Status)}}
+	if !same(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, g.own, now) {
 		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, key{uid: g.uid}, g.own, now)
 		g.own = now
 	}
@@ -235,9 +288,8 @@ func (f *feeding) alloc(a *cell.Alloc) {
 	if g == nil {
 		return
 	}
-	p := a.Alone()
-	was, now := g.members[a.Index()], &object{head: g.own.head, version: p.Meta.Version, status: marshal(p.Status)}
-	if !same(was, now) {
+	was, now := g.members[a.Index()], &object{head: g.own.head, more: &more{version: g.own.more.version, alloc: a.View()}}
+	if !same(borgpb.ObjectKind_OBJECT_KIND_ALLOC, was, now) {
 		g.members[a.Index()] = now
 		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC, key{g.uid, a.Index()}, was, now)
 	}
@@ -257,8 +309,8 @@ func (f *feeding) machine(m *cell.Machine) {
 		oldHead = was.head
 	}
 	p := m.Alone()
-	now := &object{head: headOf(oldHead, p.Meta, m.SelectorLabels()), version: p.Meta.Version, status: marshal(p)}
-	if !same(was, now) {
+	now := &object{head: headOf(oldHead, p.Meta, m.SelectorLabels()), more: &more{version: p.Meta.Version, status: marshal(p)}}
+	if !same(borgpb.ObjectKind_OBJECT_KIND_MACHINE, was, now) {
 		f.seen.machines[m.UID()] = now
 		f.note(borgpb.ObjectKind_OBJECT_KIND_MACHINE, key{uid: m.UID()}, was, now)
 	}

@@ -50,9 +50,9 @@ type Hub struct {
 	// All watches, and those that are told of changes as they come.
 	watches []*Watch
 	live    map[anchor][]*Watch
-	// Counts the changes that were offered, so that no watch is offered one twice.
+	// Counts the runs that were offered, so that no watch is offered one twice.
 	offered uint64
-	// Watches that were looked at because of changes.
+	// Watches that were looked at because of runs of changes.
 	looked uint64
 }
 
@@ -69,7 +69,8 @@ func New(cfg Config) *Hub {
 func (h *Hub) Index() uint64  { return h.index }
 func (h *Hub) Oldest() uint64 { return h.floor }
 
-// Looked counts the watches that were looked at because of changes.
+// Looked counts the watches that were looked at because of changes; for all changes at
+// one index that are found by the same, once.
 func (h *Hub) Looked() uint64 { return h.looked }
 
 // Watches is how many there are.
@@ -98,16 +99,13 @@ func (h *Hub) Applied(c *cell.Cell) {
 	f := feeding{c: c, seen: h.seen}
 	f.changed()
 	h.index = c.Index()
-	if len(f.changes) > 0 {
-		b := &batch{index: h.index, cellNs: c.TimeNs(), changes: f.changes}
-		for i := range b.changes {
-			b.bytes += b.changes[i].bytes()
-		}
+	if len(f.runs) > 0 {
+		b := newBatch(h.index, c.TimeNs(), f.runs)
 		h.ring = append(h.ring, b)
-		h.held.changes += len(b.changes)
+		h.held.changes += b.changes
 		h.held.bytes += b.bytes
-		for i := range b.changes {
-			h.offer(b.index, &b.changes[i])
+		for i := range b.runs {
+			h.offer(b.index, &b.runs[i])
 		}
 	}
 	h.trim(c.TimeNs())
@@ -162,7 +160,7 @@ func (h *Hub) trim(nowNs int64) {
 		if !old && !much {
 			break
 		}
-		h.held.changes -= len(b.changes)
+		h.held.changes -= b.changes
 		h.held.bytes -= b.bytes
 		h.floor = b.index
 		h.ring[n] = nil
@@ -276,12 +274,13 @@ func (h *Hub) unlist(w *Watch) {
 	}
 }
 
-// offer gives a change to the watches that it matches, and looks at few others.
-func (h *Hub) offer(index uint64, c *change) {
+// offer gives a run to the watches that it matches, and looks at few others.
+func (h *Hub) offer(index uint64, r *run) {
 	if len(h.live) == 0 {
 		return
 	}
 	h.offered++
+	c := &r.changes[0]
 	at := func(a anchor) {
 		// Backwards: a watch that is cut off leaves the list.
 		for i, list := len(h.live[a])-1, h.live[a]; i >= 0; i-- {
@@ -292,21 +291,21 @@ func (h *Hub) offer(index uint64, c *change) {
 			w.offered = h.offered
 			h.looked++
 			if w.query.matches(c.before) || w.query.matches(c.after) {
-				w.deliver(index, c)
+				w.deliver(index, r)
 			}
 		}
 	}
-	at(anchor{c.kind, byAll, "", ""})
+	at(anchor{r.kind, byAll, "", ""})
 	for _, o := range []*object{c.before, c.after} {
 		if o == nil {
 			continue
 		}
 		meta := o.head.meta
-		at(anchor{c.kind, byUser, meta.User, ""})
-		at(anchor{c.kind, byName, meta.User, meta.Name})
-		at(anchor{c.kind, byName, "", meta.Name})
+		at(anchor{r.kind, byUser, meta.User, ""})
+		at(anchor{r.kind, byName, meta.User, meta.Name})
+		at(anchor{r.kind, byName, "", meta.Name})
 		for _, p := range o.head.pairs {
-			at(anchor{c.kind, byLabel, p.Key, p.Value})
+			at(anchor{r.kind, byLabel, p.Key, p.Value})
 		}
 		if c.before != nil && c.after != nil && c.before.head == c.after.head {
 			return

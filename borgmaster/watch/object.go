@@ -22,38 +22,52 @@ type head struct {
 	pairs  []selector.Pair
 }
 
-// object is an object at some index. It is shared and never changed.
+// object is an object at some index. It is shared and never changed. What is said of
+// it is not put into words before it is sent: the log waits while objects are made.
 type object struct {
-	head    *head
+	head *head
+	task cell.TaskView
+	// Of what is no task; nil for one.
+	more *more
+}
+
+// more of an object; all but what its kind needs is zero.
+type more struct {
 	version uint64
-	// The spec, where the cell keeps it as it is shown.
+	alloc   cell.AllocView
+	// Of a job or alloc set, where the cell keeps it as it is shown.
 	spec proto.Message
-	// Of a task that was never placed: what all such tasks of its job are of.
-	rows *cell.Spec
-	// The rest, marshaled: the status, of a machine all of it.
+	// The rest of those, and all of a machine, marshaled.
 	status []byte
 }
 
-// Roughly what an object takes beside its status, and a change beside its objects.
+// Roughly what an object takes beside its texts, and a change beside its objects.
 const (
-	objectBytes = 80
-	changeBytes = 96
+	objectBytes = 208
+	moreBytes   = 112
+	changeBytes = 24
 )
 
 func (o *object) bytes() int {
 	if o == nil {
 		return 0
 	}
-	return objectBytes + len(o.status)
+	m := o.more
+	if m == nil {
+		return objectBytes + o.task.TextBytes()
+	}
+	return objectBytes + moreBytes + m.alloc.TextBytes() + len(m.status)
 }
 
-func same(a, b *object) bool {
-	if a == b || a == nil || b == nil {
+func same(kind borgpb.ObjectKind, a, b *object) bool {
+	if a == b || a == nil || b == nil || a.head != b.head {
 		return a == b
 	}
-	// Equal specs may be of different versions.
-	return a.head == b.head && a.version == b.version && a.rows == b.rows && bytes.Equal(a.status, b.status) &&
-		(a.spec == b.spec || proto.Equal(a.spec, b.spec))
+	if kind == borgpb.ObjectKind_OBJECT_KIND_TASK {
+		return a.task.Equal(&b.task)
+	}
+	x, y := a.more, b.more
+	return x.version == y.version && x.alloc == y.alloc && bytes.Equal(x.status, y.status) && (x.spec == y.spec || proto.Equal(x.spec, y.spec))
 }
 
 // marshal is total for what a cell shows. Equal messages give equal bytes.
@@ -78,9 +92,9 @@ func headOf(was *head, meta *borgpb.Meta, labels map[string]string) *head {
 }
 
 // metaOf is the meta of an object with its version.
-func (o *object) metaOf() *borgpb.Meta {
-	m := o.head.meta
-	return &borgpb.Meta{User: m.User, Name: m.Name, Uid: m.Uid, Version: o.version, Labels: m.Labels, Annotations: m.Annotations}
+func (h *head) metaOf(version uint64) *borgpb.Meta {
+	m := h.meta
+	return &borgpb.Meta{User: m.User, Name: m.Name, Uid: m.Uid, Version: version, Labels: m.Labels, Annotations: m.Annotations}
 }
 
 // decode is the reverse of marshal; what it reads was written here.
@@ -96,29 +110,24 @@ func (o *object) proto(kind borgpb.ObjectKind, index uint32) *borgrpc.WatchObjec
 	if o == nil {
 		return nil
 	}
+	if kind == borgpb.ObjectKind_OBJECT_KIND_TASK {
+		t := o.task.Proto(o.head.metaOf(o.task.Version()), index)
+		return &borgrpc.WatchObject{Object: &borgrpc.WatchObject_Task{Task: t}}
+	}
+	m := o.more
 	switch kind {
 	case borgpb.ObjectKind_OBJECT_KIND_JOB:
 		return &borgrpc.WatchObject{Object: &borgrpc.WatchObject_Job{Job: &borgpb.Job{
-			Meta: o.metaOf(), Spec: o.spec.(*borgpb.JobSpec), Status: decode(o.status, new(borgpb.JobStatus)),
+			Meta: o.head.metaOf(m.version), Spec: m.spec.(*borgpb.JobSpec), Status: decode(m.status, new(borgpb.JobStatus)),
 		}}}
-	case borgpb.ObjectKind_OBJECT_KIND_TASK:
-		t := &borgpb.Task{Meta: o.metaOf(), Index: index, Status: decode(o.status, new(borgpb.TaskStatus))}
-		if o.rows != nil {
-			t.Spec = o.rows.Need(index).Task
-		} else {
-			t.Spec = o.spec.(*borgpb.TaskSpec)
-		}
-		return &borgrpc.WatchObject{Object: &borgrpc.WatchObject_Task{Task: t}}
 	case borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET:
 		return &borgrpc.WatchObject{Object: &borgrpc.WatchObject_AllocSet{AllocSet: &borgpb.AllocSet{
-			Meta: o.metaOf(), Spec: o.spec.(*borgpb.AllocSetSpec), Status: decode(o.status, new(borgpb.AllocSetStatus)),
+			Meta: o.head.metaOf(m.version), Spec: m.spec.(*borgpb.AllocSetSpec), Status: decode(m.status, new(borgpb.AllocSetStatus)),
 		}}}
 	case borgpb.ObjectKind_OBJECT_KIND_ALLOC:
-		return &borgrpc.WatchObject{Object: &borgrpc.WatchObject_Alloc{Alloc: &borgpb.Alloc{
-			Meta: o.metaOf(), Index: index, Status: decode(o.status, new(borgpb.AllocStatus)),
-		}}}
+		return &borgrpc.WatchObject{Object: &borgrpc.WatchObject_Alloc{Alloc: m.alloc.Proto(o.head.metaOf(m.version), index)}}
 	default:
-		return &borgrpc.WatchObject{Object: &borgrpc.WatchObject_Machine{Machine: decode(o.status, new(borgpb.Machine))}}
+		return &borgrpc.WatchObject{Object: &borgrpc.WatchObject_Machine{Machine: decode(m.status, new(borgpb.Machine))}}
 	}
 }
 
@@ -148,19 +157,52 @@ type key struct {
 // change is what became of an object at an index. Before is nil for one that was
 // made, after for one that is gone.
 type change struct {
-	kind          borgpb.ObjectKind
-	key           key
+	// Of a task or alloc.
+	index         uint32
 	before, after *object
 }
 
 func (c *change) bytes() int { return changeBytes + c.before.bytes() + c.after.bytes() }
 
-// batch is all that changed at an index.
-type batch struct {
-	index   uint64
-	cellNs  int64
+// run is changes side by side, at one index, of objects of one kind and uid that are
+// found by the same before and after: who is told of one is told of all, so that one
+// is looked at.
+type run struct {
+	kind    borgpb.ObjectKind
+	uid     cell.UID
 	changes []change
 	bytes   int
+}
+
+// takes tells whether a change belongs to the run.
+func (r *run) takes(kind borgpb.ObjectKind, uid cell.UID, before, after *object) bool {
+	c := &r.changes[0]
+	return r.kind == kind && r.uid == uid && c.before.foundBy() == before.foundBy() && c.after.foundBy() == after.foundBy()
+}
+
+func (o *object) foundBy() *head {
+	if o == nil {
+		return nil
+	}
+	return o.head
+}
+
+// batch is all that changed at an index.
+type batch struct {
+	index          uint64
+	cellNs         int64
+	runs           []run
+	changes, bytes int
+}
+
+// newBatch takes over the runs.
+func newBatch(index uint64, cellNs int64, runs []run) *batch {
+	b := &batch{index: index, cellNs: cellNs, runs: runs}
+	for i := range runs {
+		b.changes += len(runs[i].changes)
+		b.bytes += runs[i].bytes
+	}
+	return b
 }
 
 // Message is a part of what a Watch yields.
@@ -173,7 +215,13 @@ type Message struct {
 	More    bool
 	kind    borgpb.ObjectKind
 	query   *Query
-	changes []*change
+	changes []told
+}
+
+// told is a change in a Message.
+type told struct {
+	uid cell.UID
+	change
 }
 
 // Changes is how many there are; none: a bookmark, or a state that is empty.
@@ -182,10 +230,11 @@ func (m *Message) Changes() int { return len(m.changes) }
 // Proto is the message as it is sent. It may be called without the lock.
 func (m *Message) Proto() *borgrpc.WatchResponse {
 	resp := &borgrpc.WatchResponse{Index: m.Index, Epoch: m.Epoch, State: m.State, More: m.More}
-	for _, c := range m.changes {
-		one := &borgrpc.WatchChange{Object: c.after.proto(m.kind, c.key.index), Uid: c.key.uid.String()}
+	for i := range m.changes {
+		c := &m.changes[i]
+		one := &borgrpc.WatchChange{Object: c.after.proto(m.kind, c.index), Uid: c.uid.String()}
 		if !m.State {
-			one.Previous = c.before.proto(m.kind, c.key.index)
+			one.Previous = c.before.proto(m.kind, c.index)
 			one.IsCreate, one.Gone = c.before == nil, !m.query.matches(c.after)
 		}
 		resp.Changes = append(resp.Changes, one)

@@ -3,6 +3,7 @@ package watch
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -72,6 +73,28 @@ func assign(j *cell.Job, index uint32, machine string) *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{Uid: j.UID().String(), Index: index, Machine: machine, LastAttempt: j.Task(index).Attempt()}}}}}
 }
 
+func kill(name string) *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: "alice", Name: name}}}
+}
+
+// place submits a job and places all of its tasks, 500 on a machine.
+func (l *log) place(name string, count uint32) {
+	l.t.Helper()
+	l.apply(submit(name, count, nil))
+	j := l.c.Job(cell.JobKey{User: "alice", Name: name})
+	for i := uint32(0); i < count; i += 500 {
+		machine := fmt.Sprint("of-", name, i)
+		ops := []*borgpb.Op{l.machine(machine)}
+		for index := i; index < min(i+500, count); index++ {
+			ops = append(ops, assign(j, index, machine))
+		}
+		l.apply(ops...)
+	}
+	if _, running, _ := j.Counts(); running != count {
+		l.t.Fatalf("%d of %d tasks are placed", running, count)
+	}
+}
+
 func (l *log) watch(q Query, from *From) *Watch {
 	l.t.Helper()
 	w, err := l.h.Watch(q, from, func() {})
@@ -138,6 +161,74 @@ func TestAChangeCostsItsWatches(t *testing.T) {
 				t.Error("a bookmark tells of the index once")
 			}
 		}
+	}
+}
+
+// TestAKilledJobCostsLittle: what the log waits for while all tasks of a job change is
+// that they are looked at; they are put into words when somebody is told of them.
+func TestAKilledJobCostsLittle(t *testing.T) {
+	const count = 20_000
+	l := newLog(t, Config{QueueChanges: 2 * count, QueueBytes: 1 << 30})
+	l.place("big", count)
+	w := l.watch(Query{Kind: tasks}, nil)
+	for _, m := range drain(t, w) {
+		for _, c := range m.Proto().Changes {
+			if c.Object.GetTask().Status.State != borgpb.State_STATE_RUNNING {
+				t.Fatalf("the state has %v", c.Object)
+			}
+		}
+	}
+	l.applyCell(kill("big"))
+	looked := l.h.Looked()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	l.h.Applied(l.c)
+	runtime.ReadMemStats(&after)
+	if n := after.Mallocs - before.Mallocs; n > count/5 {
+		t.Errorf("%d pieces of memory are taken to look at %d tasks, want far fewer", n, count)
+	}
+	if n := l.h.Looked() - looked; n > count/100 {
+		t.Errorf("the watch was looked at %d times for %d changes at one index, want far fewer", n, count)
+	}
+	// What is told is how it was at that index, whatever became of it.
+	at := l.c.Index()
+	l.apply(l.machine("other"), submit("big", 1, nil))
+	seen := 0
+	for _, m := range drain(t, w) {
+		for _, c := range m.Proto().Changes {
+			if m.Index != at {
+				continue
+			}
+			seen++
+			if was, is := c.Previous.GetTask().Status, c.Object.GetTask().Status; was.State != borgpb.State_STATE_RUNNING || is.State != borgpb.State_STATE_DEAD || is.AttemptState != borgpb.AttemptState_ATTEMPT_STATE_STOPPING || is.Machine == "" {
+				t.Fatalf("a killed task was %v, and is %v", was, is)
+			}
+		}
+	}
+	if seen != count {
+		t.Errorf("%d tasks are told to be killed, want %d", seen, count)
+	}
+}
+
+// TestAStateBesideManyChanges: what changes while a state is handed out is told after
+// it, however much that is.
+func TestAStateBesideManyChanges(t *testing.T) {
+	const count = 3 * lookedAtOnce
+	l := newLog(t, Config{})
+	l.place("big", count)
+	w := l.watch(Query{Kind: tasks}, nil)
+	at := l.c.Index()
+	l.apply(kill("big"))
+	got := map[borgpb.State]int{}
+	for _, m := range drain(t, w) {
+		for _, c := range m.Proto().Changes {
+			if got[c.Object.GetTask().Status.State]++; m.State != (m.Index == at) {
+				t.Fatalf("a state of index %d, want %d", m.Index, at)
+			}
+		}
+	}
+	if got[borgpb.State_STATE_RUNNING] != count || got[borgpb.State_STATE_DEAD] != count {
+		t.Errorf("told were %v, want %d that run and then %d that are dead", got, count, count)
 	}
 }
 

@@ -37,8 +37,9 @@ type Watch struct {
 
 // delivery is what changed at one index.
 type delivery struct {
-	index   uint64
-	changes []*change
+	index uint64
+	// What is left of them.
+	runs []run
 }
 
 // scan is a state being handed out, of the index that told is while it lasts.
@@ -49,6 +50,8 @@ type scan struct {
 	sorted bool
 	// Where it is.
 	at, member int
+	// What changed since and is not in undo yet; the log does not wait for that.
+	since []run
 	// Objects that changed since, as they were; nil: they did not match.
 	undo map[key]*object
 }
@@ -107,19 +110,10 @@ func (w *Watch) Sort() {
 	w.scan.sorted = true
 }
 
-// deliver queues a change that matches, or cuts the watch off.
-func (w *Watch) deliver(index uint64, c *change) {
+// deliver queues a run that matches, or cuts the watch off.
+func (w *Watch) deliver(index uint64, r *run) {
 	if w.err != nil {
 		return
-	}
-	if w.scan != nil {
-		if _, ok := w.scan.undo[c.key]; !ok {
-			var was *object
-			if w.query.matches(c.before) {
-				was = c.before
-			}
-			w.scan.undo[c.key] = was
-		}
 	}
 	last := len(w.queue) - 1
 	if last < 0 || w.queue[last].index != index {
@@ -130,11 +124,45 @@ func (w *Watch) deliver(index uint64, c *change) {
 		w.queue = append(w.queue, delivery{index: index})
 		last++
 	}
-	d := &w.queue[last]
-	d.changes = append(d.changes, c)
-	w.waiting.changes++
-	w.waiting.bytes += c.bytes()
+	if w.scan != nil {
+		w.scan.since = append(w.scan.since, *r)
+	}
+	w.queue[last].take(w, r)
 	w.wake()
+}
+
+func (d *delivery) take(w *Watch, r *run) {
+	d.runs = append(d.runs, *r)
+	w.waiting.changes += len(r.changes)
+	w.waiting.bytes += r.bytes
+}
+
+// undoSome takes down what changed since the state, a while at a time; false: there
+// is more.
+func (w *Watch) undoSome() bool {
+	s := w.scan
+	for left := lookedAtOnce; len(s.since) > 0; {
+		if left == 0 {
+			return false
+		}
+		r := &s.since[0]
+		n := min(left, len(r.changes))
+		matched := w.query.matches(r.changes[0].before)
+		for _, c := range r.changes[:n] {
+			k := key{r.uid, c.index}
+			if _, ok := s.undo[k]; ok {
+				continue
+			}
+			if s.undo[k] = nil; matched {
+				s.undo[k] = c.before
+			}
+		}
+		left -= n
+		if r.changes = r.changes[n:]; len(r.changes) == 0 {
+			s.since = s.since[1:]
+		}
+	}
+	return true
 }
 
 func (w *Watch) cutOff() {
@@ -186,12 +214,15 @@ func (w *Watch) nextState() *Message {
 	if !s.sorted {
 		w.Sort()
 	}
+	if !w.undoSome() {
+		return nil
+	}
 	take := func(k key, o *object) {
 		if was, ok := s.undo[k]; ok {
 			o = was
 		}
 		if w.query.matches(o) {
-			m.changes = append(m.changes, &change{kind: m.kind, key: k, after: o})
+			m.changes = append(m.changes, told{k.uid, change{index: k.index, after: o}})
 			bytes += o.bytes()
 		}
 	}
@@ -243,16 +274,15 @@ func (w *Watch) catchUp() {
 	}
 	for looked := 0; at < len(h.ring) && looked < lookedAtOnce; at++ {
 		b := h.ring[at]
-		looked += len(b.changes)
+		looked += len(b.runs)
 		d := delivery{index: b.index}
-		for i := range b.changes {
-			if c := &b.changes[i]; c.kind == w.query.Kind && (w.query.matches(c.before) || w.query.matches(c.after)) {
-				d.changes = append(d.changes, c)
-				w.waiting.changes++
-				w.waiting.bytes += c.bytes()
+		for i := range b.runs {
+			r := &b.runs[i]
+			if c := &r.changes[0]; r.kind == w.query.Kind && (w.query.matches(c.before) || w.query.matches(c.after)) {
+				d.take(w, r)
 			}
 		}
-		if len(d.changes) > 0 {
+		if len(d.runs) > 0 {
 			w.queue = append(w.queue, d)
 			return
 		}
@@ -267,15 +297,18 @@ func (w *Watch) catchUp() {
 // nextChanges hands out what is first in the queue, or a part of it.
 func (w *Watch) nextChanges() *Message {
 	d := &w.queue[0]
-	m, n, bytes := w.message(d.index), 0, 0
-	for n < len(d.changes) && n < w.hub.cfg.MessageChanges && bytes < messageBytes {
-		bytes += d.changes[n].bytes()
-		n++
+	m, bytes := w.message(d.index), 0
+	for len(d.runs) > 0 && len(m.changes) < w.hub.cfg.MessageChanges && bytes < messageBytes {
+		r := &d.runs[0]
+		bytes += r.changes[0].bytes()
+		m.changes = append(m.changes, told{r.uid, r.changes[0]})
+		if r.changes = r.changes[1:]; len(r.changes) == 0 {
+			d.runs = d.runs[1:]
+		}
 	}
-	m.changes = d.changes[:n:n]
-	w.waiting.changes -= n
+	w.waiting.changes -= len(m.changes)
 	w.waiting.bytes -= bytes
-	if d.changes = d.changes[n:]; len(d.changes) > 0 {
+	if len(d.runs) > 0 {
 		m.More = true
 		return m
 	}

@@ -156,6 +156,14 @@ func serveFake(ctx context.Context, l layout, f *fleet.Fleet) error {
 		}
 		f.Cut(replica)
 	})
+	mux.HandleFunc("POST /use", func(w http.ResponseWriter, r *http.Request) {
+		percent, err := strconv.Atoi(r.FormValue("percent"))
+		if err != nil || percent < 0 || percent > 100 {
+			http.Error(w, "want ?percent=N: all tasks use N % of their limits, 1 to 100; 0: as drawn", http.StatusBadRequest)
+			return
+		}
+		f.Use(percent)
+	})
 	mux.HandleFunc("/debug/pprof/", pprof.Index)
 	mux.HandleFunc("/debug/pprof/profile", pprof.Profile)
 	page := &http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second}
@@ -287,6 +295,11 @@ func (c *Cell) FakeVanish(ctx context.Context, part, of int) error {
 // FakeCut has no pretended machine hear that replica; 0: all do again.
 func (c *Cell) FakeCut(ctx context.Context, replica int) error {
 	return c.tellFake(ctx, fmt.Sprintf("/cut?replica=%d", replica))
+}
+
+// FakeUse has all tasks use just so much of their limits, in per cent; 0: as drawn.
+func (c *Cell) FakeUse(ctx context.Context, percent int) error {
+	return c.tellFake(ctx, fmt.Sprintf("/use?percent=%d", percent))
 }
 
 func (c *Cell) tellFake(ctx context.Context, path string) error {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/cli"
 	"borg/identity"
@@ -195,6 +196,17 @@ func (s *session) change(op *borgpb.Op, format string, args ...any) error {
 	}
 	s.say(format, args...)
 	return nil
+}
+
+// capabilityField is what a refusal is about that knows no such capability.
+const capabilityField = "capability"
+
+func capabilitiesHint() string {
+	var all []string
+	for _, c := range borgcell.Capabilities {
+		all = append(all, string(c))
+	}
+	return "capabilities: " + strings.Join(all, ", ")
 }
 
 func grant(s *session) error {

@@ -244,7 +244,7 @@ func (s *session) explain(err error) error {
 	case errors.As(err, &faults):
 		e.Code = cli.Invalid
 	case errors.As(err, &refused):
-		e.Code, e.Next = refusalCode(refused.Refusal.Kind), refusalHint(refused.Refusal.Kind)
+		e.Code, e.Next = refusalCode(refused.Refusal.Kind), refusalHint(refused.Refusal)
 	case errors.As(err, &notFound):
 		e.Code, e.Next = cli.NotFound, "see what there is: borgcfg status"
 	case errors.As(err, &notAllowed), errors.As(err, &distrusted):
@@ -294,8 +294,11 @@ func refusalCode(k borgpb.RefusalKind) int {
 	}
 }
 
-func refusalHint(k borgpb.RefusalKind) string {
-	switch k {
+func refusalHint(r *borgpb.Refusal) string {
+	if r.Kind == borgpb.RefusalKind_REFUSAL_KIND_INVALID && r.Field == capabilityField {
+		return capabilitiesHint()
+	}
+	switch r.Kind {
 	case borgpb.RefusalKind_REFUSAL_KIND_CONFLICT, borgpb.RefusalKind_REFUSAL_KIND_STALE:
 		return "somebody changed it meanwhile; look again and repeat the command"
 	case borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND:

@@ -122,7 +122,7 @@ func cellLines(c *borgrpc.GetCellResponse, now time.Time) []string {
 		elected = "no master is elected"
 	}
 	lines := []string{
-		fmt.Sprintf("cell %s: %s; %s known; index %d", orWord(c.CellName, "?"), elected, plural(len(c.Members), "master"), c.AppliedIndex),
+		fmt.Sprintf("cell %s: %s; %s known; index %d, format %d", orWord(c.CellName, "?"), elected, plural(len(c.Members), "master"), c.AppliedIndex, c.Format),
 		fmt.Sprintf("machines: %d up, %d down; tasks: %d running, %d pending, %d dead", c.MachinesUp, c.MachinesDown, c.TasksRunning, c.TasksPending, c.TasksDead),
 	}
 	if c.Simulated != nil {

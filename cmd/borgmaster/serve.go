@@ -51,7 +51,6 @@ func serveCommand() *ucli.Command {
 			&ucli.UintFlag{Name: "downs-per-minute", Value: uint(duty.DefaultBounds.DownsPerMinutePercent), Usage: "of the machines, call at most this `PERCENT` down in a minute, and at least one"},
 			&ucli.UintFlag{Name: "stop-downs", Value: uint(duty.DefaultBounds.StopPercent), Usage: "call no machines down while more than this `PERCENT` cannot be reached, unless they are declared lost (borgcfg outage go)"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
-			&ucli.StringFlag{Name: "reservations", Value: "medium", Usage: "how much tasks reserve beyond what they use: conservative, medium, aggressive, or off, which is their limits; `SETTING` of the elected master counts"},
 			&ucli.Int64Flag{Name: "user-writes", Value: admission.DefaultWritesPerS, Usage: "refuse what one user changes beyond `N` a second at this replica; what users share in a crowd is decided by what the log can do"},
 			&ucli.Int64Flag{Name: "user-reads", Value: admission.DefaultReadsPerS, Usage: "refuse what one user reads beyond `N` a second at this replica; a page of a list counts as 50"},
 			&ucli.DurationFlag{Name: "events-keep", Value: journal.DefaultKeep, Usage: "keep what happened for so much `TIME`"},
@@ -60,7 +59,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringSliceFlag{Name: "workload", Usage: "start a scheduler process for these jobs alone, may be repeated: " + scheduler.WorkloadWords + " (default: one for all)"},
 			&ucli.StringFlag{Name: "trust", Usage: "YAML `FILE` of other authorities that may say who a user is (default: none)"},
 			&ucli.StringFlag{Name: "pprof", Usage: "`ADDRESS` to serve profiles on, of this machine alone, such as 127.0.0.1:6060 (default: nowhere)"},
-		}, watchFlags(), archiveFlags()),
+		}, reservationFlags(), watchFlags(), archiveFlags()),
 		Before: cli.ApplyConfig,
 		Action: serve,
 	}
@@ -126,8 +125,8 @@ func serve(ctx *ucli.Context) error {
 	if s.workloads, err = workloads(ctx); err != nil {
 		return err
 	}
-	if s.reservations, err = reclaim.ParseConfig(ctx.String("reservations")); err != nil {
-		return cli.Errorf(cli.Usage, "--reservations: %w", err)
+	if s.reservations, err = reservationConfig(ctx); err != nil {
+		return err
 	}
 	if s.watches, err = watchConfig(ctx); err != nil {
 		return err

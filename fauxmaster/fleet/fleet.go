@@ -68,6 +68,8 @@ type Fleet struct {
 	// began.
 	begun, stopped atomic.Int64
 	reach          *reach
+	// What all tasks use of their limits, in per cent; 0: as Life says.
+	using atomic.Int64
 }
 
 // New makes the machines and their certificates.

@@ -134,3 +134,12 @@ func TestUsage(t *testing.T) {
 		}
 	}
 }
+
+// Tasks use just what they are told to.
+func TestToldUsage(t *testing.T) {
+	d := &borgrpc.Desired{Spec: &borgpb.TaskSpec{Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 10 << 30}}}
+	u := usesJust(borglet.ID{JobUID: "1-2-3", Index: 4, Attempt: 1}, d, 20)
+	if u.MemBytesMean != 2<<30 || u.MemBytesPeak != 2<<30 || u.CpuMilliMean != 200 || u.GetCopy().GetIndex() != 4 {
+		t.Errorf("20 %% of 10 GiB and a core is %v", u)
+	}
+}

@@ -36,6 +36,7 @@ const (
 	memSwing = 4
 	// Within one time between polls usage peaks so far above its mean.
 	peakPercent = 120
+	diskUsed    = 1 << 20
 )
 
 // around draws a time between half of d and one and a half.
@@ -87,7 +88,21 @@ func (l Life) uses(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usag
 		Copy:         &borgrpc.CopyID{JobUid: id.JobUID, Index: id.Index, Attempt: id.Attempt},
 		CpuMilliMean: min(cpu, limit.GetCpuMilli()), CpuMilliPeak: min(cpu*peakPercent/100, limit.GetCpuMilli()),
 		MemBytesMean: min(mem, limit.GetMemBytes()), MemBytesPeak: min(mem, limit.GetMemBytes()),
-		DiskBytes: 1 << 20,
+		DiskBytes: diskUsed,
+	}
+}
+
+// Use has all tasks use just so much of their limits, in per cent, from now on; 0: as
+// their Life says again.
+func (f *Fleet) Use(percent int) { f.using.Store(int64(percent)) }
+
+// usesJust is what a copy uses that uses that part of its limits, and keeps to it.
+func usesJust(id borglet.ID, d *borgrpc.Desired, percent int64) *borgrpc.Usage {
+	limit := d.GetSpec().GetResources()
+	cpu, mem := limit.GetCpuMilli()*percent/100, limit.GetMemBytes()*percent/100
+	return &borgrpc.Usage{
+		Copy:         &borgrpc.CopyID{JobUid: id.JobUID, Index: id.Index, Attempt: id.Attempt},
+		CpuMilliMean: cpu, CpuMilliPeak: cpu, MemBytesMean: mem, MemBytesPeak: mem, DiskBytes: diskUsed,
 	}
 }
 

@@ -42,7 +42,12 @@ func newMachine(f *Fleet, k int, source *identity.Source, wallNs int64, r *rand.
 		Name: m.name, Env: m, Witness: m, Rand: r, Backoff: borglet.DefaultBackoff,
 		Lasts:   func(d *borgrpc.Desired) (int64, int32) { return life.lasts(r, d) },
 		StartNs: life.startNs,
-		Uses:    life.uses,
+		Uses: func(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usage {
+			if percent := f.using.Load(); percent > 0 {
+				return usesJust(id, d, percent)
+			}
+			return life.uses(id, d, ageNs)
+		},
 	})
 	m.world.Do(m.Start)
 	return m
