@@ -270,11 +270,15 @@ type ear Master
 // Applied notes which machines are concerned, and keeps the events and who did
 // what.
 func (e *ear) Applied(entry CommittedEntry, results []*borgpb.Result, events []cell.Event) {
-	if e.cfg.Audit != nil {
-		e.cfg.Audit.Log.Applied(entry.Index, entry.Data, results)
+	var asked []*borgpb.AuditRecord
+	switch {
+	case e.cfg.Audit != nil:
+		asked = e.cfg.Audit.Log.Applied(entry.Index, entry.Data, results)
+	case e.cfg.Journal != nil:
+		asked = audit.Records(entry.Index, entry.Data, results)
 	}
 	if e.cfg.Journal != nil {
-		e.cfg.Journal.Applied(entry.Index, entry.Data, results, events)
+		e.cfg.Journal.Applied(entry.Index, entry.Data, asked, events)
 	}
 	for i := range events {
 		if ev := &events[i]; ev.Machine != "" && ev.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_MACHINE {

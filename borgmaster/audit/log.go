@@ -132,14 +132,16 @@ func openLog(config Config) (*Log, error) {
 }
 
 // Applied keeps what of an entry somebody asked for. An entry that was seen
-// before is passed over. It must be called for each entry, in order.
-func (l *Log) Applied(index uint64, entry []byte, results []*borgpb.Result) {
+// before is passed over. It must be called for each entry, in order. It returns the
+// records, of which it keeps none, so that nobody need make them again.
+func (l *Log) Applied(index uint64, entry []byte, results []*borgpb.Result) []*borgpb.AuditRecord {
+	asked := Records(index, entry, results)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if index <= l.through {
-		return
+		return asked
 	}
-	batch := &borgpb.AuditBatch{Records: Records(index, entry, results)}
+	batch := &borgpb.AuditBatch{Records: asked}
 	if index > l.through+1 {
 		why := "this replica kept none at that time"
 		if l.failed != nil {
@@ -148,6 +150,7 @@ func (l *Log) Applied(index uint64, entry []byte, results []*borgpb.Result) {
 		batch.Records = append([]*borgpb.AuditRecord{l.hole(l.through+1, index-1, why)}, batch.Records...)
 	}
 	l.write(index, batch)
+	return asked
 }
 
 // Restored hears that a checkpoint was put in the place of the log up to index.

@@ -40,16 +40,36 @@ func Records(index uint64, entry []byte, results []*borgpb.Result) []*borgpb.Aud
 		}
 	})
 	if len(records) > 0 {
-		e := new(borgpb.Entry)
-		_ = proto.Unmarshal(entry, e)
+		wallNs := wallTimeNs(entry)
 		for _, r := range records {
-			r.WallNs = e.GetWallTimeNs()
+			r.WallNs = wallNs
 		}
 	}
 	return records
 }
 
+// wallTimeNs is that of an entry, whose ops are not decoded for it.
+func wallTimeNs(entry []byte) (ns int64) {
+	for len(entry) > 0 {
+		field, kind, n := protowire.ConsumeTag(entry)
+		if n < 0 {
+			return ns
+		}
+		entry = entry[n:]
+		if field == entryWallTimeField && kind == protowire.VarintType {
+			value, _ := protowire.ConsumeVarint(entry)
+			ns = int64(value)
+		}
+		if n = protowire.ConsumeFieldValue(field, kind, entry); n < 0 {
+			return ns
+		}
+		entry = entry[n:]
+	}
+	return ns
+}
+
 const (
+	entryWallTimeField protowire.Number = 2
 	entryOpsField      protowire.Number = 3
 	opRequestIDField   protowire.Number = 1
 	opPrincipalField   protowire.Number = 3

@@ -22,11 +22,10 @@ type Cell struct {
 	// maps has a given key. A dead one stays until it is replaced or expires.
 	jobs      map[JobKey]*Job
 	jobsByUID map[UID]*Job
-	// Sorted by key.
-	jobList []*Job
-	sets    map[JobKey]*AllocSet
-	setList []*AllocSet
-	setsByU map[UID]*AllocSet
+	jobList   jobOrder
+	sets      map[JobKey]*AllocSet
+	setList   []*AllocSet
+	setsByU   map[UID]*AllocSet
 
 	machines map[string]*Machine
 	// Sorted by name.
@@ -130,15 +129,11 @@ func (c *Cell) Job(key JobKey) *Job { return c.jobs[key] }
 func (c *Cell) JobByUID(uid UID) *Job { return c.jobsByUID[uid] }
 
 // Jobs yields all jobs, dead ones too, by key.
-func (c *Cell) Jobs() iter.Seq[*Job] { return slices.Values(c.jobList) }
+func (c *Cell) Jobs() iter.Seq[*Job] { return c.jobList.all() }
 
 // JobsAfter yields the jobs behind a key, dead ones too, by key.
 func (c *Cell) JobsAfter(key JobKey) iter.Seq[*Job] {
-	at, found := slices.BinarySearchFunc(c.jobList, key, compareJob)
-	if found {
-		at++
-	}
-	return slices.Values(c.jobList[at:])
+	return c.jobList.after(key)
 }
 
 // AllocSetsAfter yields the alloc sets behind a key, dead ones too, by key.
@@ -160,7 +155,7 @@ func (c *Cell) MachinesAfter(name string) iter.Seq[*Machine] {
 }
 
 // NumJobs counts all jobs, dead ones too.
-func (c *Cell) NumJobs() int { return len(c.jobList) }
+func (c *Cell) NumJobs() int { return c.jobList.len() }
 
 // AllocSet returns the alloc set of that key, dead or not; nil when there is
 // none.
@@ -204,7 +199,7 @@ func (c *Cell) NumMachines() int { return len(c.machineList) }
 // none of a job whose start_after has not finished.
 func (c *Cell) Pending() iter.Seq2[*Job, uint32] {
 	return func(yield func(*Job, uint32) bool) {
-		for _, j := range c.jobList {
+		for j := range c.jobList.all() {
 			for i := range c.PendingOf(j) {
 				if !yield(j, i) {
 					return

@@ -10,10 +10,12 @@ import (
 // compared.
 func (c *Cell) Check() error {
 	live := 0
-	for i, j := range c.jobList {
-		if i > 0 && c.jobList[i-1].key.Compare(j.key) >= 0 {
+	var before *Job
+	for j := range c.jobList.all() {
+		if before != nil && before.key.Compare(j.key) >= 0 {
 			return fmt.Errorf("job %v is out of order", j.key)
 		}
+		before = j
 		if err := c.checkJob(j); err != nil {
 			return fmt.Errorf("job %v (%v): %w", j.key, j.uid, err)
 		}
@@ -39,7 +41,7 @@ func (c *Cell) Check() error {
 	if drains != c.drains {
 		return fmt.Errorf("%d machines drain, %d are counted", drains, c.drains)
 	}
-	if live != c.liveTasks || len(c.jobs) != len(c.jobList) || len(c.jobsByUID) != len(c.jobList) ||
+	if live != c.liveTasks || !c.jobList.wellFormed() || len(c.jobs) != c.jobList.len() || len(c.jobsByUID) != c.jobList.len() ||
 		len(c.sets) != len(c.setList) || len(c.setsByU) != len(c.setList) || len(c.machines) != len(c.machineList) {
 		return fmt.Errorf("cell: %d live tasks are counted as %d, or an index is incomplete", live, c.liveTasks)
 	}
@@ -76,7 +78,7 @@ func (c *Cell) checkCollections() error {
 	dead := 0
 	var want links
 	want.children, want.followers = make(map[JobKey][]*Job), make(map[JobKey]int)
-	for _, j := range c.jobList {
+	for j := range c.jobList.all() {
 		if j.deathSeq != 0 {
 			dead++
 		} else {

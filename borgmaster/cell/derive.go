@@ -28,7 +28,7 @@ func (l *loader) finish() error {
 			}
 		}
 	}
-	c.jobList = slices.SortedFunc(slices.Values(l.jobs), func(a, b *Job) int { return a.key.Compare(b.key) })
+	c.jobList = orderJobs(slices.Values(l.jobs))
 	for _, s := range c.setList {
 		if s.deathSeq != 0 {
 			c.graveyard.queue = append(c.graveyard.queue, grave{set: s, seq: s.deathSeq, ns: s.deathNs})

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"sync"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -110,22 +111,60 @@ func decode(data []byte, m proto.Message, format uint32) *borgpb.Refusal {
 	return knownMessage(m.ProtoReflect(), format)
 }
 
-// knownMessage walks everything that is set.
+// knownMessage walks everything that is set and that a format may not know.
 func knownMessage(m protoreflect.Message, format uint32) *borgpb.Refusal {
 	name := m.Descriptor().Name()
 	if len(m.GetUnknown()) > 0 {
 		return malformed("%s has a field that format %d does not know", name, format)
 	}
-	// Range has no fixed order, so that which of several faults is named must
-	// not depend on it: the message names the type alone.
-	var bad *borgpb.Refusal
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		if sinceFormat[fd.FullName()] > format || !knownValue(fd, v, format) {
-			bad = malformed("%s has a field or value that format %d does not know", name, format)
+	look := looksAt(m.Descriptor())
+	known := func(fd protoreflect.FieldDescriptor) bool {
+		return sinceFormat[fd.FullName()] <= format && knownValue(fd, m.Get(fd), format)
+	}
+	for _, fd := range look.fields {
+		if m.Has(fd) && !known(fd) {
+			return malformed("%s has a field or value that format %d does not know", name, format)
 		}
-		return bad == nil
-	})
-	return bad
+	}
+	for _, one := range look.oneofs {
+		if fd := m.WhichOneof(one); fd != nil && !known(fd) {
+			return malformed("%s has a field or value that format %d does not know", name, format)
+		}
+	}
+	return nil
+}
+
+// looks are the fields of a type of message that a format may not know, or whose values
+// it may not know. All others are as old as the first format, and plain.
+type looks struct {
+	fields []protoreflect.FieldDescriptor
+	// Of those that exclude each other there is one at most, whose kind decides.
+	oneofs []protoreflect.OneofDescriptor
+}
+
+// looksOf has looks by name of the type: a descriptor never changes.
+var looksOf sync.Map
+
+func looksAt(d protoreflect.MessageDescriptor) *looks {
+	if l, ok := looksOf.Load(d.FullName()); ok {
+		return l.(*looks)
+	}
+	l := new(looks)
+	for i := range d.Oneofs().Len() {
+		l.oneofs = append(l.oneofs, d.Oneofs().Get(i))
+	}
+	for i := range d.Fields().Len() {
+		fd := d.Fields().Get(i)
+		of := fd
+		if fd.IsMap() {
+			of = fd.MapValue()
+		}
+		if fd.ContainingOneof() == nil && (sinceFormat[fd.FullName()] > 0 || of.Kind() == protoreflect.MessageKind || of.Kind() == protoreflect.EnumKind) {
+			l.fields = append(l.fields, fd)
+		}
+	}
+	looksOf.Store(d.FullName(), l)
+	return l
 }
 
 func knownValue(fd protoreflect.FieldDescriptor, v protoreflect.Value, format uint32) bool {
@@ -142,6 +181,9 @@ func knownValue(fd protoreflect.FieldDescriptor, v protoreflect.Value, format ui
 	}
 	switch {
 	case fd.IsMap():
+		if k := fd.MapValue().Kind(); k != protoreflect.MessageKind && k != protoreflect.EnumKind {
+			return true
+		}
 		ok := true
 		v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
 			ok = one(fd.MapValue(), v)

@@ -143,7 +143,7 @@ func (g *generator) fileOp() *borgpb.Op {
 // taskOp is what a task asks for, of which some is not its business.
 func (g *generator) taskOp() *borgpb.Op {
 	var tasks []*Task
-	for _, j := range g.c.jobList {
+	for j := range g.c.jobList.all() {
 		for _, t := range j.rows {
 			if t.cur != nil {
 				tasks = append(tasks, t)
@@ -452,7 +452,7 @@ func (g *generator) resize() *borgpb.Op {
 
 func (g *generator) assign() *borgpb.Op {
 	o := &borgpb.Assign{CopyIndex: g.c.Index(), Build: "walk"}
-	for _, j := range g.c.jobList {
+	for j := range g.c.jobList.all() {
 		if g.c.NumbersDevices() && g.c.Queued(j) && g.one(2) {
 			o.Enable = append(o.Enable, j.uid.String())
 		}

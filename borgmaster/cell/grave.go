@@ -88,8 +88,7 @@ func (c *Cell) bury(key JobKey) {
 		c.graveyard.tasks -= len(j.rows)
 		delete(c.jobs, key)
 		delete(c.jobsByUID, j.uid)
-		at, _ := slices.BinarySearchFunc(c.jobList, key, compareJob)
-		c.jobList = slices.Delete(c.jobList, at, at+1)
+		c.jobList.remove(key)
 		j.gone = true
 		c.dirty(j)
 		for _, s := range j.specs {

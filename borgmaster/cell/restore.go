@@ -102,7 +102,7 @@ func (c *Cell) Restore(epoch uint64) error {
 		m.unheard, m.unknown = true, 0
 		c.dirty(m)
 	}
-	for _, j := range c.jobList {
+	for j := range c.jobList.all() {
 		if !mutant.Planted(mutant.FloorNotRaised) {
 			j.attemptFloor = max(j.attemptFloor, c.floor())
 		}
@@ -156,7 +156,7 @@ func (c *Cell) endHold(why string) {
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_HEARD))
 		}
 	}
-	for _, j := range c.jobList {
+	for j := range c.jobList.all() {
 		if j.update != nil && j.update.Rolling() {
 			c.touch(j, edgeUpdate)
 		}

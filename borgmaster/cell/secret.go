@@ -188,8 +188,7 @@ func (c *Cell) checkDeleteSecret(o *borgpb.DeleteSecret) (commit, *borgpb.Refusa
 // needsSecret is a live job of the user with a spec that names the secret; nil:
 // there is none.
 func (c *Cell) needsSecret(user, name string) *Job {
-	first, _ := slices.BinarySearchFunc(c.jobList, JobKey{User: user}, compareJob)
-	for _, j := range c.jobList[first:] {
+	for j := range c.jobList.from(JobKey{User: user}) {
 		if j.key.User != user {
 			break
 		}

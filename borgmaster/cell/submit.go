@@ -156,8 +156,7 @@ func (c *Cell) stateOfKey(key JobKey) state {
 func (c *Cell) addJob(j *Job) {
 	c.jobs[j.key] = j
 	c.jobsByUID[j.uid] = j
-	at, _ := slices.BinarySearchFunc(c.jobList, j.key, compareJob)
-	c.jobList = slices.Insert(c.jobList, at, j)
+	c.jobList.add(j)
 	c.links.add(j)
 }
 

@@ -16,7 +16,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -98,10 +97,11 @@ type Journal struct {
 
 // applied is an entry of the log as it was handed over.
 type applied struct {
-	index   uint64
-	data    []byte
-	results []*borgpb.Result
-	events  []cell.Event
+	index  uint64
+	asked  []*borgpb.AuditRecord
+	events []cell.Event
+	// What it counts in the queue's bytes.
+	weight int
 }
 
 // Stats is what a journal has done and holds.
@@ -175,8 +175,9 @@ func throughOf(index uint64) []byte {
 
 // Applied hears of an entry. It must be called for each one, in order; one that was
 // seen before is passed over. It writes nothing and never waits for the disk. What
-// it is handed must not be changed afterwards.
-func (j *Journal) Applied(index uint64, data []byte, results []*borgpb.Result, events []cell.Event) {
+// somebody asked for in it (audit.Records) is the journal's from then on, and events
+// must not be changed afterwards.
+func (j *Journal) Applied(index uint64, data []byte, asked []*borgpb.AuditRecord, events []cell.Event) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if index <= j.seen {
@@ -195,7 +196,10 @@ func (j *Journal) Applied(index uint64, data []byte, results []*borgpb.Result, e
 		j.gap(index, index, "more happened at once than could be written")
 		return
 	}
-	j.queue = append(j.queue, applied{index, data, results, events})
+	for _, r := range asked {
+		r.Op, r.OpHash = nil, nil
+	}
+	j.queue = append(j.queue, applied{index, asked, events, weight})
 	j.queuedBytes += weight
 	if len(j.queue) == maxBlockEntries {
 		j.nudge()
@@ -279,7 +283,7 @@ func (j *Journal) flushSome(log Viewer) bool {
 	}
 	more := len(j.queue) > 0
 	for _, a := range batch {
-		j.queuedBytes -= len(a.data) + len(a.events)*eventBytes
+		j.queuedBytes -= a.weight
 	}
 	j.mu.Unlock()
 	if through == j.through {
@@ -381,9 +385,8 @@ func (j *Journal) picture(log Viewer) bool {
 // entriesOf makes records of entries.
 func entriesOf(batch []applied, log Viewer) (entries []*borgpb.JournalEntry) {
 	for _, a := range batch {
-		e := &borgpb.JournalEntry{Index: a.index, Asked: audit.Records(a.index, a.data, a.results)}
+		e := &borgpb.JournalEntry{Index: a.index, Asked: a.asked}
 		for _, r := range e.Asked {
-			r.Op, r.OpHash = nil, nil
 			e.WallNs = r.WallNs
 		}
 		for i := range a.events {

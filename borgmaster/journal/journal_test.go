@@ -10,6 +10,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/audit"
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -51,7 +52,7 @@ func anEntry(t testing.TB, index uint64) ([]byte, []*borgpb.Result, []cell.Event
 func apply(t testing.TB, j *Journal, index uint64) {
 	t.Helper()
 	data, results, events := anEntry(t, index)
-	j.Applied(index, data, results, events)
+	j.Applied(index, data, audit.Records(index, data, results), events)
 }
 
 // words is what a journal says, one word for each entry and gap, by place in the file.
@@ -197,7 +198,7 @@ func BenchmarkApplied(b *testing.B) {
 	index := uint64(1)
 	for b.Loop() {
 		index++
-		j.Applied(index, data, results, events)
+		j.Applied(index, data, audit.Records(index, data, results), events)
 		if len(j.queue) == maxQueued {
 			b.StopTimer()
 			j.queue, j.queuedBytes = j.queue[:0], 0

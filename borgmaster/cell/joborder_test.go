@@ -1,0 +1,75 @@
+package cell
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// A jobOrder is what one sorted list would be, whatever comes and goes.
+func TestJobOrderIsOneSortedList(t *testing.T) {
+	for seed := range uint64(4) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		var o jobOrder
+		have := map[JobKey]*Job{}
+		check := func() {
+			t.Helper()
+			want := slices.SortedFunc(func(yield func(*Job) bool) {
+				for _, j := range have {
+					if !yield(j) {
+						return
+					}
+				}
+			}, func(a, b *Job) int { return a.key.Compare(b.key) })
+			if got := slices.Collect(o.all()); !slices.Equal(got, want) || o.len() != len(want) || !o.wellFormed() {
+				t.Fatalf("seed %d: %d jobs in %d runs are not the %d that there are, in order", seed, len(got), len(o.runs), len(want))
+			}
+			anew := orderJobs(slices.Values(want))
+			if got := slices.Collect(anew.all()); !slices.Equal(got, want) || !anew.wellFormed() {
+				t.Fatalf("seed %d: ordered anew, %d jobs are not the %d that there are", seed, len(got), len(want))
+			}
+			for range 20 {
+				key := JobKey{fmt.Sprint("user-", r.IntN(12)), fmt.Sprint("job-", r.IntN(2_000))}
+				at, found := slices.BinarySearchFunc(want, key, compareJob)
+				if got := slices.Collect(o.from(key)); !slices.Equal(got, want[at:]) {
+					t.Fatalf("seed %d: from %v on there are %d jobs, not %d", seed, key, len(got), len(want[at:]))
+				}
+				if found {
+					at++
+				}
+				if got := slices.Collect(o.after(key)); !slices.Equal(got, want[at:]) {
+					t.Fatalf("seed %d: behind %v there are %d jobs, not %d", seed, key, len(got), len(want[at:]))
+				}
+			}
+		}
+		check()
+		for phase, coming := range []int{10, 8, 2, 9, 0} {
+			for n := 0; n < 6_000 && (n < 3_000 || coming > 0 || len(have) > 0); n++ {
+				key := JobKey{fmt.Sprint("user-", r.IntN(10)), fmt.Sprint("job-", r.IntN(2_000))}
+				if r.IntN(10) < coming {
+					if have[key] == nil {
+						have[key] = &Job{key: key}
+						o.add(have[key])
+					}
+				} else {
+					delete(have, key)
+					o.remove(key)
+				}
+			}
+			if coming == 0 {
+				for key := range have {
+					delete(have, key)
+					o.remove(key)
+				}
+			}
+			check()
+			if phase == 0 && len(o.runs) < 3 {
+				t.Fatalf("seed %d: all %d jobs lie in %d runs, nothing was split", seed, len(have), len(o.runs))
+			}
+		}
+		if len(o.runs) != 0 {
+			t.Fatalf("seed %d: %d runs without jobs are left", seed, len(o.runs))
+		}
+	}
+}
