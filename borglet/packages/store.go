@@ -63,7 +63,7 @@ type Store struct {
 	active map[drop]int
 	// growing is the room of layers that are being unpacked.
 	growing int64
-	stats  counts
+	stats   counts
 }
 
 // counts are kept since the start.
