@@ -10,6 +10,8 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+
+	"golang.org/x/sys/unix"
 )
 
 // bring makes sure that all of an image is there.
@@ -197,6 +199,9 @@ func (s *Store) unpack(l blob) error {
 	if err := writeJSON(filepath.Join(temp, aboutFile), about{bytes, entries}); err != nil {
 		return err
 	}
+	if err := syncAll(temp); err != nil {
+		return err
+	}
 	if err := os.Rename(temp, s.path(layersDir, l.Digest.hex())); err != nil {
 		return err
 	}
@@ -206,6 +211,20 @@ func (s *Store) unpack(l blob) error {
 	s.mu.Lock()
 	s.layers[l.Digest] = bytes
 	s.mu.Unlock()
+	return nil
+}
+
+// syncAll syncs the file system that dir is on: a layer has too many files to sync
+// each.
+func syncAll(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
 	return nil
 }
 

@@ -64,7 +64,7 @@ type unpacker struct {
 }
 
 // unpack unpacks a layer, packed or not, into an empty directory, and returns
-// what it takes there.
+// what it takes there. Nothing is synced.
 func unpack(r io.Reader, dir string, b bounds) (bytes int64, entries int, err error) {
 	root, err := os.OpenRoot(dir)
 	if err != nil {
@@ -441,20 +441,12 @@ func (u *unpacker) dress(h *tar.Header, name string) error {
 	return nil
 }
 
-// finish gives directories what files in them would have spoiled, and syncs all.
+// finish gives directories what files in them would have spoiled.
 func (u *unpacker) finish() error {
 	for name, h := range u.late {
 		if err := u.dress(h, name); err != nil {
 			return err
 		}
-	}
-	d, err := u.root.Open(".")
-	if err != nil {
-		return fmt.Errorf("unpack: %w", err)
-	}
-	defer d.Close()
-	if err := unix.Syncfs(int(d.Fd())); err != nil {
-		return fmt.Errorf("unpack: sync: %w", err)
 	}
 	return nil
 }
