@@ -453,12 +453,13 @@ func (a *Agent) read(r *pages.Reading) {
 		memory += bytes
 	}
 	r.Set("task_memory_bytes", float64(memory))
+	var packages PackageState
 	if a.cfg.Packages != nil {
-		st := a.cfg.Packages.State()
-		r.Set("packages", float64(len(st.Digests)))
-		r.Set("package_bytes", float64(st.Bytes))
-		r.Set("package_limit_bytes", float64(st.LimitBytes))
+		packages = a.cfg.Packages.State()
 	}
+	r.Set("packages", float64(len(packages.Digests)))
+	r.Set("package_bytes", float64(packages.Bytes))
+	r.Set("package_limit_bytes", float64(packages.LimitBytes))
 	l, err := a.askLook(context.Background())
 	if err != nil {
 		// It stops, or hangs: what is not known is not told.
