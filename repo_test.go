@@ -80,6 +80,8 @@ var imports = map[string]struct {
 
 	"borglet":           {[]string{"mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
 	"borglet/container": {[]string{"borglet", "proto/borgpb"}, nil},
+	// The packages of a machine, behind an interface of the borglet's.
+	"borglet/packages": {[]string{"borglet"}, []string{"google.golang.org/grpc", "github.com/opencontainers/runc/libcontainer"}},
 
 	// The past of a cell: checkpoints opened, and the production master over them.
 	"fauxmaster": {[]string{"borgmaster", "borgmaster/audit", "borgmaster/cell", "borgmaster/client", "borgmaster/linkshard", "borgmaster/memlog", "borglet", "checkpoint",

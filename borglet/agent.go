@@ -54,6 +54,8 @@ type Config struct {
 	// PapersDir holds the papers of copies; it must be memory and not a disk, and
 	// the borglet's own. Empty: copies get none.
 	PapersDir string
+	// Packages of the machine; nil: tasks that name some are refused.
+	Packages Packages
 	// Issuer of papers; needed with PapersDir.
 	Issuer Issuer
 	// TrustIs hears, with each poll that is obeyed, by which mark the cell's
@@ -105,6 +107,11 @@ type Agent struct {
 	meter   *meter
 	results chan Event
 	workers *executor
+	// fetches are cancelled one by one, and all of them with life, which ends with
+	// Run.
+	fetches fetches
+	life    context.Context
+	die     context.CancelFunc
 	// view is what the other goroutines may know of the core.
 	view atomic.Pointer[view]
 	// removed is what the fence says of replicas that were taken out.
@@ -159,7 +166,9 @@ func New(cfg Config) (*Agent, error) {
 	}
 	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
-	a.workers = newExecutor(max(2*runtime.NumCPU(), parallelStarts), parallelEffects, a.do)
+	a.fetches.cancel = map[ID]context.CancelFunc{}
+	a.life, a.die = context.WithCancel(context.Background())
+	a.workers = newExecutor(max(2*runtime.NumCPU(), parallelStarts), parallelEffects, a.fetch, a.do)
 	return a, nil
 }
 
@@ -167,6 +176,7 @@ func New(cfg Config) (*Agent, error) {
 // on after it.
 func (a *Agent) Run(ctx context.Context) error {
 	defer close(a.done)
+	defer a.die()
 	found, err := a.recover()
 	if err != nil {
 		return err
@@ -177,6 +187,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	sampler.Go(func() { a.papers.run(ctx, a.begun) })
 	a.apply(a.core.Step(a.now(), Recovered{Copies: found}))
 	a.loop(ctx)
+	a.die()
 	sampler.Wait()
 	// What is under way is finished, so that the records are as true as they
 	// can be; what fails now is found again by the next borglet.
@@ -284,7 +295,7 @@ func (a *Agent) recover() ([]Found, error) {
 	for _, err := range bad {
 		a.cfg.Log.Error("a copy cannot be taken over; left as it is", "machine", a.cfg.Name, "err", err)
 	}
-	if err := a.papers.sweep(records); err != nil {
+	if err := errors.Join(a.papers.sweep(records), a.keepPackages(records)); err != nil {
 		return nil, err
 	}
 	found := make([]Found, len(records))
@@ -334,12 +345,17 @@ func (a *Agent) launch(r Record) (*Launch, error) {
 
 func (a *Agent) apply(effects []Effect) {
 	for _, e := range effects {
+		switch e.(type) {
+		case Terminate, Kill, Destroy, Remove:
+			a.fetches.end(e.Copy())
+		}
 		a.workers.add(e)
 	}
 }
 
-// do is one effect, done by a worker.
-func (a *Agent) do(e Effect) {
+// do is one effect, done by a worker. fetchErr is why a start cannot be, for want
+// of packages.
+func (a *Agent) do(e Effect, fetchErr error) {
 	failed := Failed{ID: e.Copy()}
 	var err error
 	switch e := e.(type) {
@@ -358,7 +374,10 @@ func (a *Agent) do(e Effect) {
 		}
 	case Start:
 		failed.Op, failed.Run = OpStart, e.Record.Run
-		if err = a.begin(e.Record); err == nil {
+		if err = fetchErr; err == nil {
+			err = a.begin(e.Record)
+		}
+		if err == nil {
 			a.results <- Observed{ID: e.Record.ID, Run: e.Record.Run, Kind: Starting}
 		}
 	case Update:
@@ -380,11 +399,11 @@ func (a *Agent) do(e Effect) {
 		failed.Op, failed.Run = OpDestroy, e.Run
 		err = a.cfg.Runtime.Destroy(e.ID)
 		if err == nil && e.Ended {
-			err = a.papers.drop(e.ID)
+			err = errors.Join(a.papers.drop(e.ID), a.dropPackages(e.ID))
 		}
 	case Remove:
 		failed.Op = OpRemove
-		if err = errors.Join(a.cfg.Runtime.Destroy(e.ID), a.papers.drop(e.ID)); err == nil {
+		if err = errors.Join(a.cfg.Runtime.Destroy(e.ID), a.papers.drop(e.ID), a.dropPackages(e.ID)); err == nil {
 			err = a.store.Remove(e.ID)
 		}
 	}
@@ -408,8 +427,14 @@ func (a *Agent) begin(r Record) error {
 	if err := a.papers.before(r.ID, a.taskName(r), r.Desired.GetSpec().GetSecrets()); err != nil {
 		return err
 	}
-	l, err := a.launch(r)
+	packages, err := a.holdPackages(a.life, r)
 	if err != nil {
+		return err
+	}
+	l, err := a.launch(r)
+	if err == nil {
+		l.Packages = packages
+	} else {
 		l = &Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Refused: err.Error()}
 	}
 	return a.cfg.Runtime.Start(l)

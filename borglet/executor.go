@@ -8,7 +8,10 @@ import (
 // different copies at once, at most a few at a time. Its queue per copy is
 // bounded by the core, which has one run of a copy under way.
 type executor struct {
-	do func(Effect)
+	// fetch is done before a start has one of the slots: it may take minutes, and
+	// hardly any of the processor. do hears what came of it.
+	fetch func(Record) error
+	do    func(e Effect, fetchErr error)
 	// starts bounds how many runs are being started: that takes the processor
 	// for tens of milliseconds each. slots bounds all else, so that what is to
 	// stop does not wait for what is to start.
@@ -21,8 +24,9 @@ type executor struct {
 	queues map[ID][]Effect
 }
 
-func newExecutor(starts, others int, do func(Effect)) *executor {
+func newExecutor(starts, others int, fetch func(Record) error, do func(Effect, error)) *executor {
 	return &executor{
+		fetch:  fetch,
 		do:     do,
 		starts: make(chan struct{}, starts),
 		slots:  make(chan struct{}, others),
@@ -55,11 +59,13 @@ func (x *executor) work(id ID) {
 		x.queues[id] = queue[1:]
 		x.mu.Unlock()
 		slots := x.slots
-		if _, ok := queue[0].(Start); ok {
+		var fetchErr error
+		if start, ok := queue[0].(Start); ok {
 			slots = x.starts
+			fetchErr = x.fetch(start.Record)
 		}
 		slots <- struct{}{}
-		x.do(queue[0])
+		x.do(queue[0], fetchErr)
 		<-slots
 	}
 }

@@ -65,7 +65,9 @@ type Launch struct {
 	// Directory used as root file system; empty: the machine's own.
 	Rootfs string
 	Mounts []LaunchMount
-	Limits Limits
+	// Packages put into the task's file system.
+	Packages []LaunchPackage `json:",omitempty"`
+	Limits   Limits
 	// Not empty: the name of the alloc that it runs in, what all in it may use
 	// together, and the directory that they share.
 	Alloc       string
@@ -85,6 +87,25 @@ type LaunchMount struct {
 	Source   string
 	Path     string
 	Writable bool
+}
+
+// LaunchPackage is a package made visible in the task: read-only at a path, or at
+// / as its root, of which the run has a version of its own to write to.
+type LaunchPackage struct {
+	Name string
+	Path string
+	// Layers are the directories that make it up, the lowest first.
+	Layers []string
+}
+
+// Image is the package that is the task's root; nil: none is.
+func (l *Launch) Image() *LaunchPackage {
+	for i := range l.Packages {
+		if l.Packages[i].Path == "/" {
+			return &l.Packages[i]
+		}
+	}
+	return nil
 }
 
 // Limits of a copy or an alloc. Zero: none.

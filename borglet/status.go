@@ -224,7 +224,11 @@ func (a *Agent) statusPage(ctx context.Context) (*pages.Page, error) {
 		{Name: "stopping", Value: pages.Number(stopping)},
 		{Name: "copies remembered", Value: pages.Number(len(l.rows) + l.more)},
 	}
-	p.Sections = append(p.Sections, a.masterSection(l), a.machineSection(), a.isolationSection(), a.paperSection(), taskSection(l))
+	p.Sections = append(p.Sections, a.masterSection(l), a.machineSection(), a.isolationSection(), a.paperSection())
+	if a.cfg.Packages != nil {
+		p.Sections = append(p.Sections, packageSection(a.cfg.Packages.State()))
+	}
+	p.Sections = append(p.Sections, taskSection(l))
 	return p, nil
 }
 
@@ -332,6 +336,37 @@ func (a *Agent) isolationSection() pages.Section {
 	}}
 }
 
+// maxPackagesShown bounds the rows of a page.
+const maxPackagesShown = 100
+
+func packageSection(st PackageState) pages.Section {
+	from := strings.Join(st.Sources, ", ")
+	if from == "" {
+		from = "nowhere: --package-source"
+	}
+	s := pages.Section{Title: "Packages", Facts: []pages.Fact{
+		{Name: "come from", Value: pages.Text(from)},
+		{Name: "packages here", Value: pages.Number(len(st.Digests))},
+		{Name: "needed by tasks", Value: pages.Number(st.Held)},
+		{Name: "on disk", Value: pages.Bytes(st.Bytes)},
+		{Name: "in use", Value: pages.Bytes(st.HeldBytes)},
+		{Name: "may take", Value: pages.Bytes(st.LimitBytes)},
+		{Name: "brought", Value: pages.Number(st.Fetched)},
+		{Name: "bytes brought", Value: pages.Bytes(st.FetchedBytes)},
+		{Name: "downloads gone on with", Value: pages.Number(st.Resumed)},
+		{Name: "could not be had", Value: pages.Number(st.Failed).If(st.Failed > 0, pages.Warn)},
+		{Name: "thrown away for room", Value: pages.Number(st.Dropped)},
+	}, Head: []string{"package"}}
+	for i, d := range st.Digests {
+		if i == maxPackagesShown {
+			s.More = len(st.Digests) - i
+			break
+		}
+		s.Rows = append(s.Rows, []pages.Value{pages.Text(d)})
+	}
+	return s
+}
+
 func taskSection(l look) pages.Section {
 	s := pages.Section{Title: "Tasks", Head: []string{"task", "attempt", "state", "restarts", "process", "started", "memory", "limit", "what is said of it"}, More: l.more}
 	if len(l.rows) == 0 {
@@ -383,6 +418,9 @@ var figures = []pages.Figure{
 	{Name: "offered_cores", Help: "Processors that the machine offers."},
 	{Name: "offered_bytes", Help: "Memory and disk that the machine offers.", Labels: []string{"resource"}},
 	{Name: "task_memory_bytes", Help: "Memory of all tasks together, as last measured."},
+	{Name: "packages", Help: "Packages of which all is on this machine."},
+	{Name: "package_bytes", Help: "Disk that packages take."},
+	{Name: "package_limit_bytes", Help: "Disk that packages may take."},
 	{Name: "overdue_certificates", Help: "Certificates of tasks that should have been renewed more than five minutes ago."},
 	{Name: "certificate_expires_timestamp_seconds", Help: "When the machine's own certificate runs out; 0: it has none."},
 }
@@ -415,6 +453,13 @@ func (a *Agent) read(r *pages.Reading) {
 		memory += bytes
 	}
 	r.Set("task_memory_bytes", float64(memory))
+	var packages PackageState
+	if a.cfg.Packages != nil {
+		packages = a.cfg.Packages.State()
+	}
+	r.Set("packages", float64(len(packages.Digests)))
+	r.Set("package_bytes", float64(packages.Bytes))
+	r.Set("package_limit_bytes", float64(packages.LimitBytes))
 	l, err := a.askLook(context.Background())
 	if err != nil {
 		// It stops, or hangs: what is not known is not told.

@@ -12,6 +12,11 @@ import (
 // check refuses what may not or cannot be started here, before anything is.
 func (r *Runtime) check(l *borglet.Launch) error {
 	own := r.Capabilities().OwnFiles
+	for i := range l.Packages {
+		if err := checkPackage(l, i, own); err != nil {
+			return err
+		}
+	}
 	if l.Rootfs != "" {
 		if !own {
 			return fmt.Errorf("rootfs %s: this machine runs tasks as plain processes, without a file system of their own; add the constraint runtime=container to the job", l.Rootfs)
@@ -33,6 +38,9 @@ func (r *Runtime) check(l *borglet.Launch) error {
 		if err := r.checkMount(m); err != nil {
 			return err
 		}
+		if p := inPackage(l, m.Path); p != nil {
+			return fmt.Errorf("mount of %s at %s: %s is package %s, in which nothing is made; choose a path outside of it", m.Source, m.Path, p.Path, p.Name)
+		}
 		if err := checkMountPoint(l, i); err != nil {
 			return err
 		}
@@ -44,10 +52,8 @@ func (r *Runtime) checkMount(m borglet.LaunchMount) error {
 	if !filepath.IsAbs(m.Path) || filepath.Clean(m.Path) == "/" {
 		return fmt.Errorf("mount of %s at %q: the path in the task must be absolute and below /", m.Source, m.Path)
 	}
-	for _, ours := range []string{"/proc", "/sys", "/dev", "/.borg", borglet.PapersPath} {
-		if within(m.Path, ours) {
-			return fmt.Errorf("mount of %s at %s: nothing may be mounted in %s", m.Source, m.Path, ours)
-		}
+	if ours := reserved(m.Path); ours != "" {
+		return fmt.Errorf("mount of %s at %s: nothing may be mounted in %s", m.Source, m.Path, ours)
 	}
 	if err := r.visible("mount of", m.Source); err != nil {
 		return err
@@ -69,6 +75,64 @@ func (r *Runtime) checkMount(m borglet.LaunchMount) error {
 	}
 	return fmt.Errorf("mount of %s, writable: machine %s allows that below %s only; mount it read-only, or start its borglet with --writable-mounts %s",
 		m.Source, r.cfg.Name, orNothing(r.cfg.Writable), m.Source)
+}
+
+// reserved returns the directory of ours that a path is in; empty: in none.
+func reserved(path string) string {
+	for _, ours := range []string{"/proc", "/sys", "/dev", "/.borg", borglet.PapersPath} {
+		if within(path, ours) {
+			return ours
+		}
+	}
+	return ""
+}
+
+// checkPackage refuses a package that cannot be seen where it is wanted.
+func checkPackage(l *borglet.Launch, i int, own bool) error {
+	p := &l.Packages[i]
+	at := fmt.Sprintf("package %s at %s", p.Name, p.Path)
+	switch {
+	case !own:
+		return fmt.Errorf("%s: this machine runs tasks as plain processes, without a file system of their own; add the constraint runtime=container to the job", at)
+	case len(p.Layers) == 0:
+		return fmt.Errorf("%s: this machine has no packages", at)
+	case !filepath.IsAbs(p.Path):
+		return fmt.Errorf("%s: the path in the task must be absolute", at)
+	case p.Path == "/" && l.Rootfs != "":
+		return fmt.Errorf("%s: the task has the root file system %s already; leave one of both out", at, l.Rootfs)
+	case p.Path == "/task" || p.Path == "/alloc":
+		return fmt.Errorf("%s: what is there belongs to the task; choose a path such as /opt/%s", at, p.Name)
+	}
+	if ours := reserved(p.Path); ours != "" {
+		return fmt.Errorf("%s: nothing may be mounted in %s", at, ours)
+	}
+	for n := range l.Packages {
+		other := &l.Packages[n]
+		switch {
+		case n == i || other.Path == "/":
+		case other.Path == p.Path:
+			return fmt.Errorf("%s: package %s is there too", at, other.Name)
+		case within(p.Path, other.Path):
+			return fmt.Errorf("%s: %s is package %s, in which nothing is made; choose a path outside of it", at, other.Path, other.Name)
+		}
+	}
+	if p.Path == "/" {
+		return nil
+	}
+	// A package is mounted as a directory of the machine would be.
+	alone := *l
+	alone.Mounts = []borglet.LaunchMount{{Source: p.Layers[0], Path: p.Path}}
+	return checkMountPoint(&alone, 0)
+}
+
+// inPackage returns the package around a path, but for the task's root.
+func inPackage(l *borglet.Launch, path string) *borglet.LaunchPackage {
+	for i := range l.Packages {
+		if p := &l.Packages[i]; p.Path != "/" && within(path, p.Path) {
+			return p
+		}
+	}
+	return nil
 }
 
 // visible refuses directories that would let a task reach the borglet, other
@@ -122,6 +186,9 @@ func noDirectory(dir string, reason error) string {
 }
 
 func fileSystem(l *borglet.Launch) string {
+	if p := l.Image(); p != nil {
+		return "package " + p.Name
+	}
 	if l.Rootfs != "" {
 		return "rootfs " + l.Rootfs
 	}

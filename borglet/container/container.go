@@ -30,6 +30,18 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	if err != nil {
 		return nil, err
 	}
+	packages, err := mountPackages(dir, root, l)
+	if err != nil {
+		return nil, err
+	}
+	binds = append(binds, packages...)
+	if l.Image() != nil {
+		names, err := buildNames(dir, root, l.Hostname)
+		if err != nil {
+			return nil, err
+		}
+		binds = append(binds, names...)
+	}
 	binds = append(binds, bind{source: filepath.Join(dir, taskDir), path: "/task", writable: true})
 	if l.Alloc != "" {
 		binds = append(binds, bind{source: l.AllocDir, path: "/alloc", writable: true})

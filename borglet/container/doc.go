@@ -22,6 +22,8 @@
 //	shim.log     what the shim and libcontainer complain of
 //	stdout, stderr  what the task writes; no process of ours is in between
 //	rootfs/      mount points of the container's root file system
+//	upper/       what a run whose root is a package has written there
+//	lower/, trees/, work/  how its packages are mounted, see overlay.go
 //
 // A dead shim does not end its task: the borglet then follows the task's
 // process itself.

@@ -66,6 +66,9 @@ func shownBelow(l *borglet.Launch, i int) (shown, from string) {
 	if shown != "" {
 		return shown, from
 	}
+	if l.Image() != nil {
+		return "", ""
+	}
 	parts := strings.Split(strings.TrimPrefix(path, "/"), "/")
 	top := parts[0]
 	switch {

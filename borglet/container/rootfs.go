@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -30,6 +31,10 @@ func buildRootfs(root string, l *borglet.Launch) ([]bind, error) {
 	}
 	if err := os.MkdirAll(root, 0o755); err != nil {
 		return nil, fmt.Errorf("make root file system: %w", err)
+	}
+	if l.Image() != nil {
+		// What is missing for mounts is made in the run's own version of the image.
+		return nil, nil
 	}
 	for _, name := range ownTop {
 		if name == "alloc" && l.Alloc == "" {
@@ -97,18 +102,9 @@ func buildEtc(root, hostname string) ([]bind, error) {
 	files := map[string]string{
 		"passwd":        "root:x:0:0:root:/task:/bin/sh\nnobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
 		"group":         "root:x:0:\nnogroup:x:65534:\n",
-		"hostname":      hostname + "\n",
-		"hosts":         "127.0.0.1 localhost " + hostname + "\n::1 localhost ip6-localhost ip6-loopback\n",
 		"nsswitch.conf": "passwd: files\ngroup: files\nhosts: files dns\n",
 	}
-	// The machine's resolver and known hosts are right for the task: it shares
-	// the machine's network.
-	if text, err := os.ReadFile("/etc/hosts"); err == nil {
-		files["hosts"] = strings.TrimRight(string(text), "\n") + "\n127.0.0.1 " + hostname + "\n"
-	}
-	if text, err := os.ReadFile("/etc/resolv.conf"); err == nil {
-		files["resolv.conf"] = string(text)
-	}
+	maps.Copy(files, nameFiles(hostname))
 	for name, text := range files {
 		if err := os.WriteFile(filepath.Join(etc, name), []byte(text), 0o644); err != nil {
 			return nil, fmt.Errorf("make /etc: %w", err)
@@ -151,6 +147,52 @@ func buildEtc(root, hostname string) ([]bind, error) {
 		}
 	}
 	return binds, nil
+}
+
+// buildNames makes the files of /etc that say where the task runs: those of an
+// image were made elsewhere. The image's own version is covered.
+func buildNames(dir, root, hostname string) ([]bind, error) {
+	at := filepath.Join(dir, namesDir)
+	if err := os.RemoveAll(at); err != nil {
+		return nil, fmt.Errorf("make /etc: %w", err)
+	}
+	if err := os.Mkdir(at, 0o755); err != nil {
+		return nil, fmt.Errorf("make /etc: %w", err)
+	}
+	var binds []bind
+	for name, text := range nameFiles(hostname) {
+		if err := os.WriteFile(filepath.Join(at, name), []byte(text), 0o644); err != nil {
+			return nil, fmt.Errorf("make /etc: %w", err)
+		}
+		// An image may have a link in its place, to where nothing is.
+		if info, err := os.Lstat(filepath.Join(root, "etc")); err == nil && !info.IsDir() {
+			continue
+		}
+		if info, err := os.Lstat(filepath.Join(root, "etc", name)); err == nil && info.Mode()&fs.ModeSymlink != 0 {
+			if err := os.Remove(filepath.Join(root, "etc", name)); err != nil {
+				return nil, fmt.Errorf("make /etc: %w", err)
+			}
+		}
+		binds = append(binds, bind{source: filepath.Join(at, name), path: "/etc/" + name})
+	}
+	slices.SortFunc(binds, func(a, b bind) int { return strings.Compare(a.path, b.path) })
+	return binds, nil
+}
+
+// nameFiles are the host's name, and its resolver and known hosts, which are right
+// for the task: it shares the machine's network.
+func nameFiles(hostname string) map[string]string {
+	files := map[string]string{
+		"hostname": hostname + "\n",
+		"hosts":    "127.0.0.1 localhost " + hostname + "\n::1 localhost ip6-localhost ip6-loopback\n",
+	}
+	if text, err := os.ReadFile("/etc/hosts"); err == nil {
+		files["hosts"] = strings.TrimRight(string(text), "\n") + "\n127.0.0.1 " + hostname + "\n"
+	}
+	if text, err := os.ReadFile("/etc/resolv.conf"); err == nil {
+		files["resolv.conf"] = string(text)
+	}
+	return files
 }
 
 // shareDir shares a directory of /etc, without its parts that others may not

@@ -164,7 +164,7 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 	if err := replaceJSON(filepath.Join(l.Dir, launchFile), o); err != nil {
 		return err
 	}
-	shim, ready, err := r.spawn(l.Dir)
+	shim, ready, err := r.spawn(l)
 	if err != nil {
 		return err
 	}
@@ -186,9 +186,10 @@ func (r *Runtime) refuse(l *borglet.Launch) {
 	r.emit(observedExit(l.ID, l.Run, e))
 }
 
-// spawn starts the shim of dir. It inherits the lock, so that there is no
+// spawn starts the shim of a run. It inherits the lock, so that there is no
 // moment in which it lives without holding it.
-func (r *Runtime) spawn(dir string) (shim proc, ready *os.File, err error) {
+func (r *Runtime) spawn(l *borglet.Launch) (shim proc, ready *os.File, err error) {
+	dir := l.Dir
 	lock, held, err := takeLock(dir)
 	if err != nil {
 		return proc{}, nil, err
@@ -216,7 +217,7 @@ func (r *Runtime) spawn(dir string) (shim proc, ready *os.File, err error) {
 		Dir:   "/",
 		Env:   append(shimEnv(), "GOMAXPROCS=1", "GOGC=50"),
 		Files: []*os.File{null, log, log, readyShim, lock},
-		Sys:   &unix.SysProcAttr{Setsid: true},
+		Sys:   attributes(l),
 	})
 	if err != nil {
 		ready.Close()
@@ -229,6 +230,16 @@ func (r *Runtime) spawn(dir string) (shim proc, ready *os.File, err error) {
 		shim = proc{Pid: p.Pid}
 	}
 	return shim, ready, nil
+}
+
+// attributes are how a shim is started. One that mounts packages has a mount name
+// space of its own, in which these mounts end with it.
+func attributes(l *borglet.Launch) *unix.SysProcAttr {
+	sys := &unix.SysProcAttr{Setsid: true}
+	if len(l.Packages) > 0 {
+		sys.Unshareflags = unix.CLONE_NEWNS
+	}
+	return sys
 }
 
 // shimEnv is the environment without what would change how a Go program runs.

@@ -65,7 +65,7 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 	score := l.OOMScore
 	cfg := &configs.Config{
 		Rootfs:          root,
-		Readonlyfs:      true,
+		Readonlyfs:      l.Image() == nil,
 		Hostname:        l.Hostname,
 		NoNewPrivileges: true,
 		// Empty, not nil: nil would leave all of them.

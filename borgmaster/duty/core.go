@@ -567,10 +567,21 @@ func (d *Core) judge(now int64, e Probed) []Effect {
 	}}}
 }
 
-// cutOff takes its share from a replica that others see more than.
+// cutOff takes its share from a replica that others see more than, while most keep
+// theirs: who misses machines because he has too much to do leaves more to do to the
+// others, and they would miss them next.
 func (d *Core) cutOff(now int64, replica uint64) {
 	r := d.replicas[replica]
 	if r == nil || now < r.cutOffUntilNs {
+		return
+	}
+	without := 1
+	for _, id := range d.members {
+		if other := d.replicas[id]; other == nil || now < other.cutOffUntilNs {
+			without++
+		}
+	}
+	if 2*without >= len(d.members) && len(d.members) > 2 {
 		return
 	}
 	r.penaltyNs = min(max(2*r.penaltyNs, cutOffNs), cutOffMaxNs)

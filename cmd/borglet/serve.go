@@ -21,6 +21,7 @@ import (
 
 	"borg/borglet"
 	"borg/borglet/container"
+	"borg/borglet/packages"
 	"borg/cfg"
 	"borg/cli"
 	"borg/identity"
@@ -45,6 +46,8 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "task-ports", Value: "20000-29999", Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
 			&ucli.DurationFlag{Name: "backoff", Value: 10 * time.Second, Usage: "wait before the second restart of a task; doubles up to 5m (the first is after 1s at most)"},
+			&ucli.StringSliceFlag{Name: "package-source", Usage: "`WHERE` packages come from: https://HOST/REPOSITORY, an OCI layout or an archive of one; may be repeated, the first that has one counts"},
+			&ucli.StringFlag{Name: "package-bytes", Value: "20GiB", Usage: "how much disk packages may take, used or not; at least 16MiB"},
 			&ucli.StringFlag{Name: "log-keep", Value: "64MiB", Usage: "how much of each output stream of a task is kept; 0: all"},
 		),
 		Before: cli.ApplyConfig,
@@ -78,7 +81,10 @@ type serve struct {
 	writable      []string
 	backoff       borglet.Backoff
 	keepBytes     int64
-	log           *slog.Logger
+	// Where packages come from, and how much of the disk they may take.
+	packageSources []packages.Source
+	packageBytes   int64
+	log            *slog.Logger
 	// Who this borglet is to the masters.
 	source *identity.Source
 	// Of the papers of tasks.
@@ -134,6 +140,16 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	}
 	if s.keepBytes, err = cli.ParseBytes(ctx.String("log-keep")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--log-keep: %w", err)
+	}
+	if s.packageBytes, err = cli.ParseBytes(ctx.String("package-bytes")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--package-bytes: %w", err)
+	}
+	for _, text := range ctx.StringSlice("package-source") {
+		source, err := packages.ParseSource(text)
+		if err != nil {
+			return nil, cli.Errorf(cli.Usage, "--package-source: %w", err)
+		}
+		s.packageSources = append(s.packageSources, source)
 	}
 	for _, dir := range ctx.StringSlice("writable-mounts") {
 		if !filepath.IsAbs(dir) {
@@ -247,7 +263,14 @@ func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec) (*borglet.Ag
 	if err != nil {
 		s.log.Warn("tasks get no certificates, and those that name secrets do not start", "machine", s.name, "err", err)
 	}
+	store, err := packages.Open(packages.Config{
+		Dir: filepath.Join(s.dir, "packages"), Sources: s.packageSources, LimitBytes: s.packageBytes, Log: s.log,
+	})
+	if err != nil {
+		return nil, cli.Errorf(cli.Failed, "%w", err).Hint("--package-bytes, --dir")
+	}
 	agent, err := borglet.New(borglet.Config{
+		Packages:           store,
 		CertificateExpires: func() time.Time { return s.source.Current().Expires() },
 		PapersDir:          papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
 		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,

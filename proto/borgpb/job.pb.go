@@ -1063,8 +1063,7 @@ type TaskSpec struct {
 	Ports []string `protobuf:"bytes,5,rep,name=ports,proto3" json:"ports,omitempty"`
 	// On the machine's attributes; at most 32.
 	Constraints []*Constraint `protobuf:"bytes,6,rep,name=constraints,proto3" json:"constraints,omitempty"`
-	// File trees put into the task's file system; at most 64. Kept; borglets do
-	// not deliver them yet.
+	// File trees put into the task's file system; at most 64.
 	Packages []*Package `protobuf:"bytes,7,rep,name=packages,proto3" json:"packages,omitempty"`
 	// A directory on the machine used as root file system; empty: the machine's
 	// own /usr, read-only.
@@ -1325,9 +1324,10 @@ type Package struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// For people; not empty.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
-	// "sha256:<hex>".
+	// Of an OCI image, or of an index of such: "sha256:<hex>".
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
-	// Absolute path where it appears in the task.
+	// Absolute path where it appears in the task, read-only; "/": it is the task's
+	// root, which each run may write to for itself.
 	Path          string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache

@@ -40,7 +40,7 @@ const (
 	// was a ping for each short call.
 	streamWindowBytes, connWindowBytes = 1 << 20, 4 << 20
 	// readBufferBytes is what each connection reads at once. There are thousands, most of
-	// them at rest; what they write is put together in a buffer that they share.
+	// them at rest.
 	readBufferBytes = 8 << 10
 	// handshakeTimeout is how long somebody may take to say who he is.
 	handshakeTimeout = 10 * time.Second
@@ -126,7 +126,7 @@ func NewServer(config Config) *grpc.Server {
 		grpc.InTapHandle(config.tap),
 		grpc.StatsHandler(callCounter{}),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		grpc.ReadBufferSize(readBufferBytes), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(readBufferBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connWindowBytes),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),
@@ -146,7 +146,7 @@ func Dial(addr string, who *identity.Source, want identity.Name, opts ...grpc.Di
 		target = "passthrough:///" + addr
 	}
 	base := []grpc.DialOption{
-		grpc.WithReadBufferSize(readBufferBytes), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(readBufferBytes),
 		grpc.WithInitialWindowSize(streamWindowBytes), grpc.WithInitialConnWindowSize(connWindowBytes),
 		grpc.WithTransportCredentials(&clientCredentials{credentials.NewTLS(who.ClientTLS(want)), who, want}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),

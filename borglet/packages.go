@@ -1,0 +1,140 @@
+package borglet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"sync"
+
+	"borg/proto/borgpb"
+)
+
+// Packages brings packages to the machine and keeps them. Its methods may be
+// called from several goroutines.
+type Packages interface {
+	// Hold brings packages, by their digests, and keeps them until Drop. It returns
+	// for each the directories that make it up, the lowest first. What is there
+	// already costs nothing; what is not may take long, until ctx ends.
+	Hold(ctx context.Context, holder string, digests []string) (trees [][]string, err error)
+	// Drop ends what a holder keeps; it may keep nothing.
+	Drop(holder string) error
+	// Keep ends what all others keep.
+	Keep(holders []string) error
+	State() PackageState
+}
+
+// PackageState is how the packages of a machine stand. Counts are since the start.
+type PackageState struct {
+	// Digests of what is there whole.
+	Digests []string
+	// Sources are where packages come from, for people.
+	Sources []string
+	// Held is how many of them, or on their way, copies of tasks need.
+	Held                         int
+	Bytes, HeldBytes, LimitBytes int64
+	Fetched, FetchedBytes        int64
+	// Resumed downloads went on with what was there.
+	Resumed int64
+	Failed  int64
+	// Dropped to make room.
+	Dropped int64
+}
+
+// fetches are the starts that wait for packages, so that a copy that is to stop
+// need not wait for them.
+type fetches struct {
+	mu sync.Mutex
+	// cancel ends the waiting of a copy. Guarded by mu.
+	cancel map[ID]context.CancelFunc
+}
+
+// end ends a copy's waiting, if it waits.
+func (f *fetches) end(id ID) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if cancel := f.cancel[id]; cancel != nil {
+		cancel()
+	}
+}
+
+func (f *fetches) begin(ctx context.Context, id ID) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithCancel(ctx)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.cancel[id] = cancel
+	return ctx, func() {
+		cancel()
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		delete(f.cancel, id)
+	}
+}
+
+// fetch brings what a start needs before it has a turn: it may take minutes, and
+// others start meanwhile.
+func (a *Agent) fetch(r Record) error {
+	list := r.Desired.GetSpec().GetPackages()
+	if len(list) == 0 {
+		return nil
+	}
+	ctx, done := a.fetches.begin(a.life, r.ID)
+	defer done()
+	_, err := a.holdPackages(ctx, r)
+	return err
+}
+
+// holdPackages brings the packages of a copy, and keeps them for it.
+func (a *Agent) holdPackages(ctx context.Context, r Record) ([]LaunchPackage, error) {
+	list := r.Desired.GetSpec().GetPackages()
+	if len(list) == 0 {
+		return nil, nil
+	}
+	// That this cannot be is said by who checks the launch.
+	if !a.cfg.Runtime.Capabilities().OwnFiles || a.cfg.Packages == nil {
+		return launchPackages(list, make([][]string, len(list))), nil
+	}
+	digests := make([]string, len(list))
+	for i, p := range list {
+		digests[i] = p.GetDigest()
+	}
+	trees, err := a.cfg.Packages.Hold(ctx, r.ID.String(), digests)
+	if err != nil && ctx.Err() != nil {
+		return nil, errors.New("its packages were on their way when it was told to stop, or its borglet ended")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("bring its packages: %w", err)
+	}
+	return launchPackages(list, trees), nil
+}
+
+func launchPackages(list []*borgpb.Package, trees [][]string) []LaunchPackage {
+	out := make([]LaunchPackage, len(list))
+	for i, p := range list {
+		out[i] = LaunchPackage{Name: p.GetName(), Path: filepath.Clean(p.GetPath()), Layers: trees[i]}
+	}
+	return out
+}
+
+// dropPackages lets the packages of a copy go.
+func (a *Agent) dropPackages(id ID) error {
+	if a.cfg.Packages == nil {
+		return nil
+	}
+	return a.cfg.Packages.Drop(id.String())
+}
+
+// keepPackages lets those go that no copy here has: a borglet was killed after it
+// had forgotten the copy.
+func (a *Agent) keepPackages(records []Record) error {
+	if a.cfg.Packages == nil {
+		return nil
+	}
+	var live []string
+	for _, r := range records {
+		if r.Ended == 0 {
+			live = append(live, r.ID.String())
+		}
+	}
+	return a.cfg.Packages.Keep(live)
+}

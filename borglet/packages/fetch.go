@@ -1,0 +1,391 @@
+package packages
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+
+	"golang.org/x/sys/unix"
+)
+
+// bring makes sure that all of an image is there.
+func (s *Store) bring(ctx context.Context, d Digest) (*image, error) {
+	if i, ok := s.use(d); ok {
+		return i, nil
+	}
+	unlock, err := s.keys.lock(ctx, "image "+string(d))
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	if i, ok := s.use(d); ok {
+		return i, nil
+	}
+	select {
+	case s.fetches <- struct{}{}:
+		defer func() { <-s.fetches }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	i, err := s.fetch(ctx, d)
+	if err != nil {
+		return nil, err
+	}
+	if err := writeJSON(s.path(imagesDir, d.hex()), i); err != nil {
+		return nil, err
+	}
+	s.mu.Lock()
+	s.images[d] = i
+	s.stats.fetched++
+	s.mu.Unlock()
+	s.cfg.Log.Info("a package is here", "digest", d, "layers", len(i.Layers))
+	i, _ = s.use(d)
+	return i, nil
+}
+
+// fetch brings manifest, configuration and layers, and unpacks these.
+func (s *Store) fetch(ctx context.Context, d Digest) (*image, error) {
+	i := &image{digest: d}
+	w := &work{s: s}
+	defer w.done()
+	m, err := s.manifest(ctx, w, i, blob{Digest: d})
+	if err != nil {
+		return nil, err
+	}
+	config, err := s.small(ctx, w, i, content{blob: m.config})
+	if err != nil {
+		return nil, fmt.Errorf("its configuration: %w", err)
+	}
+	if err := checkPlatform(config, s.cfg.Arch); err != nil {
+		return nil, err
+	}
+	for n, l := range m.layers {
+		w.on(layerKind, l.Digest)
+		if err := s.layer(ctx, l); err != nil {
+			return nil, fmt.Errorf("layer %d of %d (%s): %w", n+1, len(m.layers), l.Digest, err)
+		}
+		i.Layers = append(i.Layers, l.Digest)
+	}
+	// What is there may be above the limit by what was unpacked last.
+	if err := s.room(0); err != nil {
+		return nil, err
+	}
+	return i, nil
+}
+
+// manifest reads the manifest of an image, through an index at most.
+func (s *Store) manifest(ctx context.Context, w *work, i *image, of blob) (*manifest, error) {
+	for range 2 {
+		text, err := s.small(ctx, w, i, content{blob: of, manifest: true})
+		if err != nil {
+			return nil, fmt.Errorf("its manifest: %w", err)
+		}
+		var m *manifest
+		if m, of, err = readManifest(text, s.cfg.Arch); err != nil || m != nil {
+			return m, err
+		}
+	}
+	return nil, errors.New("its index names another index")
+}
+
+// small brings a blob that is read whole.
+func (s *Store) small(ctx context.Context, w *work, i *image, of content) ([]byte, error) {
+	w.on(blobKind, of.Digest)
+	i.Small = append(i.Small, of.Digest)
+	if err := s.download(ctx, of); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(s.path(blobsDir, of.Digest.hex()))
+}
+
+// work is what an image that is being brought keeps from being thrown away.
+type work struct {
+	s    *Store
+	list []drop
+}
+
+func (w *work) on(k kind, d Digest) {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	w.s.active[drop{k, d}]++
+	w.list = append(w.list, drop{k, d})
+}
+
+func (w *work) done() {
+	w.s.mu.Lock()
+	defer w.s.mu.Unlock()
+	for _, one := range w.list {
+		if w.s.active[one]--; w.s.active[one] == 0 {
+			delete(w.s.active, one)
+		}
+	}
+}
+
+// layer makes sure that a layer is there, unpacked; all others who want it wait.
+func (s *Store) layer(ctx context.Context, l blob) error {
+	unlock, err := s.keys.lock(ctx, "layer "+string(l.Digest))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s.mu.Lock()
+	_, there := s.layers[l.Digest]
+	s.mu.Unlock()
+	if there {
+		return nil
+	}
+	packed := &work{s: s}
+	defer packed.done()
+	packed.on(blobKind, l.Digest)
+	if err := s.download(ctx, content{blob: l}); err != nil {
+		return err
+	}
+	return s.unpack(l)
+}
+
+// unpack unpacks a layer beside its place and moves it there whole.
+func (s *Store) unpack(l blob) error {
+	temp, err := os.MkdirTemp(s.path(unpackingDir), l.Digest.hex()[:16]+"-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(temp)
+	tree := filepath.Join(temp, treeDir)
+	// The task sees this directory, which others made than it: all may look in.
+	if err := errors.Join(os.Chmod(temp, 0o711), os.Mkdir(tree, 0o755)); err != nil {
+		return err
+	}
+	f, err := os.Open(s.path(blobsDir, l.Digest.hex()))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	hash := sha256.New()
+	packed := io.TeeReader(f, hash)
+	var grown int64
+	defer func() {
+		s.mu.Lock()
+		s.growing -= grown
+		s.mu.Unlock()
+	}()
+	bytes, entries, err := unpack(packed, tree, boundsOf(l.Bytes, func(more int64) error {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if err := s.roomLocked(more); err != nil {
+			return err
+		}
+		s.growing += more
+		grown += more
+		return nil
+	}))
+	if err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, packed); err != nil {
+		return err
+	}
+	if got := Digest("sha256:" + hex.EncodeToString(hash.Sum(nil))); got != l.Digest {
+		// The disk has changed it since it came. It is brought again.
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		return errors.Join(fmt.Errorf("what was kept of it has become %s", got), s.throw(drop{blobKind, l.Digest}))
+	}
+	if err := writeJSON(filepath.Join(temp, aboutFile), about{bytes, entries}); err != nil {
+		return err
+	}
+	if err := syncAll(temp); err != nil {
+		return err
+	}
+	if err := os.Rename(temp, s.path(layersDir, l.Digest.hex())); err != nil {
+		return err
+	}
+	if err := syncDir(s.path(layersDir)); err != nil {
+		return err
+	}
+	s.mu.Lock()
+	s.layers[l.Digest] = bytes
+	s.mu.Unlock()
+	return nil
+}
+
+// syncAll syncs the file system that dir is on: a layer has too many files to sync
+// each.
+func syncAll(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer d.Close()
+	if err := unix.Syncfs(int(d.Fd())); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}
+
+// download makes sure that a blob is there, from the first source that has it.
+func (s *Store) download(ctx context.Context, of content) error {
+	unlock, err := s.keys.lock(ctx, "blob "+string(of.Digest))
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	s.mu.Lock()
+	_, there := s.blobs[of.Digest]
+	have := s.partials[of.Digest]
+	s.mu.Unlock()
+	if there {
+		return nil
+	}
+	partial := &work{s: s}
+	defer partial.done()
+	partial.on(partialKind, of.Digest)
+	if err := s.room(max(of.Bytes-have, 0)); err != nil {
+		return err
+	}
+	if len(s.cfg.Sources) == 0 {
+		return errors.New("this machine has nowhere to bring packages from; start its borglet with --package-source")
+	}
+	var errs []error
+	for _, source := range s.cfg.Sources {
+		err := s.downloadFrom(ctx, source, of)
+		if err == nil {
+			return nil
+		}
+		errs = append(errs, fmt.Errorf("%s: %w", source, err))
+		if ctx.Err() != nil {
+			break
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// downloadFrom goes on with what is there of a blob, checks all of it, and gives
+// it its name.
+func (s *Store) downloadFrom(ctx context.Context, source Source, of content) error {
+	path := s.path(partialDir, of.Digest.hex())
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	have, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	most := of.Bytes
+	if most == 0 {
+		// A manifest of which nobody said the size is small enough to begin anew.
+		have, most = 0, maxManifestBytes
+	}
+	if have > most {
+		have = 0
+	}
+	if have < most {
+		err = s.transfer(ctx, source, of, f, have, most)
+	}
+	size, sizeErr := f.Seek(0, io.SeekEnd)
+	s.mu.Lock()
+	s.partials[of.Digest] = size
+	s.mu.Unlock()
+	if err = errors.Join(err, sizeErr); err != nil {
+		return err
+	}
+	if of.Bytes != 0 && size != of.Bytes {
+		// What came is gone on with.
+		return fmt.Errorf("%d of its %d bytes came: %w", size, of.Bytes, io.ErrUnexpectedEOF)
+	}
+	if _, err := f.Seek(0, io.SeekStart); err != nil {
+		return err
+	}
+	got, _, err := hashOf(f)
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if got != of.Digest {
+		return errors.Join(fmt.Errorf("what came is %s, and not %s; it is thrown away", got, of.Digest), s.throw(drop{partialKind, of.Digest}))
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(path, s.path(blobsDir, of.Digest.hex())); err != nil {
+		return err
+	}
+	delete(s.partials, of.Digest)
+	s.blobs[of.Digest] = size
+	return syncDir(s.path(blobsDir))
+}
+
+// transfer reads from the source to the end of f.
+func (s *Store) transfer(ctx context.Context, source Source, of content, f *os.File, have, most int64) error {
+	r, from, err := source.Open(ctx, of, have)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	if from != 0 && from != have {
+		return fmt.Errorf("it begins at byte %d, and not at %d", from, have)
+	}
+	if err := f.Truncate(from); err != nil {
+		return err
+	}
+	if _, err := f.Seek(from, io.SeekStart); err != nil {
+		return err
+	}
+	n, err := io.Copy(f, io.LimitReader(r, most-from+1))
+	s.mu.Lock()
+	s.stats.fetchedBytes += n
+	if from > 0 {
+		s.stats.resumed++
+	}
+	s.mu.Unlock()
+	switch {
+	case err != nil:
+		return err
+	case from+n > most:
+		return errors.Join(fmt.Errorf("more than %d bytes came", most), f.Truncate(0))
+	}
+	return nil
+}
+
+// keys lets one at a time work on what has a name.
+type keys struct {
+	mu sync.Mutex
+	// held has a channel for each name that is worked on, closed at the end.
+	// Guarded by mu.
+	held map[string]chan struct{}
+}
+
+func (k *keys) lock(ctx context.Context, name string) (unlock func(), err error) {
+	for {
+		k.mu.Lock()
+		busy, held := k.held[name]
+		if !held {
+			if k.held == nil {
+				k.held = map[string]chan struct{}{}
+			}
+			done := make(chan struct{})
+			k.held[name] = done
+			k.mu.Unlock()
+			return func() {
+				k.mu.Lock()
+				delete(k.held, name)
+				k.mu.Unlock()
+				close(done)
+			}, nil
+		}
+		k.mu.Unlock()
+		select {
+		case <-busy:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,35 @@
+package packages
+
+import "time"
+
+const (
+	// maxManifestBytes bounds a manifest, an index and a configuration.
+	maxManifestBytes = 4 << 20
+	// maxLayers is what overlayfs is sure to take, with some to spare.
+	maxLayers = 127
+	// maxPlatforms bounds the manifests in an index.
+	maxPlatforms = 256
+	// maxEntries bounds the files, directories and links of one layer.
+	maxEntries = 1_000_000
+	// maxUnpackedBytes bounds what one layer is when it is unpacked.
+	maxUnpackedBytes = int64(64 << 30)
+	// maxRatio is how many times its compressed size a layer may be, above
+	// freeRatioBytes.
+	maxRatio       = 200
+	freeRatioBytes = int64(64 << 20)
+	// growBytes is how much room a layer that is being unpacked gets at a time.
+	growBytes = int64(4 << 20)
+	// maxEntryPathBytes bounds the path of an entry, maxEntryNameBytes each part of it.
+	maxEntryPathBytes = 4096
+	maxEntryNameBytes = 255
+	// maxLinkBytes bounds what a symbolic link points to.
+	maxLinkBytes = 4095
+	// parallelFetches is how many images are brought at once.
+	parallelFetches = 3
+	// stallTimeout is how long a source may be silent.
+	stallTimeout = 60 * time.Second
+	// minLimitBytes is the least that a cache may be given.
+	minLimitBytes = int64(16 << 20)
+	// blockBytes is what a file takes on disk at least.
+	blockBytes = 4096
+)

@@ -1,0 +1,164 @@
+package packages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/authn"
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
+)
+
+// registry is a repository of a registry. Names and logins are the library's
+// business; blobs are asked for here, since a broken download is gone on with.
+type registry struct {
+	text string
+	repo name.Repository
+	base http.RoundTripper
+
+	mu sync.Mutex
+	// client has logged in. Guarded by mu.
+	client *http.Client
+}
+
+func newRegistry(text string) (*registry, error) {
+	u, err := url.Parse(text)
+	if err != nil {
+		return nil, err
+	}
+	if u.Host == "" || strings.Trim(u.Path, "/") == "" || u.RawQuery != "" || u.Fragment != "" || u.User != nil {
+		return nil, fmt.Errorf("%q: want https://HOST/REPOSITORY", u.Redacted())
+	}
+	options := []name.Option{name.StrictValidation}
+	if u.Scheme == "http" {
+		options = append(options, name.Insecure)
+	}
+	repo, err := name.NewRepository(u.Host+"/"+strings.Trim(u.Path, "/"), options...)
+	if err != nil {
+		return nil, err
+	}
+	base := http.DefaultTransport.(*http.Transport).Clone()
+	base.ResponseHeaderTimeout = stallTimeout
+	// What is compressed is meant so: digests are of the bytes as they are.
+	base.DisableCompression = true
+	return &registry{text: text, repo: repo, base: base}, nil
+}
+
+func (r *registry) String() string { return "registry " + r.text }
+
+// login asks the registry what it wants to see, once. Credentials are those of
+// the configuration of docker, if there is one.
+func (r *registry) login(ctx context.Context) (*http.Client, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.client != nil {
+		return r.client, nil
+	}
+	who, err := authn.DefaultKeychain.Resolve(r.repo)
+	if err != nil {
+		return nil, fmt.Errorf("find credentials: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, stallTimeout)
+	defer cancel()
+	t, err := transport.NewWithContext(ctx, r.repo.Registry, who, r.base, []string{r.repo.Scope(transport.PullScope)})
+	if err != nil {
+		return nil, err
+	}
+	r.client = &http.Client{Transport: t}
+	return r.client, nil
+}
+
+func (r *registry) Open(ctx context.Context, of content, offset int64) (io.ReadCloser, int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	body, from, err := r.open(ctx, of, offset)
+	if err != nil {
+		cancel()
+		return nil, 0, err
+	}
+	return newStalling(body, cancel), from, nil
+}
+
+func (r *registry) open(ctx context.Context, of content, offset int64) (io.ReadCloser, int64, error) {
+	client, err := r.login(ctx)
+	if err != nil {
+		return nil, 0, err
+	}
+	where := "blobs"
+	if of.manifest {
+		where = "manifests"
+	}
+	u := url.URL{Scheme: r.repo.Scheme(), Host: r.repo.RegistryStr(), Path: "/v2/" + r.repo.RepositoryStr() + "/" + where + "/" + string(of.Digest)}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, 0, err
+	}
+	if of.manifest {
+		req.Header.Set("Accept", strings.Join(manifestTypes, ", "))
+	}
+	if offset > 0 {
+		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, of.Bytes-1))
+	}
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, 0, err
+	}
+	switch resp.StatusCode {
+	case http.StatusOK:
+		return resp.Body, 0, nil
+	case http.StatusPartialContent:
+		var first int64
+		if _, err := fmt.Sscanf(resp.Header.Get("Content-Range"), "bytes %d-", &first); err == nil && first == offset {
+			return resp.Body, offset, nil
+		}
+		resp.Body.Close()
+		return nil, 0, fmt.Errorf("it was asked for the bytes from %d on, and answers with %q", offset, resp.Header.Get("Content-Range"))
+	}
+	defer resp.Body.Close()
+	err = transport.CheckError(resp, http.StatusOK)
+	if resp.StatusCode == http.StatusNotFound {
+		err = errors.Join(errAbsent, err)
+	}
+	return nil, 0, err
+}
+
+// stalling ends a read that brings nothing for long.
+type stalling struct {
+	io.ReadCloser
+	cancel  context.CancelFunc
+	timer   *time.Timer
+	stalled atomic.Bool
+}
+
+func newStalling(r io.ReadCloser, cancel context.CancelFunc) *stalling {
+	s := &stalling{ReadCloser: r, cancel: cancel}
+	s.timer = time.AfterFunc(stallTimeout, func() {
+		s.stalled.Store(true)
+		cancel()
+	})
+	s.timer.Stop()
+	return s
+}
+
+func (s *stalling) Read(p []byte) (int, error) {
+	s.timer.Reset(stallTimeout)
+	n, err := s.ReadCloser.Read(p)
+	s.timer.Stop()
+	if err != nil && s.stalled.Load() {
+		err = fmt.Errorf("nothing came for %s: %w", stallTimeout, err)
+	}
+	return n, err
+}
+
+func (s *stalling) Close() error {
+	s.timer.Stop()
+	s.cancel()
+	return s.ReadCloser.Close()
+}
