@@ -581,7 +581,7 @@ func (d *Core) cutOff(now int64, replica uint64) {
 			without++
 		}
 	}
-	if 2*without >= len(d.members) && len(d.members) > 2 {
+	if without > 1 && 2*without >= len(d.members) {
 		return
 	}
 	r.penaltyNs = min(max(2*r.penaltyNs, cutOffNs), cutOffMaxNs)
