@@ -141,11 +141,13 @@ func (c *conns) named(role identity.Role, id string) identity.Name {
 
 // dial makes a connection that the caller closes.
 func (c *conns) dial(want identity.Name, addr string) (*grpc.ClientConn, error) {
-	params := quickReconnect
+	params, alive := quickReconnect, door.KeepAlive
 	if want.Role == identity.Borglet {
 		params.MinConnectTimeout, params.Backoff = borgletConnect, borgletPause
+		// Nothing is heard over one that stands by, thousands of which there are.
+		alive.PermitWithoutStream = false
 	}
-	return door.Dial(addr, c.who, want, grpc.WithConnectParams(params))
+	return door.Dial(addr, c.who, want, grpc.WithConnectParams(params), grpc.WithKeepaliveParams(alive))
 }
 
 // sweep closes what was not used for long. The caller holds mu.

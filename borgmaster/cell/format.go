@@ -2,7 +2,6 @@ package cell
 
 import (
 	"fmt"
-	"sync"
 
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
@@ -142,13 +141,35 @@ type looks struct {
 	oneofs []protoreflect.OneofDescriptor
 }
 
-// looksOf has looks by name of the type: a descriptor never changes.
-var looksOf sync.Map
+// looksOf has looks by name of the type, of all that an entry of the log may hold.
+var looksOf = func() map[protoreflect.FullName]*looks {
+	all := make(map[protoreflect.FullName]*looks)
+	var add func(d protoreflect.MessageDescriptor)
+	add = func(d protoreflect.MessageDescriptor) {
+		if all[d.FullName()] != nil {
+			return
+		}
+		all[d.FullName()] = newLooks(d)
+		for i := range d.Fields().Len() {
+			if of := d.Fields().Get(i).Message(); of != nil {
+				add(of)
+			}
+		}
+	}
+	for _, m := range []proto.Message{&borgpb.Entry{}, &borgpb.Op{}, &borgpb.JobSpec{}, &borgpb.AllocSetSpec{}} {
+		add(m.ProtoReflect().Descriptor())
+	}
+	return all
+}()
 
 func looksAt(d protoreflect.MessageDescriptor) *looks {
-	if l, ok := looksOf.Load(d.FullName()); ok {
-		return l.(*looks)
+	if l := looksOf[d.FullName()]; l != nil {
+		return l
 	}
+	return newLooks(d)
+}
+
+func newLooks(d protoreflect.MessageDescriptor) *looks {
 	l := new(looks)
 	for i := range d.Oneofs().Len() {
 		l.oneofs = append(l.oneofs, d.Oneofs().Get(i))
@@ -163,7 +184,6 @@ func looksAt(d protoreflect.MessageDescriptor) *looks {
 			l.fields = append(l.fields, fd)
 		}
 	}
-	looksOf.Store(d.FullName(), l)
 	return l
 }
 

@@ -50,6 +50,10 @@ const (
 	maxConnAge = 25 * time.Minute
 )
 
+// KeepAlive is how who dials makes sure that the other end is there, while nothing is
+// heard of it.
+var KeepAlive = keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}
+
 // Listen opens addr: "host:port", or "unix:PATH".
 func Listen(addr string) (net.Listener, error) {
 	if path, ok := strings.CutPrefix(addr, "unix:"); ok {
@@ -121,6 +125,11 @@ func NewServer(config Config) *grpc.Server {
 		TransportCredentials: credentials.NewTLS(config.Identity.ServerTLS()), own: config.Identity,
 		log: &refusals{log: config.Logger, tell: config.Refused}, crowd: newCrowd(), config: &config,
 	}
+	// Masters keep connections to machines that others of them poll.
+	idle := KeepAlive.Time
+	if config.Identity.Name().Role == identity.Borglet {
+		idle *= 6
+	}
 	return grpc.NewServer(append(config.interceptors(),
 		grpc.Creds(creds),
 		grpc.InTapHandle(config.tap),
@@ -133,7 +142,7 @@ func NewServer(config Config) *grpc.Server {
 		grpc.MaxHeaderListSize(maxHeaderBytes),
 		grpc.MaxConcurrentStreams(maxCallsPerConn),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 2 * time.Second, PermitWithoutStream: true}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, MaxConnectionAge: maxConnAge}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{Time: idle, Timeout: KeepAlive.Timeout, MaxConnectionAge: maxConnAge}),
 	)...)
 }
 
@@ -150,7 +159,7 @@ func Dial(addr string, who *identity.Source, want identity.Name, opts ...grpc.Di
 		grpc.WithInitialWindowSize(streamWindowBytes), grpc.WithInitialConnWindowSize(connWindowBytes),
 		grpc.WithTransportCredentials(&clientCredentials{credentials.NewTLS(who.ClientTLS(want)), who, want}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
-		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second, PermitWithoutStream: true}),
+		grpc.WithKeepaliveParams(KeepAlive),
 	}
 	conn, err := grpc.NewClient(target, append(base, opts...)...)
 	if err != nil {
