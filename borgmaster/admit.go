@@ -89,8 +89,11 @@ func (a *admitter) step() {
 	for _, l := range late {
 		l.Place.Who <- tooMuch(l.Refusal)
 	}
+	if a.timer != nil {
+		return
+	}
 	ns, ok := a.core.NextNs()
-	if !ok || a.timer != nil {
+	if !ok {
 		return
 	}
 	a.timer = time.AfterFunc(time.Duration(ns-a.nowNs()), func() {

@@ -176,6 +176,44 @@ func TestAloneMayUseAll(t *testing.T) {
 	}
 }
 
+// TestCrowdOfOneEach: many users who ask for one thing at a time, and for the next when
+// they have it, get what the log does for so many: nobody of them is to be kept from
+// another.
+func TestCrowdOfOneEach(t *testing.T) {
+	const users, runs = 512, 6_000
+	l := newCellLog(t, 10*ms, 100_000)
+	next := func(name string) {
+		if r := l.ask(name, 100); r != nil {
+			t.Fatal(r)
+		}
+	}
+	for i := range users {
+		next(fmt.Sprint("user-", i))
+	}
+	sum := 0
+	for at := int64(1); at < runs; at++ {
+		l.to(at * ms)
+		var back []string
+		for name, took := range l.took {
+			if back = append(back, name); at > runs/2 {
+				// Until then the window finds its size.
+				sum += len(took)
+			}
+		}
+		clear(l.took)
+		slices.Sort(back)
+		for _, name := range back {
+			next(name)
+		}
+	}
+	if len(l.expired) > 0 {
+		t.Errorf("%d users waited in vain", len(l.expired))
+	}
+	if got := sum * 1000 / (runs / 2); got < 7_000 {
+		t.Errorf("%d writes a second of a log that does 8,300 with 512 clients; %s", got, l.c.Stats())
+	}
+}
+
 // TestTwoShareAlike: of two who ask for too much, and come back when they are told to,
 // neither gets more than twice what the other gets, though one asks for twelve times as much.
 func TestTwoShareAlike(t *testing.T) {

@@ -76,9 +76,9 @@ type Core[W any] struct {
 	// What waits.
 	waiting, waitingBytes int
 	outOfTurn             int
-	// Writes with a place in the log.
-	placed int
-	stats  Stats
+	// Writes with a place in the log, and those of them that are not light.
+	placed, heavy int
+	stats         Stats
 }
 
 // Stats counts what was decided.

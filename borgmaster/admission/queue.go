@@ -24,7 +24,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	c.win.turn(now)
 	if p.light = u.light(now, c.win.used); p.light {
 		// Whoever asks for little waits for nobody who asks for much.
-		if c.placed > u.placed {
+		if c.heavy > 0 {
 			c.win.lightComes()
 		}
 		if p.outOfTurn = c.win.full(p.cost); !p.outOfTurn || c.outOfTurn < maxOutOfTurn {
@@ -37,7 +37,9 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 		return p, nil
 	}
 	c.win.limited = true
-	u.heavyNs = now
+	if !p.light {
+		u.heavyNs = now
+	}
 	c.stats.WritesWaited++
 	u.queue = append(u.queue, p)
 	u.bytes += bytes
@@ -107,6 +109,10 @@ func (c *Core[W]) place(now int64, p *Place[W]) {
 	p.user.age(c.win.epochs)
 	p.user.placed++
 	c.placed++
+	if !p.light {
+		c.heavy++
+		c.win.heavy = true
+	}
 	p.user.granted += p.cost
 	c.stats.Writes++
 }
@@ -125,6 +131,9 @@ func (c *Core[W]) Leave(now int64, p *Place[W], done bool) {
 		c.win.used -= p.cost
 		p.user.placed--
 		c.placed--
+		if !p.light {
+			c.heavy--
+		}
 		if p.outOfTurn {
 			c.outOfTurn--
 		}

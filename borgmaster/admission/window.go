@@ -32,6 +32,9 @@ type window struct {
 	beganNs, epochs int64
 	// Somebody waited for a place in this epoch.
 	limited bool
+	// A write that is not light got a place in this epoch. Light ones alone, however many,
+	// are kept from nobody by a small window: it would only make them wait in line.
+	heavy bool
 	// Times of writes in this epoch: of all, and of the light ones.
 	n, sumNs           int64
 	lightN, lightSumNs int64
@@ -48,7 +51,7 @@ func newWindow() window {
 	return window{size: firstWindow, lightAt: -2 * lightEpochs, crowded: firstCrowded}
 }
 
-// lightComes hears of each light write beside others. The first one in a crowd finds the window as it
+// lightComes hears of each light write beside heavy ones. The first one in a crowd finds the window as it
 // was the last time, without waiting for what becomes of it.
 func (w *window) lightComes() {
 	if w.used > w.crowded {
@@ -79,25 +82,26 @@ func (w *window) turn(now int64) {
 	w.adapt()
 	w.epochs += max((now-w.beganNs)/epochNs, 1)
 	w.beganNs = now
-	w.limited, w.n, w.sumNs, w.lightN, w.lightSumNs = false, 0, 0, 0, 0
+	w.limited, w.heavy, w.n, w.sumNs, w.lightN, w.lightSumNs = false, false, 0, 0, 0, 0
 }
 
 func (w *window) adapt() {
 	if w.lightN > 0 {
 		w.lastLightNs = w.lightSumNs / w.lightN
 	}
+	crowded := w.lightN > 0 && w.heavy
 	tooLong := w.base()*5/4 + 1e6
 	switch {
 	case w.lightN > 0 && !w.limited && w.used < w.size/2:
 		w.learn(w.lastLightNs)
-	case w.lightN > 0 && w.lastLightNs > 2*tooLong:
+	case crowded && w.lastLightNs > 2*tooLong:
 		w.crowd(w.size / 2)
-	case w.lightN > 0 && w.lastLightNs > tooLong:
+	case crowded && w.lastLightNs > tooLong:
 		w.crowd(w.size * 7 / 10)
 	case w.n > 0 && w.sumNs/w.n > mostNs:
 		w.size = max(w.size*7/10, minWindow)
 	case !w.limited:
-	case w.lightN > 0:
+	case crowded:
 		w.crowd(w.size + max(w.size/16, 1))
 	case w.n > 0 && w.epochs-w.lightAt > lightEpochs:
 		w.size = min(w.size+max(w.size/4, 1), maxWindow)
