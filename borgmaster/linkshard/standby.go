@@ -13,10 +13,10 @@ import (
 
 const (
 	// At most one connection is begun in so long, and only while polls begin in time.
-	standByPause = 50 * time.Millisecond
+	standByPause = 25 * time.Millisecond
 	standByLagNs = 5e6
 	// So many of them are looked at meanwhile.
-	standByLooks = 200
+	standByLooks = 100
 	// Machines come and go; who is next for them is worked out again after so long.
 	standByAgainNs = 10e9
 )
