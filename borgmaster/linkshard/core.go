@@ -422,8 +422,13 @@ func (c *Core) setLive(now int64, e LiveSet) {
 		names = append(names, name)
 	}
 	slices.Sort(names)
+	had := c.mine
 	for _, name := range names {
 		c.assign(now, c.machines[name])
+	}
+	if had == 0 {
+		// Of these it has had no time to hear.
+		c.heardNs, c.unanswered = now, 0
 	}
 }
 
