@@ -299,7 +299,7 @@ func WriteSynced(path string, data []byte) error {
 		err = os.Rename(f.Name(), path)
 	}
 	if err == nil {
-		err = syncDir(filepath.Dir(path))
+		err = SyncDir(filepath.Dir(path))
 	}
 	if err != nil {
 		return fmt.Errorf("write %s: %w", path, err)
@@ -307,7 +307,8 @@ func WriteSynced(path string, data []byte) error {
 	return nil
 }
 
-func syncDir(dir string) error {
+// SyncDir keeps what was made or removed in a directory.
+func SyncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {
 		return err

@@ -12,6 +12,8 @@ import (
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"borg/borglet"
 )
 
 // bring makes sure that all of an image is there.
@@ -205,7 +207,7 @@ func (s *Store) unpack(l blob) error {
 	if err := os.Rename(temp, s.path(layersDir, l.Digest.hex())); err != nil {
 		return err
 	}
-	if err := syncDir(s.path(layersDir)); err != nil {
+	if err := borglet.SyncDir(s.path(layersDir)); err != nil {
 		return err
 	}
 	s.mu.Lock()
@@ -320,7 +322,7 @@ func (s *Store) downloadFrom(ctx context.Context, source Source, of content) err
 	}
 	delete(s.partials, of.Digest)
 	s.blobs[of.Digest] = size
-	return syncDir(s.path(blobsDir))
+	return borglet.SyncDir(s.path(blobsDir))
 }
 
 // transfer reads from the source to the end of f.

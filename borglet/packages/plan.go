@@ -2,6 +2,7 @@ package packages
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 )
 
@@ -126,12 +127,12 @@ func (f *facts) plan(limitBytes int64) []drop {
 			users[d]++
 		}
 	}
-	for _, d := range sorted(f.layers) {
+	for _, d := range slices.Sorted(maps.Keys(f.layers)) {
 		if users[d] == 0 {
 			throw(layerKind, d, f.layers)
 		}
 	}
-	for _, d := range sorted(f.blobs) {
+	for _, d := range slices.Sorted(maps.Keys(f.blobs)) {
 		if users[d] == 0 {
 			throw(blobKind, d, f.blobs)
 		}
@@ -155,17 +156,8 @@ func (f *facts) plan(limitBytes int64) []drop {
 			}
 		}
 	}
-	for _, d := range sorted(f.partials) {
+	for _, d := range slices.Sorted(maps.Keys(f.partials)) {
 		throw(partialKind, d, f.partials)
 	}
 	return drops
-}
-
-func sorted(of map[Digest]int64) []Digest {
-	list := make([]Digest, 0, len(of))
-	for d := range of {
-		list = append(list, d)
-	}
-	slices.Sort(list)
-	return list
 }

@@ -258,8 +258,7 @@ func (l *loop) takeNotes() {
 	l.mu.Unlock()
 	l.station.TakeNotes(notes)
 	if notes.Reload {
-		l.meter.moved()
-		l.hangUp(slices.Collect(maps.Keys(l.lines))...)
+		l.moved()
 	}
 	for _, name := range notes.Changed {
 		if l.station.core.machines[name] == nil {
@@ -267,9 +266,16 @@ func (l *loop) takeNotes() {
 			delete(l.meter.missed, name)
 		}
 	}
-	l.nextsStale = l.nextsStale || notes.Reload || len(notes.Changed) > 0
+	l.nextsStale = l.nextsStale || len(notes.Changed) > 0
 	l.hangUp(notes.Changed...)
 	l.publish()
+}
+
+// moved is called when any number of machines may be polled by others than before.
+func (l *loop) moved() {
+	l.meter.moved()
+	l.hangUp(slices.Collect(maps.Keys(l.lines))...)
+	l.nextsStale, l.nextsDueNs = true, 0
 }
 
 // hangUp ends the lines to machines that are not polled from here any more.
@@ -293,9 +299,7 @@ func (l *loop) takeDelivery(d delivery) {
 	_, term, version := l.station.core.Live()
 	l.station.ReportTaken(d.resp)
 	if _, t, v := l.station.core.Live(); t != term || v != version {
-		l.meter.moved()
-		l.hangUp(slices.Collect(maps.Keys(l.lines))...)
-		l.nextsStale, l.nextsDueNs = true, 0
+		l.moved()
 	}
 	if share := l.station.core.Share(); share != before {
 		l.cfg.Logger.Info("share of machines changed", "machines", share, "term", d.resp.GetTerm())

@@ -9,9 +9,20 @@ import (
 // Owner returns the replica of live that polls the machine, or 0 when live is
 // empty. It is rendezvous hashing: when a replica leaves, only its machines
 // move, and they spread over all the others.
-func Owner(machine string, live []uint64) uint64 {
+func Owner(machine string, live []uint64) uint64 { return heaviest(machine, live, 0) }
+
+// Next returns the replica that polls the machine once its owner has no share; 0 when
+// there is none.
+func Next(machine string, live []uint64) uint64 {
+	return heaviest(machine, live, Owner(machine, live))
+}
+
+func heaviest(machine string, live []uint64, without uint64) uint64 {
 	var owner, best uint64
 	for _, replica := range live {
+		if replica == without {
+			continue
+		}
 		w := weight(machine, replica)
 		if owner == 0 || w > best || (w == best && replica < owner) {
 			owner, best = replica, w

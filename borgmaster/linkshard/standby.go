@@ -21,20 +21,6 @@ const (
 	standByAgainNs = 10e9
 )
 
-// Next returns the replica that polls the machine once its owner has no share; 0 when
-// there is none.
-func Next(machine string, live []uint64) uint64 {
-	owner, next := Owner(machine, live), uint64(0)
-	var best uint64
-	for _, replica := range live {
-		w := weight(machine, replica)
-		if replica != owner && (next == 0 || w > best || w == best && replica < next) {
-			next, best = replica, w
-		}
-	}
-	return next
-}
-
 // Nexts are the machines for which this replica is next.
 func (c *Core) Nexts() (names []string) {
 	for name := range c.machines {
