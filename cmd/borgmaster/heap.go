@@ -14,6 +14,9 @@ const (
 	// the runtime's rule that the heap may double, one with a small cell would collect
 	// without end.
 	heapRoom = 128 << 20
+	// mostHeapRoom is what that may become in a rush, when garbage is collected again and
+	// again: each time costs as much as before, and finds the same in use.
+	mostHeapRoom = 512 << 20
 	// heapPercent is how much it may grow, of what is in use: the runtime's own rule.
 	heapPercent = 100
 	// mostHeapPercent bounds what an almost empty heap would come to.
@@ -22,8 +25,19 @@ const (
 )
 
 // gcPercent is by how many per cent a heap of which so much is in use may grow.
-func gcPercent(liveBytes uint64) int {
-	return int(min(max(heapPercent, heapRoom*100/max(liveBytes, 1)), mostHeapPercent))
+func gcPercent(liveBytes, roomBytes uint64) int {
+	return int(min(max(heapPercent, roomBytes*100/max(liveBytes, 1)), mostHeapPercent))
+}
+
+// nextRoom is the room after garbage was collected so many times within heapEvery.
+func nextRoom(roomBytes, collections uint64) uint64 {
+	switch {
+	case collections > 1:
+		return min(2*roomBytes, mostHeapRoom)
+	case collections == 0:
+		return max(roomBytes/2, heapRoom)
+	}
+	return roomBytes
 }
 
 // giveHeapRoom keeps to gcPercent until ctx ends, unless the environment says
@@ -32,16 +46,18 @@ func giveHeapRoom(ctx context.Context) {
 	if os.Getenv("GOGC") != "" || os.Getenv("GOMEMLIMIT") != "" {
 		return
 	}
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
+	heap := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/cycles/total:gc-cycles"}}
 	tick := time.NewTicker(heapEvery)
 	defer tick.Stop()
+	room, cycles := uint64(heapRoom), uint64(0)
 	for last := heapPercent; ; {
-		metrics.Read(live)
-		if live[0].Value.Kind() != metrics.KindUint64 {
+		metrics.Read(heap)
+		if heap[0].Value.Kind() != metrics.KindUint64 || heap[1].Value.Kind() != metrics.KindUint64 {
 			return
 		}
+		room, cycles = nextRoom(room, heap[1].Value.Uint64()-cycles), heap[1].Value.Uint64()
 		// Each change stops the world for a moment.
-		if next := gcPercent(live[0].Value.Uint64()); next > last*11/10 || next < last*10/11 || next == heapPercent && last != next {
+		if next := gcPercent(heap[0].Value.Uint64(), room); next > last*11/10 || next < last*10/11 || next == heapPercent && last != next {
 			debug.SetGCPercent(next)
 			last = next
 		}

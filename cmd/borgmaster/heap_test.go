@@ -6,18 +6,40 @@ import "testing"
 // it, and none without bound.
 func TestHeapRoom(t *testing.T) {
 	for _, x := range []struct {
-		live uint64
-		want int
+		live, room uint64
+		want       int
 	}{
-		{0, mostHeapPercent},
-		{1 << 20, mostHeapPercent},
-		{16 << 20, 800},
-		{64 << 20, 200},
-		{heapRoom, heapPercent},
-		{2 << 30, heapPercent},
+		{0, heapRoom, mostHeapPercent},
+		{1 << 20, heapRoom, mostHeapPercent},
+		{16 << 20, heapRoom, 800},
+		{64 << 20, heapRoom, 200},
+		{64 << 20, mostHeapRoom, 800},
+		{heapRoom, heapRoom, heapPercent},
+		{2 << 30, mostHeapRoom, heapPercent},
 	} {
-		if got := gcPercent(x.live); got != x.want {
-			t.Errorf("of a heap of %d MiB %d per cent, want %d", x.live>>20, got, x.want)
+		if got := gcPercent(x.live, x.room); got != x.want {
+			t.Errorf("of a heap of %d MiB with %d MiB of room %d per cent, want %d", x.live>>20, x.room>>20, got, x.want)
 		}
+	}
+}
+
+// TestHeapRoomInARush: the room grows while garbage is collected again and again, up to
+// its bound, and shrinks when that is over.
+func TestHeapRoomInARush(t *testing.T) {
+	room := uint64(heapRoom)
+	for range 10 {
+		room = nextRoom(room, 3)
+	}
+	if room != mostHeapRoom {
+		t.Errorf("the room is %d MiB in a rush, want %d", room>>20, mostHeapRoom>>20)
+	}
+	if got := nextRoom(room, 1); got != room {
+		t.Errorf("the room becomes %d MiB after one collection, want %d", got>>20, room>>20)
+	}
+	for range 10 {
+		room = nextRoom(room, 0)
+	}
+	if room != heapRoom {
+		t.Errorf("the room is %d MiB at rest, want %d", room>>20, heapRoom>>20)
 	}
 }
