@@ -165,8 +165,9 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 
 // tasks looks at all tasks of a job.
 func (f *feeding) tasks(g *group, j *cell.Job) {
-	f.spare = make([]object, 0, objectsInPiece)
-	for index := range max(len(g.members), int(j.NumTasks())) {
+	all := max(len(g.members), int(j.NumTasks()))
+	f.spare = make([]object, 0, min(objectsInPiece, all))
+	for index := range all {
 		f.task(g, j, uint32(index))
 	}
 	f.spare = nil
