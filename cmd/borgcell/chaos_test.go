@@ -45,6 +45,13 @@ var builds struct {
 }
 
 func TestMain(m *testing.M) {
+	if order := os.Getenv(afarEnv); order != "" {
+		if err := afarMain(order); err != nil {
+			fmt.Fprintln(os.Stderr, "flood:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if builds.dir != os.Getenv("BORG_BIN") {
 			os.RemoveAll(builds.dir)

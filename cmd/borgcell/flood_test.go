@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -61,6 +62,7 @@ func (c *Cell) clientOf(t testing.TB, name string, waited *atomic.Int64) *client
 
 // flooder asks all masters for changes, and heeds nothing that it is told.
 type flooder struct {
+	conns   []*grpc.ClientConn
 	masters []borgrpc.MasterServiceClient
 	user    string
 	made    atomic.Int64
@@ -70,16 +72,32 @@ type flooder struct {
 
 func newFlooder(t testing.TB, c *Cell, user string) *flooder {
 	t.Helper()
-	f, who := &flooder{user: user}, c.member(t, user)
-	for _, addr := range c.masterAddrs() {
+	f, err := dialFlooder(c.masterAddrs(), c.member(t, user))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(f.close)
+	return f
+}
+
+func dialFlooder(addrs []string, who *identity.Source) (*flooder, error) {
+	f := &flooder{user: who.Name().ID}
+	for _, addr := range addrs {
 		conn, err := door.Dial(addr, who, door.AnyMaster(who))
 		if err != nil {
-			t.Fatal(err)
+			f.close()
+			return nil, err
 		}
-		t.Cleanup(func() { conn.Close() })
+		f.conns = append(f.conns, conn)
 		f.masters = append(f.masters, borgrpc.NewMasterServiceClient(conn))
 	}
-	return f
+	return f, nil
+}
+
+func (f *flooder) close() {
+	for _, conn := range f.conns {
+		conn.Close()
+	}
 }
 
 // ask kills a job that is not there, which is a change like any other.
@@ -180,18 +198,14 @@ func BenchmarkFlood(b *testing.B) {
 		capacity := m.capacity()
 		m.figure(capacity, "flood", "capacity_per_s")
 		m.storm()
-		ctx, stop := context.WithCancel(b.Context())
-		var at sync.WaitGroup
-		m.slow(ctx, &at)
-		f := newFlooder(b, m.cell, "flood")
-		at.Go(func() { f.flood(ctx, 10*capacity) })
+		far := m.floodFromAfar(10 * capacity)
 		time.Sleep(5 * time.Second)
-		made, refused, done := f.made.Load(), f.refused.Load(), f.done.Load()
+		before := far.counts()
 		term, polls := m.state().Term, m.status()
 		began := time.Now()
 		waited, p99 := m.others()
 		took := time.Since(began).Seconds()
-		now := m.status()
+		after, now := far.counts(), m.status()
 		late := int64(0)
 		for i, n := range now.Intervals {
 			if i >= benchLongTenths {
@@ -201,14 +215,13 @@ func BenchmarkFlood(b *testing.B) {
 		m.figure(p99, "flood", "others_p99_ms")
 		m.figure(p99/idle, "flood", "others_p99_ratio")
 		m.figure(float64(waited), "flood", "others_refused")
-		m.figure(float64(f.made.Load()-made)/took, "flood", "asked_per_s")
-		m.figure(float64(f.done.Load()-done)/took, "flood", "done_per_s")
-		m.figure(float64(f.refused.Load()-refused)/took, "flood", "refused_per_s")
-		m.figure(float64(f.untold.Load()), "flood", "refused_without_a_time")
+		m.figure(float64(after.Made-before.Made)/took, "flood", "asked_per_s")
+		m.figure(float64(after.Done-before.Done)/took, "flood", "done_per_s")
+		m.figure(float64(after.Refused-before.Refused)/took, "flood", "refused_per_s")
+		m.figure(float64(after.Untold), "flood", "refused_without_a_time")
 		m.figure(float64(late), "flood", "polls_missed")
 		m.figure(float64(m.state().Term-term), "flood", "elections")
-		stop()
-		at.Wait()
+		far.stop()
 	}
 }
 
@@ -291,9 +304,7 @@ func (m *masterBench) storm() {
 
 // slow are clients that say nothing, a hello byte by byte, or nothing after it. Who is
 // hung up on comes again.
-func (m *masterBench) slow(ctx context.Context, running *sync.WaitGroup) {
-	who := m.cell.member(m.B, "slow")
-	addrs := m.cell.masterAddrs()
+func slow(ctx context.Context, addrs []string, who *identity.Source, running *sync.WaitGroup) {
 	for n := range floodSlow {
 		running.Go(func() {
 			for ctx.Err() == nil {

@@ -1,0 +1,173 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"borg/identity"
+)
+
+// Who floods a cell sits at other machines, whose processors are not the masters'. On the
+// one machine of a benchmark he has a process of his own that yields to all others:
+// otherwise what is measured is how he crowds out the masters and who measures.
+
+// afarEnv makes a process of this test program one that floods: what it holds is an
+// afarOrder.
+const afarEnv = "BORG_TEST_AFAR"
+
+type afarOrder struct {
+	Cell string
+	// File of the cell's authority.
+	Authority string
+	Masters   []string
+	PerS      float64
+}
+
+// afarCounts are what a flood has come to so far.
+type afarCounts struct{ Made, Done, Refused, Untold int64 }
+
+// afar is a flood in a process of its own.
+type afar struct {
+	m    *masterBench
+	cmd  *exec.Cmd
+	ask  io.WriteCloser
+	told *bufio.Reader
+}
+
+// floodFromAfar begins to ask for so many changes a second, and to be slow.
+func (m *masterBench) floodFromAfar(perS float64) *afar {
+	m.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		m.Fatal(err)
+	}
+	order, err := json.Marshal(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs(), PerS: perS})
+	if err != nil {
+		m.Fatal(err)
+	}
+	a := &afar{m: m, cmd: exec.Command(self)}
+	a.cmd.Env, a.cmd.Stderr = append(os.Environ(), afarEnv+"="+string(order)), os.Stderr
+	if a.ask, err = a.cmd.StdinPipe(); err != nil {
+		m.Fatal(err)
+	}
+	out, err := a.cmd.StdoutPipe()
+	if err != nil {
+		m.Fatal(err)
+	}
+	a.told = bufio.NewReader(out)
+	if err := a.cmd.Start(); err != nil {
+		m.Fatal(err)
+	}
+	m.Cleanup(func() {
+		a.ask.Close()
+		// A second wait does nothing.
+		_ = a.cmd.Wait()
+	})
+	return a
+}
+
+// counts asks what the flood has come to.
+func (a *afar) counts() (c afarCounts) {
+	a.m.Helper()
+	_, err := io.WriteString(a.ask, "counts\n")
+	line := ""
+	if err == nil {
+		line, err = a.told.ReadString('\n')
+	}
+	if err == nil {
+		err = json.Unmarshal([]byte(line), &c)
+	}
+	if err != nil {
+		a.m.Fatalf("the process that floods does not answer: %v", err)
+	}
+	return c
+}
+
+// stop ends it.
+func (a *afar) stop() {
+	a.m.Helper()
+	a.ask.Close()
+	if err := a.cmd.Wait(); err != nil {
+		a.m.Errorf("the process that floods: %v", err)
+	}
+}
+
+// afarMain is the process that floods, until nobody asks it any more.
+func afarMain(order string) error {
+	var o afarOrder
+	if err := json.Unmarshal([]byte(order), &o); err != nil {
+		return err
+	}
+	if err := yield(); err != nil {
+		return err
+	}
+	pem, err := identity.ReadSecret(o.Authority)
+	if err != nil {
+		return err
+	}
+	authority, err := identity.DecodeAuthority(o.Cell, pem, rand.Reader)
+	if err != nil {
+		return err
+	}
+	user := func(name string) (*identity.Source, error) {
+		return authority.Source(identity.Name{Cell: o.Cell, Role: identity.User, ID: name}, time.Now(), identity.Life)
+	}
+	floods, err := user("flood")
+	if err != nil {
+		return err
+	}
+	crawls, err := user("slow")
+	if err != nil {
+		return err
+	}
+	f, err := dialFlooder(o.Masters, floods)
+	if err != nil {
+		return err
+	}
+	defer f.close()
+	ctx, stop := context.WithCancel(context.Background())
+	var at sync.WaitGroup
+	defer at.Wait()
+	defer stop()
+	slow(ctx, o.Masters, crawls, &at)
+	at.Go(func() { f.flood(ctx, o.PerS) })
+	for asked := bufio.NewScanner(os.Stdin); asked.Scan(); {
+		line, err := json.Marshal(afarCounts{f.made.Load(), f.done.Load(), f.refused.Load(), f.untold.Load()})
+		if err != nil {
+			return err
+		}
+		if _, err := fmt.Println(string(line)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// yield gives all threads of this process the lowest priority; those to come have it
+// from who makes them.
+func yield() error {
+	threads, err := os.ReadDir("/proc/self/task")
+	if err != nil {
+		return err
+	}
+	for _, t := range threads {
+		id := 0
+		if _, err := fmt.Sscan(t.Name(), &id); err != nil {
+			return err
+		}
+		if err := unix.Setpriority(unix.PRIO_PROCESS, id, 19); err != nil {
+			return err
+		}
+	}
+	return nil
+}
