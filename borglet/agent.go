@@ -112,6 +112,8 @@ type Agent struct {
 	fetches fetches
 	life    context.Context
 	die     context.CancelFunc
+	// execs are the programs that run beside tasks.
+	execs execs
 	// view is what the other goroutines may know of the core.
 	view atomic.Pointer[view]
 	// removed is what the fence says of replicas that were taken out.
@@ -245,19 +247,24 @@ type view struct {
 	live map[ID]bool
 	// begun is the copies of which a run was begun: they have papers.
 	begun map[ID]bool
+	// runs is which run of a copy runs now.
+	runs map[ID]uint32
 	// allocs is the directories of allocs that are in use.
 	allocs map[string]bool
 }
 
 // publish lets the other goroutines see who lives and who runs.
 func (a *Agent) publish() {
-	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, allocs: map[string]bool{}}
+	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, runs: map[ID]uint32{}, allocs: map[string]bool{}}
 	for id, t := range a.core.copies {
 		if t.phase != ended {
 			v.live[id] = true
 		}
 		if t.phase == running || t.phase == backoff {
 			v.begun[id] = true
+		}
+		if t.phase == running {
+			v.runs[id] = t.Run
 		}
 		if alloc := t.Desired.GetAlloc(); alloc != "" {
 			v.allocs[AllocName(alloc)] = true
@@ -273,6 +280,14 @@ func (a *Agent) begun() map[ID]bool {
 		return v.begun
 	}
 	return nil
+}
+
+// runOf returns the run of a copy that runs now.
+func (a *Agent) runOf(id ID) (run uint32, ok bool) {
+	if v := a.view.Load(); v != nil {
+		run, ok = v.runs[id]
+	}
+	return run, ok
 }
 
 // over says whether a copy writes no more.
@@ -348,6 +363,10 @@ func (a *Agent) apply(effects []Effect) {
 		switch e.(type) {
 		case Terminate, Kill, Destroy, Remove:
 			a.fetches.end(e.Copy())
+		}
+		switch e.(type) {
+		case Kill, Destroy, Remove:
+			a.execs.end(e.Copy())
 		}
 		a.workers.add(e)
 	}
