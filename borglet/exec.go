@@ -77,8 +77,8 @@ type Execution struct {
 	Close func()
 }
 
-// CheckProgram says what is wrong with a program that somebody wants run.
-func CheckProgram(p *borgrpc.ExecProgram) error {
+// checkProgram says what is wrong with a program that somebody wants run.
+func checkProgram(p *borgrpc.ExecProgram) error {
 	bytes := 0
 	for _, arg := range p.GetArgs() {
 		bytes += len(arg) + 1

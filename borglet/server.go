@@ -95,7 +95,7 @@ func (s *Server) ExecCopy(stream borgrpc.BorgletService_ExecCopyServer) error {
 	}
 	id, err := IDOf(start.GetCopy())
 	if err == nil {
-		err = CheckProgram(start.GetProgram())
+		err = checkProgram(start.GetProgram())
 	}
 	if err != nil {
 		return status.Error(codes.InvalidArgument, err.Error())
