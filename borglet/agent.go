@@ -113,7 +113,8 @@ type Agent struct {
 	life    context.Context
 	die     context.CancelFunc
 	// execs are the programs that run beside tasks.
-	execs execs
+	execs  execs
+	prober *prober
 	// view is what the other goroutines may know of the core.
 	view atomic.Pointer[view]
 	// removed is what the fence says of replicas that were taken out.
@@ -166,6 +167,7 @@ func New(cfg Config) (*Agent, error) {
 		results:     make(chan Event, resultQueue),
 		done:        make(chan struct{}),
 	}
+	a.prober = newProber(cfg.Runtime)
 	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
 	a.fetches.cancel = map[ID]context.CancelFunc{}
@@ -196,6 +198,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	finished := make(chan struct{})
 	go func() {
 		a.workers.wait()
+		a.prober.wg.Wait()
 		close(finished)
 	}()
 	for {
@@ -368,6 +371,10 @@ func (a *Agent) apply(effects []Effect) {
 		case Kill, Destroy, Remove:
 			a.execs.end(e.Copy())
 		}
+		if check, ok := e.(Check); ok {
+			a.probe(check)
+			continue
+		}
 		a.workers.add(e)
 	}
 }
@@ -482,6 +489,10 @@ func (a *Agent) note(ev Event) {
 			log(ev.ID).Info("task ended", "exit", ExitText(ev.Exit))
 		case NotStarted:
 			log(ev.ID).Warn("task not started", "err", ev.Text)
+		}
+	case Checked:
+		if ev.Undecided {
+			log(ev.ID).Warn("a health check could not be made", "err", ev.Failure)
 		}
 	case Squeezed:
 		a.cfg.Log.Warn("the machine is short of memory; tasks give way", "machine", a.cfg.Name, "room_bytes", ev.RoomBytes)

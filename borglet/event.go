@@ -172,6 +172,8 @@ type Record struct {
 	// Ends in a row without a long healthy run between them.
 	Failures      uint32
 	StartedWallNs int64
+	// A health check of the present run has passed.
+	Passed bool
 	// Not nil: it was told to stop.
 	Stop *StopOrder
 	// Not zero: it has ended, for good.
