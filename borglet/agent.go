@@ -417,6 +417,10 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		}
 	case Terminate:
 		failed.Op, failed.Run = OpTerminate, e.Run
+		if err := a.papers.notify(e.ID, e.Notice); err != nil {
+			// That it is not told why does not keep it running.
+			a.cfg.Log.Warn("a task is not told why it is to end", "machine", a.cfg.Name, "copy", e.ID.String(), "err", err)
+		}
 		err = a.cfg.Runtime.Terminate(e.ID)
 	case Kill:
 		failed.Op, failed.Run = OpKill, e.Run
@@ -451,6 +455,9 @@ func (a *Agent) begin(r Record) error {
 		return fmt.Errorf("clear what the last run left: %w", err)
 	}
 	if err := a.papers.before(r.ID, a.taskName(r), r.Desired.GetSpec().GetSecrets()); err != nil {
+		return err
+	}
+	if err := a.papers.unnotify(r.ID); err != nil {
 		return err
 	}
 	packages, err := a.holdPackages(a.life, r)

@@ -244,7 +244,7 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 	if t.phase == ended {
 		return
 	}
-	order := &StopOrder{Cause: s.GetCause(), Index: s.GetIndex(), GraceNs: max(s.GetGraceNs(), 0)}
+	order := &StopOrder{Cause: s.GetCause(), Reason: bounded(s.GetReason()), Index: s.GetIndex(), GraceNs: max(s.GetGraceNs(), 0)}
 	first := t.Stop == nil
 	if !first && order.GraceNs >= t.Stop.GraceNs {
 		return
@@ -267,7 +267,7 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 func (c *Core) terminate(t *task) {
 	if t.phase == running && !t.terminated && t.Stop.GraceNs > 0 {
 		t.terminated = true
-		c.emit(Terminate{t.ID, t.Run})
+		c.emit(Terminate{t.ID, t.Run, c.notice(t)})
 	}
 }
 

@@ -139,7 +139,11 @@ func (w *coreWorld) step(ev Event) string {
 		case Check:
 			fmt.Fprintf(&out, "check %s run=%d\n", e.Record.ID, e.Record.Run)
 		case Terminate:
-			fmt.Fprintf(&out, "terminate %s run=%d\n", e.ID, e.Run)
+			fmt.Fprintf(&out, "terminate %s run=%d cause=%s", e.ID, e.Run, e.Notice.Cause)
+			if e.Notice.Reason != "" {
+				fmt.Fprintf(&out, " reason=%q", e.Notice.Reason)
+			}
+			fmt.Fprintf(&out, " in=%v\n", e.Notice.Deadline.Sub(e.Notice.At))
 		case Kill:
 			fmt.Fprintf(&out, "kill %s run=%d\n", e.ID, e.Run)
 		case Update:
@@ -288,7 +292,7 @@ func (w *coreWorld) polled(input string) Polled {
 		case "desired":
 			p.Desired = append(p.Desired, w.desired(id, m))
 		case "stop":
-			p.Stops = append(p.Stops, &borgrpc.Stop{Copy: id.wire(), Cause: borgpb.StopCause_STOP_CAUSE_KILL, Index: 1, GraceNs: int64(w.duration(m["grace"]))})
+			p.Stops = append(p.Stops, &borgrpc.Stop{Copy: id.wire(), Cause: borgpb.StopCause_STOP_CAUSE_KILL, Reason: m["reason"], Index: 1, GraceNs: int64(w.duration(m["grace"]))})
 		case "forget":
 			p.Forget = append(p.Forget, id.wire())
 		default:

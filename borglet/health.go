@@ -152,7 +152,7 @@ func (c *Core) checked(ev Checked) {
 	t.dueNs = c.now.MonoNs + grace
 	if !t.terminated {
 		t.terminated = true
-		c.emit(Terminate{ID: t.ID, Run: t.Run})
+		c.emit(Terminate{t.ID, t.Run, c.notice(t)})
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/json"
 	"net"
 	"net/http"
 	"os"
@@ -11,6 +12,45 @@ import (
 
 	"borg/proto/borgpb"
 )
+
+// TestNotice: a task that gets a SIGTERM can read why, and until when it may take; the
+// next run finds nothing of it.
+func TestNotice(t *testing.T) {
+	eachRuntime(t, func(t *testing.T, m *machine) {
+		id := m.want(service, &borgpb.TaskSpec{
+			Args: []string{"/bin/sh", "-c", `
+				[ -e "$BORG_STOP" ] && echo found it >stale
+				trap 'cat "$BORG_STOP" >why; exit 0' TERM
+				touch begun; while :; do sleep 0.05; done`},
+			GraceNs: int64(time.Minute),
+			Health:  &borgpb.HealthCheck{Command: []string{"sh", "-c", "[ ! -e begun -o -e why ]"}, PeriodNs: int64(time.Second), Failures: 1},
+		})
+		read := func(cause, reason string) {
+			t.Helper()
+			var n struct {
+				Cause, Reason string
+				At, Deadline  time.Time
+				Index         uint64
+			}
+			if err := json.Unmarshal([]byte(m.read(id, "task/why")), &n); err != nil {
+				t.Fatal(err)
+			}
+			if n.Cause != cause || !strings.Contains(n.Reason, reason) || n.Deadline.Sub(n.At) != time.Minute || time.Since(n.At).Abs() > time.Hour {
+				t.Errorf("it was told %+v, want %s, %s and a minute", n, cause, reason)
+			}
+		}
+		m.until(id, "restarted", func(r *borgpb.TaskReport) bool { return r.GetRestarts() == 1 && r.GetPid() != 0 })
+		read("unhealthy", "unhealthy: sh: exit code 1")
+		m.passes("again", func() *borgpb.TaskReport { return m.poll().GetTasks()[0] })
+		if exists(m.file(id, "task/stale")) {
+			t.Error("a run finds the notice of the one before")
+		}
+		m.stop(id, time.Minute)
+		m.stops[0].Cause, m.stops[0].Reason = borgpb.StopCause_STOP_CAUSE_PREEMPTION, "room for bob/batch/3"
+		m.untilState(id, stopped)
+		read("preemption", "room for bob/batch/3")
+	})
+}
 
 // passes waits until a copy runs and nothing is wrong with it.
 func (m *machine) passes(what string, ok func() *borgpb.TaskReport) *borgpb.TaskReport {

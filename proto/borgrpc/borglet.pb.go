@@ -648,7 +648,9 @@ type Stop struct {
 	// Log index of the decision.
 	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	// Bound on the time between SIGTERM and SIGKILL. Nanoseconds; zero: kill now.
-	GraceNs       int64 `protobuf:"varint,4,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
+	GraceNs int64 `protobuf:"varint,4,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
+	// Who or what is behind it, as written in the log. The task is told.
+	Reason        string `protobuf:"bytes,310,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -709,6 +711,13 @@ func (x *Stop) GetGraceNs() int64 {
 		return x.GraceNs
 	}
 	return 0
+}
+
+func (x *Stop) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // PollResponse is what a borglet has, after it has taken the orders in.
@@ -1186,12 +1195,13 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x04cell\x18\v \x01(\tR\x04cell\x12%\n" +
 	"\x05after\x18\f \x03(\v2\x0f.borgrpc.CopyIDR\x05after\x12+\n" +
 	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12-\n" +
-	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\"\x83\x01\n" +
+	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\"\x9c\x01\n" +
 	"\x04Stop\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12%\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x0f.borg.StopCauseR\x05cause\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
-	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\"\xe6\x02\n" +
+	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\x12\x17\n" +
+	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\"\xe6\x02\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +
