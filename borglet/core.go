@@ -224,6 +224,10 @@ func (c *Core) want(id ID, d *borgrpc.Desired) {
 func (c *Core) update(t *task) {
 	t.updateNs = 0
 	t.RunVersion = t.Desired.GetVersion()
+	if checkOf(t.Desired.GetSpec()) == nil && t.health.ended == "" {
+		t.health = health{}
+	}
+	c.beginChecks(t)
 	c.emit(Save{t.Record})
 	c.emit(Update{t.Record})
 }

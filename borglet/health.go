@@ -14,9 +14,11 @@ const (
 	defaultCheckFailures  = 3
 	// minCheckPeriodNs bounds how often one task is checked, whatever its spec says.
 	minCheckPeriodNs = int64(time.Second)
-	// graceCheckNs is the time between checks in the grace of a start, if the period is
-	// longer: who waits for the task to be ready does not wait for a period.
-	graceCheckNs = int64(time.Second)
+	// Until the first check of a run has passed, the next one comes after firstCheckNs,
+	// doubling up to slowCheckNs: others wait for the task to be ready, and do not wait
+	// for a period.
+	firstCheckNs = int64(100 * time.Millisecond)
+	slowCheckNs  = int64(time.Second)
 )
 
 // Checked is what came of a health check.
@@ -45,8 +47,11 @@ type health struct {
 	// checking: the answer of one is awaited, which began at begunNs.
 	checking bool
 	begunNs  int64
-	// graceNs is until when no failure counts.
-	graceNs int64
+	// pauseNs is the time to the next check while none has passed.
+	pauseNs int64
+	// countNs is until when no failure counts: in the grace of a start, and of those that
+	// come sooner than a period after one that did.
+	countNs int64
 	// failures in a row that count.
 	failures uint32
 	// text is what is said of it; it changes when the state does and not with each
@@ -81,14 +86,16 @@ func (c *Core) beginChecks(t *task) {
 		return
 	}
 	ran := max(c.now.WallNs-t.StartedWallNs, 0)
-	t.health = health{graceNs: c.now.MonoNs + max(h.StartGraceNs-ran, 0)}
+	t.health = health{pauseNs: firstCheckNs, dueNs: c.now.MonoNs + firstCheckNs}
+	t.health.countNs = c.now.MonoNs + max(h.StartGraceNs-ran, h.PeriodNs-ran, 0)
 	if !t.Passed {
 		t.health.text = notYetHealthy
 	}
-	t.health.dueNs = c.now.MonoNs + min(h.PeriodNs, graceCheckNs)
-	if t.health.graceNs <= c.now.MonoNs && ran < h.PeriodNs {
-		t.health.dueNs = c.now.MonoNs + h.PeriodNs - ran
-	}
+}
+
+// ready tells whether others may rely on it: who has no checks is ready once he runs.
+func (t *task) ready() bool {
+	return checkOf(t.Desired.GetSpec()) == nil || (t.Passed && t.health.ended == "")
 }
 
 // check orders the check that is due.
@@ -113,19 +120,18 @@ func (c *Core) checked(ev Checked) {
 	if h == nil || t.Stop != nil || s.ended != "" {
 		return
 	}
-	period := h.PeriodNs
-	inGrace := s.begunNs < s.graceNs
-	if inGrace {
-		period = min(period, graceCheckNs)
+	pause := h.PeriodNs
+	if !t.Passed {
+		pause, s.pauseNs = min(pause, s.pauseNs), min(2*s.pauseNs, slowCheckNs)
 	}
-	s.dueNs = max(s.begunNs+period, c.now.MonoNs)
+	s.dueNs = max(s.begunNs+pause, c.now.MonoNs)
 	if ev.Undecided {
 		return
 	}
 	if ev.Failure == "" {
 		s.failures, s.text = 0, ""
 		if !t.Passed {
-			t.Passed = true
+			t.Passed, s.dueNs = true, max(s.begunNs+h.PeriodNs, c.now.MonoNs)
 			c.emit(Save{t.Record})
 		}
 		return
@@ -137,9 +143,10 @@ func (c *Core) checked(ev Checked) {
 	case t.Passed && s.text == "":
 		s.text = "health check fails: " + failure
 	}
-	if inGrace {
+	if s.begunNs < s.countNs {
 		return
 	}
+	s.countNs = s.begunNs + h.PeriodNs
 	if s.failures++; s.failures < h.Failures {
 		return
 	}

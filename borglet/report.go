@@ -96,7 +96,7 @@ func (t *task) state() borgpb.AttemptState {
 		return t.Ended
 	case t.Stop != nil:
 		return borgpb.AttemptState_ATTEMPT_STATE_STOPPING
-	case t.phase == running:
+	case t.phase == running && t.ready():
 		return borgpb.AttemptState_ATTEMPT_STATE_RUNNING
 	case t.phase == backoff:
 		return borgpb.AttemptState_ATTEMPT_STATE_BACKOFF

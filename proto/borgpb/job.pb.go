@@ -362,9 +362,9 @@ const (
 	// Assigned; the borglet has not said anything of it yet.
 	AttemptState_ATTEMPT_STATE_ASSIGNED AttemptState = 1
 	// Its borglet is about to start its process, or waits for the copies whose
-	// place it takes.
+	// place it takes; or it has a process, and a health check that has not passed.
 	AttemptState_ATTEMPT_STATE_STARTING AttemptState = 2
-	// Its process runs.
+	// Its process runs, and its health check, if it has one, has passed.
 	AttemptState_ATTEMPT_STATE_RUNNING AttemptState = 3
 	// Its process ended and will be started again on the same machine.
 	AttemptState_ATTEMPT_STATE_BACKOFF AttemptState = 4
@@ -1466,7 +1466,7 @@ type HealthCheck struct {
 	// Failures in a row before the task is restarted on its machine; zero: 3. A batch
 	// task has failed then.
 	Failures uint32 `protobuf:"varint,6,opt,name=failures,proto3" json:"failures,omitempty"`
-	// No check counts for so long after a start. Nanoseconds, at most 24 h.
+	// No failure counts for so long after a start. Nanoseconds, at most 24 h.
 	StartGraceNs  int64 `protobuf:"varint,7,opt,name=start_grace_ns,json=startGraceNs,proto3" json:"start_grace_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1575,7 +1575,8 @@ type JobStatus struct {
 	UpdateUid string `protobuf:"bytes,9,opt,name=update_uid,json=updateUid,proto3" json:"update_uid,omitempty"`
 	// Copies of the job's tasks that were told to stop and have not yet stopped.
 	Stopping uint32 `protobuf:"varint,10,opt,name=stopping,proto3" json:"stopping,omitempty"`
-	// Tasks whose borglet said that their process runs. At most `running`.
+	// Tasks whose borglet said that their process runs, and is ready if it has a health
+	// check. At most `running`.
 	Started uint32 `protobuf:"varint,11,opt,name=started,proto3" json:"started,omitempty"`
 	// Tasks that should run and do not, as a disruption budget counts them.
 	Down          uint32 `protobuf:"varint,12,opt,name=down,proto3" json:"down,omitempty"`
