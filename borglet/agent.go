@@ -112,6 +112,9 @@ type Agent struct {
 	fetches fetches
 	life    context.Context
 	die     context.CancelFunc
+	// execs are the programs that run beside tasks.
+	execs  execs
+	prober *prober
 	// view is what the other goroutines may know of the core.
 	view atomic.Pointer[view]
 	// removed is what the fence says of replicas that were taken out.
@@ -164,6 +167,7 @@ func New(cfg Config) (*Agent, error) {
 		results:     make(chan Event, resultQueue),
 		done:        make(chan struct{}),
 	}
+	a.prober = newProber(cfg.Runtime)
 	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
 	a.fetches.cancel = map[ID]context.CancelFunc{}
@@ -194,6 +198,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	finished := make(chan struct{})
 	go func() {
 		a.workers.wait()
+		a.prober.wg.Wait()
 		close(finished)
 	}()
 	for {
@@ -245,19 +250,24 @@ type view struct {
 	live map[ID]bool
 	// begun is the copies of which a run was begun: they have papers.
 	begun map[ID]bool
+	// runs is which run of a copy runs now.
+	runs map[ID]uint32
 	// allocs is the directories of allocs that are in use.
 	allocs map[string]bool
 }
 
 // publish lets the other goroutines see who lives and who runs.
 func (a *Agent) publish() {
-	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, allocs: map[string]bool{}}
+	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, runs: map[ID]uint32{}, allocs: map[string]bool{}}
 	for id, t := range a.core.copies {
 		if t.phase != ended {
 			v.live[id] = true
 		}
 		if t.phase == running || t.phase == backoff {
 			v.begun[id] = true
+		}
+		if t.phase == running {
+			v.runs[id] = t.Run
 		}
 		if alloc := t.Desired.GetAlloc(); alloc != "" {
 			v.allocs[AllocName(alloc)] = true
@@ -273,6 +283,14 @@ func (a *Agent) begun() map[ID]bool {
 		return v.begun
 	}
 	return nil
+}
+
+// runOf returns the run of a copy that runs now.
+func (a *Agent) runOf(id ID) (run uint32, ok bool) {
+	if v := a.view.Load(); v != nil {
+		run, ok = v.runs[id]
+	}
+	return run, ok
 }
 
 // over says whether a copy writes no more.
@@ -349,6 +367,14 @@ func (a *Agent) apply(effects []Effect) {
 		case Terminate, Kill, Destroy, Remove:
 			a.fetches.end(e.Copy())
 		}
+		switch e.(type) {
+		case Kill, Destroy, Remove:
+			a.execs.end(e.Copy())
+		}
+		if check, ok := e.(Check); ok {
+			a.probe(check)
+			continue
+		}
 		a.workers.add(e)
 	}
 }
@@ -391,6 +417,10 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		}
 	case Terminate:
 		failed.Op, failed.Run = OpTerminate, e.Run
+		if err := a.papers.notify(e.ID, e.Notice); err != nil {
+			// That it is not told why does not keep it running.
+			a.cfg.Log.Warn("a task is not told why it is to end", "machine", a.cfg.Name, "copy", e.ID.String(), "err", err)
+		}
 		err = a.cfg.Runtime.Terminate(e.ID)
 	case Kill:
 		failed.Op, failed.Run = OpKill, e.Run
@@ -425,6 +455,9 @@ func (a *Agent) begin(r Record) error {
 		return fmt.Errorf("clear what the last run left: %w", err)
 	}
 	if err := a.papers.before(r.ID, a.taskName(r), r.Desired.GetSpec().GetSecrets()); err != nil {
+		return err
+	}
+	if err := a.papers.unnotify(r.ID); err != nil {
 		return err
 	}
 	packages, err := a.holdPackages(a.life, r)
@@ -463,6 +496,10 @@ func (a *Agent) note(ev Event) {
 			log(ev.ID).Info("task ended", "exit", ExitText(ev.Exit))
 		case NotStarted:
 			log(ev.ID).Warn("task not started", "err", ev.Text)
+		}
+	case Checked:
+		if ev.Undecided {
+			log(ev.ID).Warn("a health check could not be made", "err", ev.Failure)
 		}
 	case Squeezed:
 		a.cfg.Log.Warn("the machine is short of memory; tasks give way", "machine", a.cfg.Name, "room_bytes", ev.RoomBytes)

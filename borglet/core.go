@@ -93,6 +93,8 @@ type task struct {
 	reservedMemBytes int64
 	// squeezed is why the present run was killed for want of memory; empty: it was not.
 	squeezed string
+	// health is how its checks stand.
+	health health
 }
 
 // NewCore returns a Core that knows of nothing.
@@ -122,6 +124,8 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		}
 	case Squeezed:
 		c.squeeze(ev)
+	case Checked:
+		c.checked(ev)
 	case Tick:
 	default:
 		panic(fmt.Sprintf("borglet: unknown event %T", ev))
@@ -147,6 +151,7 @@ func (c *Core) NextNs() (ns int64, ok bool) {
 		least(t.updateNs)
 		least(t.destroyNs)
 		least(t.saveNs)
+		least(t.health.dueNs)
 	}
 	return ns, ok
 }
@@ -219,6 +224,10 @@ func (c *Core) want(id ID, d *borgrpc.Desired) {
 func (c *Core) update(t *task) {
 	t.updateNs = 0
 	t.RunVersion = t.Desired.GetVersion()
+	if checkOf(t.Desired.GetSpec()) == nil && t.health.ended == "" {
+		t.health = health{}
+	}
+	c.beginChecks(t)
 	c.emit(Save{t.Record})
 	c.emit(Update{t.Record})
 }
@@ -239,19 +248,19 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 	if t.phase == ended {
 		return
 	}
-	order := &StopOrder{Cause: s.GetCause(), Index: s.GetIndex(), GraceNs: max(s.GetGraceNs(), 0)}
+	order := &StopOrder{Cause: s.GetCause(), Reason: bounded(s.GetReason()), Index: s.GetIndex(), GraceNs: max(s.GetGraceNs(), 0)}
 	first := t.Stop == nil
 	if !first && order.GraceNs >= t.Stop.GraceNs {
 		return
 	}
-	t.Stop = order
+	t.Stop, t.health = order, health{ended: t.health.ended}
 	if t.phase == waiting || t.phase == backoff || mutant.Planted(mutant.StopLeaksProcess) {
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, "")
 		return
 	}
 	c.emit(Save{t.Record})
 	due := c.now.MonoNs + order.GraceNs
-	if first || due < t.dueNs {
+	if (first && t.health.ended == "") || due < t.dueNs {
 		t.dueNs = due
 	}
 	c.terminate(t)
@@ -262,7 +271,7 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 func (c *Core) terminate(t *task) {
 	if t.phase == running && !t.terminated && t.Stop.GraceNs > 0 {
 		t.terminated = true
-		c.emit(Terminate{t.ID, t.Run})
+		c.emit(Terminate{t.ID, t.Run, c.notice(t)})
 	}
 }
 
@@ -281,7 +290,7 @@ func (c *Core) forget(id ID) {
 // end is the last state of a copy.
 func (c *Core) end(t *task, state borgpb.AttemptState, text string) {
 	t.phase, t.Ended, t.Text, t.note = ended, state, text, ""
-	t.pid, t.dueNs, t.updateNs, t.updateNote = 0, 0, 0, ""
+	t.pid, t.dueNs, t.updateNs, t.updateNote, t.health = 0, 0, 0, "", health{}
 	c.emit(Save{t.Record})
 	c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 }
@@ -327,7 +336,7 @@ func (c *Core) begin(t *task) {
 	t.Run++
 	t.RunEnded, t.RunVersion, t.Boot = false, t.Desired.GetVersion(), c.cfg.Boot
 	t.phase, t.dueNs, t.terminated, t.note, t.squeezed = starting, 0, false, "", ""
-	t.pid, t.StartedWallNs, t.ShimLost, t.Text = 0, 0, false, ""
+	t.pid, t.StartedWallNs, t.ShimLost, t.Text, t.Passed, t.health = 0, 0, false, "", false, health{}
 	c.emit(Start{t.Record})
 }
 
@@ -355,6 +364,9 @@ func (c *Core) fire() {
 		}
 		if t.updateNs != 0 && now >= t.updateNs {
 			c.update(t)
+		}
+		if t.health.dueNs != 0 && now >= t.health.dueNs {
+			c.check(t)
 		}
 		if t.dueNs == 0 || now < t.dueNs {
 			continue

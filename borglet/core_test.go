@@ -23,6 +23,8 @@ import (
 //	updated ID run=N              limits that were changed
 //	disk slow|fast                whether an end is kept only when saved says so
 //	saved ID                      the record of an ended copy is on the disk
+//	checked ID run=N [failure=T] [undecided]
+//	                              what came of a health check
 //	squeeze room=N [capacity=N]   the machine is short of memory; lines: ID used=N
 //	wait D                        time passes; timers fire as they are due
 //	state                         what would be reported
@@ -79,6 +81,8 @@ func (w *coreWorld) run(t *testing.T, d *datadriven.TestData) string {
 		return w.step(Failed{ID: w.id(bare[0]), Run: uint32(w.number(words["run"])), Op: op, Text: words["text"]})
 	case "updated":
 		return w.step(Updated{ID: w.id(bare[0]), Run: uint32(w.number(words["run"]))})
+	case "checked":
+		return w.step(Checked{ID: w.id(bare[0]), Run: uint32(w.number(words["run"])), Failure: words["failure"], Undecided: len(bare) > 1})
 	case "disk":
 		w.slow = bare[0] == "slow"
 		return ""
@@ -132,8 +136,14 @@ func (w *coreWorld) step(ev Event) string {
 			}
 		case Start:
 			fmt.Fprintf(&out, "start %s\n", recordText(e.Record))
+		case Check:
+			fmt.Fprintf(&out, "check %s run=%d\n", e.Record.ID, e.Record.Run)
 		case Terminate:
-			fmt.Fprintf(&out, "terminate %s run=%d\n", e.ID, e.Run)
+			fmt.Fprintf(&out, "terminate %s run=%d cause=%s", e.ID, e.Run, e.Notice.Cause)
+			if e.Notice.Reason != "" {
+				fmt.Fprintf(&out, " reason=%q", e.Notice.Reason)
+			}
+			fmt.Fprintf(&out, " in=%v\n", e.Notice.Deadline.Sub(e.Notice.At))
 		case Kill:
 			fmt.Fprintf(&out, "kill %s run=%d\n", e.ID, e.Run)
 		case Update:
@@ -157,6 +167,9 @@ func recordText(r Record) string {
 	}
 	if r.Failures > 0 {
 		s += fmt.Sprintf(" failures=%d", r.Failures)
+	}
+	if r.Passed {
+		s += " passed"
 	}
 	if r.Stop != nil {
 		s += fmt.Sprintf(" stop=%s", time.Duration(r.Stop.GraceNs))
@@ -254,6 +267,12 @@ func (w *coreWorld) desired(id ID, m map[string]string) *borgrpc.Desired {
 			d.Spec.Resources = &borgpb.Resources{MemBytes: w.number(m["mem"])}
 		}
 	}
+	if m["health"] != "" {
+		// period/grace/failures
+		f := strings.Split(m["health"], "/")
+		d.Spec.Health = &borgpb.HealthCheck{HttpPath: "/", PeriodNs: int64(w.duration(f[0])), StartGraceNs: int64(w.duration(f[1])), Failures: uint32(w.number(f[2]))}
+		d.Spec.GraceNs = int64(5 * time.Second)
+	}
 	d.Priority, d.ReservedMemBytes = int32(w.number(m["priority"])), w.number(m["reserved"])
 	if m["after"] != "" {
 		for s := range strings.SplitSeq(m["after"], ",") {
@@ -273,7 +292,7 @@ func (w *coreWorld) polled(input string) Polled {
 		case "desired":
 			p.Desired = append(p.Desired, w.desired(id, m))
 		case "stop":
-			p.Stops = append(p.Stops, &borgrpc.Stop{Copy: id.wire(), Cause: borgpb.StopCause_STOP_CAUSE_KILL, Index: 1, GraceNs: int64(w.duration(m["grace"]))})
+			p.Stops = append(p.Stops, &borgrpc.Stop{Copy: id.wire(), Cause: borgpb.StopCause_STOP_CAUSE_KILL, Reason: m["reason"], Index: 1, GraceNs: int64(w.duration(m["grace"]))})
 		case "forget":
 			p.Forget = append(p.Forget, id.wire())
 		default:
@@ -292,7 +311,7 @@ func (w *coreWorld) observed(id string, m map[string]string, bare []string) Obse
 		case "starting":
 			o.Kind = Starting
 		case "running":
-			o.Kind, o.Pid, o.StartedWallNs = Running, w.number(m["pid"]), w.moment().WallNs
+			o.Kind, o.Pid, o.StartedWallNs = Running, w.number(m["pid"]), epoch.Add(w.now-w.duration(m["since"])).UnixNano()
 		case "exited":
 			o.Kind = Exited
 			o.Exit = &borgpb.Exit{
@@ -318,7 +337,7 @@ func (w *coreWorld) recovered(input string) Recovered {
 		f := Found{Record: Record{
 			ID: id, Desired: w.desired(id, m), Boot: "boot1", Run: uint32(w.number(m["run"])), RunVersion: 1,
 			Restarts: uint32(w.number(m["restarts"])), Failures: uint32(w.number(m["failures"])),
-			RunEnded: m["run-ended"] != "", Ended: endedState(m["ended"]),
+			RunEnded: m["run-ended"] != "", Passed: m["passed"] != "", Ended: endedState(m["ended"]),
 		}}
 		if m["boot"] != "" {
 			f.Record.Boot = m["boot"]

@@ -122,10 +122,11 @@ type (
 	Save struct{ Record Record }
 	// Start writes the record, synced, and then begins its run.
 	Start struct{ Record Record }
-	// Terminate asks the process to end (SIGTERM).
+	// Terminate asks the process to end (SIGTERM), after it was told why.
 	Terminate struct {
-		ID  ID
-		Run uint32
+		ID     ID
+		Run    uint32
+		Notice Notice
 	}
 	// Kill ends the process (SIGKILL).
 	Kill struct {
@@ -172,6 +173,8 @@ type Record struct {
 	// Ends in a row without a long healthy run between them.
 	Failures      uint32
 	StartedWallNs int64
+	// A health check of the present run has passed.
+	Passed bool
 	// Not nil: it was told to stop.
 	Stop *StopOrder
 	// Not zero: it has ended, for good.
@@ -185,7 +188,9 @@ type Record struct {
 
 // StopOrder is a Stop that was accepted.
 type StopOrder struct {
-	Cause   borgpb.StopCause
+	Cause borgpb.StopCause
+	// Who or what is behind it, for people.
+	Reason  string `json:",omitempty"`
 	Index   uint64
 	GraceNs int64
 }

@@ -144,6 +144,16 @@ func (f *Fake) Stats(ids []ID) map[ID]Stats {
 	return out
 }
 
+// Exec has no processes to run a program beside.
+func (f *Fake) Exec(p *Program) (*Execution, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.runs[p.ID] == nil {
+		return nil, ErrNotRunning
+	}
+	return nil, &ProgramError{Text: "a fake runtime runs no programs"}
+}
+
 // Destroy has nothing to take away.
 func (f *Fake) Destroy(ID) error { return nil }
 

@@ -197,6 +197,7 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 		if p.OwnFiles {
 			at = filepath.Join(PapersPath, currentPapers)
 		}
+		env["BORG_STOP"] = filepath.Join(filepath.Dir(at), NoticePaper)
 		env["BORG_IDENTITY"] = filepath.Join(at, IdentityPaper)
 		env["BORG_CERT"] = filepath.Join(at, CertPaper)
 		env["BORG_KEY"] = filepath.Join(at, KeyPaper)

@@ -80,7 +80,7 @@ func (c *Core) seen(t *task, o Observed) {
 		}
 	case Running:
 		t.phase, t.pid, t.StartedWallNs = running, o.Pid, o.StartedWallNs
-		if t.Stop == nil {
+		if t.Stop == nil && t.health.ended == "" {
 			t.dueNs = 0
 		}
 		if o.ShimLost {
@@ -95,6 +95,7 @@ func (c *Core) seen(t *task, o Observed) {
 		if t.Stop != nil {
 			c.terminate(t)
 		}
+		c.beginChecks(t)
 	case Exited:
 		c.exited(t, o.Exit, "")
 	case NotStarted:
@@ -119,6 +120,11 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 	healthy := t.StartedWallNs != 0 && exit.GetEndedWallNs()-t.StartedWallNs >= c.cfg.Backoff.HealthyNs
 	t.Exit = exit
 	t.pid = 0
+	unhealthy := t.health.ended
+	t.health = health{}
+	if text == "" {
+		text = unhealthy
+	}
 	if text == "" {
 		text = ExitText(exit)
 	}
@@ -126,7 +132,7 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 	switch {
 	case t.Stop != nil:
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, "")
-	case t.batch() && succeeded(exit):
+	case t.batch() && succeeded(exit) && unhealthy == "":
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_FINISHED, "")
 	case t.batch():
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_FAILED, text)
@@ -160,7 +166,7 @@ func (c *Core) backOff(t *task, text string) {
 	delay := c.cfg.Backoff.delayNs(t.Failures)
 	t.Failures++
 	t.phase, t.RunEnded = backoff, true
-	t.pid, t.StartedWallNs, t.updateNs, t.updateNote = 0, 0, 0, ""
+	t.pid, t.StartedWallNs, t.updateNs, t.updateNote, t.health = 0, 0, 0, "", health{}
 	t.dueNs = c.now.MonoNs + delay
 	t.Text = text
 	t.note = "starts again " + time.Duration(delay).String() + " after that"

@@ -71,7 +71,7 @@ func (t *task) report() *borgpb.TaskReport {
 
 func (t *task) reportAs(state borgpb.AttemptState) *borgpb.TaskReport {
 	var text []string
-	for _, s := range []string{t.Text, t.note, t.updateNote} {
+	for _, s := range []string{t.Text, t.note, t.health.text, t.updateNote} {
 		if s != "" {
 			text = append(text, s)
 		}
@@ -96,7 +96,7 @@ func (t *task) state() borgpb.AttemptState {
 		return t.Ended
 	case t.Stop != nil:
 		return borgpb.AttemptState_ATTEMPT_STATE_STOPPING
-	case t.phase == running:
+	case t.phase == running && t.ready():
 		return borgpb.AttemptState_ATTEMPT_STATE_RUNNING
 	case t.phase == backoff:
 		return borgpb.AttemptState_ATTEMPT_STATE_BACKOFF

@@ -20,6 +20,9 @@ type Runtime interface {
 	Update(l *Launch) error
 	// Stats says what copies use. One that cannot be asked is absent.
 	Stats(ids []ID) map[ID]Stats
+	// Exec runs a program inside a run, beside the task's own; ErrNotRunning and
+	// *ProgramError are told from all else. It ends with the borglet and with the run.
+	Exec(p *Program) (*Execution, error)
 	// Destroy takes away what an ended run left outside its directory. What is
 	// not there any more is no error.
 	Destroy(id ID) error

@@ -86,3 +86,34 @@ func (s *Server) ReadLog(req *borgrpc.ReadLogRequest, stream borgrpc.BorgletServ
 		return status.Error(codes.Internal, err.Error())
 	}
 }
+
+// ExecCopy runs a program in a copy that runs.
+func (s *Server) ExecCopy(stream borgrpc.BorgletService_ExecCopyServer) error {
+	start, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	id, err := IDOf(start.GetCopy())
+	if err == nil {
+		err = checkProgram(start.GetProgram())
+	}
+	if err != nil {
+		return status.Error(codes.InvalidArgument, err.Error())
+	}
+	err = s.agent.exec(stream.Context(), id, start, execStream{stream.Send, stream.Recv})
+	var full *execsFull
+	switch {
+	case err == nil:
+		return nil
+	case stream.Context().Err() != nil:
+		return status.FromContextError(stream.Context().Err()).Err()
+	case errors.Is(err, ErrNotRunning):
+		return status.Errorf(codes.FailedPrecondition, "copy %s does not run on machine %s at this moment", id, s.agent.cfg.Name)
+	case errors.As(err, &full):
+		return status.Error(codes.ResourceExhausted, err.Error())
+	case errors.Is(err, errStopped):
+		return status.Error(codes.Unavailable, err.Error())
+	default:
+		return status.Error(codes.Internal, err.Error())
+	}
+}

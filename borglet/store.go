@@ -56,6 +56,7 @@ type intentFile struct {
 	Restarts      uint32     `json:"restarts,omitempty"`
 	Failures      uint32     `json:"failures,omitempty"`
 	StartedWallNs int64      `json:"started_wall_ns,omitempty"`
+	Passed        bool       `json:"passed,omitempty"`
 	Stop          *StopOrder `json:"stop,omitempty"`
 	Ended         string     `json:"ended,omitempty"`
 	Exit          *ExitFile  `json:"exit,omitempty"`
@@ -135,7 +136,7 @@ func (s *Store) save(r Record) error {
 	}
 	text, err := json.Marshal(intentFile{
 		Format: intentFormat, Boot: r.Boot, Run: r.Run, RunEnded: r.RunEnded, RunVersion: r.RunVersion,
-		Restarts: r.Restarts, Failures: r.Failures, StartedWallNs: r.StartedWallNs, Stop: r.Stop,
+		Restarts: r.Restarts, Failures: r.Failures, StartedWallNs: r.StartedWallNs, Passed: r.Passed, Stop: r.Stop,
 		Ended: endedName(r.Ended), Exit: ExitToFile(r.Run, r.Exit), Text: r.Text, ShimLost: r.ShimLost,
 	})
 	if err != nil {
@@ -221,7 +222,7 @@ func (s *Store) load(id ID) (Record, error) {
 	}
 	r.Boot, r.Run, r.RunEnded, r.RunVersion = f.Boot, f.Run, f.RunEnded, f.RunVersion
 	r.Restarts, r.Failures, r.StartedWallNs, r.Stop = f.Restarts, f.Failures, f.StartedWallNs, f.Stop
-	r.Ended = endedState(f.Ended)
+	r.Passed, r.Ended = f.Passed, endedState(f.Ended)
 	r.Exit = f.Exit.Exit()
 	r.Text, r.ShimLost = f.Text, f.ShimLost
 	return r, nil

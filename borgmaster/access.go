@@ -219,7 +219,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 // those on what belongs to the cell.
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list", "watch"}
-	ownVerbs   = []string{"up", "update", "resize", "down", "secret", "file"}
+	ownVerbs   = []string{"up", "update", "resize", "down", "exec", "secret", "file"}
 	adminVerbs = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package"}
 )
 

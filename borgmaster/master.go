@@ -224,6 +224,7 @@ func (m *Master) RegisterServices(s *grpc.Server) {
 	borgrpc.RegisterFileServiceServer(s, &fileAPI{m: m})
 	borgrpc.RegisterNameServiceServer(s, &nameAPI{m: m})
 	borgrpc.RegisterWatchServiceServer(s, &watchAPI{m: m})
+	borgrpc.RegisterExecServiceServer(s, &execAPI{m: m})
 }
 
 // Run does what this replica does by itself, until ctx ends. Then long streams

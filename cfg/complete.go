@@ -75,7 +75,7 @@ func (d *decoder) completeHealth(t *borgpb.TaskSpec) {
 	if h == nil {
 		return
 	}
-	if h.HttpPath != "" && h.Port == "" && len(t.Ports) > 0 {
+	if len(h.Command) == 0 && h.Port == "" && len(t.Ports) > 0 {
 		h.Port = t.Ports[0]
 		d.byDefault("task.health.port", "default: the first port")
 	}

@@ -332,7 +332,7 @@ func (c check) texts(where string, t *borgpb.TaskSpec, ports []string, inAlloc b
 
 // parts checks the parts of a task spec that overrides may have too.
 func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
-	for _, name := range []string{"health", "app_class", "exclusive_cores"} {
+	for _, name := range []string{"app_class", "exclusive_cores"} {
 		c.notYet(join(where, name))
 	}
 	for _, n := range []struct {
@@ -443,15 +443,17 @@ func (c check) health(where string, h *borgpb.HealthCheck, ports []string) {
 	c.span(join(where, "timeout_ns"), h.TimeoutNs)
 	c.span(join(where, "start_grace_ns"), h.StartGraceNs)
 	switch {
-	case h.HttpPath == "" && len(h.Command) == 0:
-		c.bad(where, `write http = "/healthz" or command = ["/bin/check"]`, "a health check needs a path or a command")
+	case h.HttpPath == "" && len(h.Command) == 0 && len(ports) == 0:
+		c.bad(where, `write http = "/healthz" or command = ["/bin/check"], or add ports = ["http"] to the task`, "a health check needs a path, a command or a port")
 	case h.HttpPath != "" && len(h.Command) > 0:
 		c.bad(where, "leave one of them out", "a health check has a path or a command, not both")
 	case h.HttpPath != "" && len(ports) == 0:
 		c.bad(where, `add ports = ["http"] to the task`, "an HTTP check needs a port")
 	case h.HttpPath != "" && !strings.HasPrefix(h.HttpPath, "/"):
 		c.bad(join(where, "http_path"), fmt.Sprintf("write %q", "/"+h.HttpPath), "path %s does not begin with /", quote(h.HttpPath))
-	case h.HttpPath != "" && h.Port != "" && !contains(ports, h.Port):
+	case h.Port != "" && len(h.Command) > 0:
+		c.bad(join(where, "port"), "leave it out", "a command is not asked by a port")
+	case h.Port != "" && !contains(ports, h.Port):
 		c.bad(join(where, "port"), "it has "+strings.Join(ports, ", "), "the task has no port %q", h.Port)
 	}
 }

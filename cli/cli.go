@@ -34,7 +34,8 @@ const (
 // Error is an error for people.
 type Error struct {
 	Code int
-	// What went wrong, where and why. May have several lines.
+	// What went wrong, where and why. May have several lines. Empty: somebody has said
+	// it already, and only the code is left to tell.
 	What string
 	// Next is what to type or do now; may be empty.
 	Next string
@@ -80,7 +81,9 @@ func Run(ctx context.Context, app *ucli.App, args []string, stdout, stderr io.Wr
 func report(program string, err error, stderr io.Writer) int {
 	var e *Error
 	if errors.As(err, &e) {
-		fmt.Fprintf(stderr, "%s: %s\n", program, VisibleLines(e.What))
+		if e.What != "" {
+			fmt.Fprintf(stderr, "%s: %s\n", program, VisibleLines(e.What))
+		}
 		if e.Next != "" {
 			fmt.Fprintf(stderr, "  %s\n", VisibleLines(strings.ReplaceAll(e.Next, "\n", "\n  ")))
 		}

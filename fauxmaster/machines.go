@@ -19,7 +19,7 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// errNoLogs answers whoever asks for what a pretended task wrote.
+// errNoLogs answers whoever asks for what a pretended task wrote, or wants to go into it.
 var errNoLogs = status.Error(codes.FailedPrecondition, "the cell is simulated: its tasks have no processes and write nothing; what they once wrote is on the machines of the real cell")
 
 // machines are the borglets of a simulated cell, by name of the machine. They
@@ -208,6 +208,11 @@ func (m *pretended) Describe(context.Context, *borgrpc.DescribeRequest, ...grpc.
 
 // ReadLog has nothing to read.
 func (m *pretended) ReadLog(context.Context, *borgrpc.ReadLogRequest, ...grpc.CallOption) (grpc.ServerStreamingClient[borgrpc.ReadLogResponse], error) {
+	return nil, errNoLogs
+}
+
+// ExecCopy has no process to run a program beside.
+func (m *pretended) ExecCopy(context.Context, ...grpc.CallOption) (grpc.BidiStreamingClient[borgrpc.ExecCopyRequest, borgrpc.ExecResponse], error) {
 	return nil, errNoLogs
 }
 

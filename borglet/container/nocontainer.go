@@ -15,3 +15,7 @@ func newContainerBackend(Config) (backend, error) {
 func beginContainer(string, *order, *os.File, *os.File) (*begun, error) {
 	return nil, errors.New("this shim was built without cgo and cannot make containers")
 }
+
+func enterContainer(*order, *entry) (*program, error) {
+	return nil, errors.New("this borglet was built without cgo and cannot enter containers")
+}

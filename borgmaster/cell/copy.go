@@ -193,6 +193,15 @@ func (p *Copy) GraceNs() int64 {
 	return p.stop.graceNs
 }
 
+// StopReason is who or what is behind the order to stop it, for people; empty: there
+// is no order, or nothing is said.
+func (p *Copy) StopReason() string {
+	if p.stop == nil {
+		return ""
+	}
+	return p.stop.reason
+}
+
 // Reason of the order to stop it, or what its borglet said last.
 func (p *Copy) Reason() string {
 	if p.stop != nil && p.stop.reason != "" {

@@ -151,7 +151,14 @@ func differs(p *cell.Copy, t *borgpb.TaskReport) bool {
 	case borgpb.AttemptState_ATTEMPT_STATE_STOPPING, borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE:
 		return terminal(t.State)
 	}
-	return int32(p.State()) != t.State || p.Restarts() != t.Restarts || p.PID() != t.Pid
+	return int32(p.State()) != t.State || p.Restarts() != t.Restarts || p.PID() != t.Pid || healthDiffers(p, t)
+}
+
+// healthDiffers tells whether a borglet says something else of the health of a copy
+// than the cell knows. Other words alone are not worth an entry of the log; these come
+// when the health changes, and not with each check.
+func healthDiffers(p *cell.Copy, t *borgpb.TaskReport) bool {
+	return t.Pid != 0 && len(t.Text) <= maxTextBytes && t.Text != p.Reason() && p.TaskSpec().GetHealth() != nil
 }
 
 // underWay tells whether the next word on a copy is awaited soon.
@@ -159,7 +166,8 @@ func underWay(p *cell.Copy, t *borgpb.TaskReport) bool {
 	if p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING {
 		return true
 	}
-	return borgpb.AttemptState(t.State) == borgpb.AttemptState_ATTEMPT_STATE_STARTING
+	// With a process it waits for its own health check, as long as that takes.
+	return borgpb.AttemptState(t.State) == borgpb.AttemptState_ATTEMPT_STATE_STARTING && t.Pid == 0
 }
 
 // later tells whether a comes after b in the same cell.

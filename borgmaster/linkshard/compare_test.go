@@ -301,3 +301,60 @@ func TestChangeOfAMachine(t *testing.T) {
 		}
 	}
 }
+
+// TestHealthIsTold: what is said of the health of a copy reaches the log when it
+// changes; other words do not by themselves.
+func TestHealthIsTold(t *testing.T) {
+	l := newLog(t)
+	spec, err := proto.Marshal(&borgpb.JobSpec{Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: 1, Priority: 200, Task: &borgpb.TaskSpec{
+		Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 1 << 20}, Args: []string{"/bin/x"}, Ports: []string{"db"}, Health: &borgpb.HealthCheck{},
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	plain := l.says(0, 1, running)
+	l.do(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "alice", Name: "db", Spec: spec}}})
+	db := l.cell.Job(cell.JobKey{User: "alice", Name: "db"})
+	l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{
+		{Uid: db.UID().String(), Machine: "m1", Version: db.Version(), Ports: []uint32{20100}}}}}})
+	checked := proto.CloneOf(plain)
+	checked.JobUid, checked.Text = db.UID().String(), "no health check has passed yet"
+	checked.State = int32(starting)
+	other := l.says(1, 1, running)
+	l.report(plain, other, checked)
+	known := &Known{}
+	now := int64(1e9)
+	poll := func() []*borgpb.TaskReport {
+		t.Helper()
+		now += 1e9
+		_, cmp := l.exchange(now, known, nil, plain, other, checked)
+		return cmp.Reports
+	}
+	if got := poll(); len(got) != 0 {
+		t.Errorf("what is known is told: %v", got)
+	}
+	if n := l.cell.JobProto(db).GetStatus().GetStarted(); n != 0 {
+		t.Errorf("%d tasks count as started before a check has passed", n)
+	}
+	plain.Text = "its shim died"
+	if got := poll(); len(got) != 0 {
+		t.Errorf("words alone are told: %v", got)
+	}
+	for _, text := range []string{"no health check has passed yet: connection refused", "", "health check fails: 503", ""} {
+		checked = proto.CloneOf(checked)
+		if checked.Text = text; text == "" {
+			checked.State = int32(running)
+		}
+		got := poll()
+		if len(got) != 1 || got[0].JobUid != checked.JobUid || got[0].Text != text {
+			t.Fatalf("%q is not told, but %v", text, got)
+		}
+		l.report(got...)
+		if got := l.cell.TaskProto(db, 0, false).GetStatus().GetReason(); got != text {
+			t.Errorf("the cell says %q, want %q", got, text)
+		}
+		if got := poll(); len(got) != 0 {
+			t.Errorf("what is known is told: %v", got)
+		}
+	}
+}

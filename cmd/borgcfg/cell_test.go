@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -284,4 +285,47 @@ func (b *pretendBorglet) ReadLog(req *borgrpc.ReadLogRequest, stream grpc.Server
 		text = text[max(0, len(text)-int(req.TailBytes)):]
 	}
 	return stream.Send(&borgrpc.ReadLogResponse{Data: []byte(text), Stream: req.Stream})
+}
+
+// ExecCopy pretends to a few programs: echo and cat do what they do, exit ends with the
+// code that it is given, hang waits for the caller to go.
+func (b *pretendBorglet) ExecCopy(stream borgrpc.BorgletService_ExecCopyServer) error {
+	first, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	say := func(r *borgrpc.ExecResponse) error { return stream.Send(r) }
+	args := first.GetProgram().GetArgs()
+	exit := &borgpb.Exit{}
+	switch args[0] {
+	case "echo", "cat", "exit", "hang":
+	default:
+		return say(&borgrpc.ExecResponse{Exit: &borgpb.Exit{Code: 127, Error: fmt.Sprintf("start %q: no such file or directory", args[0])}})
+	}
+	if err := say(&borgrpc.ExecResponse{Started: "container"}); err != nil {
+		return err
+	}
+	switch args[0] {
+	case "echo":
+		text := fmt.Sprintf("%s in copy %d of task %d by %s\n", strings.Join(args[1:], " "), first.Copy.Attempt, first.Copy.Index, first.By)
+		err = say(&borgrpc.ExecResponse{Data: []byte(text), Stream: borgrpc.LogStream_LOG_STREAM_STDOUT})
+	case "cat":
+		for err == nil {
+			var req *borgrpc.ExecCopyRequest
+			if req, err = stream.Recv(); err != nil || req.GetInput().GetEnd() {
+				break
+			}
+			err = say(&borgrpc.ExecResponse{Data: req.GetInput().GetData(), Stream: borgrpc.LogStream_LOG_STREAM_STDOUT})
+		}
+	case "exit":
+		err = say(&borgrpc.ExecResponse{Data: []byte("it ends\n"), Stream: borgrpc.LogStream_LOG_STREAM_STDERR})
+		fmt.Sscan(args[1], &exit.Code)
+	case "hang":
+		<-stream.Context().Done()
+		return stream.Context().Err()
+	}
+	if err != nil {
+		return err
+	}
+	return say(&borgrpc.ExecResponse{Exit: exit})
 }

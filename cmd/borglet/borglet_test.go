@@ -29,7 +29,7 @@ import (
 const mainVariable = "BORGLET_TEST_MAIN"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(mainVariable) != "" || (len(os.Args) == 3 && os.Args[1] == "shim") {
+	if os.Getenv(mainVariable) != "" || (len(os.Args) == 3 && (os.Args[1] == "shim" || os.Args[1] == container.ExecArgument)) {
 		main()
 		return
 	}

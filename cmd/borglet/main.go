@@ -1,5 +1,5 @@
-// Command borglet is the agent of one machine: `serve`, and the small shim
-// that it starts for each task.
+// Command borglet is the agent of one machine: `serve`, and the small processes
+// that it starts for each task (shim) and for each program run beside one (exec).
 package main
 
 import (
@@ -20,6 +20,9 @@ func main() {
 	if len(os.Args) == 3 && os.Args[1] == "shim" {
 		os.Exit(container.Shim(os.Args[2]))
 	}
+	if len(os.Args) == 3 && os.Args[1] == container.ExecArgument {
+		os.Exit(container.Exec(os.Args[2]))
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), unix.SIGINT, unix.SIGTERM)
 	code := cli.Run(ctx, app(), os.Args, os.Stdout, os.Stderr)
 	stop()
@@ -38,6 +41,12 @@ func app() *ucli.App {
 				Name: "shim", Hidden: true, Usage: "watch over one task (started by serve)", ArgsUsage: "DIRECTORY",
 				Action: func(ctx *ucli.Context) error {
 					return cli.Errorf(cli.Usage, "shim: want one directory, got %d arguments", ctx.NArg())
+				},
+			},
+			{
+				Name: container.ExecArgument, Hidden: true, Usage: "run one program beside a task (started by serve)", ArgsUsage: "DIRECTORY",
+				Action: func(ctx *ucli.Context) error {
+					return cli.Errorf(cli.Usage, "exec: want one directory, got %d arguments", ctx.NArg())
 				},
 			},
 		},

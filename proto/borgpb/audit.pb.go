@@ -43,7 +43,7 @@ type AuditRecord struct {
 	Verb string `protobuf:"bytes,6,opt,name=verb,proto3" json:"verb,omitempty"`
 	// What it was about: "alice/web", "m12", "bob"; empty: the cell.
 	Object string `protobuf:"bytes,7,opt,name=object,proto3" json:"object,omitempty"`
-	// As in borg.Op.
+	// As in borg.Op; of a program run in a task, its command line.
 	Command string `protobuf:"bytes,8,opt,name=command,proto3" json:"command,omitempty"`
 	// As in borg.Op.
 	ConfigHash string `protobuf:"bytes,9,opt,name=config_hash,json=configHash,proto3" json:"config_hash,omitempty"`

@@ -362,9 +362,9 @@ const (
 	// Assigned; the borglet has not said anything of it yet.
 	AttemptState_ATTEMPT_STATE_ASSIGNED AttemptState = 1
 	// Its borglet is about to start its process, or waits for the copies whose
-	// place it takes.
+	// place it takes; or it has a process, and a health check that has not passed.
 	AttemptState_ATTEMPT_STATE_STARTING AttemptState = 2
-	// Its process runs.
+	// Its process runs, and its health check, if it has one, has passed.
 	AttemptState_ATTEMPT_STATE_RUNNING AttemptState = 3
 	// Its process ended and will be started again on the same machine.
 	AttemptState_ATTEMPT_STATE_BACKOFF AttemptState = 4
@@ -1072,8 +1072,7 @@ type TaskSpec struct {
 	Mounts []*Mount `protobuf:"bytes,9,rep,name=mounts,proto3" json:"mounts,omitempty"`
 	// Time between SIGTERM and SIGKILL. Nanoseconds, at most 24 h; zero: 30 s.
 	GraceNs int64 `protobuf:"varint,10,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
-	// How to see that the task works; absent: that it runs is enough. Kept;
-	// borglets make no checks yet.
+	// How to see that the task works; absent: that it runs is enough.
 	Health *HealthCheck `protobuf:"bytes,11,opt,name=health,proto3" json:"health,omitempty"`
 	// Kept; borglets do not act on it yet.
 	AppClass AppClass `protobuf:"varint,12,opt,name=app_class,json=appClass,proto3,enum=borg.AppClass" json:"app_class,omitempty"`
@@ -1448,23 +1447,26 @@ func (x *Mount) GetWritable() bool {
 	return false
 }
 
-// HealthCheck is one test, made again and again, by HTTP or by a command.
+// HealthCheck is one test, made again and again: by HTTP, by a command, or, without
+// either, by connecting to a port.
 type HealthCheck struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Path on the first port, such as "/healthz"; empty: no HTTP check.
+	// Path on the port, such as "/healthz"; empty: no HTTP check.
 	HttpPath string `protobuf:"bytes,1,opt,name=http_path,json=httpPath,proto3" json:"http_path,omitempty"`
 	// Name of the port; empty: the first.
 	Port string `protobuf:"bytes,2,opt,name=port,proto3" json:"port,omitempty"`
 	// Command run in the task instead of HTTP.
 	Command []string `protobuf:"bytes,3,rep,name=command,proto3" json:"command,omitempty"`
-	// Time between two checks. Nanoseconds, at most 24 h; zero: 10 s.
+	// Time between two checks. Nanoseconds, at most 24 h; zero: 10 s. Below a second
+	// counts as a second.
 	PeriodNs int64 `protobuf:"varint,4,opt,name=period_ns,json=periodNs,proto3" json:"period_ns,omitempty"`
 	// Time after which a check has failed. Nanoseconds, at most 24 h; zero: 5
 	// s.
 	TimeoutNs int64 `protobuf:"varint,5,opt,name=timeout_ns,json=timeoutNs,proto3" json:"timeout_ns,omitempty"`
-	// Failures in a row before the task is restarted; zero: 3.
+	// Failures in a row before the task is restarted on its machine; zero: 3. A batch
+	// task has failed then.
 	Failures uint32 `protobuf:"varint,6,opt,name=failures,proto3" json:"failures,omitempty"`
-	// No check counts for so long after a start. Nanoseconds, at most 24 h.
+	// No failure counts for so long after a start. Nanoseconds, at most 24 h.
 	StartGraceNs  int64 `protobuf:"varint,7,opt,name=start_grace_ns,json=startGraceNs,proto3" json:"start_grace_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1573,7 +1575,8 @@ type JobStatus struct {
 	UpdateUid string `protobuf:"bytes,9,opt,name=update_uid,json=updateUid,proto3" json:"update_uid,omitempty"`
 	// Copies of the job's tasks that were told to stop and have not yet stopped.
 	Stopping uint32 `protobuf:"varint,10,opt,name=stopping,proto3" json:"stopping,omitempty"`
-	// Tasks whose borglet said that their process runs. At most `running`.
+	// Tasks whose borglet said that their process runs, and is ready if it has a health
+	// check. At most `running`.
 	Started uint32 `protobuf:"varint,11,opt,name=started,proto3" json:"started,omitempty"`
 	// Tasks that should run and do not, as a disruption budget counts them.
 	Down          uint32 `protobuf:"varint,12,opt,name=down,proto3" json:"down,omitempty"`

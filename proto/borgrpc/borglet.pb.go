@@ -648,7 +648,9 @@ type Stop struct {
 	// Log index of the decision.
 	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	// Bound on the time between SIGTERM and SIGKILL. Nanoseconds; zero: kill now.
-	GraceNs       int64 `protobuf:"varint,4,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
+	GraceNs int64 `protobuf:"varint,4,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
+	// Who or what is behind it, as written in the log. The task is told.
+	Reason        string `protobuf:"bytes,310,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -709,6 +711,13 @@ func (x *Stop) GetGraceNs() int64 {
 		return x.GraceNs
 	}
 	return 0
+}
+
+func (x *Stop) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
 }
 
 // PollResponse is what a borglet has, after it has taken the orders in.
@@ -1061,11 +1070,84 @@ func (x *ReadLogResponse) GetStream() LogStream {
 	return LogStream_LOG_STREAM_UNSPECIFIED
 }
 
+// ExecCopyRequest is the first message, or input.
+type ExecCopyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which copy. In the first message, as all but input.
+	Copy *CopyID `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
+	// What to run.
+	Program *ExecProgram `protobuf:"bytes,2,opt,name=program,proto3" json:"program,omitempty"`
+	// Who asks, for limits and for people.
+	By string `protobuf:"bytes,3,opt,name=by,proto3" json:"by,omitempty"`
+	// For the program. In all messages but the first.
+	Input         *ExecInput `protobuf:"bytes,4,opt,name=input,proto3" json:"input,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ExecCopyRequest) Reset() {
+	*x = ExecCopyRequest{}
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ExecCopyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ExecCopyRequest) ProtoMessage() {}
+
+func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ExecCopyRequest.ProtoReflect.Descriptor instead.
+func (*ExecCopyRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *ExecCopyRequest) GetCopy() *CopyID {
+	if x != nil {
+		return x.Copy
+	}
+	return nil
+}
+
+func (x *ExecCopyRequest) GetProgram() *ExecProgram {
+	if x != nil {
+		return x.Program
+	}
+	return nil
+}
+
+func (x *ExecCopyRequest) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *ExecCopyRequest) GetInput() *ExecInput {
+	if x != nil {
+		return x.Input
+	}
+	return nil
+}
+
 var File_borgrpc_borglet_proto protoreflect.FileDescriptor
 
 const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\n" +
-	"\x15borgrpc/borglet.proto\x12\aborgrpc\x1a\x10borgpb/job.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x14borgrpc/master.proto\"\x11\n" +
+	"\x15borgrpc/borglet.proto\x12\aborgrpc\x1a\x10borgpb/job.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x12borgrpc/exec.proto\x1a\x14borgrpc/master.proto\"\x11\n" +
 	"\x0fDescribeRequest\"|\n" +
 	"\x10DescribeResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -1113,12 +1195,13 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x04cell\x18\v \x01(\tR\x04cell\x12%\n" +
 	"\x05after\x18\f \x03(\v2\x0f.borgrpc.CopyIDR\x05after\x12+\n" +
 	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12-\n" +
-	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\"\x83\x01\n" +
+	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\"\x9c\x01\n" +
 	"\x04Stop\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12%\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x0f.borg.StopCauseR\x05cause\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
-	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\"\xe6\x02\n" +
+	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\x12\x17\n" +
+	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\"\xe6\x02\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +
@@ -1146,12 +1229,18 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"tail_bytes\x18\x04 \x01(\x03R\ttailBytes\"Q\n" +
 	"\x0fReadLogResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12*\n" +
-	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream2\x80\x02\n" +
+	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream\"\xa0\x01\n" +
+	"\x0fExecCopyRequest\x12#\n" +
+	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12.\n" +
+	"\aprogram\x18\x02 \x01(\v2\x14.borgrpc.ExecProgramR\aprogram\x12\x0e\n" +
+	"\x02by\x18\x03 \x01(\tR\x02by\x12(\n" +
+	"\x05input\x18\x04 \x01(\v2\x12.borgrpc.ExecInputR\x05input2\xc1\x02\n" +
 	"\x0eBorgletService\x12?\n" +
 	"\bDescribe\x12\x18.borgrpc.DescribeRequest\x1a\x19.borgrpc.DescribeResponse\x123\n" +
 	"\x04Poll\x12\x14.borgrpc.PollRequest\x1a\x15.borgrpc.PollResponse\x128\n" +
 	"\x05Polls\x12\x14.borgrpc.PollRequest\x1a\x15.borgrpc.PollResponse(\x010\x01\x12>\n" +
-	"\aReadLog\x12\x17.borgrpc.ReadLogRequest\x1a\x18.borgrpc.ReadLogResponse0\x01B\x14Z\x12borg/proto/borgrpcb\x06proto3"
+	"\aReadLog\x12\x17.borgrpc.ReadLogRequest\x1a\x18.borgrpc.ReadLogResponse0\x01\x12?\n" +
+	"\bExecCopy\x12\x18.borgrpc.ExecCopyRequest\x1a\x15.borgrpc.ExecResponse(\x010\x01B\x14Z\x12borg/proto/borgrpcb\x06proto3"
 
 var (
 	file_borgrpc_borglet_proto_rawDescOnce sync.Once
@@ -1165,7 +1254,7 @@ func file_borgrpc_borglet_proto_rawDescGZIP() []byte {
 	return file_borgrpc_borglet_proto_rawDescData
 }
 
-var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
 var file_borgrpc_borglet_proto_goTypes = []any{
 	(*DescribeRequest)(nil),    // 0: borgrpc.DescribeRequest
 	(*DescribeResponse)(nil),   // 1: borgrpc.DescribeResponse
@@ -1179,17 +1268,21 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(*Usage)(nil),              // 9: borgrpc.Usage
 	(*ReadLogRequest)(nil),     // 10: borgrpc.ReadLogRequest
 	(*ReadLogResponse)(nil),    // 11: borgrpc.ReadLogResponse
-	(*borgpb.MachineSpec)(nil), // 12: borg.MachineSpec
-	(borgpb.JobKind)(0),        // 13: borg.JobKind
-	(*borgpb.Resources)(nil),   // 14: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 15: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 16: borg.DeviceGrant
-	(borgpb.StopCause)(0),      // 17: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 18: borg.TaskReport
-	(LogStream)(0),             // 19: borgrpc.LogStream
+	(*ExecCopyRequest)(nil),    // 12: borgrpc.ExecCopyRequest
+	(*borgpb.MachineSpec)(nil), // 13: borg.MachineSpec
+	(borgpb.JobKind)(0),        // 14: borg.JobKind
+	(*borgpb.Resources)(nil),   // 15: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 16: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 17: borg.DeviceGrant
+	(borgpb.StopCause)(0),      // 18: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 19: borg.TaskReport
+	(LogStream)(0),             // 20: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 21: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 22: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 23: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
-	12, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
+	13, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
 	2,  // 1: borgrpc.PollRequest.fence:type_name -> borgrpc.Fence
 	6,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
 	7,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
@@ -1197,35 +1290,40 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	4,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
 	5,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
 	5,  // 7: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	13, // 8: borgrpc.Desired.kind:type_name -> borg.JobKind
-	14, // 9: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	15, // 10: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	14, // 8: borgrpc.Desired.kind:type_name -> borg.JobKind
+	15, // 9: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	16, // 10: borgrpc.Desired.spec:type_name -> borg.TaskSpec
 	5,  // 11: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	16, // 12: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	17, // 12: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
 	5,  // 13: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	17, // 14: borgrpc.Stop.cause:type_name -> borg.StopCause
+	18, // 14: borgrpc.Stop.cause:type_name -> borg.StopCause
 	2,  // 15: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	18, // 16: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	19, // 16: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
 	9,  // 17: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	12, // 18: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	13, // 18: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
 	6,  // 19: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
 	5,  // 20: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
 	5,  // 21: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	19, // 22: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	19, // 23: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	0,  // 24: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 25: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 26: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	10, // 27: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	1,  // 28: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	8,  // 29: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	8,  // 30: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	11, // 31: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	28, // [28:32] is the sub-list for method output_type
-	24, // [24:28] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	20, // 22: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	20, // 23: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	5,  // 24: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	21, // 25: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	22, // 26: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 27: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 28: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 29: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	10, // 30: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	12, // 31: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 32: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	8,  // 33: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	8,  // 34: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	11, // 35: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	23, // 36: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	32, // [32:37] is the sub-list for method output_type
+	27, // [27:32] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }
@@ -1233,6 +1331,7 @@ func file_borgrpc_borglet_proto_init() {
 	if File_borgrpc_borglet_proto != nil {
 		return
 	}
+	file_borgrpc_exec_proto_init()
 	file_borgrpc_master_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{
@@ -1240,7 +1339,7 @@ func file_borgrpc_borglet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_borglet_proto_rawDesc), len(file_borgrpc_borglet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   12,
+			NumMessages:   13,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

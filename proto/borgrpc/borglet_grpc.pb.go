@@ -23,6 +23,7 @@ const (
 	BorgletService_Poll_FullMethodName     = "/borgrpc.BorgletService/Poll"
 	BorgletService_Polls_FullMethodName    = "/borgrpc.BorgletService/Polls"
 	BorgletService_ReadLog_FullMethodName  = "/borgrpc.BorgletService/ReadLog"
+	BorgletService_ExecCopy_FullMethodName = "/borgrpc.BorgletService/ExecCopy"
 )
 
 // BorgletServiceClient is the client API for BorgletService service.
@@ -43,6 +44,9 @@ type BorgletServiceClient interface {
 	Polls(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[PollRequest, PollResponse], error)
 	// ReadLog reads what a copy of a task wrote.
 	ReadLog(ctx context.Context, in *ReadLogRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[ReadLogResponse], error)
+	// ExecCopy runs a program in a copy of a task that runs, and ends it with the call.
+	// The first message names copy and program, those after it are input.
+	ExecCopy(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecCopyRequest, ExecResponse], error)
 }
 
 type borgletServiceClient struct {
@@ -105,6 +109,19 @@ func (c *borgletServiceClient) ReadLog(ctx context.Context, in *ReadLogRequest, 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type BorgletService_ReadLogClient = grpc.ServerStreamingClient[ReadLogResponse]
 
+func (c *borgletServiceClient) ExecCopy(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[ExecCopyRequest, ExecResponse], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &BorgletService_ServiceDesc.Streams[2], BorgletService_ExecCopy_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[ExecCopyRequest, ExecResponse]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BorgletService_ExecCopyClient = grpc.BidiStreamingClient[ExecCopyRequest, ExecResponse]
+
 // BorgletServiceServer is the server API for BorgletService service.
 // All implementations must embed UnimplementedBorgletServiceServer
 // for forward compatibility.
@@ -123,6 +140,9 @@ type BorgletServiceServer interface {
 	Polls(grpc.BidiStreamingServer[PollRequest, PollResponse]) error
 	// ReadLog reads what a copy of a task wrote.
 	ReadLog(*ReadLogRequest, grpc.ServerStreamingServer[ReadLogResponse]) error
+	// ExecCopy runs a program in a copy of a task that runs, and ends it with the call.
+	// The first message names copy and program, those after it are input.
+	ExecCopy(grpc.BidiStreamingServer[ExecCopyRequest, ExecResponse]) error
 	mustEmbedUnimplementedBorgletServiceServer()
 }
 
@@ -144,6 +164,9 @@ func (UnimplementedBorgletServiceServer) Polls(grpc.BidiStreamingServer[PollRequ
 }
 func (UnimplementedBorgletServiceServer) ReadLog(*ReadLogRequest, grpc.ServerStreamingServer[ReadLogResponse]) error {
 	return status.Error(codes.Unimplemented, "method ReadLog not implemented")
+}
+func (UnimplementedBorgletServiceServer) ExecCopy(grpc.BidiStreamingServer[ExecCopyRequest, ExecResponse]) error {
+	return status.Error(codes.Unimplemented, "method ExecCopy not implemented")
 }
 func (UnimplementedBorgletServiceServer) mustEmbedUnimplementedBorgletServiceServer() {}
 func (UnimplementedBorgletServiceServer) testEmbeddedByValue()                        {}
@@ -220,6 +243,13 @@ func _BorgletService_ReadLog_Handler(srv interface{}, stream grpc.ServerStream) 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
 type BorgletService_ReadLogServer = grpc.ServerStreamingServer[ReadLogResponse]
 
+func _BorgletService_ExecCopy_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(BorgletServiceServer).ExecCopy(&grpc.GenericServerStream[ExecCopyRequest, ExecResponse]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type BorgletService_ExecCopyServer = grpc.BidiStreamingServer[ExecCopyRequest, ExecResponse]
+
 // BorgletService_ServiceDesc is the grpc.ServiceDesc for BorgletService service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -247,6 +277,12 @@ var BorgletService_ServiceDesc = grpc.ServiceDesc{
 			StreamName:    "ReadLog",
 			Handler:       _BorgletService_ReadLog_Handler,
 			ServerStreams: true,
+		},
+		{
+			StreamName:    "ExecCopy",
+			Handler:       _BorgletService_ExecCopy_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
 		},
 	},
 	Metadata: "borgrpc/borglet.proto",

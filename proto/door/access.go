@@ -86,10 +86,13 @@ var access = map[string][]identity.Role{
 	"/borgrpc.NameService/Resolve":    {identity.User, identity.Task},
 	"/borgrpc.WatchService/Watch":     {identity.User, identity.Task},
 
+	"/borgrpc.ExecService/Exec": {identity.User},
+
 	"/borgrpc.BorgletService/Describe": {identity.Master},
 	"/borgrpc.BorgletService/Poll":     {identity.Master},
 	"/borgrpc.BorgletService/Polls":    {identity.Master},
 	"/borgrpc.BorgletService/ReadLog":  {identity.Master},
+	"/borgrpc.BorgletService/ExecCopy": {identity.Master},
 }
 
 // Access is a copy of the table, for tests and for people.

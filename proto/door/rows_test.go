@@ -230,6 +230,8 @@ func (m *matrix) fileRows() {
 		m.add("FileService/"+method, &row{asks: []ask{{who: alice, req: always(req)}, m.ofTask(always(req))}})
 	}
 	m.add("NameService/Resolve", m.tasksToo(&borgrpc.ResolveRequest{User: "alice", Job: "web"}, "look"))
+	// What the tasks run here is pretended, and so no program runs beside them.
+	m.add("ExecService/Exec", &row{asks: []ask{{who: alice, req: always(&borgrpc.ExecRequest{User: "alice", Name: "web", Program: &borgrpc.ExecProgram{Args: []string{"true"}}})}}})
 	m.add("WatchService/Watch", m.tasksToo(&borgrpc.WatchRequest{Kind: borgpb.ObjectKind_OBJECT_KIND_TASK, User: "alice"}, ""))
 }
 
@@ -336,6 +338,7 @@ func (m *matrix) programRows(m1 *realMachine, web *borgrpc.CopyID) {
 	m.add("BorgletService/Poll", ofBorglet(&borgrpc.PollRequest{Machine: "m1", Fence: &borgrpc.Fence{CellId: testCellID, Epoch: 1}}))
 	m.add("BorgletService/Polls", ofBorglet(&borgrpc.PollRequest{Machine: "m1", Fence: &borgrpc.Fence{CellId: testCellID, Epoch: 1}}))
 	m.add("BorgletService/ReadLog", ofBorglet(&borgrpc.ReadLogRequest{Copy: web}))
+	m.add("BorgletService/ExecCopy", ofBorglet(&borgrpc.ExecCopyRequest{Copy: web, Program: &borgrpc.ExecProgram{Args: []string{"true"}}}))
 }
 
 func (m *matrix) certify(n identity.Name) *identity.Credential { return m.certifyAt(ca, n, time.Now()) }

@@ -1,0 +1,86 @@
+package borglet
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"borg/proto/borgpb"
+)
+
+// NoticePaper is the file beside a copy's papers that says why it gets a SIGTERM. It is
+// there before the signal comes, and gone when the next run begins.
+const NoticePaper = "stop.json"
+
+// Notice is why a run is told to end, and until when it may take (paper §2.5, §4: tasks
+// are notified before they are preempted).
+type Notice struct {
+	// One word: "kill", "preemption", "update", "drain", ..., "unhealthy".
+	Cause string `json:"cause"`
+	// Who or what is behind it, for people; may be empty.
+	Reason string `json:"reason,omitempty"`
+	// When SIGTERM was decided on, and when SIGKILL follows.
+	At       time.Time `json:"at"`
+	Deadline time.Time `json:"deadline"`
+	// Log index of the decision; zero: the borglet's own.
+	Index uint64 `json:"index,omitempty"`
+}
+
+// notice is what a copy is told whose timer to be killed is set.
+func (c *Core) notice(t *task) Notice {
+	leftNs := max(t.dueNs-c.now.MonoNs, 0)
+	n := Notice{At: time.Unix(0, c.now.WallNs).UTC(), Deadline: time.Unix(0, c.now.WallNs+leftNs).UTC()}
+	if t.Stop != nil {
+		n.Cause, n.Reason, n.Index = causeWord(t.Stop.Cause), t.Stop.Reason, t.Stop.Index
+	} else {
+		n.Cause, n.Reason = "unhealthy", t.health.ended
+	}
+	return n
+}
+
+func causeWord(c borgpb.StopCause) string {
+	word := strings.ToLower(strings.TrimPrefix(c.String(), "STOP_CAUSE_"))
+	return strings.ReplaceAll(word, "_", "-")
+}
+
+// notify puts a notice beside the papers of a copy; one without papers gets none.
+func (p *papers) notify(id ID, n Notice) error {
+	if p == nil {
+		return nil
+	}
+	text, err := json.MarshalIndent(n, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write notice: %w", err)
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if _, live := p.due[id]; !live {
+		return nil
+	}
+	path := filepath.Join(p.path(id), NoticePaper)
+	if err := os.WriteFile(path+".new", append(text, '\n'), 0o444); err != nil {
+		return fmt.Errorf("write notice: %w", err)
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		return fmt.Errorf("write notice: %w", err)
+	}
+	return nil
+}
+
+// unnotify takes the notice of an earlier run away.
+func (p *papers) unnotify(id ID) error {
+	if p == nil {
+		return nil
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err := os.Remove(filepath.Join(p.path(id), NoticePaper)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("remove an earlier notice: %w", err)
+	}
+	return nil
+}

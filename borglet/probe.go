@@ -1,0 +1,200 @@
+package borglet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"borg/proto/borgpb"
+)
+
+const (
+	// maxChecks bounds how many checks by network are under way at once; others wait.
+	// Those by command start processes, of which there are two for each processor.
+	maxChecks = 64
+	// maxCheckBytes bounds what is read of the answer to a check.
+	maxCheckBytes = 4 << 10
+	// maxCheckToldBytes bounds what is told of what a failing check says.
+	maxCheckToldBytes = 200
+)
+
+// errUndecided: the machine could not make the check, which says nothing of the task.
+var errUndecided = errors.New("the check could not be made")
+
+// prober makes health checks. They do not wait in the queue of their copy's effects: a
+// check that hangs must not keep a kill waiting.
+type prober struct {
+	runtime Runtime
+	http    *http.Client
+	// Guard network and commands.
+	network, commands chan struct{}
+	wg                sync.WaitGroup
+}
+
+func newProber(r Runtime) *prober {
+	return &prober{
+		runtime: r,
+		http: &http.Client{
+			// One connection for each check: that it can be made is part of what is
+			// asked. No proxy, whatever the borglet's own environment says.
+			Transport: &http.Transport{DisableKeepAlives: true, MaxResponseHeaderBytes: maxCheckBytes},
+			// Where a task sends others is for them to go.
+			CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		},
+		network:  make(chan struct{}, maxChecks),
+		commands: make(chan struct{}, 2*runtime.NumCPU()),
+	}
+}
+
+// check makes one check and returns why the task does not pass it, or errUndecided.
+func (p *prober) check(ctx context.Context, r Record, dir string) error {
+	spec := r.Desired.GetSpec()
+	h := checkOf(spec)
+	slots := p.network
+	if len(h.GetCommand()) > 0 {
+		slots = p.commands
+	}
+	select {
+	case slots <- struct{}{}:
+	case <-ctx.Done():
+		return errUndecided
+	}
+	defer func() { <-slots }()
+	within, cancel := context.WithTimeout(ctx, time.Duration(h.GetTimeoutNs()))
+	defer cancel()
+	var err error
+	if len(h.GetCommand()) > 0 {
+		err = p.command(within, &Program{ID: r.ID, Run: r.Run, Dir: dir, Args: h.GetCommand()})
+	} else {
+		err = p.dial(within, h, spec.GetPorts(), r.Desired.GetPorts())
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return errUndecided
+	case within.Err() != nil:
+		return fmt.Errorf("no answer within %v", time.Duration(h.GetTimeoutNs()))
+	}
+	return err
+}
+
+// dial asks by network: for a page, or whether the port is open.
+func (p *prober) dial(ctx context.Context, h *borgpb.HealthCheck, names []string, granted []uint32) error {
+	i := max(slices.Index(names, h.GetPort()), 0)
+	if i >= len(granted) {
+		return errUndecided
+	}
+	addr := net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(granted[i]), 10))
+	if h.GetHttpPath() == "" {
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return fmt.Errorf("port %s: %w", names[i], plain(err))
+		}
+		return conn.Close()
+	}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+addr+h.GetHttpPath(), nil)
+	if err != nil {
+		return fmt.Errorf("GET %s: %w", h.GetHttpPath(), err)
+	}
+	req.Header.Set("User-Agent", "borglet")
+	resp, err := p.http.Do(req)
+	if err != nil {
+		return fmt.Errorf("GET %s of port %s: %w", h.GetHttpPath(), names[i], plain(err))
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxCheckBytes))
+	// Where somebody is sent on, somebody works.
+	if resp.StatusCode < 200 || resp.StatusCode > 399 {
+		return fmt.Errorf("GET %s of port %s: %s%s", h.GetHttpPath(), names[i], resp.Status, told(text))
+	}
+	return nil
+}
+
+// plain is the cause of an error of the network, without addresses, which would differ
+// from check to check; errUndecided, if it lies in this machine.
+func plain(err error) error {
+	for _, own := range []syscall.Errno{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.EADDRNOTAVAIL} {
+		if errors.Is(err, own) {
+			return errUndecided
+		}
+	}
+	var cause syscall.Errno
+	if errors.As(err, &cause) {
+		return cause
+	}
+	return err
+}
+
+// command runs a program in the task, whose exit code counts.
+func (p *prober) command(ctx context.Context, program *Program) error {
+	e, err := p.runtime.Exec(program)
+	var inProgram *ProgramError
+	switch {
+	case errors.As(err, &inProgram):
+		return err
+	case err != nil:
+		return errors.Join(errUndecided, err)
+	}
+	defer e.Close()
+	defer context.AfterFunc(ctx, e.End)()
+	// Both are read to their end, so that the program is never kept from writing.
+	var said [2][]byte
+	var reading sync.WaitGroup
+	for i, f := range []*os.File{e.Stdout, e.Stderr} {
+		reading.Go(func() {
+			said[i], _ = io.ReadAll(io.LimitReader(f, maxCheckBytes))
+			_, _ = io.Copy(io.Discard, f)
+		})
+	}
+	exit := e.Wait()
+	for _, f := range []*os.File{e.Stdout, e.Stderr} {
+		_ = f.SetReadDeadline(time.Now().Add(execDrain))
+	}
+	reading.Wait()
+	if exit.Unknown {
+		return errUndecided
+	}
+	if exit := exit.Exit(); !succeeded(exit) {
+		return fmt.Errorf("%s: %s%s", program.Args[0], ExitText(exit), told(slices.Concat(said[1], said[0])))
+	}
+	return nil
+}
+
+// told is the first line of what a failing check says, to be put behind what it is.
+func told(text []byte) string {
+	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
+	line = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(line[:min(len(line), maxCheckToldBytes)], ""))
+	if line == "" {
+		return ""
+	}
+	return ": " + line
+}
+
+// probe makes a check and tells the core what came of it.
+func (a *Agent) probe(e Check) {
+	a.prober.wg.Go(func() {
+		answer := Checked{ID: e.Record.ID, Run: e.Record.Run}
+		if err := a.prober.check(a.life, e.Record, a.store.TaskDir(e.Record.ID)); err != nil {
+			answer.Undecided = errors.Is(err, errUndecided)
+			answer.Failure = err.Error()
+		}
+		a.results <- answer
+	})
+}

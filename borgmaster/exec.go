@@ -1,0 +1,184 @@
+package borgmaster
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"borg/borgmaster/cell"
+	"borg/identity"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+	"borg/proto/door"
+)
+
+// maxExecToldBytes bounds what a record of the audit tells of a program's arguments.
+const maxExecToldBytes = 2 << 10
+
+// execAPI serves ExecService on every replica.
+type execAPI struct {
+	borgrpc.UnimplementedExecServiceServer
+	m *Master
+}
+
+// Exec passes on between whoever runs a program in a task and the borglet that has
+// the task.
+func (a *execAPI) Exec(stream borgrpc.ExecService_ExecServer) error {
+	ctx, cancel := context.WithCancel(stream.Context())
+	defer cancel()
+	req, err := stream.Recv()
+	if err != nil {
+		return err
+	}
+	caller := door.Caller(ctx)
+	leave, err := a.m.enterStream(caller)
+	if err != nil {
+		return err
+	}
+	defer leave()
+	if err := a.m.readIndex(ctx); err != nil {
+		return err
+	}
+	at, err := a.m.mayExec(caller, req)
+	if err != nil {
+		return err
+	}
+	agent, hangUp, err := a.m.dialBorglet(at.machine, at.addr)
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	defer hangUp()
+	// The program does not go on without a replica that stops. Ends with this call.
+	go func() {
+		select {
+		case <-a.m.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	program, err := agent.ExecCopy(ctx, grpc.WaitForReady(false))
+	if err == nil {
+		err = program.Send(&borgrpc.ExecCopyRequest{Copy: at.copy, Program: req.GetProgram(), By: caller.ID})
+	}
+	if err == nil {
+		// Ends with this call.
+		go passInput(stream, program)
+	}
+	begun := false
+	for err == nil || errors.Is(err, io.EOF) {
+		// What the borglet said counts for more than that sending to it failed.
+		var resp *borgrpc.ExecResponse
+		if resp, err = program.Recv(); err != nil {
+			break
+		}
+		begun = true
+		if err = stream.Send(resp); err != nil {
+			return err
+		}
+	}
+	switch {
+	case errors.Is(err, io.EOF):
+		return nil
+	case stream.Context().Err() == nil && ctx.Err() != nil:
+		return status.Errorf(codes.Aborted, "replica %d, through which the program was run, stops; the program was ended, task %s goes on", a.m.cfg.Replica, at.task)
+	case status.Code(err) == codes.Unavailable && begun:
+		return status.Errorf(codes.Aborted, "the connection to machine %s broke; its borglet ends the program, and task %s goes on: %s", at.machine, at.task, door.Reason(err))
+	case status.Code(err) == codes.Unavailable:
+		return status.Errorf(codes.FailedPrecondition, "machine %s at %s, on which task %s runs, does not answer: %s", at.machine, at.addr, at.task, door.Reason(err))
+	case status.Code(err) == codes.ResourceExhausted, status.Code(err) == codes.Unimplemented:
+		// Another replica would hear the same.
+		return status.Error(codes.FailedPrecondition, door.Reason(err))
+	}
+	return err
+}
+
+// passInput passes on what a caller sends.
+func passInput(from borgrpc.ExecService_ExecServer, to borgrpc.BorgletService_ExecCopyClient) {
+	for {
+		req, err := from.Recv()
+		if err != nil {
+			if errors.Is(err, io.EOF) {
+				_ = to.CloseSend()
+			}
+			return
+		}
+		if to.Send(&borgrpc.ExecCopyRequest{Input: req.GetInput()}) != nil {
+			return
+		}
+	}
+}
+
+// mayExec finds the copy of a task that runs, and says whether somebody may go into
+// it: into what is his own, and admins into everything. Both are in the audit.
+func (m *Master) mayExec(caller identity.Name, req *borgrpc.ExecRequest) (place copyPlace, err error) {
+	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
+	place.task = cell.TaskID{Job: key, Index: req.GetIndex()}
+	m.cfg.Log.View(func(c *cell.Cell) { err = runningCopy(c, &place) })
+	if key.User != caller.ID && !m.isAdmin(caller) {
+		// Whether it is there is nobody else's to learn.
+		err = status.Errorf(codes.PermissionDenied, "it belongs to user %q and you are %q; to go into what is another's, %s", key.User, caller.ID, m.needsAdmin(caller))
+	}
+	if m.cfg.Audit != nil {
+		record := &borgpb.AuditRecord{Verb: "exec", Object: place.task.String(), Command: execTold(req.GetProgram().GetArgs())}
+		var r *borgpb.Refusal
+		if err != nil {
+			kind := borgpb.RefusalKind_REFUSAL_KIND_STATE
+			if status.Code(err) == codes.PermissionDenied {
+				kind = borgpb.RefusalKind_REFUSAL_KIND_PERMISSION
+			}
+			r = refusal(kind, "", "%s", status.Convert(err).Message())
+		}
+		m.note(record, caller, r)
+	}
+	return place, err
+}
+
+// runningCopy fills in where a task runs.
+func runningCopy(c *cell.Cell, place *copyPlace) error {
+	j := c.Job(place.task.Job)
+	if j == nil {
+		return noJob(place.task.Job)
+	}
+	t := j.Task(place.task.Index)
+	if t == nil {
+		return status.Errorf(codes.NotFound, "job %s has %d tasks; there is no task %d", place.task.Job, j.NumTasks(), place.task.Index)
+	}
+	p := t.Current()
+	if p == nil {
+		return status.Errorf(codes.FailedPrecondition, "task %s does not run: it is %s", place.task, stateWord(t.State()))
+	}
+	place.machine = p.Machine().Name()
+	place.copy = &borgrpc.CopyID{JobUid: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt()}
+	place.addr = p.Machine().Addr()
+	// What the log has may be behind what runs, so it is the borglet that decides; but
+	// what has not been heard of for long is not asked.
+	if p.State() == borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE {
+		return status.Errorf(codes.FailedPrecondition, "machine %s, on which task %s was, cannot be reached", place.machine, place.task)
+	}
+	return nil
+}
+
+func stateWord(s borgpb.State) string {
+	return strings.ToLower(strings.TrimPrefix(s.String(), "STATE_"))
+}
+
+// execTold is a command line for people, each argument quoted that needs it.
+func execTold(args []string) string {
+	told := make([]string, len(args))
+	for i, arg := range args {
+		if told[i] = arg; arg == "" || strings.ContainsFunc(arg, func(r rune) bool { return r <= ' ' || r == '"' || r == '\'' || r > '~' }) {
+			told[i] = fmt.Sprintf("%q", arg)
+		}
+	}
+	text := strings.Join(told, " ")
+	if len(text) > maxExecToldBytes {
+		text = strings.ToValidUTF8(text[:maxExecToldBytes], "") + "..."
+	}
+	return text
+}
