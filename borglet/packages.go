@@ -22,6 +22,20 @@ type Packages interface {
 	// Keep ends what all others keep.
 	Keep(holders []string) error
 	State() PackageState
+	// Advise takes in what masters say of packages that are wanted here, by digest, in
+	// place of what they said before.
+	Advise(advice map[string]PackageAdvice)
+	// Whole lists the digests of what is there whole, sorted: of more than limit those
+	// that were wanted last. The same slice comes back for as long as it is the same.
+	Whole(limit int) []string
+}
+
+// PackageAdvice is what masters say of where a package is to be brought from.
+type PackageAdvice struct {
+	// Peers are addresses of machines that have it, to be asked in this order.
+	Peers []string
+	// Origin: it is this machine's turn to ask where packages come from.
+	Origin bool
 }
 
 // PackageState is how the packages of a machine stand. Counts are since the start.
@@ -33,7 +47,10 @@ type PackageState struct {
 	// Held is how many of them, or on their way, copies of tasks need.
 	Held                         int
 	Bytes, HeldBytes, LimitBytes int64
-	Fetched, FetchedBytes        int64
+	// Bytes that came in all, those of other machines in them, and that were sent to
+	// those.
+	Fetched, FetchedBytes  int64
+	PeerBytes, ServedBytes int64
 	// Resumed downloads went on with what was there.
 	Resumed int64
 	Failed  int64
