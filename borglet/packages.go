@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // Packages brings packages to the machine and keeps them. Its methods may be
@@ -57,6 +61,9 @@ type PackageState struct {
 	// Dropped to make room.
 	Dropped int64
 }
+
+// maxPackagesSaid is how many packages masters are told of, those that were wanted last.
+const maxPackagesSaid = 128
 
 // fetches are the starts that wait for packages, so that a copy that is to stop
 // need not wait for them.
@@ -139,6 +146,35 @@ func (a *Agent) dropPackages(id ID) error {
 		return nil
 	}
 	return a.cfg.Packages.Drop(id.String())
+}
+
+// advise passes on what a master says of packages that are wanted here.
+func (a *Agent) advise(list []*borgrpc.WantedPackage) {
+	if a.cfg.Packages == nil || len(list) == 0 && !a.advised {
+		return
+	}
+	a.advised = len(list) > 0
+	advice := make(map[string]PackageAdvice, len(list))
+	for _, w := range list {
+		advice[w.Digest] = PackageAdvice{Peers: w.Peers, Origin: w.Origin}
+	}
+	a.cfg.Packages.Advise(advice)
+}
+
+// spec is the machine as it is now; the same message for as long as it is the same.
+func (a *Agent) spec() *borgpb.MachineSpec {
+	if a.cfg.Packages == nil {
+		return a.cfg.Spec
+	}
+	whole := a.cfg.Packages.Whole(maxPackagesSaid)
+	if len(whole) == 0 && a.cfg.PackagePort == 0 {
+		return a.cfg.Spec
+	}
+	if said := a.said.GetPackages(); a.said == nil || !slices.Equal(said.Digests, whole) {
+		a.said = proto.CloneOf(a.cfg.Spec)
+		a.said.Packages = &borgpb.MachinePackages{Port: uint32(a.cfg.PackagePort), Digests: whole}
+	}
+	return a.said
 }
 
 // keepPackages lets those go that no copy here has: a borglet was killed after it

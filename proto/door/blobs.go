@@ -10,8 +10,8 @@ import (
 	"net/http"
 	"time"
 
-	"golang.org/x/net/netutil"
 	"borg/identity"
+	"golang.org/x/net/netutil"
 )
 
 const (
