@@ -152,9 +152,9 @@ func (c *Cell) checkSetMachine(o *borgpb.SetMachine) (commit, *borgpb.Refusal) {
 			c.leaveDueNs = 0
 			c.leaveTainted()
 		case packages:
-			// They come and go by themselves, and nobody has to be told.
 			m.version++
 			c.dirty(m)
+			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_PACKAGES))
 		}
 		res.Uid, res.Version = m.uid.String(), m.version
 	}, nil

@@ -181,6 +181,8 @@ const (
 	EventKind_EVENT_KIND_MACHINE_HEARD EventKind = 150
 	// A restored cell places tasks again.
 	EventKind_EVENT_KIND_HOLD_END EventKind = 151
+	// A machine has other packages than before.
+	EventKind_EVENT_KIND_MACHINE_PACKAGES EventKind = 170
 	// An operator said whether machines that cannot be reached are lost, however many.
 	EventKind_EVENT_KIND_LOST_DECLARED EventKind = 160
 	// An update began to roll.
@@ -248,6 +250,7 @@ var (
 		26:  "EVENT_KIND_MACHINE_UNDRAIN",
 		150: "EVENT_KIND_MACHINE_HEARD",
 		151: "EVENT_KIND_HOLD_END",
+		170: "EVENT_KIND_MACHINE_PACKAGES",
 		160: "EVENT_KIND_LOST_DECLARED",
 		30:  "EVENT_KIND_UPDATE_START",
 		31:  "EVENT_KIND_UPDATE_DONE",
@@ -269,49 +272,50 @@ var (
 		81:  "EVENT_KIND_FILE_DELETE",
 	}
 	EventKind_value = map[string]int32{
-		"EVENT_KIND_UNSPECIFIED":     0,
-		"EVENT_KIND_SUBMIT":          1,
-		"EVENT_KIND_SCHEDULE":        2,
-		"EVENT_KIND_EVICT":           3,
-		"EVENT_KIND_FAIL":            4,
-		"EVENT_KIND_FINISH":          5,
-		"EVENT_KIND_KILL":            6,
-		"EVENT_KIND_LOST":            7,
-		"EVENT_KIND_UPDATE_PENDING":  8,
-		"EVENT_KIND_UPDATE_RUNNING":  9,
-		"EVENT_KIND_START":           10,
-		"EVENT_KIND_RESTART":         11,
-		"EVENT_KIND_STOPPED":         12,
-		"EVENT_KIND_RETURN":          13,
-		"EVENT_KIND_ENABLE":          14,
-		"EVENT_KIND_MACHINE_ADD":     20,
-		"EVENT_KIND_MACHINE_REMOVE":  21,
-		"EVENT_KIND_MACHINE_SET":     22,
-		"EVENT_KIND_MACHINE_UP":      23,
-		"EVENT_KIND_MACHINE_DOWN":    24,
-		"EVENT_KIND_MACHINE_DRAIN":   25,
-		"EVENT_KIND_MACHINE_UNDRAIN": 26,
-		"EVENT_KIND_MACHINE_HEARD":   150,
-		"EVENT_KIND_HOLD_END":        151,
-		"EVENT_KIND_LOST_DECLARED":   160,
-		"EVENT_KIND_UPDATE_START":    30,
-		"EVENT_KIND_UPDATE_DONE":     31,
-		"EVENT_KIND_RESIZE":          32,
-		"EVENT_KIND_FORMAT":          40,
-		"EVENT_KIND_WALL_STEP":       41,
-		"EVENT_KIND_REFUSE":          42,
-		"EVENT_KIND_GRANT":           50,
-		"EVENT_KIND_REVOKE":          51,
-		"EVENT_KIND_INVITE":          52,
-		"EVENT_KIND_JOIN":            53,
-		"EVENT_KIND_RESERVE":         54,
-		"EVENT_KIND_SECRET_SET":      60,
-		"EVENT_KIND_SECRET_DELETE":   61,
-		"EVENT_KIND_CELL_KEY":        62,
-		"EVENT_KIND_PACKAGE_BAN":     240,
-		"EVENT_KIND_PACKAGE_UNBAN":   241,
-		"EVENT_KIND_FILE_WRITE":      80,
-		"EVENT_KIND_FILE_DELETE":     81,
+		"EVENT_KIND_UNSPECIFIED":      0,
+		"EVENT_KIND_SUBMIT":           1,
+		"EVENT_KIND_SCHEDULE":         2,
+		"EVENT_KIND_EVICT":            3,
+		"EVENT_KIND_FAIL":             4,
+		"EVENT_KIND_FINISH":           5,
+		"EVENT_KIND_KILL":             6,
+		"EVENT_KIND_LOST":             7,
+		"EVENT_KIND_UPDATE_PENDING":   8,
+		"EVENT_KIND_UPDATE_RUNNING":   9,
+		"EVENT_KIND_START":            10,
+		"EVENT_KIND_RESTART":          11,
+		"EVENT_KIND_STOPPED":          12,
+		"EVENT_KIND_RETURN":           13,
+		"EVENT_KIND_ENABLE":           14,
+		"EVENT_KIND_MACHINE_ADD":      20,
+		"EVENT_KIND_MACHINE_REMOVE":   21,
+		"EVENT_KIND_MACHINE_SET":      22,
+		"EVENT_KIND_MACHINE_UP":       23,
+		"EVENT_KIND_MACHINE_DOWN":     24,
+		"EVENT_KIND_MACHINE_DRAIN":    25,
+		"EVENT_KIND_MACHINE_UNDRAIN":  26,
+		"EVENT_KIND_MACHINE_HEARD":    150,
+		"EVENT_KIND_HOLD_END":         151,
+		"EVENT_KIND_MACHINE_PACKAGES": 170,
+		"EVENT_KIND_LOST_DECLARED":    160,
+		"EVENT_KIND_UPDATE_START":     30,
+		"EVENT_KIND_UPDATE_DONE":      31,
+		"EVENT_KIND_RESIZE":           32,
+		"EVENT_KIND_FORMAT":           40,
+		"EVENT_KIND_WALL_STEP":        41,
+		"EVENT_KIND_REFUSE":           42,
+		"EVENT_KIND_GRANT":            50,
+		"EVENT_KIND_REVOKE":           51,
+		"EVENT_KIND_INVITE":           52,
+		"EVENT_KIND_JOIN":             53,
+		"EVENT_KIND_RESERVE":          54,
+		"EVENT_KIND_SECRET_SET":       60,
+		"EVENT_KIND_SECRET_DELETE":    61,
+		"EVENT_KIND_CELL_KEY":         62,
+		"EVENT_KIND_PACKAGE_BAN":      240,
+		"EVENT_KIND_PACKAGE_UNBAN":    241,
+		"EVENT_KIND_FILE_WRITE":       80,
+		"EVENT_KIND_FILE_DELETE":      81,
 	}
 )
 
@@ -5123,7 +5127,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xe8\b\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x8a\t\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -5149,7 +5153,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x18EVENT_KIND_MACHINE_DRAIN\x10\x19\x12\x1e\n" +
 	"\x1aEVENT_KIND_MACHINE_UNDRAIN\x10\x1a\x12\x1d\n" +
 	"\x18EVENT_KIND_MACHINE_HEARD\x10\x96\x01\x12\x18\n" +
-	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12\x1d\n" +
+	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12 \n" +
+	"\x1bEVENT_KIND_MACHINE_PACKAGES\x10\xaa\x01\x12\x1d\n" +
 	"\x18EVENT_KIND_LOST_DECLARED\x10\xa0\x01\x12\x1b\n" +
 	"\x17EVENT_KIND_UPDATE_START\x10\x1e\x12\x1a\n" +
 	"\x16EVENT_KIND_UPDATE_DONE\x10\x1f\x12\x15\n" +
