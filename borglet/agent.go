@@ -56,6 +56,9 @@ type Config struct {
 	PapersDir string
 	// Packages of the machine; nil: tasks that name some are refused.
 	Packages Packages
+	// PackagePort is where other machines fetch them, beside the address of Spec;
+	// zero: nowhere.
+	PackagePort uint16
 	// Issuer of papers; needed with PapersDir.
 	Issuer Issuer
 	// TrustIs hears, with each poll that is obeyed, by which mark the cell's
@@ -115,6 +118,10 @@ type Agent struct {
 	// execs are the programs that run beside tasks.
 	execs  execs
 	prober *prober
+	// advised: the last poll had something to say of packages. said is what it was
+	// told of the machine. Both belong to the loop.
+	advised bool
+	said    *borgpb.MachineSpec
 	// view is what the other goroutines may know of the core.
 	view atomic.Pointer[view]
 	// removed is what the fence says of replicas that were taken out.
@@ -526,6 +533,10 @@ func (a *Agent) Poll(ctx context.Context, req *borgrpc.PollRequest) (*borgrpc.Po
 // poll checks the fence, obeys, and answers. Only the loop calls it.
 func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	resp, effects, err := a.master.Poll(a.core, a.now(), req, a.store.SaveFence)
+	if err == nil && !resp.Fenced {
+		// Before what needs them begins.
+		a.advise(req.GetPackages())
+	}
 	a.apply(effects)
 	if err != nil {
 		return nil, err
@@ -537,7 +548,7 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	if mark := req.GetBelief().GetAuthorities(); a.cfg.TrustIs != nil && !resp.Fenced && len(mark) > 0 {
 		a.cfg.TrustIs(mark)
 	}
-	resp.Incarnation, resp.Spec = a.incarnation, a.cfg.Spec
+	resp.Incarnation, resp.Spec = a.incarnation, a.spec()
 	if !resp.Fenced && !req.GetNoUsage() {
 		resp.Usage = a.usage.take()
 	}

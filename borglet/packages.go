@@ -5,9 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 // Packages brings packages to the machine and keeps them. Its methods may be
@@ -22,6 +26,20 @@ type Packages interface {
 	// Keep ends what all others keep.
 	Keep(holders []string) error
 	State() PackageState
+	// Advise takes in what masters say of packages that are wanted here, by digest, in
+	// place of what they said before.
+	Advise(advice map[string]PackageAdvice)
+	// Whole lists the digests of what is there whole, sorted: of more than limit those
+	// that were wanted last. The same slice comes back for as long as it is the same.
+	Whole(limit int) []string
+}
+
+// PackageAdvice is what masters say of where a package is to be brought from.
+type PackageAdvice struct {
+	// Peers are addresses of machines that have it, to be asked in this order.
+	Peers []string
+	// Origin: it is this machine's turn to ask where packages come from.
+	Origin bool
 }
 
 // PackageState is how the packages of a machine stand. Counts are since the start.
@@ -33,13 +51,19 @@ type PackageState struct {
 	// Held is how many of them, or on their way, copies of tasks need.
 	Held                         int
 	Bytes, HeldBytes, LimitBytes int64
-	Fetched, FetchedBytes        int64
+	// Bytes that came in all, those of other machines in them, and that were sent to
+	// those.
+	Fetched, FetchedBytes  int64
+	PeerBytes, ServedBytes int64
 	// Resumed downloads went on with what was there.
 	Resumed int64
 	Failed  int64
 	// Dropped to make room.
 	Dropped int64
 }
+
+// maxPackagesSaid is how many packages masters are told of, those that were wanted last.
+const maxPackagesSaid = 128
 
 // fetches are the starts that wait for packages, so that a copy that is to stop
 // need not wait for them.
@@ -122,6 +146,35 @@ func (a *Agent) dropPackages(id ID) error {
 		return nil
 	}
 	return a.cfg.Packages.Drop(id.String())
+}
+
+// advise passes on what a master says of packages that are wanted here.
+func (a *Agent) advise(list []*borgrpc.WantedPackage) {
+	if a.cfg.Packages == nil || len(list) == 0 && !a.advised {
+		return
+	}
+	a.advised = len(list) > 0
+	advice := make(map[string]PackageAdvice, len(list))
+	for _, w := range list {
+		advice[w.Digest] = PackageAdvice{Peers: w.Peers, Origin: w.Origin}
+	}
+	a.cfg.Packages.Advise(advice)
+}
+
+// spec is the machine as it is now; the same message for as long as it is the same.
+func (a *Agent) spec() *borgpb.MachineSpec {
+	if a.cfg.Packages == nil {
+		return a.cfg.Spec
+	}
+	whole := a.cfg.Packages.Whole(maxPackagesSaid)
+	if len(whole) == 0 && a.cfg.PackagePort == 0 {
+		return a.cfg.Spec
+	}
+	if said := a.said.GetPackages(); a.said == nil || !slices.Equal(said.Digests, whole) {
+		a.said = proto.CloneOf(a.cfg.Spec)
+		a.said.Packages = &borgpb.MachinePackages{Port: uint32(a.cfg.PackagePort), Digests: whole}
+	}
+	return a.said
 }
 
 // keepPackages lets those go that no copy here has: a borglet was killed after it

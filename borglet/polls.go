@@ -31,7 +31,7 @@ func AnswerPolls(stream borgrpc.BorgletService_PollsServer, poll func(*borgrpc.P
 				return status.Error(codes.InvalidArgument, "the first poll of a stream has the same orders as the one before; there is none")
 			}
 			req.Machine, req.Desired, req.Stops = before.Machine, before.Desired, before.Stops
-			req.Forget, req.Describe, req.Belief = before.Forget, before.Describe, before.Belief
+			req.Forget, req.Describe, req.Belief, req.Packages = before.Forget, before.Describe, before.Belief, before.Packages
 			req.SameOrders = false
 		}
 		before = req

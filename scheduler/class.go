@@ -415,15 +415,9 @@ func (w *want) likings(g *grid) []liking {
 		all = append(all, liking{holds: g.fact(k).holds, points: g.weights.Soft})
 	}
 	for _, p := range w.packages {
-		all = append(all, liking{holds: g.fact(hasPackage(p)).holds, points: g.weights.Packages / int64(len(w.packages)), packages: true})
+		all = append(all, liking{holds: g.packageFact(p.GetDigest()).holds, points: g.weights.Packages / int64(len(w.packages)), packages: true})
 	}
 	return all
-}
-
-// hasPackage is the constraint that holds where a package is already: machines
-// that know say so by an attribute.
-func hasPackage(p *borgpb.Package) *borgpb.Constraint {
-	return &borgpb.Constraint{Key: "package/" + p.GetName(), Relation: borgpb.Relation_RELATION_EQUAL, Value: p.GetDigest(), Soft: true}
 }
 
 // changes is the order in which places changed so that something could fit

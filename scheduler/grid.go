@@ -286,7 +286,7 @@ func (g *grid) describe(t *site) {
 	g.tainted.set(i, len(m.Taints()) > 0)
 	g.preferred.set(i, g.prefer != nil && cell.Holds(g.prefer, m))
 	for _, f := range g.facts {
-		f.holds.set(i, cell.Holds(f.constraint, m))
+		f.holds.set(i, f.at(m))
 	}
 	for _, s := range g.statics {
 		s.fits.set(i, g.meets(s, t))
@@ -452,10 +452,53 @@ type factKey struct {
 	value    string
 }
 
-// fact is where one constraint holds.
+// fact is where one constraint holds, or where one package is.
 type fact struct {
+	// Nil: it is about the package of that digest.
 	constraint *borgpb.Constraint
+	digest     string
 	holds      bitset
+}
+
+func (f *fact) at(m *cell.Machine) bool {
+	if f.constraint == nil {
+		return m.HasPackage(f.digest)
+	}
+	return cell.Holds(f.constraint, m)
+}
+
+// isPackage stands for the relation of facts about packages.
+const isPackage borgpb.Relation = -1
+
+// packageFact returns where a package is.
+func (g *grid) packageFact(digest string) *fact {
+	key := factKey{digest, isPackage, ""}
+	f := g.facts[key]
+	if f == nil {
+		f = &fact{digest: digest, holds: newBitset(len(g.sites.walk))}
+		for i, t := range g.sites.walk {
+			f.holds.set(int32(i), t.machine.HasPackage(digest))
+		}
+		g.facts[key] = f
+	}
+	return f
+}
+
+// stock takes over which packages a machine has.
+func (g *grid) stock(t *site) {
+	changed := false
+	for _, f := range g.facts {
+		if f.constraint != nil {
+			continue
+		}
+		if has := t.machine.HasPackage(f.digest); has != f.holds.has(t.slot) {
+			f.holds.set(t.slot, has)
+			changed = true
+		}
+	}
+	if changed {
+		g.bump(t.slot)
+	}
 }
 
 // fact returns where k holds. Attributes have few values, so each value is

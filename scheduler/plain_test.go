@@ -69,7 +69,7 @@ func (p plain) points(j *cell.Job, index uint32, m *cell.Machine, a *cell.Alloc)
 		}
 	}
 	for _, k := range need.Task.GetPackages() {
-		if value, ok := m.Attribute("package/" + k.GetName()); ok && value == k.GetDigest() {
+		if m.HasPackage(k.GetDigest()) {
 			points += p.cfg.Weights.Packages / int64(len(need.Task.GetPackages()))
 		}
 	}

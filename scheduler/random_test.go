@@ -20,10 +20,13 @@ func randomMachine(t *rapid.T) *borgpb.MachineSpec {
 		rapid.Int64Range(1, 16).Draw(t, "gib")<<30,
 	)
 	spec.Capacity.DiskBytes = rapid.Int64Range(0, 3).Draw(t, "disk") << 30
-	for _, key := range []string{"rack", "power", "arch", "gen", "package/p"} {
+	for _, key := range []string{"rack", "power", "arch", "gen"} {
 		if rapid.Bool().Draw(t, key) {
 			spec.Attributes[key] = rapid.SampledFrom([]string{"1", "2", "x"}).Draw(t, key+" value")
 		}
+	}
+	if rapid.Bool().Draw(t, "has packages") {
+		spec.Packages = &borgpb.MachinePackages{Digests: testDigests(rapid.SampledFrom([][]string{{"d1"}, {"d2"}, {"d1", "d2"}}).Draw(t, "packages"))}
 	}
 	if rapid.IntRange(0, 4).Draw(t, "taint") == 0 {
 		spec.Taints = []*borgpb.Taint{randomTaint(t)}
@@ -89,7 +92,7 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 		}}
 	}
 	if rapid.IntRange(0, 3).Draw(t, "packages") == 0 {
-		spec.Task.Packages = []*borgpb.Package{{Name: "p", Digest: "1", Path: "/p"}, {Name: "q", Digest: "1", Path: "/q"}}
+		spec.Task.Packages = []*borgpb.Package{{Name: "p", Digest: testDigest("d1"), Path: "/p"}, {Name: "q", Digest: testDigest("d2"), Path: "/q"}}
 	}
 	for i := range rapid.IntRange(0, 3).Draw(t, "ports") {
 		spec.Task.Ports = append(spec.Task.Ports, fmt.Sprintf("p%d", i))
@@ -349,6 +352,18 @@ func randomChange(rt *rapid.T, w *world, step int) {
 		set := &borgpb.SetMachine{Name: name, SetTaints: []*borgpb.Taint{randomTaint(rt)}}
 		if rapid.Bool().Draw(rt, "clear") {
 			set = &borgpb.SetMachine{Name: name, RemoveTaints: []string{"dedicated", "old"}}
+		}
+		if rapid.Bool().Draw(rt, "packages") {
+			change := &borgpb.PackageChange{}
+			for _, d := range []string{"d1", "d2"} {
+				switch rapid.IntRange(0, 2).Draw(rt, d) {
+				case 0:
+					change.Add = append(change.Add, testDigest(d))
+				case 1:
+					change.Remove = append(change.Remove, testDigest(d))
+				}
+			}
+			set = &borgpb.SetMachine{Name: name, Packages: change}
 		}
 		w.do(asUser("admin", &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}}))
 	case 2:

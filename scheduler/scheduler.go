@@ -179,6 +179,13 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 	s.mover.events += len(events)
 	for i := range events {
 		e := &events[i]
+		if e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_PACKAGES {
+			// It makes a place better, and no room.
+			if t := s.sites.byName[e.Machine]; t != nil && t.slot >= 0 && !s.renumbered {
+				s.grid.stock(t)
+			}
+			continue
+		}
 		if idle(e.Kind) {
 			continue
 		}

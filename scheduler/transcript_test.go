@@ -19,7 +19,8 @@ import (
 //
 //	cell [enough=N] [batch=N] [name=S]    a new, empty cell and its scheduler
 //	    [policy=P] [weights=rack=512,...] [prefer=k=v] [workload=batch:1/2]
-//	machine NAME cpu=N mem=SIZE [gpu=N] [attr=k=v,...] [ports=A-B] [taint=k=v]
+//	machine NAME cpu=N mem=SIZE [gpu=N] [attr=k=v,...] [ports=A-B] [taint=k=v] [has=DIGEST,...]
+//	has MACHINE DIGEST...                 packages that are there now, besides; dN is a digest
 //	set MACHINE k=v,...                   attributes
 //	taint MACHINE KEY[=VALUE][:evict|:prefer-not]
 //	untaint MACHINE KEY
@@ -188,7 +189,7 @@ func (o options) jobSpec() *borgpb.JobSpec {
 	}
 	for _, w := range o.list("packages") {
 		name, digest, _ := strings.Cut(w, ":")
-		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: digest, Path: "/" + name})
+		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: testDigest(digest), Path: "/" + name})
 	}
 	if o.words["kind"] == "batch" {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
@@ -258,6 +259,9 @@ func (o options) machineSpec() *borgpb.MachineSpec {
 		last, _ := strconv.Atoi(b)
 		spec.PortFirst, spec.PortLast = uint32(first), uint32(last)
 	}
+	if has := o.list("has"); has != nil {
+		spec.Packages = &borgpb.MachinePackages{Digests: testDigests(has)}
+	}
 	for _, w := range o.list("taint") {
 		spec.Taints = append(spec.Taints, readTaint(w))
 	}
@@ -285,6 +289,8 @@ func (tr *transcript) command(t *testing.T, words []string) string {
 			set.SetTaints = []*borgpb.Taint{readTaint(words[2])}
 		}
 		return refusalText(tr.do(asUser("admin", &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: set}})))
+	case "has":
+		return refusalText(tr.do(hasPackages(o.name, testDigests(words[2:])...)))
 	case "ban":
 		return refusalText(tr.do(banPackage(o.name, o.words["digest"], o.words["on"])))
 	case "unban":

@@ -162,6 +162,26 @@ func machineSpec(cpuMilli, memBytes int64, attributes ...string) *borgpb.Machine
 	return spec
 }
 
+// testDigest is a digest that machines can have, for a short one: d1, d2, ...
+func testDigest(short string) string {
+	if n, is := strings.CutPrefix(short, "d"); is {
+		return "sha256:" + strings.Repeat("0", 64-len(n)) + n
+	}
+	return short
+}
+
+func testDigests(short []string) (long []string) {
+	for _, d := range short {
+		long = append(long, testDigest(d))
+	}
+	return long
+}
+
+// hasPackages says that there are these too on a machine.
+func hasPackages(machine string, digests ...string) *borgpb.Op {
+	return asUser("admin", &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: machine, Packages: &borgpb.PackageChange{Add: digests}}}})
+}
+
 func banPackage(name, digest, machine string) *borgpb.Op {
 	op := asUser("admin", &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: &borgpb.BanPackage{Name: name, Digest: digest, Machine: machine}}})
 	op.Reason = "it leaks"

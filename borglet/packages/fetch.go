@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"sync"
 
 	"golang.org/x/sys/unix"
 
@@ -29,13 +28,11 @@ func (s *Store) bring(ctx context.Context, d Digest) (*image, error) {
 	if i, ok := s.use(d); ok {
 		return i, nil
 	}
-	select {
-	case s.fetches <- struct{}{}:
-		defer func() { <-s.fetches }()
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	r := s.newRoute(d)
+	i, err := s.attempt(ctx, r)
+	for errors.Is(err, errWait) && ctx.Err() == nil {
+		i, err = s.attempt(ctx, r)
 	}
-	i, err := s.fetch(ctx, d)
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +40,7 @@ func (s *Store) bring(ctx context.Context, d Digest) (*image, error) {
 		return nil, err
 	}
 	s.mu.Lock()
-	s.images[d] = i
+	s.images[d], s.stale = i, true
 	s.stats.fetched++
 	s.mu.Unlock()
 	s.cfg.Log.Info("a package is here", "digest", d, "layers", len(i.Layers))
@@ -51,12 +48,27 @@ func (s *Store) bring(ctx context.Context, d Digest) (*image, error) {
 	return i, nil
 }
 
+// attempt brings an image once there is somebody to ask, and takes a turn for as long
+// as it does.
+func (s *Store) attempt(ctx context.Context, r *route) (*image, error) {
+	if err := r.await(ctx); err != nil {
+		return nil, err
+	}
+	select {
+	case s.fetches <- struct{}{}:
+		defer func() { <-s.fetches }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	return s.fetch(ctx, r)
+}
+
 // fetch brings manifest, configuration and layers, and unpacks these.
-func (s *Store) fetch(ctx context.Context, d Digest) (*image, error) {
-	i := &image{digest: d}
-	w := &work{s: s}
+func (s *Store) fetch(ctx context.Context, r *route) (*image, error) {
+	i := &image{digest: r.image}
+	w := &work{s: s, r: r}
 	defer w.done()
-	m, err := s.manifest(ctx, w, i, blob{Digest: d})
+	m, err := s.manifest(ctx, w, i, blob{Digest: r.image})
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +81,7 @@ func (s *Store) fetch(ctx context.Context, d Digest) (*image, error) {
 	}
 	for n, l := range m.layers {
 		w.on(layerKind, l.Digest)
-		if err := s.layer(ctx, l); err != nil {
+		if err := s.layer(ctx, r, l); err != nil {
 			return nil, fmt.Errorf("layer %d of %d (%s): %w", n+1, len(m.layers), l.Digest, err)
 		}
 		i.Layers = append(i.Layers, l.Digest)
@@ -100,7 +112,7 @@ func (s *Store) manifest(ctx context.Context, w *work, i *image, of blob) (*mani
 func (s *Store) small(ctx context.Context, w *work, i *image, of content) ([]byte, error) {
 	w.on(blobKind, of.Digest)
 	i.Small = append(i.Small, of.Digest)
-	if err := s.download(ctx, of); err != nil {
+	if err := s.download(ctx, w.r, of); err != nil {
 		return nil, err
 	}
 	return os.ReadFile(s.path(blobsDir, of.Digest.hex()))
@@ -108,7 +120,9 @@ func (s *Store) small(ctx context.Context, w *work, i *image, of content) ([]byt
 
 // work is what an image that is being brought keeps from being thrown away.
 type work struct {
-	s    *Store
+	s *Store
+	// On which way it comes; nil for parts of it.
+	r    *route
 	list []drop
 }
 
@@ -130,7 +144,7 @@ func (w *work) done() {
 }
 
 // layer makes sure that a layer is there, unpacked; all others who want it wait.
-func (s *Store) layer(ctx context.Context, l blob) error {
+func (s *Store) layer(ctx context.Context, r *route, l blob) error {
 	unlock, err := s.keys.lock(ctx, "layer "+string(l.Digest))
 	if err != nil {
 		return err
@@ -145,7 +159,7 @@ func (s *Store) layer(ctx context.Context, l blob) error {
 	packed := &work{s: s}
 	defer packed.done()
 	packed.on(blobKind, l.Digest)
-	if err := s.download(ctx, content{blob: l}); err != nil {
+	if err := s.download(ctx, r, content{blob: l}); err != nil {
 		return err
 	}
 	return s.unpack(l)
@@ -228,166 +242,4 @@ func syncAll(dir string) error {
 		return fmt.Errorf("sync %s: %w", dir, err)
 	}
 	return nil
-}
-
-// download makes sure that a blob is there, from the first source that has it.
-func (s *Store) download(ctx context.Context, of content) error {
-	unlock, err := s.keys.lock(ctx, "blob "+string(of.Digest))
-	if err != nil {
-		return err
-	}
-	defer unlock()
-	s.mu.Lock()
-	_, there := s.blobs[of.Digest]
-	have := s.partials[of.Digest]
-	s.mu.Unlock()
-	if there {
-		return nil
-	}
-	partial := &work{s: s}
-	defer partial.done()
-	partial.on(partialKind, of.Digest)
-	if err := s.room(max(of.Bytes-have, 0)); err != nil {
-		return err
-	}
-	if len(s.cfg.Sources) == 0 {
-		return errors.New("this machine has nowhere to bring packages from; start its borglet with --package-source")
-	}
-	var errs []error
-	for _, source := range s.cfg.Sources {
-		err := s.downloadFrom(ctx, source, of)
-		if err == nil {
-			return nil
-		}
-		errs = append(errs, fmt.Errorf("%s: %w", source, err))
-		if ctx.Err() != nil {
-			break
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// downloadFrom goes on with what is there of a blob, checks all of it, and gives
-// it its name.
-func (s *Store) downloadFrom(ctx context.Context, source Source, of content) error {
-	path := s.path(partialDir, of.Digest.hex())
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	have, err := f.Seek(0, io.SeekEnd)
-	if err != nil {
-		return err
-	}
-	most := of.Bytes
-	if most == 0 {
-		// A manifest of which nobody said the size is small enough to begin anew.
-		have, most = 0, maxManifestBytes
-	}
-	if have > most {
-		have = 0
-	}
-	if have < most {
-		err = s.transfer(ctx, source, of, f, have, most)
-	}
-	size, sizeErr := f.Seek(0, io.SeekEnd)
-	s.mu.Lock()
-	s.partials[of.Digest] = size
-	s.mu.Unlock()
-	if err = errors.Join(err, sizeErr); err != nil {
-		return err
-	}
-	if of.Bytes != 0 && size != of.Bytes {
-		// What came is gone on with.
-		return fmt.Errorf("%d of its %d bytes came: %w", size, of.Bytes, io.ErrUnexpectedEOF)
-	}
-	if _, err := f.Seek(0, io.SeekStart); err != nil {
-		return err
-	}
-	got, _, err := hashOf(f)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if got != of.Digest {
-		return errors.Join(fmt.Errorf("what came is %s, and not %s; it is thrown away", got, of.Digest), s.throw(drop{partialKind, of.Digest}))
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(path, s.path(blobsDir, of.Digest.hex())); err != nil {
-		return err
-	}
-	delete(s.partials, of.Digest)
-	s.blobs[of.Digest] = size
-	return borglet.SyncDir(s.path(blobsDir))
-}
-
-// transfer reads from the source to the end of f.
-func (s *Store) transfer(ctx context.Context, source Source, of content, f *os.File, have, most int64) error {
-	r, from, err := source.Open(ctx, of, have)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	if from != 0 && from != have {
-		return fmt.Errorf("it begins at byte %d, and not at %d", from, have)
-	}
-	if err := f.Truncate(from); err != nil {
-		return err
-	}
-	if _, err := f.Seek(from, io.SeekStart); err != nil {
-		return err
-	}
-	n, err := io.Copy(f, io.LimitReader(r, most-from+1))
-	s.mu.Lock()
-	s.stats.fetchedBytes += n
-	if from > 0 {
-		s.stats.resumed++
-	}
-	s.mu.Unlock()
-	switch {
-	case err != nil:
-		return err
-	case from+n > most:
-		return errors.Join(fmt.Errorf("more than %d bytes came", most), f.Truncate(0))
-	}
-	return nil
-}
-
-// keys lets one at a time work on what has a name.
-type keys struct {
-	mu sync.Mutex
-	// held has a channel for each name that is worked on, closed at the end.
-	// Guarded by mu.
-	held map[string]chan struct{}
-}
-
-func (k *keys) lock(ctx context.Context, name string) (unlock func(), err error) {
-	for {
-		k.mu.Lock()
-		busy, held := k.held[name]
-		if !held {
-			if k.held == nil {
-				k.held = map[string]chan struct{}{}
-			}
-			done := make(chan struct{})
-			k.held[name] = done
-			k.mu.Unlock()
-			return func() {
-				k.mu.Lock()
-				delete(k.held, name)
-				k.mu.Unlock()
-				close(done)
-			}, nil
-		}
-		k.mu.Unlock()
-		select {
-		case <-busy:
-		case <-ctx.Done():
-			return nil, ctx.Err()
-		}
-	}
 }

@@ -28,6 +28,22 @@ const (
 	parallelFetches = 3
 	// stallTimeout is how long a source may be silent.
 	stallTimeout = 60 * time.Second
+	// maxServed is how many answers to other machines are under way at once.
+	maxServed = 8
+	// paceBytes is what an answer reads at once.
+	paceBytes = 64 << 10
+	// defaultPatience is how long a machine waits for one that has what it needs, while
+	// nothing comes, before it asks where packages come from although it is not its
+	// turn; twice that at most.
+	defaultPatience = 2 * time.Minute
+	// A machine is not asked again for so long: that serves as many as it may; that
+	// has it not; that could not be asked; that sent what was not asked for.
+	shunBusy   = 500 * time.Millisecond
+	shunAbsent = time.Minute
+	shunBroken = 15 * time.Second
+	shunWrong  = 10 * time.Minute
+	// maxShunned bounds what is remembered of that; beyond it all is forgotten.
+	maxShunned = 4096
 	// minLimitBytes is the least that a cache may be given.
 	minLimitBytes = int64(16 << 20)
 	// blockBytes is what a file takes on disk at least.

@@ -77,13 +77,7 @@ func (r *registry) login(ctx context.Context) (*http.Client, error) {
 }
 
 func (r *registry) Open(ctx context.Context, of content, offset int64) (io.ReadCloser, int64, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	body, from, err := r.open(ctx, of, offset)
-	if err != nil {
-		cancel()
-		return nil, 0, err
-	}
-	return newStalling(body, cancel), from, nil
+	return openStalling(ctx, func(ctx context.Context) (io.ReadCloser, int64, error) { return r.open(ctx, of, offset) })
 }
 
 func (r *registry) open(ctx context.Context, of content, offset int64) (io.ReadCloser, int64, error) {
@@ -91,25 +85,45 @@ func (r *registry) open(ctx context.Context, of content, offset int64) (io.ReadC
 	if err != nil {
 		return nil, 0, err
 	}
-	where := "blobs"
+	where, accept := "blobs", ""
 	if of.manifest {
-		where = "manifests"
+		where, accept = "manifests", strings.Join(manifestTypes, ", ")
 	}
 	u := url.URL{Scheme: r.repo.Scheme(), Host: r.repo.RegistryStr(), Path: "/v2/" + r.repo.RepositoryStr() + "/" + where + "/" + string(of.Digest)}
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	resp, err := askFor(ctx, client, u, of, offset, accept)
 	if err != nil {
 		return nil, 0, err
 	}
-	if of.manifest {
-		req.Header.Set("Accept", strings.Join(manifestTypes, ", "))
+	body, from, err := bodyOf(resp, offset)
+	if body != nil || err != nil {
+		return body, from, err
+	}
+	defer resp.Body.Close()
+	err = transport.CheckError(resp, http.StatusOK)
+	if resp.StatusCode == http.StatusNotFound {
+		err = errors.Join(errAbsent, err)
+	}
+	return nil, 0, err
+}
+
+// askFor asks for a blob from offset on.
+func askFor(ctx context.Context, client *http.Client, u url.URL, of content, offset int64, accept string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, err
+	}
+	if accept != "" {
+		req.Header.Set("Accept", accept)
 	}
 	if offset > 0 {
 		req.Header.Set("Range", fmt.Sprintf("bytes=%d-%d", offset, of.Bytes-1))
 	}
-	resp, err := client.Do(req)
-	if err != nil {
-		return nil, 0, err
-	}
+	return client.Do(req)
+}
+
+// bodyOf is what an answer brings, and at which byte it begins. Nil without an error:
+// the answer is a refusal, and not closed.
+func bodyOf(resp *http.Response, offset int64) (io.ReadCloser, int64, error) {
 	switch resp.StatusCode {
 	case http.StatusOK:
 		return resp.Body, 0, nil
@@ -121,12 +135,18 @@ func (r *registry) open(ctx context.Context, of content, offset int64) (io.ReadC
 		resp.Body.Close()
 		return nil, 0, fmt.Errorf("it was asked for the bytes from %d on, and answers with %q", offset, resp.Header.Get("Content-Range"))
 	}
-	defer resp.Body.Close()
-	err = transport.CheckError(resp, http.StatusOK)
-	if resp.StatusCode == http.StatusNotFound {
-		err = errors.Join(errAbsent, err)
+	return nil, 0, nil
+}
+
+// openStalling opens what ends when it brings nothing for long.
+func openStalling(ctx context.Context, open func(context.Context) (io.ReadCloser, int64, error)) (io.ReadCloser, int64, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	body, from, err := open(ctx)
+	if err != nil {
+		cancel()
+		return nil, 0, err
 	}
-	return nil, 0, err
+	return newStalling(body, cancel), from, nil
 }
 
 // stalling ends a read that brings nothing for long.

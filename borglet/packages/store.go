@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -26,6 +27,15 @@ type Config struct {
 	Dir string
 	// Sources are asked in this order.
 	Sources []Source
+	// Peers asks other machines, each at the address that masters tell; it shows who
+	// this machine is, and talks to machines of the cell alone. Nil: none is asked.
+	Peers *http.Client
+	// Patience is how long a machine waits for one that has what it needs, while
+	// nothing comes, before it asks Sources although it is not its turn; twice that at
+	// most. Zero: two minutes.
+	Patience time.Duration
+	// ServeBytesPerS bounds what other machines are sent, all together; zero: not.
+	ServeBytesPerS int64
 	// LimitBytes bounds what is kept on disk, in use or not.
 	LimitBytes int64
 	// Arch is the kind of processor that images are chosen for; empty: this one's.
@@ -38,6 +48,8 @@ func (c *Config) Validate() error {
 	switch {
 	case c.Log == nil || !filepath.IsAbs(c.Dir):
 		return errors.New("packages: Dir must be absolute, and Log be given")
+	case c.Patience < 0 || c.ServeBytesPerS < 0:
+		return errors.New("packages: Patience and ServeBytesPerS must not be below zero")
 	case c.LimitBytes < minLimitBytes:
 		return fmt.Errorf("%d bytes for packages; want at least %d", c.LimitBytes, minLimitBytes)
 	}
@@ -51,6 +63,7 @@ type Store struct {
 	root    string
 	keys    keys
 	fetches chan struct{}
+	shunned shunned
 
 	mu sync.Mutex
 	// Guarded by mu from here. images are those of which all is there.
@@ -63,12 +76,21 @@ type Store struct {
 	active map[drop]int
 	// growing is the room of layers that are being unpacked.
 	growing int64
-	stats   counts
+	// advice is what masters said last of packages that are wanted here; advised is
+	// closed when they say something else.
+	advice  map[string]borglet.PackageAdvice
+	advised chan struct{}
+	// whole is the last answer of Whole, to wholeLimit; stale when it may be another
+	// by now.
+	whole      []string
+	wholeLimit int
+	stale      bool
+	stats      counts
 }
 
 // counts are kept since the start.
 type counts struct {
-	fetchedBytes, fetched, resumed, failed, dropped int64
+	fetchedBytes, peerBytes, servedBytes, fetched, resumed, failed, dropped int64
 }
 
 // image is a file in images.
@@ -104,11 +126,18 @@ func Open(cfg Config) (*Store, error) {
 	if err := cfg.Validate(); err != nil {
 		return nil, err
 	}
-	cfg.Arch = cmp.Or(cfg.Arch, runtime.GOARCH)
+	cfg.Arch, cfg.Patience = cmp.Or(cfg.Arch, runtime.GOARCH), cmp.Or(cfg.Patience, defaultPatience)
 	s := &Store{
 		cfg: cfg, root: cfg.Dir, fetches: make(chan struct{}, parallelFetches),
 		images: map[Digest]*image{}, refs: map[string][]Digest{}, active: map[drop]int{},
 		blobs: map[Digest]int64{}, layers: map[Digest]int64{}, partials: map[Digest]int64{},
+		advised: make(chan struct{}), stale: true,
+	}
+	if cfg.Peers != nil {
+		// A machine serves what it has, and sends nobody elsewhere.
+		peers := *cfg.Peers
+		peers.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+		s.cfg.Peers = &peers
 	}
 	if err := os.RemoveAll(s.path(unpackingDir)); err != nil {
 		return nil, fmt.Errorf("open packages: %w", err)
@@ -299,7 +328,7 @@ func (s *Store) use(d Digest) (*image, bool) {
 		return nil, false
 	}
 	now := time.Now()
-	i.usedNs = now.UnixNano()
+	i.usedNs, s.stale = now.UnixNano(), true
 	if err := os.Chtimes(s.path(imagesDir, d.hex()), now, now); err != nil {
 		s.cfg.Log.Warn("when a package was wanted cannot be noted", "digest", d, "err", err)
 	}
@@ -365,6 +394,7 @@ func (s *Store) throw(one drop) error {
 			return fmt.Errorf("make room: %w", err)
 		}
 		delete(s.images, one.digest)
+		s.stale = true
 		s.stats.dropped++
 		s.cfg.Log.Info("a package was thrown away to make room", "digest", one.digest)
 		return nil
@@ -395,7 +425,8 @@ func (s *Store) State() borglet.PackageState {
 	f := s.facts()
 	state := borglet.PackageState{
 		Held: len(s.held()), Bytes: f.bytes(), HeldBytes: f.heldBytes(), LimitBytes: s.cfg.LimitBytes,
-		Fetched: s.stats.fetched, FetchedBytes: s.stats.fetchedBytes, Resumed: s.stats.resumed, Failed: s.stats.failed, Dropped: s.stats.dropped,
+		Fetched: s.stats.fetched, FetchedBytes: s.stats.fetchedBytes, PeerBytes: s.stats.peerBytes, ServedBytes: s.stats.servedBytes,
+		Resumed: s.stats.resumed, Failed: s.stats.failed, Dropped: s.stats.dropped,
 	}
 	for _, d := range slices.Sorted(maps.Keys(s.images)) {
 		state.Digests = append(state.Digests, string(d))
@@ -404,6 +435,29 @@ func (s *Store) State() borglet.PackageState {
 		state.Sources = append(state.Sources, source.String())
 	}
 	return state
+}
+
+// Whole lists the digests of what is there whole, sorted: of more than limit those that
+// were wanted last. The same slice comes back for as long as it is the same.
+func (s *Store) Whole(limit int) []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.stale && s.wholeLimit == limit {
+		return s.whole
+	}
+	s.stale, s.wholeLimit = false, limit
+	list := slices.SortedFunc(maps.Values(s.images), func(a, b *image) int {
+		return cmp.Or(cmp.Compare(b.usedNs, a.usedNs), cmp.Compare(a.digest, b.digest))
+	})
+	var whole []string
+	for _, i := range list[:min(limit, len(list))] {
+		whole = append(whole, string(i.digest))
+	}
+	slices.Sort(whole)
+	if !slices.Equal(whole, s.whole) {
+		s.whole = whole
+	}
+	return s.whole
 }
 
 func readJSON(path string, into any) error {

@@ -57,6 +57,8 @@ type Cell struct {
 	// looked at because of the time; derived.
 	drains     int
 	drainDueNs int64
+	// Who has which package, and who lacks one; derived.
+	holders holders
 
 	// The entry being applied. Nothing of it survives Apply.
 	now applying
@@ -84,6 +86,7 @@ func New(cellID string, epoch uint64) *Cell {
 	c.files.byKey, c.files.of = make(map[string]*File), make(map[string]fileUse)
 	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
+	c.holders = make(holders)
 	c.links.children = make(map[JobKey][]*Job)
 	c.links.followers = make(map[JobKey]int)
 	c.head.cell = c

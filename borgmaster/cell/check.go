@@ -38,6 +38,9 @@ func (c *Cell) Check() error {
 			return fmt.Errorf("machine %s has a drain and does not drain", m.name)
 		}
 	}
+	if err := c.checkHolders(); err != nil {
+		return err
+	}
 	if drains != c.drains {
 		return fmt.Errorf("%d machines drain, %d are counted", drains, c.drains)
 	}

@@ -78,9 +78,10 @@ const (
 	// Of a task, behind those of its copy.
 	tagDisrupted = 4
 	// Of a machine.
-	tagTaints = 1
-	tagHeard  = 2
-	tagDrain  = 3
+	tagTaints   = 1
+	tagHeard    = 2
+	tagDrain    = 3
+	tagPackages = 4
 	// Of a job; it has no value.
 	tagEnabled = 1
 )

@@ -27,7 +27,9 @@ import (
 // stops what they run; jobs have disruption budgets, and machines drain within them;
 // machines can be declared lost, however many; a task is kept away from where it
 // crashed for longer.
-const BuildFormat = 5
+//
+// Format 6: machines say which packages they have, and where they serve them.
+const BuildFormat = 6
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
@@ -89,6 +91,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.JobSpec.disruption_budget": FormatBudgets,
 	"borg.DisruptionBudget.max_down": FormatBudgets, "borg.DisruptionBudget.max_per_task": FormatBudgets, "borg.DisruptionBudget.window_ns": FormatBudgets,
 	"borg.DrainMachine.deadline_ns": FormatBudgets, "borg.DrainMachine.now": FormatBudgets,
+
+	"borg.MachineSpec.packages": FormatPackages, "borg.MachinePackages.port": FormatPackages, "borg.MachinePackages.digests": FormatPackages,
+	"borg.SetMachine.packages": FormatPackages,
+	"borg.PackageChange.port":  FormatPackages, "borg.PackageChange.add": FormatPackages, "borg.PackageChange.remove": FormatPackages,
 
 	"borg.Op.hear_machines": FormatRestore, "borg.Op.end_hold": FormatRestore, "borg.Op.adopt_job": FormatRestore, "borg.Op.stop_unknown": FormatRestore,
 	"borg.Op.declare_lost": FormatRestore, "borg.DeclareLost.for_ns": FormatRestore,

@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"strings"
 
 	"borg/proto/borgpb"
 )
@@ -69,6 +70,9 @@ func (g *generator) machineOp() *borgpb.Op {
 		case len(m.taints) > 0 && g.one(2):
 			o.RemoveTaints = []string{m.taints[0].Key}
 		}
+		if g.c.format >= FormatPackages && g.one(2) {
+			o.Packages = g.packages()
+		}
 		return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
 	case (m.down && n < 80) || n < 35:
 		return &borgpb.Op{Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: name}}}
@@ -92,6 +96,30 @@ func (g *generator) machineOp() *borgpb.Op {
 		}
 		return &borgpb.Op{Reason: pick(r, []string{"", "kernel", "repair"}), Op: &borgpb.Op_DrainMachine{DrainMachine: o}}
 	}
+}
+
+// testDigests are of packages that can be brought.
+var testDigests = []string{
+	"sha256:" + strings.Repeat("a1", 32), "sha256:" + strings.Repeat("b2", 32), "sha256:" + strings.Repeat("c3", 32),
+}
+
+func (g *generator) packages() *borgpb.PackageChange {
+	o := &borgpb.PackageChange{Port: uint32(g.r.IntN(3)) * 7102}
+	for _, d := range testDigests {
+		switch {
+		case g.one(2):
+			o.Add = append(o.Add, d)
+		case g.one(2):
+			o.Remove = append(o.Remove, d)
+		}
+	}
+	switch {
+	case g.one(20):
+		o.Port = 1 << 16
+	case g.one(20):
+		o.Add = append(o.Add, "sha256:1")
+	}
+	return o
 }
 
 func (g *generator) addMachine(name string) *borgpb.Op {

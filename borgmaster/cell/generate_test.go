@@ -376,7 +376,7 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 		t.Secrets = []string{"db"}
 	}
 	if g.one(5) {
-		t.Packages = []*borgpb.Package{{Name: pick(r, []string{"tool", "lib", "other"}), Digest: pick(r, []string{"sha256:1", "sha256:2"}), Path: "/p"}}
+		t.Packages = []*borgpb.Package{{Name: pick(r, []string{"tool", "lib", "other"}), Digest: pick(r, append([]string{"sha256:1", "sha256:2"}, testDigests...)), Path: "/p"}}
 	}
 	if g.one(10) {
 		t.Constraints = append(t.Constraints, &borgpb.Constraint{Key: NameAttribute, Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: g.machineName()})

@@ -29,6 +29,9 @@ const (
 	// Ended copies of one task that are remembered.
 	maxEndedCopiesOfTask = 3
 
+	// Packages that a machine can say to have.
+	maxMachinePackages = 128
+
 	maxLabels          = 64
 	maxLabelKeyBytes   = 63
 	maxLabelValueBytes = 255

@@ -179,6 +179,9 @@ func (l *loader) machine(name string, d *decoder) error {
 	if err := l.drain(d, m); err != nil {
 		return err
 	}
+	if err := l.packages(d, m); err != nil {
+		return err
+	}
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -187,6 +190,9 @@ func (l *loader) machine(name string, d *decoder) error {
 	}
 	m.derive()
 	l.c.addMachine(m)
+	for _, digest := range m.packages {
+		l.c.holders.add(digest, m)
+	}
 	return nil
 }
 
@@ -498,6 +504,7 @@ func (l *loader) place(p *Copy, name string) error {
 	p.state = 0
 	l.c.setCopyState(p, st)
 	l.c.hold(p)
+	l.c.want(p)
 	return nil
 }
 

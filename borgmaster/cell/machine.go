@@ -2,6 +2,7 @@ package cell
 
 import (
 	"iter"
+	"slices"
 
 	"borg/proto/borgpb"
 )
@@ -20,6 +21,10 @@ type Machine struct {
 	// Ports that may be granted, first to last inclusive.
 	portFirst, portLast uint16
 	taints              []Taint
+	// Digests of packages of which all is there, sorted, and the port at which its
+	// borglet serves them; 0: it does not. Since format 6.
+	packages    []string
+	packagePort uint16
 
 	down, draining bool
 	reason         string
@@ -91,6 +96,19 @@ func (m *Machine) Taints() []Taint { return m.taints }
 
 // PortRange is what may be granted, first to last inclusive; 0, 0 is none.
 func (m *Machine) PortRange() (first, last uint16) { return m.portFirst, m.portLast }
+
+// Packages are the digests of those that it has said to have, sorted. Must not be
+// changed.
+func (m *Machine) Packages() []string { return m.packages }
+
+// HasPackage tells whether it has said to have one.
+func (m *Machine) HasPackage(digest string) bool {
+	_, has := slices.BinarySearch(m.packages, digest)
+	return has
+}
+
+// PackagePort is where its borglet serves them to other machines; 0: it does not.
+func (m *Machine) PackagePort() uint16 { return m.packagePort }
 
 // UsedPorts are the granted ports, ascending. Must not be changed.
 func (m *Machine) UsedPorts() []uint16 { return m.ports }

@@ -37,6 +37,7 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 			m.taints = append(m.taints, c.newTaint(t))
 		}
 		c.actTaints(m)
+		c.setPackages(m, &borgpb.PackageChange{Port: s.GetPackages().GetPort(), Add: s.GetPackages().GetDigests()})
 		m.room.capacity = FromProto(s.Capacity)
 		m.derive()
 		// It may have been a machine of the cell after the checkpoint.
@@ -134,17 +135,26 @@ func (c *Cell) checkSetMachine(o *borgpb.SetMachine) (commit, *borgpb.Refusal) {
 	if r := c.checkTaints(o.SetTaints, "set_taints"); r != nil {
 		return nil, about(m.name, r)
 	}
+	if r := checkPackageChange(m, o.Packages); r != nil {
+		return nil, about(m.name, r)
+	}
 	if n := len(c.changedTaints(m, o)); n > maxTaints {
 		return nil, about(m.name, limit("set_taints", "it would have %d taints; at most %d", n, maxTaints))
 	}
 	return func(res *borgpb.Result) {
-		if c.setMachine(m, o, attributes) {
+		packages := o.Packages != nil && c.setPackages(m, o.Packages)
+		switch {
+		case c.setMachine(m, o, attributes):
 			m.version++
 			m.changedWallNs = c.clock.wallNs
 			c.dirty(m)
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_SET))
 			c.leaveDueNs = 0
 			c.leaveTainted()
+		case packages:
+			m.version++
+			c.dirty(m)
+			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_PACKAGES))
 		}
 		res.Uid, res.Version = m.uid.String(), m.version
 	}, nil
@@ -226,6 +236,7 @@ func (c *Cell) removeMachine(m *Machine) {
 	}
 	c.endDrain(m)
 	m.gone = true
+	c.setPackages(m, &borgpb.PackageChange{Remove: m.packages})
 	delete(c.machines, m.name)
 	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
 	c.machineList = slices.Delete(c.machineList, at, at+1)

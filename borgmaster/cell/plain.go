@@ -266,6 +266,10 @@ func machineForm(f *form) {
 		f.bools("forced")
 		f.uints("evicted")
 	})
+	f.tagged(tagPackages, "packages", func(f *form) {
+		f.uints("port")
+		f.list("digests", func(f *form) { f.str("digest") })
+	})
 }
 
 func resourcesForm(name string, f *form) {

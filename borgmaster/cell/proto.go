@@ -86,7 +86,7 @@ func (c *Cell) MachineProto(m *Machine) *borgpb.Machine {
 func (m *Machine) Alone() *borgpb.Machine {
 	spec := &borgpb.MachineSpec{
 		Addr: m.addr, Capacity: m.room.capacity.Proto(), Attributes: m.attributes,
-		PortFirst: uint32(m.portFirst), PortLast: uint32(m.portLast),
+		PortFirst: uint32(m.portFirst), PortLast: uint32(m.portLast), Packages: m.PackagesProto(),
 	}
 	for _, t := range m.taints {
 		spec.Taints = append(spec.Taints, &borgpb.Taint{Key: t.Key, Value: t.Value, Evict: t.Evict, PreferNot: t.PreferNot})

@@ -114,6 +114,7 @@ func (m *Machine) appendValue(b []byte) []byte {
 	e.taints(m.taints)
 	e.heard(m)
 	e.drain(m.drain)
+	e.packages(m)
 	return e.b
 }
 

@@ -33,7 +33,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "outage", "jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "build", "diverged", "liveTasks", "leaveDueNs", "drains", "drainDueNs", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "build", "diverged", "liveTasks", "leaveDueNs", "drains", "drainDueNs", "holders", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",

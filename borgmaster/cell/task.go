@@ -225,10 +225,14 @@ func (c *Cell) trim(t *Task) {
 func (c *Cell) bind(p *Copy, s *Spec) {
 	p.spec, p.version = s, s.Version
 	s.uses++
+	if p.machine != nil {
+		c.want(p)
+	}
 }
 
 func (c *Cell) unbind(p *Copy) {
 	if s := p.spec; s != nil {
+		c.unwant(p)
 		p.spec = nil
 		s.uses--
 		c.dropUnused(s)

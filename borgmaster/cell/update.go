@@ -211,6 +211,7 @@ func (c *Cell) updateInPlace(u *Update, t *Task, spec *Spec, need *Need) {
 		p.wait.reckon()
 	}
 	old.uses--
+	c.unwant(p)
 	c.bind(p, spec)
 	c.dropUnused(old)
 	u.inPlace++

@@ -231,6 +231,9 @@ func (c *Cell) checkMachine(s *borgpb.MachineSpec) *borgpb.Refusal {
 	if r := checkPortRange(s.PortFirst, s.PortLast); r != nil {
 		return r
 	}
+	if r := checkPackages("spec.packages", s.GetPackages().GetPort(), s.GetPackages().GetDigests()); r != nil {
+		return r
+	}
 	return c.checkTaints(s.Taints, "spec.taints")
 }
 

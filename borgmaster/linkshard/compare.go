@@ -76,7 +76,7 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 		cmp.hear(now, c, m, known, seen)
 	}
 	cmp.Busy = cmp.Busy && !cmp.Down
-	cmp.Set = Change(m.Name(), specOf(m), known.Followed, known.Word)
+	cmp.Set = Change(c.Format(), m.Name(), specOf(m), known.Followed, known.Word)
 	if cmp.Set == nil {
 		known.Followed = known.Word
 	}
@@ -191,6 +191,6 @@ func specOf(m *cell.Machine) *borgpb.MachineSpec {
 	capacity := m.Capacity()
 	return &borgpb.MachineSpec{
 		Addr: m.Addr(), Capacity: capacity.Proto(), Attributes: m.Attributes(),
-		PortFirst: uint32(first), PortLast: uint32(last),
+		PortFirst: uint32(first), PortLast: uint32(last), Packages: m.PackagesProto(),
 	}
 }

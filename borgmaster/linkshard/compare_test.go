@@ -296,7 +296,7 @@ func TestChangeOfAMachine(t *testing.T) {
 		{"ports follow from the range", &borgpb.MachineSpec{Capacity: &borgpb.Resources{CpuMilli: 1, Ports: 9}, PortFirst: 1, PortLast: 9}, nil, spec(1), nil},
 	}
 	for _, tt := range tests {
-		if got := Change("m", tt.present, tt.before, tt.word); !proto.Equal(got, tt.want) {
+		if got := Change(cell.BuildFormat, "m", tt.present, tt.before, tt.word); !proto.Equal(got, tt.want) {
 			t.Errorf("%s: Change = %v, want %v", tt.name, got, tt.want)
 		}
 	}

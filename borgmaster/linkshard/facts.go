@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
 )
 
@@ -18,10 +19,11 @@ func IsFact(key string) bool { return slices.Contains(facts, key) }
 
 // Change returns what the cell should be told of a machine, or nil: present is
 // what the cell has, word what the borglet says, before what it last said (nil:
-// not known). Capacity, ports and facts follow the borglet always; other
+// not known). Capacity, ports, packages (where the cell's format knows them) and facts
+// follow the borglet always; other
 // attributes only when the borglet changed its own word on them, so that an
 // operator's attribute stays until then.
-func Change(name string, present, before, word *borgpb.MachineSpec) *borgpb.SetMachine {
+func Change(format uint32, name string, present, before, word *borgpb.MachineSpec) *borgpb.SetMachine {
 	if word == nil {
 		return nil
 	}
@@ -32,6 +34,10 @@ func Change(name string, present, before, word *borgpb.MachineSpec) *borgpb.SetM
 	}
 	if word.PortLast != 0 && (word.PortFirst != present.GetPortFirst() || word.PortLast != present.GetPortLast()) {
 		set.PortFirst, set.PortLast, changed = word.PortFirst, word.PortLast, true
+	}
+	if format >= cell.FormatPackages {
+		set.Packages = changedPackages(present.GetPackages(), word.Packages)
+		changed = changed || set.Packages != nil
 	}
 	for key, value := range word.Attributes {
 		old, had := before.GetAttributes()[key]

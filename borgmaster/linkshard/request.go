@@ -118,6 +118,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 			specBytes += proto.Size(d.Spec)
 			if d.Spec == nil || specBytes <= maxPollSpecBytes {
 				req.Desired = append(req.Desired, d)
+				req.Packages = wantedPackages(c, m, p, req.Packages)
 			}
 		}
 	}

@@ -39,7 +39,8 @@ func (k *Known) rest(m *cell.Machine, req *borgrpc.PollRequest, cmp *Comparison)
 	if cmp.Busy || cmp.Down || m.Unheard() || len(cmp.Reports)+len(cmp.Unknown)+len(k.told)+len(k.described) > 0 || cmp.Heard != nil || cmp.Set != nil {
 		return
 	}
-	if len(req.Stops)+len(req.Forget)+len(req.Describe) > 0 || len(req.Desired) != len(k.Tasks) {
+	// Who has a package that it waits for is told by changes of other machines.
+	if len(req.Stops)+len(req.Forget)+len(req.Describe)+len(req.Packages) > 0 || len(req.Desired) != len(k.Tasks) {
 		return
 	}
 	for i, t := range k.Tasks {

@@ -56,6 +56,7 @@ type machine struct {
 	desired []*borgrpc.Desired
 	stops   []*borgrpc.Stop
 	forget  []*borgrpc.CopyID
+	wanted  []*borgrpc.WantedPackage
 	// next makes uids.
 	next int
 }
@@ -119,10 +120,15 @@ func newMachine(t *testing.T, runtime string, flags ...string) *machine {
 	return m
 }
 
+// testAuthority is that of the cell that all machines under test are of.
+var testAuthority = sync.OnceValues(func() (*identity.Authority, error) {
+	return identity.NewAuthority("test", time.Now(), rand.Reader)
+})
+
 // certify gives the borglet a certificate, and the test that of a master.
 func (m *machine) certify() {
 	m.t.Helper()
-	ca, err := identity.NewAuthority("test", time.Now(), rand.Reader)
+	ca, err := testAuthority()
 	if err != nil {
 		m.t.Fatal(err)
 	}
@@ -199,7 +205,7 @@ func (m *machine) poll() *borgrpc.PollResponse {
 	defer cancel()
 	m.fence.Index++
 	resp, err := m.client.Poll(ctx, &borgrpc.PollRequest{
-		Fence: m.fence, Machine: m.name, Desired: m.desired, Stops: m.stops, Forget: m.forget,
+		Fence: m.fence, Machine: m.name, Desired: m.desired, Stops: m.stops, Forget: m.forget, Packages: m.wanted,
 	})
 	if err != nil {
 		m.t.Fatalf("Poll: %v", err)

@@ -35,7 +35,7 @@ func serveCommand() *ucli.Command {
 	return &ucli.Command{
 		Name:  "serve",
 		Usage: "run the agent; tasks go on when it ends",
-		Flags: append(flags,
+		Flags: append(append(flags,
 			&ucli.StringFlag{Name: "join", Usage: "`TOKEN` to join a cell with, or the file that holds it; not looked at once the machine has a certificate"},
 			&ucli.StringFlag{Name: "masters", Usage: "with --join: `ADDRESSES` of masters, host:port[,host:port] (default: those in the token)"},
 			&ucli.StringFlag{Name: "name", Usage: "`NAME` of the machine, a DNS label (default: the host name)"},
@@ -46,10 +46,8 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "task-ports", Value: "20000-29999", Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
 			&ucli.DurationFlag{Name: "backoff", Value: 10 * time.Second, Usage: "wait before the second restart of a task; doubles up to 5m (the first is after 1s at most)"},
-			&ucli.StringSliceFlag{Name: "package-source", Usage: "`WHERE` packages come from: https://HOST/REPOSITORY, an OCI layout or an archive of one; may be repeated, the first that has one counts"},
-			&ucli.StringFlag{Name: "package-bytes", Value: "20GiB", Usage: "how much disk packages may take, used or not; at least 16MiB"},
 			&ucli.StringFlag{Name: "log-keep", Value: "64MiB", Usage: "how much of each output stream of a task is kept; 0: all"},
-		),
+		), packageFlags...),
 		Before: cli.ApplyConfig,
 		Action: func(ctx *ucli.Context) error {
 			if err := cli.HideMemory(); err != nil {
@@ -81,10 +79,8 @@ type serve struct {
 	writable      []string
 	backoff       borglet.Backoff
 	keepBytes     int64
-	// Where packages come from, and how much of the disk they may take.
-	packageSources []packages.Source
-	packageBytes   int64
-	log            *slog.Logger
+	packages      packageConfig
+	log           *slog.Logger
 	// Who this borglet is to the masters.
 	source *identity.Source
 	// Of the papers of tasks.
@@ -141,15 +137,8 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	if s.keepBytes, err = cli.ParseBytes(ctx.String("log-keep")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--log-keep: %w", err)
 	}
-	if s.packageBytes, err = cli.ParseBytes(ctx.String("package-bytes")); err != nil {
-		return nil, cli.Errorf(cli.Usage, "--package-bytes: %w", err)
-	}
-	for _, text := range ctx.StringSlice("package-source") {
-		source, err := packages.ParseSource(text)
-		if err != nil {
-			return nil, cli.Errorf(cli.Usage, "--package-source: %w", err)
-		}
-		s.packageSources = append(s.packageSources, source)
+	if s.packages, err = newPackageConfig(ctx, s.listen); err != nil {
+		return nil, err
 	}
 	for _, dir := range ctx.StringSlice("writable-mounts") {
 		if !filepath.IsAbs(dir) {
@@ -209,6 +198,13 @@ func (s *serve) run(ctx context.Context) error {
 		}
 		defer shown.Close()
 	}
+	fetched, err := s.packages.open(ctx)
+	if err != nil {
+		return err
+	}
+	if fetched != nil {
+		defer fetched.Close()
+	}
 	rt, err := container.New(container.Config{
 		Name: s.name, RunDir: s.runDir, Kind: s.runtime,
 		Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
@@ -225,7 +221,11 @@ func (s *serve) run(ctx context.Context) error {
 		return err
 	}
 	defer s.issuer.close()
-	agent, err := s.agent(rt, spec)
+	store, err := s.packageStore()
+	if err != nil {
+		return err
+	}
+	agent, err := s.agent(rt, spec, store, portOf(fetched))
 	if err != nil {
 		return err
 	}
@@ -235,7 +235,12 @@ func (s *serve) run(ctx context.Context) error {
 	if !caps.Limits {
 		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
 	}
-	return s.serve(ctx, listener, shown, agent)
+	return s.serve(ctx, listener, shown, agent, func(ctx context.Context, config door.Config) error {
+		if fetched == nil {
+			return nil
+		}
+		return door.ServeBlobs(ctx, fetched, config, store.Handler())
+	})
 }
 
 // describe says what the machine is, with the address at which masters reach it.
@@ -254,7 +259,7 @@ func (s *serve) describe(rt borglet.Runtime, addr string) (*borgpb.MachineSpec, 
 	return spec, nil
 }
 
-func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec) (*borglet.Agent, error) {
+func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec, store *packages.Store, packagePort uint16) (*borglet.Agent, error) {
 	boot, err := container.BootID()
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
@@ -263,14 +268,9 @@ func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec) (*borglet.Ag
 	if err != nil {
 		s.log.Warn("tasks get no certificates, and those that name secrets do not start", "machine", s.name, "err", err)
 	}
-	store, err := packages.Open(packages.Config{
-		Dir: filepath.Join(s.dir, "packages"), Sources: s.packageSources, LimitBytes: s.packageBytes, Log: s.log,
-	})
-	if err != nil {
-		return nil, cli.Errorf(cli.Failed, "%w", err).Hint("--package-bytes, --dir")
-	}
 	agent, err := borglet.New(borglet.Config{
 		Packages:           store,
+		PackagePort:        packagePort,
 		CertificateExpires: func() time.Time { return s.source.Current().Expires() },
 		PapersDir:          papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
 		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
@@ -306,8 +306,8 @@ func reachable(addr, hostname string) string {
 	return addr
 }
 
-// serve runs the agent and the server until ctx ends or one of them fails.
-func (s *serve) serve(ctx context.Context, listener net.Listener, shown *door.HTTPListener, agent *borglet.Agent) error {
+// serve runs the agent and the servers until ctx ends or one of them fails.
+func (s *serve) serve(ctx context.Context, listener net.Listener, shown *door.HTTPListener, agent *borglet.Agent, blobs func(context.Context, door.Config) error) error {
 	config := door.Config{
 		Identity: s.source, Logger: s.log,
 		Revoked: func(who identity.Name, _ time.Time) bool { return s.source.Gone(who) },
@@ -320,6 +320,7 @@ func (s *serve) serve(ctx context.Context, listener net.Listener, shown *door.HT
 		s.log.Info("status page", "machine", s.name, "url", shown.URL())
 		group.Go(func() error { return shown.ServeHTTP(ctx, config, agent.Pages()) })
 	}
+	group.Go(func() error { return blobs(ctx, config) })
 	group.Go(func() error { return agent.Run(ctx) })
 	group.Go(func() error {
 		s.source.Run(ctx)

@@ -154,7 +154,9 @@ type MachineSpec struct {
 	PortLast uint32 `protobuf:"varint,5,opt,name=port_last,json=portLast,proto3" json:"port_last,omitempty"`
 	// At most 32, each with a key of its own since format 3. Given when the
 	// machine is added, and changed by SetMachine.
-	Taints        []*Taint `protobuf:"bytes,6,rep,name=taints,proto3" json:"taints,omitempty"`
+	Taints []*Taint `protobuf:"bytes,6,rep,name=taints,proto3" json:"taints,omitempty"`
+	// Which packages it has, and where it serves them. Since format 6.
+	Packages      *MachinePackages `protobuf:"bytes,50,opt,name=packages,proto3" json:"packages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -231,6 +233,70 @@ func (x *MachineSpec) GetTaints() []*Taint {
 	return nil
 }
 
+func (x *MachineSpec) GetPackages() *MachinePackages {
+	if x != nil {
+		return x.Packages
+	}
+	return nil
+}
+
+// MachinePackages is what a machine says of its packages. Since format 6.
+type MachinePackages struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Port at which its borglet serves them to other machines, beside its address;
+	// zero: it does not. Since format 6.
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// Digests of those of which all is there, "sha256:" and 64 hexadecimal digits,
+	// sorted; at most 128. Since format 6.
+	Digests       []string `protobuf:"bytes,2,rep,name=digests,proto3" json:"digests,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MachinePackages) Reset() {
+	*x = MachinePackages{}
+	mi := &file_borgpb_machine_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MachinePackages) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MachinePackages) ProtoMessage() {}
+
+func (x *MachinePackages) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_machine_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MachinePackages.ProtoReflect.Descriptor instead.
+func (*MachinePackages) Descriptor() ([]byte, []int) {
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *MachinePackages) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *MachinePackages) GetDigests() []string {
+	if x != nil {
+		return x.Digests
+	}
+	return nil
+}
+
 // Taint keeps tasks without a matching toleration away.
 type Taint struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -250,7 +316,7 @@ type Taint struct {
 
 func (x *Taint) Reset() {
 	*x = Taint{}
-	mi := &file_borgpb_machine_proto_msgTypes[2]
+	mi := &file_borgpb_machine_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -262,7 +328,7 @@ func (x *Taint) String() string {
 func (*Taint) ProtoMessage() {}
 
 func (x *Taint) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[2]
+	mi := &file_borgpb_machine_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -275,7 +341,7 @@ func (x *Taint) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Taint.ProtoReflect.Descriptor instead.
 func (*Taint) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{2}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Taint) GetKey() string {
@@ -341,7 +407,7 @@ type MachineStatus struct {
 
 func (x *MachineStatus) Reset() {
 	*x = MachineStatus{}
-	mi := &file_borgpb_machine_proto_msgTypes[3]
+	mi := &file_borgpb_machine_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -353,7 +419,7 @@ func (x *MachineStatus) String() string {
 func (*MachineStatus) ProtoMessage() {}
 
 func (x *MachineStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[3]
+	mi := &file_borgpb_machine_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -366,7 +432,7 @@ func (x *MachineStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineStatus.ProtoReflect.Descriptor instead.
 func (*MachineStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{3}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *MachineStatus) GetState() MachineState {
@@ -472,7 +538,7 @@ type Drain struct {
 
 func (x *Drain) Reset() {
 	*x = Drain{}
-	mi := &file_borgpb_machine_proto_msgTypes[4]
+	mi := &file_borgpb_machine_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -484,7 +550,7 @@ func (x *Drain) String() string {
 func (*Drain) ProtoMessage() {}
 
 func (x *Drain) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[4]
+	mi := &file_borgpb_machine_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -497,7 +563,7 @@ func (x *Drain) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Drain.ProtoReflect.Descriptor instead.
 func (*Drain) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Drain) GetReason() string {
@@ -575,7 +641,7 @@ type DrainBlocker struct {
 
 func (x *DrainBlocker) Reset() {
 	*x = DrainBlocker{}
-	mi := &file_borgpb_machine_proto_msgTypes[5]
+	mi := &file_borgpb_machine_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +653,7 @@ func (x *DrainBlocker) String() string {
 func (*DrainBlocker) ProtoMessage() {}
 
 func (x *DrainBlocker) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[5]
+	mi := &file_borgpb_machine_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +666,7 @@ func (x *DrainBlocker) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainBlocker.ProtoReflect.Descriptor instead.
 func (*DrainBlocker) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{5}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *DrainBlocker) GetTask() string {
@@ -664,7 +730,7 @@ type TaskReport struct {
 
 func (x *TaskReport) Reset() {
 	*x = TaskReport{}
-	mi := &file_borgpb_machine_proto_msgTypes[6]
+	mi := &file_borgpb_machine_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -676,7 +742,7 @@ func (x *TaskReport) String() string {
 func (*TaskReport) ProtoMessage() {}
 
 func (x *TaskReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_machine_proto_msgTypes[6]
+	mi := &file_borgpb_machine_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -689,7 +755,7 @@ func (x *TaskReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReport.ProtoReflect.Descriptor instead.
 func (*TaskReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_machine_proto_rawDescGZIP(), []int{6}
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TaskReport) GetJobUid() string {
@@ -771,7 +837,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12%\n" +
 	"\x04spec\x18\x02 \x01(\v2\x11.borg.MachineSpecR\x04spec\x12+\n" +
-	"\x06status\x18\x03 \x01(\v2\x13.borg.MachineStatusR\x06status\"\xb1\x02\n" +
+	"\x06status\x18\x03 \x01(\v2\x13.borg.MachineStatusR\x06status\"\xe4\x02\n" +
 	"\vMachineSpec\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\tR\x04addr\x12+\n" +
 	"\bcapacity\x18\x02 \x01(\v2\x0f.borg.ResourcesR\bcapacity\x12A\n" +
@@ -781,10 +847,14 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\n" +
 	"port_first\x18\x04 \x01(\rR\tportFirst\x12\x1b\n" +
 	"\tport_last\x18\x05 \x01(\rR\bportLast\x12#\n" +
-	"\x06taints\x18\x06 \x03(\v2\v.borg.TaintR\x06taints\x1a=\n" +
+	"\x06taints\x18\x06 \x03(\v2\v.borg.TaintR\x06taints\x121\n" +
+	"\bpackages\x182 \x01(\v2\x15.borg.MachinePackagesR\bpackages\x1a=\n" +
 	"\x0fAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"d\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"?\n" +
+	"\x0fMachinePackages\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12\x18\n" +
+	"\adigests\x18\x02 \x03(\tR\adigests\"d\n" +
 	"\x05Taint\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12\x14\n" +
@@ -851,42 +921,44 @@ func file_borgpb_machine_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_machine_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_borgpb_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
+var file_borgpb_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
 var file_borgpb_machine_proto_goTypes = []any{
-	(MachineState)(0),     // 0: borg.MachineState
-	(*Machine)(nil),       // 1: borg.Machine
-	(*MachineSpec)(nil),   // 2: borg.MachineSpec
-	(*Taint)(nil),         // 3: borg.Taint
-	(*MachineStatus)(nil), // 4: borg.MachineStatus
-	(*Drain)(nil),         // 5: borg.Drain
-	(*DrainBlocker)(nil),  // 6: borg.DrainBlocker
-	(*TaskReport)(nil),    // 7: borg.TaskReport
-	nil,                   // 8: borg.MachineSpec.AttributesEntry
-	(*Meta)(nil),          // 9: borg.Meta
-	(*Resources)(nil),     // 10: borg.Resources
-	(*Used)(nil),          // 11: borg.Used
-	(*Exit)(nil),          // 12: borg.Exit
+	(MachineState)(0),       // 0: borg.MachineState
+	(*Machine)(nil),         // 1: borg.Machine
+	(*MachineSpec)(nil),     // 2: borg.MachineSpec
+	(*MachinePackages)(nil), // 3: borg.MachinePackages
+	(*Taint)(nil),           // 4: borg.Taint
+	(*MachineStatus)(nil),   // 5: borg.MachineStatus
+	(*Drain)(nil),           // 6: borg.Drain
+	(*DrainBlocker)(nil),    // 7: borg.DrainBlocker
+	(*TaskReport)(nil),      // 8: borg.TaskReport
+	nil,                     // 9: borg.MachineSpec.AttributesEntry
+	(*Meta)(nil),            // 10: borg.Meta
+	(*Resources)(nil),       // 11: borg.Resources
+	(*Used)(nil),            // 12: borg.Used
+	(*Exit)(nil),            // 13: borg.Exit
 }
 var file_borgpb_machine_proto_depIdxs = []int32{
-	9,  // 0: borg.Machine.meta:type_name -> borg.Meta
+	10, // 0: borg.Machine.meta:type_name -> borg.Meta
 	2,  // 1: borg.Machine.spec:type_name -> borg.MachineSpec
-	4,  // 2: borg.Machine.status:type_name -> borg.MachineStatus
-	10, // 3: borg.MachineSpec.capacity:type_name -> borg.Resources
-	8,  // 4: borg.MachineSpec.attributes:type_name -> borg.MachineSpec.AttributesEntry
-	3,  // 5: borg.MachineSpec.taints:type_name -> borg.Taint
-	0,  // 6: borg.MachineStatus.state:type_name -> borg.MachineState
-	10, // 7: borg.MachineStatus.limits:type_name -> borg.Resources
-	10, // 8: borg.MachineStatus.reserved:type_name -> borg.Resources
-	7,  // 9: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
-	11, // 10: borg.MachineStatus.used:type_name -> borg.Used
-	5,  // 11: borg.MachineStatus.drain:type_name -> borg.Drain
-	6,  // 12: borg.Drain.blockers:type_name -> borg.DrainBlocker
-	12, // 13: borg.TaskReport.exit:type_name -> borg.Exit
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	5,  // 2: borg.Machine.status:type_name -> borg.MachineStatus
+	11, // 3: borg.MachineSpec.capacity:type_name -> borg.Resources
+	9,  // 4: borg.MachineSpec.attributes:type_name -> borg.MachineSpec.AttributesEntry
+	4,  // 5: borg.MachineSpec.taints:type_name -> borg.Taint
+	3,  // 6: borg.MachineSpec.packages:type_name -> borg.MachinePackages
+	0,  // 7: borg.MachineStatus.state:type_name -> borg.MachineState
+	11, // 8: borg.MachineStatus.limits:type_name -> borg.Resources
+	11, // 9: borg.MachineStatus.reserved:type_name -> borg.Resources
+	8,  // 10: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
+	12, // 11: borg.MachineStatus.used:type_name -> borg.Used
+	6,  // 12: borg.MachineStatus.drain:type_name -> borg.Drain
+	7,  // 13: borg.Drain.blockers:type_name -> borg.DrainBlocker
+	13, // 14: borg.TaskReport.exit:type_name -> borg.Exit
+	15, // [15:15] is the sub-list for method output_type
+	15, // [15:15] is the sub-list for method input_type
+	15, // [15:15] is the sub-list for extension type_name
+	15, // [15:15] is the sub-list for extension extendee
+	0,  // [0:15] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_machine_proto_init() }
@@ -901,7 +973,7 @@ func file_borgpb_machine_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_machine_proto_rawDesc), len(file_borgpb_machine_proto_rawDesc)),
 			NumEnums:      1,
-			NumMessages:   8,
+			NumMessages:   9,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

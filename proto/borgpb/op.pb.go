@@ -181,6 +181,8 @@ const (
 	EventKind_EVENT_KIND_MACHINE_HEARD EventKind = 150
 	// A restored cell places tasks again.
 	EventKind_EVENT_KIND_HOLD_END EventKind = 151
+	// A machine has other packages than before.
+	EventKind_EVENT_KIND_MACHINE_PACKAGES EventKind = 170
 	// An operator said whether machines that cannot be reached are lost, however many.
 	EventKind_EVENT_KIND_LOST_DECLARED EventKind = 160
 	// An update began to roll.
@@ -248,6 +250,7 @@ var (
 		26:  "EVENT_KIND_MACHINE_UNDRAIN",
 		150: "EVENT_KIND_MACHINE_HEARD",
 		151: "EVENT_KIND_HOLD_END",
+		170: "EVENT_KIND_MACHINE_PACKAGES",
 		160: "EVENT_KIND_LOST_DECLARED",
 		30:  "EVENT_KIND_UPDATE_START",
 		31:  "EVENT_KIND_UPDATE_DONE",
@@ -269,49 +272,50 @@ var (
 		81:  "EVENT_KIND_FILE_DELETE",
 	}
 	EventKind_value = map[string]int32{
-		"EVENT_KIND_UNSPECIFIED":     0,
-		"EVENT_KIND_SUBMIT":          1,
-		"EVENT_KIND_SCHEDULE":        2,
-		"EVENT_KIND_EVICT":           3,
-		"EVENT_KIND_FAIL":            4,
-		"EVENT_KIND_FINISH":          5,
-		"EVENT_KIND_KILL":            6,
-		"EVENT_KIND_LOST":            7,
-		"EVENT_KIND_UPDATE_PENDING":  8,
-		"EVENT_KIND_UPDATE_RUNNING":  9,
-		"EVENT_KIND_START":           10,
-		"EVENT_KIND_RESTART":         11,
-		"EVENT_KIND_STOPPED":         12,
-		"EVENT_KIND_RETURN":          13,
-		"EVENT_KIND_ENABLE":          14,
-		"EVENT_KIND_MACHINE_ADD":     20,
-		"EVENT_KIND_MACHINE_REMOVE":  21,
-		"EVENT_KIND_MACHINE_SET":     22,
-		"EVENT_KIND_MACHINE_UP":      23,
-		"EVENT_KIND_MACHINE_DOWN":    24,
-		"EVENT_KIND_MACHINE_DRAIN":   25,
-		"EVENT_KIND_MACHINE_UNDRAIN": 26,
-		"EVENT_KIND_MACHINE_HEARD":   150,
-		"EVENT_KIND_HOLD_END":        151,
-		"EVENT_KIND_LOST_DECLARED":   160,
-		"EVENT_KIND_UPDATE_START":    30,
-		"EVENT_KIND_UPDATE_DONE":     31,
-		"EVENT_KIND_RESIZE":          32,
-		"EVENT_KIND_FORMAT":          40,
-		"EVENT_KIND_WALL_STEP":       41,
-		"EVENT_KIND_REFUSE":          42,
-		"EVENT_KIND_GRANT":           50,
-		"EVENT_KIND_REVOKE":          51,
-		"EVENT_KIND_INVITE":          52,
-		"EVENT_KIND_JOIN":            53,
-		"EVENT_KIND_RESERVE":         54,
-		"EVENT_KIND_SECRET_SET":      60,
-		"EVENT_KIND_SECRET_DELETE":   61,
-		"EVENT_KIND_CELL_KEY":        62,
-		"EVENT_KIND_PACKAGE_BAN":     240,
-		"EVENT_KIND_PACKAGE_UNBAN":   241,
-		"EVENT_KIND_FILE_WRITE":      80,
-		"EVENT_KIND_FILE_DELETE":     81,
+		"EVENT_KIND_UNSPECIFIED":      0,
+		"EVENT_KIND_SUBMIT":           1,
+		"EVENT_KIND_SCHEDULE":         2,
+		"EVENT_KIND_EVICT":            3,
+		"EVENT_KIND_FAIL":             4,
+		"EVENT_KIND_FINISH":           5,
+		"EVENT_KIND_KILL":             6,
+		"EVENT_KIND_LOST":             7,
+		"EVENT_KIND_UPDATE_PENDING":   8,
+		"EVENT_KIND_UPDATE_RUNNING":   9,
+		"EVENT_KIND_START":            10,
+		"EVENT_KIND_RESTART":          11,
+		"EVENT_KIND_STOPPED":          12,
+		"EVENT_KIND_RETURN":           13,
+		"EVENT_KIND_ENABLE":           14,
+		"EVENT_KIND_MACHINE_ADD":      20,
+		"EVENT_KIND_MACHINE_REMOVE":   21,
+		"EVENT_KIND_MACHINE_SET":      22,
+		"EVENT_KIND_MACHINE_UP":       23,
+		"EVENT_KIND_MACHINE_DOWN":     24,
+		"EVENT_KIND_MACHINE_DRAIN":    25,
+		"EVENT_KIND_MACHINE_UNDRAIN":  26,
+		"EVENT_KIND_MACHINE_HEARD":    150,
+		"EVENT_KIND_HOLD_END":         151,
+		"EVENT_KIND_MACHINE_PACKAGES": 170,
+		"EVENT_KIND_LOST_DECLARED":    160,
+		"EVENT_KIND_UPDATE_START":     30,
+		"EVENT_KIND_UPDATE_DONE":      31,
+		"EVENT_KIND_RESIZE":           32,
+		"EVENT_KIND_FORMAT":           40,
+		"EVENT_KIND_WALL_STEP":        41,
+		"EVENT_KIND_REFUSE":           42,
+		"EVENT_KIND_GRANT":            50,
+		"EVENT_KIND_REVOKE":           51,
+		"EVENT_KIND_INVITE":           52,
+		"EVENT_KIND_JOIN":             53,
+		"EVENT_KIND_RESERVE":          54,
+		"EVENT_KIND_SECRET_SET":       60,
+		"EVENT_KIND_SECRET_DELETE":    61,
+		"EVENT_KIND_CELL_KEY":         62,
+		"EVENT_KIND_PACKAGE_BAN":      240,
+		"EVENT_KIND_PACKAGE_UNBAN":    241,
+		"EVENT_KIND_FILE_WRITE":       80,
+		"EVENT_KIND_FILE_DELETE":      81,
 	}
 )
 
@@ -1383,7 +1387,9 @@ type SetMachine struct {
 	// format 3.
 	SetTaints []*Taint `protobuf:"bytes,40,rep,name=set_taints,json=setTaints,proto3" json:"set_taints,omitempty"`
 	// Keys of taints to take away, before others are set. Since format 3.
-	RemoveTaints  []string `protobuf:"bytes,41,rep,name=remove_taints,json=removeTaints,proto3" json:"remove_taints,omitempty"`
+	RemoveTaints []string `protobuf:"bytes,41,rep,name=remove_taints,json=removeTaints,proto3" json:"remove_taints,omitempty"`
+	// Absent: its packages are as they are. Since format 6.
+	Packages      *PackageChange `protobuf:"bytes,50,opt,name=packages,proto3" json:"packages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1488,6 +1494,78 @@ func (x *SetMachine) GetRemoveTaints() []string {
 	return nil
 }
 
+func (x *SetMachine) GetPackages() *PackageChange {
+	if x != nil {
+		return x.Packages
+	}
+	return nil
+}
+
+// PackageChange is what has changed of a machine's packages. Since format 6.
+type PackageChange struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Port at which it serves them; zero: it does not. Since format 6.
+	Port uint32 `protobuf:"varint,1,opt,name=port,proto3" json:"port,omitempty"`
+	// Digests of those that are there now. Since format 6.
+	Add []string `protobuf:"bytes,2,rep,name=add,proto3" json:"add,omitempty"`
+	// Digests of those that are not there any more; taken away before others are
+	// added. Since format 6.
+	Remove        []string `protobuf:"bytes,3,rep,name=remove,proto3" json:"remove,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PackageChange) Reset() {
+	*x = PackageChange{}
+	mi := &file_borgpb_op_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PackageChange) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PackageChange) ProtoMessage() {}
+
+func (x *PackageChange) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PackageChange.ProtoReflect.Descriptor instead.
+func (*PackageChange) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PackageChange) GetPort() uint32 {
+	if x != nil {
+		return x.Port
+	}
+	return 0
+}
+
+func (x *PackageChange) GetAdd() []string {
+	if x != nil {
+		return x.Add
+	}
+	return nil
+}
+
+func (x *PackageChange) GetRemove() []string {
+	if x != nil {
+		return x.Remove
+	}
+	return nil
+}
+
 // MachineUp says that a machine answers again. Its copies are taken back or
 // stopped.
 type MachineUp struct {
@@ -1500,7 +1578,7 @@ type MachineUp struct {
 
 func (x *MachineUp) Reset() {
 	*x = MachineUp{}
-	mi := &file_borgpb_op_proto_msgTypes[5]
+	mi := &file_borgpb_op_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1512,7 +1590,7 @@ func (x *MachineUp) String() string {
 func (*MachineUp) ProtoMessage() {}
 
 func (x *MachineUp) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[5]
+	mi := &file_borgpb_op_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1525,7 +1603,7 @@ func (x *MachineUp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUp.ProtoReflect.Descriptor instead.
 func (*MachineUp) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{5}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *MachineUp) GetName() string {
@@ -1551,7 +1629,7 @@ type MachineDown struct {
 
 func (x *MachineDown) Reset() {
 	*x = MachineDown{}
-	mi := &file_borgpb_op_proto_msgTypes[6]
+	mi := &file_borgpb_op_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1563,7 +1641,7 @@ func (x *MachineDown) String() string {
 func (*MachineDown) ProtoMessage() {}
 
 func (x *MachineDown) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[6]
+	mi := &file_borgpb_op_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1576,7 +1654,7 @@ func (x *MachineDown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineDown.ProtoReflect.Descriptor instead.
 func (*MachineDown) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{6}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *MachineDown) GetName() string {
@@ -1621,7 +1699,7 @@ type DrainMachine struct {
 
 func (x *DrainMachine) Reset() {
 	*x = DrainMachine{}
-	mi := &file_borgpb_op_proto_msgTypes[7]
+	mi := &file_borgpb_op_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1711,7 @@ func (x *DrainMachine) String() string {
 func (*DrainMachine) ProtoMessage() {}
 
 func (x *DrainMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[7]
+	mi := &file_borgpb_op_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1724,7 @@ func (x *DrainMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainMachine.ProtoReflect.Descriptor instead.
 func (*DrainMachine) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DrainMachine) GetName() string {
@@ -1697,7 +1775,7 @@ type SubmitJob struct {
 
 func (x *SubmitJob) Reset() {
 	*x = SubmitJob{}
-	mi := &file_borgpb_op_proto_msgTypes[8]
+	mi := &file_borgpb_op_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1709,7 +1787,7 @@ func (x *SubmitJob) String() string {
 func (*SubmitJob) ProtoMessage() {}
 
 func (x *SubmitJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[8]
+	mi := &file_borgpb_op_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1722,7 +1800,7 @@ func (x *SubmitJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitJob.ProtoReflect.Descriptor instead.
 func (*SubmitJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *SubmitJob) GetUser() string {
@@ -1775,7 +1853,7 @@ type KillJob struct {
 
 func (x *KillJob) Reset() {
 	*x = KillJob{}
-	mi := &file_borgpb_op_proto_msgTypes[9]
+	mi := &file_borgpb_op_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1787,7 +1865,7 @@ func (x *KillJob) String() string {
 func (*KillJob) ProtoMessage() {}
 
 func (x *KillJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[9]
+	mi := &file_borgpb_op_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1800,7 +1878,7 @@ func (x *KillJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillJob.ProtoReflect.Descriptor instead.
 func (*KillJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *KillJob) GetUser() string {
@@ -1848,7 +1926,7 @@ type UpdateJob struct {
 
 func (x *UpdateJob) Reset() {
 	*x = UpdateJob{}
-	mi := &file_borgpb_op_proto_msgTypes[10]
+	mi := &file_borgpb_op_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1860,7 +1938,7 @@ func (x *UpdateJob) String() string {
 func (*UpdateJob) ProtoMessage() {}
 
 func (x *UpdateJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[10]
+	mi := &file_borgpb_op_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1873,7 +1951,7 @@ func (x *UpdateJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UpdateJob.ProtoReflect.Descriptor instead.
 func (*UpdateJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *UpdateJob) GetUser() string {
@@ -1936,7 +2014,7 @@ type ResizeJob struct {
 
 func (x *ResizeJob) Reset() {
 	*x = ResizeJob{}
-	mi := &file_borgpb_op_proto_msgTypes[11]
+	mi := &file_borgpb_op_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1948,7 +2026,7 @@ func (x *ResizeJob) String() string {
 func (*ResizeJob) ProtoMessage() {}
 
 func (x *ResizeJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[11]
+	mi := &file_borgpb_op_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1961,7 +2039,7 @@ func (x *ResizeJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResizeJob.ProtoReflect.Descriptor instead.
 func (*ResizeJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{11}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ResizeJob) GetUser() string {
@@ -2012,7 +2090,7 @@ type SubmitAllocSet struct {
 
 func (x *SubmitAllocSet) Reset() {
 	*x = SubmitAllocSet{}
-	mi := &file_borgpb_op_proto_msgTypes[12]
+	mi := &file_borgpb_op_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2024,7 +2102,7 @@ func (x *SubmitAllocSet) String() string {
 func (*SubmitAllocSet) ProtoMessage() {}
 
 func (x *SubmitAllocSet) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[12]
+	mi := &file_borgpb_op_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2037,7 +2115,7 @@ func (x *SubmitAllocSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitAllocSet.ProtoReflect.Descriptor instead.
 func (*SubmitAllocSet) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{12}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *SubmitAllocSet) GetUser() string {
@@ -2090,7 +2168,7 @@ type KillAllocSet struct {
 
 func (x *KillAllocSet) Reset() {
 	*x = KillAllocSet{}
-	mi := &file_borgpb_op_proto_msgTypes[13]
+	mi := &file_borgpb_op_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2102,7 +2180,7 @@ func (x *KillAllocSet) String() string {
 func (*KillAllocSet) ProtoMessage() {}
 
 func (x *KillAllocSet) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[13]
+	mi := &file_borgpb_op_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2115,7 +2193,7 @@ func (x *KillAllocSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillAllocSet.ProtoReflect.Descriptor instead.
 func (*KillAllocSet) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{13}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *KillAllocSet) GetUser() string {
@@ -2166,7 +2244,7 @@ type Assign struct {
 
 func (x *Assign) Reset() {
 	*x = Assign{}
-	mi := &file_borgpb_op_proto_msgTypes[14]
+	mi := &file_borgpb_op_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2178,7 +2256,7 @@ func (x *Assign) String() string {
 func (*Assign) ProtoMessage() {}
 
 func (x *Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[14]
+	mi := &file_borgpb_op_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2191,7 +2269,7 @@ func (x *Assign) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assign.ProtoReflect.Descriptor instead.
 func (*Assign) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{14}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Assign) GetAssignments() []*Assignment {
@@ -2267,7 +2345,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_borgpb_op_proto_msgTypes[15]
+	mi := &file_borgpb_op_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2357,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[15]
+	mi := &file_borgpb_op_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2370,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{15}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Assignment) GetUid() string {
@@ -2373,7 +2451,7 @@ type Victim struct {
 
 func (x *Victim) Reset() {
 	*x = Victim{}
-	mi := &file_borgpb_op_proto_msgTypes[16]
+	mi := &file_borgpb_op_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2385,7 +2463,7 @@ func (x *Victim) String() string {
 func (*Victim) ProtoMessage() {}
 
 func (x *Victim) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[16]
+	mi := &file_borgpb_op_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2398,7 +2476,7 @@ func (x *Victim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Victim.ProtoReflect.Descriptor instead.
 func (*Victim) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{16}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Victim) GetJobUid() string {
@@ -2448,7 +2526,7 @@ type MoveTasks struct {
 
 func (x *MoveTasks) Reset() {
 	*x = MoveTasks{}
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2460,7 +2538,7 @@ func (x *MoveTasks) String() string {
 func (*MoveTasks) ProtoMessage() {}
 
 func (x *MoveTasks) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2473,7 +2551,7 @@ func (x *MoveTasks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasks.ProtoReflect.Descriptor instead.
 func (*MoveTasks) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *MoveTasks) GetMoves() []*Assignment {
@@ -2523,7 +2601,7 @@ type Reports struct {
 
 func (x *Reports) Reset() {
 	*x = Reports{}
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2535,7 +2613,7 @@ func (x *Reports) String() string {
 func (*Reports) ProtoMessage() {}
 
 func (x *Reports) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2548,7 +2626,7 @@ func (x *Reports) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reports.ProtoReflect.Descriptor instead.
 func (*Reports) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Reports) GetMachines() []*MachineReport {
@@ -2575,7 +2653,7 @@ type MachineReport struct {
 
 func (x *MachineReport) Reset() {
 	*x = MachineReport{}
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2587,7 +2665,7 @@ func (x *MachineReport) String() string {
 func (*MachineReport) ProtoMessage() {}
 
 func (x *MachineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2600,7 +2678,7 @@ func (x *MachineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineReport.ProtoReflect.Descriptor instead.
 func (*MachineReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MachineReport) GetMachine() string {
@@ -2645,7 +2723,7 @@ type TaskReservation struct {
 
 func (x *TaskReservation) Reset() {
 	*x = TaskReservation{}
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2735,7 @@ func (x *TaskReservation) String() string {
 func (*TaskReservation) ProtoMessage() {}
 
 func (x *TaskReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2748,7 @@ func (x *TaskReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReservation.ProtoReflect.Descriptor instead.
 func (*TaskReservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *TaskReservation) GetJobUid() string {
@@ -2720,7 +2798,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2732,7 +2810,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2745,7 +2823,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -2766,7 +2844,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2778,7 +2856,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2791,7 +2869,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -2814,7 +2892,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2826,7 +2904,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2839,7 +2917,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *Grant) GetUser() string {
@@ -2874,7 +2952,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2886,7 +2964,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2899,7 +2977,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Revoke) GetUser() string {
@@ -2939,7 +3017,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3029,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3042,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -3002,7 +3080,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3014,7 +3092,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3027,7 +3105,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -3065,7 +3143,7 @@ type SetSecret struct {
 
 func (x *SetSecret) Reset() {
 	*x = SetSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3077,7 +3155,7 @@ func (x *SetSecret) String() string {
 func (*SetSecret) ProtoMessage() {}
 
 func (x *SetSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3090,7 +3168,7 @@ func (x *SetSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
 func (*SetSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SetSecret) GetUser() string {
@@ -3141,7 +3219,7 @@ type DeleteSecret struct {
 
 func (x *DeleteSecret) Reset() {
 	*x = DeleteSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3231,7 @@ func (x *DeleteSecret) String() string {
 func (*DeleteSecret) ProtoMessage() {}
 
 func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3244,7 @@ func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
 func (*DeleteSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DeleteSecret) GetUser() string {
@@ -3203,7 +3281,7 @@ type ResealSecret struct {
 
 func (x *ResealSecret) Reset() {
 	*x = ResealSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3215,7 +3293,7 @@ func (x *ResealSecret) String() string {
 func (*ResealSecret) ProtoMessage() {}
 
 func (x *ResealSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3228,7 +3306,7 @@ func (x *ResealSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
 func (*ResealSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ResealSecret) GetUser() string {
@@ -3278,7 +3356,7 @@ type UseCellKey struct {
 
 func (x *UseCellKey) Reset() {
 	*x = UseCellKey{}
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3290,7 +3368,7 @@ func (x *UseCellKey) String() string {
 func (*UseCellKey) ProtoMessage() {}
 
 func (x *UseCellKey) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3303,7 +3381,7 @@ func (x *UseCellKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
 func (*UseCellKey) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *UseCellKey) GetKeyId() string {
@@ -3335,7 +3413,7 @@ type SetTaskNote struct {
 
 func (x *SetTaskNote) Reset() {
 	*x = SetTaskNote{}
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3347,7 +3425,7 @@ func (x *SetTaskNote) String() string {
 func (*SetTaskNote) ProtoMessage() {}
 
 func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3360,7 +3438,7 @@ func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
 func (*SetTaskNote) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetTaskNote) GetUser() string {
@@ -3426,7 +3504,7 @@ type WriteFile struct {
 
 func (x *WriteFile) Reset() {
 	*x = WriteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3438,7 +3516,7 @@ func (x *WriteFile) String() string {
 func (*WriteFile) ProtoMessage() {}
 
 func (x *WriteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3451,7 +3529,7 @@ func (x *WriteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
 func (*WriteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WriteFile) GetUser() string {
@@ -3498,7 +3576,7 @@ type DeleteFile struct {
 
 func (x *DeleteFile) Reset() {
 	*x = DeleteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3510,7 +3588,7 @@ func (x *DeleteFile) String() string {
 func (*DeleteFile) ProtoMessage() {}
 
 func (x *DeleteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3523,7 +3601,7 @@ func (x *DeleteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteFile.ProtoReflect.Descriptor instead.
 func (*DeleteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DeleteFile) GetUser() string {
@@ -3567,7 +3645,7 @@ type BanPackage struct {
 
 func (x *BanPackage) Reset() {
 	*x = BanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3579,7 +3657,7 @@ func (x *BanPackage) String() string {
 func (*BanPackage) ProtoMessage() {}
 
 func (x *BanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3592,7 +3670,7 @@ func (x *BanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanPackage.ProtoReflect.Descriptor instead.
 func (*BanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BanPackage) GetName() string {
@@ -3638,7 +3716,7 @@ type UnbanPackage struct {
 
 func (x *UnbanPackage) Reset() {
 	*x = UnbanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3650,7 +3728,7 @@ func (x *UnbanPackage) String() string {
 func (*UnbanPackage) ProtoMessage() {}
 
 func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3663,7 +3741,7 @@ func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanPackage.ProtoReflect.Descriptor instead.
 func (*UnbanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *UnbanPackage) GetName() string {
@@ -3701,7 +3779,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3713,7 +3791,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3726,7 +3804,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -3761,7 +3839,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3773,7 +3851,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3786,7 +3864,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -3841,7 +3919,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3853,7 +3931,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3866,7 +3944,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -3960,7 +4038,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3972,7 +4050,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3985,7 +4063,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -4113,7 +4191,7 @@ type HearMachines struct {
 
 func (x *HearMachines) Reset() {
 	*x = HearMachines{}
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4125,7 +4203,7 @@ func (x *HearMachines) String() string {
 func (*HearMachines) ProtoMessage() {}
 
 func (x *HearMachines) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4138,7 +4216,7 @@ func (x *HearMachines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearMachines.ProtoReflect.Descriptor instead.
 func (*HearMachines) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *HearMachines) GetMachines() []*HeardMachine {
@@ -4170,7 +4248,7 @@ type HeardMachine struct {
 
 func (x *HeardMachine) Reset() {
 	*x = HeardMachine{}
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4182,7 +4260,7 @@ func (x *HeardMachine) String() string {
 func (*HeardMachine) ProtoMessage() {}
 
 func (x *HeardMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4195,7 +4273,7 @@ func (x *HeardMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMachine.ProtoReflect.Descriptor instead.
 func (*HeardMachine) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HeardMachine) GetMachine() string {
@@ -4248,7 +4326,7 @@ type FoundCopy struct {
 
 func (x *FoundCopy) Reset() {
 	*x = FoundCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4260,7 +4338,7 @@ func (x *FoundCopy) String() string {
 func (*FoundCopy) ProtoMessage() {}
 
 func (x *FoundCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4273,7 +4351,7 @@ func (x *FoundCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoundCopy.ProtoReflect.Descriptor instead.
 func (*FoundCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *FoundCopy) GetReport() *TaskReport {
@@ -4332,7 +4410,7 @@ type DeclareLost struct {
 
 func (x *DeclareLost) Reset() {
 	*x = DeclareLost{}
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4344,7 +4422,7 @@ func (x *DeclareLost) String() string {
 func (*DeclareLost) ProtoMessage() {}
 
 func (x *DeclareLost) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4357,7 +4435,7 @@ func (x *DeclareLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareLost.ProtoReflect.Descriptor instead.
 func (*DeclareLost) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *DeclareLost) GetForNs() int64 {
@@ -4376,7 +4454,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4388,7 +4466,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4401,7 +4479,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
 }
 
 // AdoptJob makes a job of copies that run. It keeps its uid, so that its copies
@@ -4424,7 +4502,7 @@ type AdoptJob struct {
 
 func (x *AdoptJob) Reset() {
 	*x = AdoptJob{}
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4436,7 +4514,7 @@ func (x *AdoptJob) String() string {
 func (*AdoptJob) ProtoMessage() {}
 
 func (x *AdoptJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4449,7 +4527,7 @@ func (x *AdoptJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptJob.ProtoReflect.Descriptor instead.
 func (*AdoptJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *AdoptJob) GetUid() string {
@@ -4501,7 +4579,7 @@ type StopUnknown struct {
 
 func (x *StopUnknown) Reset() {
 	*x = StopUnknown{}
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4513,7 +4591,7 @@ func (x *StopUnknown) String() string {
 func (*StopUnknown) ProtoMessage() {}
 
 func (x *StopUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4526,7 +4604,7 @@ func (x *StopUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopUnknown.ProtoReflect.Descriptor instead.
 func (*StopUnknown) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *StopUnknown) GetMachine() string {
@@ -4573,7 +4651,7 @@ type UnknownCopy struct {
 
 func (x *UnknownCopy) Reset() {
 	*x = UnknownCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4585,7 +4663,7 @@ func (x *UnknownCopy) String() string {
 func (*UnknownCopy) ProtoMessage() {}
 
 func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4598,7 +4676,7 @@ func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownCopy.ProtoReflect.Descriptor instead.
 func (*UnknownCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *UnknownCopy) GetJobUid() string {
@@ -4755,7 +4833,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
 	"\rRemoveMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\xd0\x03\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\"\x81\x04\n" +
 	"\n" +
 	"SetMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -4769,10 +4847,15 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\tport_last\x18\b \x01(\rR\bportLast\x12*\n" +
 	"\n" +
 	"set_taints\x18( \x03(\v2\v.borg.TaintR\tsetTaints\x12#\n" +
-	"\rremove_taints\x18) \x03(\tR\fremoveTaints\x1a@\n" +
+	"\rremove_taints\x18) \x03(\tR\fremoveTaints\x12/\n" +
+	"\bpackages\x182 \x01(\v2\x13.borg.PackageChangeR\bpackages\x1a@\n" +
 	"\x12SetAttributesEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x1f\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"M\n" +
+	"\rPackageChange\x12\x12\n" +
+	"\x04port\x18\x01 \x01(\rR\x04port\x12\x10\n" +
+	"\x03add\x18\x02 \x03(\tR\x03add\x12\x16\n" +
+	"\x06remove\x18\x03 \x03(\tR\x06remove\"\x1f\n" +
 	"\tMachineUp\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\"M\n" +
 	"\vMachineDown\x12\x12\n" +
@@ -5044,7 +5127,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xe8\b\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x8a\t\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -5070,7 +5153,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x18EVENT_KIND_MACHINE_DRAIN\x10\x19\x12\x1e\n" +
 	"\x1aEVENT_KIND_MACHINE_UNDRAIN\x10\x1a\x12\x1d\n" +
 	"\x18EVENT_KIND_MACHINE_HEARD\x10\x96\x01\x12\x18\n" +
-	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12\x1d\n" +
+	"\x13EVENT_KIND_HOLD_END\x10\x97\x01\x12 \n" +
+	"\x1bEVENT_KIND_MACHINE_PACKAGES\x10\xaa\x01\x12\x1d\n" +
 	"\x18EVENT_KIND_LOST_DECLARED\x10\xa0\x01\x12\x1b\n" +
 	"\x17EVENT_KIND_UPDATE_START\x10\x1e\x12\x1a\n" +
 	"\x16EVENT_KIND_UPDATE_DONE\x10\x1f\x12\x15\n" +
@@ -5118,7 +5202,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 58)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
 var file_borgpb_op_proto_goTypes = []any{
 	(RefusalKind)(0),        // 0: borg.RefusalKind
 	(EventKind)(0),          // 1: borg.EventKind
@@ -5128,152 +5212,154 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*AddMachine)(nil),      // 5: borg.AddMachine
 	(*RemoveMachine)(nil),   // 6: borg.RemoveMachine
 	(*SetMachine)(nil),      // 7: borg.SetMachine
-	(*MachineUp)(nil),       // 8: borg.MachineUp
-	(*MachineDown)(nil),     // 9: borg.MachineDown
-	(*DrainMachine)(nil),    // 10: borg.DrainMachine
-	(*SubmitJob)(nil),       // 11: borg.SubmitJob
-	(*KillJob)(nil),         // 12: borg.KillJob
-	(*UpdateJob)(nil),       // 13: borg.UpdateJob
-	(*ResizeJob)(nil),       // 14: borg.ResizeJob
-	(*SubmitAllocSet)(nil),  // 15: borg.SubmitAllocSet
-	(*KillAllocSet)(nil),    // 16: borg.KillAllocSet
-	(*Assign)(nil),          // 17: borg.Assign
-	(*Assignment)(nil),      // 18: borg.Assignment
-	(*Victim)(nil),          // 19: borg.Victim
-	(*MoveTasks)(nil),       // 20: borg.MoveTasks
-	(*Reports)(nil),         // 21: borg.Reports
-	(*MachineReport)(nil),   // 22: borg.MachineReport
-	(*TaskReservation)(nil), // 23: borg.TaskReservation
-	(*SetTime)(nil),         // 24: borg.SetTime
-	(*RaiseFormat)(nil),     // 25: borg.RaiseFormat
-	(*Grant)(nil),           // 26: borg.Grant
-	(*Revoke)(nil),          // 27: borg.Revoke
-	(*AddToken)(nil),        // 28: borg.AddToken
-	(*UseToken)(nil),        // 29: borg.UseToken
-	(*SetSecret)(nil),       // 30: borg.SetSecret
-	(*DeleteSecret)(nil),    // 31: borg.DeleteSecret
-	(*ResealSecret)(nil),    // 32: borg.ResealSecret
-	(*UseCellKey)(nil),      // 33: borg.UseCellKey
-	(*SetTaskNote)(nil),     // 34: borg.SetTaskNote
-	(*WriteFile)(nil),       // 35: borg.WriteFile
-	(*DeleteFile)(nil),      // 36: borg.DeleteFile
-	(*BanPackage)(nil),      // 37: borg.BanPackage
-	(*UnbanPackage)(nil),    // 38: borg.UnbanPackage
-	(*LogDigest)(nil),       // 39: borg.LogDigest
-	(*Refusal)(nil),         // 40: borg.Refusal
-	(*Result)(nil),          // 41: borg.Result
-	(*Event)(nil),           // 42: borg.Event
-	(*HearMachines)(nil),    // 43: borg.HearMachines
-	(*HeardMachine)(nil),    // 44: borg.HeardMachine
-	(*FoundCopy)(nil),       // 45: borg.FoundCopy
-	(*DeclareLost)(nil),     // 46: borg.DeclareLost
-	(*EndHold)(nil),         // 47: borg.EndHold
-	(*AdoptJob)(nil),        // 48: borg.AdoptJob
-	(*StopUnknown)(nil),     // 49: borg.StopUnknown
-	(*UnknownCopy)(nil),     // 50: borg.UnknownCopy
-	nil,                     // 51: borg.AddMachine.LabelsEntry
-	nil,                     // 52: borg.AddMachine.AnnotationsEntry
-	nil,                     // 53: borg.SetMachine.SetAttributesEntry
-	nil,                     // 54: borg.SubmitJob.LabelsEntry
-	nil,                     // 55: borg.SubmitJob.AnnotationsEntry
-	nil,                     // 56: borg.UpdateJob.LabelsEntry
-	nil,                     // 57: borg.UpdateJob.AnnotationsEntry
-	nil,                     // 58: borg.SubmitAllocSet.LabelsEntry
-	nil,                     // 59: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                     // 60: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),       // 61: borg.Principal
-	(*MachineSpec)(nil),     // 62: borg.MachineSpec
-	(*Resources)(nil),       // 63: borg.Resources
-	(*Taint)(nil),           // 64: borg.Taint
-	(*DeviceGrant)(nil),     // 65: borg.DeviceGrant
-	(*TaskReport)(nil),      // 66: borg.TaskReport
-	(State)(0),              // 67: borg.State
-	(StopCause)(0),          // 68: borg.StopCause
-	(*Exit)(nil),            // 69: borg.Exit
-	(JobKind)(0),            // 70: borg.JobKind
+	(*PackageChange)(nil),   // 8: borg.PackageChange
+	(*MachineUp)(nil),       // 9: borg.MachineUp
+	(*MachineDown)(nil),     // 10: borg.MachineDown
+	(*DrainMachine)(nil),    // 11: borg.DrainMachine
+	(*SubmitJob)(nil),       // 12: borg.SubmitJob
+	(*KillJob)(nil),         // 13: borg.KillJob
+	(*UpdateJob)(nil),       // 14: borg.UpdateJob
+	(*ResizeJob)(nil),       // 15: borg.ResizeJob
+	(*SubmitAllocSet)(nil),  // 16: borg.SubmitAllocSet
+	(*KillAllocSet)(nil),    // 17: borg.KillAllocSet
+	(*Assign)(nil),          // 18: borg.Assign
+	(*Assignment)(nil),      // 19: borg.Assignment
+	(*Victim)(nil),          // 20: borg.Victim
+	(*MoveTasks)(nil),       // 21: borg.MoveTasks
+	(*Reports)(nil),         // 22: borg.Reports
+	(*MachineReport)(nil),   // 23: borg.MachineReport
+	(*TaskReservation)(nil), // 24: borg.TaskReservation
+	(*SetTime)(nil),         // 25: borg.SetTime
+	(*RaiseFormat)(nil),     // 26: borg.RaiseFormat
+	(*Grant)(nil),           // 27: borg.Grant
+	(*Revoke)(nil),          // 28: borg.Revoke
+	(*AddToken)(nil),        // 29: borg.AddToken
+	(*UseToken)(nil),        // 30: borg.UseToken
+	(*SetSecret)(nil),       // 31: borg.SetSecret
+	(*DeleteSecret)(nil),    // 32: borg.DeleteSecret
+	(*ResealSecret)(nil),    // 33: borg.ResealSecret
+	(*UseCellKey)(nil),      // 34: borg.UseCellKey
+	(*SetTaskNote)(nil),     // 35: borg.SetTaskNote
+	(*WriteFile)(nil),       // 36: borg.WriteFile
+	(*DeleteFile)(nil),      // 37: borg.DeleteFile
+	(*BanPackage)(nil),      // 38: borg.BanPackage
+	(*UnbanPackage)(nil),    // 39: borg.UnbanPackage
+	(*LogDigest)(nil),       // 40: borg.LogDigest
+	(*Refusal)(nil),         // 41: borg.Refusal
+	(*Result)(nil),          // 42: borg.Result
+	(*Event)(nil),           // 43: borg.Event
+	(*HearMachines)(nil),    // 44: borg.HearMachines
+	(*HeardMachine)(nil),    // 45: borg.HeardMachine
+	(*FoundCopy)(nil),       // 46: borg.FoundCopy
+	(*DeclareLost)(nil),     // 47: borg.DeclareLost
+	(*EndHold)(nil),         // 48: borg.EndHold
+	(*AdoptJob)(nil),        // 49: borg.AdoptJob
+	(*StopUnknown)(nil),     // 50: borg.StopUnknown
+	(*UnknownCopy)(nil),     // 51: borg.UnknownCopy
+	nil,                     // 52: borg.AddMachine.LabelsEntry
+	nil,                     // 53: borg.AddMachine.AnnotationsEntry
+	nil,                     // 54: borg.SetMachine.SetAttributesEntry
+	nil,                     // 55: borg.SubmitJob.LabelsEntry
+	nil,                     // 56: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 57: borg.UpdateJob.LabelsEntry
+	nil,                     // 58: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 59: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 60: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                     // 61: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),       // 62: borg.Principal
+	(*MachineSpec)(nil),     // 63: borg.MachineSpec
+	(*Resources)(nil),       // 64: borg.Resources
+	(*Taint)(nil),           // 65: borg.Taint
+	(*DeviceGrant)(nil),     // 66: borg.DeviceGrant
+	(*TaskReport)(nil),      // 67: borg.TaskReport
+	(State)(0),              // 68: borg.State
+	(StopCause)(0),          // 69: borg.StopCause
+	(*Exit)(nil),            // 70: borg.Exit
+	(JobKind)(0),            // 71: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	61, // 0: borg.Op.principal:type_name -> borg.Principal
+	62, // 0: borg.Op.principal:type_name -> borg.Principal
 	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
-	8,  // 4: borg.Op.machine_up:type_name -> borg.MachineUp
-	9,  // 5: borg.Op.machine_down:type_name -> borg.MachineDown
-	10, // 6: borg.Op.drain_machine:type_name -> borg.DrainMachine
-	11, // 7: borg.Op.submit_job:type_name -> borg.SubmitJob
-	12, // 8: borg.Op.kill_job:type_name -> borg.KillJob
-	13, // 9: borg.Op.update_job:type_name -> borg.UpdateJob
-	14, // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
-	15, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
-	16, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
-	17, // 13: borg.Op.assign:type_name -> borg.Assign
-	21, // 14: borg.Op.reports:type_name -> borg.Reports
-	24, // 15: borg.Op.time:type_name -> borg.SetTime
-	25, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	39, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	26, // 18: borg.Op.grant:type_name -> borg.Grant
-	27, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	28, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	29, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	30, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
-	31, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
-	32, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
-	33, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
-	34, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
-	35, // 27: borg.Op.write_file:type_name -> borg.WriteFile
-	36, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
-	20, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	37, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
-	38, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
-	43, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
-	47, // 33: borg.Op.end_hold:type_name -> borg.EndHold
-	48, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
-	49, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
-	46, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
-	51, // 37: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	52, // 38: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	62, // 39: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	53, // 40: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	63, // 41: borg.SetMachine.capacity:type_name -> borg.Resources
-	64, // 42: borg.SetMachine.set_taints:type_name -> borg.Taint
-	54, // 43: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	55, // 44: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	56, // 45: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	57, // 46: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	58, // 47: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	59, // 48: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	18, // 49: borg.Assign.assignments:type_name -> borg.Assignment
-	19, // 50: borg.Assignment.victims:type_name -> borg.Victim
-	65, // 51: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	18, // 52: borg.MoveTasks.moves:type_name -> borg.Assignment
-	18, // 53: borg.MoveTasks.placement:type_name -> borg.Assignment
-	22, // 54: borg.Reports.machines:type_name -> borg.MachineReport
-	66, // 55: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	23, // 56: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	60, // 57: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 58: borg.Refusal.kind:type_name -> borg.RefusalKind
-	40, // 59: borg.Result.refusal:type_name -> borg.Refusal
-	40, // 60: borg.Result.items:type_name -> borg.Refusal
-	1,  // 61: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 62: borg.Event.object_kind:type_name -> borg.ObjectKind
-	67, // 63: borg.Event.from:type_name -> borg.State
-	67, // 64: borg.Event.to:type_name -> borg.State
-	68, // 65: borg.Event.cause:type_name -> borg.StopCause
-	69, // 66: borg.Event.exit:type_name -> borg.Exit
-	44, // 67: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	19, // 68: borg.HeardMachine.missing:type_name -> borg.Victim
-	45, // 69: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	66, // 70: borg.FoundCopy.report:type_name -> borg.TaskReport
-	65, // 71: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	45, // 72: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	50, // 73: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	70, // 74: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	63, // 75: borg.UnknownCopy.resources:type_name -> borg.Resources
-	76, // [76:76] is the sub-list for method output_type
-	76, // [76:76] is the sub-list for method input_type
-	76, // [76:76] is the sub-list for extension type_name
-	76, // [76:76] is the sub-list for extension extendee
-	0,  // [0:76] is the sub-list for field type_name
+	9,  // 4: borg.Op.machine_up:type_name -> borg.MachineUp
+	10, // 5: borg.Op.machine_down:type_name -> borg.MachineDown
+	11, // 6: borg.Op.drain_machine:type_name -> borg.DrainMachine
+	12, // 7: borg.Op.submit_job:type_name -> borg.SubmitJob
+	13, // 8: borg.Op.kill_job:type_name -> borg.KillJob
+	14, // 9: borg.Op.update_job:type_name -> borg.UpdateJob
+	15, // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
+	16, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
+	17, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
+	18, // 13: borg.Op.assign:type_name -> borg.Assign
+	22, // 14: borg.Op.reports:type_name -> borg.Reports
+	25, // 15: borg.Op.time:type_name -> borg.SetTime
+	26, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	40, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	27, // 18: borg.Op.grant:type_name -> borg.Grant
+	28, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	29, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	30, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	31, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	32, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	33, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	34, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	35, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	36, // 27: borg.Op.write_file:type_name -> borg.WriteFile
+	37, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
+	21, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	38, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
+	39, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
+	44, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
+	48, // 33: borg.Op.end_hold:type_name -> borg.EndHold
+	49, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
+	50, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
+	47, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
+	52, // 37: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	53, // 38: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	63, // 39: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	54, // 40: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	64, // 41: borg.SetMachine.capacity:type_name -> borg.Resources
+	65, // 42: borg.SetMachine.set_taints:type_name -> borg.Taint
+	8,  // 43: borg.SetMachine.packages:type_name -> borg.PackageChange
+	55, // 44: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	56, // 45: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	57, // 46: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	58, // 47: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	59, // 48: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	60, // 49: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	19, // 50: borg.Assign.assignments:type_name -> borg.Assignment
+	20, // 51: borg.Assignment.victims:type_name -> borg.Victim
+	66, // 52: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	19, // 53: borg.MoveTasks.moves:type_name -> borg.Assignment
+	19, // 54: borg.MoveTasks.placement:type_name -> borg.Assignment
+	23, // 55: borg.Reports.machines:type_name -> borg.MachineReport
+	67, // 56: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	24, // 57: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	61, // 58: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	0,  // 59: borg.Refusal.kind:type_name -> borg.RefusalKind
+	41, // 60: borg.Result.refusal:type_name -> borg.Refusal
+	41, // 61: borg.Result.items:type_name -> borg.Refusal
+	1,  // 62: borg.Event.kind:type_name -> borg.EventKind
+	2,  // 63: borg.Event.object_kind:type_name -> borg.ObjectKind
+	68, // 64: borg.Event.from:type_name -> borg.State
+	68, // 65: borg.Event.to:type_name -> borg.State
+	69, // 66: borg.Event.cause:type_name -> borg.StopCause
+	70, // 67: borg.Event.exit:type_name -> borg.Exit
+	45, // 68: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	20, // 69: borg.HeardMachine.missing:type_name -> borg.Victim
+	46, // 70: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	67, // 71: borg.FoundCopy.report:type_name -> borg.TaskReport
+	66, // 72: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	46, // 73: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	51, // 74: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	71, // 75: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	64, // 76: borg.UnknownCopy.resources:type_name -> borg.Resources
+	77, // [77:77] is the sub-list for method output_type
+	77, // [77:77] is the sub-list for method input_type
+	77, // [77:77] is the sub-list for extension type_name
+	77, // [77:77] is the sub-list for extension extendee
+	0,  // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -5322,15 +5408,15 @@ func file_borgpb_op_proto_init() {
 		(*Op_StopUnknown)(nil),
 		(*Op_DeclareLost)(nil),
 	}
-	file_borgpb_op_proto_msgTypes[32].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[33].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   58,
+			NumMessages:   59,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -227,8 +227,8 @@ type PollRequest struct {
 	KnownHash []byte `protobuf:"bytes,6,opt,name=known_hash,json=knownHash,proto3" json:"known_hash,omitempty"`
 	// Id of the replica that asks.
 	Replica uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
-	// On a stream: machine, desired, stops, forget, describe and belief are those of
-	// the request before, and are left out.
+	// On a stream: machine, desired, stops, forget, describe, belief and packages are
+	// those of the request before, and are left out.
 	SameOrders bool `protobuf:"varint,8,opt,name=same_orders,json=sameOrders,proto3" json:"same_orders,omitempty"`
 	// What copies use is not asked for now; it goes on being measured.
 	NoUsage bool `protobuf:"varint,9,opt,name=no_usage,json=noUsage,proto3" json:"no_usage,omitempty"`
@@ -237,7 +237,11 @@ type PollRequest struct {
 	Belief *Belief `protobuf:"bytes,220,opt,name=belief,proto3" json:"belief,omitempty"`
 	// Copies of which the asker wants to know what they run: those that a restored
 	// cell does not have.
-	Describe      []*CopyID `protobuf:"bytes,150,rep,name=describe,proto3" json:"describe,omitempty"`
+	Describe []*CopyID `protobuf:"bytes,150,rep,name=describe,proto3" json:"describe,omitempty"`
+	// Where packages are to be brought from that what should run here needs, and that
+	// the machine has not said to have. One that is absent: from where packages come
+	// from.
+	Packages      []*WantedPackage `protobuf:"bytes,160,rep,name=packages,proto3" json:"packages,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -349,6 +353,79 @@ func (x *PollRequest) GetDescribe() []*CopyID {
 	return nil
 }
 
+func (x *PollRequest) GetPackages() []*WantedPackage {
+	if x != nil {
+		return x.Packages
+	}
+	return nil
+}
+
+// WantedPackage says where a machine is to bring a package from.
+type WantedPackage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in the spec of the task.
+	Digest string `protobuf:"bytes,1,opt,name=digest,proto3" json:"digest,omitempty"`
+	// host:port of machines that have it and serve it, at most 4; to be asked in this
+	// order.
+	Peers []string `protobuf:"bytes,2,rep,name=peers,proto3" json:"peers,omitempty"`
+	// Where packages come from may be asked now. Otherwise the machine waits for
+	// another one to have it, for a while.
+	Origin        bool `protobuf:"varint,3,opt,name=origin,proto3" json:"origin,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WantedPackage) Reset() {
+	*x = WantedPackage{}
+	mi := &file_borgrpc_borglet_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WantedPackage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WantedPackage) ProtoMessage() {}
+
+func (x *WantedPackage) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_borglet_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WantedPackage.ProtoReflect.Descriptor instead.
+func (*WantedPackage) Descriptor() ([]byte, []int) {
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *WantedPackage) GetDigest() string {
+	if x != nil {
+		return x.Digest
+	}
+	return ""
+}
+
+func (x *WantedPackage) GetPeers() []string {
+	if x != nil {
+		return x.Peers
+	}
+	return nil
+}
+
+func (x *WantedPackage) GetOrigin() bool {
+	if x != nil {
+		return x.Origin
+	}
+	return false
+}
+
 // Belief is what a borglet is told of whom to believe. It counts with the poll
 // that it came with, when that is obeyed.
 type Belief struct {
@@ -367,7 +444,7 @@ type Belief struct {
 
 func (x *Belief) Reset() {
 	*x = Belief{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[4]
+	mi := &file_borgrpc_borglet_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -379,7 +456,7 @@ func (x *Belief) String() string {
 func (*Belief) ProtoMessage() {}
 
 func (x *Belief) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[4]
+	mi := &file_borgrpc_borglet_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -392,7 +469,7 @@ func (x *Belief) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Belief.ProtoReflect.Descriptor instead.
 func (*Belief) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{4}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Belief) GetRemoved() []uint64 {
@@ -424,7 +501,7 @@ type CopyID struct {
 
 func (x *CopyID) Reset() {
 	*x = CopyID{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[5]
+	mi := &file_borgrpc_borglet_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -436,7 +513,7 @@ func (x *CopyID) String() string {
 func (*CopyID) ProtoMessage() {}
 
 func (x *CopyID) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[5]
+	mi := &file_borgrpc_borglet_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -449,7 +526,7 @@ func (x *CopyID) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyID.ProtoReflect.Descriptor instead.
 func (*CopyID) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{5}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CopyID) GetJobUid() string {
@@ -512,7 +589,7 @@ type Desired struct {
 
 func (x *Desired) Reset() {
 	*x = Desired{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[6]
+	mi := &file_borgrpc_borglet_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -524,7 +601,7 @@ func (x *Desired) String() string {
 func (*Desired) ProtoMessage() {}
 
 func (x *Desired) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[6]
+	mi := &file_borgrpc_borglet_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -537,7 +614,7 @@ func (x *Desired) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Desired.ProtoReflect.Descriptor instead.
 func (*Desired) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{6}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Desired) GetCopy() *CopyID {
@@ -657,7 +734,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[7]
+	mi := &file_borgrpc_borglet_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -669,7 +746,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[7]
+	mi := &file_borgrpc_borglet_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -682,7 +759,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *Stop) GetCopy() *CopyID {
@@ -752,7 +829,7 @@ type PollResponse struct {
 
 func (x *PollResponse) Reset() {
 	*x = PollResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	mi := &file_borgrpc_borglet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -764,7 +841,7 @@ func (x *PollResponse) String() string {
 func (*PollResponse) ProtoMessage() {}
 
 func (x *PollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	mi := &file_borgrpc_borglet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -777,7 +854,7 @@ func (x *PollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollResponse.ProtoReflect.Descriptor instead.
 func (*PollResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PollResponse) GetFenced() bool {
@@ -871,7 +948,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[9]
+	mi := &file_borgrpc_borglet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -883,7 +960,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[9]
+	mi := &file_borgrpc_borglet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -896,7 +973,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Usage) GetCopy() *CopyID {
@@ -959,7 +1036,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[10]
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -971,7 +1048,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[10]
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -984,7 +1061,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ReadLogRequest) GetCopy() *CopyID {
@@ -1028,7 +1105,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1040,7 +1117,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1053,7 +1130,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -1087,7 +1164,7 @@ type ExecCopyRequest struct {
 
 func (x *ExecCopyRequest) Reset() {
 	*x = ExecCopyRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1099,7 +1176,7 @@ func (x *ExecCopyRequest) String() string {
 func (*ExecCopyRequest) ProtoMessage() {}
 
 func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1112,7 +1189,7 @@ func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecCopyRequest.ProtoReflect.Descriptor instead.
 func (*ExecCopyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ExecCopyRequest) GetCopy() *CopyID {
@@ -1158,7 +1235,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\x94\x03\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\xc9\x03\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -1172,7 +1249,12 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"sameOrders\x12\x19\n" +
 	"\bno_usage\x18\t \x01(\bR\anoUsage\x12(\n" +
 	"\x06belief\x18\xdc\x01 \x01(\v2\x0f.borgrpc.BeliefR\x06belief\x12,\n" +
-	"\bdescribe\x18\x96\x01 \x03(\v2\x0f.borgrpc.CopyIDR\bdescribe\"D\n" +
+	"\bdescribe\x18\x96\x01 \x03(\v2\x0f.borgrpc.CopyIDR\bdescribe\x123\n" +
+	"\bpackages\x18\xa0\x01 \x03(\v2\x16.borgrpc.WantedPackageR\bpackages\"U\n" +
+	"\rWantedPackage\x12\x16\n" +
+	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
+	"\x05peers\x18\x02 \x03(\tR\x05peers\x12\x16\n" +
+	"\x06origin\x18\x03 \x01(\bR\x06origin\"D\n" +
 	"\x06Belief\x12\x18\n" +
 	"\aremoved\x18\x01 \x03(\x04R\aremoved\x12 \n" +
 	"\vauthorities\x18\x02 \x01(\fR\vauthorities\"Q\n" +
@@ -1254,76 +1336,78 @@ func file_borgrpc_borglet_proto_rawDescGZIP() []byte {
 	return file_borgrpc_borglet_proto_rawDescData
 }
 
-var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 13)
+var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
 var file_borgrpc_borglet_proto_goTypes = []any{
 	(*DescribeRequest)(nil),    // 0: borgrpc.DescribeRequest
 	(*DescribeResponse)(nil),   // 1: borgrpc.DescribeResponse
 	(*Fence)(nil),              // 2: borgrpc.Fence
 	(*PollRequest)(nil),        // 3: borgrpc.PollRequest
-	(*Belief)(nil),             // 4: borgrpc.Belief
-	(*CopyID)(nil),             // 5: borgrpc.CopyID
-	(*Desired)(nil),            // 6: borgrpc.Desired
-	(*Stop)(nil),               // 7: borgrpc.Stop
-	(*PollResponse)(nil),       // 8: borgrpc.PollResponse
-	(*Usage)(nil),              // 9: borgrpc.Usage
-	(*ReadLogRequest)(nil),     // 10: borgrpc.ReadLogRequest
-	(*ReadLogResponse)(nil),    // 11: borgrpc.ReadLogResponse
-	(*ExecCopyRequest)(nil),    // 12: borgrpc.ExecCopyRequest
-	(*borgpb.MachineSpec)(nil), // 13: borg.MachineSpec
-	(borgpb.JobKind)(0),        // 14: borg.JobKind
-	(*borgpb.Resources)(nil),   // 15: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 16: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 17: borg.DeviceGrant
-	(borgpb.StopCause)(0),      // 18: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 19: borg.TaskReport
-	(LogStream)(0),             // 20: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 21: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 22: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 23: borgrpc.ExecResponse
+	(*WantedPackage)(nil),      // 4: borgrpc.WantedPackage
+	(*Belief)(nil),             // 5: borgrpc.Belief
+	(*CopyID)(nil),             // 6: borgrpc.CopyID
+	(*Desired)(nil),            // 7: borgrpc.Desired
+	(*Stop)(nil),               // 8: borgrpc.Stop
+	(*PollResponse)(nil),       // 9: borgrpc.PollResponse
+	(*Usage)(nil),              // 10: borgrpc.Usage
+	(*ReadLogRequest)(nil),     // 11: borgrpc.ReadLogRequest
+	(*ReadLogResponse)(nil),    // 12: borgrpc.ReadLogResponse
+	(*ExecCopyRequest)(nil),    // 13: borgrpc.ExecCopyRequest
+	(*borgpb.MachineSpec)(nil), // 14: borg.MachineSpec
+	(borgpb.JobKind)(0),        // 15: borg.JobKind
+	(*borgpb.Resources)(nil),   // 16: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 17: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 18: borg.DeviceGrant
+	(borgpb.StopCause)(0),      // 19: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 20: borg.TaskReport
+	(LogStream)(0),             // 21: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 22: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 23: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 24: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
-	13, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
+	14, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
 	2,  // 1: borgrpc.PollRequest.fence:type_name -> borgrpc.Fence
-	6,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
-	7,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
-	5,  // 4: borgrpc.PollRequest.forget:type_name -> borgrpc.CopyID
-	4,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
-	5,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
-	5,  // 7: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	14, // 8: borgrpc.Desired.kind:type_name -> borg.JobKind
-	15, // 9: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	16, // 10: borgrpc.Desired.spec:type_name -> borg.TaskSpec
-	5,  // 11: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	17, // 12: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
-	5,  // 13: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	18, // 14: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 15: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	19, // 16: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	9,  // 17: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	13, // 18: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	6,  // 19: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
-	5,  // 20: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	5,  // 21: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	20, // 22: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	20, // 23: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	5,  // 24: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	21, // 25: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	22, // 26: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 27: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 28: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 29: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	10, // 30: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	12, // 31: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 32: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	8,  // 33: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	8,  // 34: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	11, // 35: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	23, // 36: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	32, // [32:37] is the sub-list for method output_type
-	27, // [27:32] is the sub-list for method input_type
-	27, // [27:27] is the sub-list for extension type_name
-	27, // [27:27] is the sub-list for extension extendee
-	0,  // [0:27] is the sub-list for field type_name
+	7,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
+	8,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
+	6,  // 4: borgrpc.PollRequest.forget:type_name -> borgrpc.CopyID
+	5,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
+	6,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
+	4,  // 7: borgrpc.PollRequest.packages:type_name -> borgrpc.WantedPackage
+	6,  // 8: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
+	15, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
+	16, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	17, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	6,  // 12: borgrpc.Desired.after:type_name -> borgrpc.CopyID
+	18, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	6,  // 14: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	19, // 15: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 16: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	20, // 17: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	10, // 18: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	14, // 19: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	7,  // 20: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
+	6,  // 21: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	6,  // 22: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	21, // 23: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	21, // 24: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 25: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	22, // 26: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	23, // 27: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 28: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 29: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 30: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	11, // 31: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	13, // 32: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 33: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	9,  // 34: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	9,  // 35: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	12, // 36: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	24, // 37: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	33, // [33:38] is the sub-list for method output_type
+	28, // [28:33] is the sub-list for method input_type
+	28, // [28:28] is the sub-list for extension type_name
+	28, // [28:28] is the sub-list for extension extendee
+	0,  // [0:28] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }
@@ -1339,7 +1423,7 @@ func file_borgrpc_borglet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_borglet_proto_rawDesc), len(file_borgrpc_borglet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   13,
+			NumMessages:   14,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

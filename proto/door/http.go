@@ -40,14 +40,17 @@ const (
 	StatusPage Page = "status"
 	// MetricsPage is figures, without a name of anybody.
 	MetricsPage Page = "metrics"
+	// BlobsPage is parts of packages, by digest.
+	BlobsPage Page = "packages"
 )
 
 // pageAccess is which roles may look at which pages: who may read the cell may
 // read what its programs say of it. A task sees figures, so that the cell can
-// watch itself.
+// watch itself. Machines fetch packages from each other.
 var pageAccess = map[Page][]identity.Role{
 	StatusPage:  {identity.User, identity.Master},
 	MetricsPage: {identity.User, identity.Master, identity.Task},
+	BlobsPage:   {identity.Borglet},
 }
 
 // HTTPListener listens for browsers and for what collects metrics.
@@ -172,14 +175,18 @@ func (g *pageGuard) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if err := g.admit(r); err != nil {
-		code := http.StatusForbidden
-		if status.Code(err) == codes.Unauthenticated {
-			code = http.StatusUnauthorized
-		}
-		http.Error(w, status.Convert(err).Message(), code)
+		refusePage(w, err)
 		return
 	}
 	g.pages.ServeHTTP(w, r)
+}
+
+func refusePage(w http.ResponseWriter, err error) {
+	code := http.StatusForbidden
+	if status.Code(err) == codes.Unauthenticated {
+		code = http.StatusUnauthorized
+	}
+	http.Error(w, status.Convert(err).Message(), code)
 }
 
 // admit says why a request is refused; nil: it is not.
@@ -195,20 +202,24 @@ func (g *pageGuard) admit(r *http.Request) error {
 	if !g.listener.tls {
 		return nil
 	}
+	return g.config.admitPage(r, pageOf(r.URL.Path))
+}
+
+// admitPage says why a request over TLS is refused; nil: it is not.
+func (c *Config) admitPage(r *http.Request, page Page) error {
 	if r.TLS == nil {
 		return status.Error(codes.Unauthenticated, "nobody knows who asks")
 	}
-	name, _, err := g.config.Identity.WhoCalls(r.TLS.PeerCertificates, time.Now())
+	name, _, err := c.Identity.WhoCalls(r.TLS.PeerCertificates, time.Now())
 	if err != nil {
 		return status.Error(codes.Unauthenticated, err.Error())
 	}
-	page := pageOf(r.URL.Path)
 	err = AllowedPage(page, name)
-	if err == nil && g.config.Revoked != nil && g.config.Revoked(name, r.TLS.PeerCertificates[0].NotBefore) {
+	if err == nil && c.Revoked != nil && c.Revoked(name, r.TLS.PeerCertificates[0].NotBefore) {
 		err = Revoked(name)
 	}
-	if err != nil && g.config.Refused != nil {
-		g.config.Refused(Refusal{Method: "/pages/" + string(page), Caller: name, Addr: r.RemoteAddr, Err: err})
+	if err != nil && c.Refused != nil {
+		c.Refused(Refusal{Method: "/pages/" + string(page), Caller: name, Addr: r.RemoteAddr, Err: err})
 	}
 	return err
 }
