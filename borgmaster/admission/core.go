@@ -57,8 +57,8 @@ const (
 	forgiveNs     = 5e9
 	// What one user may have out of turn, beyond the window, for all users.
 	maxOutOfTurn = 64
-	// Who has fewer in the log, or less than this part of all that is there, and none
-	// that waits, asks for little.
+	// Who has fewer in the log and waiting, or none that waits and less than this part of
+	// all that is in the log, asks for little.
 	lightPlaces = 4
 	lightShare  = 8
 	// A turn is worth so much.

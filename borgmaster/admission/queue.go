@@ -27,7 +27,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 		if c.heavy > 0 {
 			c.win.lightComes()
 		}
-		if p.outOfTurn = c.win.full(p.cost); !p.outOfTurn || c.outOfTurn < maxOutOfTurn {
+		if p.outOfTurn = c.win.full(p.cost); len(u.queue) == 0 && (!p.outOfTurn || c.outOfTurn < maxOutOfTurn) {
 			c.place(now, p)
 			return p, nil
 		}
@@ -53,9 +53,10 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 	return p, nil
 }
 
-// light: a user asks for little, and has done so for a while.
+// light: a user asks for little, and has done so for a while. Who asks again for what he
+// waits for does not ask for much.
 func (u *user[W]) light(now, used int64) bool {
-	few := len(u.queue) == 0 && (u.placed < lightPlaces || int64(u.placed)*lightShare < used)
+	few := len(u.queue)+u.placed < lightPlaces || len(u.queue) == 0 && int64(u.placed)*lightShare < used
 	if !few {
 		u.heavyNs = now
 	}

@@ -98,7 +98,7 @@ func (w *window) adapt() {
 		w.crowd(w.size / 2)
 	case crowded && w.lastLightNs > tooLong:
 		w.crowd(w.size * 7 / 10)
-	case w.n > 0 && w.sumNs/w.n > mostNs:
+	case w.heavy && w.n > 0 && w.sumNs/w.n > mostNs:
 		w.size = max(w.size*7/10, minWindow)
 	case !w.limited:
 	case crowded:
