@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"net/url"
 	"os"
@@ -101,9 +102,7 @@ func TestLogin(t *testing.T) {
 			first, second := zstdImage(t, "first"), zstdImage(t, "second")
 			both := &testImage{digest: first.digest, blobs: map[Digest][]byte{}}
 			for _, i := range []*testImage{first, second} {
-				for d, content := range i.blobs {
-					both.blobs[d] = content
-				}
+				maps.Copy(both.blobs, i.blobs)
 			}
 			g := &guarded{password: "first-secret", manifests: map[string][]byte{string(second.digest): second.blobs[second.digest]}}
 			source := serveRegistry(t, both, g.around(bearer))
