@@ -353,6 +353,8 @@ func packageSection(st PackageState) pages.Section {
 		{Name: "may take", Value: pages.Bytes(st.LimitBytes)},
 		{Name: "brought", Value: pages.Number(st.Fetched)},
 		{Name: "bytes brought", Value: pages.Bytes(st.FetchedBytes)},
+		{Name: "of them from other machines", Value: pages.Bytes(st.PeerBytes)},
+		{Name: "bytes sent to other machines", Value: pages.Bytes(st.ServedBytes)},
 		{Name: "downloads gone on with", Value: pages.Number(st.Resumed)},
 		{Name: "could not be had", Value: pages.Number(st.Failed).If(st.Failed > 0, pages.Warn)},
 		{Name: "thrown away for room", Value: pages.Number(st.Dropped)},
@@ -421,6 +423,8 @@ var figures = []pages.Figure{
 	{Name: "packages", Help: "Packages of which all is on this machine."},
 	{Name: "package_bytes", Help: "Disk that packages take."},
 	{Name: "package_limit_bytes", Help: "Disk that packages may take."},
+	{Name: "package_fetched_bytes_total", Help: "What came of packages, from where they come from or from other machines.", Labels: []string{"from"}},
+	{Name: "package_served_bytes_total", Help: "What was sent of packages to other machines."},
 	{Name: "overdue_certificates", Help: "Certificates of tasks that should have been renewed more than five minutes ago."},
 	{Name: "certificate_expires_timestamp_seconds", Help: "When the machine's own certificate runs out; 0: it has none."},
 }
@@ -460,6 +464,9 @@ func (a *Agent) read(r *pages.Reading) {
 	r.Set("packages", float64(len(packages.Digests)))
 	r.Set("package_bytes", float64(packages.Bytes))
 	r.Set("package_limit_bytes", float64(packages.LimitBytes))
+	r.Set("package_fetched_bytes_total", float64(packages.FetchedBytes-packages.PeerBytes), "source")
+	r.Set("package_fetched_bytes_total", float64(packages.PeerBytes), "machine")
+	r.Set("package_served_bytes_total", float64(packages.ServedBytes))
 	l, err := a.askLook(context.Background())
 	if err != nil {
 		// It stops, or hangs: what is not known is not told.

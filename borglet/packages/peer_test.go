@@ -40,7 +40,7 @@ func newMachine(t testing.TB, dir string, source string, patience time.Duration)
 	t.Helper()
 	cfg := Config{Dir: dir, LimitBytes: 1 << 30, Peers: anybody(t), Patience: patience, Log: slog.New(slog.DiscardHandler)}
 	if source != "" {
-		from, err := ParseSource(source)
+		from, err := ParseSource(source, "")
 		if err != nil {
 			t.Fatal(err)
 		}

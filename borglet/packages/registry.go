@@ -12,7 +12,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
@@ -23,13 +22,14 @@ type registry struct {
 	text string
 	repo name.Repository
 	base http.RoundTripper
+	who  Credentials
 
 	mu sync.Mutex
 	// client has logged in. Guarded by mu.
 	client *http.Client
 }
 
-func newRegistry(text string) (*registry, error) {
+func newRegistry(text string, who Credentials) (*registry, error) {
 	u, err := url.Parse(text)
 	if err != nil {
 		return nil, err
@@ -49,20 +49,20 @@ func newRegistry(text string) (*registry, error) {
 	base.ResponseHeaderTimeout = stallTimeout
 	// What is compressed is meant so: digests are of the bytes as they are.
 	base.DisableCompression = true
-	return &registry{text: text, repo: repo, base: base}, nil
+	return &registry{text: text, repo: repo, base: base, who: who}, nil
 }
 
 func (r *registry) String() string { return "registry " + r.text }
 
-// login asks the registry what it wants to see, once. Credentials are those of
-// the configuration of docker, if there is one.
+// login asks the registry what it wants to see, once. It is asked anew
+// once it refuses who this machine was: that may be somebody else by now.
 func (r *registry) login(ctx context.Context) (*http.Client, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.client != nil {
 		return r.client, nil
 	}
-	who, err := authn.DefaultKeychain.Resolve(r.repo)
+	who, err := r.who.Resolve(r.repo)
 	if err != nil {
 		return nil, fmt.Errorf("find credentials: %w", err)
 	}
@@ -92,6 +92,10 @@ func (r *registry) open(ctx context.Context, of content, offset int64) (io.ReadC
 	u := url.URL{Scheme: r.repo.Scheme(), Host: r.repo.RegistryStr(), Path: "/v2/" + r.repo.RepositoryStr() + "/" + where + "/" + string(of.Digest)}
 	resp, err := askFor(ctx, client, u, of, offset, accept)
 	if err != nil {
+		// Where tokens come from may refuse it too.
+		if said := new(transport.Error); errors.As(err, &said) && refusedLogin(said.StatusCode) {
+			r.logout()
+		}
 		return nil, 0, err
 	}
 	body, from, err := bodyOf(resp, offset)
@@ -100,10 +104,24 @@ func (r *registry) open(ctx context.Context, of content, offset int64) (io.ReadC
 	}
 	defer resp.Body.Close()
 	err = transport.CheckError(resp, http.StatusOK)
-	if resp.StatusCode == http.StatusNotFound {
+	switch {
+	case resp.StatusCode == http.StatusNotFound:
 		err = errors.Join(errAbsent, err)
+	case refusedLogin(resp.StatusCode):
+		r.logout()
 	}
 	return nil, 0, err
+}
+
+func refusedLogin(code int) bool {
+	return code == http.StatusUnauthorized || code == http.StatusForbidden
+}
+
+// logout has the next one who asks log in.
+func (r *registry) logout() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.client = nil
 }
 
 // askFor asks for a blob from offset on.

@@ -34,11 +34,11 @@ type content struct {
 var errAbsent = errors.New("it is not there")
 
 // ParseSource reads what a borglet is told: http://HOST/PREFIX and https://... are
-// registries, an absolute path is an OCI layout, or an archive of one.
-func ParseSource(text string) (Source, error) {
+// registries, to which who is shown, an absolute path is an OCI layout, or an archive of one.
+func ParseSource(text string, who Credentials) (Source, error) {
 	switch {
 	case strings.HasPrefix(text, "http://"), strings.HasPrefix(text, "https://"):
-		return newRegistry(text)
+		return newRegistry(text, who)
 	case !filepath.IsAbs(text):
 		return nil, fmt.Errorf("%q: want https://HOST/REPOSITORY, or the absolute path of an OCI layout or of an archive of one", text)
 	}

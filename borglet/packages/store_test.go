@@ -101,7 +101,7 @@ func openStore(t testing.TB, dir string, limitBytes int64, sources ...string) *S
 	t.Helper()
 	cfg := Config{Dir: dir, LimitBytes: limitBytes, Log: slog.New(slog.DiscardHandler)}
 	for _, text := range sources {
-		source, err := ParseSource(text)
+		source, err := ParseSource(text, "")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
 	"runtime"
 	"strconv"
 	"sync"
@@ -23,7 +24,7 @@ import (
 // swarm is a cell of machines with a task each that needs one package, and the polls that
 // tell them where it is: what is decided is the masters' own.
 type swarm struct {
-	t        *testing.T
+	t        testing.TB
 	machines []*machine
 	origin   counting
 	image    *testImage
@@ -54,7 +55,7 @@ func (s *swarm) do(op *borgpb.Op) *borgpb.Result {
 
 func machineNo(n int) string { return fmt.Sprintf("m%02d", n) }
 
-func newSwarm(t *testing.T, machines int, bytes int, patience time.Duration) *swarm {
+func newSwarm(t testing.TB, machines int, bytes int, patience time.Duration) *swarm {
 	s := &swarm{t: t, cell: cell.New("c1", 1), silent: map[int]bool{}}
 	s.image = imageOf(t, runtime.GOARCH, gzipped(t, tarOf(t, file("data", noise(1, bytes)))))
 	url := serveRegistry(t, s.image, s.origin.around)
@@ -141,15 +142,38 @@ func (s *swarm) run(between func()) {
 	wait.Wait()
 }
 
+// copies is how often all of the package came from where it comes from.
+func (s *swarm) copies() float64 {
+	return float64(s.origin.bytes.Load()) / float64(len(s.image.blobs[s.image.layers[0]]))
+}
+
+// BenchmarkSwarm is TestSwarm with a package of 200 MB, or of BORG_BENCH_BYTES; it needs forty
+// times that on disk.
+func BenchmarkSwarm(b *testing.B) {
+	bytes := 200 << 20
+	if text := os.Getenv("BORG_BENCH_BYTES"); text != "" {
+		var err error
+		if bytes, err = strconv.Atoi(text); err != nil {
+			b.Fatal(err)
+		}
+	}
+	for b.Loop() {
+		b.StopTimer()
+		s := newSwarm(b, 20, bytes, time.Hour)
+		b.StartTimer()
+		s.run(func() {})
+		b.ReportMetric(s.copies(), "origin-copies")
+	}
+}
+
 // TestSwarm: of a package that 20 machines need at once, few copies come from where it
 // comes from; the others come from machines.
 func TestSwarm(t *testing.T) {
 	s := newSwarm(t, 20, 20<<20, time.Hour)
 	s.run(func() {})
 	size := int64(len(s.image.blobs[s.image.layers[0]]))
-	copies := float64(s.origin.bytes.Load()) / float64(size)
-	t.Logf("%.2f copies of %d bytes came from where they come from", copies, size)
-	if copies > 5 {
+	t.Logf("%.2f copies of %d bytes came from where they come from", s.copies(), size)
+	if copies := s.copies(); copies > 5 {
 		t.Errorf("%.2f copies came from where they come from, want at most 5", copies)
 	}
 	var served int64

@@ -88,6 +88,7 @@ func orders(index uint64, machine string) *borgrpc.PollRequest {
 		Fence: &borgrpc.Fence{CellId: "c", Term: 1, Index: index}, Machine: machine, Replica: 2, KnownHash: []byte{byte(index)},
 		Desired: []*borgrpc.Desired{{Job: "web"}}, Stops: []*borgrpc.Stop{{Index: 7}}, Forget: []*borgrpc.CopyID{{Index: 4}},
 		Describe: []*borgrpc.CopyID{{Index: 5}}, Belief: &borgrpc.Belief{Removed: []uint64{9}},
+		Packages: []*borgrpc.WantedPackage{{Digest: "sha256:1", Origin: true}},
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 // packageFlags are about the packages of the machine.
 var packageFlags = []ucli.Flag{
 	&ucli.StringSliceFlag{Name: "package-source", Usage: "`WHERE` packages come from: https://HOST/REPOSITORY, an OCI layout or an archive of one; may be repeated, the first that has one counts"},
+	&ucli.StringFlag{Name: "package-credentials", Usage: "`FILE` with who this machine is to registries, in the form of docker's configuration, with mode 0600 (default: ~/.docker/config.json)"},
 	&ucli.StringFlag{Name: "package-bytes", Value: "20GiB", Usage: "how much disk packages may take, used or not; at least 16MiB"},
 	&ucli.StringFlag{Name: "package-listen", Usage: "`ADDRESS` (host:port) at which other machines of the cell fetch packages, at the host of --advertise; \"none\": nowhere (default: any port of the host of --listen)"},
 	&ucli.StringFlag{Name: "package-pace", Value: "100MiB", Usage: "how many bytes a second other machines are sent, all together; 0: as many as they take"},
@@ -37,8 +38,14 @@ func newPackageConfig(ctx *ucli.Context, listen string) (c packageConfig, err er
 	if c.paceBytes, err = cli.ParseBytes(ctx.String("package-pace")); err != nil {
 		return c, cli.Errorf(cli.Usage, "--package-pace: %w", err)
 	}
+	var who packages.Credentials
+	if path := ctx.String("package-credentials"); path != "" {
+		if who, err = packages.ReadCredentials(path); err != nil {
+			return c, cli.Errorf(cli.Usage, "--package-credentials: %w", err)
+		}
+	}
 	for _, text := range ctx.StringSlice("package-source") {
-		source, err := packages.ParseSource(text)
+		source, err := packages.ParseSource(text, who)
 		if err != nil {
 			return c, cli.Errorf(cli.Usage, "--package-source: %w", err)
 		}
