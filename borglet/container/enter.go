@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/runc/libcontainer"
@@ -44,7 +45,12 @@ func enterContainer(o *order, e *entry) (*program, error) {
 		p.Stdin, p.Stdout, p.Stderr = files[0], files[1], files[2]
 	}
 	if err := c.Run(p); err != nil {
-		return nil, fmt.Errorf("start %q: %w", e.Args[0], err)
+		err = fmt.Errorf("start %q: %w", e.Args[0], err)
+		// What the search for the program says inside; all else lies in the machine.
+		if strings.Contains(err.Error(), ` exec: "`) {
+			return nil, &taskError{err}
+		}
+		return nil, err
 	}
 	pid, err := p.Pid()
 	if err != nil {

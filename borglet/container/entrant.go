@@ -51,7 +51,10 @@ func entrant(dir string, socket *net.UnixConn) error {
 	}
 	p, err := beginProgram(dir, &e)
 	if err != nil {
-		return tell(socket, entered{Exit: &borglet.ExitFile{Code: 127, Error: err.Error(), EndedWallNs: time.Now().UnixNano()}}, nil)
+		exit := &borglet.ExitFile{Code: 127, Error: err.Error(), EndedWallNs: time.Now().UnixNano()}
+		var inProgram *taskError
+		exit.Retry = !errors.As(err, &inProgram)
+		return tell(socket, entered{Exit: exit}, nil)
 	}
 	id := p.proc
 	err = tell(socket, entered{Proc: &id}, p.terminal)
@@ -151,7 +154,7 @@ func enterProcess(o *order, e *entry) (*program, error) {
 	env := append(e.environment(o), markerVariable+"="+o.Marker)
 	path, err := lookPath(e.Args[0], env, o.Launch.Cwd)
 	if err != nil {
-		return nil, err
+		return nil, &taskError{err}
 	}
 	sys := &unix.SysProcAttr{Setsid: true, Pdeathsig: unix.SIGKILL}
 	var files []*os.File
@@ -176,7 +179,11 @@ func enterProcess(o *order, e *entry) (*program, error) {
 		if terminal != nil {
 			terminal.Close()
 		}
-		return nil, fmt.Errorf("start %q: %w", e.Args[0], errors.Unwrap(err))
+		err = fmt.Errorf("start %q: %w", e.Args[0], errors.Unwrap(err))
+		if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOMEM) {
+			return nil, err
+		}
+		return nil, &taskError{err}
 	}
 	_ = os.WriteFile(fmt.Sprintf("/proc/%d/oom_score_adj", p.Pid), []byte(strconv.Itoa(o.Launch.OOMScore)), 0)
 	id, err := identify(p.Pid)

@@ -197,6 +197,9 @@ func (x *execution) begin(e entry) error {
 	switch {
 	case err != nil:
 		return fmt.Errorf("exec: the program was not started within %v, or what starts it ended: %w", enterBound, err)
+	case answer.Exit != nil && answer.Exit.Retry:
+		// It lies in the machine: no health check may take it for the task's.
+		return errors.New(answer.Exit.Error)
 	case answer.Exit != nil:
 		return &borglet.ProgramError{Text: answer.Exit.Error}
 	case answer.Proc == nil || e.Terminal != (terminal != nil):
