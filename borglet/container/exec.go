@@ -133,9 +133,13 @@ func (r *Runtime) enter(p *borglet.Program) (socket *net.UnixConn, ours [3]*os.F
 			inherited = append(inherited, end)
 		}
 	}
+	sys := &unix.SysProcAttr{Setsid: true}
+	if r.Capabilities().Runtime == kindContainer {
+		sys.Unshareflags = unix.CLONE_NEWNS
+	}
 	entrant, err := os.StartProcess(r.self, []string{"borglet", ExecArgument, p.Dir}, &os.ProcAttr{
 		Dir: "/", Env: append(shimEnv(), "GOMAXPROCS=1", "GOGC=50"), Files: inherited,
-		Sys: &unix.SysProcAttr{Setsid: true},
+		Sys: sys,
 	})
 	if err != nil {
 		socket.Close()
