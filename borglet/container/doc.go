@@ -27,4 +27,8 @@
 //
 // A dead shim does not end its task: the borglet then follows the task's
 // process itself.
+//
+// A program that is run beside a task has a process of its own too, the entrant
+// (entrant.go). It shares a socket with the borglet, and ends the program when that
+// breaks: what runs beside a task does not outlive who asked for it.
 package container

@@ -5,7 +5,10 @@ package container
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/opencontainers/runc/libcontainer"
@@ -26,6 +29,9 @@ func enterContainer(o *order, e *entry) (*program, error) {
 	if state, err := c.State(); err != nil || state.InitProcessPid != e.Task.Pid || state.InitProcessStartTime != e.Task.StartTicks {
 		return nil, borglet.ErrNotRunning
 	}
+	if err := makeReachable(c.Config().Rootfs); err != nil {
+		return nil, err
+	}
 	p := &libcontainer.Process{Args: e.Args, Env: e.environment(o), Cwd: o.Launch.Cwd}
 	var socket *os.File
 	if e.Terminal {
@@ -44,7 +50,12 @@ func enterContainer(o *order, e *entry) (*program, error) {
 		p.Stdin, p.Stdout, p.Stderr = files[0], files[1], files[2]
 	}
 	if err := c.Run(p); err != nil {
-		return nil, fmt.Errorf("start %q: %w", e.Args[0], err)
+		err = fmt.Errorf("start %q: %w", e.Args[0], err)
+		// What the search for the program says inside; all else lies in the machine.
+		if strings.Contains(err.Error(), ` exec: "`) {
+			return nil, &taskError{err}
+		}
+		return nil, err
 	}
 	pid, err := p.Pid()
 	if err != nil {
@@ -71,6 +82,30 @@ func enterContainer(o *order, e *entry) (*program, error) {
 		}
 	}
 	return started, nil
+}
+
+// makeReachable makes a directory appear that only the shim's mount name space has:
+// libcontainer begins in that of the root file system, also when the container has it
+// already. It is made in the entrant's own mount name space, and goes with it.
+func makeReachable(dir string) error {
+	if _, err := os.Stat(dir); err == nil || !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	at := filepath.Dir(dir)
+	for _, err := os.Stat(at); err != nil && at != "/"; _, err = os.Stat(at) {
+		at = filepath.Dir(at)
+	}
+	if at == "/" {
+		return fmt.Errorf("find the root file system of the task: there is nothing of %s", dir)
+	}
+	err := unix.Mount("tmpfs", at, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0711,size=64k")
+	if err == nil {
+		err = os.MkdirAll(dir, 0o711)
+	}
+	if err != nil {
+		return fmt.Errorf("find the root file system of the task at %s: %w", dir, err)
+	}
+	return nil
 }
 
 // takeTerminal takes the terminal that libcontainer has made in the container. It

@@ -166,8 +166,7 @@ func underWay(p *cell.Copy, t *borgpb.TaskReport) bool {
 	if p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING {
 		return true
 	}
-	// With a process it waits for its own health check, as long as that takes.
-	return borgpb.AttemptState(t.State) == borgpb.AttemptState_ATTEMPT_STATE_STARTING && t.Pid == 0
+	return borgpb.AttemptState(t.State) == borgpb.AttemptState_ATTEMPT_STATE_STARTING
 }
 
 // later tells whether a comes after b in the same cell.

@@ -184,7 +184,8 @@ func (c *testCell) mutated() int {
 }
 
 // pretendBorglet runs nothing: a task whose program is /bin/true has finished
-// at once, /bin/false has failed, /bin/missing and /bin/absent are tried again
+// at once, /bin/false has failed, /bin/warming has not passed its health check and
+// /bin/ailing fails it, /bin/missing and /bin/absent are tried again
 // and again, anything else runs until it is told to stop.
 type pretendBorglet struct {
 	borgrpc.UnimplementedBorgletServiceServer
@@ -272,6 +273,10 @@ func (b *pretendBorglet) started(d *borgrpc.Desired) *borgpb.TaskReport {
 		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF)
 		r.Exit = &borgpb.Exit{Code: 127, EndedWallNs: time.Now().UnixNano(), Error: `start "/bin/absent": no such file or directory`}
 		r.Text = r.Exit.Error + "; starts again 10s after that"
+	case "/bin/warming":
+		r.State, r.Text = int32(borgpb.AttemptState_ATTEMPT_STATE_STARTING), "no health check has passed yet: connection refused"
+	case "/bin/ailing":
+		r.Text = "health check fails: no answer within 5s"
 	case "/bin/false":
 		r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)
 		r.Exit = &borgpb.Exit{Code: 1, EndedWallNs: time.Now().UnixNano()}

@@ -28,9 +28,28 @@ func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) st
 	case j.GetSpec().GetKind() == borgpb.JobKind_JOB_KIND_BATCH:
 		return fmt.Sprintf("Running: %s, %d of %s finished.", name, st.GetFinished(), plural(n, "task"))
 	case st.GetStarted() < n:
-		return fmt.Sprintf("Starting: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
+		_, why := unhealthy(name, tasks, borgpb.AttemptState_ATTEMPT_STATE_STARTING)
+		return fmt.Sprintf("Starting: %s, %d of %s run%s.", name, st.GetStarted(), plural(n, "task"), why)
+	}
+	if failing, why := unhealthy(name, tasks, borgpb.AttemptState_ATTEMPT_STATE_RUNNING); failing > 0 {
+		return fmt.Sprintf("Running: %s of %s, of which %d %s a health check%s.", every(n), name, failing, verb(failing, "fails", "fail"), why)
 	}
 	return fmt.Sprintf("Healthy: %s of %s %s.", every(n), name, verb(n, "runs", "run"))
+}
+
+// unhealthy counts the tasks in a state of which something is said of their health
+// checks, and tells of the first one what.
+func unhealthy(name string, tasks []*borgpb.Task, state borgpb.AttemptState) (n uint32, example string) {
+	for _, t := range tasks {
+		st := t.GetStatus()
+		if st.GetAttemptState() != state || t.GetSpec().GetHealth() == nil || st.GetPid() == 0 || st.GetReason() == "" {
+			continue
+		}
+		if n++; n == 1 {
+			example = fmt.Sprintf(" (%s/%d: %s)", name, t.GetIndex(), st.GetReason())
+		}
+	}
+	return n, example
 }
 
 // inBackoff counts the tasks that ended and wait to be started again, and tells
@@ -42,7 +61,12 @@ func inBackoff(name string, tasks []*borgpb.Task) (n uint32, example string) {
 			continue
 		}
 		if n++; n == 1 {
-			example = fmt.Sprintf("%s/%d: %s", name, t.GetIndex(), exitText(st.GetLastExit()))
+			why := exitText(st.GetLastExit())
+			if t.GetSpec().GetHealth() != nil && st.GetReason() != "" {
+				// Who was ended for his health has a better one than the signal.
+				why = st.GetReason()
+			}
+			example = fmt.Sprintf("%s/%d: %s", name, t.GetIndex(), why)
 		}
 	}
 	return n, example
