@@ -166,7 +166,10 @@ func newContainerBackend(cfg Config) (backend, error) {
 }
 
 func (b *containerBackend) capabilities() borglet.Capabilities {
-	return borglet.Capabilities{Runtime: kindContainer, Cgroup: cgroupVersion(), Limits: true, OwnFiles: true}
+	caps := borglet.Capabilities{
+		Runtime: kindContainer, Cgroup: cgroupVersion(), Seccomp: filterName(), Userns: "none", Limits: true, OwnFiles: true,
+	}
+	return caps
 }
 
 func (b *containerBackend) load(id borglet.ID) (*libcontainer.Container, error) {

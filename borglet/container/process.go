@@ -192,7 +192,7 @@ type processBackend struct{ cfg Config }
 func newProcessBackend(cfg Config) backend { return &processBackend{cfg} }
 
 func (b *processBackend) capabilities() borglet.Capabilities {
-	return borglet.Capabilities{Runtime: kindProcess, Cgroup: "none"}
+	return borglet.Capabilities{Runtime: kindProcess, Cgroup: "none", Seccomp: "none", Userns: "none"}
 }
 
 // orphan finds the process that has the copy's marker and leads its session.

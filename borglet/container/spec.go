@@ -82,6 +82,7 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 		ReadonlyPaths: readonlyPaths,
 		OomScoreAdj:   &score,
 		Rlimits:       rlimits(),
+		Seccomp:       callFilter(),
 	}
 	for _, d := range specconv.AllowedDevices {
 		if d.Path != "" {

@@ -231,11 +231,20 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	caps := rt.Capabilities()
 	s.log.Info("borglet serves", "machine", s.name, "addr", listener.Addr().String(), "dir", s.dir,
-		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "build", cli.Build())
+		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "seccomp", caps.Seccomp, "userns", caps.Userns, "build", cli.Build())
+	s.tellWeaker(caps)
+	return s.serve(ctx, listener, shown, agent)
+}
+
+// tellWeaker says what tasks do without on this machine.
+func (s *serve) tellWeaker(caps borglet.Capabilities) {
 	if !caps.Limits {
 		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
+		return
 	}
-	return s.serve(ctx, listener, shown, agent)
+	if caps.Seccomp == "none" {
+		s.log.Warn("tasks run without a filter of system calls: this borglet was built without libseccomp; apt-get install libseccomp-dev pkg-config, and make", "machine", s.name)
+	}
 }
 
 // describe says what the machine is, with the address at which masters reach it.
