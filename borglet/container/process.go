@@ -191,6 +191,10 @@ type processBackend struct{ cfg Config }
 
 func newProcessBackend(cfg Config) backend { return &processBackend{cfg} }
 
+func (b *processBackend) prepare(*order) error { return nil }
+
+func (b *processBackend) remember(*order) {}
+
 func (b *processBackend) capabilities() borglet.Capabilities {
 	return borglet.Capabilities{Runtime: kindProcess, Cgroup: "none", Seccomp: "none", Userns: "none"}
 }

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hasFilter: this borglet was built with libseccomp and can filter system calls.
-const hasFilter = seccomp.Enabled
+// HasFilter: this program was built with libseccomp (the tag seccomp) and can filter
+// system calls.
+const HasFilter = seccomp.Enabled
 
 // What a filter is called in a machine's attributes.
 const (
@@ -18,7 +19,7 @@ const (
 )
 
 func filterName() string {
-	if hasFilter {
+	if HasFilter {
 		return filterOn
 	}
 	return filterOff
@@ -139,7 +140,7 @@ var callRules = []struct {
 // filter. Programs for another kind of processor than the kernel's own, such as
 // 32-bit ones, are killed: their calls have other numbers and forms.
 func callFilter() *configs.Seccomp {
-	if !hasFilter {
+	if !HasFilter {
 		return nil
 	}
 	return filterProfile()

@@ -44,6 +44,8 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "capacity", Usage: "what tasks may use in all, such as `cpu=2,mem=4GiB,disk=20GiB` (default: the machine's)"},
 			&ucli.StringSliceFlag{Name: "attr", Usage: "attribute `KEY=VALUE` of the machine, for constraints; may be repeated"},
 			&ucli.StringFlag{Name: "task-ports", Value: "20000-29999", Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
+			&ucli.StringFlag{Name: "task-ids", Value: fmt.Sprintf("%d-%d", container.DefaultTaskIDs[0], container.DefaultTaskIDs[1]),
+				Usage: "user ids of the machine that are the tasks', 65536 for each, `FIRST-LAST`"},
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
 			&ucli.DurationFlag{Name: "backoff", Value: 10 * time.Second, Usage: "wait before the second restart of a task; doubles up to 5m (the first is after 1s at most)"},
 			&ucli.StringSliceFlag{Name: "package-source", Usage: "`WHERE` packages come from: https://HOST/REPOSITORY, an OCI layout or an archive of one; may be repeated, the first that has one counts"},
@@ -78,6 +80,7 @@ type serve struct {
 	capacity      *borgpb.Resources
 	attrs         map[string]string
 	ports         [2]uint32
+	taskIDs       [2]uint32
 	writable      []string
 	backoff       borglet.Backoff
 	keepBytes     int64
@@ -137,6 +140,9 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	}
 	if s.ports, err = parsePorts(ctx.String("task-ports")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--task-ports: %w", err)
+	}
+	if s.taskIDs, err = parseTaskIDs(ctx.String("task-ids")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--task-ids: %w", err)
 	}
 	if s.keepBytes, err = cli.ParseBytes(ctx.String("log-keep")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--log-keep: %w", err)
@@ -211,7 +217,7 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	rt, err := container.New(container.Config{
 		Name: s.name, RunDir: s.runDir, Kind: s.runtime,
-		Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
+		TaskIDs: s.taskIDs, Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
 	})
 	if err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)
