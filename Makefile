@@ -8,6 +8,8 @@ FUZZTIME ?= 20s
 SEED     ?= 1
 SEEDS    ?= 1
 VERSION  ?=
+# Tasks run behind a filter of system calls if libseccomp is there.
+TAGS     ?= $(shell pkg-config --exists libseccomp 2>/dev/null && echo seccomp)
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
@@ -18,7 +20,8 @@ help: ## this list
 
 build: ## all five programs, the example server and the auditor, into bin/
 	@mkdir -p $(BIN)
-	$(GO) build -buildvcs=auto -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
+	@test -n "$(TAGS)" || echo "no libseccomp: tasks will run without a filter of system calls (apt-get install libseccomp-dev pkg-config)"
+	$(GO) build -buildvcs=auto -tags '$(TAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/hello ./examples/hello
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/auditor ./examples/auditor
 
@@ -28,7 +31,7 @@ STATIC = $(GO) build -buildvcs=auto -o $(BIN)/static/
 static: ## the programs for other machines, without libraries, into bin/static/: make static [VERSION=1.0]
 	@mkdir -p $(BIN)/static
 	CGO_ENABLED=0 $(STATIC) -ldflags '-X borg/cli.version=$(VERSION)' $(addprefix ./cmd/,$(filter-out borglet,$(PROGRAMS)))
-	CGO_ENABLED=1 $(STATIC) -ldflags '-X borg/cli.version=$(VERSION) -linkmode external -extldflags -static' -tags netgo,osusergo ./cmd/borglet
+	CGO_ENABLED=1 $(STATIC) -ldflags '-X borg/cli.version=$(VERSION) -linkmode external -extldflags -static' -tags '$(TAGS) netgo osusergo' ./cmd/borglet
 
 demo: build ## a cell of five masters and three borglets: real jobs, killed masters, clean end
 	$(BIN)/borgcell demo
@@ -37,12 +40,12 @@ cell: build ## the same cell to play with, until Ctrl-C
 	$(BIN)/borgcell run
 
 test: build ## every test; those that need root or cgroups are skipped by name without them
-	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test ./...
+	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -tags '$(TAGS)' ./...
 
 lint: ## format, vet, modernisers, staticcheck, go.mod
 	@test -z "$$(gofmt -l $$(git ls-files '*.go'))" || { echo "not formatted (run gofmt -w):"; gofmt -l $$(git ls-files '*.go'); exit 1; }
 	$(GO) vet ./...
-	$(GO) vet -tags mutants ./...
+	$(GO) vet -tags 'mutants $(TAGS)' ./...
 	$(GO) fix -diff ./...
 	$(GO) tool staticcheck ./...
 	$(GO) mod tidy -diff
@@ -50,11 +53,11 @@ lint: ## format, vet, modernisers, staticcheck, go.mod
 check: lint test ## what every commit passes: lint and test
 
 race: build ## every test under the race detector
-	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race ./...
+	BORG_BIN=$(CURDIR)/$(BIN) $(GO) test -race -tags '$(TAGS)' ./...
 
 chaos: build ## real cells killed, cut off, filled up, in full size (35 minutes); merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
-		$(GO) test ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
+		$(GO) test -tags '$(TAGS)' ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
 
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh

@@ -38,6 +38,12 @@ type Capabilities struct {
 	Runtime string
 	// "v1", "v2" or "none"; the machine's attribute cgroup.
 	Cgroup string
+	// "filter" or "none": what a task may ask of the kernel is filtered; the
+	// machine's attribute seccomp.
+	Seccomp string
+	// "own" or "none": each copy has a user name space of its own, with user ids
+	// that nobody else on the machine has; the machine's attribute userns.
+	Userns string
 	// Limits are enforced.
 	Limits bool
 	// OwnFiles: a task has a file system of its own and sees its directory as

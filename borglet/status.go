@@ -327,10 +327,19 @@ func (a *Agent) isolationSection() pages.Section {
 		mode = caps.Runtime + " without cgroups: the weaker mode"
 	}
 	weak := caps.Runtime == "process" || caps.Cgroup == "none"
+	filter, users := "a list of what tasks may call; all else is refused", "of its own, for each copy"
+	if caps.Seccomp == "none" {
+		filter = "none: tasks may make every system call"
+	}
+	if caps.Userns == "none" {
+		users = "the machine's: root in a task is the machine's root without capabilities"
+	}
 	return pages.Section{Title: "Isolation", Facts: []pages.Fact{
 		{Name: "mode", Value: pages.Text(mode).If(weak, pages.Warn)},
 		{Name: "runtime", Value: pages.Text(caps.Runtime)},
 		{Name: "cgroup", Value: pages.Text(caps.Cgroup)},
+		{Name: "system calls", Value: pages.Text(filter).If(caps.Seccomp == "none", pages.Warn)},
+		{Name: "user ids", Value: pages.Text(users).If(caps.Userns == "none", pages.Warn)},
 		{Name: "limits are enforced", Value: pages.Yes(caps.Limits).If(!caps.Limits, pages.Warn)},
 		{Name: "tasks have files of their own", Value: pages.Yes(caps.OwnFiles).If(!caps.OwnFiles, pages.Warn)},
 	}}

@@ -146,13 +146,19 @@ func (s *Store) save(r Record) error {
 }
 
 // make creates the directories of a copy. The task's own is a place of its own
-// inside, so that it cannot touch the files that tell how it ended.
+// inside, so that it cannot touch the files that tell how it ended. Others of the
+// machine have no way in: a program with a set-user-id bit that the task leaves
+// there would run as the machine's root.
 func (s *Store) make(r Record, dir string) error {
-	if err := os.MkdirAll(filepath.Join(dir, taskSubdir), 0o711); err != nil {
+	err := os.MkdirAll(dir, 0o711)
+	if err == nil {
+		err = os.MkdirAll(filepath.Join(dir, taskSubdir), 0o700)
+	}
+	if err != nil {
 		return fmt.Errorf("make directory of copy %s: %w", r.ID, err)
 	}
 	if alloc := r.Desired.GetAlloc(); alloc != "" {
-		if err := os.MkdirAll(s.AllocDir(alloc), 0o711); err != nil {
+		if err := os.MkdirAll(s.AllocDir(alloc), 0o700); err != nil {
 			return fmt.Errorf("make directory of alloc %s: %w", alloc, err)
 		}
 	}

@@ -30,7 +30,12 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	if err != nil {
 		return nil, err
 	}
-	packages, err := mountPackages(dir, root, l)
+	if o.FirstID != 0 {
+		if err := giveTree(root, o.FirstID); err != nil {
+			return nil, fmt.Errorf("make root file system: %w", err)
+		}
+	}
+	packages, err := mountPackages(dir, root, o)
 	if err != nil {
 		return nil, err
 	}
@@ -42,18 +47,21 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 		}
 		binds = append(binds, names...)
 	}
-	binds = append(binds, bind{source: filepath.Join(dir, taskDir), path: "/task", writable: true})
+	binds = append(binds, bind{source: filepath.Join(dir, taskDir), path: "/task", writable: true, owned: true})
 	if l.Alloc != "" {
-		binds = append(binds, bind{source: l.AllocDir, path: "/alloc", writable: true})
+		binds = append(binds, bind{source: l.AllocDir, path: "/alloc", writable: true, owned: true})
 		if err := makeAlloc(o.CgroupParent, l); err != nil {
 			return nil, err
 		}
 	}
 	if l.Papers != "" {
-		binds = append(binds, bind{source: l.Papers, path: borglet.PapersPath})
+		binds = append(binds, bind{source: l.Papers, path: borglet.PapersPath, owned: true})
 	}
 	for _, m := range l.Mounts {
-		binds = append(binds, bind{source: m.Source, path: m.Path, writable: m.Writable})
+		binds = append(binds, bind{source: m.Source, path: m.Path, writable: m.Writable, owned: true})
+	}
+	if root, err = ownRoot(root, o, binds, stdout, stderr); err != nil {
+		return nil, err
 	}
 	files, args, err := initFiles()
 	if err != nil {
@@ -85,6 +93,41 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 		return nil, startError(l, err)
 	}
 	return watchContainer(dir, c, p, group)
+}
+
+// ownRoot makes what the shim has prepared usable by the root of the copy's user
+// name space, and returns where its root file system is seen.
+func ownRoot(root string, o *order, binds []bind, outputs ...*os.File) (string, error) {
+	if o.FirstID == 0 {
+		return root, nil
+	}
+	// A program may open them again, by the name /dev/stdout.
+	for _, f := range outputs {
+		if err := f.Chown(int(o.FirstID), int(o.FirstID)); err != nil {
+			return "", fmt.Errorf("give the task its output: %w", err)
+		}
+	}
+	if err := checkOwned(o.FirstID, binds); err != nil {
+		return "", err
+	}
+	if !o.Cover {
+		return root, nil
+	}
+	return coverRoot(root)
+}
+
+// checkOwned finds the binds of file systems that cannot have other owners, such as
+// overlays and those of other machines: they show as they are.
+func checkOwned(firstID uint32, binds []bind) error {
+	users, err := userNamespace(firstID)
+	if err != nil {
+		return err
+	}
+	defer users.Close()
+	for i := range binds {
+		binds[i].owned = binds[i].owned && canMap(binds[i].source, users)
+	}
+	return nil
 }
 
 // startError tells what lies in the task from what lies in the machine.
@@ -149,7 +192,11 @@ func makeAlloc(parent string, l *borglet.Launch) error {
 // containerBackend is the borglet's side of containers. It signals processes
 // by their handles and reads cgroups as files; libcontainer is asked only to
 // change limits and to take away.
-type containerBackend struct{ cfg Config }
+type containerBackend struct {
+	cfg Config
+	// ids are nil where copies have no user ids of their own.
+	ids *idRanges
+}
 
 func newContainerBackend(cfg Config) (backend, error) {
 	if os.Geteuid() != 0 {
@@ -162,11 +209,45 @@ func newContainerBackend(cfg Config) (backend, error) {
 		return nil, fmt.Errorf("make run-time directory: %w", err)
 	}
 	logrus.SetLevel(logrus.WarnLevel)
-	return &containerBackend{cfg}, nil
+	b := &containerBackend{cfg: cfg}
+	ids := cfg.TaskIDs
+	if ids == [2]uint32{} {
+		ids = DefaultTaskIDs
+	}
+	dirs := append([]string{filepath.Dir(PapersDir(cfg.RunDir))}, cfg.Private...)
+	if err := ownUsers(ids[0], dirs); err != nil {
+		cfg.Log.Warn("tasks have no user ids of their own: root in them is the machine's root without capabilities", "machine", cfg.Name, "err", err)
+	} else {
+		b.ids = newIDRanges(ids)
+	}
+	return b, nil
+}
+
+// prepare gives the copy what is its alone on the machine.
+func (b *containerBackend) prepare(o *order) (err error) {
+	if b.ids == nil {
+		return nil
+	}
+	o.FirstID, err = b.ids.take(o.Launch.ID)
+	o.Cover = !reachable(o.Launch.Dir)
+	return err
+}
+
+// remember is prepare for a run of an earlier borglet.
+func (b *containerBackend) remember(o *order) {
+	if b.ids != nil && o.FirstID != 0 {
+		b.ids.keep(o.Launch.ID, o.FirstID)
+	}
 }
 
 func (b *containerBackend) capabilities() borglet.Capabilities {
-	return borglet.Capabilities{Runtime: kindContainer, Cgroup: cgroupVersion(), Limits: true, OwnFiles: true}
+	caps := borglet.Capabilities{
+		Runtime: kindContainer, Cgroup: cgroupVersion(), Seccomp: filterName(), Userns: "none", Limits: true, OwnFiles: true,
+	}
+	if b.ids != nil {
+		caps.Userns = "own"
+	}
+	return caps
 }
 
 func (b *containerBackend) load(id borglet.ID) (*libcontainer.Container, error) {
@@ -277,6 +358,16 @@ func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borgle
 // destroy takes a container away, whatever is left of it: its processes, its
 // cgroup, libcontainer's state, and the mount points.
 func (b *containerBackend) destroy(id borglet.ID) error {
+	if err := b.remove(id); err != nil {
+		return err
+	}
+	if b.ids != nil {
+		b.ids.free(id)
+	}
+	return nil
+}
+
+func (b *containerBackend) remove(id borglet.ID) error {
 	dir := filepath.Join(stateDir(b.cfg), id.String())
 	if _, err := os.Lstat(dir); errors.Is(err, os.ErrNotExist) {
 		return nil

@@ -45,7 +45,13 @@ type order struct {
 	// CgroupParent of this borglet, "/borg/<name>".
 	CgroupParent string `json:"cgroup_parent"`
 	// Marker is put into the environment of plain processes, to find them by.
-	Marker string         `json:"marker"`
+	Marker string `json:"marker"`
+	// FirstID is the first of the machine's user and group ids that are the copy's,
+	// and its root; 0: it has the machine's own.
+	FirstID uint32 `json:"first_id,omitempty"`
+	// Cover: its directory is where the copy's root cannot go, and its root file
+	// system is mounted where it can. The shim has a mount name space of its own.
+	Cover  bool           `json:"cover,omitempty"`
 	Launch borglet.Launch `json:"launch"`
 }
 

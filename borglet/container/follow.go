@@ -10,6 +10,10 @@ import (
 
 // Recover says how a run of an earlier borglet is, and follows it from then on.
 func (r *Runtime) Recover(l *borglet.Launch) (borglet.Observed, error) {
+	// Before anything is started that could be given the same.
+	if o, err := readOrder(l.Dir); err == nil {
+		r.backend.remember(&o)
+	}
 	if e, ok := readExit(l.Dir, l.Run); ok {
 		return observedExit(l.ID, l.Run, e), nil
 	}

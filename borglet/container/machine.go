@@ -43,6 +43,8 @@ func DescribeMachine(dir string, caps borglet.Capabilities) (*borgpb.MachineSpec
 			"hostname": unix.ByteSliceToString(uts.Nodename[:]),
 			"runtime":  caps.Runtime,
 			"cgroup":   caps.Cgroup,
+			"seccomp":  caps.Seccomp,
+			"userns":   caps.Userns,
 		},
 	}, nil
 }

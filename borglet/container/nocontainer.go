@@ -7,6 +7,9 @@ import (
 	"os"
 )
 
+// HasFilter: a build without containers has nothing to filter.
+const HasFilter = false
+
 // newContainerBackend: libcontainer enters name spaces in C.
 func newContainerBackend(Config) (backend, error) {
 	return nil, errors.New("this borglet was built without cgo and cannot make containers; build it with CGO_ENABLED=1")

@@ -33,7 +33,15 @@ const (
 // mountPackages makes the packages of a run: its root, if one of them is that, and
 // binds for all others. The mounts are in the shim's own mount name space, so that
 // they go with it and its containers, whoever is killed.
-func mountPackages(dir, root string, l *borglet.Launch) (binds []bind, err error) {
+func mountPackages(dir, root string, o *order) (binds []bind, err error) {
+	l := &o.Launch
+	var users *os.File
+	if o.FirstID != 0 && len(l.Packages) > 0 {
+		if users, err = userNamespace(o.FirstID); err != nil {
+			return nil, err
+		}
+		defer users.Close()
+	}
 	for _, name := range []string{lowerDir, treesDir, upperDir, workDir} {
 		// A run begins with what is in the image: what an earlier one wrote goes.
 		if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
@@ -43,7 +51,7 @@ func mountPackages(dir, root string, l *borglet.Launch) (binds []bind, err error
 	for i := range l.Packages {
 		p := &l.Packages[i]
 		if p.Path == "/" {
-			if err := mountImage(dir, root, i, p); err != nil {
+			if err := mountImage(dir, root, i, p, o.FirstID, users); err != nil {
 				return nil, fmt.Errorf("mount package %s as root: %w", p.Name, err)
 			}
 			continue
@@ -53,32 +61,36 @@ func mountPackages(dir, root string, l *borglet.Launch) (binds []bind, err error
 			source = filepath.Join(dir, treesDir, strconv.Itoa(i))
 			err := os.MkdirAll(source, 0o755)
 			if err == nil {
-				err = overlay(dir, source, i, p.Layers, "", unix.MS_RDONLY)
+				err = overlay(dir, source, i, p.Layers, "", unix.MS_RDONLY, users)
 			}
 			if err != nil {
 				return nil, fmt.Errorf("mount package %s: %w", p.Name, err)
 			}
 		}
-		binds = append(binds, bind{source: source, path: p.Path})
+		// Of an overlay the layers have their owners already.
+		binds = append(binds, bind{source: source, path: p.Path, owned: len(p.Layers) == 1})
 	}
 	return binds, nil
 }
 
 // mountImage mounts an image with a directory above it that takes what the run
 // writes.
-func mountImage(dir, root string, i int, p *borglet.LaunchPackage) error {
+func mountImage(dir, root string, i int, p *borglet.LaunchPackage, firstID uint32, users *os.File) error {
 	for _, name := range []string{upperDir, workDir} {
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			return err
 		}
 	}
-	return overlay(dir, root, i, p.Layers, ",upperdir=../../"+upperDir+",workdir=../../"+workDir, 0)
+	if err := os.Lchown(filepath.Join(dir, upperDir), int(firstID), int(firstID)); err != nil {
+		return err
+	}
+	return overlay(dir, root, i, p.Layers, ",upperdir=../../"+upperDir+",workdir=../../"+workDir, 0, users)
 }
 
 // overlay mounts layers, the lowest first, at a path. The layers are named by
-// links beside which the process goes for that moment: of a shim nothing else
-// looks at its working directory.
-func overlay(dir, at string, i int, layers []string, upper string, flags uintptr) error {
+// links, or mounted with the owners that a user name space sees, beside which the
+// process goes for that moment: of a shim nothing else looks at its working directory.
+func overlay(dir, at string, i int, layers []string, upper string, flags uintptr, users *os.File) error {
 	links := filepath.Join(dir, lowerDir, strconv.Itoa(i))
 	if err := os.MkdirAll(links, 0o700); err != nil {
 		return err
@@ -86,7 +98,17 @@ func overlay(dir, at string, i int, layers []string, upper string, flags uintptr
 	names := make([]string, len(layers))
 	for n, layer := range layers {
 		names[len(layers)-1-n] = strconv.Itoa(n)
-		if err := os.Symlink(layer, filepath.Join(links, strconv.Itoa(n))); err != nil {
+		here := filepath.Join(links, strconv.Itoa(n))
+		if users == nil {
+			if err := os.Symlink(layer, here); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := os.Mkdir(here, 0o700); err != nil {
+			return err
+		}
+		if err := mountMapped(layer, here, users); err != nil {
 			return err
 		}
 	}

@@ -191,8 +191,12 @@ type processBackend struct{ cfg Config }
 
 func newProcessBackend(cfg Config) backend { return &processBackend{cfg} }
 
+func (b *processBackend) prepare(*order) error { return nil }
+
+func (b *processBackend) remember(*order) {}
+
 func (b *processBackend) capabilities() borglet.Capabilities {
-	return borglet.Capabilities{Runtime: kindProcess, Cgroup: "none"}
+	return borglet.Capabilities{Runtime: kindProcess, Cgroup: "none", Seccomp: "none", Userns: "none"}
 }
 
 // orphan finds the process that has the copy's marker and leads its session.

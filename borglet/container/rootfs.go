@@ -20,6 +20,9 @@ type bind struct {
 	source   string
 	path     string
 	writable bool
+	// owned: what is root's there is the task's own, as if it were in the task's
+	// user name space. Without one it is in any case.
+	owned bool
 }
 
 // buildRootfs makes a copy's root file system: a directory of its own with

@@ -35,6 +35,10 @@ type Config struct {
 	// Writable lists directories of the machine below which a task may have
 	// writable mounts.
 	Writable []string
+	// TaskIDs are the first and last of the machine's user and group ids of which
+	// each copy gets 65,536; zero: DefaultTaskIDs. Borglets of one machine have
+	// different ones.
+	TaskIDs [2]uint32
 	// Private lists directories that no task may see: the borglet's own.
 	Private []string
 	Log     *slog.Logger
@@ -44,6 +48,10 @@ type Config struct {
 // borglet's side.
 type backend interface {
 	capabilities() borglet.Capabilities
+	// prepare completes the order for a run; remember takes note of one that an
+	// earlier borglet gave.
+	prepare(o *order) error
+	remember(o *order)
 	// orphan finds the process of a run whose shim died without a word; begun
 	// says whether the task's program was let go.
 	orphan(id borglet.ID, dir string) (p proc, begun bool)
@@ -161,10 +169,13 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 		r.wg.Go(func() { r.refuse(&refused) })
 		return nil
 	}
+	if err := r.backend.prepare(&o); err != nil {
+		return err
+	}
 	if err := replaceJSON(filepath.Join(l.Dir, launchFile), o); err != nil {
 		return err
 	}
-	shim, ready, err := r.spawn(l)
+	shim, ready, err := r.spawn(&o)
 	if err != nil {
 		return err
 	}
@@ -188,8 +199,8 @@ func (r *Runtime) refuse(l *borglet.Launch) {
 
 // spawn starts the shim of a run. It inherits the lock, so that there is no
 // moment in which it lives without holding it.
-func (r *Runtime) spawn(l *borglet.Launch) (shim proc, ready *os.File, err error) {
-	dir := l.Dir
+func (r *Runtime) spawn(o *order) (shim proc, ready *os.File, err error) {
+	dir := o.Launch.Dir
 	lock, held, err := takeLock(dir)
 	if err != nil {
 		return proc{}, nil, err
@@ -217,7 +228,7 @@ func (r *Runtime) spawn(l *borglet.Launch) (shim proc, ready *os.File, err error
 		Dir:   "/",
 		Env:   append(shimEnv(), "GOMAXPROCS=1", "GOGC=50"),
 		Files: []*os.File{null, log, log, readyShim, lock},
-		Sys:   attributes(l),
+		Sys:   attributes(o),
 	})
 	if err != nil {
 		ready.Close()
@@ -232,11 +243,11 @@ func (r *Runtime) spawn(l *borglet.Launch) (shim proc, ready *os.File, err error
 	return shim, ready, nil
 }
 
-// attributes are how a shim is started. One that mounts packages has a mount name
+// attributes are how a shim is started. One that mounts something has a mount name
 // space of its own, in which these mounts end with it.
-func attributes(l *borglet.Launch) *unix.SysProcAttr {
+func attributes(o *order) *unix.SysProcAttr {
 	sys := &unix.SysProcAttr{Setsid: true}
-	if len(l.Packages) > 0 {
+	if len(o.Launch.Packages) > 0 || o.Cover {
 		sys.Unshareflags = unix.CLONE_NEWNS
 	}
 	return sys

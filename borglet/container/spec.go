@@ -4,6 +4,7 @@ package container
 
 import (
 	"path/filepath"
+	"slices"
 
 	"github.com/opencontainers/cgroups"
 	"github.com/opencontainers/runc/libcontainer/configs"
@@ -34,12 +35,18 @@ var (
 		"/proc/timer_list", "/proc/timer_stats", "/proc/sched_debug", "/proc/scsi",
 		"/sys/firmware", "/sys/devices/virtual/powercap",
 	}
+	// maskedSys hides what is mounted in the machine's /sys: the kernel makes a new
+	// one only for who owns the network, which is the machine's.
+	maskedSys = []string{
+		"/sys/fs/bpf", "/sys/fs/cgroup", "/sys/fs/fuse/connections", "/sys/fs/pstore", "/sys/fs/selinux", "/sys/kernel/config",
+		"/sys/kernel/debug", "/sys/kernel/security", "/sys/kernel/tracing",
+	}
 	readonlyPaths = []string{"/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"}
 )
 
-// containerConfig says all of a copy's container: a file system, processes and
-// a host name of its own, no capabilities, limits; the network is the
-// machine's.
+// containerConfig says all of a copy's container: a file system, processes, user
+// ids, cgroups and a host name of its own, no capabilities, a list of system calls,
+// limits; the network is the machine's.
 func containerConfig(o *order, root string, binds []bind) *configs.Config {
 	l := &o.Launch
 	mounts := []*configs.Mount{
@@ -52,15 +59,16 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 		{Source: "tmpfs", Destination: "/tmp", Device: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_NODEV, Data: "mode=1777"},
 		{Source: "tmpfs", Destination: "/run", Device: "tmpfs", Flags: unix.MS_NOSUID | unix.MS_NODEV, Data: "mode=755"},
 	}
-	for _, b := range binds {
-		flags := unix.MS_BIND | unix.MS_REC | unix.MS_NOSUID | unix.MS_NODEV
-		if !b.writable {
-			flags |= unix.MS_RDONLY
+	if o.FirstID != 0 {
+		for i, m := range mounts {
+			if m.Device == "sysfs" {
+				mounts[i] = bindMount(bind{source: "/sys", path: "/sys"}, 0)
+				mounts[i].Flags |= unix.MS_NOEXEC
+			}
 		}
-		mounts = append(mounts, &configs.Mount{
-			Source: b.source, Destination: b.path, Device: "bind", Flags: flags,
-			PropagationFlags: []int{unix.MS_PRIVATE | unix.MS_REC},
-		})
+	}
+	for _, b := range binds {
+		mounts = append(mounts, bindMount(b, o.FirstID))
 	}
 	score := l.OOMScore
 	cfg := &configs.Config{
@@ -71,7 +79,7 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 		// Empty, not nil: nil would leave all of them.
 		Capabilities: &configs.Capabilities{},
 		Namespaces: configs.Namespaces{
-			{Type: configs.NEWNS}, {Type: configs.NEWUTS}, {Type: configs.NEWIPC}, {Type: configs.NEWPID},
+			{Type: configs.NEWNS}, {Type: configs.NEWUTS}, {Type: configs.NEWIPC}, {Type: configs.NEWPID}, {Type: configs.NEWCGROUP},
 		},
 		Cgroups: &cgroups.Cgroup{
 			Path:      cgroupPath(o.CgroupParent, l),
@@ -82,13 +90,40 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 		ReadonlyPaths: readonlyPaths,
 		OomScoreAdj:   &score,
 		Rlimits:       rlimits(),
+		Seccomp:       callFilter(),
 	}
 	for _, d := range specconv.AllowedDevices {
 		if d.Path != "" {
 			cfg.Devices = append(cfg.Devices, d)
 		}
 	}
+	if o.FirstID != 0 {
+		cfg.Namespaces.Add(configs.NEWUSER, "")
+		cfg.UIDMappings, cfg.GIDMappings = idMap(o.FirstID), idMap(o.FirstID)
+		cfg.MaskPaths = slices.Concat(maskedPaths, maskedSys)
+	}
 	return cfg
+}
+
+func idMap(first uint32) []configs.IDMap {
+	return []configs.IDMap{{ContainerID: 0, HostID: int64(first), Size: idsPerCopy}}
+}
+
+// bindMount is how a bind is mounted, and all that is mounted in it.
+func bindMount(b bind, firstID uint32) *configs.Mount {
+	m := &configs.Mount{
+		Source: b.source, Destination: b.path, Device: "bind", Flags: unix.MS_BIND | unix.MS_REC | unix.MS_NOSUID | unix.MS_NODEV,
+		RecAttr:          &unix.MountAttr{Attr_set: unix.MOUNT_ATTR_NOSUID | unix.MOUNT_ATTR_NODEV},
+		PropagationFlags: []int{unix.MS_PRIVATE | unix.MS_REC},
+	}
+	if !b.writable {
+		m.Flags |= unix.MS_RDONLY
+		m.RecAttr.Attr_set |= unix.MOUNT_ATTR_RDONLY
+	}
+	if b.owned && firstID != 0 {
+		m.IDMapping = &configs.MountIDMapping{UIDMappings: idMap(firstID), GIDMappings: idMap(firstID)}
+	}
+	return m
 }
 
 // rlimits are limits of single processes. A hard limit of the borglet's own

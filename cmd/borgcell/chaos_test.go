@@ -18,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 	"google.golang.org/protobuf/proto"
 
+	"borg/borglet/container"
 	"borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/proto/borgpb"
@@ -74,7 +75,11 @@ func programsDir(t testing.TB) string {
 		if builds.dir, builds.err = os.MkdirTemp("", "borg-bin-"); builds.err != nil {
 			return
 		}
-		out, err := exec.Command("go", "build", "-o", builds.dir, "borg/cmd/...", "borg/examples/...").CombinedOutput()
+		args := []string{"build", "-o", builds.dir}
+		if container.HasFilter {
+			args = append(args, "-tags", "seccomp")
+		}
+		out, err := exec.Command("go", append(args, "borg/cmd/...", "borg/examples/...")...).CombinedOutput()
 		if err != nil {
 			builds.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}

@@ -113,7 +113,12 @@ func isolation(f facts) []finding {
 		names.level, names.seen = weaker, "the kernel has no namespace of kind "+strings.Join(f.namespacesMissing, ", ")+"; tasks run as plain processes"
 		names.fix = "use a kernel with CONFIG_NAMESPACES=y"
 	}
-	return []finding{cgo, groups, names}
+	calls := finding{what: "seccomp", seen: "built with libseccomp: a task may make the system calls of a list, and no others"}
+	if !f.borgletSeccomp {
+		calls = finding{level: weaker, what: "seccomp", seen: "built without libseccomp, so tasks may make every system call",
+			fix: "apt-get install -y libseccomp-dev pkg-config && make clean build"}
+	}
+	return []finding{cgo, calls, groups, names}
 }
 
 func files(f facts) finding {

@@ -9,7 +9,7 @@ import (
 func goodFacts() facts {
 	return facts{
 		os: "linux", arch: "amd64", kernel: "6.1", goVersion: "go1.26", cpus: 2, root: true,
-		binDir: "/b", borgletCgo: true, built: time.Unix(1000, 0), now: time.Unix(2000, 0),
+		binDir: "/b", borgletCgo: true, borgletSeccomp: true, built: time.Unix(1000, 0), now: time.Unix(2000, 0),
 		cgroupVersion: "v2", controllers: []string{"cpu", "memory", "pids"}, userNamespaces: true,
 		memBytes: 8 << 30, memFreeBytes: 6 << 30, dir: "/d", diskFreeBytes: 50 << 30, runDir: "/run/borg/borgcell/local",
 		fileLimit: 20000, portBase: 7000, portsFree: []string{"7001-7005"},
@@ -33,6 +33,7 @@ func TestDiagnose(t *testing.T) {
 		{"program missing", func(f *facts) { f.missing = []string{"borglet"} }, "programs", broken, "make"},
 		{"not root", func(f *facts) { f.root = false }, "user", weaker, "sudo"},
 		{"no cgo", func(f *facts) { f.borgletCgo = false }, "borglet", weaker, "gcc"},
+		{"no libseccomp", func(f *facts) { f.borgletSeccomp = false }, "seccomp", weaker, "libseccomp-dev"},
 		{"no cgroups", func(f *facts) { f.cgroupVersion = "none" }, "cgroups", weaker, "mount"},
 		{"cgroups not writable", func(f *facts) { f.cgroupErr = "read-only file system" }, "cgroups", weaker, "privileged"},
 		{"controller missing", func(f *facts) { f.controllersMissing = []string{"memory"} }, "cgroups", weaker, "subtree_control"},

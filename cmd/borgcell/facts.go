@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -28,6 +29,8 @@ type facts struct {
 	missing []string
 	// The borglet was built with cgo.
 	borgletCgo bool
+	// The borglet was built with libseccomp.
+	borgletSeccomp bool
 	// When the programs were built.
 	built time.Time
 
@@ -105,8 +108,11 @@ func (f *facts) lookAtPrograms(l layout) {
 		return
 	}
 	for _, s := range info.Settings {
-		if s.Key == "CGO_ENABLED" {
+		switch s.Key {
+		case "CGO_ENABLED":
 			f.borgletCgo = s.Value == "1"
+		case "-tags":
+			f.borgletSeccomp = slices.Contains(strings.Split(s.Value, ","), "seccomp")
 		}
 	}
 }

@@ -102,6 +102,54 @@ func TestInside(t *testing.T) {
 	}
 }
 
+// uidMap is the user ids of the machine that a copy has, as the kernel says it.
+func (m *machine) uidMap(id *borgrpc.CopyID) string {
+	m.t.Helper()
+	pid := m.untilState(id, running).GetPid()
+	text, err := os.ReadFile(filepath.Join("/proc", strconv.FormatInt(pid, 10), "uid_map"))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	return strings.Join(strings.Fields(string(text)), " ")
+}
+
+// TestOwnUsers: each copy has user ids that nobody else has, also when the next
+// borglet starts one; what a task writes is its alloc's, whoever wrote it.
+func TestOwnUsers(t *testing.T) {
+	m := newMachine(t, "container")
+	if !strings.Contains(m.log.String(), `"userns":"own"`) {
+		t.Skip("tasks have no user name spaces here")
+	}
+	seen := map[string]bool{"0 0 4294967295": true}
+	differs := func(id *borgrpc.CopyID) {
+		t.Helper()
+		ids := m.uidMap(id)
+		if seen[ids] || !strings.HasPrefix(ids, "0 ") || !strings.HasSuffix(ids, " 65536") {
+			t.Errorf("a copy has the ids %q; others have %v", ids, seen)
+		}
+		seen[ids] = true
+	}
+	first, second := m.service("sleep", "3600"), m.service("sleep", "3600")
+	differs(first)
+	differs(second)
+	m.kill()
+	m.start()
+	differs(m.service("sleep", "3600"))
+	write := m.batch("/bin/sh", "-c", "umask 077; mkdir /alloc/d; echo secret > /alloc/d/f; echo over > /task/f; echo said > /dev/stdout")
+	read := m.batch("/bin/sh", "-c", "while [ ! -s /alloc/d/f ]; do sleep 0.05; done; cat /alloc/d/f; stat -c %u /alloc/d/f")
+	for _, d := range m.desired[len(m.desired)-2:] {
+		d.Alloc, d.AllocResources = "alice/pool/0", &borgpb.Resources{CpuMilli: 1000, MemBytes: 96 << 20}
+	}
+	m.untilState(read, finished)
+	if got := m.logOf(read); got != "secret\n0\n" {
+		t.Errorf("a task of the same alloc reads %q", got)
+	}
+	m.untilState(write, finished)
+	if got := m.logOf(write); got != "said\n" {
+		t.Errorf("opened again, its output has %q", got)
+	}
+}
+
 // TestLimits: limits are those of the spec, and change in place.
 func TestLimits(t *testing.T) {
 	m := newMachine(t, "container")

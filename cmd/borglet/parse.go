@@ -106,3 +106,15 @@ func parsePorts(text string) (ports [2]uint32, err error) {
 	}
 	return [2]uint32{uint32(a), uint32(b)}, nil
 }
+
+// parseTaskIDs reads the user ids of tasks. The machine's own are below 65536, and
+// the last of all means nobody.
+func parseTaskIDs(text string) (ids [2]uint32, err error) {
+	first, last, ok := strings.Cut(text, "-")
+	a, errA := strconv.ParseUint(first, 10, 32)
+	b, errB := strconv.ParseUint(last, 10, 32)
+	if !ok || errA != nil || errB != nil || a < 1<<16 || b > 1<<32-2 || b < a+1<<16-1 {
+		return ids, fmt.Errorf("%q: want FIRST-LAST, from 65536 to 4294967294, and at least 65536 of them", text)
+	}
+	return [2]uint32{uint32(a), uint32(b)}, nil
+}

@@ -44,6 +44,8 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "capacity", Usage: "what tasks may use in all, such as `cpu=2,mem=4GiB,disk=20GiB` (default: the machine's)"},
 			&ucli.StringSliceFlag{Name: "attr", Usage: "attribute `KEY=VALUE` of the machine, for constraints; may be repeated"},
 			&ucli.StringFlag{Name: "task-ports", Value: "20000-29999", Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
+			&ucli.StringFlag{Name: "task-ids", Value: fmt.Sprintf("%d-%d", container.DefaultTaskIDs[0], container.DefaultTaskIDs[1]),
+				Usage: "user ids of the machine that are the tasks', 65536 for each, `FIRST-LAST`"},
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
 			&ucli.DurationFlag{Name: "backoff", Value: 10 * time.Second, Usage: "wait before the second restart of a task; doubles up to 5m (the first is after 1s at most)"},
 			&ucli.StringFlag{Name: "log-keep", Value: "64MiB", Usage: "how much of each output stream of a task is kept; 0: all"},
@@ -76,6 +78,7 @@ type serve struct {
 	capacity      *borgpb.Resources
 	attrs         map[string]string
 	ports         [2]uint32
+	taskIDs       [2]uint32
 	writable      []string
 	backoff       borglet.Backoff
 	keepBytes     int64
@@ -133,6 +136,9 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	}
 	if s.ports, err = parsePorts(ctx.String("task-ports")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--task-ports: %w", err)
+	}
+	if s.taskIDs, err = parseTaskIDs(ctx.String("task-ids")); err != nil {
+		return nil, cli.Errorf(cli.Usage, "--task-ids: %w", err)
 	}
 	if s.keepBytes, err = cli.ParseBytes(ctx.String("log-keep")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--log-keep: %w", err)
@@ -207,7 +213,7 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	rt, err := container.New(container.Config{
 		Name: s.name, RunDir: s.runDir, Kind: s.runtime,
-		Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
+		TaskIDs: s.taskIDs, Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
 	})
 	if err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)
@@ -231,16 +237,25 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	caps := rt.Capabilities()
 	s.log.Info("borglet serves", "machine", s.name, "addr", listener.Addr().String(), "dir", s.dir,
-		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "build", cli.Build())
-	if !caps.Limits {
-		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
-	}
+		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "seccomp", caps.Seccomp, "userns", caps.Userns, "build", cli.Build())
+	s.tellWeaker(caps)
 	return s.serve(ctx, listener, shown, agent, func(ctx context.Context, config door.Config) error {
 		if fetched == nil {
 			return nil
 		}
 		return door.ServeBlobs(ctx, fetched, config, store.Handler())
 	})
+}
+
+// tellWeaker says what tasks do without on this machine.
+func (s *serve) tellWeaker(caps borglet.Capabilities) {
+	if !caps.Limits {
+		s.log.Warn("tasks run as plain processes: no limits are enforced and nothing keeps tasks apart", "machine", s.name)
+		return
+	}
+	if caps.Seccomp == "none" {
+		s.log.Warn("tasks run without a filter of system calls: this borglet was built without libseccomp; apt-get install libseccomp-dev pkg-config, and make", "machine", s.name)
+	}
 }
 
 // describe says what the machine is, with the address at which masters reach it.
