@@ -119,9 +119,9 @@ func (u *usage) take() []*borgrpc.Usage {
 	return list
 }
 
-// diskEvery is how often the directories of tasks are added up, in rounds of
-// sampling; logs are trimmed then too.
-const diskEvery = 60
+// allocsEvery is how often allocs that have gone are looked for, in rounds of
+// sampling.
+const allocsEvery = 60
 
 // sample measures until ctx ends. It is a goroutine of its own, so that a slow
 // file system holds up no poll.
@@ -129,6 +129,7 @@ func (a *Agent) sample(ctx context.Context) {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
 	idle := map[string]time.Time{}
+	var disk diskMeter
 	for round := 0; ; round++ {
 		select {
 		case <-ctx.Done():
@@ -136,17 +137,16 @@ func (a *Agent) sample(ctx context.Context) {
 		case <-ticker.C:
 		}
 		ids := a.usage.measured()
-		var disk map[ID]int64
-		if round%diskEvery == 0 {
-			disk = a.measureDisk(ctx, ids)
+		if round%allocsEvery == 0 {
 			if v := a.view.Load(); v != nil {
 				if err := a.store.dropAllocs(v.allocs, idle, time.Now()); err != nil {
 					a.cfg.Log.Warn("an alloc that has gone is still on disk", "machine", a.cfg.Name, "err", err)
 				}
 			}
 		}
+		a.trimLogs(ids)
 		stats := a.cfg.Runtime.Stats(ids)
-		a.usage.record(stats, disk)
+		a.usage.record(stats, a.measureDisk(ctx, &disk, ids))
 		a.relieve(ctx, stats)
 	}
 }
