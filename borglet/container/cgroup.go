@@ -185,15 +185,6 @@ func (p paths) cpuNs() int64 {
 	return p.number("cpuacct", "cpuacct.usage")
 }
 
-// memBytes is what would be missed: file pages that nobody has touched lately
-// are not counted.
-func (p paths) memBytes() int64 {
-	if p.v2() {
-		return max(p.number("", "memory.current")-p.field("", "memory.stat", "inactive_file"), 0)
-	}
-	return max(p.number("memory", "memory.usage_in_bytes")-p.field("memory", "memory.stat", "total_inactive_file"), 0)
-}
-
 // removeCgroup removes an empty cgroup in all hierarchies; one in use stays.
 func removeCgroup(path string) {
 	list, err := hierarchies()

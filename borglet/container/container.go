@@ -149,7 +149,10 @@ func makeAlloc(parent string, l *borglet.Launch) error {
 // containerBackend is the borglet's side of containers. It signals processes
 // by their handles and reads cgroups as files; libcontainer is asked only to
 // change limits and to take away.
-type containerBackend struct{ cfg Config }
+type containerBackend struct {
+	cfg    Config
+	meters *meters
+}
 
 func newContainerBackend(cfg Config) (backend, error) {
 	if os.Geteuid() != 0 {
@@ -162,7 +165,7 @@ func newContainerBackend(cfg Config) (backend, error) {
 		return nil, fmt.Errorf("make run-time directory: %w", err)
 	}
 	logrus.SetLevel(logrus.WarnLevel)
-	return &containerBackend{cfg}, nil
+	return &containerBackend{cfg: cfg, meters: newMeters()}, nil
 }
 
 func (b *containerBackend) capabilities() borglet.Capabilities {
@@ -255,23 +258,11 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 }
 
 func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats {
-	out := make(map[borglet.ID]borglet.Stats, len(runs))
-	if len(runs) == 0 {
-		return out
-	}
-	list, err := hierarchies()
+	stats, err := b.meters.sample(runs)
 	if err != nil {
 		b.cfg.Log.Warn("usage cannot be measured", "machine", b.cfg.Name, "err", err)
-		return out
 	}
-	for id, p := range runs {
-		paths, err := pathsOf(list, p.Pid)
-		if err != nil {
-			continue
-		}
-		out[id] = borglet.Stats{At: time.Now(), CPUNs: paths.cpuNs(), MemBytes: paths.memBytes()}
-	}
-	return out
+	return stats
 }
 
 // destroy takes a container away, whatever is left of it: its processes, its
@@ -308,6 +299,7 @@ func (b *containerBackend) destroy(id borglet.ID) error {
 
 // close removes the borglet's cgroups if nothing is in them.
 func (b *containerBackend) close() {
+	b.meters.close()
 	removeCgroup(cgroupParent(b.cfg.Name))
 	removeCgroup(filepath.Dir(cgroupParent(b.cfg.Name)))
 }
