@@ -125,4 +125,6 @@ type Limits struct {
 	MemBytes int64
 	// MemSoft: more than MemBytes while nobody else needs it.
 	MemSoft bool
+	// Batch: it gives way to who is not, while both want the processor or a disk.
+	Batch bool
 }

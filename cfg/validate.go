@@ -332,7 +332,7 @@ func (c check) texts(where string, t *borgpb.TaskSpec, ports []string, inAlloc b
 
 // parts checks the parts of a task spec that overrides may have too.
 func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
-	for _, name := range []string{"health", "app_class", "exclusive_cores"} {
+	for _, name := range []string{"health", "exclusive_cores"} {
 		c.notYet(join(where, name))
 	}
 	for _, n := range []struct {

@@ -70,6 +70,18 @@ func cgroupVersion() string {
 	return "v1"
 }
 
+// ioWeights: disks are divided by weight among the cgroups below root. Version 1 has
+// the files of weights in all cgroups but the first, which shows by others of their
+// scheduler that they will be there.
+func ioWeights(root string) bool {
+	for _, pattern := range []string{"blkio/blkio.bfq.io_service_bytes", "blkio/blkio.weight", "*/io.weight", "*/io.bfq.weight"} {
+		if found, err := filepath.Glob(filepath.Join(root, pattern)); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // cgroupsUsable says why limits cannot be had here.
 func cgroupsUsable() error {
 	list, err := hierarchies()

@@ -242,6 +242,9 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 	}
 	r.CpuShares, r.CpuWeight, r.CpuPeriod, r.CpuQuota = want.CpuShares, want.CpuWeight, want.CpuPeriod, want.CpuQuota
 	r.Memory, r.MemorySwap, r.MemoryReservation = want.Memory, want.MemorySwap, want.MemoryReservation
+	if r.BlkioWeight != 0 {
+		r.BlkioWeight = resources(l.Limits).BlkioWeight
+	}
 	r.MemoryCheckBeforeUpdate = true
 	r.SkipDevices = true
 	group.Resources = &r

@@ -67,6 +67,18 @@ func TestMeter(t *testing.T) {
 	}
 }
 
+// TestIOWeights: weights are not asked for where the kernel has none.
+func TestIOWeights(t *testing.T) {
+	for name, want := range map[string]bool{
+		"blkio/blkio.bfq.io_service_bytes": true, "blkio/blkio.weight": true, "system.slice/io.weight": true, "borg/io.bfq.weight": true,
+		"blkio/blkio.throttle.io_serviced": false, "system.slice/io.stat": false,
+	} {
+		if got := ioWeights(tree(t, map[string]string{name: ""})); got != want {
+			t.Errorf("with %s: %v, want %v", name, got, want)
+		}
+	}
+}
+
 // TestMeterAgain: what changes is seen without opening the files again; peaks and
 // disks each half minute.
 func TestMeterAgain(t *testing.T) {

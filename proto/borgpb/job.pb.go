@@ -1075,7 +1075,7 @@ type TaskSpec struct {
 	// How to see that the task works; absent: that it runs is enough. Kept;
 	// borglets make no checks yet.
 	Health *HealthCheck `protobuf:"bytes,11,opt,name=health,proto3" json:"health,omitempty"`
-	// Kept; borglets do not act on it yet.
+	// Not said: batch in batch and cron jobs, latency-sensitive in others.
 	AppClass AppClass `protobuf:"varint,12,opt,name=app_class,json=appClass,proto3,enum=borg.AppClass" json:"app_class,omitempty"`
 	// Taints that do not keep the task away; at most 32.
 	Tolerations []*Toleration `protobuf:"bytes,13,rep,name=tolerations,proto3" json:"tolerations,omitempty"`
