@@ -8,10 +8,11 @@ FUZZTIME ?= 20s
 SEED     ?= 1
 SEEDS    ?= 1
 VERSION  ?=
+TASKS    ?= 10000
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build static demo cell test check lint race chaos proto bench fuzz sim sim-disk mutants clean
+.PHONY: help build static demo cell test check lint race chaos soak proto bench fuzz sim sim-disk mutants clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -55,6 +56,9 @@ race: build ## every test under the race detector
 chaos: build ## real cells killed, cut off, filled up, in full size (35 minutes); merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
 		$(GO) test ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
+
+soak: build ## 10,000 containers started and stopped, their borglet killed 100 times among them: make soak [TASKS=10000]
+	BORG_BIN=$(CURDIR)/$(BIN) BORG_SOAK=$(TASKS) $(GO) test ./cmd/borglet -run TestSoak -v -count=1 -timeout 180m
 
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
