@@ -10,10 +10,11 @@ SEEDS    ?= 1
 VERSION  ?=
 # Tasks run behind a filter of system calls if libseccomp is there.
 TAGS     ?= $(shell pkg-config --exists libseccomp 2>/dev/null && echo seccomp)
+TASKS    ?= 10000
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build static demo cell test check lint race chaos proto bench fuzz sim sim-disk mutants clean
+.PHONY: help build static demo cell test check lint race chaos soak proto bench fuzz sim sim-disk mutants clean
 
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -58,6 +59,9 @@ race: build ## every test under the race detector
 chaos: build ## real cells killed, cut off, filled up, in full size (35 minutes); merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) BORG_CHAOS=full BORG_FIGURES=$(CURDIR)/$(BIN)/bench.json \
 		$(GO) test -tags '$(TAGS)' ./cmd/borglet ./cmd/borgcell -v -p 1 -count=1 -timeout 60m
+
+soak: build ## 10,000 containers started and stopped, their borglet killed 100 times among them: make soak [TASKS=10000]
+	BORG_BIN=$(CURDIR)/$(BIN) BORG_SOAK=$(TASKS) $(GO) test -tags '$(TAGS)' ./cmd/borglet -run TestSoak -v -count=1 -timeout 180m
 
 proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh

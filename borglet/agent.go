@@ -70,6 +70,13 @@ type Config struct {
 	// AvailableMemBytes says how much memory can be had on the machine; nil: only what
 	// tasks use counts, against the capacity.
 	AvailableMemBytes func() (bytes int64, ok bool)
+	// AvailableDiskBytes says how much may still be written on the disk of Dir; nil:
+	// only the limits of tasks count.
+	AvailableDiskBytes func() (bytes int64, ok bool)
+	// TreeBytes adds up what the files below a directory take of the disk, or says why
+	// that cannot be done; one that is not there takes nothing. Nil: what tasks keep
+	// is not measured.
+	TreeBytes func(dir string) (int64, error)
 	// Path is the machine's search path for tasks that see its files.
 	Path string
 	// LogKeepBytes is how much of each output stream of a task is kept on disk;
@@ -438,6 +445,12 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		if err == nil && e.Ended {
 			err = errors.Join(a.papers.drop(e.ID), a.dropPackages(e.ID))
 		}
+	case Clear:
+		if err = a.store.Clear(e.ID); err != nil {
+			// It is tried again before the next run.
+			a.cfg.Log.Error("what a task left on a full disk cannot be removed", "machine", a.cfg.Name, "err", err)
+			return
+		}
 	case Remove:
 		failed.Op = OpRemove
 		if err = errors.Join(a.cfg.Runtime.Destroy(e.ID), a.papers.drop(e.ID), a.dropPackages(e.ID)); err == nil {
@@ -454,6 +467,12 @@ func (a *Agent) do(e Effect, fetchErr error) {
 func (a *Agent) begin(r Record) error {
 	if err := a.store.reserve.startable(); err != nil {
 		return err
+	}
+	if r.Clear {
+		if err := a.store.Clear(r.ID); err != nil {
+			return err
+		}
+		r.Clear = false
 	}
 	if err := a.store.Save(r); err != nil {
 		return err

@@ -91,7 +91,8 @@ type task struct {
 	// reservedMemBytes is what masters say that it will use; zero: nothing yet, its
 	// limit counts.
 	reservedMemBytes int64
-	// squeezed is why the present run was killed for want of memory; empty: it was not.
+	// squeezed is why the present run was killed for want of memory or disk; empty: it
+	// was not.
 	squeezed string
 	// health is how its checks stand.
 	health health
@@ -126,6 +127,8 @@ func (c *Core) Step(now Now, ev Event) []Effect {
 		c.squeeze(ev)
 	case Checked:
 		c.checked(ev)
+	case Filled:
+		c.fill(ev)
 	case Tick:
 	default:
 		panic(fmt.Sprintf("borglet: unknown event %T", ev))

@@ -26,6 +26,7 @@ import (
 //	checked ID run=N [failure=T] [undecided]
 //	                              what came of a health check
 //	squeeze room=N [capacity=N]   the machine is short of memory; lines: ID used=N
+//	fill [room=N capacity=N]      what copies keep on disk; lines: ID used=N, ID why=T, alloc=A used=N
 //	wait D                        time passes; timers fire as they are due
 //	state                         what would be reported
 //
@@ -98,6 +99,8 @@ func (w *coreWorld) run(t *testing.T, d *datadriven.TestData) string {
 			ev.UsedBytes[w.id(bare[0])] = w.number(m["used"])
 		}
 		return w.step(ev)
+	case "fill":
+		return w.step(w.filled(words, d.Input))
 	case "wait":
 		return w.wait(w.duration(bare[0]))
 	case "state":
@@ -105,6 +108,23 @@ func (w *coreWorld) run(t *testing.T, d *datadriven.TestData) string {
 	}
 	t.Fatalf("unknown command %q", d.Cmd)
 	return ""
+}
+
+func (w *coreWorld) filled(words map[string]string, input string) Filled {
+	ev := Filled{UsedBytes: map[ID]int64{}, AllocBytes: map[string]int64{}, Unmeasured: map[ID]string{}}
+	ev.RoomBytes, ev.CapacityBytes = w.number(words["room"]), w.number(words["capacity"])
+	for line := range strings.Lines(input) {
+		m, bare := fields(strings.Fields(line))
+		switch {
+		case m["alloc"] != "":
+			ev.AllocBytes[AllocName(m["alloc"])] = w.number(m["used"])
+		case m["why"] != "":
+			ev.Unmeasured[w.id(bare[0])] = m["why"]
+		default:
+			ev.UsedBytes[w.id(bare[0])] = w.number(m["used"])
+		}
+	}
+	return ev
 }
 
 // wait lets time pass from timer to timer, as the agent's loop does.
@@ -150,6 +170,8 @@ func (w *coreWorld) step(ev Event) string {
 			fmt.Fprintf(&out, "update %s\n", recordText(e.Record))
 		case Destroy:
 			fmt.Fprintf(&out, "destroy %s\n", e.ID)
+		case Clear:
+			fmt.Fprintf(&out, "clear %s run=%d\n", e.ID, e.Run)
 		case Remove:
 			fmt.Fprintf(&out, "remove %s\n", e.ID)
 		}
@@ -170,6 +192,9 @@ func recordText(r Record) string {
 	}
 	if r.Passed {
 		s += " passed"
+	}
+	if r.Clear {
+		s += " clear"
 	}
 	if r.Stop != nil {
 		s += fmt.Sprintf(" stop=%s", time.Duration(r.Stop.GraceNs))
@@ -263,8 +288,8 @@ func (w *coreWorld) desired(id ID, m map[string]string) *borgrpc.Desired {
 	}
 	if m["spec"] != "no" {
 		d.Spec = &borgpb.TaskSpec{Args: []string{"true"}}
-		if m["mem"] != "" {
-			d.Spec.Resources = &borgpb.Resources{MemBytes: w.number(m["mem"])}
+		if m["mem"] != "" || m["disk"] != "" {
+			d.Spec.Resources = &borgpb.Resources{MemBytes: w.number(m["mem"]), DiskBytes: w.number(m["disk"])}
 		}
 	}
 	if m["health"] != "" {
@@ -274,6 +299,9 @@ func (w *coreWorld) desired(id ID, m map[string]string) *borgrpc.Desired {
 		d.Spec.GraceNs = int64(5 * time.Second)
 	}
 	d.Priority, d.ReservedMemBytes = int32(w.number(m["priority"])), w.number(m["reserved"])
+	if m["alloc"] != "" {
+		d.Alloc, d.AllocResources = m["alloc"], &borgpb.Resources{DiskBytes: w.number(m["alloc_disk"])}
+	}
 	if m["after"] != "" {
 		for s := range strings.SplitSeq(m["after"], ",") {
 			d.After = append(d.After, w.id(s).wire())

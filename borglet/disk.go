@@ -2,56 +2,202 @@ package borglet
 
 import (
 	"context"
-	"errors"
-	"io/fs"
+	"fmt"
 	"path/filepath"
+	"time"
+
+	"borg/proto/borgpb"
 )
 
-// maxFilesCounted bounds the walk over one task's directory; one with more
-// files is reported with what the first ones take.
-const maxFilesCounted = 20_000
+const (
+	// diskEvery is how often the directories of tasks are added up when nothing
+	// hurries.
+	diskEvery = 30 * time.Second
+	// diskPart: adding up takes at most so small a part of the time, however many
+	// files there are.
+	diskPart = 50
+	// diskHaste is how much less room there must be than when directories were last
+	// added up, for that to be done before its time: somebody fills the disk.
+	diskHaste = 64 << 20
+	// diskLeast is the shortest time between two measurements.
+	diskLeast = 2 * time.Second
+	// spareDiskBytes is to a disk what spareBytes is to memory.
+	spareDiskBytes = 1 << 30
 
-var errEnough = errors.New("enough files counted")
+	diskSqueezedText = "ended: its machine's disk was full, and it was the first to give way; its files are removed"
+	aboveDiskText    = "ended: it kept more on disk than its limit"
+)
 
-// measureDisk adds up what copies have in their directories, and trims their
-// logs.
-func (a *Agent) measureDisk(ctx context.Context, ids []ID) map[ID]int64 {
-	disk := make(map[ID]int64, len(ids))
-	for _, id := range ids {
-		if ctx.Err() != nil {
-			break
-		}
-		dir := a.store.TaskDir(id)
-		if a.cfg.Trim != nil && a.cfg.LogKeepBytes > 0 {
-			for _, name := range []string{stdoutFile, stderrFile} {
-				if err := a.cfg.Trim(filepath.Join(dir, name), a.cfg.LogKeepBytes); err != nil {
-					a.cfg.Log.Warn("a log cannot be trimmed", "machine", a.cfg.Name, "err", err)
-				}
-			}
-		}
-		disk[id] = treeBytes(filepath.Join(dir, taskSubdir))
-	}
-	return disk
+// UpperSubdir is the part of a copy's directory that takes what a run writes to
+// the root that an image gave it.
+const UpperSubdir = "upper"
+
+// Filled is what copies keep on the machine's disk.
+type Filled struct {
+	// As with Squeezed. No room is known when both are zero: then only the limits
+	// of copies count.
+	CapacityBytes, RoomBytes int64
+	UsedBytes                map[ID]int64
+	// AllocBytes is what the shared directory of each alloc holds, by AllocName.
+	AllocBytes map[string]int64
+	// Unmeasured says of copies why what they keep cannot be added up. Whoever has a
+	// limit must keep to what can be measured.
+	Unmeasured map[ID]string
 }
 
-func treeBytes(dir string) int64 {
-	var sum int64
-	files := 0
-	err := filepath.WalkDir(dir, func(_ string, e fs.DirEntry, err error) error {
-		if err != nil {
-			// Files come and go while a task works.
+func (Filled) event() {}
+
+// fill ends who keeps more than his limit, then all in an alloc that does, and when
+// the disk is full who must give way by the rules of memory. What they wrote goes
+// with them: their end alone would give nothing back.
+func (c *Core) fill(ev Filled) {
+	inAlloc := map[string]int64{}
+	for _, id := range c.ids {
+		if t := c.copies[id]; t.Desired.GetAlloc() != "" {
+			inAlloc[AllocName(t.Desired.GetAlloc())] += ev.UsedBytes[id]
+		}
+	}
+	var rest []share
+	for _, id := range c.ids {
+		t := c.copies[id]
+		used, measured := ev.UsedBytes[id]
+		why, unmeasured := ev.Unmeasured[id]
+		if t.phase != running || !measured && !unmeasured || t.squeezed != "" {
+			continue
+		}
+		limit := t.Desired.GetSpec().GetResources().GetDiskBytes()
+		alloc, ofAlloc := AllocName(t.Desired.GetAlloc()), t.Desired.GetAllocResources().GetDiskBytes()
+		shared := ev.AllocBytes[alloc] + inAlloc[alloc]
+		switch {
+		case limit > 0 && unmeasured:
+			c.clearOut(t, "ended: what it keeps on disk cannot be measured against its limit: "+why)
+		case limit > 0 && used > limit:
+			c.clearOut(t, fmt.Sprintf("%s: %s of %s; its files are removed", aboveDiskText, mib(used), mib(limit)))
+		case alloc != "" && ofAlloc > 0 && shared > ofAlloc:
+			c.clearOut(t, fmt.Sprintf("ended: its alloc kept more on disk than its limit: %s of %s; its own files are removed", mib(shared), mib(ofAlloc)))
+		default:
+			rest = append(rest, share{id: id, priority: t.Desired.GetPriority(), usedBytes: used, limitBytes: limit, reservedBytes: limit})
+		}
+	}
+	if ev.CapacityBytes == 0 && ev.RoomBytes == 0 {
+		return
+	}
+	for _, s := range giveWay(ev.CapacityBytes, ev.RoomBytes, rest) {
+		// Whoever keeps nothing would end for nothing.
+		if s.usedBytes > 0 {
+			c.clearOut(c.copies[s.id], diskSqueezedText)
+		}
+	}
+}
+
+// clearOut ends a run for what it keeps on disk.
+func (c *Core) clearOut(t *task, why string) {
+	t.squeezed, t.Clear = why, true
+	c.emit(Kill{t.ID, t.Run})
+	t.dueNs = c.now.MonoNs + retryNs
+}
+
+// gaveWay is how the end of a run is told that was made to give way, unless it had
+// just ended by itself.
+func (t *task) gaveWay(exit *borgpb.Exit) (told *borgpb.Exit, text string) {
+	if exit.GetSignal() != 9 && !exit.GetUnknown() {
+		t.Clear = false
+		return exit, ""
+	}
+	if t.Clear {
+		return exit, t.squeezed
+	}
+	return squeezedExit(exit), t.squeezed
+}
+
+func mib(bytes int64) string {
+	return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+}
+
+// diskMeter measures what copies keep on disk, more often while the disk fills.
+type diskMeter struct {
+	// due is when it is done next; the zero time: now.
+	due time.Time
+	// ended is when it was last done, and freeBytes the most that was free since.
+	ended     time.Time
+	freeBytes int64
+}
+
+// hurry: the disk fills, so that the next measurement is due early.
+func (d *diskMeter) hurry(now time.Time, freeBytes int64, least time.Duration) bool {
+	return now.Sub(d.ended) >= least && d.freeBytes-freeBytes >= diskHaste
+}
+
+// done takes in a measurement that took from began to ended.
+func (d *diskMeter) done(began, ended time.Time, freeBytes int64) {
+	d.ended, d.freeBytes = ended, freeBytes
+	d.due = ended.Add(max(diskEvery, diskPart*ended.Sub(began)))
+}
+
+// trimLogs frees what logs have beyond what is kept of each. It is done with each
+// sample: what a task can write in between is all that it can take of the disk.
+func (a *Agent) trimLogs(ids []ID) {
+	if a.cfg.Trim == nil || a.cfg.LogKeepBytes <= 0 {
+		return
+	}
+	for _, id := range ids {
+		for _, name := range []string{stdoutFile, stderrFile} {
+			if err := a.cfg.Trim(filepath.Join(a.store.TaskDir(id), name), a.cfg.LogKeepBytes); err != nil {
+				a.cfg.Log.Warn("a log cannot be trimmed", "machine", a.cfg.Name, "err", err)
+			}
+		}
+	}
+}
+
+// freeDisk is how much may still be written on the disk of the tasks.
+func (a *Agent) freeDisk() (bytes int64, ok bool) {
+	if a.cfg.AvailableDiskBytes == nil {
+		return 0, false
+	}
+	return a.cfg.AvailableDiskBytes()
+}
+
+// measureDisk adds up what copies and allocs keep, if that is due, and tells the
+// core.
+func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) map[ID]int64 {
+	began := time.Now()
+	free, known := a.freeDisk()
+	least := max(diskLeast, d.due.Sub(d.ended)-diskEvery)
+	// What was freed since may be filled again.
+	d.freeBytes = max(d.freeBytes, free)
+	if a.cfg.TreeBytes == nil || began.Before(d.due) && (!known || !d.hurry(began, free, least)) {
+		return nil
+	}
+	ev := Filled{UsedBytes: make(map[ID]int64, len(ids)), AllocBytes: map[string]int64{}, Unmeasured: map[ID]string{}}
+	sum := int64(0)
+	for _, id := range ids {
+		if ctx.Err() != nil {
 			return nil
 		}
-		if files++; files > maxFilesCounted {
-			return errEnough
+		for _, sub := range []string{taskSubdir, UpperSubdir} {
+			bytes, err := a.cfg.TreeBytes(filepath.Join(a.store.TaskDir(id), sub))
+			if err != nil {
+				ev.Unmeasured[id] = err.Error()
+			}
+			ev.UsedBytes[id] += bytes
 		}
-		if info, err := e.Info(); err == nil && info.Mode().IsRegular() {
-			sum += info.Size()
-		}
-		return nil
-	})
-	if err != nil && !errors.Is(err, errEnough) {
-		return 0
+		sum += ev.UsedBytes[id]
 	}
-	return sum
+	if v := a.view.Load(); v != nil {
+		for alloc := range v.allocs {
+			// An alloc whose directory cannot be measured counts with what was.
+			bytes, _ := a.cfg.TreeBytes(filepath.Join(a.store.dir, "allocs", alloc))
+			ev.AllocBytes[alloc] = bytes
+		}
+	}
+	if total := a.cfg.Spec.GetCapacity().GetDiskBytes(); known && total > 0 {
+		ev.CapacityBytes = total
+		ev.RoomBytes = max(min(total, sum+free-min(spareDiskBytes, total/sparePart)), 1)
+	}
+	d.done(began, time.Now(), free)
+	select {
+	case a.results <- ev:
+	case <-ctx.Done():
+	}
+	return ev.UsedBytes
 }

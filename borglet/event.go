@@ -142,6 +142,12 @@ type (
 		Run   uint32
 		Ended bool
 	}
+	// Clear empties the task's own directory after a run that ended for what it kept
+	// there.
+	Clear struct {
+		ID  ID
+		Run uint32
+	}
 	// Remove takes away all that is left of a copy that is forgotten.
 	Remove struct{ ID ID }
 )
@@ -152,6 +158,7 @@ func (e Terminate) Copy() ID { return e.ID }
 func (e Kill) Copy() ID      { return e.ID }
 func (e Update) Copy() ID    { return e.Record.ID }
 func (e Destroy) Copy() ID   { return e.ID }
+func (e Clear) Copy() ID     { return e.ID }
 func (e Remove) Copy() ID    { return e.ID }
 
 // Record is what is kept on disk of a copy: enough to go on from, whatever was
@@ -168,6 +175,8 @@ type Record struct {
 	RunEnded bool
 	// Spec version that the present run was begun with or brought to.
 	RunVersion uint64
+	// The last run ended for what it kept on disk, and the next one begins without.
+	Clear bool
 	// Times that the process was started again.
 	Restarts uint32
 	// Ends in a row without a long healthy run between them.

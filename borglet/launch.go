@@ -47,7 +47,7 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 		Dir:      p.Dir,
 		Rootfs:   spec.GetRootfs(),
 		Hostname: hostname(d.GetJob(), id.Index),
-		Limits:   limitsOf(spec),
+		Limits:   limitsOf(spec, batchClass(d)),
 		OOMScore: oomScore(d.GetPriority()),
 		Papers:   p.Papers,
 	}
@@ -245,13 +245,26 @@ func hostname(job string, index uint32) string {
 
 // limitsOf: by default a task may use idle processor time above its limit, and
 // never memory (paper §6.2).
-func limitsOf(spec *borgpb.TaskSpec) Limits {
+func limitsOf(spec *borgpb.TaskSpec, batch bool) Limits {
 	return Limits{
+		Batch:    batch,
 		CPUMilli: spec.GetResources().GetCpuMilli(),
 		CPUHard:  spec.GetCpuSlack() == borgpb.Slack_SLACK_OFF,
 		MemBytes: spec.GetResources().GetMemBytes(),
 		MemSoft:  spec.GetMemSlack() == borgpb.Slack_SLACK_ON,
 	}
+}
+
+// batchClass: nobody waits for what the task does. Who does not say serves requests
+// if it is of a service.
+func batchClass(d *borgrpc.Desired) bool {
+	switch d.GetSpec().GetAppClass() {
+	case borgpb.AppClass_APP_CLASS_BATCH:
+		return true
+	case borgpb.AppClass_APP_CLASS_LATENCY_SENSITIVE:
+		return false
+	}
+	return d.GetKind() == borgpb.JobKind_JOB_KIND_BATCH || d.GetKind() == borgpb.JobKind_JOB_KIND_CRON
 }
 
 // oomScore makes the kernel take the lowest band first when the machine itself

@@ -80,8 +80,8 @@ func (c *Core) seen(t *task, o Observed) {
 		}
 	case Running:
 		t.phase, t.pid, t.StartedWallNs = running, o.Pid, o.StartedWallNs
-		if t.Stop == nil && t.health.ended == "" {
-			t.dueNs = 0
+		if t.Stop == nil && t.health.ended == "" && t.squeezed == "" {
+			t.dueNs, t.Clear = 0, false
 		}
 		if o.ShimLost {
 			t.ShimLost = true
@@ -112,9 +112,13 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 		exit = proto.CloneOf(exit)
 		exit.Error = bounded(exit.Error)
 	}
-	if t.squeezed != "" {
-		if exit = squeezedExit(exit); exit.GetOom() && text == "" {
-			text = t.squeezed
+	if t.squeezed == "" {
+		// A borglet before this one had begun to end it, and has not.
+		t.Clear = false
+	} else {
+		var why string
+		if exit, why = t.gaveWay(exit); text == "" {
+			text = why
 		}
 	}
 	healthy := t.StartedWallNs != 0 && exit.GetEndedWallNs()-t.StartedWallNs >= c.cfg.Backoff.HealthyNs
@@ -141,6 +145,9 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 			t.Failures = 0
 		}
 		c.backOff(t, text)
+	}
+	if t.Clear {
+		c.emit(Clear{t.ID, t.Run})
 	}
 }
 

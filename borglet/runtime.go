@@ -55,8 +55,17 @@ type Capabilities struct {
 type Stats struct {
 	At time.Time
 	// Processor time since its run began. Nanoseconds.
-	CPUNs    int64
+	CPUNs int64
+	// Time that it was held back by a hard limit since its run began. Nanoseconds.
+	ThrottledNs int64
+	// What would be missed: file pages that nobody has touched lately are not counted.
 	MemBytes int64
+	// What it has of its own, and what of files is in memory because of it.
+	RSSBytes, CacheBytes int64
+	// The most it had, as the kernel counts, since its run began.
+	MemPeakBytes int64
+	// What disks did for it since its run began.
+	ReadBytes, WriteBytes int64
 }
 
 // Launch is all that a runtime needs to know of one run: every name in it is
@@ -125,4 +134,6 @@ type Limits struct {
 	MemBytes int64
 	// MemSoft: more than MemBytes while nobody else needs it.
 	MemSoft bool
+	// Batch: it gives way to who is not, while both want the processor or a disk.
+	Batch bool
 }

@@ -53,6 +53,7 @@ type intentFile struct {
 	Run           uint32     `json:"run"`
 	RunEnded      bool       `json:"run_ended,omitempty"`
 	RunVersion    uint64     `json:"run_version,omitempty"`
+	Clear         bool       `json:"clear,omitempty"`
 	Restarts      uint32     `json:"restarts,omitempty"`
 	Failures      uint32     `json:"failures,omitempty"`
 	StartedWallNs int64      `json:"started_wall_ns,omitempty"`
@@ -135,7 +136,7 @@ func (s *Store) save(r Record) error {
 		s.mu.Unlock()
 	}
 	text, err := json.Marshal(intentFile{
-		Format: intentFormat, Boot: r.Boot, Run: r.Run, RunEnded: r.RunEnded, RunVersion: r.RunVersion,
+		Format: intentFormat, Boot: r.Boot, Run: r.Run, RunEnded: r.RunEnded, RunVersion: r.RunVersion, Clear: r.Clear,
 		Restarts: r.Restarts, Failures: r.Failures, StartedWallNs: r.StartedWallNs, Passed: r.Passed, Stop: r.Stop,
 		Ended: endedName(r.Ended), Exit: ExitToFile(r.Run, r.Exit), Text: r.Text, ShimLost: r.ShimLost,
 	})
@@ -226,7 +227,7 @@ func (s *Store) load(id ID) (Record, error) {
 	if f.Format > intentFormat {
 		return Record{}, fmt.Errorf("intent of copy %s has format %d and this borglet knows up to %d: %w", id, f.Format, intentFormat, errNewer)
 	}
-	r.Boot, r.Run, r.RunEnded, r.RunVersion = f.Boot, f.Run, f.RunEnded, f.RunVersion
+	r.Boot, r.Run, r.RunEnded, r.RunVersion, r.Clear = f.Boot, f.Run, f.RunEnded, f.RunVersion, f.Clear
 	r.Restarts, r.Failures, r.StartedWallNs, r.Stop = f.Restarts, f.Failures, f.StartedWallNs, f.Stop
 	r.Passed, r.Ended = f.Passed, endedState(f.Ended)
 	r.Exit = f.Exit.Exit()
@@ -246,6 +247,25 @@ func (s *Store) remove(id ID) error {
 	s.mu.Unlock()
 	if err := s.discard(s.TaskDir(id)); err != nil {
 		return fmt.Errorf("remove directory of copy %s: %w", id, err)
+	}
+	return nil
+}
+
+// Clear empties what a task may write to of its own: what it leaves is a place as
+// it was before its first run.
+func (s *Store) Clear(id ID) error {
+	for _, sub := range []string{taskSubdir, UpperSubdir} {
+		dir := filepath.Join(s.TaskDir(id), sub)
+		entries, err := os.ReadDir(dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		for _, e := range entries {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+		if err != nil {
+			return fmt.Errorf("empty the directory of copy %s: %w", id, err)
+		}
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package borglet
 
 import (
 	"context"
+	"math/bits"
 	"slices"
 	"sync"
 	"time"
@@ -28,6 +29,47 @@ type window struct {
 	memPeak     int64
 	cpuPeak     int64
 	diskBytes   int64
+	// open is the five minutes under way, over the last that ended and was not told.
+	open, over *borgrpc.UsageHistogram
+}
+
+// histogramNs is how long a histogram takes.
+const histogramNs = int64(5 * time.Minute)
+
+// count takes a sample into the histogram of its five minutes. The first sample of a
+// run has no use of the processor yet.
+func (w *window) count(s Stats, cpuMilli int64, first bool) {
+	from := s.At.UnixNano() / histogramNs * histogramNs
+	if w.open == nil || w.open.FromWallNs != from {
+		if w.open != nil {
+			w.over = w.open
+		}
+		w.open = &borgrpc.UsageHistogram{FromWallNs: from}
+	}
+	if !first {
+		w.open.CpuMilli = counted(w.open.CpuMilli, cpuMilli)
+	}
+	w.open.MemMib = counted(w.open.MemMib, s.MemBytes>>20)
+}
+
+// counted adds one to the range of v.
+func counted(ranges []uint32, v int64) []uint32 {
+	r := rangeOf(v)
+	for len(ranges) <= r {
+		ranges = append(ranges, 0)
+	}
+	ranges[r]++
+	return ranges
+}
+
+// rangeOf is the range of a histogram that a value lies in: below 4 each has its own,
+// from there on each power of two is divided in four.
+func rangeOf(v int64) int {
+	if v < 4 {
+		return int(max(v, 0))
+	}
+	n := bits.Len64(uint64(v)) - 1
+	return 4*(n-1) + int(v>>(n-2)&3)
 }
 
 func newUsage() *usage { return &usage{windows: map[ID]*window{}} }
@@ -68,10 +110,16 @@ func (u *usage) record(stats map[ID]Stats, disk map[ID]int64) {
 		w := u.windows[id]
 		if w == nil || s.CPUNs < w.last.CPUNs {
 			// A new run counts from zero again.
-			w = &window{first: s, last: s}
+			next := &window{first: s, last: s}
+			if w != nil {
+				next.diskBytes, next.open, next.over = w.diskBytes, w.open, w.over
+			}
+			w = next
 			u.windows[id] = w
 		}
-		w.cpuPeak = max(w.cpuPeak, cpuMilli(w.last, s))
+		cpu := cpuMilli(w.last, s)
+		w.count(s, cpu, w.last.At.Equal(s.At))
+		w.cpuPeak = max(w.cpuPeak, cpu)
 		w.last = s
 		w.samples++
 		w.memSum += s.MemBytes
@@ -113,15 +161,22 @@ func (u *usage) take() []*borgrpc.Usage {
 			MemBytesMean: w.memSum / w.samples,
 			MemBytesPeak: w.memPeak,
 			DiskBytes:    w.diskBytes,
+			ThrottledNs:  w.last.ThrottledNs - w.first.ThrottledNs,
+			RssBytes:     w.last.RSSBytes,
+			CacheBytes:   w.last.CacheBytes,
+			MemMaxBytes:  w.last.MemPeakBytes,
+			ReadBytes:    w.last.ReadBytes - w.first.ReadBytes,
+			WriteBytes:   w.last.WriteBytes - w.first.WriteBytes,
+			Histogram:    w.over,
 		})
-		*w = window{first: w.last, last: w.last, diskBytes: w.diskBytes}
+		*w = window{first: w.last, last: w.last, diskBytes: w.diskBytes, open: w.open}
 	}
 	return list
 }
 
-// diskEvery is how often the directories of tasks are added up, in rounds of
-// sampling; logs are trimmed then too.
-const diskEvery = 60
+// allocsEvery is how often allocs that have gone are looked for, in rounds of
+// sampling.
+const allocsEvery = 60
 
 // sample measures until ctx ends. It is a goroutine of its own, so that a slow
 // file system holds up no poll.
@@ -129,6 +184,7 @@ func (a *Agent) sample(ctx context.Context) {
 	ticker := time.NewTicker(sampleEvery)
 	defer ticker.Stop()
 	idle := map[string]time.Time{}
+	var disk diskMeter
 	for round := 0; ; round++ {
 		select {
 		case <-ctx.Done():
@@ -136,17 +192,16 @@ func (a *Agent) sample(ctx context.Context) {
 		case <-ticker.C:
 		}
 		ids := a.usage.measured()
-		var disk map[ID]int64
-		if round%diskEvery == 0 {
-			disk = a.measureDisk(ctx, ids)
+		if round%allocsEvery == 0 {
 			if v := a.view.Load(); v != nil {
 				if err := a.store.dropAllocs(v.allocs, idle, time.Now()); err != nil {
 					a.cfg.Log.Warn("an alloc that has gone is still on disk", "machine", a.cfg.Name, "err", err)
 				}
 			}
 		}
+		a.trimLogs(ids)
 		stats := a.cfg.Runtime.Stats(ids)
-		a.usage.record(stats, disk)
+		a.usage.record(stats, a.measureDisk(ctx, &disk, ids))
 		a.relieve(ctx, stats)
 	}
 }

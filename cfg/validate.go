@@ -332,9 +332,7 @@ func (c check) texts(where string, t *borgpb.TaskSpec, ports []string, inAlloc b
 
 // parts checks the parts of a task spec that overrides may have too.
 func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
-	for _, name := range []string{"app_class", "exclusive_cores"} {
-		c.notYet(join(where, name))
-	}
+	c.notYet(join(where, "exclusive_cores"))
 	for _, n := range []struct {
 		name       string
 		have, most int

@@ -70,6 +70,18 @@ func cgroupVersion() string {
 	return "v1"
 }
 
+// ioWeights: disks are divided by weight among the cgroups below root. Version 1 has
+// the files of weights in all cgroups but the first, which shows by others of their
+// scheduler that they will be there.
+func ioWeights(root string) bool {
+	for _, pattern := range []string{"blkio/blkio.bfq.io_service_bytes", "blkio/blkio.weight", "*/io.weight", "*/io.bfq.weight"} {
+		if found, err := filepath.Glob(filepath.Join(root, pattern)); err == nil && len(found) > 0 {
+			return true
+		}
+	}
+	return false
+}
+
 // cgroupsUsable says why limits cannot be had here.
 func cgroupsUsable() error {
 	list, err := hierarchies()
@@ -183,15 +195,6 @@ func (p paths) cpuNs() int64 {
 		return p.field("", "cpu.stat", "usage_usec") * 1000
 	}
 	return p.number("cpuacct", "cpuacct.usage")
-}
-
-// memBytes is what would be missed: file pages that nobody has touched lately
-// are not counted.
-func (p paths) memBytes() int64 {
-	if p.v2() {
-		return max(p.number("", "memory.current")-p.field("", "memory.stat", "inactive_file"), 0)
-	}
-	return max(p.number("memory", "memory.usage_in_bytes")-p.field("memory", "memory.stat", "total_inactive_file"), 0)
 }
 
 // removeCgroup removes an empty cgroup in all hierarchies; one in use stays.

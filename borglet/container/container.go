@@ -195,7 +195,8 @@ func makeAlloc(parent string, l *borglet.Launch) error {
 type containerBackend struct {
 	cfg Config
 	// ids are nil where copies have no user ids of their own.
-	ids *idRanges
+	ids    *idRanges
+	meters *meters
 }
 
 func newContainerBackend(cfg Config) (backend, error) {
@@ -209,7 +210,7 @@ func newContainerBackend(cfg Config) (backend, error) {
 		return nil, fmt.Errorf("make run-time directory: %w", err)
 	}
 	logrus.SetLevel(logrus.WarnLevel)
-	b := &containerBackend{cfg: cfg}
+	b := &containerBackend{cfg: cfg, meters: newMeters()}
 	ids := cfg.TaskIDs
 	if ids == [2]uint32{} {
 		ids = DefaultTaskIDs
@@ -320,6 +321,9 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 	}
 	r.CpuShares, r.CpuWeight, r.CpuPeriod, r.CpuQuota = want.CpuShares, want.CpuWeight, want.CpuPeriod, want.CpuQuota
 	r.Memory, r.MemorySwap, r.MemoryReservation = want.Memory, want.MemorySwap, want.MemoryReservation
+	if r.BlkioWeight != 0 {
+		r.BlkioWeight = resources(l.Limits).BlkioWeight
+	}
 	r.MemoryCheckBeforeUpdate = true
 	r.SkipDevices = true
 	group.Resources = &r
@@ -336,23 +340,11 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 }
 
 func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats {
-	out := make(map[borglet.ID]borglet.Stats, len(runs))
-	if len(runs) == 0 {
-		return out
-	}
-	list, err := hierarchies()
+	stats, err := b.meters.sample(runs)
 	if err != nil {
 		b.cfg.Log.Warn("usage cannot be measured", "machine", b.cfg.Name, "err", err)
-		return out
 	}
-	for id, p := range runs {
-		paths, err := pathsOf(list, p.Pid)
-		if err != nil {
-			continue
-		}
-		out[id] = borglet.Stats{At: time.Now(), CPUNs: paths.cpuNs(), MemBytes: paths.memBytes()}
-	}
-	return out
+	return stats
 }
 
 // destroy takes a container away, whatever is left of it: its processes, its
@@ -399,6 +391,7 @@ func (b *containerBackend) remove(id borglet.ID) error {
 
 // close removes the borglet's cgroups if nothing is in them.
 func (b *containerBackend) close() {
+	b.meters.close()
 	removeCgroup(cgroupParent(b.cfg.Name))
 	removeCgroup(filepath.Dir(cgroupParent(b.cfg.Name)))
 }

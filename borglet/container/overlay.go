@@ -24,7 +24,7 @@ const (
 	treesDir = "trees"
 	// upperDir and workDir are what a run writes to its root, and the kernel's own
 	// beside it.
-	upperDir = "upper"
+	upperDir = borglet.UpperSubdir
 	workDir  = "work"
 	// namesDir has the files of /etc that cover an image's.
 	namesDir = "names"

@@ -24,6 +24,12 @@ const (
 	openFiles = 1 << 16
 	// cpuPeriodUs is the period of the processor's hard limit. Microseconds.
 	cpuPeriodUs = 100_000
+	// batchPart is how much less of a processor that all want a batch task has than a
+	// latency-sensitive one of the same limit. What latency-sensitive tasks do not use
+	// is divided among batch tasks by their limits, as if they were alone.
+	batchPart = 16
+	// Weights for disks, from 10 to 1000, where the kernel has them.
+	ioWeight, batchIOWeight = 800, 100
 	// minQuotaUs is the least that the kernel takes.
 	minQuotaUs = 1000
 )
@@ -156,6 +162,12 @@ func resources(l borglet.Limits) *cgroups.Resources {
 	pids := int64(pidsLimit)
 	r := limits(l)
 	r.PidsLimit = &pids
+	if ioWeights(cgroupRoot) {
+		r.BlkioWeight = ioWeight
+		if l.Batch {
+			r.BlkioWeight = batchIOWeight
+		}
+	}
 	for _, d := range specconv.AllowedDevices {
 		rule := d.Rule
 		r.Devices = append(r.Devices, &rule)
@@ -167,7 +179,11 @@ func resources(l borglet.Limits) *cgroups.Resources {
 func limits(l borglet.Limits) *cgroups.Resources {
 	r := &cgroups.Resources{}
 	if l.CPUMilli > 0 {
-		r.CpuShares = uint64(min(max(l.CPUMilli*1024/1000, 2), 262144))
+		shares := l.CPUMilli * 1024 / 1000
+		if l.Batch {
+			shares /= batchPart
+		}
+		r.CpuShares = uint64(min(max(shares, 2), 262144))
 		r.CpuWeight = cgroups.ConvertCPUSharesToCgroupV2Value(r.CpuShares)
 		r.CpuPeriod = cpuPeriodUs
 		r.CpuQuota = -1

@@ -289,8 +289,9 @@ func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec, store *packa
 		CertificateExpires: func() time.Time { return s.source.Current().Expires() },
 		PapersDir:          papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
 		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
-		AvailableMemBytes: borglet.AvailableMemBytes,
-		Runtime:           rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, Trim: container.TrimLog,
+		AvailableMemBytes: borglet.AvailableMemBytes, TreeBytes: container.TreeBytes,
+		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
+		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, Trim: container.TrimLog,
 	})
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)

@@ -1074,7 +1074,7 @@ type TaskSpec struct {
 	GraceNs int64 `protobuf:"varint,10,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
 	// How to see that the task works; absent: that it runs is enough.
 	Health *HealthCheck `protobuf:"bytes,11,opt,name=health,proto3" json:"health,omitempty"`
-	// Kept; borglets do not act on it yet.
+	// Not said: batch in batch and cron jobs, latency-sensitive in others.
 	AppClass AppClass `protobuf:"varint,12,opt,name=app_class,json=appClass,proto3,enum=borg.AppClass" json:"app_class,omitempty"`
 	// Taints that do not keep the task away; at most 32.
 	Tolerations []*Toleration `protobuf:"bytes,13,rep,name=tolerations,proto3" json:"tolerations,omitempty"`

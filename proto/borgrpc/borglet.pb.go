@@ -940,8 +940,22 @@ type Usage struct {
 	MemBytesMean int64 `protobuf:"varint,4,opt,name=mem_bytes_mean,json=memBytesMean,proto3" json:"mem_bytes_mean,omitempty"`
 	// Highest sample. Bytes.
 	MemBytesPeak int64 `protobuf:"varint,5,opt,name=mem_bytes_peak,json=memBytesPeak,proto3" json:"mem_bytes_peak,omitempty"`
-	// What its directory holds, added up once a minute. Bytes.
-	DiskBytes     int64 `protobuf:"varint,6,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	// What it keeps on disk, added up twice a minute or more often. Bytes.
+	DiskBytes int64 `protobuf:"varint,6,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	// How long it was held back by a hard limit on the processor. Nanoseconds.
+	ThrottledNs int64 `protobuf:"varint,320,opt,name=throttled_ns,json=throttledNs,proto3" json:"throttled_ns,omitempty"`
+	// Memory of its own in the last sample. Bytes.
+	RssBytes int64 `protobuf:"varint,321,opt,name=rss_bytes,json=rssBytes,proto3" json:"rss_bytes,omitempty"`
+	// Of files, in the last sample, those that nobody touches included. Bytes.
+	CacheBytes int64 `protobuf:"varint,322,opt,name=cache_bytes,json=cacheBytes,proto3" json:"cache_bytes,omitempty"`
+	// The most memory since its run began, by the kernel's count. Bytes.
+	MemMaxBytes int64 `protobuf:"varint,323,opt,name=mem_max_bytes,json=memMaxBytes,proto3" json:"mem_max_bytes,omitempty"`
+	// Read from disks. Bytes.
+	ReadBytes int64 `protobuf:"varint,324,opt,name=read_bytes,json=readBytes,proto3" json:"read_bytes,omitempty"`
+	// Written to disks. Bytes.
+	WriteBytes int64 `protobuf:"varint,325,opt,name=write_bytes,json=writeBytes,proto3" json:"write_bytes,omitempty"`
+	// The last five minutes that are over; with the first poll after them only.
+	Histogram     *UsageHistogram `protobuf:"bytes,326,opt,name=histogram,proto3" json:"histogram,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1018,6 +1032,121 @@ func (x *Usage) GetDiskBytes() int64 {
 	return 0
 }
 
+func (x *Usage) GetThrottledNs() int64 {
+	if x != nil {
+		return x.ThrottledNs
+	}
+	return 0
+}
+
+func (x *Usage) GetRssBytes() int64 {
+	if x != nil {
+		return x.RssBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetCacheBytes() int64 {
+	if x != nil {
+		return x.CacheBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetMemMaxBytes() int64 {
+	if x != nil {
+		return x.MemMaxBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetReadBytes() int64 {
+	if x != nil {
+		return x.ReadBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetWriteBytes() int64 {
+	if x != nil {
+		return x.WriteBytes
+	}
+	return 0
+}
+
+func (x *Usage) GetHistogram() *UsageHistogram {
+	if x != nil {
+		return x.Histogram
+	}
+	return nil
+}
+
+// UsageHistogram tells how often, in five minutes, a sample lay in which range. The
+// ranges begin at 0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, ...: from 4 on each
+// power of two is divided in four. Those behind the last sample are left out.
+type UsageHistogram struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// When the five minutes began, by the machine's clock. Nanoseconds since 1970.
+	FromWallNs int64 `protobuf:"varint,1,opt,name=from_wall_ns,json=fromWallNs,proto3" json:"from_wall_ns,omitempty"`
+	// Samples by use of the processor. Thousandths of a core.
+	CpuMilli []uint32 `protobuf:"varint,2,rep,packed,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
+	// Samples by memory. MiB.
+	MemMib        []uint32 `protobuf:"varint,3,rep,packed,name=mem_mib,json=memMib,proto3" json:"mem_mib,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UsageHistogram) Reset() {
+	*x = UsageHistogram{}
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UsageHistogram) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UsageHistogram) ProtoMessage() {}
+
+func (x *UsageHistogram) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UsageHistogram.ProtoReflect.Descriptor instead.
+func (*UsageHistogram) Descriptor() ([]byte, []int) {
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *UsageHistogram) GetFromWallNs() int64 {
+	if x != nil {
+		return x.FromWallNs
+	}
+	return 0
+}
+
+func (x *UsageHistogram) GetCpuMilli() []uint32 {
+	if x != nil {
+		return x.CpuMilli
+	}
+	return nil
+}
+
+func (x *UsageHistogram) GetMemMib() []uint32 {
+	if x != nil {
+		return x.MemMib
+	}
+	return nil
+}
+
 // ReadLogRequest asks for what a copy wrote.
 type ReadLogRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1036,7 +1165,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1048,7 +1177,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1061,7 +1190,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ReadLogRequest) GetCopy() *CopyID {
@@ -1105,7 +1234,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1117,7 +1246,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1130,7 +1259,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -1164,7 +1293,7 @@ type ExecCopyRequest struct {
 
 func (x *ExecCopyRequest) Reset() {
 	*x = ExecCopyRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[13]
+	mi := &file_borgrpc_borglet_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1176,7 +1305,7 @@ func (x *ExecCopyRequest) String() string {
 func (*ExecCopyRequest) ProtoMessage() {}
 
 func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[13]
+	mi := &file_borgrpc_borglet_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1189,7 +1318,7 @@ func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecCopyRequest.ProtoReflect.Descriptor instead.
 func (*ExecCopyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ExecCopyRequest) GetCopy() *CopyID {
@@ -1294,7 +1423,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05usage\x18\a \x03(\v2\x0e.borgrpc.UsageR\x05usage\x12%\n" +
 	"\x04spec\x18\b \x01(\v2\x11.borg.MachineSpecR\x04spec\x12 \n" +
 	"\vincarnation\x18\t \x01(\tR\vincarnation\x12/\n" +
-	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\"\xe3\x01\n" +
+	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\"\xe6\x03\n" +
 	"\x05Usage\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12$\n" +
 	"\x0ecpu_milli_mean\x18\x02 \x01(\x03R\fcpuMilliMean\x12$\n" +
@@ -1302,7 +1431,22 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x0emem_bytes_mean\x18\x04 \x01(\x03R\fmemBytesMean\x12$\n" +
 	"\x0emem_bytes_peak\x18\x05 \x01(\x03R\fmemBytesPeak\x12\x1d\n" +
 	"\n" +
-	"disk_bytes\x18\x06 \x01(\x03R\tdiskBytes\"\x98\x01\n" +
+	"disk_bytes\x18\x06 \x01(\x03R\tdiskBytes\x12\"\n" +
+	"\fthrottled_ns\x18\xc0\x02 \x01(\x03R\vthrottledNs\x12\x1c\n" +
+	"\trss_bytes\x18\xc1\x02 \x01(\x03R\brssBytes\x12 \n" +
+	"\vcache_bytes\x18\xc2\x02 \x01(\x03R\n" +
+	"cacheBytes\x12#\n" +
+	"\rmem_max_bytes\x18\xc3\x02 \x01(\x03R\vmemMaxBytes\x12\x1e\n" +
+	"\n" +
+	"read_bytes\x18\xc4\x02 \x01(\x03R\treadBytes\x12 \n" +
+	"\vwrite_bytes\x18\xc5\x02 \x01(\x03R\n" +
+	"writeBytes\x126\n" +
+	"\thistogram\x18\xc6\x02 \x01(\v2\x17.borgrpc.UsageHistogramR\thistogram\"h\n" +
+	"\x0eUsageHistogram\x12 \n" +
+	"\ffrom_wall_ns\x18\x01 \x01(\x03R\n" +
+	"fromWallNs\x12\x1b\n" +
+	"\tcpu_milli\x18\x02 \x03(\rR\bcpuMilli\x12\x17\n" +
+	"\amem_mib\x18\x03 \x03(\rR\x06memMib\"\x98\x01\n" +
 	"\x0eReadLogRequest\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12*\n" +
 	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream\x12\x16\n" +
@@ -1336,7 +1480,7 @@ func file_borgrpc_borglet_proto_rawDescGZIP() []byte {
 	return file_borgrpc_borglet_proto_rawDescData
 }
 
-var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 14)
+var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
 var file_borgrpc_borglet_proto_goTypes = []any{
 	(*DescribeRequest)(nil),    // 0: borgrpc.DescribeRequest
 	(*DescribeResponse)(nil),   // 1: borgrpc.DescribeResponse
@@ -1349,23 +1493,24 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(*Stop)(nil),               // 8: borgrpc.Stop
 	(*PollResponse)(nil),       // 9: borgrpc.PollResponse
 	(*Usage)(nil),              // 10: borgrpc.Usage
-	(*ReadLogRequest)(nil),     // 11: borgrpc.ReadLogRequest
-	(*ReadLogResponse)(nil),    // 12: borgrpc.ReadLogResponse
-	(*ExecCopyRequest)(nil),    // 13: borgrpc.ExecCopyRequest
-	(*borgpb.MachineSpec)(nil), // 14: borg.MachineSpec
-	(borgpb.JobKind)(0),        // 15: borg.JobKind
-	(*borgpb.Resources)(nil),   // 16: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 17: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 18: borg.DeviceGrant
-	(borgpb.StopCause)(0),      // 19: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 20: borg.TaskReport
-	(LogStream)(0),             // 21: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 22: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 23: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 24: borgrpc.ExecResponse
+	(*UsageHistogram)(nil),     // 11: borgrpc.UsageHistogram
+	(*ReadLogRequest)(nil),     // 12: borgrpc.ReadLogRequest
+	(*ReadLogResponse)(nil),    // 13: borgrpc.ReadLogResponse
+	(*ExecCopyRequest)(nil),    // 14: borgrpc.ExecCopyRequest
+	(*borgpb.MachineSpec)(nil), // 15: borg.MachineSpec
+	(borgpb.JobKind)(0),        // 16: borg.JobKind
+	(*borgpb.Resources)(nil),   // 17: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 18: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 19: borg.DeviceGrant
+	(borgpb.StopCause)(0),      // 20: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 21: borg.TaskReport
+	(LogStream)(0),             // 22: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 23: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 24: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 25: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
-	14, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
+	15, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
 	2,  // 1: borgrpc.PollRequest.fence:type_name -> borgrpc.Fence
 	7,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
 	8,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
@@ -1374,40 +1519,41 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	6,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
 	4,  // 7: borgrpc.PollRequest.packages:type_name -> borgrpc.WantedPackage
 	6,  // 8: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	15, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
-	16, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	17, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	16, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
+	17, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	18, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
 	6,  // 12: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	18, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	19, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
 	6,  // 14: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	19, // 15: borgrpc.Stop.cause:type_name -> borg.StopCause
+	20, // 15: borgrpc.Stop.cause:type_name -> borg.StopCause
 	2,  // 16: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	20, // 17: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	21, // 17: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
 	10, // 18: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	14, // 19: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	15, // 19: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
 	7,  // 20: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
 	6,  // 21: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	6,  // 22: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	21, // 23: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	21, // 24: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	6,  // 25: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	22, // 26: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	23, // 27: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 28: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 29: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 30: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	11, // 31: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	13, // 32: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 33: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	9,  // 34: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	9,  // 35: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	12, // 36: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	24, // 37: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	33, // [33:38] is the sub-list for method output_type
-	28, // [28:33] is the sub-list for method input_type
-	28, // [28:28] is the sub-list for extension type_name
-	28, // [28:28] is the sub-list for extension extendee
-	0,  // [0:28] is the sub-list for field type_name
+	11, // 22: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
+	6,  // 23: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	22, // 24: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	22, // 25: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 26: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	23, // 27: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	24, // 28: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 29: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 30: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 31: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	12, // 32: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	14, // 33: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 34: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	9,  // 35: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	9,  // 36: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	13, // 37: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	25, // 38: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	34, // [34:39] is the sub-list for method output_type
+	29, // [29:34] is the sub-list for method input_type
+	29, // [29:29] is the sub-list for extension type_name
+	29, // [29:29] is the sub-list for extension extendee
+	0,  // [0:29] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }
@@ -1423,7 +1569,7 @@ func file_borgrpc_borglet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_borglet_proto_rawDesc), len(file_borgrpc_borglet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   14,
+			NumMessages:   15,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

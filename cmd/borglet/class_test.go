@@ -1,0 +1,90 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// TestAppClass: who nobody waits for gives way: a sixteenth of the weight on the
+// processor, and less on disks.
+func TestAppClass(t *testing.T) {
+	m := newMachine(t, "container")
+	sleep := func(kind borgpb.JobKind, class borgpb.AppClass) *borgrpc.CopyID {
+		return m.want(kind, &borgpb.TaskSpec{
+			Args: []string{"sleep", "3600"}, AppClass: class, Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 64 << 20},
+		})
+	}
+	urgent := []*borgrpc.CopyID{sleep(service, 0), sleep(batch, borgpb.AppClass_APP_CLASS_LATENCY_SENSITIVE)}
+	patient := []*borgrpc.CopyID{sleep(batch, 0), sleep(service, borgpb.AppClass_APP_CLASS_BATCH)}
+	for want, ids := range map[int64][]*borgrpc.CopyID{1024: urgent, 64: patient} {
+		for _, id := range ids {
+			m.untilState(id, running)
+			if !exists("/sys/fs/cgroup/cpu") {
+				t.Skip("weights of version 2 are another scale")
+			}
+			if got := m.groupNumber(id, "cpu", "cpu.shares", "cpu.weight"); got != want {
+				t.Errorf("%v has weight %d, want %d", id, got, want)
+			}
+		}
+	}
+	if exists("/sys/fs/cgroup/blkio/blkio.bfq.io_service_bytes") {
+		if u, p := m.groupNumber(urgent[0], "blkio", "blkio.bfq.weight", ""), m.groupNumber(patient[0], "blkio", "blkio.bfq.weight", ""); u <= p {
+			t.Errorf("weights on disks are %d and %d, want less for batch", u, p)
+		}
+	}
+	// The class may change while it runs.
+	for _, d := range m.desired {
+		if d.GetCopy() == urgent[0] {
+			d.Version, d.Spec = 2, &borgpb.TaskSpec{Args: d.Spec.Args, Resources: d.Spec.Resources, AppClass: borgpb.AppClass_APP_CLASS_BATCH}
+		}
+	}
+	if exists("/sys/fs/cgroup/cpu") {
+		m.until(urgent[0], "with less weight", func(*borgpb.TaskReport) bool {
+			return m.groupNumber(urgent[0], "cpu", "cpu.shares", "cpu.weight") == 64
+		})
+	}
+}
+
+// TestForkBomb: a task that forks without end has its bound, and neither its
+// neighbour nor the borglet notices.
+func TestForkBomb(t *testing.T) {
+	m := newMachine(t, "container")
+	quiet := m.service("sleep", "3600")
+	pid := m.untilState(quiet, running).GetPid()
+	bomb := m.want(batch, &borgpb.TaskSpec{
+		Args:      []string{"/bin/sh", "-c", "b() { b | b & }; b; sleep 3600"},
+		Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 64 << 20},
+	})
+	m.untilState(bomb, running)
+	for range 20 {
+		m.poll()
+		time.Sleep(50 * time.Millisecond)
+	}
+	m.stop(bomb, 0)
+	m.until(bomb, "ended", func(r *borgpb.TaskReport) bool {
+		s := borgpb.AttemptState(r.GetState())
+		return s == stopped || s == failed
+	})
+	if r := m.untilState(quiet, running); r.GetPid() != pid || r.GetRestarts() != 0 {
+		t.Errorf("the neighbour: %v, want as it was", r)
+	}
+}
+
+// TestMemoryNeighbour: who grows beyond his memory is ended by the kernel, and a quiet
+// neighbour of the same size does not notice.
+func TestMemoryNeighbour(t *testing.T) {
+	m := newMachine(t, "container")
+	limit := &borgpb.Resources{CpuMilli: 500, MemBytes: 32 << 20}
+	quiet := m.want(service, &borgpb.TaskSpec{Args: []string{"sleep", "3600"}, Resources: limit})
+	pid := m.untilState(quiet, running).GetPid()
+	eater := m.want(batch, &borgpb.TaskSpec{Args: []string{"/bin/sh", "-c", "x=$(head -c 67108864 /dev/zero | tr '\\0' x)"}, Resources: limit})
+	if r := m.untilState(eater, failed); !r.GetExit().GetOom() {
+		t.Errorf("the eater: %v, want out of memory", r)
+	}
+	if r := m.untilState(quiet, running); r.GetPid() != pid || r.GetRestarts() != 0 || r.GetExit() != nil {
+		t.Errorf("the neighbour: %v, want as it was", r)
+	}
+}
