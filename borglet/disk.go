@@ -100,7 +100,7 @@ func (c *Core) clearOut(t *task, why string) {
 // gaveWay is how the end of a run is told that was made to give way, unless it had
 // just ended by itself.
 func (t *task) gaveWay(exit *borgpb.Exit) (told *borgpb.Exit, text string) {
-	if exit.GetSignal() != 9 && !exit.GetUnknown() {
+	if !killed(exit) {
 		t.Clear = false
 		return exit, ""
 	}

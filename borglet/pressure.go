@@ -107,10 +107,16 @@ func (c *Core) squeeze(ev Squeezed) {
 	}
 }
 
+// killed: a run may have ended by SIGKILL. A shell whose child was killed a moment
+// before itself ends with the code that says so.
+func killed(exit *borgpb.Exit) bool {
+	return exit.GetSignal() == 9 || exit.GetCode() == 128+9 || exit.GetUnknown()
+}
+
 // squeezedExit is how the end of a run is told that was made to give way: as one for
 // want of memory, unless it had just ended by itself.
 func squeezedExit(exit *borgpb.Exit) *borgpb.Exit {
-	if exit.GetSignal() != 9 && !exit.GetUnknown() {
+	if !killed(exit) {
 		return exit
 	}
 	exit = proto.CloneOf(exit)

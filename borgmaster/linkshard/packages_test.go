@@ -117,16 +117,31 @@ func TestWaitsForPackageIsNoRest(t *testing.T) {
 	l.report(says...)
 	for range 2 {
 		req, cmp := l.exchange(0, known, nil, says...)
-		known.rest(l.machine(), req, cmp)
+		known.rest(l.cell, l.machine(), req, cmp)
 	}
-	if known.rests(l.machine()) {
+	if known.rests(l.cell, l.machine()) {
 		t.Error("it waits for a package, and its polls are repeated")
 	}
 	l.hears("m1", &borgpb.MachinePackages{Digests: []string{digestNo(1)}})
 	known.Word, known.Followed = nil, nil
 	req, cmp := l.exchange(0, known, nil, says...)
-	known.rest(l.machine(), req, cmp)
-	if !known.rests(l.machine()) {
+	known.rest(l.cell, l.machine(), req, cmp)
+	if !known.rests(l.cell, l.machine()) {
 		t.Errorf("it has all, and its polls are made anew: %v, %+v", req, cmp)
+	}
+}
+
+// TestRestEndsWithFormat: orders of a later format may say more of a machine of which
+// nothing has changed.
+func TestRestEndsWithFormat(t *testing.T) {
+	l := newLog(t)
+	m := l.machine()
+	known := &Known{rested: rested{m, m.Changes(), l.cell.Format(), nil}}
+	if !known.rests(l.cell, m) {
+		t.Fatal("it is not at rest")
+	}
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	if known.rests(l.cell, m) {
+		t.Error("polls are repeated as they were in the format before")
 	}
 }

@@ -94,11 +94,11 @@ func (s *Station) Weigh(p Poll, req *borgrpc.PollRequest, o Outcome) Answer {
 			m := c.Machine(p.Machine)
 			switch {
 			case m == nil:
-			case same && p.known.rests(m):
+			case same && p.known.rests(c, m):
 				a.compared = &Comparison{}
 			default:
 				a.compared = Compare(s.cfg.NowNs(), c, m, req, resp, p.known)
-				p.known.rest(m, req, a.compared)
+				p.known.rest(c, m, req, a.compared)
 			}
 		})
 	}

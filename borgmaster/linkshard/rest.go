@@ -18,13 +18,15 @@ type rested struct {
 	// As the cell had it. Another object is another cell's.
 	machine *cell.Machine
 	changes uint64
-	req     *borgrpc.PollRequest
+	// Of another format orders may say more.
+	format uint32
+	req    *borgrpc.PollRequest
 }
 
 // rests tells whether the cell has changed nothing about the machine since it was last
 // seen to be at rest.
-func (k *Known) rests(m *cell.Machine) bool {
-	return k.rested.machine == m && (k.rested.changes == m.Changes() || mutant.Planted(mutant.OrdersKept))
+func (k *Known) rests(c *cell.Cell, m *cell.Machine) bool {
+	return k.rested.machine == m && k.rested.format == c.Format() && (k.rested.changes == m.Changes() || mutant.Planted(mutant.OrdersKept))
 }
 
 // same tells whether an answer says what the one before it said.
@@ -34,7 +36,7 @@ func (k *Known) same(resp *borgrpc.PollResponse) bool {
 
 // rest notes whether the machine is at rest after a poll that it has answered: each
 // later one would be the same, and come to the same.
-func (k *Known) rest(m *cell.Machine, req *borgrpc.PollRequest, cmp *Comparison) {
+func (k *Known) rest(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest, cmp *Comparison) {
 	k.rested = rested{}
 	if cmp.Busy || cmp.Down || m.Unheard() || len(cmp.Reports)+len(cmp.Unknown)+len(k.told)+len(k.described) > 0 || cmp.Heard != nil || cmp.Set != nil {
 		return
@@ -48,12 +50,12 @@ func (k *Known) rest(m *cell.Machine, req *borgrpc.PollRequest, cmp *Comparison)
 			return
 		}
 	}
-	k.rested = rested{m, m.Changes(), req}
+	k.rested = rested{m, m.Changes(), c.Format(), req}
 }
 
 // request makes the poll for a machine, or repeats the last one as of now.
 func (k *Known) request(c *cell.Cell, m *cell.Machine, cellName string, replica uint64) *borgrpc.PollRequest {
-	if k.rests(m) {
+	if k.rests(c, m) {
 		return &borgrpc.PollRequest{
 			Fence: FenceOf(c), Machine: k.rested.req.Machine, Desired: k.rested.req.Desired, KnownHash: k.Hash, Replica: replica,
 		}

@@ -65,7 +65,8 @@ func TestUsageIsTheCgroups(t *testing.T) {
 	m.untilState(holds, running)
 	m.untilState(spins, running)
 	u := m.usageOf(holds, "at rest with its memory", func(u *borgrpc.Usage) bool {
-		return u.GetRssBytes() > 48<<20 && u.GetCacheBytes() >= 80<<20 && u.GetDiskBytes() >= 80<<20 && u.GetMemMaxBytes() > 128<<20
+		// The kernel may take files out of memory again at any time.
+		return u.GetRssBytes() > 48<<20 && u.GetCacheBytes() > 0 && u.GetDiskBytes() >= 80<<20 && u.GetMemMaxBytes() > 128<<20
 	})
 	used := m.groupNumber(holds, "memory", "memory.usage_in_bytes", "memory.current")
 	// The kernel's own structures are in its total too.
