@@ -36,7 +36,6 @@ func TestBatches(t *testing.T) {
 		"not settled":               func(m *Moment) { m.State.Settled = false },
 		"nothing of the term is in": func(m *Moment) { m.BaseTerm = 3 },
 		"an append is under way":    func(m *Moment) { m.Appending = 1 },
-		"an entry is not committed": func(m *Moment) { m.Uncommitted = true },
 	} {
 		m := ready
 		change(&m)

@@ -19,7 +19,7 @@ import (
 const maxInbox = 16_384
 
 // maxAppending is how many appends may be under way when a large batch waits;
-// a small one waits for what is before it, and grows meanwhile.
+// a small one waits for the disk to be free, and grows meanwhile.
 const (
 	maxAppending    = 4
 	largeBatchBytes = 256 << 10
