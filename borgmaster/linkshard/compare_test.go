@@ -105,8 +105,8 @@ const (
 // the versions that it holds.
 func (l *testLog) exchange(now int64, known *Known, highest *borgrpc.Fence, tasks ...*borgpb.TaskReport) (*borgrpc.PollRequest, *Comparison) {
 	l.t.Helper()
-	req := Build(l.cell, l.machine(), "test", 1, known)
-	resp := &borgrpc.PollResponse{Tasks: tasks, Highest: highest}
+	req := known.request(l.cell, l.machine(), "test", 1)
+	resp := &borgrpc.PollResponse{Hash: []byte{1}, Tasks: tasks, Highest: highest}
 	for range tasks {
 		resp.Versions = append(resp.Versions, 1)
 	}
@@ -254,6 +254,26 @@ func TestMachineThatIsDown(t *testing.T) {
 	}
 	if len(cmp.Reports) != 1 || !proto.Equal(cmp.Reports[0], ended) {
 		t.Errorf("told %v, want the end alone", cmp.Reports)
+	}
+}
+
+// TestRestsOnlyOnOrdersOfNow: what the cell comes to want while a poll is out is not in
+// the orders that its answer finds obeyed.
+func TestRestsOnlyOnOrdersOfNow(t *testing.T) {
+	l, known := newLog(t), &Known{}
+	both := []*borgpb.TaskReport{l.says(0, 1, running), l.says(1, 1, running)}
+	l.report(both...)
+	l.exchange(0, known, nil, both...)
+	req, cmp := l.exchange(0, known, nil, both...)
+	l.do(&borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: "m1", Addr: "elsewhere:1"}}})
+	known.rest(l.cell, l.machine(), req, cmp)
+	if known.rests(l.cell, l.machine()) {
+		t.Error("the machine rests on orders from before a change")
+	}
+	req, cmp = l.exchange(0, known, nil, both...)
+	known.rest(l.cell, l.machine(), req, cmp)
+	if !known.rests(l.cell, l.machine()) {
+		t.Error("nothing has changed since, and the machine does not rest")
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
 )
 
 func digestNo(n int) string { return fmt.Sprintf("sha256:%064x", n) }
@@ -136,7 +137,7 @@ func TestWaitsForPackageIsNoRest(t *testing.T) {
 func TestRestEndsWithFormat(t *testing.T) {
 	l := newLog(t)
 	m := l.machine()
-	known := &Known{rested: rested{m, m.Changes(), l.cell.Format(), nil}}
+	known := &Known{rested: rested{basisOf(l.cell, m), &borgrpc.PollRequest{}}}
 	if !known.rests(l.cell, m) {
 		t.Fatal("it is not at rest")
 	}

@@ -29,6 +29,8 @@ type Known struct {
 	hearAgainNs int64
 	// Before when it is not asked what its copies use.
 	usageDueNs int64
+	// What the last request was made from that is no repetition.
+	basis basis
 	// When it was last seen to be at rest.
 	rested rested
 	// Counts the requests that were made anew, and not repeated.

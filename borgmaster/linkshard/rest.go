@@ -15,18 +15,29 @@ import (
 
 // rested is a poll after which nothing was left to be done.
 type rested struct {
+	basis
+	req *borgrpc.PollRequest
+}
+
+// basis is the state of a cell that a request was made from.
+type basis struct {
 	// As the cell had it. Another object is another cell's.
 	machine *cell.Machine
 	changes uint64
 	// Of another format orders may say more.
 	format uint32
-	req    *borgrpc.PollRequest
 }
+
+func basisOf(c *cell.Cell, m *cell.Machine) basis { return basis{m, m.Changes(), c.Format()} }
 
 // rests tells whether the cell has changed nothing about the machine since it was last
 // seen to be at rest.
 func (k *Known) rests(c *cell.Cell, m *cell.Machine) bool {
-	return k.rested.machine == m && k.rested.format == c.Format() && (k.rested.changes == m.Changes() || mutant.Planted(mutant.OrdersKept))
+	now := basisOf(c, m)
+	if mutant.Planted(mutant.OrdersKept) {
+		now.changes = k.rested.changes
+	}
+	return k.rested.req != nil && k.rested.basis == now
 }
 
 // same tells whether an answer says what the one before it said.
@@ -35,9 +46,13 @@ func (k *Known) same(resp *borgrpc.PollResponse) bool {
 }
 
 // rest notes whether the machine is at rest after a poll that it has answered: each
-// later one would be the same, and come to the same.
+// later one would be the same, and come to the same. Not so when the cell has changed
+// while the poll was out: its orders are of before.
 func (k *Known) rest(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest, cmp *Comparison) {
 	k.rested = rested{}
+	if k.basis != basisOf(c, m) {
+		return
+	}
 	if cmp.Busy || cmp.Down || m.Unheard() || len(cmp.Reports)+len(cmp.Unknown)+len(k.told)+len(k.described) > 0 || cmp.Heard != nil || cmp.Set != nil {
 		return
 	}
@@ -50,7 +65,7 @@ func (k *Known) rest(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest, cm
 			return
 		}
 	}
-	k.rested = rested{m, m.Changes(), c.Format(), req}
+	k.rested = rested{basisOf(c, m), req}
 }
 
 // request makes the poll for a machine, or repeats the last one as of now.
@@ -61,5 +76,6 @@ func (k *Known) request(c *cell.Cell, m *cell.Machine, cellName string, replica 
 		}
 	}
 	k.asked++
+	k.basis = basisOf(c, m)
 	return Build(c, m, cellName, replica, k)
 }
