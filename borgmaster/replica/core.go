@@ -82,6 +82,7 @@ type Core struct {
 	// Index of the last entry that was handed out to be appended. Raft makes nothing of
 	// a change before changesFrom is applied.
 	last, changesFrom uint64
+	removal           removal
 	out               Effects
 }
 
@@ -250,8 +251,29 @@ func NewCore(cfg CoreConfig) (*Core, error) {
 	if c.last, err = cfg.Storage.LastIndex(); err != nil {
 		return nil, fmt.Errorf("start raft: %w", err)
 	}
+	if err := c.noteRemoval(); err != nil {
+		return nil, fmt.Errorf("start raft: %w", err)
+	}
 	c.state = c.readState()
 	return c, nil
+}
+
+// noteRemoval looks for one in what the log has beyond the commit.
+func (c *Core) noteRemoval() error {
+	hard, _, err := c.cfg.Storage.InitialState()
+	if err != nil {
+		return err
+	}
+	c.removal.durable = max(hard.GetCommit(), c.applied)
+	for at := c.removal.durable + 1; at <= c.last; {
+		entries, err := c.cfg.Storage.Entries(at, c.last+1, maxMessageBytes)
+		if err != nil {
+			return err
+		}
+		c.removal.note(c.cfg.ID, entries)
+		at += uint64(len(entries))
+	}
+	return nil
 }
 
 // Members is the membership that raft goes by.
@@ -303,6 +325,7 @@ func (c *Core) step(ev Event) {
 	case Appended:
 		c.appendTicks = c.appendTicks[1:]
 		c.respond(ev.Append.responses)
+		c.wrote(ev.Append)
 	case Applied:
 		if n := len(ev.Apply.Entries); n > 0 {
 			last := ev.Apply.Entries[n-1].Entry
@@ -346,6 +369,30 @@ func (c *Core) respond(responses []*raftpb.Message) {
 	}
 }
 
+// wrote does what waited for a commit to be durable.
+func (c *Core) wrote(a *Append) {
+	if !a.Sync || a.Hard == nil {
+		return
+	}
+	told, apply := c.removal.written(a.Hard.GetCommit())
+	for _, m := range told {
+		c.out.Send = append(c.out.Send, c.removal.before(m))
+	}
+	for _, m := range apply {
+		c.committed(m)
+	}
+}
+
+// committed takes what is to be applied, in its order.
+func (c *Core) committed(m *raftpb.Message) {
+	n := len(m.GetEntries())
+	if len(c.removal.apply) > 0 || n > 0 && c.removal.holds(m.GetEntries()[n-1].GetIndex()) {
+		c.removal.apply = append(c.removal.apply, m)
+		return
+	}
+	c.apply(m)
+}
+
 // ready takes what raft has for us.
 func (c *Core) ready() {
 	rd := c.rn.Ready()
@@ -362,9 +409,9 @@ func (c *Core) ready() {
 		case raft.LocalAppendThread:
 			c.append(m)
 		case raft.LocalApplyThread:
-			c.apply(m)
+			c.committed(m)
 		default:
-			c.out.Send = append(c.out.Send, m)
+			c.out.Send = append(c.out.Send, c.removal.before(m))
 		}
 	}
 }
@@ -387,6 +434,10 @@ func (c *Core) append(m *raftpb.Message) {
 	}
 	if n := len(a.Entries); n > 0 {
 		c.last = a.Entries[n-1].GetIndex()
+	}
+	c.removal.note(c.cfg.ID, a.Entries)
+	if a.Hard != nil && c.removal.holds(a.Hard.GetCommit()) {
+		a.Sync = true
 	}
 	if mutant.Planted(mutant.VoteNotKept) && a.Hard != nil {
 		a.Hard.Vote = nil

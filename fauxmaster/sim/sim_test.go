@@ -221,6 +221,8 @@ func TestRegressions(t *testing.T) {
 		showed   string
 	}{
 		{5017, 30 * second, "a borglet said that a copy had ended, was lost before it wrote so, and started it again (borglet/testdata/core/end_is_kept_first.txt)"},
+		{1136, 30 * second, "limits that changed while a poll was out were not sent, since the machine rested on the orders of before (borgmaster/linkshard, TestRestsOnlyOnOrdersOfNow)"},
+		{1875, 30 * second, "of two replicas one was taken out, and the other one lost power before it had written that this was committed: nobody could be elected (borgmaster/replica/testdata/core/removal)"},
 	} {
 		if r := Run(Config{Seed: c.seed, DurationNs: c.lengthNs}); r.Violation != nil {
 			t.Errorf("seed %d: %v\n\tonce showed: %s\n\tsee it with: %s", c.seed, r.Violation, c.showed, r.Command(c.lengthNs))
