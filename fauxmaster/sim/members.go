@@ -35,6 +35,8 @@ type rosterOperator struct {
 	// Where a replica is to join before the goal is looked at.
 	joins  []string
 	nextNs int64
+	// When there was last one replica alone; 0: never.
+	aloneNs int64
 	// Index of the last change of members that anybody has applied.
 	changed uint64
 }
@@ -277,6 +279,9 @@ func (w *World) membersChanged(index uint64, m *replica.Membership) {
 	}
 	w.roster.changed = index
 	was := len(w.replicas)
+	if was == 1 {
+		w.roster.aloneNs = w.now
+	}
 	w.replicas = slices.DeleteFunc(slices.Clone(w.replicas), func(x *replicaNode) bool { return slices.Contains(m.Removed, x.id) })
 	if len(w.replicas) < was {
 		w.mark("member taken out")
