@@ -19,12 +19,13 @@ DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 help: ## this list
 	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
 
-build: ## all five programs, the example server and the auditor, into bin/
+build: ## all five programs, the example server, the auditor and the probe, into bin/
 	@mkdir -p $(BIN)
 	@test -n "$(TAGS)" || echo "no libseccomp: tasks will run without a filter of system calls (apt-get install libseccomp-dev pkg-config)"
 	$(GO) build -buildvcs=auto -tags '$(TAGS)' -o $(BIN)/ $(addprefix ./cmd/,$(PROGRAMS))
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/hello ./examples/hello
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/auditor ./examples/auditor
+	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/probe ./examples/probe
 
 # Only containers want cgo; all other programs do without a C compiler.
 STATIC = $(GO) build -buildvcs=auto -o $(BIN)/static/

@@ -62,6 +62,7 @@ func demoCommand() *ucli.Command {
 		Flags: append(cellFlags("demo", "", 7400, 26000, "error"),
 			&ucli.StringFlag{Name: "examples", Usage: "`DIRECTORY` of the job files (default: examples, here or beside --bin)"},
 			&ucli.BoolFlag{Name: "thin", Usage: "one machine: only start, up, status, down, clean"},
+			&ucli.BoolFlag{Name: "probe", Usage: "one machine: have a task look around, and compare what it sees and can do with what it should"},
 			&ucli.BoolFlag{Name: "keep", Usage: "leave the cell running at the end, until Ctrl-C"}),
 		Action: runDemo,
 	}
@@ -72,7 +73,10 @@ func runDemo(ctx *ucli.Context) error {
 	if err != nil {
 		return err
 	}
-	if ctx.Bool("thin") && !ctx.IsSet("machines") {
+	if ctx.Bool("thin") && ctx.Bool("probe") {
+		return cli.Errorf(cli.Usage, "--thin and --probe: want one of both")
+	}
+	if (ctx.Bool("thin") || ctx.Bool("probe")) && !ctx.IsSet("machines") {
 		l.Machines = 1
 	}
 	temporary := l.dir == ""
@@ -96,7 +100,7 @@ func runDemo(ctx *ucli.Context) error {
 		d.cell, err = OpenCell(ctx, d.layout, true, log)
 		return err
 	}
-	err = d.play(stop.running, d.script(open, ctx.Bool("thin")))
+	err = d.play(stop.running, d.script(open, ctx.Bool("thin"), ctx.Bool("probe")))
 	if err == nil && ctx.Bool("keep") {
 		d.cell.welcome(d.out, time.Since(d.began))
 		<-stop.running.Done()
@@ -122,10 +126,15 @@ func findExamples(binDir string) string {
 	return filepath.Join(filepath.Dir(binDir), "examples")
 }
 
-func (d *demo) script(open func(context.Context) error, thin bool) []step {
+func (d *demo) script(open func(context.Context) error, thin, probe bool) []step {
 	start := []step{
 		{"this machine can run a cell", 10 * time.Second, d.preflight},
 		{"the cell is up", time.Minute, func(ctx context.Context) (string, error) { return d.start(ctx, open) }},
+	}
+	if probe {
+		return append(start,
+			step{"a task sees and can do what it should, and nothing else", 3 * time.Minute, d.probe},
+			step{"everything went down", time.Minute, d.down})
 	}
 	if thin {
 		return append(start,
