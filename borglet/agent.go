@@ -77,6 +77,9 @@ type Config struct {
 	// that cannot be done; one that is not there takes nothing. Nil: what tasks keep
 	// is not measured.
 	TreeBytes func(dir string) (int64, error)
+	// Listening says on which ports copies listen, in the machine's network. One that
+	// cannot be asked is absent. Nil: nobody looks.
+	Listening func(ids []ID) (map[ID][]Listener, error)
 	// Path is the machine's search path for tasks that see its files.
 	Path string
 	// LogKeepBytes is how much of each output stream of a task is kept on disk;
@@ -131,6 +134,8 @@ type Agent struct {
 	said    *borgpb.MachineSpec
 	// view is what the other goroutines may know of the core.
 	view atomic.Pointer[view]
+	// strays are what tasks listen on and were not granted; nil: nobody has looked yet.
+	strays atomic.Pointer[strays]
 	// removed is what the fence says of replicas that were taken out.
 	removed atomic.Pointer[[]uint64]
 	// done is closed when the loop has ended.
@@ -266,13 +271,15 @@ type view struct {
 	begun map[ID]bool
 	// runs is which run of a copy runs now.
 	runs map[ID]uint32
+	// ports is what copies that run were granted.
+	ports map[ID][]uint32
 	// allocs is the directories of allocs that are in use.
 	allocs map[string]bool
 }
 
 // publish lets the other goroutines see who lives and who runs.
 func (a *Agent) publish() {
-	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, runs: map[ID]uint32{}, allocs: map[string]bool{}}
+	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, runs: map[ID]uint32{}, ports: map[ID][]uint32{}, allocs: map[string]bool{}}
 	for id, t := range a.core.copies {
 		if t.phase != ended {
 			v.live[id] = true
@@ -282,6 +289,7 @@ func (a *Agent) publish() {
 		}
 		if t.phase == running {
 			v.runs[id] = t.Run
+			v.ports[id] = t.Desired.GetPorts()
 		}
 		if alloc := t.Desired.GetAlloc(); alloc != "" {
 			v.allocs[AllocName(alloc)] = true

@@ -125,6 +125,8 @@ type look struct {
 	leaving int
 	// New copies are held back until a master was heard.
 	held bool
+	// Ports that tasks listen on and were not granted.
+	strays int
 }
 
 // row is one copy.
@@ -146,7 +148,11 @@ type row struct {
 func (a *Agent) look() look {
 	c := a.core
 	l := look{states: map[borgpb.AttemptState]int{}, fence: a.master.Fence, last: a.meter.last, leaving: len(c.leaving), held: c.holdNs != 0}
-	used := a.usage.memory()
+	used, stray := a.usage.memory(), a.strays.Load()
+	if stray == nil {
+		stray = &strays{}
+	}
+	l.strays = stray.ports
 	for _, id := range c.ids {
 		t := c.copies[id]
 		r := t.reportAs(t.state())
@@ -162,6 +168,9 @@ func (a *Agent) look() look {
 		}
 		if r.Exit != nil {
 			one.text = strings.TrimPrefix(one.text+"; "+ExitText(r.Exit), "; ")
+		}
+		if text := stray.texts[id]; text != "" {
+			one.text = strings.TrimPrefix(one.text+"; "+text, "; ")
 		}
 		one.memBytes, one.measured = used[id]
 		l.rows = append(l.rows, one)
@@ -243,6 +252,9 @@ func (a *Agent) judge(v *pages.Verdict, l look) {
 	}
 	if n := l.states[borgpb.AttemptState_ATTEMPT_STATE_BACKOFF]; n > 0 {
 		v.Found(pages.Warn, "below: why; borgcfg logs JOB/INDEX", "In backoff, to be started again: %s.", pages.Some(n, "task"))
+	}
+	if l.strays > 0 {
+		v.Found(pages.Warn, "below: who; a job asks for its ports by name: docs/job-files.md", "Tasks listen on ports that they were not granted: %d.", l.strays)
 	}
 	if caps := a.cfg.Runtime.Capabilities(); !caps.Limits {
 		v.Found(pages.Warn, "start the borglet as root where there are cgroups: --runtime container", "Tasks run as plain processes: no limits are enforced and nothing keeps tasks apart.")
@@ -434,6 +446,7 @@ var figures = []pages.Figure{
 	{Name: "package_limit_bytes", Help: "Disk that packages may take."},
 	{Name: "package_fetched_bytes_total", Help: "What came of packages, from where they come from or from other machines.", Labels: []string{"from"}},
 	{Name: "package_served_bytes_total", Help: "What was sent of packages to other machines."},
+	{Name: "ungranted_ports", Help: "Ports of the machine that tasks listen on and were not granted."},
 	{Name: "overdue_certificates", Help: "Certificates of tasks that should have been renewed more than five minutes ago."},
 	{Name: "certificate_expires_timestamp_seconds", Help: "When the machine's own certificate runs out; 0: it has none."},
 }
@@ -460,6 +473,11 @@ func (a *Agent) read(r *pages.Reading) {
 		expires = float64(a.cfg.CertificateExpires().Unix())
 	}
 	r.Set("certificate_expires_timestamp_seconds", expires)
+	ungranted := 0
+	if stray := a.strays.Load(); stray != nil {
+		ungranted = stray.ports
+	}
+	r.Set("ungranted_ports", float64(ungranted))
 	r.Set("overdue_certificates", float64(a.papers.state(time.Now()).overdue))
 	var memory int64
 	for _, bytes := range a.usage.memory() {

@@ -185,6 +185,7 @@ func (a *Agent) sample(ctx context.Context) {
 	defer ticker.Stop()
 	idle := map[string]time.Time{}
 	var disk diskMeter
+	var portsDue time.Time
 	for round := 0; ; round++ {
 		select {
 		case <-ctx.Done():
@@ -203,5 +204,6 @@ func (a *Agent) sample(ctx context.Context) {
 		stats := a.cfg.Runtime.Stats(ids)
 		a.usage.record(stats, a.measureDisk(ctx, &disk, ids))
 		a.relieve(ctx, stats)
+		a.lookAtPorts(&portsDue, ids)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"borg/borglet"
 )
 
 // cgroupTop holds all cgroups of ours on this machine; no other is touched.
@@ -195,6 +197,38 @@ func (p paths) cpuNs() int64 {
 		return p.field("", "cpu.stat", "usage_usec") * 1000
 	}
 	return p.number("cpuacct", "cpuacct.usage")
+}
+
+// pids are the processes in it.
+func (p paths) pids() (list []int) {
+	dir := p["memory"]
+	if p.v2() {
+		dir = p[""]
+	}
+	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	for field := range strings.FieldsSeq(string(text)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			list = append(list, pid)
+		}
+	}
+	return list
+}
+
+// groupMembers are the processes in the cgroups of runs.
+func groupMembers(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
+	list, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[borglet.ID][]int, len(runs))
+	for id, run := range runs {
+		group, err := pathsOf(list, run.Pid)
+		if err != nil {
+			continue // it has just ended
+		}
+		found[id] = group.pids()
+	}
+	return found, nil
 }
 
 // removeCgroup removes an empty cgroup in all hierarchies; one in use stays.

@@ -347,6 +347,10 @@ func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borgle
 	return stats
 }
 
+func (b *containerBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
+	return groupMembers(runs)
+}
+
 // destroy takes a container away, whatever is left of it: its processes, its
 // cgroup, libcontainer's state, and the mount points.
 func (b *containerBackend) destroy(id borglet.ID) error {

@@ -269,16 +269,35 @@ func (b *processBackend) close() {}
 // ticksPerSecond of /proc times; the kernel's USER_HZ is 100 on all machines.
 const ticksPerSecond = 100
 
+// sessions are the runs by their sessions, as /proc names them.
+func sessions(runs map[borglet.ID]proc) map[string]borglet.ID {
+	by := make(map[string]borglet.ID, len(runs))
+	for id, p := range runs {
+		by[strconv.Itoa(p.Pid)] = id
+	}
+	return by
+}
+
+func (b *processBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
+	by, found := sessions(runs), make(map[borglet.ID][]int, len(runs))
+	for _, pid := range pids() {
+		fields, err := statFields(pid)
+		if err != nil {
+			continue
+		}
+		if id, ok := by[fields[statSession]]; ok {
+			found[id] = append(found[id], pid)
+		}
+	}
+	return found, nil
+}
+
 // stats adds up the sessions of tasks in one walk over the processes.
 func (b *processBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats {
 	if len(runs) == 0 {
 		return nil
 	}
-	now := time.Now()
-	bySession := make(map[string]borglet.ID, len(runs))
-	for id, p := range runs {
-		bySession[strconv.Itoa(p.Pid)] = id
-	}
+	now, bySession := time.Now(), sessions(runs)
 	out := make(map[borglet.ID]borglet.Stats, len(runs))
 	for _, pid := range pids() {
 		fields, err := statFields(pid)

@@ -64,6 +64,8 @@ type backend interface {
 	settle(id borglet.ID, p proc) (oom bool)
 	update(l *borglet.Launch) error
 	stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats
+	// members are the processes of runs.
+	members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error)
 	destroy(id borglet.ID) error
 	close()
 }
@@ -83,6 +85,8 @@ type Runtime struct {
 	mu sync.Mutex
 	// runs holds what is followed. Guarded by mu.
 	runs map[borglet.ID]*run
+
+	listeners listeners
 }
 
 // run is one run that is followed.
@@ -349,6 +353,11 @@ func (r *Runtime) Update(l *borglet.Launch) error { return r.backend.update(l) }
 
 // Stats says what copies use.
 func (r *Runtime) Stats(ids []borglet.ID) map[borglet.ID]borglet.Stats {
+	return r.backend.stats(r.processes(ids))
+}
+
+// processes are those that copies began with.
+func (r *Runtime) processes(ids []borglet.ID) map[borglet.ID]proc {
 	runs := make(map[borglet.ID]proc, len(ids))
 	r.mu.Lock()
 	for _, id := range ids {
@@ -357,7 +366,7 @@ func (r *Runtime) Stats(ids []borglet.ID) map[borglet.ID]borglet.Stats {
 		}
 	}
 	r.mu.Unlock()
-	return r.backend.stats(runs)
+	return runs
 }
 
 // Destroy takes away what an ended run left.

@@ -274,7 +274,7 @@ func (s *serve) describe(rt borglet.Runtime, addr string) (*borgpb.MachineSpec, 
 	return spec, nil
 }
 
-func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec, store *packages.Store, packagePort uint16) (*borglet.Agent, error) {
+func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *packages.Store, packagePort uint16) (*borglet.Agent, error) {
 	boot, err := container.BootID()
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
@@ -291,6 +291,7 @@ func (s *serve) agent(rt borglet.Runtime, spec *borgpb.MachineSpec, store *packa
 		Name: s.name, Dir: s.dir, Spec: spec, Build: cli.Build(), Boot: boot, Backoff: s.backoff,
 		AvailableMemBytes: borglet.AvailableMemBytes, TreeBytes: container.TreeBytes,
 		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
+		Listening:          rt.Listening,
 		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, Trim: container.TrimLog,
 	})
 	if err != nil {
