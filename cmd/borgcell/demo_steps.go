@@ -257,14 +257,15 @@ func (d *demo) down(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	before, err := d.cell.snap(ctx, helloJob)
+	var names []string
+	for _, j := range jobs.Jobs {
+		names = append(names, j.Meta.Name)
+	}
+	before, err := d.cell.snap(ctx, names...)
 	if err != nil {
 		return "", err
 	}
-	args := []string{"down"}
-	for _, j := range jobs.Jobs {
-		args = append(args, j.Meta.Name)
-	}
+	args := append([]string{"down"}, names...)
 	out, err := d.mustBorgcfg(ctx, args...)
 	if err != nil {
 		return "", err

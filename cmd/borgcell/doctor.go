@@ -107,7 +107,8 @@ func isolation(f facts) []finding {
 	}
 	names := finding{what: "namespaces", seen: "mount, pid, ipc, uts; user namespaces: yes"}
 	if !f.userNamespaces {
-		names.seen = "mount, pid, ipc, uts; user namespaces: no (not needed by root)"
+		names = finding{level: weaker, what: "namespaces", seen: "mount, pid, ipc, uts; user namespaces: no, so root in a task is the machine's root without capabilities",
+			fix: "use a kernel with CONFIG_USER_NS=y, and sysctl user.max_user_namespaces above 0"}
 	}
 	if len(f.namespacesMissing) > 0 {
 		names.level, names.seen = weaker, "the kernel has no namespace of kind "+strings.Join(f.namespacesMissing, ", ")+"; tasks run as plain processes"

@@ -38,6 +38,7 @@ func TestDiagnose(t *testing.T) {
 		{"cgroups not writable", func(f *facts) { f.cgroupErr = "read-only file system" }, "cgroups", weaker, "privileged"},
 		{"controller missing", func(f *facts) { f.controllersMissing = []string{"memory"} }, "cgroups", weaker, "subtree_control"},
 		{"no pid namespace", func(f *facts) { f.namespacesMissing = []string{"pid"} }, "namespaces", weaker, "CONFIG_NAMESPACES"},
+		{"no user namespaces", func(f *facts) { f.userNamespaces = false }, "namespaces", weaker, "max_user_namespaces"},
 		{"no shell", func(f *facts) { f.toolsMissing = []string{"/bin/sh"} }, "base files", broken, "apt-get"},
 		{"little memory", func(f *facts) { f.memFreeBytes = 1 << 30 }, "memory", weaker, "--masters"},
 		{"no memory", func(f *facts) { f.memFreeBytes = 1 << 20 }, "memory", broken, "--masters"},
