@@ -296,6 +296,11 @@ func (w *World) membersChanged(index uint64, m *replica.Membership) {
 	w.failover.look()
 }
 
+// wasAlone tells whether there is one replica alone, or was within a time.
+func (w *World) wasAlone(withinNs int64) bool {
+	return len(w.replicas) == 1 || w.roster != nil && w.roster.aloneNs != 0 && w.now-w.roster.aloneNs < withinNs
+}
+
 // proposesMembers: S25, when the elected replica appends a change after which other
 // voters decide, a majority of them is there and has caught up. What happens to them
 // later is nobody's fault.

@@ -115,8 +115,7 @@ func (t *truth) down(e borgmaster.CommittedEntry, o *borgpb.MachineDown) {
 		}
 	}
 	// One replica alone has no second one to ask.
-	alone := len(t.w.replicas) == 1 || t.w.roster.aloneNs != 0 && t.w.now-t.w.roster.aloneNs < decidedNs+late
-	if witnesses < 2 && !(alone && witnesses == 1) {
+	if witnesses < 2 && !(t.w.wasAlone(decidedNs+late) && witnesses == 1) {
 		t.w.fail("S17: %s is called down, and %d replicas failed to reach it", o.Name, witnesses)
 	}
 	perMinute, lately := max(len(t.w.machines)/10, 1), 1

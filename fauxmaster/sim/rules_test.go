@@ -55,6 +55,16 @@ func TestRules(t *testing.T) {
 			tr.unreachedNs["m00"] = map[uint64]int64{1: w.now}
 			down(tr, "m00")
 		}},
+		{"one witness where there is no other", "", func(w *World, tr *truth) {
+			tr.unreachedNs["m00"] = map[uint64]int64{1: w.now}
+			w.replicas = []*replicaNode{{}}
+			down(tr, "m00")
+		}},
+		{"one witness long after there was no other", "S17: m00 is called down, and 1 replicas", func(w *World, tr *truth) {
+			tr.unreachedNs["m00"] = map[uint64]int64{1: w.now}
+			w.roster = &rosterOperator{aloneNs: w.now - 2*second}
+			down(tr, "m00")
+		}},
 		{"many at once", "S17: 2 machines", func(w *World, tr *truth) {
 			tr.unreached(2, "m01")
 			tr.unreached(4, "m01")
