@@ -134,7 +134,7 @@ type Agent struct {
 	said    *borgpb.MachineSpec
 	// view is what the other goroutines may know of the core.
 	view atomic.Pointer[view]
-	// strays are what tasks listen on and were not granted; nil: nobody has looked yet.
+	// strays are what tasks listen on and were not granted; never nil.
 	strays atomic.Pointer[strays]
 	// removed is what the fence says of replicas that were taken out.
 	removed atomic.Pointer[[]uint64]
@@ -189,6 +189,7 @@ func New(cfg Config) (*Agent, error) {
 	a.prober = newProber(cfg.Runtime)
 	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
+	a.strays.Store(&strays{})
 	a.fetches.cancel = map[ID]context.CancelFunc{}
 	a.life, a.die = context.WithCancel(context.Background())
 	a.workers = newExecutor(max(2*runtime.NumCPU(), parallelStarts), parallelEffects, a.fetch, a.do)

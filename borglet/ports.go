@@ -80,7 +80,7 @@ func (a *Agent) lookAtPorts(due *time.Time, ids []ID) {
 			continue
 		}
 		next.texts[id], next.ports = strayText(found), next.ports+len(found)
-		if was == nil || was.texts[id] != next.texts[id] {
+		if was.texts[id] != next.texts[id] {
 			a.cfg.Log.Warn("a task listens on ports that it was not granted", "machine", a.cfg.Name, "copy", id.String(), "ports", fmt.Sprint(found[:min(len(found), maxPortsTold)]))
 		}
 	}

@@ -149,9 +149,6 @@ func (a *Agent) look() look {
 	c := a.core
 	l := look{states: map[borgpb.AttemptState]int{}, fence: a.master.Fence, last: a.meter.last, leaving: len(c.leaving), held: c.holdNs != 0}
 	used, stray := a.usage.memory(), a.strays.Load()
-	if stray == nil {
-		stray = &strays{}
-	}
 	l.strays = stray.ports
 	for _, id := range c.ids {
 		t := c.copies[id]
@@ -473,11 +470,7 @@ func (a *Agent) read(r *pages.Reading) {
 		expires = float64(a.cfg.CertificateExpires().Unix())
 	}
 	r.Set("certificate_expires_timestamp_seconds", expires)
-	ungranted := 0
-	if stray := a.strays.Load(); stray != nil {
-		ungranted = stray.ports
-	}
-	r.Set("ungranted_ports", float64(ungranted))
+	r.Set("ungranted_ports", float64(a.strays.Load().ports))
 	r.Set("overdue_certificates", float64(a.papers.state(time.Now()).overdue))
 	var memory int64
 	for _, bytes := range a.usage.memory() {

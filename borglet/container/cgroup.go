@@ -13,8 +13,6 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
-
-	"borg/borglet"
 )
 
 // cgroupTop holds all cgroups of ours on this machine; no other is touched.
@@ -200,11 +198,15 @@ func (p paths) cpuNs() int64 {
 }
 
 // pids are the processes in it.
-func (p paths) pids() (list []int) {
-	dir := p["memory"]
+func (p paths) pids() []int {
 	if p.v2() {
-		dir = p[""]
+		return pidsIn(p[""])
 	}
+	return pidsIn(p["memory"])
+}
+
+// pidsIn lists the processes in one directory of a hierarchy; of one that is gone none.
+func pidsIn(dir string) (list []int) {
 	text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	for field := range strings.FieldsSeq(string(text)) {
 		if pid, err := strconv.Atoi(field); err == nil {
@@ -212,23 +214,6 @@ func (p paths) pids() (list []int) {
 		}
 	}
 	return list
-}
-
-// groupMembers are the processes in the cgroups of runs.
-func groupMembers(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
-	list, err := hierarchies()
-	if err != nil {
-		return nil, err
-	}
-	found := make(map[borglet.ID][]int, len(runs))
-	for id, run := range runs {
-		group, err := pathsOf(list, run.Pid)
-		if err != nil {
-			continue // it has just ended
-		}
-		found[id] = group.pids()
-	}
-	return found, nil
 }
 
 // removeCgroup removes an empty cgroup in all hierarchies; one in use stays.
@@ -260,9 +245,8 @@ func emptyCgroup(path string) error {
 			if tries == emptyTries {
 				return fmt.Errorf("remove cgroup %s: %w", dir, err)
 			}
-			text, _ := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-			for field := range strings.FieldsSeq(string(text)) {
-				if pid, err := strconv.Atoi(field); err == nil && pid > 1 {
+			for _, pid := range pidsIn(dir) {
+				if pid > 1 {
 					_ = unix.Kill(pid, unix.SIGKILL)
 				}
 			}

@@ -348,7 +348,17 @@ func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borgle
 }
 
 func (b *containerBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
-	return groupMembers(runs)
+	list, err := hierarchies()
+	if err != nil {
+		return nil, err
+	}
+	found := make(map[borglet.ID][]int, len(runs))
+	for id, run := range runs {
+		if group, err := pathsOf(list, run.Pid); err == nil { // otherwise it has just ended
+			found[id] = group.pids()
+		}
+	}
+	return found, nil
 }
 
 // destroy takes a container away, whatever is left of it: its processes, its

@@ -7,7 +7,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -111,13 +110,8 @@ func cgroupProcs(path string) []proc {
 	var procs []proc
 	for _, h := range list {
 		for _, dir := range cgroupTree(h, path) {
-			text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-			if err != nil {
-				continue
-			}
-			for line := range strings.Lines(string(text)) {
-				pid, err := strconv.Atoi(strings.TrimSpace(line))
-				if err != nil || pid == 0 || seen[pid] {
+			for _, pid := range pidsIn(dir) {
+				if pid == 0 || seen[pid] {
 					continue
 				}
 				seen[pid] = true

@@ -37,7 +37,7 @@ func (k *Known) rests(c *cell.Cell, m *cell.Machine) bool {
 	if mutant.Planted(mutant.OrdersKept) {
 		now.changes = k.rested.changes
 	}
-	return k.rested.req != nil && k.rested.basis == now
+	return k.rested.basis == now
 }
 
 // same tells whether an answer says what the one before it said.
@@ -65,7 +65,7 @@ func (k *Known) rest(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest, cm
 			return
 		}
 	}
-	k.rested = rested{basisOf(c, m), req}
+	k.rested = rested{k.basis, req}
 }
 
 // request makes the poll for a machine, or repeats the last one as of now.

@@ -264,8 +264,7 @@ func (c *Core) noteRemoval() error {
 	if err != nil {
 		return err
 	}
-	c.removal.durable = max(hard.GetCommit(), c.applied)
-	for at := c.removal.durable + 1; at <= c.last; {
+	for at := max(hard.GetCommit(), c.applied) + 1; at <= c.last; {
 		entries, err := c.cfg.Storage.Entries(at, c.last+1, maxMessageBytes)
 		if err != nil {
 			return err

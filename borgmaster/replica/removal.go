@@ -15,8 +15,6 @@ import (
 type removal struct {
 	// Indices of those in the log whose commit is not durable, ascending.
 	at []uint64
-	// The commit that is durable here.
-	durable uint64
 	// What was sent with a lower commit instead, the last to each member, and what is to be
 	// applied once it is durable.
 	told  map[uint64]*raftpb.Message
@@ -64,9 +62,8 @@ func (r *removal) before(m *raftpb.Message) *raftpb.Message {
 
 // written notes a commit that is durable, and gives back what waited for one.
 func (r *removal) written(commit uint64) (told, apply []*raftpb.Message) {
-	r.durable = max(r.durable, commit)
 	waiting := len(r.at)
-	r.at = slices.DeleteFunc(r.at, func(index uint64) bool { return index <= r.durable })
+	r.at = slices.DeleteFunc(r.at, func(index uint64) bool { return index <= commit })
 	if len(r.at) == waiting {
 		return nil, nil
 	}

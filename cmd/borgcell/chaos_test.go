@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
-	"google.golang.org/protobuf/proto"
 
 	"borg/borglet/container"
 	"borg/borgmaster/cell"
@@ -228,19 +227,6 @@ func unplaceable() *borgpb.JobSpec {
 	spec := sleepers(1)
 	spec.Task.Constraints = []*borgpb.Constraint{{Key: "there-is-no-such", Relation: borgpb.Relation_RELATION_PRESENT}}
 	return spec
-}
-
-// submit submits a job of our own and returns its uid.
-func (c *Cell) submit(ctx context.Context, name string, spec *borgpb.JobSpec) (*borgpb.Result, error) {
-	return c.submitOp(ctx, &borgpb.SubmitJob{Name: name}, spec)
-}
-
-func (c *Cell) submitOp(ctx context.Context, submit *borgpb.SubmitJob, spec *borgpb.JobSpec) (result *borgpb.Result, err error) {
-	submit.User = c.user
-	if submit.Spec, err = proto.Marshal(spec); err != nil {
-		return nil, err
-	}
-	return c.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: submit}})
 }
 
 // run submits a service and waits until all its tasks run.

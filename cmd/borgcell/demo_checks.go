@@ -11,6 +11,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -56,6 +58,19 @@ func (c *Cell) snap(ctx context.Context, jobs ...string) (snapshot, error) {
 
 func taskName(t *borgpb.Task) string {
 	return fmt.Sprintf("%s/%s/%d", t.Meta.GetUser(), t.Meta.GetName(), t.Index)
+}
+
+// submit submits a job of our own and returns its uid.
+func (c *Cell) submit(ctx context.Context, name string, spec *borgpb.JobSpec) (*borgpb.Result, error) {
+	return c.submitOp(ctx, &borgpb.SubmitJob{Name: name}, spec)
+}
+
+func (c *Cell) submitOp(ctx context.Context, submit *borgpb.SubmitJob, spec *borgpb.JobSpec) (result *borgpb.Result, err error) {
+	submit.User = c.user
+	if submit.Spec, err = proto.Marshal(spec); err != nil {
+		return nil, err
+	}
+	return c.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: submit}})
 }
 
 // tasks lists the tasks of one of our own jobs.

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"time"
 
-	"google.golang.org/protobuf/proto"
-
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -78,12 +76,7 @@ func (c *Cell) submitOwn(ctx context.Context, name string, kind borgpb.JobKind, 
 	if mounted != "" {
 		spec.Task.Mounts = []*borgpb.Mount{{Source: mounted, Path: probeDir}}
 	}
-	encoded, err := proto.Marshal(spec)
-	if err != nil {
-		return err
-	}
-	submit := &borgpb.SubmitJob{User: c.user, Name: name, Spec: encoded}
-	_, err = c.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: submit}})
+	_, err := c.submit(ctx, name, spec)
 	return err
 }
 

@@ -5,7 +5,7 @@ package main
 import (
 	"context"
 	"crypto/tls"
-	"fmt"
+	"maps"
 	"net"
 	"os"
 	"slices"
@@ -18,13 +18,12 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
-	"google.golang.org/protobuf/reflect/protoregistry"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"borg/borgmaster/client"
 	"borg/identity"
 	"borg/proto/borgrpc"
+	"borg/proto/door"
 )
 
 // callWait bounds a call. Who is refused hears so at once; a watch on which nothing
@@ -33,7 +32,7 @@ const callWait = 10 * time.Second
 
 // doors calls the borglet and a master, as somebody without papers and as the task.
 func (p *probe) doors() {
-	methods := allMethods()
+	methods := slices.Sorted(maps.Keys(door.Access()))
 	papers, papersErr := identity.ReadCredential(os.Getenv("BORG_IDENTITY"))
 	var master string
 	if file, err := client.ReadCellFile(os.Getenv("BORG_CELL_FILE")); err == nil {
@@ -55,21 +54,6 @@ func (p *probe) doors() {
 		p.tell("door."+d.name+".answers", "%s", answers)
 		p.tell("door."+d.name+".refuses", "%s", refused)
 	}
-}
-
-// allMethods are the calls of all services of a cell.
-func allMethods() (methods []string) {
-	protoregistry.GlobalFiles.RangeFilesByPackage("borgrpc", func(file protoreflect.FileDescriptor) bool {
-		for i := range file.Services().Len() {
-			service := file.Services().Get(i)
-			for k := range service.Methods().Len() {
-				methods = append(methods, fmt.Sprintf("/%s/%s", service.FullName(), service.Methods().Get(k).Name()))
-			}
-		}
-		return true
-	})
-	slices.Sort(methods)
-	return methods
 }
 
 // knock makes one call, and says what became of it.
