@@ -85,6 +85,9 @@ type Config struct {
 	// LogKeepBytes is how much of each output stream of a task is kept on disk;
 	// zero: all of it.
 	LogKeepBytes int64
+	// KeptFor is how long the output of a forgotten copy is kept at most; zero: until
+	// there is too much of it.
+	KeptFor time.Duration
 	// Trim frees the start of a file up to keepBytes before its end, without
 	// moving what is behind it; nil: logs are not trimmed.
 	Trim func(path string, keepBytes int64) error
@@ -112,6 +115,7 @@ type Agent struct {
 	master      Master
 	usage       *usage
 	papers      *papers
+	clock       *logClock
 	incarnation string
 	start       time.Time
 
@@ -179,6 +183,7 @@ func New(cfg Config) (*Agent, error) {
 		master:      Master{Fence: fence, Dir: cfg.Dir},
 		usage:       newUsage(),
 		papers:      newPapers(cfg),
+		clock:       newLogClock(cfg.LogKeepBytes),
 		incarnation: hex.EncodeToString(id[:]),
 		start:       time.Now(),
 		polls:       make(chan pollCall),
@@ -488,6 +493,10 @@ func (a *Agent) begin(r Record) error {
 	}
 	if err := a.cfg.Runtime.Destroy(r.ID); err != nil {
 		return fmt.Errorf("clear what the last run left: %w", err)
+	}
+	if err := a.clock.begin(a.store, r.ID, r.Run); err != nil {
+		// A task is not kept from running by what is told of its output.
+		a.cfg.Log.Warn("the times of a log cannot be kept", "machine", a.cfg.Name, "err", err)
 	}
 	if err := a.papers.before(r.ID, a.taskName(r), r.Desired.GetSpec().GetSecrets()); err != nil {
 		return err

@@ -134,6 +134,17 @@ func (d *diskMeter) done(began, ended time.Time, freeBytes int64) {
 	d.due = ended.Add(max(diskEvery, diskPart*ended.Sub(began)))
 }
 
+// markLogs notes how far the output of copies has come at this time.
+func (a *Agent) markLogs() {
+	v := a.view.Load()
+	if v == nil {
+		return
+	}
+	a.clock.look(a.store, v.begun, func(err error) {
+		a.cfg.Log.Warn("the times of a log cannot be kept", "machine", a.cfg.Name, "err", err)
+	})
+}
+
 // trimLogs frees what logs have beyond what is kept of each. It is done with each
 // sample: what a task can write in between is all that it can take of the disk.
 func (a *Agent) trimLogs(ids []ID) {

@@ -20,7 +20,7 @@ const (
 
 // keptOutput is what copies wrote that were forgotten: their end is in the
 // log, so that the master need not hear of them again, but people still want to
-// read why. It is a directory for each copy, with its stdout and stderr.
+// read why. It is a directory for each copy, with outputFiles.
 type keptOutput struct {
 	dir string
 
@@ -36,6 +36,9 @@ type keptCopy struct {
 	bytes int64
 	since time.Time
 }
+
+// outputFiles are the files of a copy's output: its streams and their times.
+var outputFiles = []string{stdoutFile, stderrFile, timesFile}
 
 // openKept opens or makes the directory of kept output.
 func openKept(dir string) (*keptOutput, error) {
@@ -64,12 +67,13 @@ func (k *keptOutput) path(id ID) string { return filepath.Join(k.dir, id.String(
 // take moves the output of a copy out of its directory.
 func (k *keptOutput) take(id ID, taskDir string) error {
 	var files []string
-	for _, name := range []string{stdoutFile, stderrFile} {
+	for _, name := range outputFiles {
 		if _, err := os.Lstat(filepath.Join(taskDir, name)); err == nil {
 			files = append(files, name)
 		}
 	}
-	if len(files) == 0 {
+	// Times alone tell nothing.
+	if len(files) == 0 || slices.Equal(files, []string{timesFile}) {
 		return nil
 	}
 	k.mu.Lock()
@@ -83,7 +87,7 @@ func (k *keptOutput) take(id ID, taskDir string) error {
 			return fmt.Errorf("keep output of copy %s: %w", id, err)
 		}
 	}
-	k.add(keptCopy{name: id.String(), bytes: outputBytes(k.path(id))})
+	k.add(keptCopy{name: id.String(), bytes: outputBytes(k.path(id)), since: time.Now()})
 	return k.trim()
 }
 
@@ -105,12 +109,31 @@ func (k *keptOutput) drop(name string) {
 // trim removes the oldest until the rest is within bounds.
 func (k *keptOutput) trim() error {
 	for len(k.copies) > keptCopiesMax || k.bytes > keptBytesMax {
-		oldest := k.copies[0]
-		if err := os.RemoveAll(filepath.Join(k.dir, oldest.name)); err != nil {
-			return fmt.Errorf("remove kept output: %w", err)
+		if err := k.removeOldest(); err != nil {
+			return err
 		}
-		k.drop(oldest.name)
 	}
+	return nil
+}
+
+// expire removes what was taken before a time.
+func (k *keptOutput) expire(before time.Time) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for len(k.copies) > 0 && k.copies[0].since.Before(before) {
+		if err := k.removeOldest(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (k *keptOutput) removeOldest() error {
+	oldest := k.copies[0]
+	if err := os.RemoveAll(filepath.Join(k.dir, oldest.name)); err != nil {
+		return fmt.Errorf("remove kept output: %w", err)
+	}
+	k.drop(oldest.name)
 	return nil
 }
 
@@ -118,7 +141,7 @@ func (k *keptOutput) trim() error {
 // oldest part of a long log is a hole.
 func outputBytes(dir string) int64 {
 	var bytes int64
-	for _, name := range []string{stdoutFile, stderrFile} {
+	for _, name := range outputFiles {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if err != nil {
 			continue
@@ -130,22 +153,19 @@ func outputBytes(dir string) int64 {
 	return bytes
 }
 
-// openOutput opens the directory that holds the output of a copy: its own, or
-// the one where it is kept after it was forgotten.
-func (s *Store) openOutput(id ID) (*os.Root, error) {
-	root, err := os.OpenRoot(s.TaskDir(id))
+// outputDir is the directory that holds the output of a copy: its own, or the one
+// where it is kept after it was forgotten.
+func (s *Store) outputDir(id ID) (string, error) {
+	own, kept := s.TaskDir(id), s.kept.path(id)
+	_, err := os.Lstat(own)
 	if err == nil {
-		if _, statErr := root.Lstat(stdoutFile); statErr == nil || !errors.Is(statErr, fs.ErrNotExist) {
-			return root, nil
+		if _, err := os.Lstat(filepath.Join(own, stdoutFile)); err == nil || !errors.Is(err, fs.ErrNotExist) {
+			return own, nil
 		}
 	}
-	kept, keptErr := os.OpenRoot(s.kept.path(id))
-	if keptErr != nil {
-		// A copy that has not written yet has a directory all the same.
-		return root, err
+	if _, err := os.Lstat(kept); err == nil {
+		return kept, nil
 	}
-	if root != nil {
-		root.Close()
-	}
-	return kept, nil
+	// A copy that has not written yet has a directory all the same.
+	return own, err
 }

@@ -3,11 +3,11 @@ package borglet
 import (
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 )
 
 // endedCopy makes the directory of a copy that has ended and written text.
@@ -23,17 +23,11 @@ func endedCopy(t *testing.T, s *Store, id ID, text string) {
 
 func output(t *testing.T, s *Store, id ID) string {
 	t.Helper()
-	root, err := s.openOutput(id)
+	dir, err := s.outputDir(id)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer root.Close()
-	f, err := root.Open(stdoutFile)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer f.Close()
-	text, err := io.ReadAll(f)
+	text, err := os.ReadFile(filepath.Join(dir, stdoutFile))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,7 +62,7 @@ func TestOutputOutlivesForgetting(t *testing.T) {
 	if got := output(t, s, id); got != "a line\n" || len(s.kept.copies) != 1 || s.kept.bytes == 0 {
 		t.Errorf("output after a restart = %q, %d copies of %d bytes", got, len(s.kept.copies), s.kept.bytes)
 	}
-	if _, err := s.openOutput(ID{"1-5-0", 9, 1}); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := s.outputDir(ID{"1-5-0", 9, 1}); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("output of a copy that never was: %v", err)
 	}
 }
@@ -95,15 +89,54 @@ func TestKeptOutputIsBounded(t *testing.T) {
 		t.Fatal(err)
 	}
 	for i := range uint32(5) {
-		root, err := s.openOutput(ID{"1-5-0", i, 1})
+		_, err := s.outputDir(ID{"1-5-0", i, 1})
 		if kept := err == nil; kept != (i >= 2) {
 			t.Errorf("output of copy %d is kept: %v, %v", i, kept, err)
-		}
-		if err == nil {
-			root.Close()
 		}
 	}
 	if s.kept.bytes > keptBytesMax {
 		t.Errorf("%d bytes are kept", s.kept.bytes)
+	}
+}
+
+// What is old goes, also after the borglet was started anew; what is younger stays.
+func TestKeptOutputGrowsOld(t *testing.T) {
+	dir := t.TempDir()
+	s, err := OpenStore(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	old, young := ID{"1-5-0", 0, 1}, ID{"1-5-0", 1, 1}
+	for _, id := range []ID{old, young} {
+		endedCopy(t, s, id, "text\n")
+		if err := s.Remove(id); err != nil {
+			t.Fatal(err)
+		}
+	}
+	yesterday := time.Now().Add(-25 * time.Hour)
+	if err := os.Chtimes(s.kept.path(old), yesterday, yesterday); err != nil {
+		t.Fatal(err)
+	}
+	// Until then both are as old as they were taken.
+	if err := s.kept.expire(time.Now().Add(-24 * time.Hour)); err != nil || len(s.kept.copies) != 2 {
+		t.Errorf("%d copies are kept, %v, want 2", len(s.kept.copies), err)
+	}
+	if s, err = OpenStore(dir); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.kept.expire(time.Now().Add(-24 * time.Hour)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.outputDir(old); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("what is old is still there: %v", err)
+	}
+	if got := output(t, s, young); got != "text\n" {
+		t.Errorf("what is young is %q", got)
+	}
+	if want := outputBytes(s.kept.path(young)); s.kept.bytes != want {
+		t.Errorf("%d bytes are counted, want %d", s.kept.bytes, want)
+	}
+	if err := s.kept.expire(time.Now().Add(time.Hour)); err != nil || s.kept.bytes != 0 || len(s.kept.copies) != 0 {
+		t.Errorf("at last %d copies of %d bytes are kept, %v", len(s.kept.copies), s.kept.bytes, err)
 	}
 }

@@ -42,10 +42,14 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 	}
 	spec := d.GetSpec()
 	l := &Launch{
-		ID:       id,
-		Run:      run,
-		Dir:      p.Dir,
-		Rootfs:   spec.GetRootfs(),
+		ID:     id,
+		Run:    run,
+		Dir:    p.Dir,
+		Rootfs: spec.GetRootfs(),
+
+		AllCalls:   spec.GetRelax().GetSystemCalls(),
+		MachineIDs: spec.GetRelax().GetUserIds(),
+
 		Hostname: hostname(d.GetJob(), id.Index),
 		Limits:   limitsOf(spec, batchClass(d)),
 		OOMScore: oomScore(d.GetPriority()),

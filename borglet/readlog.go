@@ -1,6 +1,7 @@
 package borglet
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -10,6 +11,7 @@ import (
 	"syscall"
 	"time"
 
+	"borg/borglet/beneath"
 	"borg/proto/borgrpc"
 )
 
@@ -27,6 +29,25 @@ type logReader struct {
 	file   *os.File
 	stream borgrpc.LogStream
 	buf    []byte
+	// at is the offset of what is read next, and end where that ends; negative:
+	// open.
+	at, end int64
+	// lost bytes before at were asked for, and are no longer there.
+	lost int64
+	// Nil: nobody asked when it was seen.
+	times logTimes
+	timed bool
+}
+
+// unknownRun: the output of a run was asked for that a copy has not had, as far
+// as is known.
+type unknownRun struct{ known int }
+
+func (e *unknownRun) Error() string {
+	if e.known < 2 {
+		return "the copy has had one run only"
+	}
+	return fmt.Sprintf("of the copy, %d runs are known", e.known)
 }
 
 // readLog sends what a copy wrote: of both streams, stdout first; while it is
@@ -39,11 +60,10 @@ func (a *Agent) readLog(ctx context.Context, id ID, req *borgrpc.ReadLogRequest,
 			r.file.Close()
 		}
 	}()
-	root, err := a.store.openOutput(id)
+	dir, err := a.store.outputDir(id)
 	if err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
-	defer root.Close()
 	streams := []borgrpc.LogStream{borgrpc.LogStream_LOG_STREAM_STDOUT, borgrpc.LogStream_LOG_STREAM_STDERR}
 	if req.GetStream() != borgrpc.LogStream_LOG_STREAM_UNSPECIFIED {
 		streams = []borgrpc.LogStream{req.GetStream()}
@@ -51,10 +71,10 @@ func (a *Agent) readLog(ctx context.Context, id ID, req *borgrpc.ReadLogRequest,
 	pending := streams
 	ticker := time.NewTicker(followEvery)
 	defer ticker.Stop()
-	for {
+	for first := true; ; first = false {
 		// Looked at before reading, so that what it wrote last is not missed.
 		over := !req.GetFollow() || a.over(id)
-		if pending, err = openLogs(root, pending, req.GetTailBytes(), &readers); err != nil {
+		if pending, err = openLogs(dir, pending, req, &readers); err != nil {
 			return err
 		}
 		for _, r := range readers {
@@ -64,6 +84,11 @@ func (a *Agent) readLog(ctx context.Context, id ID, req *borgrpc.ReadLogRequest,
 		}
 		if over {
 			return nil
+		}
+		if first && req.GetTimes() {
+			if err := send(&borgrpc.ReadLogResponse{AtEnd: true, Stream: streams[0]}); err != nil {
+				return err
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -75,9 +100,9 @@ func (a *Agent) readLog(ctx context.Context, id ID, req *borgrpc.ReadLogRequest,
 
 // openLogs opens those streams that are there by now and returns the others: a
 // copy that has not started has written nothing yet.
-func openLogs(root *os.Root, streams []borgrpc.LogStream, tailBytes int64, readers *[]*logReader) (missing []borgrpc.LogStream, err error) {
+func openLogs(dir string, streams []borgrpc.LogStream, req *borgrpc.ReadLogRequest, readers *[]*logReader) (missing []borgrpc.LogStream, err error) {
 	for _, stream := range streams {
-		r, err := openLog(root, stream, tailBytes)
+		r, err := openLog(dir, stream, req)
 		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			missing = append(missing, stream)
@@ -90,69 +115,184 @@ func openLogs(root *os.Root, streams []borgrpc.LogStream, tailBytes int64, reade
 	return missing, nil
 }
 
-// openLog opens one stream. What is not a plain file in the copy's own
-// directory is not read, whoever put it there.
-func openLog(root *os.Root, stream borgrpc.LogStream, tailBytes int64) (*logReader, error) {
+// openLog opens one stream where the request wants it read from. What is not a
+// plain file in the copy's own directory is not read, whoever put it there.
+func openLog(dir string, stream borgrpc.LogStream, req *borgrpc.ReadLogRequest) (*logReader, error) {
 	name := stdoutFile
 	if stream == borgrpc.LogStream_LOG_STREAM_STDERR {
 		name = stderrFile
 	}
-	f, err := root.OpenFile(name, os.O_RDONLY|syscall.O_NOFOLLOW|syscall.O_NONBLOCK, 0)
+	f, err := beneath.Open(dir, name, os.O_RDONLY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
-	info, err := f.Stat()
-	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("open log: %s is not a plain file", name)
-	}
-	if err != nil {
-		f.Close()
-		return nil, err
-	}
-	r := &logReader{file: f, stream: stream, buf: make([]byte, logChunkBytes)}
-	start := int64(0)
-	if tailBytes > 0 {
-		start = max(info.Size()-tailBytes, 0)
-	}
-	if err := r.skipTo(start); err != nil {
+	r := &logReader{file: f, stream: stream, buf: make([]byte, logChunkBytes), end: -1, timed: req.GetTimes()}
+	if err := r.place(dir, req); err != nil {
 		f.Close()
 		return nil, err
 	}
 	return r, nil
 }
 
+// place finds the part of the stream that a request wants.
+func (r *logReader) place(dir string, req *borgrpc.ReadLogRequest) error {
+	info, err := r.file.Stat()
+	if err != nil {
+		return fmt.Errorf("open log: %w", err)
+	}
+	at, size := streamAt(r.stream), info.Size()
+	if r.timed || req.GetSinceWallNs() > 0 || req.GetRun() > 0 {
+		if err := r.loadTimes(dir); err != nil {
+			return err
+		}
+	}
+	if nth := req.GetRun(); nth > 0 {
+		start, end, known, ok := r.times.run(at, nth)
+		switch {
+		case ok:
+			r.at, r.end = start, end
+		case nth > 1:
+			return &unknownRun{known: known}
+		}
+	}
+	limit := size
+	if r.end >= 0 {
+		limit = min(r.end, size)
+	}
+	if tail := req.GetTailBytes(); tail > 0 {
+		r.at = max(r.at, limit-tail)
+	}
+	r.at = max(r.at, req.GetFromOffset())
+	since := req.GetSinceWallNs()
+	if since <= 0 {
+		return nil
+	}
+	if from := r.times.since(at, since, info.ModTime().UnixNano(), size); from > r.at {
+		from, err := r.lineStart(from)
+		if err != nil {
+			return err
+		}
+		r.at = max(r.at, from)
+	}
+	// What is gone is not said to be missing: it is older for all that is known.
+	kept, err := r.kept(r.at)
+	r.at = kept
+	return err
+}
+
+// loadTimes reads when the streams were seen to grow; without an index nothing is
+// known of that.
+func (r *logReader) loadTimes(dir string) error {
+	f, err := beneath.Open(dir, timesFile, os.O_RDONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	r.times, err = readTimes(f)
+	return err
+}
+
+// lineStart is the start of the line that goes on at offset: a look may have come
+// in the midst of one. Of a line that is very long it is offset itself.
+func (r *logReader) lineStart(offset int64) (int64, error) {
+	from := max(offset-int64(len(r.buf)), 0)
+	n, err := r.file.ReadAt(r.buf[:offset-from], from)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return 0, fmt.Errorf("read log: %w", err)
+	}
+	if end := bytes.LastIndexByte(r.buf[:n], '\n'); end >= 0 {
+		return from + int64(end) + 1, nil
+	}
+	if from == 0 {
+		return 0, nil
+	}
+	return offset, nil
+}
+
 // seekData is SEEK_DATA of lseek(2).
 const seekData = 3
 
-// skipTo goes to start, or to the first data behind it: the oldest part of a
+// kept is offset, or where the first data behind it are: the oldest part of a
 // long log is a hole.
-func (r *logReader) skipTo(start int64) error {
-	at, err := r.file.Seek(start, seekData)
-	if err == nil && at >= start {
-		return nil
+func (r *logReader) kept(offset int64) (int64, error) {
+	at, err := r.file.Seek(offset, seekData)
+	switch {
+	case err == nil && at >= offset:
+		return at, nil
+	case errors.Is(err, syscall.ENXIO):
+		info, err := r.file.Stat()
+		if err != nil {
+			return 0, fmt.Errorf("read log: %w", err)
+		}
+		return max(offset, info.Size()), nil
 	}
-	// No data behind start, or a file system that knows no holes.
-	if _, err := r.file.Seek(start, io.SeekStart); err != nil {
-		return fmt.Errorf("read log: %w", err)
-	}
-	return nil
+	// A file system that knows no holes.
+	return offset, nil
 }
 
 // drain sends all that is there now.
 func (r *logReader) drain(ctx context.Context, send func(*borgrpc.ReadLogResponse) error) error {
 	for ctx.Err() == nil {
-		n, err := r.file.Read(r.buf)
-		if n > 0 {
-			if err := send(&borgrpc.ReadLogResponse{Data: r.buf[:n:n], Stream: r.stream}); err != nil {
-				return err
-			}
+		want := r.buf
+		if r.end >= 0 {
+			want = want[:min(int64(len(want)), max(r.end-r.at, 0))]
 		}
-		if errors.Is(err, io.EOF) {
+		if len(want) == 0 {
 			return nil
 		}
-		if err != nil {
+		n, err := r.file.ReadAt(want, r.at)
+		if err != nil && !errors.Is(err, io.EOF) {
 			return fmt.Errorf("read log: %w", err)
+		}
+		if n == 0 {
+			return nil
+		}
+		// Looked at after reading: what was freed meanwhile was read as zeros.
+		kept, err := r.kept(r.at)
+		if err != nil {
+			return err
+		}
+		if kept > r.at {
+			if r.end >= 0 {
+				kept = min(kept, r.end)
+			}
+			r.lost, r.at = r.lost+kept-r.at, kept
+			continue
+		}
+		if err := r.send(want[:n], send); err != nil {
+			return err
 		}
 	}
 	return ctx.Err()
+}
+
+// send sends what was read at r.at, in pieces by the time at which they were
+// seen, if somebody wants to know that.
+func (r *logReader) send(data []byte, send func(*borgrpc.ReadLogResponse) error) error {
+	for len(data) > 0 {
+		piece := data
+		resp := &borgrpc.ReadLogResponse{Stream: r.stream, LostBytes: r.lost}
+		if r.timed {
+			wallNs, end, ok := r.times.next(streamAt(r.stream), r.at)
+			if ok {
+				piece = piece[:min(int64(len(piece)), end-r.at)]
+			} else if info, err := r.file.Stat(); err == nil {
+				// Behind the last mark; nobody can have written after now.
+				wallNs = min(info.ModTime().UnixNano(), time.Now().UnixNano())
+			}
+			if len(r.times) > 0 {
+				wallNs = max(wallNs, r.times[0].wallNs)
+			}
+			resp.WallNs, resp.Offset = wallNs, r.at
+		}
+		resp.Data = piece[:len(piece):len(piece)]
+		if err := send(resp); err != nil {
+			return err
+		}
+		r.lost, r.at, data = 0, r.at+int64(len(piece)), data[len(piece):]
+	}
+	return nil
 }

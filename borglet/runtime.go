@@ -83,6 +83,10 @@ type Launch struct {
 	// Directory used as root file system; empty: the machine's own.
 	Rootfs string
 	Mounts []LaunchMount
+	// AllCalls: no system call is kept from it. MachineIDs: it has the user ids of the
+	// machine, and none of its own.
+	AllCalls   bool `json:",omitempty"`
+	MachineIDs bool `json:",omitempty"`
 	// Packages put into the task's file system.
 	Packages []LaunchPackage `json:",omitempty"`
 	Limits   Limits

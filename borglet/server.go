@@ -75,9 +75,12 @@ func (s *Server) ReadLog(req *borgrpc.ReadLogRequest, stream borgrpc.BorgletServ
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	err = s.agent.readLog(stream.Context(), id, req, stream.Send)
+	var unknown *unknownRun
 	switch {
 	case err == nil:
 		return nil
+	case errors.As(err, &unknown):
+		return status.Errorf(codes.OutOfRange, "%s on machine %s", unknown, s.agent.cfg.Name)
 	case errors.Is(err, fs.ErrNotExist):
 		return status.Errorf(codes.NotFound, "no log of copy %s on machine %s: it never started here, or its log has been removed since it ended", id, s.agent.cfg.Name)
 	case stream.Context().Err() != nil:

@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
+	"borg/borglet/beneath"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -200,7 +201,7 @@ func (s *Store) Load() (records []Record, bad []error, err error) {
 func (s *Store) load(id ID) (Record, error) {
 	dir := s.TaskDir(id)
 	r := Record{ID: id}
-	text, err := os.ReadFile(filepath.Join(dir, "spec.json"))
+	text, err := beneath.ReadFile(dir, "spec.json")
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// A copy that was stopped before it was ever wanted here has none.
@@ -213,7 +214,7 @@ func (s *Store) load(id ID) (Record, error) {
 		}
 		s.saved[id] = r.Desired.GetVersion()
 	}
-	text, err = os.ReadFile(filepath.Join(dir, "intent"))
+	text, err = beneath.ReadFile(dir, "intent")
 	if errors.Is(err, fs.ErrNotExist) {
 		return r, nil
 	}

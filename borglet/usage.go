@@ -200,6 +200,12 @@ func (a *Agent) sample(ctx context.Context) {
 				}
 			}
 		}
+		if a.cfg.KeptFor > 0 && round%allocsEvery == 0 {
+			if err := a.store.kept.expire(time.Now().Add(-a.cfg.KeptFor)); err != nil {
+				a.cfg.Log.Warn("the output of a forgotten copy is still on disk", "machine", a.cfg.Name, "err", err)
+			}
+		}
+		a.markLogs()
 		a.trimLogs(ids)
 		stats := a.cfg.Runtime.Stats(ids)
 		a.usage.record(stats, a.measureDisk(ctx, &disk, ids))

@@ -173,6 +173,9 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 	if r := filesBegan(c, op); r != nil {
 		return r
 	}
+	if r := labelsBegan(c, op); r != nil {
+		return r
+	}
 	isAdmin := caller.Role == identity.User && (c.NumAdmins() > 0 || caller.ID == g.FirstAdmin)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
@@ -184,6 +187,12 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		owner, object = o.UpdateJob.GetUser(), o.UpdateJob.GetName()
 	case *borgpb.Op_ResizeJob:
 		owner, object = o.ResizeJob.GetUser(), o.ResizeJob.GetName()
+	case *borgpb.Op_ControlUpdate:
+		owner, object = o.ControlUpdate.GetUser(), o.ControlUpdate.GetName()
+	case *borgpb.Op_FireCron:
+		owner, object = o.FireCron.GetUser(), o.FireCron.GetName()
+	case *borgpb.Op_SuspendCron:
+		owner, object = o.SuspendCron.GetUser(), o.SuspendCron.GetName()
 	case *borgpb.Op_SubmitAllocSet:
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
@@ -194,11 +203,17 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		owner, object = o.WriteFile.GetUser(), o.WriteFile.GetName()
 	case *borgpb.Op_DeleteFile:
 		owner, object = o.DeleteFile.GetUser(), o.DeleteFile.GetName()
+	case *borgpb.Op_SetLabels:
+		mine := false
+		if owner, object, mine = permitLabels(o.SetLabels); !mine && !isAdmin {
+			return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "%s", g.needsAdmin(c, caller))
+		}
 	case *borgpb.Op_SetTaskNote:
 		return refusal(borgpb.RefusalKind_REFUSAL_KIND_PERMISSION, "", "what a task says of itself is for that task alone to say")
 	case *borgpb.Op_AddMachine, *borgpb.Op_RemoveMachine, *borgpb.Op_SetMachine, *borgpb.Op_DrainMachine, *borgpb.Op_Time,
 		*borgpb.Op_Grant, *borgpb.Op_Revoke, *borgpb.Op_AddToken, *borgpb.Op_BanPackage, *borgpb.Op_UnbanPackage,
-		*borgpb.Op_EndHold, *borgpb.Op_DeclareLost:
+		*borgpb.Op_EndHold, *borgpb.Op_DeclareLost, *borgpb.Op_SetLabelPolicy,
+		*borgpb.Op_SetQuota, *borgpb.Op_DeleteQuota, *borgpb.Op_SetQuotaPolicy, *borgpb.Op_SetTaskLimits:
 		if isAdmin {
 			return nil
 		}
@@ -219,8 +234,8 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 // those on what belongs to the cell.
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list", "watch"}
-	ownVerbs   = []string{"up", "update", "resize", "down", "exec", "secret", "file"}
-	adminVerbs = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package"}
+	ownVerbs   = []string{"up", "update", "resize", "label", "annotate", "cron", "down", "exec", "secret", "file"}
+	adminVerbs = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package", "policy", "quota"}
 )
 
 // canI says why the caller may not do something; empty: he may.

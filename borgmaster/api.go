@@ -116,6 +116,9 @@ func malformed(op *borgpb.Op) *borgpb.Refusal {
 	if r := tooLarge(op); r != nil {
 		return r
 	}
+	if r := checkCronTimes(op); r != nil {
+		return r
+	}
 	return checkTexts(op)
 }
 

@@ -24,15 +24,6 @@ func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_
 	if err := a.m.readIndex(stream.Context()); err != nil {
 		return err
 	}
-	from, err := a.m.findCopy(req)
-	if err != nil {
-		return err
-	}
-	borglet, hangUp, err := a.m.dialBorglet(from.machine, from.addr)
-	if err != nil {
-		return status.Error(codes.Unavailable, err.Error())
-	}
-	defer hangUp()
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	// A log that is followed must not hold up a replica that stops. Ends with
@@ -44,13 +35,92 @@ func (a *masterAPI) Logs(req *borgrpc.LogsRequest, stream borgrpc.MasterService_
 		case <-ctx.Done():
 		}
 	}()
+	if req.GetPrevious() {
+		return a.m.previousLog(ctx, req, stream.Send)
+	}
+	from, err := a.m.findCopy(req)
+	if err != nil {
+		return err
+	}
+	return a.m.passLog(ctx, from, req, 0, stream.Send)
+}
+
+// previousLog passes on what the run before the last one wrote: one of the same
+// copy, or else the last of the copy before it.
+func (m *Master) previousLog(ctx context.Context, req *borgrpc.LogsRequest, send func(*borgrpc.LogsResponse) error) error {
+	if req.GetFollow() {
+		return status.Error(codes.InvalidArgument, "the run before has ended; there is nothing to follow")
+	}
+	from, err := m.findCopy(req)
+	if err != nil {
+		return err
+	}
+	// Of the current copy, the run before; it may not have begun yet.
+	err = m.passLog(ctx, from, req, 2, send)
+	if code := status.Code(err); code != codes.OutOfRange && code != codes.NotFound {
+		return err
+	}
+	before, ok := m.copyBefore(from)
+	if !ok {
+		return status.Errorf(codes.NotFound, "task %s has no run before attempt %d: %s", from.task, from.copy.GetAttempt(), status.Convert(err).Message())
+	}
+	if before.addr == "" {
+		return status.Errorf(codes.FailedPrecondition, "the log of attempt %d of task %s was on machine %s, which is no longer in the cell",
+			before.copy.GetAttempt(), before.task, before.machine)
+	}
+	return m.passLog(ctx, before, req, 1, send)
+}
+
+// copyBefore is the newest copy of a task that is older than one of it.
+func (m *Master) copyBefore(one copyPlace) (before copyPlace, ok bool) {
+	m.cfg.Log.View(func(c *cell.Cell) {
+		j := c.Job(one.task.Job)
+		if j == nil {
+			return
+		}
+		t := j.Task(one.task.Index)
+		if t == nil {
+			return
+		}
+		// Newest first.
+		for p := range t.Past() {
+			if p.Attempt() < one.copy.GetAttempt() {
+				before.task, before.machine, ok = one.task, p.Machine().Name(), true
+				before.copy = &borgrpc.CopyID{JobUid: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt()}
+				break
+			}
+		}
+		if machine := c.Machine(before.machine); ok && machine != nil {
+			before.addr = machine.Addr()
+		}
+	})
+	return before, ok
+}
+
+// passLog passes on what one copy wrote. run is as in ReadLogRequest.
+func (m *Master) passLog(ctx context.Context, from copyPlace, req *borgrpc.LogsRequest, run uint32, send func(*borgrpc.LogsResponse) error) error {
+	borglet, hangUp, err := m.dialBorglet(from.machine, from.addr)
+	if err != nil {
+		return status.Error(codes.Unavailable, err.Error())
+	}
+	defer hangUp()
 	log, err := borglet.ReadLog(ctx, &borgrpc.ReadLogRequest{
 		Copy: from.copy, Stream: req.GetStream(), Follow: req.GetFollow(), TailBytes: req.GetTailBytes(),
+		SinceWallNs: req.GetSinceWallNs(), Times: req.GetTimes() || run > 0, FromOffset: req.GetFromOffset(), Run: run,
 	}, grpc.WaitForReady(false))
 	for err == nil {
 		var chunk *borgrpc.ReadLogResponse
-		if chunk, err = log.Recv(); err == nil {
-			err = stream.Send(&borgrpc.LogsResponse{Data: chunk.GetData(), Stream: chunk.GetStream()})
+		chunk, err = log.Recv()
+		if err == nil && run > 0 && len(chunk.GetData()) > 0 && chunk.GetWallNs() == 0 {
+			// It has sent all runs.
+			return status.Errorf(codes.FailedPrecondition, "the borglet of machine %s is older and does not tell the runs of %s apart; its whole log is there without --previous",
+				from.machine, from.task)
+		}
+		if err == nil {
+			err = send(&borgrpc.LogsResponse{
+				Data: chunk.GetData(), Stream: chunk.GetStream(),
+				WallNs: chunk.GetWallNs(), AtEnd: chunk.GetAtEnd(), LostBytes: chunk.GetLostBytes(), Offset: chunk.GetOffset(),
+			})
 		}
 	}
 	if errors.Is(err, io.EOF) {

@@ -73,6 +73,13 @@ func TestTasksRunAndStop(t *testing.T) {
 	if !strings.HasPrefix(text.String(), "hello ") || !strings.Contains(text.String(), "index:2") {
 		t.Errorf("the log is %q, want that of task 2", text.String())
 	}
+	// This borglet is one that knows no runs: what it sends is not passed off as one.
+	if log, err = tc.client(2, "alice").Logs(t.Context(), &borgrpc.LogsRequest{User: "alice", Name: "web", Index: 2, Previous: true}); err == nil {
+		_, err = log.Recv()
+	}
+	if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), "is older") {
+		t.Errorf("the run before, of an older borglet: %v", err)
+	}
 	tc.must(tc.client(1, "alice"), kill("alice", "web"))
 	until(t, "the machine has forgotten the stopped copies", func() bool {
 		return b.held(borgpb.AttemptState_ATTEMPT_STATE_STOPPED) == 0 && b.held(borgpb.AttemptState_ATTEMPT_STATE_RUNNING) == 0

@@ -237,6 +237,7 @@ func (m *Master) Run(ctx context.Context) error {
 	defer running.Wait()
 	// The elected master's duties.
 	running.Go(func() { m.duty.Run(ctx) })
+	running.Go(func() { (&cronLoop{m: m}).Run(ctx) })
 	running.Go(func() { m.reclaim.Run(ctx) })
 	if m.cfg.Authority != nil {
 		running.Go(func() { m.watchAuthority(ctx) })

@@ -108,12 +108,40 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		o.do("root", &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: &borgpb.BanPackage{Name: tool}}})
 		return &borgpb.Op{Op: &borgpb.Op_UnbanPackage{UnbanPackage: &borgpb.UnbanPackage{Name: tool}}}
 	},
+	"set_quota": func(_ *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: &borgpb.SetQuota{User: fmt.Sprint("user-", n), Band: borgpb.Band_BAND_BATCH}}}
+	},
+	"delete_quota": func(o *owners, n int) *borgpb.Op {
+		user := fmt.Sprint("user-", n)
+		o.do("root", &borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: &borgpb.SetQuota{User: user, Band: borgpb.Band_BAND_MID}}})
+		return &borgpb.Op{Op: &borgpb.Op_DeleteQuota{DeleteQuota: &borgpb.DeleteQuota{User: user, Band: borgpb.Band_BAND_MID}}}
+	},
+	"set_quota_policy": func(*owners, int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: new(false)}}}
+	},
+	"set_task_limits": func(_ *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: &borgpb.SetTaskLimits{User: fmt.Sprint("user-", n), Max: &borgpb.Resources{CpuMilli: 1}}}}
+	},
 	// The cell was not restored, and says so to who may ask.
 	"hear_machines": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_HearMachines{HearMachines: &borgpb.HearMachines{Machines: []*borgpb.HeardMachine{{Machine: o.machine(n)}}}}}
 	},
 	"declare_lost": func(*owners, int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_DeclareLost{DeclareLost: &borgpb.DeclareLost{}}}
+	},
+	"fire_cron": func(o *owners, n int) *borgpb.Op {
+		name, run := o.cron(n)
+		return &borgpb.Op{Op: &borgpb.Op_FireCron{FireCron: &borgpb.FireCron{User: "alice", Name: name, Version: 1, Manual: true, Spec: run}}}
+	},
+	"suspend_cron": func(o *owners, n int) *borgpb.Op {
+		name, _ := o.cron(n)
+		return &borgpb.Op{Op: &borgpb.Op_SuspendCron{SuspendCron: &borgpb.SuspendCron{User: "alice", Name: name, Suspend: true}}}
+	},
+	// With no task that runs an update is done at once, and open.
+	"control_update": func(o *owners, n int) *borgpb.Op {
+		name := o.job(n)
+		o.do("alice", &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "alice", Name: name, Spec: submit(o.t, "alice", "x", 2).GetSubmitJob().Spec}}})
+		return &borgpb.Op{Op: &borgpb.Op_ControlUpdate{ControlUpdate: &borgpb.ControlUpdate{User: "alice", Name: name, Verb: borgpb.UpdateVerb_UPDATE_VERB_CLOSE}}}
 	},
 	"end_hold": func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_EndHold{EndHold: &borgpb.EndHold{}}} },
 	"adopt_job": func(o *owners, n int) *borgpb.Op {
@@ -127,6 +155,13 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	},
 	"delete_file": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_DeleteFile{DeleteFile: &borgpb.DeleteFile{User: "alice", Name: o.file(n)}}}
+	},
+	"set_labels": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetLabels{SetLabels: &borgpb.SetLabels{
+			Kind: borgpb.Labelled_LABELLED_JOB, User: "alice", Name: o.job(n), SetLabels: map[string]string{"tier": "web"}}}}
+	},
+	"set_label_policy": func(*owners, int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetLabelPolicy{SetLabelPolicy: &borgpb.SetLabelPolicy{Policy: &borgpb.LabelPolicy{}}}}
 	},
 	"add_token": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_AddToken{AddToken: token(n)}}
@@ -185,6 +220,27 @@ func (o *owners) job(n int) string {
 	job := fmt.Sprint("job-", n)
 	o.do("alice", submit(o.t, "alice", job, 1))
 	return job
+}
+
+// cron submits a cron job of alice, and returns the spec of its runs too.
+func (o *owners) cron(n int) (name string, run []byte) {
+	name = fmt.Sprint("job-", n)
+	op := submit(o.t, "alice", name, 1)
+	spec := new(borgpb.JobSpec)
+	if err := proto.Unmarshal(op.GetSubmitJob().Spec, spec); err != nil {
+		o.t.Fatal(err)
+	}
+	spec.Kind, spec.Parent = borgpb.JobKind_JOB_KIND_BATCH, "alice/"+name
+	run, err := proto.Marshal(spec)
+	if err != nil {
+		o.t.Fatal(err)
+	}
+	spec.Kind, spec.Parent, spec.Cron = borgpb.JobKind_JOB_KIND_CRON, "", &borgpb.CronSpec{Schedule: "@yearly"}
+	if op.GetSubmitJob().Spec, err = proto.Marshal(spec); err != nil {
+		o.t.Fatal(err)
+	}
+	o.do("alice", op)
+	return name, run
 }
 
 func (o *owners) submitSet(set string) *borgpb.Op {

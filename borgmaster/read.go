@@ -218,12 +218,17 @@ type taskQuery struct {
 	// Tasks after this one, when hasAfter.
 	after    cell.TaskID
 	hasAfter bool
+	pick     selector.Selector
 	page     *page
 	resp     *borgrpc.ListTasksResponse
 }
 
 func newTaskQuery(req *borgrpc.ListTasksRequest) (*taskQuery, error) {
 	q := &taskQuery{req: req, page: newPage(req.GetLimit()), resp: &borgrpc.ListTasksResponse{}}
+	var err error
+	if q.pick, err = selector.Parse(req.GetSelector()); err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
 	if req.GetAfter() != "" {
 		id, err := cell.ParseTaskID(req.GetAfter())
 		if err != nil {
@@ -275,7 +280,7 @@ func (q *taskQuery) run(c *cell.Cell) error {
 func (q *taskQuery) job(c *cell.Cell, j *cell.Job) bool {
 	first := uint32(0)
 	switch {
-	case q.hasAfter && j.Key().Compare(q.after.Job) < 0:
+	case q.hasAfter && j.Key().Compare(q.after.Job) < 0, !q.pick.Matches(j.Labels()):
 		return true
 	case q.hasAfter && j.Key() == q.after.Job:
 		first = q.after.Index + 1
@@ -317,6 +322,10 @@ func pastOn(t *cell.Task, machine string) bool {
 }
 
 func (a *masterAPI) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsRequest) (*borgrpc.ListAllocsResponse, error) {
+	pick, err := selector.Parse(req.GetSelector())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
 	if err := a.m.fresh(ctx, req.GetMode()); err != nil {
 		return nil, err
 	}
@@ -340,7 +349,7 @@ func (a *masterAPI) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsReque
 					}
 					return
 				}
-				if after = s.Key(); key.User == "" || after.User == key.User {
+				if after = s.Key(); (key.User == "" || after.User == key.User) && pick.Matches(s.Labels()) {
 					resp.AllocSets = append(resp.AllocSets, p.add(c.AllocSetProto(s)).(*borgpb.AllocSet))
 				}
 			}

@@ -55,8 +55,7 @@ func (c Change) String() string {
 
 // DiffJob compares a job of the cell with what a file says of it.
 func DiffJob(old *borgpb.Job, o *Object) []Change {
-	out := diffMap("labels", old.GetMeta().GetLabels(), o.Labels)
-	out = append(out, diffMap("annotations", old.GetMeta().GetAnnotations(), o.Annotations)...)
+	out := DiffLabels(old.GetMeta(), o)
 	was := old.GetSpec()
 	// A resize changes the number of tasks and leaves the spec as it was.
 	st := old.GetStatus()
@@ -65,6 +64,11 @@ func DiffJob(old *borgpb.Job, o *Object) []Change {
 		was.Tasks = n
 	}
 	return append(out, Diff(was, o.Job)...)
+}
+
+// DiffLabels compares labels and annotations of the cell with those of a file.
+func DiffLabels(old *borgpb.Meta, o *Object) []Change {
+	return append(diffMap("labels", old.GetLabels(), o.Labels), diffMap("annotations", old.GetAnnotations(), o.Annotations)...)
 }
 
 func diffMap(name string, a, b map[string]string) []Change {

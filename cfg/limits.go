@@ -58,6 +58,9 @@ const (
 	maxDeviceCount   = 1 << 20
 	// Of a grace and of what health checks wait for.
 	maxSpanNs = int64(24 * time.Hour)
+	// Of what updates wait for, and of how long they stay open.
+	maxUpdateWaitNs = int64(7 * 24 * time.Hour)
+	maxUpdateOpenNs = int64(90 * 24 * time.Hour)
 	// Disruptions of one task that a budget may allow, and of the time in which.
 	maxDisruptions = 16
 	maxWindowNs    = int64(90 * 24 * time.Hour)

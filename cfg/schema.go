@@ -37,6 +37,7 @@ func constructors() []*constructor {
 		{"disruption_budget", describe(&borgpb.DisruptionBudget{}), false},
 		{"package", describe(&borgpb.Package{}), false},
 		{"mount", describe(&borgpb.Mount{}), false},
+		{"relax", describe(&borgpb.Relax{}), false},
 		{"toleration", describe(&borgpb.Toleration{}), false},
 		{"override", describe(&borgpb.TaskOverride{}), false},
 		{"cron", describe(&borgpb.CronSpec{}), false},

@@ -8,6 +8,7 @@ import (
 	"sort"
 	"strconv"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
@@ -155,9 +156,48 @@ func (c check) priority(p int32) {
 	}
 }
 
+// update checks how updates to a job roll.
+func (c check) update(j *borgpb.JobSpec) {
+	p := j.Update
+	if p.GetBatchSize() > maxTasks {
+		c.bad("update.batch_size", "", "a batch of %d tasks; it may have %d", p.GetBatchSize(), maxTasks)
+	}
+	for _, t := range []struct {
+		name     string
+		ns, most int64
+	}{
+		{"watch", p.GetWatchNs(), maxUpdateWaitNs}, {"progress_deadline", p.GetProgressDeadlineNs(), maxUpdateWaitNs},
+		{"canary_watch", p.GetCanaryWatchNs(), maxUpdateWaitNs}, {"pulse", p.GetPulseNs(), maxUpdateWaitNs},
+		{"close_after", p.GetCloseAfterNs(), maxUpdateOpenNs},
+	} {
+		if t.ns < 0 || t.ns > t.most {
+			c.bad("update."+t.name+"_ns", "", "%s is %v; it may be up to %v", t.name, time.Duration(t.ns), time.Duration(t.most))
+		}
+	}
+	if p.GetMaxFailed() > maxFailures {
+		c.bad("update.max_failed", "", "%d failures; there may be %d", p.GetMaxFailed(), maxFailures)
+	}
+	if p.GetCanaries() > maxTasks {
+		c.bad("update.canaries", "", "%d canaries; there may be %d", p.GetCanaries(), maxTasks)
+	}
+	if p.GetCanaries() > 0 && j.Gang {
+		c.bad("update.canaries", "leave one of both out", "a gang is placed as a whole and has no canaries")
+	}
+	if p.GetCanaryWatchNs() > 0 && p.GetCanaries() == 0 {
+		c.bad("update.canary_watch_ns", "say how many: canaries = 1", "there are no canaries to watch")
+	}
+	if d := p.GetProgressDeadlineNs(); d > 0 && d <= p.GetWatchNs() {
+		c.bad("update.progress_deadline_ns", "", "no task is dealt with before it was watched for %v, and the update fails after %v; want more than that", time.Duration(p.WatchNs), time.Duration(d))
+	}
+}
+
 func (c check) job(j *borgpb.JobSpec) {
 	c.priority(j.Priority)
-	if j.Tasks < 1 || j.Tasks > maxTasks {
+	daemon := j.Kind == borgpb.JobKind_JOB_KIND_DAEMON
+	switch {
+	case daemon && j.Tasks != 0:
+		c.bad("tasks", "leave it out", "a daemon job has one task per machine that matches")
+	case !daemon && (j.Tasks < 1 || j.Tasks > maxTasks):
 		c.bad("tasks", "", "%d tasks; a job has 1 to %d", j.Tasks, maxTasks)
 	}
 	if j.Gang && j.Tasks > maxGang {
@@ -171,9 +211,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	if j.MaxFailures > maxFailures {
 		c.bad("max_failures", "", "%d failures of one task; there may be %d", j.MaxFailures, maxFailures)
 	}
-	if j.Update.GetBatchSize() > maxTasks {
-		c.bad("update.batch_size", "", "a batch of %d tasks; it may have %d", j.Update.GetBatchSize(), maxTasks)
-	}
+	c.update(j)
 	if j.Scheduler != "" {
 		c.name("scheduler", "scheduler", j.Scheduler)
 	}
@@ -248,13 +286,14 @@ func (c check) maxPer(most map[string]uint32) {
 
 // kindOf checks what depends on the kind of job.
 func (c check) kindOf(j *borgpb.JobSpec) {
-	switch j.Kind {
-	case borgpb.JobKind_JOB_KIND_SERVICE, borgpb.JobKind_JOB_KIND_BATCH:
-	default:
-		c.bad("kind", `write kind = "service" or kind = "batch"`, "cells do not run %s jobs yet", enumWord(j.Kind.Descriptor(), j.Kind.Number()))
-	}
-	if j.Cron != nil {
-		c.bad("cron", "leave it out", "only a cron job has a schedule")
+	cron := j.Kind == borgpb.JobKind_JOB_KIND_CRON
+	switch {
+	case cron && j.Cron.GetSchedule() == "":
+		c.bad("cron", `write cron = cron(schedule = "0 3 * * *")`, "a cron job needs a schedule")
+	case !cron && j.Cron != nil:
+		c.bad("cron", `write kind = "cron", or leave it out`, "only a cron job has a schedule")
+	case j.Kind == borgpb.JobKind_JOB_KIND_DAEMON && len(j.Overrides) > 0:
+		c.bad("overrides", "leave them out", "a daemon job has one task per machine that matches; its indices belong to none in particular")
 	}
 }
 

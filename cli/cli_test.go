@@ -35,6 +35,7 @@ func testApp(t *testing.T, got *string) *ucli.App {
 				&ucli.BoolFlag{Name: "dry-run"}, &ucli.StringFlag{Name: "set"}, &ucli.StringFlag{Name: "n", Aliases: []string{"number"}}, &ucli.IntFlag{Name: "times"},
 			}},
 			{Name: "machine", Subcommands: []*ucli.Command{{Name: "add", Action: show, Flags: []ucli.Flag{&ucli.StringFlag{Name: "set"}}}}},
+			{Name: "turn", ArgsUsage: "FILE", Action: show, Flags: []ucli.Flag{&ucli.StringFlag{Name: "set"}}, Subcommands: []*ucli.Command{{Name: "back", ArgsUsage: "JOB", Action: show}}},
 		},
 	}
 }
@@ -51,6 +52,8 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 		{"--cell k up a", "up cell=k args=a", OK},
 		{"up a -n 3", "up n=3 args=a", OK},
 		{"machine add h:1 --set a=b", "add set=a=b args=h:1", OK},
+		{"turn a --set x", "turn set=x args=a", OK},
+		{"turn back a", "back args=a", OK},
 		{"up a -- --dry-run", "up args=a,--dry-run", OK},
 		{"up a --dryrun", "borgtest: unknown flag --dryrun for \"borgtest up\"\n  did you mean --dry-run?\n", Usage},
 		{"up a -5", "borgtest: unknown flag -5 for \"borgtest up\"\n  an argument that begins with a dash goes after --; flags: borgtest up --help\n", Usage},
@@ -58,7 +61,7 @@ func TestFlagsMayStandAnywhere(t *testing.T) {
 		{"machine ad x", "borgtest: unknown command \"ad\" for \"borgtest machine\"\n  did you mean \"borgtest machine add\"?\n", Usage},
 		{"up a --help --dryrun", "borgtest: unknown flag --dryrun for \"borgtest up\"\n  did you mean --dry-run?\n", Usage},
 		{"up a --times x", "borgtest: --times cannot be \"x\"\n  see: borgtest up --help\n", Usage},
-		{"fly", "borgtest: unknown command \"fly\" for \"borgtest\"\n  commands: up, machine\n", Usage},
+		{"fly", "borgtest: unknown command \"fly\" for \"borgtest\"\n  commands: up, machine, turn\n", Usage},
 	}
 	for _, tt := range tests {
 		t.Run(tt.args, func(t *testing.T) {

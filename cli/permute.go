@@ -19,7 +19,8 @@ type level struct {
 }
 
 // permute moves flags before arguments, each to the innermost command that
-// knows it. The library takes a flag after an argument as an argument, so that
+// knows it. A command may have arguments and commands of its own: the name of one of
+// these is that command. The library takes a flag after an argument as an argument, so that
 // `up job.borg --dry-run` would run for real. Whatever still looks like a flag
 // is refused; `--` ends the flags. `help COMMAND` is `COMMAND --help`, and whoever
 // asks for help gets that and nothing else.
@@ -28,6 +29,9 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 	commands := app.Commands
 	path := app.Name
 	var positional []string
+	// The command so far has arguments of its own besides commands: what is none of
+	// these is one of those.
+	takesArgs := false
 	help := false
 	rest := args[1:]
 	for len(rest) > 0 {
@@ -47,9 +51,14 @@ func permute(app *ucli.App, args []string) ([]string, error) {
 			rest = rest[used:]
 		case len(commands) > 0 && len(positional) == 0:
 			c := findCommand(commands, token)
+			if c == nil && takesArgs {
+				positional = append(positional, token)
+				break
+			}
 			if c == nil {
 				return nil, unknownCommand(path, commands, token)
 			}
+			takesArgs = c.ArgsUsage != ""
 			levels = append(levels, &level{name: token, flags: c.Flags})
 			commands = c.Subcommands
 			path += " " + c.Name

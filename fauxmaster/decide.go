@@ -158,7 +158,7 @@ func (d *decider) before(c *cell.Cell) {
 
 // goesOn tells whether a batch is of the same pass as the one made last.
 func (d *decider) goesOn(logged *borgpb.Assign) bool {
-	if len(d.sent) == 0 {
+	if len(d.sent) == 0 || !d.search.Ready() {
 		return false
 	}
 	last := d.sent[len(d.sent)-1].logged

@@ -50,11 +50,17 @@ const (
 	BudgetNotAsked         Name = "budget-not-asked"
 	WindowForgotten        Name = "window-forgotten"
 	DeadlineIgnored        Name = "deadline-ignored"
+	CapNotKept             Name = "cap-not-kept"
+	CanaryForAll           Name = "canary-for-all"
+	ProgressNotAsked       Name = "progress-not-asked"
+	FailuresNotCounted     Name = "failures-not-counted"
+	RollbackUnbounded      Name = "rollback-unbounded"
 
 	OwnerFromRequest Name = "owner-from-request"
 	RevokedFromCache Name = "revoked-from-cache"
 	RaftForAll       Name = "raft-for-all"
 	LinkNotAsked     Name = "link-not-asked"
+	PowerNotAsked    Name = "power-not-asked"
 
 	TaskWritesAnywhere Name = "task-writes-anywhere"
 
@@ -93,6 +99,10 @@ const (
 	WatchGoesBack       Name = "watch-goes-back"
 	WatchOverCompaction Name = "watch-over-compaction"
 	WatchOverCheckpoint Name = "watch-over-checkpoint"
+
+	LabelLost      Name = "label-lost"
+	LabelNotJudged Name = "label-not-judged"
+	LabelNotGiven  Name = "label-not-given"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
@@ -192,6 +202,16 @@ var All = []Mutant{
 		Ours, "S23", "budgets"},
 	{DeadlineIgnored, "A drain waits for budgets when its deadline has passed.",
 		"+: https://github.com/kubernetes/kubernetes/issues/66811", "S23", "budgets"},
+	{CapNotKept, "An update disturbs more tasks than its max_disruptions allows.",
+		Ours, "S31", "updates"},
+	{CanaryForAll, "Who is no canary is placed with the spec that only canaries should try.",
+		Ours, "S31", "updates"},
+	{ProgressNotAsked, "An update whose tasks never come up rolls for ever, whatever its progress deadline.",
+		"30: https://github.com/hashicorp/nomad/issues/10465", "S31", "updates"},
+	{FailuresNotCounted, "An update goes on however often its tasks fail.",
+		Ours, "S31", "updates"},
+	{RollbackUnbounded, "A rollback takes all tasks down at once, whatever the batch of the update that it undoes.",
+		"+: https://github.com/hashicorp/nomad/issues/14200", "S31", "updates"},
 
 	{OwnerFromRequest, "Who asks is read from the request and not from the certificate that was shown.",
 		"+: https://github.com/hashicorp/nomad/issues/6432", "S21", "strangers"},
@@ -202,6 +222,8 @@ var All = []Mutant{
 	{TaskWritesAnywhere, "A task may write the files of every user.",
 		Ours, "S21", "files"},
 	{LinkNotAsked, "The cell does not look whose the alloc set is that a job names.",
+		Ours, "S21", "strangers"},
+	{PowerNotAsked, "The cell does not look who was granted what a job asks for.",
 		Ours, "S21", "strangers"},
 
 	{ReadWithoutAsking, "A replica that was elected answers reads without asking the others whether it still is.",
@@ -269,6 +291,13 @@ var All = []Mutant{
 		"12: https://github.com/etcd-io/etcd/issues/18089", "S13", "watchers"},
 	{WatchOverCheckpoint, "A watch goes on over a checkpoint that took the place of the cell, as if nothing had changed on the way.",
 		Ours, "S13", "watchers"},
+
+	{LabelLost, "A change of labels is acknowledged and not made.",
+		Ours, "S32", "labels"},
+	{LabelNotJudged, "The cell lets in labels that its policy does not allow.",
+		Ours, "S32", "labels"},
+	{LabelNotGiven, "The cell does not give the labels that its policy has for those who have none.",
+		Ours, "S32", "labels"},
 }
 
 // Find returns the mutant of that name.

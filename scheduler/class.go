@@ -34,6 +34,8 @@ type want struct {
 	// crashed is the machine that it is kept away from, as it crashed there; such
 	// a want is of one index. Empty: there is none.
 	crashed string
+	// seated: of a daemon job, so that each task has one machine that it may run on.
+	seated bool
 	// limited: the job limits its tasks per failure domain, as limits says.
 	limited bool
 	limits  *cell.Limits
@@ -88,6 +90,8 @@ type class struct {
 	// seen. Only what changed since need be looked at again.
 	blocked bool
 	seen    uint64
+	// seated: each of it has one machine of its own.
+	seated bool
 	// whole: a change on one machine can open others too, so after any change
 	// the search looks at all of them.
 	whole bool
@@ -150,7 +154,7 @@ func (cs *classes) make(w *want, g *grid) *class {
 		cpu:     r.CPUMilli, mem: r.MemBytes,
 		slim: r.DiskBytes == 0 && r.DiskBytesPerS == 0 && r.Ports == 0 && len(r.Devices) == 0,
 		view: viewOf(w.prod), priority: w.line.priority, never: w.never(),
-		whole: w.limited || w.inSet,
+		seated: w.seated, whole: w.limited || w.inSet,
 	}
 	for _, d := range r.Devices {
 		c.devices = append(c.devices, newDeviceNeed(g.device(d.Name), d))
@@ -263,7 +267,8 @@ func (w *want) appendKey(b []byte) []byte {
 	b = append(b, 0xff)
 	b = appendFlag(b, w.never())
 	b = appendFlag(b, w.inSet)
-	if w.limited || w.inSet {
+	b = appendFlag(b, w.seated)
+	if w.limited || w.inSet || w.seated {
 		// What the tasks of the same job occupy, or where the set's allocs are,
 		// makes it a class of its own.
 		b = binary.AppendUvarint(b, w.line.uid.Epoch)
@@ -343,11 +348,15 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.last = l.set.NumAllocs() - 1
 	} else {
 		w.need = l.job.Need(index)
-		w.last = w.need.Last
+		if w.last = w.need.Last; l.job.Mixed() {
+			// The next one may be a canary, or none.
+			w.last = index
+		}
 		w.ports = len(w.need.Task.GetPorts())
 		if s.cfg.Weights.Packages != 0 {
 			w.packages = w.need.Task.GetPackages()
 		}
+		w.seated = l.job.Kind() == borgpb.JobKind_JOB_KIND_DAEMON
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
 		if !s.dry {
 			w.bans = c.BansOf(w.need.Task.GetPackages(), nil)

@@ -209,7 +209,7 @@ func (e *explanation) bestAlloc(m *cell.Machine, none spot) (best spot, fit cell
 // reasons lists the tests that refused machines, with what is worth knowing.
 func (e *explanation) reasons() []Reason {
 	var rs []Reason
-	for fit := cell.FitDown; fit < cell.NumFits; fit++ {
+	for fit := cell.FitSeat; fit < cell.NumFits; fit++ {
 		if e.counts[fit] > 0 {
 			rs = append(rs, e.reason(fit))
 		}
@@ -224,6 +224,8 @@ func (e *explanation) reason(fit cell.Fit) Reason {
 	r := Reason{Test: fit.String(), Machines: e.counts[fit]}
 	req := e.want.request()
 	switch fit {
+	case cell.FitSeat:
+		r.Detail = "its own machine is " + e.placement.Seat()
 	case cell.FitDown, cell.FitDraining:
 		r.Detail = listText(e.names(fit), 3)
 	case cell.FitConstraint:

@@ -32,6 +32,8 @@ func (w *want) request() request {
 func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 	m := at.site.machine
 	switch {
+	case f.placement.Elsewhere(m):
+		return cell.FitSeat
 	case !m.Up():
 		return cell.FitDown
 	case m.Draining(), m.Closed():

@@ -152,6 +152,9 @@ func New(cfg Config) (*Scheduler, error) {
 	}, nil
 }
 
+// Ready tells that a batch of the last pass waits to be returned by Pass.
+func (s *Scheduler) Ready() bool { return len(s.ready) > 0 }
+
 // InFlight is the number of promises.
 func (s *Scheduler) InFlight() int { return s.overlay.promises }
 
@@ -308,7 +311,7 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		}
 	}
 	switch e.Kind {
-	case borgpb.EventKind_EVENT_KIND_SUBMIT:
+	case borgpb.EventKind_EVENT_KIND_SUBMIT, borgpb.EventKind_EVENT_KIND_SEAT:
 		s.touch(c, e.UID)
 		return
 	case borgpb.EventKind_EVENT_KIND_SCHEDULE:

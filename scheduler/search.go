@@ -50,6 +50,9 @@ type spot struct {
 // find returns the best place for index of w, without anybody giving way; ok is
 // false when there is none.
 func (f *search) find(w *want, index uint32) (best spot, ok bool) {
+	if w.seated {
+		return f.findSeat(w, index)
+	}
 	s, cl := f.s, w.class
 	if cl.blocked && cl.seen == s.changes.now() {
 		return spot{}, false
@@ -76,8 +79,51 @@ func (f *search) find(w *want, index uint32) (best spot, ok bool) {
 	return best, ok
 }
 
+// findSeat is find for a task of a daemon job: there is one machine that it may run on.
+func (f *search) findSeat(w *want, index uint32) (at spot, ok bool) {
+	f.s.stats.Searches++
+	f.neighbours = nil
+	f.lookedBefore, f.runnerUp, f.found = f.checks, spot{}, 0
+	if at, ok = f.seat(w, index); !ok {
+		return spot{}, false
+	}
+	f.checks++
+	f.prepare(w, index)
+	if f.fit(w, at) != cell.FitOK {
+		return spot{}, false
+	}
+	f.found = 1
+	f.s.stats.Feasible++
+	f.s.classes.attune(w, f.s.grid, &f.s.changes)
+	return at, true
+}
+
+// seat is where a task of a daemon job may run.
+func (f *search) seat(w *want, index uint32) (at spot, ok bool) {
+	m := w.line.job.Seat(index)
+	if m == nil {
+		return spot{}, false
+	}
+	at.site = f.s.sites.byName[m.Name()]
+	return at, at.site != nil && at.site.slot >= 0
+}
+
+// preemptSeat is preempt for a task of a daemon job.
+func (f *search) preemptSeat(w *want, index uint32) (at spot, victims []unit, ok bool) {
+	f.otherwise, f.closely = nil, 1
+	if at, ok = f.seat(w, index); !ok || f.s.dry || !f.s.grid.usable.has(at.site.slot) || !f.mayMakeRoom(w, at.site.slot) {
+		return spot{}, nil, false
+	}
+	victims = f.giveWay(w, at, f.units(w, at.site), nil)
+	return at, victims, victims != nil
+}
+
 // block notes that nothing of the class has a place, as things are.
 func (f *search) block(cl *class) {
+	if cl.seated {
+		// What found no place has one machine only, and others of the class have others.
+		return
+	}
 	cl.blocked, cl.seen = true, f.s.changes.now()
 	if s := f.s; s.overlay.promises > 0 && !cl.never {
 		s.coveted, s.covetedUpTo = max(s.coveted, cl.priority), s.overlay.made

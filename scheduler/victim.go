@@ -84,6 +84,9 @@ const maxExact = 12
 // preempt looks for a place for which others give way: the fewest, of the
 // lowest band. It is asked when there is no place without.
 func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok bool) {
+	if w.seated {
+		return f.preemptSeat(w, index)
+	}
 	c, g := w.class, f.s.grid
 	if f.s.dry || len(g.sites.walk) == 0 {
 		return spot{}, nil, false

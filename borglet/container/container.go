@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 )
 
 // beginContainer makes a container whose program waits to be let go.
@@ -70,7 +71,7 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	for _, f := range files {
 		binds = append(binds, bind{source: f.source, path: f.path})
 	}
-	status, err := os.OpenFile(filepath.Join(dir, statusFile), os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	status, err := beneath.Open(dir, statusFile, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|os.O_APPEND, 0o600)
 	if err != nil {
 		return nil, fmt.Errorf("open the status file: %w", err)
 	}
@@ -226,7 +227,7 @@ func newContainerBackend(cfg Config) (backend, error) {
 
 // prepare gives the copy what is its alone on the machine.
 func (b *containerBackend) prepare(o *order) (err error) {
-	if b.ids == nil {
+	if b.ids == nil || o.Launch.MachineIDs {
 		return nil
 	}
 	o.FirstID, err = b.ids.take(o.Launch.ID)

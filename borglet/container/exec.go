@@ -7,13 +7,13 @@ import (
 	"io"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 )
 
 // ExecArgument is the argument that makes the borglet's program an entrant: the
@@ -102,7 +102,7 @@ func (r *Runtime) enter(p *borglet.Program) (socket *net.UnixConn, ours [3]*os.F
 	if err != nil {
 		return nil, ours, fmt.Errorf("exec: %w", err)
 	}
-	log, err := os.OpenFile(filepath.Join(p.Dir, shimLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	log, err := beneath.Open(p.Dir, shimLog, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		null.Close()
 		return nil, ours, fmt.Errorf("exec: open the shim's log: %w", err)

@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 )
 
 // Files in a copy's directory; see the package comment.
@@ -64,47 +65,44 @@ type started struct {
 
 func readOrder(dir string) (order, error) {
 	var o order
-	err := readJSON(filepath.Join(dir, launchFile), &o)
+	err := readJSON(dir, launchFile, &o)
 	return o, err
 }
 
 // readStarted returns pid.json if it is there and of this run.
 func readStarted(dir string, run uint32) (started, bool) {
 	var s started
-	err := readJSON(filepath.Join(dir, pidFile), &s)
+	err := readJSON(dir, pidFile, &s)
 	return s, err == nil && s.Run == run
 }
 
 // readExit returns exit.json if it is there and of this run.
 func readExit(dir string, run uint32) (borglet.ExitFile, bool) {
 	var e borglet.ExitFile
-	err := readJSON(filepath.Join(dir, exitFile), &e)
+	err := readJSON(dir, exitFile, &e)
 	return e, err == nil && e.Run == run
 }
 
-func readJSON(path string, into any) error {
-	text, err := os.ReadFile(path)
+func readJSON(dir, name string, into any) error {
+	text, err := beneath.ReadFile(dir, name)
 	if err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("read %s: %w", name, err)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("read %s: %w", path, err)
+		return fmt.Errorf("read %s: %w", filepath.Join(dir, name), err)
 	}
 	return nil
 }
 
 // replaceJSON replaces a file as a whole, without syncing it: it need not
 // outlive a crash of the machine.
-func replaceJSON(path string, v any) error {
+func replaceJSON(dir, name string, v any) error {
 	text, err := json.Marshal(v)
+	if err == nil {
+		err = beneath.WriteFile(dir, name, text, 0o600)
+	}
 	if err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.WriteFile(path+".new", text, 0o600); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
-	}
-	if err := os.Rename(path+".new", path); err != nil {
-		return fmt.Errorf("write %s: %w", path, err)
+		return fmt.Errorf("write %s: %w", filepath.Join(dir, name), err)
 	}
 	return nil
 }
@@ -120,7 +118,7 @@ func writeExit(dir string, e borglet.ExitFile) error {
 
 // takeLock opens and locks a copy's lock file. held: a shim has it.
 func takeLock(dir string) (f *os.File, held bool, err error) {
-	f, err = os.OpenFile(filepath.Join(dir, lockFile), os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
+	f, err = beneath.Open(dir, lockFile, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return nil, false, fmt.Errorf("lock copy: %w", err)
 	}
@@ -146,7 +144,7 @@ func holder(dir string) (shim proc, known, held bool, err error) {
 		return proc{}, false, false, err
 	}
 	var p proc
-	if err := readJSON(filepath.Join(dir, lockFile), &p); err != nil || !p.alive() {
+	if err := readJSON(dir, lockFile, &p); err != nil || !p.alive() {
 		// What is in the file is of an earlier shim: the present one has not
 		// come to write its own.
 		return proc{}, false, true, nil
@@ -158,7 +156,7 @@ func holder(dir string) (shim proc, known, held bool, err error) {
 // take signals, then "exit 7", "signal 15", or, with an errno, "error 2" or
 // "chdir 2". ended is false while there is no word of an end.
 func readStatus(dir string) (e borglet.ExitFile, ready, ended bool) {
-	f, err := os.OpenFile(filepath.Join(dir, statusFile), os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	f, err := beneath.Open(dir, statusFile, os.O_RDONLY, 0)
 	if err != nil {
 		return e, false, false
 	}

@@ -1,7 +1,9 @@
 package container
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -11,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 	"borg/proto/borgpb"
 )
 
@@ -80,8 +83,8 @@ func BootID() (string, error) {
 // its end. Its length and what is behind stay, so that neither the task, which
 // appends, nor a reader, who counts from the start, notices.
 func TrimLog(path string, keepBytes int64) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
-	if os.IsNotExist(err) {
+	f, err := beneath.Open(filepath.Dir(path), filepath.Base(path), os.O_WRONLY, 0)
+	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 )
 
 // eventQueue bounds what was observed and not yet taken; a follower waits when
@@ -176,7 +177,7 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 	if err := r.backend.prepare(&o); err != nil {
 		return err
 	}
-	if err := replaceJSON(filepath.Join(l.Dir, launchFile), o); err != nil {
+	if err := replaceJSON(l.Dir, launchFile, o); err != nil {
 		return err
 	}
 	shim, ready, err := r.spawn(&o)
@@ -213,7 +214,7 @@ func (r *Runtime) spawn(o *order) (shim proc, ready *os.File, err error) {
 		return proc{}, nil, errors.New("the shim of the last run still lives")
 	}
 	defer lock.Close()
-	log, err := os.OpenFile(filepath.Join(dir, shimLog), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o600)
+	log, err := beneath.Open(dir, shimLog, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
 		return proc{}, nil, fmt.Errorf("open the shim's log: %w", err)
 	}

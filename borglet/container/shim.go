@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/beneath"
 )
 
 // Files that a shim inherits.
@@ -136,7 +137,7 @@ func beginRun(dir string, o *order) (*begun, error) {
 		return nil, err
 	}
 	s := started{Run: o.Launch.Run, Proc: run.proc, StartedWallNs: time.Now().UnixNano()}
-	if err := replaceJSON(filepath.Join(dir, pidFile), s); err != nil {
+	if err := replaceJSON(dir, pidFile, s); err != nil {
 		// Without it the task could not be found again. It has done nothing yet,
 		// or nothing that anybody has been told of.
 		_ = run.proc.signal(unix.SIGKILL)
@@ -157,7 +158,7 @@ func beginRun(dir string, o *order) (*begun, error) {
 // openLog opens an output file so that each write goes to its end, also after
 // the start of it was freed.
 func openLog(dir, name string) (*os.File, error) {
-	f, err := os.OpenFile(filepath.Join(dir, name), os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW, 0o640)
+	f, err := beneath.Open(dir, name, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o640)
 	if err != nil {
 		return nil, fmt.Errorf("open the task's %s: %w", name, err)
 	}

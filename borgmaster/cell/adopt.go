@@ -124,6 +124,8 @@ func (c *Cell) foundPlace(m *Machine, j *Job, f *borgpb.FoundCopy) (place, *borg
 	}
 	need := j.Need(p.Index)
 	switch {
+	case p.Elsewhere(m):
+		return place{}, stale(p.name(), "it does not belong to %s", m.name)
 	case inside != (f.Alloc != "") || inside && (p.Alloc == nil || p.Alloc.machine != m):
 		return place{}, stale(p.name(), "it runs in alloc %q, which the cell does not have on %s", clip(f.Alloc, 160), m.name)
 	case len(m.copies) >= maxCopiesOnMachine:
@@ -158,7 +160,7 @@ func (c *Cell) adopt(t *Task, at place, f *borgpb.FoundCopy) {
 	}
 	spec := j.specAt(f.Version)
 	if spec == nil {
-		spec = j.latest()
+		spec = j.specOf(t.index)
 	}
 	t.attempt = f.Report.Attempt
 	t.flags &^= taskSkipped
@@ -204,6 +206,9 @@ func (c *Cell) checkAdoptJob(o *borgpb.AdoptJob) (commit, *borgpb.Refusal) {
 		return nil, about(key.String(), limit("copies", "%d copies; want 1 to %d", len(o.Copies), maxAdopted))
 	}
 	spec, r := c.checkSubmit(key, &borgpb.SubmitJob{User: o.User, Name: o.Name, Spec: o.Spec})
+	if r == nil && stands(spec.Proto.Kind) {
+		r = invalid("spec.kind", "a daemon or cron job is not taken over; have its copies stopped and submit it anew")
+	}
 	if r != nil {
 		return nil, about(key.String(), r)
 	}
@@ -307,7 +312,7 @@ func (c *Cell) checkUnknown(m *Machine, u *borgpb.UnknownCopy, seen map[CopyID]b
 		return invalid("copies", "%s is of job %s, not of %s", id, j.key, key)
 	case m.find(id) != nil || seen[id] || c.remembers(m, id):
 		return stale(m.name, "the cell has copy %s", id)
-	case u.Kind != borgpb.JobKind_JOB_KIND_SERVICE && u.Kind != borgpb.JobKind_JOB_KIND_BATCH || u.Priority < 0 || u.Priority > maxPriority || u.GraceNs < 0 || u.GraceNs > maxGraceNs:
+	case u.Kind != borgpb.JobKind_JOB_KIND_SERVICE && u.Kind != borgpb.JobKind_JOB_KIND_BATCH && (u.Kind != borgpb.JobKind_JOB_KIND_DAEMON || c.format < FormatKinds) || u.Priority < 0 || u.Priority > maxPriority || u.GraceNs < 0 || u.GraceNs > maxGraceNs:
 		return invalid("copies", "kind, priority or grace of %s are odd", id)
 	}
 	for _, n := range u.Ports {

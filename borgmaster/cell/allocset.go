@@ -21,10 +21,21 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r != nil {
 		return nil, about(key.String(), r)
 	}
+	labels, r := c.given(borgpb.Labelled_LABELLED_ALLOC_SET, o.Labels)
+	if r != nil {
+		return nil, about(key.String(), r)
+	}
+	each := FromProto(spec.Resources)
+	if r := c.checkBounds(key.User, "spec.resources", &each); r != nil {
+		return nil, about(key.String(), r)
+	}
+	if r := c.checkCharge(key, nil, chargeOfSet(spec, uint64(spec.Allocs))); r != nil {
+		return nil, r
+	}
 	return func(res *borgpb.Result) {
 		c.bury(key)
 		s := &AllocSet{
-			key: key, uid: c.newUID(), labels: o.Labels, annotations: o.Annotations,
+			key: key, uid: c.newUID(), labels: labels, annotations: o.Annotations,
 			specBytes: o.Spec, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
 		}
 		s.setSpec(spec)
@@ -32,6 +43,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 			s.allocs = append(s.allocs, s.newAlloc(i))
 		}
 		s.counts[statePending] = spec.Allocs
+		c.chargeUser(key.User, nil, s.charge())
 		c.addAllocSet(s)
 		c.dirty(s)
 		c.emit(setEvent(s, borgpb.EventKind_EVENT_KIND_SUBMIT, stateNone,
@@ -129,6 +141,9 @@ func (c *Cell) checkKillAllocSet(o *borgpb.KillAllocSet) (commit, *borgpb.Refusa
 
 // moveAlloc takes an alloc along an edge.
 func (c *Cell) moveAlloc(a *Alloc, e edge, to state, reason string) {
+	if to == stateDead {
+		c.chargeUser(a.set.key.User, chargeOfSet(a.set.spec, 1), nil)
+	}
 	a.set.counts[a.state]--
 	a.state = take(a.state, e, to)
 	a.set.counts[to]++
@@ -211,6 +226,7 @@ func (c *Cell) leaveMachine(a *Alloc) {
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
 	a.set.domains.add(m, -1)
 	a.machine = nil
+	c.lastToLeave(m)
 }
 
 // takeDevices and dropDevices keep which devices of its machine an alloc has.

@@ -77,6 +77,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.expireHold()
 	c.leaveTainted()
 	c.drainOn()
+	c.updatesOn()
 	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
 	for i, data := range entry.Ops {
@@ -151,6 +152,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkUpdateJob(o.UpdateJob)
 	case *borgpb.Op_ResizeJob:
 		return c.checkResizeJob(o.ResizeJob)
+	case *borgpb.Op_ControlUpdate:
+		return c.checkControlUpdate(o.ControlUpdate)
 	case *borgpb.Op_SubmitAllocSet:
 		return c.checkSubmitAllocSet(o.SubmitAllocSet)
 	case *borgpb.Op_KillAllocSet:
@@ -203,6 +206,22 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkAdoptJob(o.AdoptJob)
 	case *borgpb.Op_StopUnknown:
 		return c.checkStopUnknown(o.StopUnknown)
+	case *borgpb.Op_SetLabels:
+		return c.checkSetLabels(o.SetLabels)
+	case *borgpb.Op_SetLabelPolicy:
+		return c.checkSetLabelPolicy(o.SetLabelPolicy)
+	case *borgpb.Op_SetQuota:
+		return c.checkSetQuota(o.SetQuota)
+	case *borgpb.Op_DeleteQuota:
+		return c.checkDeleteQuota(o.DeleteQuota)
+	case *borgpb.Op_SetQuotaPolicy:
+		return c.checkSetQuotaPolicy(o.SetQuotaPolicy)
+	case *borgpb.Op_SetTaskLimits:
+		return c.checkSetTaskLimits(o.SetTaskLimits)
+	case *borgpb.Op_FireCron:
+		return c.checkFireCron(o.FireCron)
+	case *borgpb.Op_SuspendCron:
+		return c.checkSuspendCron(o.SuspendCron)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -219,6 +238,12 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.UpdateJob)
 	case *borgpb.Op_ResizeJob:
 		return keyWords(o.ResizeJob)
+	case *borgpb.Op_ControlUpdate:
+		return keyWords(o.ControlUpdate)
+	case *borgpb.Op_FireCron:
+		return keyWords(o.FireCron)
+	case *borgpb.Op_SuspendCron:
+		return keyWords(o.SuspendCron)
 	case *borgpb.Op_SubmitAllocSet:
 		return keyWords(o.SubmitAllocSet)
 	case *borgpb.Op_KillAllocSet:
@@ -245,10 +270,21 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.AdoptJob)
 	case *borgpb.Op_StopUnknown:
 		return clip(o.StopUnknown.Machine, 64)
+	case *borgpb.Op_SetLabels:
+		if o.SetLabels.User == "" {
+			return clip(o.SetLabels.Name, 64)
+		}
+		return keyWords(o.SetLabels)
 	case *borgpb.Op_Grant:
 		return clip(o.Grant.User, 64)
 	case *borgpb.Op_Revoke:
 		return clip(o.Revoke.User, 64)
+	case *borgpb.Op_SetQuota:
+		return clip(o.SetQuota.User, 64)
+	case *borgpb.Op_DeleteQuota:
+		return clip(o.DeleteQuota.User, 64)
+	case *borgpb.Op_SetTaskLimits:
+		return clip(o.SetTaskLimits.User, 64)
 	case *borgpb.Op_Assign, *borgpb.Op_Reports, *borgpb.Op_HearMachines:
 		return ""
 	}

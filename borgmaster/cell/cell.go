@@ -36,11 +36,18 @@ type Cell struct {
 	// Who names whom as parent or in start_after; live jobs only.
 	links links
 
+	// Daemon and cron jobs that live, in the order of their uids; derived.
+	daemons, crons []*Job
+
 	users   users
 	tokens  tokens
 	secrets secrets
 	bans    bans
 	files   files
+
+	labelPolicy labelPolicy
+	quotas      quotas
+	taskBounds  taskBounds
 
 	restored restored
 	outage   outage
@@ -57,6 +64,8 @@ type Cell struct {
 	// looked at because of the time; derived.
 	drains     int
 	drainDueNs int64
+	// When updates have to be looked at because of the time; derived.
+	updateDues updateDues
 	// Who has which package, and who lacks one; derived.
 	holders holders
 
@@ -84,6 +93,8 @@ func New(cellID string, epoch uint64) *Cell {
 	c.tokens.byHash = make(map[tokenHash]*token)
 	c.secrets.byKey = make(map[string]*Secret)
 	c.files.byKey, c.files.of = make(map[string]*File), make(map[string]fileUse)
+	c.quotas.byKey = make(map[string]*Quota)
+	c.taskBounds.byUser = make(map[string]*TaskBounds)
 	c.requests.byID = make(map[string]*request)
 	c.requests.most = maxRequests
 	c.holders = make(holders)

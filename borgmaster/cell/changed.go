@@ -42,6 +42,10 @@ func (all *Changed) note(r record) {
 		all.job(o.job)
 	case *Update:
 		all.job(o.job)
+	case *seat:
+		all.task(o.job, o.index)
+	case *cron:
+		all.job(o.job)
 	case *Machine:
 		if first(&o.mark) {
 			all.Machines = append(all.Machines, o)

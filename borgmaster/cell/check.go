@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"borg/proto/borgpb"
 )
 
 // Check verifies every invariant: all that is derived is derived anew and
@@ -61,6 +63,12 @@ func (c *Cell) Check() error {
 		return err
 	}
 	if err := c.bans.check(); err != nil {
+		return err
+	}
+	if err := c.checkQuotas(); err != nil {
+		return err
+	}
+	if err := c.labelPolicy.check(c.format); err != nil {
 		return err
 	}
 	return c.checkCollections()
@@ -132,8 +140,11 @@ func (c *Cell) checkJob(j *Job) error {
 			n.pending, n.running, n.dead, n.finished, n.started, n.stopping,
 			j.pending, j.running, j.dead, j.finished, j.started, j.stopping, n.domains, j.domains)
 	}
-	if st := j.state(); j.settled != st || (st == stateDead) != (j.deathSeq != 0) || len(j.rows) == 0 {
+	if st := j.state(); j.settled != st || (st == stateDead) != (j.deathSeq != 0) || len(j.rows) == 0 && !stands(j.Kind()) {
 		return fmt.Errorf("it is %v, was settled as %v, death %d", st, j.settled, j.deathSeq)
+	}
+	if err := c.checkStanding(j); err != nil {
+		return err
 	}
 	return c.checkSpecs(j, uses, down)
 }
@@ -142,7 +153,7 @@ func (c *Cell) checkJob(j *Job) error {
 func (c *Cell) checkSpecs(j *Job, uses map[*Spec]uint32, down uint32) error {
 	for i, s := range j.specs {
 		last := i == len(j.specs)-1
-		if s.gone || s.job != j || s.uses != uses[s] || (s.uses == 0 && !last) || s.Version > j.version ||
+		if s.gone || s.job != j || s.uses != uses[s] || (s.uses == 0 && !last && (j.update == nil || j.update.stable != s.Version)) || s.Version > j.version ||
 			(i > 0 && j.specs[i-1].Version >= s.Version) {
 			return fmt.Errorf("spec %d: %d users, counted %d", s.Version, uses[s], s.uses)
 		}
@@ -154,11 +165,43 @@ func (c *Cell) checkSpecs(j *Job, uses map[*Spec]uint32, down uint32) error {
 		}
 		return nil
 	}
+	if err := c.checkRollout(j, u); err != nil {
+		return fmt.Errorf("update %v: %w", u.uid, err)
+	}
 	if u.job != j || (u.Rolling() && (u.down != down || u.toVersion != j.latest().Version || j.deathSeq != 0)) {
 		return fmt.Errorf("update %v: %d tasks are down for it, counted %d", u.uid, down, u.down)
 	}
 	if !u.Rolling() && down != 0 {
 		return fmt.Errorf("update %v has ended and %d tasks are down for it", u.uid, down)
+	}
+	return nil
+}
+
+// checkRollout checks what format 7 added to updates.
+func (c *Cell) checkRollout(j *Job, u *Update) error {
+	if c.format < FormatUpdates && u.rollout != (rollout{}) {
+		return fmt.Errorf("it is of a later format: %+v", u.rollout)
+	}
+	if u.stable != 0 && (j.specAt(u.stable) == nil || u.stable >= u.toVersion) || u.rollback && u.stable != 0 {
+		return fmt.Errorf("it leads back to version %d, which is not kept", u.stable)
+	}
+	if u.closeNs != 0 && (u.Rolling() || u.stable == 0) || u.canaryNs != 0 && u.state != borgpb.UpdateState_UPDATE_STATE_CANARY {
+		return fmt.Errorf("it is %s, closes at %d and has had healthy canaries since %d", u.stateWords(), u.closeNs, u.canaryNs)
+	}
+	if n := u.restarted + u.rescheduled; u.maxDisruptions > 0 && n > u.maxDisruptions {
+		return fmt.Errorf("it disturbed %d times, and may %d times", n, u.maxDisruptions)
+	}
+	if due := c.dueOf(u); due < maxTimeNs && (j.updateDueNs == 0 || j.updateDueNs > due) {
+		return fmt.Errorf("something of it is due at %d, and it is looked at at %d", due, j.updateDueNs)
+	}
+	for _, t := range j.rows {
+		if ns := t.cur.upNs(); ns != 0 && (t.cur.state != attemptRunning || t.flags&taskUpdating == 0 || !u.Rolling() || t.cur.version != u.toVersion ||
+			!slices.Contains(u.watched, watched{t.index, ns})) {
+			return fmt.Errorf("task %d is watched since %d, and should not be", t.index, ns)
+		}
+		if u.canarying() && t.flags&taskCanary != 0 && !slices.Contains(u.chosen, t.index) {
+			return fmt.Errorf("task %d is a canary that was not chosen", t.index)
+		}
 	}
 	return nil
 }
@@ -175,7 +218,7 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 		}
 	}
 	if t.attempt == 0 && (t.failures != 0 || t.flags != 0 || t.past != nil || t.changedWallNs != 0 || t.reason != "" ||
-		(t.state == stateDead) != (j.deathSeq != 0)) {
+		j.daemon == nil && (t.state == stateDead) != (j.deathSeq != 0)) {
 		return fmt.Errorf("never placed, and there is something to write down of it")
 	}
 	if p := t.cur; p != nil {
@@ -307,7 +350,7 @@ func (c *Cell) checkMachineState(m *Machine) error {
 // checkStays wants a reason for each that is on a machine which drains.
 func (c *Cell) checkStays(p *Copy) error {
 	m := p.machine
-	if m.drain == nil || !p.state.current() || c.drainDueNs <= c.clock.cellNs {
+	if m.drain == nil || !p.state.current() || p.staysToTheLast() || c.drainDueNs <= c.clock.cellNs {
 		return nil
 	}
 	going := []*Copy{p}

@@ -77,6 +77,9 @@ const (
 	tagReservation = 3
 	// Of a task, behind those of its copy.
 	tagDisrupted = 4
+	// Of a copy that runs; and of an update.
+	tagUpSince = 190
+	tagRollout = 190
 	// Of a machine.
 	tagTaints   = 1
 	tagHeard    = 2
@@ -84,6 +87,8 @@ const (
 	tagPackages = 4
 	// Of a job; it has no value.
 	tagEnabled = 1
+	// Of a job: the slot whose run it is.
+	tagSlot = 180
 )
 
 // taints writes what format 3 added to them.
@@ -335,6 +340,10 @@ func appendUIDKey(b []byte, kind byte, u UID) []byte {
 	b = binary.BigEndian.AppendUint64(b, u.Epoch)
 	b = binary.BigEndian.AppendUint64(b, u.Index)
 	return binary.BigEndian.AppendUint32(b, u.N)
+}
+
+func appendIndexKey(b []byte, kind byte, u UID, index uint32) []byte {
+	return binary.BigEndian.AppendUint32(appendUIDKey(b, kind, u), index)
 }
 
 // keyReader takes a key apart.

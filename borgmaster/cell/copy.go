@@ -62,6 +62,9 @@ type rareCopy struct {
 	devices []DeviceGrant
 	// What it says of itself; nil: nothing.
 	note *note
+	// Cell time since which an update watches it run; zero: none does. Only of one
+	// that is current and running.
+	upNs int64
 }
 
 // rare makes room for what few copies have.

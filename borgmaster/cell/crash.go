@@ -31,7 +31,7 @@ func (c *Cell) lastCrash(t *Task) string {
 	if c.format < formatCrashes || last == nil || last.next == nil || t.state != statePending {
 		return ""
 	}
-	spec := t.job.latest().Version
+	spec := t.job.specOf(t.index).Version
 	crashes := 0
 	for p := last; p != nil && crashes < maxCrashesCounted && p.state == attemptFailed && p.version == spec && p.machine.name == last.machine.name; p = p.next {
 		crashes++
@@ -55,6 +55,9 @@ func (c *Cell) crashMemory(crashes int) int64 {
 // takesElsewhere tells whether any machine but one takes tasks and meets what this
 // one asks of a machine, room apart.
 func (c *Cell) takesElsewhere(t *Task, but string) bool {
+	if t.job.daemon != nil {
+		return false
+	}
 	spec := t.job.Need(t.index).Task
 	for _, m := range c.machineList {
 		if !m.down && !m.draining && !m.Closed() && m.name != but && failedConstraint(spec.Constraints, m) == nil && Untolerated(spec.Tolerations, m) == nil &&

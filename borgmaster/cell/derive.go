@@ -13,6 +13,9 @@ func (l *loader) finish() error {
 		if len(j.specs) == 0 {
 			return fmt.Errorf("job %v has no spec", j.key)
 		}
+		if err := l.stand(j); err != nil {
+			return err
+		}
 		j.settled = j.state()
 		c.limitDomains(j)
 		if j.deathSeq == 0 {
@@ -25,7 +28,21 @@ func (l *loader) finish() error {
 				if t.flags&taskUpdating != 0 {
 					j.update.down++
 				}
+				if ns := t.cur.upNs(); ns != 0 {
+					j.update.watched = append(j.update.watched, watched{t.index, ns})
+				}
 			}
+		}
+	}
+	for _, j := range l.jobs {
+		if u := j.update; u != nil {
+			u.sortWatched()
+			for _, t := range j.rows {
+				if u.canarying() && t.flags&taskCanary != 0 {
+					u.chosen = append(u.chosen, t.index)
+				}
+			}
+			c.setDue(j)
 		}
 	}
 	c.jobList = orderJobs(slices.Values(l.jobs))
@@ -44,6 +61,7 @@ func (l *loader) finish() error {
 		c.graveyard.objects++
 		c.graveyard.tasks += g.tasks()
 	}
+	c.countUse()
 	return l.await()
 }
 

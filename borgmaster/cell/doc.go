@@ -41,6 +41,8 @@
 //	report.go    what a borglet says of a copy
 //	machines.go  machines come, change and go; lost.go: they are lost and return;
 //	             drain.go: they are emptied
+//	quota.go     what users were granted; admit.go: and whether that suffices;
+//	             taskbounds.go: what a task of a user may ask for
 //	budget.go    how far the cell may disturb the tasks of a job of its own accord
 //	allocset.go  alloc sets and their allocs
 //	update.go    a rolling update

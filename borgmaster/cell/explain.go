@@ -12,6 +12,11 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 	kind := borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT
 	var text string
 	switch f {
+	case FitSeat:
+		text = "it is a hole: it belongs to no machine"
+		if at := p.Job.Seat(p.Index); at != nil {
+			text = "it is the task of machine " + at.name
+		}
 	case FitDown:
 		text = fmt.Sprintf("%s is down", m.name)
 	case FitDraining:

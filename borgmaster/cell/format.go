@@ -29,7 +29,10 @@ import (
 // crashed for longer.
 //
 // Format 6: machines say which packages they have, and where they serve them.
-const BuildFormat = 6
+//
+// Format 7: what a job can be: quotas, cron and daemon jobs, updates with canaries, labels that
+// are ruled and changed alone; what needs a capability.
+const BuildFormat = 7
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
@@ -88,6 +91,14 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Op.move_tasks": formatMoves, "borg.MoveTasks.moves": formatMoves, "borg.MoveTasks.placement": formatMoves,
 	"borg.MoveTasks.copy_index": formatMoves, "borg.MoveTasks.config_hash": formatMoves, "borg.MoveTasks.build": formatMoves,
 
+	"borg.Op.set_quota": FormatQuotas, "borg.Op.delete_quota": FormatQuotas, "borg.Op.set_quota_policy": FormatQuotas, "borg.Op.set_task_limits": FormatQuotas,
+	"borg.SetQuota.user": FormatQuotas, "borg.SetQuota.band": FormatQuotas, "borg.SetQuota.limit": FormatQuotas, "borg.SetQuota.expires_wall_ns": FormatQuotas,
+	"borg.DeleteQuota.user": FormatQuotas, "borg.DeleteQuota.band": FormatQuotas,
+	"borg.SetQuotaPolicy.enforce": FormatQuotas, "borg.SetQuotaPolicy.oversell": FormatQuotas, "borg.Oversell.band": FormatQuotas, "borg.Oversell.milli": FormatQuotas,
+	"borg.SetTaskLimits.user": FormatQuotas, "borg.SetTaskLimits.min": FormatQuotas, "borg.SetTaskLimits.default": FormatQuotas, "borg.SetTaskLimits.max": FormatQuotas,
+	"borg.Band.BAND_UNSPECIFIED": FormatQuotas, "borg.Band.BAND_FREE": FormatQuotas, "borg.Band.BAND_BATCH": FormatQuotas,
+	"borg.Band.BAND_MID": FormatQuotas, "borg.Band.BAND_PRODUCTION": FormatQuotas, "borg.Band.BAND_MONITORING": FormatQuotas,
+
 	"borg.JobSpec.disruption_budget": FormatBudgets,
 	"borg.DisruptionBudget.max_down": FormatBudgets, "borg.DisruptionBudget.max_per_task": FormatBudgets, "borg.DisruptionBudget.window_ns": FormatBudgets,
 	"borg.DrainMachine.deadline_ns": FormatBudgets, "borg.DrainMachine.now": FormatBudgets,
@@ -96,6 +107,22 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.SetMachine.packages": FormatPackages,
 	"borg.PackageChange.port":  FormatPackages, "borg.PackageChange.add": FormatPackages, "borg.PackageChange.remove": FormatPackages,
 
+	"borg.TaskSpec.relax": FormatPermissions, "borg.Relax.system_calls": FormatPermissions, "borg.Relax.user_ids": FormatPermissions,
+	"borg.Op.control_update": FormatUpdates, "borg.ControlUpdate.user": FormatUpdates, "borg.ControlUpdate.name": FormatUpdates,
+	"borg.ControlUpdate.verb": FormatUpdates, "borg.ControlUpdate.update_uid": FormatUpdates,
+	"borg.UpdatePolicy.order": FormatUpdates, "borg.UpdatePolicy.watch_ns": FormatUpdates, "borg.UpdatePolicy.max_failed": FormatUpdates,
+	"borg.UpdatePolicy.progress_deadline_ns": FormatUpdates, "borg.UpdatePolicy.canaries": FormatUpdates, "borg.UpdatePolicy.canary_watch_ns": FormatUpdates,
+	"borg.UpdatePolicy.auto_rollback": FormatUpdates, "borg.UpdatePolicy.close_after_ns": FormatUpdates, "borg.UpdatePolicy.pulse_ns": FormatUpdates,
+	"borg.UpdatePolicy.no_neighbours": FormatUpdates,
+	"borg.UPDATE_ORDER_UNSPECIFIED":   FormatUpdates, "borg.UPDATE_ORDER_INDEX": FormatUpdates, "borg.UPDATE_ORDER_REVERSE": FormatUpdates,
+	"borg.UPDATE_VERB_UNSPECIFIED": FormatUpdates, "borg.UPDATE_VERB_PROMOTE": FormatUpdates, "borg.UPDATE_VERB_PAUSE": FormatUpdates, "borg.UPDATE_VERB_RESUME": FormatUpdates,
+	"borg.UPDATE_VERB_ABORT": FormatUpdates, "borg.UPDATE_VERB_ROLLBACK": FormatUpdates, "borg.UPDATE_VERB_CLOSE": FormatUpdates, "borg.UPDATE_VERB_PULSE": FormatUpdates,
+	"borg.CronSpec.starting_deadline_ns": FormatKinds, "borg.CronSpec.keep_finished": FormatKinds, "borg.CronSpec.keep_failed": FormatKinds,
+	"borg.Op.fire_cron": FormatKinds, "borg.Op.suspend_cron": FormatKinds,
+	"borg.FireCron.user": FormatKinds, "borg.FireCron.name": FormatKinds, "borg.FireCron.uid": FormatKinds, "borg.FireCron.version": FormatKinds,
+	"borg.FireCron.slot_wall_ns": FormatKinds, "borg.FireCron.missed": FormatKinds, "borg.FireCron.manual": FormatKinds, "borg.FireCron.spec": FormatKinds,
+	"borg.SuspendCron.user": FormatKinds, "borg.SuspendCron.name": FormatKinds, "borg.SuspendCron.suspend": FormatKinds,
+
 	"borg.Op.hear_machines": FormatRestore, "borg.Op.end_hold": FormatRestore, "borg.Op.adopt_job": FormatRestore, "borg.Op.stop_unknown": FormatRestore,
 	"borg.Op.declare_lost": FormatRestore, "borg.DeclareLost.for_ns": FormatRestore,
 	"borg.HearMachines.machines": FormatRestore,
@@ -103,6 +130,14 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.FoundCopy.report": FormatRestore, "borg.FoundCopy.version": FormatRestore, "borg.FoundCopy.ports": FormatRestore, "borg.FoundCopy.alloc": FormatRestore, "borg.FoundCopy.devices": FormatRestore, "borg.FoundCopy.machine": FormatRestore,
 	"borg.AdoptJob.uid": FormatRestore, "borg.AdoptJob.user": FormatRestore, "borg.AdoptJob.name": FormatRestore, "borg.AdoptJob.spec": FormatRestore, "borg.AdoptJob.copies": FormatRestore,
 	"borg.StopUnknown.machine": FormatRestore, "borg.StopUnknown.copies": FormatRestore,
+	"borg.Op.set_labels": FormatLabels, "borg.Op.set_label_policy": FormatLabels,
+	"borg.SetLabels.kind": FormatLabels, "borg.SetLabels.user": FormatLabels, "borg.SetLabels.name": FormatLabels, "borg.SetLabels.expect_version": FormatLabels,
+	"borg.SetLabels.set_labels": FormatLabels, "borg.SetLabels.remove_labels": FormatLabels, "borg.SetLabels.set_annotations": FormatLabels, "borg.SetLabels.remove_annotations": FormatLabels,
+	"borg.SetLabelPolicy.policy": FormatLabels, "borg.SetLabelPolicy.expect_version": FormatLabels, "borg.LabelPolicy.rules": FormatLabels,
+	"borg.LabelRule.kinds": FormatLabels, "borg.LabelRule.key": FormatLabels, "borg.LabelRule.required": FormatLabels, "borg.LabelRule.forbidden": FormatLabels,
+	"borg.LabelRule.default_value": FormatLabels, "borg.LabelRule.values": FormatLabels,
+	"borg.LABELLED_UNSPECIFIED": FormatLabels, "borg.LABELLED_JOB": FormatLabels, "borg.LABELLED_ALLOC_SET": FormatLabels, "borg.LABELLED_MACHINE": FormatLabels,
+
 	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
 }
 

@@ -33,14 +33,21 @@ func (g *generator) next() []byte {
 	if g.one(60) {
 		return g.garbage()
 	}
+	if g.c.format >= FormatLabels && g.one(25) {
+		return marshal(g.t, g.user(g.labelOp()))
+	}
 	var op *borgpb.Op
 	switch n := g.r.IntN(1000); {
+	case g.c.format >= FormatQuotas && g.one(50):
+		op = g.quotaOp()
 	case n < 330:
 		op = g.assign()
 	case n < 670:
 		op = g.reports()
 	case n < 710:
 		op = g.moveTasks()
+	case n < 760 && g.c.format >= FormatKinds && g.one(2):
+		op = g.standingOp()
 	case n < 760:
 		op = g.user(g.submit())
 	case n < 775:
@@ -138,6 +145,48 @@ func (g *generator) fileOp() *borgpb.Op {
 	}
 	content := bytes.Repeat([]byte{byte(g.r.IntN(256))}, g.r.IntN(100))
 	return &borgpb.Op{Op: &borgpb.Op_WriteFile{WriteFile: &borgpb.WriteFile{User: user, Name: name, Content: content, IfVersion: want}}}
+}
+
+// standingOp submits daemon and cron jobs, decides slots, and suspends.
+func (g *generator) standingOp() *borgpb.Op {
+	user, name := g.key()
+	crons := g.c.Crons()
+	if len(crons) == 0 || g.one(3) {
+		s := g.jobSpec()
+		s.Overrides, s.Gang, s.BatchQueue = nil, false, false
+		if s.Kind = borgpb.JobKind_JOB_KIND_DAEMON; g.one(3) {
+			s.Kind = borgpb.JobKind_JOB_KIND_CRON
+			s.Cron = &borgpb.CronSpec{
+				Schedule: pick(g.r, []string{"@hourly", "* * * * *", "* * * * *", ""}), Overlap: borgpb.CronOverlap(g.r.IntN(4)),
+				StartingDeadlineNs: int64(g.r.IntN(300)) * second, KeepFinished: uint32(g.r.IntN(3)),
+			}
+		} else if !g.one(10) {
+			s.Tasks, s.AllocSet, s.MaxRunning, s.MaxPerMachine, s.MaxPerRack, s.MaxPer, s.OnLost = 0, "", 0, 0, 0, nil, 0
+			for _, t := range s.Task.Tolerations {
+				t.ForgivenessNs = 0
+			}
+		}
+		return g.user(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Spec: g.specBytes(s)}}})
+	}
+	j := pick(g.r, crons)
+	if g.one(8) {
+		return g.user(&borgpb.Op{Op: &borgpb.Op_SuspendCron{SuspendCron: &borgpb.SuspendCron{User: j.key.User, Name: j.key.Name, Suspend: g.one(3)}}})
+	}
+	now := g.wallNs / minute
+	o := &borgpb.FireCron{
+		User: j.key.User, Name: j.key.Name, Uid: j.uid.String(), Version: j.version, SlotWallNs: (now - int64(g.r.IntN(4)) + int64(g.r.IntN(8)/7)) * minute,
+		Missed: uint32(g.r.IntN(4) / 3), Spec: marshal(g.t, j.RunSpec()),
+	}
+	switch {
+	case g.one(4):
+		o.Manual, o.SlotWallNs, o.Missed = true, 0, 0
+		return g.user(&borgpb.Op{Op: &borgpb.Op_FireCron{FireCron: o}})
+	case g.one(30):
+		o.Version++
+	case g.one(30):
+		o.Spec = g.specBytes(g.jobSpec())
+	}
+	return &borgpb.Op{Op: &borgpb.Op_FireCron{FireCron: o}}
 }
 
 // taskOp is what a task asks for, of which some is not its business.
@@ -299,6 +348,9 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.one(3) {
 		s.Update = &borgpb.UpdatePolicy{BatchSize: uint32(r.IntN(4)), MaxDisruptions: uint32(r.IntN(4))}
 	}
+	if g.c.format >= FormatUpdates && s.Update != nil && g.one(2) {
+		g.rollout(s.Update)
+	}
 	if g.c.format >= FormatBudgets && g.one(2) {
 		s.DisruptionBudget = g.budget()
 	}
@@ -317,6 +369,41 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 		s.Tasks = maxTasksPerJob + 1
 	}
 	return s
+}
+
+// rollout gives an update something of what format 7 added.
+func (g *generator) rollout(p *borgpb.UpdatePolicy) {
+	span := func() int64 { return int64(g.r.IntN(3)*g.r.IntN(20)) * second / 2 }
+	p.Order = pick(g.r, []borgpb.UpdateOrder{0, 1, 2})
+	p.WatchNs, p.AutoRollback, p.NoNeighbours, p.CloseAfterNs = span(), g.one(2), g.one(3), span()
+	if g.one(2) {
+		p.MaxFailed = new(uint32(g.r.IntN(3)))
+	}
+	if g.one(2) {
+		p.ProgressDeadlineNs = p.WatchNs + 1 + span()
+	}
+	if g.one(2) {
+		p.Canaries, p.CanaryWatchNs = uint32(1+g.r.IntN(3)), span()
+	}
+	if g.one(6) {
+		p.PulseNs = 1 + span()
+	}
+	if g.one(30) {
+		p.WatchNs = -1
+	}
+}
+
+// controlUpdate tells updates how to go on.
+func (g *generator) controlUpdate() *borgpb.Op {
+	user, name := g.key()
+	o := &borgpb.ControlUpdate{User: user, Name: name, Verb: borgpb.UpdateVerb(g.r.IntN(9))}
+	if j := g.c.Job(JobKey{user, name}); j != nil && j.update != nil && g.one(3) {
+		o.UpdateUid = j.update.uid.String()
+		if g.one(5) {
+			o.UpdateUid = "1-2-3"
+		}
+	}
+	return &borgpb.Op{Op: &borgpb.Op_ControlUpdate{ControlUpdate: o}}
 }
 
 // budget is one that lets little go, mostly.
@@ -397,6 +484,9 @@ func (g *generator) version() uint64 {
 }
 
 func (g *generator) update() *borgpb.Op {
+	if g.c.format >= FormatUpdates && g.one(3) {
+		return g.controlUpdate()
+	}
 	user, name := g.key()
 	o := &borgpb.UpdateJob{User: user, Name: name, ExpectVersion: g.version(), Labels: g.labels()}
 	spec := g.jobSpec()
@@ -429,6 +519,9 @@ func (g *generator) vary(j *Job) *borgpb.JobSpec {
 			s.Task.Constraints = []*borgpb.Constraint{{Key: "arch", Relation: 1, Value: pick(g.r, []string{"arm", "x86"})}}
 		case 4:
 			s.Update = &borgpb.UpdatePolicy{BatchSize: uint32(g.r.IntN(3)), MaxDisruptions: uint32(g.r.IntN(3))}
+			if g.c.format >= FormatUpdates {
+				g.rollout(s.Update)
+			}
 		case 5:
 			s.Tasks = uint32(1 + g.r.IntN(8))
 		case 6:
@@ -517,6 +610,9 @@ func (g *generator) assignment(j *Job, index uint32) *borgpb.Assignment {
 	}
 	if !g.one(3) {
 		m = g.fitting(j, index, m)
+	}
+	if seat := j.Seat(index); seat != nil && !g.one(10) {
+		m = seat
 	}
 	if key, ok := j.AllocSet(); ok && !g.one(10) {
 		if s := g.c.AllocSet(key); s != nil {

@@ -98,6 +98,9 @@ func (c *Cell) bury(key JobKey) {
 		if j.update != nil {
 			c.dirty(j.update)
 		}
+		if j.cron != nil {
+			c.dirty(j.cron)
+		}
 		for _, t := range j.rows {
 			c.abandon(t)
 			if t.recorded() {

@@ -44,9 +44,15 @@ type Job struct {
 
 	// The update that rolls, or the last one; nil: none yet.
 	update *Update
+	// Cell time before which its update need not be looked at because of the time;
+	// zero: no time is set. Derived.
+	updateDueNs int64
 
 	// It was let out of the batch queue.
 	enabled bool
+
+	// What its user is charged for it; nil while quotas are not enforced; derived.
+	charged charge
 
 	// Current copies by failure domain; nil when no limit per domain is set.
 	domains *occupancy
@@ -59,6 +65,12 @@ type Job struct {
 	// In the list of jobs to be settled, and the last edge of a task of it.
 	touched  bool
 	lastEdge edge
+	// Nil: it is no daemon job, or no cron job. Either lives until it was killed; derived.
+	daemon *daemon
+	cron   *cron
+	ended  bool
+	// Of a run of a cron job, its slot; zero: it is none.
+	slotNs int64
 	// Where it is in Changed, if it is there.
 	changedAt int
 	// Replaced or expired: no longer in the cell, kept only by orphan copies.
@@ -83,7 +95,7 @@ func (j *Job) SpecAt(version uint64) *Spec { return j.specAt(version) }
 // Labels must not be changed.
 func (j *Job) Labels() map[string]string { return j.labels }
 
-// Kind is service or batch.
+// Kind is what the end of a task means.
 func (j *Job) Kind() borgpb.JobKind { return j.latest().Proto.Kind }
 
 // Priority is 0 to 450.
@@ -118,9 +130,9 @@ func (j *Job) Tasks() iter.Seq2[uint32, *Task] {
 // Counts says how many tasks are in each state.
 func (j *Job) Counts() (pending, running, dead uint32) { return j.pending, j.running, j.dead }
 
-// Need is what task index asks for under the present spec. Tasks with the same
+// Need is what task index asks for when it is placed now. Tasks with the same
 // *Need are alike to a scheduler.
-func (j *Job) Need(index uint32) *Need { return j.latest().Need(index) }
+func (j *Job) Need(index uint32) *Need { return j.specOf(index).Need(index) }
 
 // AllocSet is the key of the alloc set in whose allocs the tasks run; ok is
 // false when they run on machines.
@@ -159,6 +171,9 @@ func (j *Job) state() state {
 		return stateRunning
 	case j.pending > 0:
 		return statePending
+	case (j.daemon != nil || j.cron != nil) && !j.ended:
+		// It waits for machines to match, or for its time.
+		return stateRunning
 	default:
 		return stateDead
 	}
@@ -228,11 +243,12 @@ func (c *Cell) unfinished(j *Job) string {
 // dropUnused forgets a spec version that nothing runs any more.
 func (c *Cell) dropUnused(s *Spec) {
 	j := s.job
-	if s.uses > 0 || s.gone || s == j.latest() {
+	if s.uses > 0 || s.gone || s == j.latest() || j.update != nil && s.Version == j.update.stable {
 		return
 	}
 	s.gone = true
 	j.specs = slices.DeleteFunc(j.specs, func(o *Spec) bool { return o == s })
+	c.recharge(j)
 	c.dirty(s)
 }
 
@@ -257,6 +273,7 @@ func (c *Cell) settleJobs() {
 	for i := 0; i < len(c.now.touched); i++ {
 		j := c.now.touched[i]
 		c.roll(j)
+		c.setDue(j)
 		c.leave(j)
 		j.touched = false
 		c.settleJob(j)
@@ -299,11 +316,15 @@ func (c *Cell) settleJob(j *Job) {
 // die follows the death of a job.
 func (c *Cell) die(j *Job) {
 	c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_REPLACED, "the job ended")
+	c.closeUpdate(j, "closed: the job ended")
 	c.links.remove(j)
+	c.unstand(j)
+	c.freeSeats(j)
 	c.graveyard.add(c, &j.deathSeq, &j.deathNs, grave{job: j})
 	for _, child := range slices.Clone(c.links.children[j.key]) {
 		c.kill(child, "its parent "+j.key.String()+" ended")
 	}
+	c.runEnded(j)
 }
 
 // limitDomains counts the current copies by failure domain when the spec

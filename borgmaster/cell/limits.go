@@ -53,9 +53,17 @@ const (
 	maxDevices         = 16
 	maxGangTasks       = 10_000
 	maxFailures        = 1_000_000
-	maxVictims         = 256
-	maxMoves           = 64
-	maxPathBytes       = 4_096
+	// Until an update that is done closes, if its job does not say.
+	updateOpenNs    = 24 * 3600 * second
+	maxUpdateOpenNs = 90 * 24 * 3600 * second
+	maxUpdateWaitNs = 7 * 24 * 3600 * second
+	// Tasks with a neighbour that is down which an update passes over, to deal with
+	// others meanwhile.
+	maxRollAhead = 64
+
+	maxVictims   = 256
+	maxMoves     = 64
+	maxPathBytes = 4_096
 
 	maxPriority      = 450
 	maxCPUMilli      = 1_000_000_000
@@ -69,6 +77,16 @@ const (
 	maxUsers   = 100_000
 	maxTokens  = 10_000
 	maxTokenNs = 24 * 3600 * second
+
+	// Quotas, and users whose tasks are bounded.
+	maxQuotas = 100_000
+	// Of one dimension of a quota: a cell may have more than a machine.
+	maxQuotaAmount  = 1 << 60
+	maxQuotaDevices = 1 << 40
+	// How far a band can be sold, and is when nobody said, in thousandths of the cell.
+	maxOversell               = 1_000_000
+	defaultOversellProduction = 1_000
+	defaultOversell           = 3_000
 
 	maxBans         = 1_000
 	maxPackageBytes = 255
@@ -92,6 +110,13 @@ const (
 	// Of the whole cell: each replica and each scheduler has them in memory.
 	maxFiles      = 100_000
 	maxFilesBytes = 128 << 20
+
+	// Rules of the cell's label policy, and what each may list.
+	maxLabelRules       = 256
+	maxLabelRuleValues  = 64
+	maxLabelPolicyBytes = 64 << 10
+	// Keys that are taken away at once.
+	maxLabelsRemoved = 1_000
 
 	maxNoteBytes           = 256
 	maxNoteAnnotations     = 16
@@ -134,6 +159,8 @@ const (
 
 // First priorities of the bands (paper §2.5).
 const (
+	batchPriority      = 100
+	midPriority        = 116
 	productionPriority = 120
 	monitoringPriority = 360
 )

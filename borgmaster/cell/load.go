@@ -18,7 +18,7 @@ import (
 func Load(records iter.Seq2[[]byte, []byte]) (*Cell, error) {
 	c := New("", 0)
 	c.records = recordBook{}
-	l := loader{c: c, orphanJobs: make(map[UID]*Job), lostMachines: make(map[string]*Machine)}
+	l := loader{c: c, orphanJobs: make(map[UID]*Job), lostMachines: make(map[string]*Machine), seats: make(map[*Job][]*seat)}
 	var last []byte
 	var sum digestSum
 	seen := false
@@ -74,6 +74,8 @@ type loader struct {
 	lostMachines map[string]*Machine
 	waits        []loadedWait
 	jobs         []*Job
+	// Of daemon jobs.
+	seats map[*Job][]*seat
 }
 
 // loadedWait is a claim whose victims are looked up at the end.
@@ -115,6 +117,12 @@ func (l *loader) record(key, value []byte) error {
 	case kindUpdate:
 		uid := k.uid()
 		return errors.Join(k.done(), l.update(uid, d))
+	case kindSeat:
+		uid, index := k.uid(), k.uint32()
+		return errors.Join(k.done(), l.seat(uid, index, d))
+	case kindCron:
+		uid := k.uid()
+		return errors.Join(k.done(), l.cron(uid, d))
 	case kindRequest:
 		seq := k.uint64()
 		return errors.Join(k.done(), l.request(seq, d))
@@ -136,6 +144,14 @@ func (l *loader) record(key, value []byte) error {
 		return errors.Join(k.done(), l.outage(d))
 	case kindBan:
 		return l.ban(string(k.b), d)
+	case kindLabelPolicy:
+		return errors.Join(k.done(), l.labelPolicy(d))
+	case kindQuota:
+		return l.quota(string(k.b), d)
+	case kindTaskBounds:
+		return l.taskBounds(string(k.b), d)
+	case kindQuotaPolicy:
+		return errors.Join(k.done(), l.quotaPolicy(d))
 	default:
 		return errors.New("it is of a kind that this build does not know")
 	}
@@ -289,11 +305,16 @@ func (l *loader) job(uid UID, d *decoder) error {
 	if j.enabled = d.tagged(tagEnabled); j.enabled && l.c.format < formatQueue {
 		return errOdd
 	}
+	if d.tagged(tagSlot) {
+		if j.slotNs = d.int(); j.slotNs <= 0 || l.c.format < FormatKinds {
+			return errOdd
+		}
+	}
 	if err := d.done(); err != nil {
 		return err
 	}
 	c := l.c
-	if c.jobs[j.key] != nil || c.sets[j.key] != nil || checkKey(j.key) != nil || tasks == 0 {
+	if c.jobs[j.key] != nil || c.sets[j.key] != nil || checkKey(j.key) != nil || tasks == 0 && c.format < FormatKinds {
 		return fmt.Errorf("an odd job %v", j.key)
 	}
 	c.grow(j, uint32(tasks))
@@ -463,6 +484,9 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	if p.estimate != nil && (!p.state.live() || len(ids) > 0 || l.c.format < formatReservations) {
 		return errOdd
 	}
+	if err := l.upSince(d, p); err != nil {
+		return err
+	}
 	if of != nil {
 		if err := l.disrupted(d, of); err != nil {
 			return err
@@ -515,10 +539,10 @@ func (l *loader) update(uid UID, d *decoder) error {
 		state: borgpb.UpdateState(d.byte()), reason: d.str(), inPlace: d.uint32(), restarted: d.uint32(),
 		rescheduled: d.uint32(), skipped: d.uint32(), startedWallNs: d.int(), endedWallNs: d.int(),
 	}
-	if err := d.done(); err != nil {
+	if err := errors.Join(l.rollout(d, u), d.done()); err != nil {
 		return err
 	}
-	if j == nil || u.state < borgpb.UpdateState_UPDATE_STATE_ROLLING || u.state > borgpb.UpdateState_UPDATE_STATE_REPLACED {
+	if _, known := borgpb.UpdateState_name[int32(u.state)]; j == nil || u.state == 0 || !known {
 		return errors.New("an update of no job")
 	}
 	j.update = u

@@ -26,10 +26,14 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 	if r := c.checkNamed(o.Spec.Attributes); r != nil {
 		return nil, about(o.Name, r)
 	}
+	labels, r := c.given(borgpb.Labelled_LABELLED_MACHINE, o.Labels)
+	if r != nil {
+		return nil, about(o.Name, r)
+	}
 	return func(res *borgpb.Result) {
 		s := o.Spec
 		m := &Machine{
-			name: o.Name, uid: c.newUID(), version: 1, labels: o.Labels, annotations: o.Annotations,
+			name: o.Name, uid: c.newUID(), version: 1, labels: labels, annotations: o.Annotations,
 			addr: s.Addr, attributes: s.Attributes, portFirst: uint16(s.PortFirst), portLast: uint16(s.PortLast),
 			changedWallNs: c.clock.wallNs,
 		}
@@ -45,6 +49,7 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 		c.addMachine(m)
 		c.dirty(m)
 		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_ADD))
+		c.seatMachine(m)
 		res.Uid, res.Version = m.uid.String(), m.version
 	}, nil
 }
@@ -54,6 +59,7 @@ func (c *Cell) addMachine(m *Machine) {
 	c.machines[m.name] = m
 	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
 	c.machineList = slices.Insert(c.machineList, at, m)
+	c.countMachine(&m.room.capacity, true)
 }
 
 func compareMachine(m *Machine, name string) int {
@@ -149,6 +155,7 @@ func (c *Cell) checkSetMachine(o *borgpb.SetMachine) (commit, *borgpb.Refusal) {
 			m.changedWallNs = c.clock.wallNs
 			c.dirty(m)
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_SET))
+			c.seatMachine(m)
 			c.leaveDueNs = 0
 			c.leaveTainted()
 		case packages:
@@ -174,6 +181,8 @@ func (c *Cell) setMachine(m *Machine, o *borgpb.SetMachine, attributes map[strin
 		capacity := FromProto(o.Capacity)
 		capacity.Ports = m.room.capacity.Ports
 		if !capacity.Equal(m.room.capacity) {
+			c.countMachine(&m.room.capacity, false)
+			c.countMachine(&capacity, true)
 			m.room.capacity, changed = capacity, true
 		}
 	}
@@ -221,6 +230,7 @@ func (c *Cell) checkRemoveMachine(o *borgpb.RemoveMachine) (commit, *borgpb.Refu
 // heard of again.
 func (c *Cell) removeMachine(m *Machine) {
 	reason := "machine " + m.name + " was removed"
+	c.unseatMachine(m)
 	for _, p := range slices.Clone(m.copies) {
 		if p.state.current() {
 			c.loseTask(p.row(), reason)
@@ -240,6 +250,7 @@ func (c *Cell) removeMachine(m *Machine) {
 	delete(c.machines, m.name)
 	at, _ := slices.BinarySearchFunc(c.machineList, m.name, compareMachine)
 	c.machineList = slices.Delete(c.machineList, at, at+1)
+	c.countMachine(&m.room.capacity, false)
 	c.dirty(m)
 	c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_REMOVE))
 }

@@ -14,6 +14,8 @@ type Fit uint8
 
 const (
 	FitOK Fit = iota
+	// It is of a daemon job, and belongs to another machine.
+	FitSeat
 	FitDown
 	FitDraining
 	FitConstraint
@@ -35,7 +37,7 @@ const (
 )
 
 var fitNames = [NumFits]string{
-	"fits", "down", "draining", "constraint", "taint", "crashed", "package_banned", "alloc", "domain_limit",
+	"fits", "seat", "down", "draining", "constraint", "taint", "crashed", "package_banned", "alloc", "domain_limit",
 	"ports", "cpu", "memory", "disk", "devices", "victim",
 }
 
@@ -100,7 +102,7 @@ func (p *Placement) asker() asker {
 		s := p.Set.spec
 		return asker{p.Set.need, s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER, p.Set.limits.orNone(), p.Set.domains}
 	}
-	spec := p.Job.latest()
+	spec := p.Job.specOf(p.Index)
 	s := spec.Proto
 	return asker{spec.Need(p.Index), s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER, spec.limits.orNone(), p.Job.domains}
 }
@@ -138,6 +140,8 @@ func (c *Cell) checkPlace(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) 
 func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	m, a := p.Machine, p.asker()
 	switch {
+	case p.Elsewhere(m):
+		return FitSeat
 	case m.down:
 		return FitDown
 	case m.draining && !mutant.Planted(mutant.DrainingTaken), m.Closed():

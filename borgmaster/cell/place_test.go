@@ -17,6 +17,7 @@ func TestOverlay(t *testing.T) {
 	for round := range 20 {
 		c := richCell(t, 300+20*round)
 		l := &testLog{t: t, c: c, term: 1, cellNs: c.TimeNs(), wallNs: c.WallNs()}
+		l.admitAll("u")
 		for i := range 6 {
 			s := service(4, 200, int64(500+r.IntN(2000)), 1<<28)
 			s.MaxPerMachine, s.Task.Ports = uint32(r.IntN(3)), []string{"http"}

@@ -82,19 +82,24 @@ var kindNames = map[byte]string{
 	kindHead: "head", kindMachine: "machine", kindAllocSet: "alloc_set", kindAlloc: "alloc", kindJob: "job", kindSpec: "spec",
 	kindTask: "task", kindCopy: "copy", kindUpdate: "update", kindRequest: "request", kindUser: "user", kindToken: "token",
 	kindSecret: "secret", kindCellKey: "cell_key", kindFileChanges: "file_changes", kindFile: "file", kindRestored: "restored", kindOutage: "outage", kindBan: "ban",
+	kindLabelPolicy: "label_policy",
+	kindQuota:       "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy",
+	kindSeat: "seat", kindCron: "cron",
 }
 
 func keyForm(kind byte, f *form) {
 	switch kind {
-	case kindMachine, kindUser, kindSecret, kindFile:
+	case kindMachine, kindUser, kindSecret, kindFile, kindTaskBounds:
 		f.rest("name", "")
 	case kindToken:
 		f.rest("hash", "hex")
+	case kindQuota:
+		f.rest("of", "parts")
 	case kindBan:
 		f.rest("package", "parts")
-	case kindAllocSet, kindJob, kindUpdate:
+	case kindAllocSet, kindJob, kindUpdate, kindCron:
 		f.uid("uid")
-	case kindAlloc, kindTask:
+	case kindAlloc, kindTask, kindSeat:
 		f.uid("uid")
 		f.keyUint("index", 4)
 	case kindCopy:
@@ -153,6 +158,7 @@ var valueForms = map[byte]func(*form){
 		f.uints("death_seq")
 		f.ints("death_ns")
 		f.tagged(tagEnabled, "enabled", func(*form) {})
+		f.tagged(tagSlot, "slot", func(f *form) { f.ints("wall_ns") })
 	},
 	kindSpec: func(f *form) { f.message("spec", &borgpb.JobSpec{}) },
 	kindTask: func(f *form) {
@@ -180,6 +186,37 @@ var valueForms = map[byte]func(*form){
 		f.str("reason")
 		f.uints("in_place", "restarted", "rescheduled", "skipped")
 		f.ints("started_wall_ns", "ended_wall_ns")
+		f.tagged(tagRollout, "rollout", func(f *form) {
+			f.uints("order")
+			f.ints("watch_ns")
+			f.uints("fails_at")
+			f.ints("deadline_ns")
+			f.uints("canaries")
+			f.ints("canary_watch_ns")
+			f.bools("auto_rollback")
+			f.ints("close_after_ns", "pulse_ns")
+			f.bools("apart")
+			f.uints("stable", "stable_tasks")
+			f.bools("rollback", "promoted")
+			f.uints("failures")
+			f.ints("progress_ns", "canary_ns", "close_ns", "pulsed_ns")
+		})
+	},
+	kindSeat: func(f *form) { f.str("machine") },
+	kindCron: func(f *form) {
+		f.bools("suspended")
+		f.ints("last_wall_ns", "since_wall_ns")
+		f.uints("manual")
+		f.list("runs", func(f *form) {
+			f.ints("slot_wall_ns")
+			f.bools("by_hand")
+			f.uid("uid")
+			f.str("name")
+			f.byte("outcome")
+			f.str("reason")
+			f.ints("decided_wall_ns", "ended_wall_ns")
+			f.uints("slots")
+		})
 	},
 	kindRequest: func(f *form) {
 		f.str("id")
@@ -225,6 +262,32 @@ var valueForms = map[byte]func(*form){
 		f.ints("until_ns")
 	},
 	kindOutage: func(f *form) { f.ints("until_ns") },
+	kindLabelPolicy: func(f *form) {
+		f.uints("version")
+		f.list("rules", func(f *form) {
+			f.list("kinds", func(f *form) { f.byte("kind") })
+			f.str("key")
+			f.bools("required", "forbidden")
+			f.optional("default", func(f *form) { f.str("value") })
+			f.list("values", func(f *form) { f.str("value") })
+		})
+	},
+	kindQuota: func(f *form) {
+		resourcesForm("limit", f)
+		f.ints("expires_wall_ns")
+		f.str("by")
+		f.str("reason")
+		f.ints("set_wall_ns")
+	},
+	kindTaskBounds: func(f *form) {
+		resourcesForm("min", f)
+		resourcesForm("default", f)
+		resourcesForm("max", f)
+	},
+	kindQuotaPolicy: func(f *form) {
+		f.bools("enforce")
+		f.uints("oversell_free", "oversell_batch", "oversell_mid", "oversell_production", "oversell_monitoring")
+	},
 	kindBan: func(f *form) {
 		f.str("by")
 		f.str("reason")
@@ -321,6 +384,7 @@ func copyForm(f *form) {
 		f.strs("annotations")
 	})
 	f.tagged(tagReservation, "reservation", func(f *form) { f.ints("cpu_milli", "mem_bytes", "set_ns") })
+	f.tagged(tagUpSince, "watched", func(f *form) { f.ints("since_ns") })
 }
 
 func (f *form) victims() {

@@ -1,6 +1,9 @@
 package cell
 
 import (
+	"fmt"
+	"strconv"
+
 	"google.golang.org/protobuf/proto"
 
 	"borg/proto/borgpb"
@@ -9,7 +12,7 @@ import (
 // JobProto shows a job. The spec's number of tasks is the present one.
 func (c *Cell) JobProto(j *Job) *borgpb.Job {
 	p := j.Alone()
-	if int(p.Spec.Tasks) != len(j.rows) {
+	if int(p.Spec.Tasks) != len(j.rows) && !stands(j.Kind()) {
 		p.Spec = proto.CloneOf(p.Spec)
 		p.Spec.Tasks = uint32(len(j.rows))
 	}
@@ -25,7 +28,7 @@ func (j *Job) Alone() *borgpb.Job {
 	st := &borgpb.JobStatus{
 		State: j.State(), Reason: j.reason, Pending: j.pending, Running: j.running, Dead: j.dead,
 		Finished: j.finished, SubmittedWallNs: j.submittedWallNs, ChangedWallNs: j.changedWallNs,
-		Stopping: j.stopping, Started: j.started, Down: j.Down(),
+		Stopping: j.stopping, Started: j.started, Down: j.Down(), Cron: j.cronProto(), CronSlotWallNs: j.slotNs,
 	}
 	if j.update.Rolling() {
 		st.UpdateUid = j.update.uid.String()
@@ -145,16 +148,80 @@ func (c *Cell) UpdateProto(j *Job) *borgpb.Update {
 	if u == nil {
 		return nil
 	}
-	return &borgpb.Update{
+	p := &borgpb.Update{
 		Meta: &borgpb.Meta{User: j.key.User, Name: j.key.Name, Uid: u.uid.String(), Version: 1},
 		Spec: &borgpb.UpdateSpec{
 			FromVersion: u.fromVersion, ToVersion: u.toVersion, BatchSize: u.batchSize, MaxDisruptions: u.maxDisruptions,
+			StableVersion: u.stable, Rollback: u.rollback,
 		},
 		Status: &borgpb.UpdateStatus{
 			State: u.state, Reason: u.reason, InPlace: u.inPlace, Restarted: u.restarted, Rescheduled: u.rescheduled,
 			Skipped: u.skipped, Remaining: u.remaining(), StartedWallNs: u.startedWallNs, EndedWallNs: u.endedWallNs,
+			Failures: u.failures,
 		},
 	}
+	if u.policy != (rollPolicy{}) {
+		p.Spec.Policy = u.policyProto()
+	}
+	c.updateWaits(u, p.Status)
+	return p
+}
+
+// updateWaits shows what an update waits for, and until when.
+func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
+	left := func(atNs int64) int64 { return max(atNs-c.clock.cellNs, 1) }
+	for _, t := range u.job.rows {
+		if p := t.cur; p != nil && p.version != u.toVersion {
+			st.Old++
+		}
+	}
+	if u.closeNs != 0 {
+		st.CloseLeftNs = left(u.closeNs)
+	}
+	if !u.Rolling() {
+		return
+	}
+	switch {
+	case c.restored.held:
+		st.WaitsFor = "the cell was restored and is held"
+	case u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED:
+		st.WaitsFor = "it is paused until somebody resumes it"
+	case u.state == borgpb.UpdateState_UPDATE_STATE_CANARY:
+		st.WaitsFor = "its canaries are healthy: somebody has to promote it"
+		if u.canaryNs != 0 && u.policy.canaryWatchNs > 0 {
+			st.WaitsFor, st.PromoteLeftNs = "its canaries are watched", left(u.canaryNs+u.policy.canaryWatchNs)
+		}
+	case c.lapsed(u):
+		st.WaitsFor = "a pulse from its monitor"
+	case u.down > 0:
+		st.WaitsFor = u.waitsForTask()
+	}
+	if u.policy.deadlineNs > 0 && u.state != borgpb.UpdateState_UPDATE_STATE_PAUSED && u.state != borgpb.UpdateState_UPDATE_STATE_CANARY && !c.lapsed(u) {
+		st.DeadlineLeftNs = left(u.progressNs + u.policy.deadlineNs)
+	}
+}
+
+// waitsForTask names the first task that is down for the update, and how it is.
+func (u *Update) waitsForTask() string {
+	for _, t := range u.job.rows {
+		if t.flags&taskUpdating == 0 {
+			continue
+		}
+		words := "task " + strconv.FormatUint(uint64(t.index), 10)
+		switch {
+		case t.state == statePending:
+			words += ", which waits for a place"
+		case t.cur.upNs() != 0:
+			words += ", which runs and is watched for " + spanWords(u.policy.watchNs)
+		default:
+			words += ", which is not running yet"
+		}
+		if u.down > 1 {
+			words += fmt.Sprintf("; and %d more", u.down-1)
+		}
+		return words
+	}
+	return ""
 }
 
 // remaining counts the tasks that the update has still to deal with, those
@@ -164,7 +231,8 @@ func (u *Update) remaining() uint32 {
 		return 0
 	}
 	n := u.down
-	for _, t := range u.job.rows[min(int(u.cursor), len(u.job.rows)):] {
+	for place := u.cursor; int(place) < len(u.job.rows); place++ {
+		t := u.job.rows[u.at(place)]
 		if t.state == stateRunning && t.cur.version != u.toVersion && t.flags&(taskSkipped|taskUpdating) == 0 {
 			n++
 		}

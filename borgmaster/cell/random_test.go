@@ -19,6 +19,7 @@ import (
 // which state to which. TestRandomWalk holds the cell's events against it.
 var diagram = map[borgpb.EventKind][][2]borgpb.State{
 	borgpb.EventKind_EVENT_KIND_SUBMIT:         {{0, 1}},
+	borgpb.EventKind_EVENT_KIND_SEAT:           {{0, 1}},
 	borgpb.EventKind_EVENT_KIND_SCHEDULE:       {{1, 2}},
 	borgpb.EventKind_EVENT_KIND_RETURN:         {{1, 2}},
 	borgpb.EventKind_EVENT_KIND_EVICT:          {{2, 1}},
@@ -241,7 +242,12 @@ func (w *walk) hear(e Event, later []Event) {
 	if was == 0 {
 		was = borgpb.State_STATE_PENDING
 	}
-	if e.From != was {
+	if e.Kind == borgpb.EventKind_EVENT_KIND_SEAT {
+		// As submitted anew: the machine before has gone.
+		if was == borgpb.State_STATE_RUNNING {
+			w.t.Fatalf("%v of %s, which runs", e.Kind, e.Object())
+		}
+	} else if e.From != was {
 		w.t.Fatalf("%v of %s starts from %v, the task was %v", e.Kind, e.Object(), e.From, was)
 	}
 	w.tasks[t] = e.To

@@ -19,6 +19,8 @@ import (
 //	42 uid index                       task, unless it was never placed
 //	43 uid index attempt               copy that is not a task's current one
 //	44 uid                             update of a job, the last one
+//	45 uid index                       machine that a task of a daemon job belongs to
+//	46 uid                             slots of a cron job
 //	50 seq                             request that was answered
 //	60 name                            user
 //	61 hash                            token
@@ -29,6 +31,10 @@ import (
 //	66                                 how the cell was restored
 //	67                                 whether many machines can be lost
 //	70 name 0 digest 0 machine         ban of a package
+//	aa user 0 band                     quota
+//	ab user                            bounds of a user's tasks
+//	ac                                 how the cell deals with quotas
+//	c8                                 rules of labels
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
@@ -44,6 +50,8 @@ const (
 	kindTask     = 0x42
 	kindCopy     = 0x43
 	kindUpdate   = 0x44
+	kindSeat     = 0x45
+	kindCron     = 0x46
 	kindRequest  = 0x50
 	kindUser     = 0x60
 	kindToken    = 0x61
@@ -55,6 +63,11 @@ const (
 	kindFile        = 0x65
 	kindRestored    = 0x66
 	kindOutage      = 0x67
+
+	kindQuota       = 0xaa
+	kindTaskBounds  = 0xab
+	kindQuotaPolicy = 0xac
+	kindLabelPolicy = 0xc8
 
 	recordLayout = 1
 )
@@ -181,6 +194,10 @@ func (j *Job) appendValue(b []byte) []byte {
 	if j.enabled {
 		e.byte(tagEnabled)
 	}
+	if j.slotNs != 0 {
+		e.byte(tagSlot)
+		e.int(j.slotNs)
+	}
 	return e.b
 }
 
@@ -195,9 +212,7 @@ func (s *Spec) appendValue(b []byte) []byte {
 	return e.b
 }
 
-func (t *Task) appendKey(b []byte) []byte {
-	return binary.BigEndian.AppendUint32(appendUIDKey(b, kindTask, t.job.uid), t.index)
-}
+func (t *Task) appendKey(b []byte) []byte { return appendIndexKey(b, kindTask, t.job.uid, t.index) }
 
 // exists: a task that was never placed is as its job says. One that was cut off
 // by a resize is gone.
@@ -282,6 +297,7 @@ func (e *encoder) copy(p *Copy) {
 	e.grants(p.Devices())
 	e.note(p.ownNote())
 	e.reservation(p.estimate)
+	e.upSince(p.upNs())
 }
 
 // wait writes the names of the victims that are waited for.
@@ -316,6 +332,7 @@ func (u *Update) appendValue(b []byte) []byte {
 	e.uint(uint64(u.skipped))
 	e.int(u.startedWallNs)
 	e.int(u.endedWallNs)
+	e.rollout(&u.rollout)
 	return e.b
 }
 
@@ -394,6 +411,16 @@ func (c *Cell) objects() iter.Seq[record] {
 				ok = yield(u)
 			}
 		}
+		for _, j := range jobs {
+			if j.daemon != nil {
+				all(each(j.daemon.seats, func(s *seat) record { return s }))
+			}
+		}
+		for _, j := range jobs {
+			if j.cron != nil {
+				ok = ok && yield(j.cron)
+			}
+		}
 		all(each(c.requests.queue, func(r *request) record { return r }))
 		all(each(c.users.list, func(u *User) record { return u }))
 		all(each(c.tokens.list, func(t *token) record { return t }))
@@ -402,6 +429,10 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.files.list, func(f *File) record { return f }))
 		ok = ok && yield(&c.restored) && yield(&c.outage)
 		all(each(c.bans.list, func(b *Ban) record { return b }))
+		all(each(c.quotas.list, func(q *Quota) record { return q }))
+		all(each(c.taskBounds.list, func(b *TaskBounds) record { return b }))
+		_ = ok && yield(&c.quotas.policy)
+		ok = ok && yield(&c.labelPolicy)
 	}
 }
 

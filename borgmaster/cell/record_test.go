@@ -2,6 +2,7 @@ package cell
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"math/rand/v2"
 	"reflect"
@@ -25,6 +26,11 @@ func richCell(t testing.TB, ops int) *Cell {
 		e := &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{op}}
 		g.c.Apply(g.c.Index()+1, 1, marshal(t, e))
 	}
+	// The walk may have ended without a secret.
+	for n := 0; n < 1000 && len(g.c.secrets.list) == 0; n++ {
+		e := &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{marshal(t, g.secretOp())}}
+		g.c.Apply(g.c.Index()+1, 1, marshal(t, e))
+	}
 	return g.c
 }
 
@@ -33,29 +39,37 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "outage", "jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "build", "diverged", "liveTasks", "leaveDueNs", "drains", "drainDueNs", "holders", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "build", "diverged", "liveTasks", "leaveDueNs", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
+		"quotas.byKey", "quotas.list", "quotas.policy", "quotas.used", "quotas.capacity", "taskBounds.byUser", "taskBounds.list",
 		// So has the number of changes.
-		"files.byKey", "files.list", "files.of", "files.bytes", "files.changes"},
+		"files.byKey", "files.list", "files.of", "files.bytes", "files.changes",
+		// So has the policy of labels.
+		"labelPolicy"},
 	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
-		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs"},
-	"Spec":    {"Proto", "uses", "gone", "allocSet", "limits", "needs"},
-	"Task":    {"job", "past", "cur.stop"},
-	"Copy":    {"next"},
-	"Update":  {"down", "cursor"},
-	"request": {"gone"},
-	"User":    {"gone"},
-	"token":   {"gone"},
-	"Secret":  {"user", "name", "gone"},
-	"Ban":     {"gone"},
-	"cellKey": {},
-	"File":    {"user", "name", "gone"},
-
+		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "daemon", "cron", "ended"},
+	"Spec":        {"Proto", "uses", "gone", "allocSet", "limits", "needs"},
+	"Task":        {"job", "past", "cur.stop"},
+	"Copy":        {"next"},
+	"Update":      {"down", "cursor", "chosen", "watched"},
+	"seat":        {"job", "index"},
+	"cron":        {"job"},
+	"request":     {"gone"},
+	"User":        {"gone"},
+	"token":       {"gone"},
+	"Secret":      {"user", "name", "gone"},
+	"Ban":         {"gone"},
+	"Quota":       {"gone", "user", "band"},
+	"TaskBounds":  {"gone", "user"},
+	"quotaPolicy": {},
+	"cellKey":     {},
+	"File":        {"user", "name", "gone"},
+	"labelPolicy": {"of"},
 	"fileChanges": {},
 	"restored":    {},
 	"outage":      {},
@@ -65,7 +79,13 @@ var derivedFields = map[string][]string{
 // time, and wants the record, and so the digest, to change.
 func TestEveryFieldCounts(t *testing.T) {
 	c := richCell(t, 4000)
-	c.restored.fromIndex, c.outage.untilNs = c.index, 1
+	c.restored.fromIndex, c.outage.untilNs, c.quotas.policy.enforce = c.index, 1, true
+	// Or nobody has set it.
+	c.secrets.keyID.id = cmp.Or(c.secrets.keyID.id, "k1")
+	if len(c.bans.list) == 0 {
+		// Their time may be over where the walk ended.
+		c.bans.add(&Ban{name: "tool"})
+	}
 	seen := make(map[string]int)
 	for _, r := range slices.Collect(c.objects()) {
 		if !r.exists() {
@@ -192,6 +212,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&Exit{Code: 99}))
 	case *borgpb.Refusal:
 		v.Set(reflect.ValueOf(&borgpb.Refusal{Kind: borgpb.RefusalKind_REFUSAL_KIND_LIMIT, Message: "other"}))
+	case *borgpb.LabelPolicy:
+		v.Set(reflect.ValueOf(&borgpb.LabelPolicy{Rules: []*borgpb.LabelRule{{Key: "other"}}}))
 	case *stopping:
 		v.Set(reflect.ValueOf(&stopping{index: 12345}))
 	case *rareCopy:

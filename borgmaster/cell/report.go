@@ -178,6 +178,9 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	was := p.state
 	newPid := r.Pid != p.pid
 	restarted := r.Restarts > p.restarts
+	if restarted {
+		c.countFailures(p, r.Restarts-p.restarts)
+	}
 	p.restarts = r.Restarts
 	p.startedWallNs, p.shimLost = r.StartedWallNs, r.ShimLost
 	if r.Pid != 0 || attemptState(r.State).live() {
@@ -194,6 +197,10 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	}
 	t := p.row()
 	c.setCopyState(p, to)
+	if restarted && p.upNs() != 0 {
+		// Its process ended and another runs since: it is watched anew.
+		p.few.upNs = 0
+	}
 	c.dirty(t)
 	kind := borgpb.EventKind_EVENT_KIND_UNSPECIFIED
 	switch {
@@ -225,6 +232,9 @@ func (c *Cell) hearEnd(p *Copy, to attemptState) {
 		return
 	}
 	t := p.row()
+	if to == attemptFailed || to == attemptFinished && p.kind != jobKind(borgpb.JobKind_JOB_KIND_BATCH) {
+		c.countFailures(p, 1)
+	}
 	e, next := c.afterEnd(t, to)
 	reason := p.text
 	if next == stateDead && e == edgeFinish {
@@ -246,7 +256,7 @@ func (c *Cell) afterEnd(t *Task, to attemptState) (edge, state) {
 	switch {
 	case to == attemptLost && spec.OnLost == borgpb.OnLost_ON_LOST_DEAD:
 		return edgeLost, stateDead
-	case spec.Kind == borgpb.JobKind_JOB_KIND_SERVICE:
+	case spec.Kind == borgpb.JobKind_JOB_KIND_SERVICE || spec.Kind == borgpb.JobKind_JOB_KIND_DAEMON:
 		return edgeFail, statePending
 	case to == attemptFinished && mutant.Planted(mutant.FinishedPends):
 		return edgeFinish, statePending

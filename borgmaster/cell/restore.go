@@ -140,6 +140,7 @@ func (c *Cell) expireHold() {
 	if r := &c.restored; r.fromIndex != 0 && r.wallNs == 0 && c.clock.wallNs > 0 {
 		r.wallNs = c.clock.wallNs
 		c.dirty(r)
+		c.restoreCrons()
 	}
 	if c.restored.held && (c.clock.cellNs >= c.restored.untilNs || len(c.machineList) == 0) {
 		c.endHoldIfHeard()
@@ -158,6 +159,11 @@ func (c *Cell) endHold(why string) {
 	}
 	for j := range c.jobList.all() {
 		if j.update != nil && j.update.Rolling() {
+			if j.update.policy.deadlineNs > 0 {
+				// It stood still with the cell.
+				j.update.progressNs = c.clock.cellNs
+				c.dirty(j.update)
+			}
 			c.touch(j, edgeUpdate)
 		}
 	}

@@ -129,6 +129,7 @@ func (c *Cell) release(p *Copy) {
 	m := p.machine
 	m.changes++
 	m.copies = removeCopy(m.copies, p)
+	c.lastToLeave(m)
 	for _, n := range p.ports {
 		if at, ok := slices.BinarySearch(m.ports, n); ok {
 			m.ports = slices.Delete(m.ports, at, at+1)

@@ -61,7 +61,7 @@ func readSpec(key JobKey, data []byte, format uint32) (*Spec, *borgpb.Refusal) {
 	if r := decode(data, p, format); r != nil {
 		return nil, r
 	}
-	if r := checkJobSpec(key, p); r != nil {
+	if r := checkJobSpec(key, p, format); r != nil {
 		return nil, r
 	}
 	s := &Spec{Bytes: data, Proto: p, limits: limitsOf(p)}

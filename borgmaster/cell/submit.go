@@ -15,7 +15,14 @@ func (c *Cell) checkSubmitJob(o *borgpb.SubmitJob) (commit, *borgpb.Refusal) {
 	if r := checkKey(key); r != nil {
 		return nil, r
 	}
+	labels := o.Labels
 	spec, r := c.checkSubmit(key, o)
+	if r == nil {
+		r = c.checkAdmission(key, spec)
+	}
+	if r == nil {
+		labels, r = c.given(borgpb.Labelled_LABELLED_JOB, o.Labels)
+	}
 	if r != nil {
 		// The paper's reject edge: nothing is made, and what was dead stays so.
 		to := stateNone
@@ -26,22 +33,37 @@ func (c *Cell) checkSubmitJob(o *borgpb.SubmitJob) (commit, *borgpb.Refusal) {
 		return nil, about(key.String(), r)
 	}
 	return func(res *borgpb.Result) {
-		c.bury(key)
-		j := &Job{
-			key: key, uid: c.newUID(), version: 1, labels: o.Labels, annotations: o.Annotations,
-			submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
-			settled: take(take(stateNone, edgeSubmit, stateAsked), edgeAccept, statePending),
-		}
-		spec.job, spec.Version = j, 1
-		j.specs = []*Spec{spec}
-		c.addJob(j)
-		c.grow(j, spec.Proto.Tasks)
-		c.limitDomains(j)
-		c.dirty(spec)
-		c.dirty(j)
-		c.emit(jobEvent(j, borgpb.EventKind_EVENT_KIND_SUBMIT, stateNone, statePending))
+		j := c.submit(key, spec, labels, o.Annotations)
 		res.Uid, res.Version = j.uid.String(), j.version
 	}, nil
+}
+
+// submit makes a job that was checked.
+func (c *Cell) submit(key JobKey, spec *Spec, labels, annotations map[string]string) *Job {
+	c.bury(key)
+	j := &Job{
+		key: key, uid: c.newUID(), version: 1, labels: labels, annotations: annotations,
+		submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
+		settled: take(take(stateNone, edgeSubmit, stateAsked), edgeAccept, statePending),
+	}
+	spec.job, spec.Version = j, 1
+	j.specs = []*Spec{spec}
+	c.addJob(j)
+	c.stand(j)
+	if !stands(spec.Proto.Kind) {
+		c.grow(j, spec.Proto.Tasks)
+	}
+	c.limitDomains(j)
+	c.dirty(spec)
+	c.dirty(j)
+	c.emit(jobEvent(j, borgpb.EventKind_EVENT_KIND_SUBMIT, stateNone, statePending))
+	if j.daemon != nil {
+		c.seatJob(j)
+	}
+	if stands(spec.Proto.Kind) {
+		c.touch(j, edgeSchedule)
+	}
+	return j
 }
 
 func (c *Cell) checkSubmit(key JobKey, o *borgpb.SubmitJob) (*Spec, *borgpb.Refusal) {
@@ -55,10 +77,13 @@ func (c *Cell) checkSubmit(key JobKey, o *borgpb.SubmitJob) (*Spec, *borgpb.Refu
 	if r != nil {
 		return nil, r
 	}
-	if c.liveTasks+int(spec.Proto.Tasks) > maxLiveTasks {
+	if c.liveTasks+int(spec.Proto.Tasks) > maxLiveTasks && spec.Proto.Kind != borgpb.JobKind_JOB_KIND_CRON {
 		return nil, limit("spec.tasks", "the cell has %d tasks; at most %d", c.liveTasks, maxLiveTasks)
 	}
 	if r := c.checkSecrets(key.User, spec); r != nil {
+		return nil, r
+	}
+	if r := c.checkPowers(spec, nil); r != nil {
 		return nil, r
 	}
 	return spec, c.checkLinks(spec.Proto, nil)
@@ -173,6 +198,7 @@ func (c *Cell) grow(j *Job, n uint32) {
 	}
 	j.pending += uint32(len(chunk))
 	c.liveTasks += len(chunk)
+	c.recharge(j)
 }
 
 func (c *Cell) checkKillJob(o *borgpb.KillJob) (commit, *borgpb.Refusal) {
@@ -207,6 +233,7 @@ func (c *Cell) checkLive(key JobKey, expectVersion uint64) (*Job, *borgpb.Refusa
 // kill ends all tasks of a job.
 func (c *Cell) kill(j *Job, reason string) {
 	const cause = borgpb.StopCause_STOP_CAUSE_KILL
+	j.ended = true
 	c.expect(j, int(j.running))
 	for _, t := range j.rows {
 		c.killTask(t, cause, reason)
@@ -242,8 +269,18 @@ func (c *Cell) checkResizeJob(o *borgpb.ResizeJob) (commit, *borgpb.Refusal) {
 	if r != nil {
 		return nil, r
 	}
-	if r := c.checkSize(j, o.Tasks); r != nil {
+	r = c.checkSize(j, o.Tasks)
+	switch {
+	case j.daemon != nil:
+		r = badState("", "its machines say how many tasks a daemon job has; update its constraints instead")
+	case j.cron != nil:
+		r = badState("", "a cron job has no tasks of its own; update the number of tasks of its runs instead")
+	}
+	if r != nil {
 		return nil, about(j.key.String(), r)
+	}
+	if r := c.checkJobQuota(j.key, j, nil, o.Tasks); r != nil {
+		return nil, r
 	}
 	return func(res *borgpb.Result) {
 		if int(o.Tasks) != len(j.rows) {
@@ -272,6 +309,10 @@ func (c *Cell) resize(j *Job, tasks uint32) {
 	}
 	for len(j.rows) > int(tasks) {
 		c.cutLast(j)
+	}
+	if u := j.update; u.Rolling() && u.policy.order == borgpb.UpdateOrder_UPDATE_ORDER_REVERSE {
+		// All places in its order have moved.
+		u.cursor = 0
 	}
 	j.changedWallNs = c.clock.wallNs
 	c.dirty(j)

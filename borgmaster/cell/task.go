@@ -41,6 +41,8 @@ const (
 	taskUpdating
 	// Left alone by the update because of max_disruptions.
 	taskSkipped
+	// It takes the new spec before others do.
+	taskCanary
 )
 
 // State of the task.
@@ -92,6 +94,7 @@ func (c *Cell) move(t *Task, e edge, to state, reason string) {
 	}
 	if to == stateDead {
 		c.liveTasks--
+		c.discharge(t)
 		if t.flags&taskFinished != 0 {
 			j.finished++
 		}
@@ -122,7 +125,7 @@ type place struct {
 
 // schedule makes a new attempt.
 func (c *Cell) schedule(t *Task, at place) {
-	j, spec := t.job, t.job.latest()
+	j, spec := t.job, t.job.specOf(t.index)
 	need := spec.Need(t.index)
 	c.stopVictims(at.victims, t.ID().String)
 	for p := t.past; p != nil; p = p.next {
@@ -244,6 +247,9 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	j := p.job
 	if p.state == attemptRunning {
 		j.started--
+		if to != attemptRunning && (p.few != nil || j.update.canarying()) {
+			c.seenDown(p)
+		}
 	}
 	if p.state == attemptStopping && !p.orphan {
 		j.stopping--

@@ -3,6 +3,7 @@ package cell
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -197,11 +198,16 @@ func (s *script) op() *borgpb.Op {
 			Name: s.first(0), Drain: s.d.Cmd == "drain", DeadlineNs: s.num("deadline", 0), Now: s.has("now")}}}
 	case "submit":
 		user, name := s.key()
-		return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Spec: marshal(s.t, s.jobSpec())}}}
+		return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Labels: s.words("labels"), Spec: marshal(s.t, s.jobSpec())}}}
 	case "update":
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{
-			User: user, Name: name, ExpectVersion: uint64(s.num("expect", 0)), Spec: marshal(s.t, s.jobSpec())}}}
+			User: user, Name: name, ExpectVersion: uint64(s.num("expect", 0)), Labels: s.words("labels"), Spec: marshal(s.t, s.jobSpec())}}}
+	case "promote", "pause", "resume", "abort", "rollback", "close", "pulse":
+		user, name := s.key()
+		verb := borgpb.UpdateVerb_value["UPDATE_VERB_"+strings.ToUpper(s.d.Cmd)]
+		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_ControlUpdate{ControlUpdate: &borgpb.ControlUpdate{
+			User: user, Name: name, Verb: borgpb.UpdateVerb(verb), UpdateUid: s.arg("update", "")}}}
 	case "kill":
 		user, name := s.key()
 		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{
@@ -291,6 +297,15 @@ func (s *script) op() *borgpb.Op {
 			o.Annotations = map[string]string{k: v}
 		}
 		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: o}}
+	case "label":
+		return s.label()
+	case "policy":
+		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_SetLabelPolicy{SetLabelPolicy: &borgpb.SetLabelPolicy{Policy: s.labelPolicy(), ExpectVersion: uint64(s.num("expect", 0))}}}
+	case "fire":
+		return s.fire()
+	case "suspend-cron", "resume-cron":
+		user, name := s.key()
+		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_SuspendCron{SuspendCron: &borgpb.SuspendCron{User: user, Name: name, Suspend: s.d.Cmd == "suspend-cron"}}}
 	case "raise":
 		return &borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: uint32(s.num("format", 0))}}}
 	}
@@ -387,6 +402,22 @@ func (s *script) setMachine() *borgpb.Op {
 	return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
 }
 
+func (s *script) updatePolicy() *borgpb.UpdatePolicy {
+	p := &borgpb.UpdatePolicy{
+		BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0)),
+		WatchNs: s.num("watch", 0), ProgressDeadlineNs: s.num("deadline", 0), Canaries: uint32(s.num("canaries", 0)),
+		CanaryWatchNs: s.num("canary-watch", 0), AutoRollback: s.has("auto-rollback"), CloseAfterNs: s.num("close-after", 0),
+		PulseNs: s.num("pulse", 0), NoNeighbours: s.has("no-neighbours"),
+	}
+	if s.has("reverse") {
+		p.Order = borgpb.UpdateOrder_UPDATE_ORDER_REVERSE
+	}
+	if s.has("max-failed") {
+		p.MaxFailed = new(uint32(s.num("max-failed", 0)))
+	}
+	return p
+}
+
 func (s *script) jobSpec() *borgpb.JobSpec {
 	spec := &borgpb.JobSpec{
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.num("tasks", 1)), Priority: int32(s.num("priority", 200)),
@@ -398,10 +429,21 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
 		StartAfter: s.list("after"), MaxPerMachine: uint32(s.num("max-per-machine", 0)), MaxPerRack: uint32(s.num("max-per-rack", 0)),
 		MaxRunning: uint32(s.num("max-running", 0)), MaxPer: s.maxPer(),
-		Update: &borgpb.UpdatePolicy{BatchSize: uint32(s.num("batch-size", 0)), MaxDisruptions: uint32(s.num("max-disruptions", 0))},
+		Update: s.updatePolicy(),
 	}
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
+	}
+	if s.has("daemon") {
+		spec.Kind, spec.Tasks = borgpb.JobKind_JOB_KIND_DAEMON, uint32(s.num("tasks", 0))
+	}
+	if s.has("cron") {
+		spec.Kind = borgpb.JobKind_JOB_KIND_CRON
+		spec.Cron = &borgpb.CronSpec{
+			Schedule: s.arg("cron", ""), TimeZone: s.arg("zone", ""), StartingDeadlineNs: s.num("deadline", 0),
+			KeepFinished: uint32(s.num("keep-finished", 0)), KeepFailed: uint32(s.num("keep-failed", 0)),
+			Overlap: borgpb.CronOverlap(borgpb.CronOverlap_value["CRON_OVERLAP_"+strings.ToUpper(s.arg("overlap", ""))]),
+		}
 	}
 	spec.Gang, spec.BatchQueue = s.has("gang"), s.has("queue")
 	if s.has("max-down") || s.has("max-per-task") || s.has("window") {
@@ -424,6 +466,12 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		k, v, _ := strings.Cut(kv, ":")
 		spec.Task.Constraints = append(spec.Task.Constraints, &borgpb.Constraint{Key: k, Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: v})
 	}
+	for _, dir := range s.list("mount") {
+		spec.Task.Mounts = append(spec.Task.Mounts, &borgpb.Mount{Source: dir, Path: "/data"})
+	}
+	if relax := s.list("relax"); len(relax) > 0 {
+		spec.Task.Relax = &borgpb.Relax{SystemCalls: slices.Contains(relax, "calls"), UserIds: slices.Contains(relax, "ids")}
+	}
 	for _, text := range s.list("package") {
 		name, digest, _ := strings.Cut(text, "@")
 		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: digest, Path: "/opt/" + name})
@@ -443,6 +491,21 @@ func (s *script) maxPer() map[string]uint32 {
 		most[k] = uint32(v)
 	}
 	return most
+}
+
+// fire decides the slot so many minutes after 1970, or a run by hand.
+func (s *script) fire() *borgpb.Op {
+	user, name := s.key()
+	o := &borgpb.FireCron{
+		User: user, Name: name, SlotWallNs: s.num("slot", 0) * minute, Missed: uint32(s.num("missed", 0)), Manual: s.has("manual"),
+	}
+	if j := s.c.Job(JobKey{user, name}); j != nil {
+		o.Uid, o.Version = j.uid.String(), uint64(s.num("version", int64(j.version)))
+		spec := j.RunSpec()
+		spec.Priority += int32(s.num("other-priority", 0))
+		o.Spec = marshal(s.t, spec)
+	}
+	return &borgpb.Op{Op: &borgpb.Op_FireCron{FireCron: o}}
 }
 
 // copyID reads "<user>/<name>/<index>.<attempt>".
@@ -606,6 +669,18 @@ func (s *script) show() string {
 			}
 			b.WriteString("\n")
 		}
+	case "cron":
+		st := s.c.JobProto(s.c.jobs[mustKey(s.first(1))]).Status.Cron
+		fmt.Fprintf(&b, "suspended %v, last slot %d, since %d s, live %d\n", st.Suspended, st.LastSlotWallNs/minute, st.SinceWallNs/second, st.Live)
+		for _, r := range st.Runs {
+			fmt.Fprintf(&b, "  %d %s %q by hand %v, %d slots (%s)\n", r.SlotWallNs/minute,
+				strings.ToLower(strings.TrimPrefix(r.Outcome.String(), "CRON_OUTCOME_")), r.Job, r.Manual, r.Slots, r.Reason)
+		}
+	case "seats":
+		j := s.c.jobs[mustKey(s.first(1))]
+		for i := range j.Tasks() {
+			fmt.Fprintf(&b, "%d %s of %q\n", i, word(j.rows[i].State()), s.c.TaskProto(j, i, false).Status.Seat)
+		}
 	case "drain":
 		s.showDrain(&b, s.c.MachineProto(s.c.Machine(s.first(1))).Status.Drain)
 	case "update":
@@ -616,6 +691,20 @@ func (s *script) show() string {
 			st.InPlace, st.Restarted, st.Rescheduled, st.Skipped, st.Remaining)
 		if st.Reason != "" {
 			fmt.Fprintf(&b, " (%s)", st.Reason)
+		}
+		if u.Spec.StableVersion != 0 {
+			fmt.Fprintf(&b, " back to %d", u.Spec.StableVersion)
+		}
+		for _, n := range []struct {
+			name string
+			n    int64
+		}{{"failures", int64(st.Failures)}, {"deadline in", st.DeadlineLeftNs / second}, {"closes in", st.CloseLeftNs / second}, {"promotes itself in", st.PromoteLeftNs / second}} {
+			if n.n != 0 {
+				fmt.Fprintf(&b, " %s %d", n.name, n.n)
+			}
+		}
+		if st.WaitsFor != "" && u.Spec.Policy != nil {
+			fmt.Fprintf(&b, "\n  waits for: %s", st.WaitsFor)
 		}
 		b.WriteString("\n")
 	case "pending":
@@ -631,6 +720,8 @@ func (s *script) show() string {
 			p := s.c.AllocProto(a)
 			fmt.Fprintf(&b, "%s %s on %q used cpu %d tasks %v\n", a.Name(), word(p.Status.State), p.Status.Machine, p.Status.Used.CpuMilli, p.Status.Tasks)
 		}
+	case "labels", "breaches":
+		s.showLabels(&b)
 	case "secrets":
 		for one := range s.c.Secrets() {
 			fmt.Fprintf(&b, "%s/%s version %d key %s, %d bytes\n", one.User(), one.Name(), one.Version(), one.KeyID(), len(one.Sealed()))

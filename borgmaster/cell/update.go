@@ -1,8 +1,11 @@
 package cell
 
 import (
+	"cmp"
+
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -20,18 +23,33 @@ type Update struct {
 	inPlace, restarted, rescheduled, skipped uint32
 	startedWallNs, endedWallNs               int64
 
-	// Tasks disturbed and not yet seen running since; derived.
+	rollout
+
+	// Tasks disturbed and not yet seen running since, or not yet for long enough;
+	// derived.
 	down uint32
-	// Every task below it has been dealt with; derived.
+	// Every task before that place in its order has been dealt with; derived.
 	cursor uint32
+	// Its canaries, as they were chosen; and who is watched, who has been for longest
+	// first. Derived.
+	chosen  []uint32
+	watched []watched
 }
 
 // UID of the update.
 func (u *Update) UID() UID { return u.uid }
 
-// Rolling tells that it is under way.
+// Rolling tells that it is under way, if only waiting.
 func (u *Update) Rolling() bool {
-	return u != nil && u.state == borgpb.UpdateState_UPDATE_STATE_ROLLING
+	if u == nil {
+		return false
+	}
+	switch u.state {
+	case borgpb.UpdateState_UPDATE_STATE_ROLLING, borgpb.UpdateState_UPDATE_STATE_CANARY,
+		borgpb.UpdateState_UPDATE_STATE_PAUSED, borgpb.UpdateState_UPDATE_STATE_ROLLING_BACK:
+		return true
+	}
+	return false
 }
 
 func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
@@ -46,27 +64,48 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r == nil && spec.Proto.Kind != j.Kind() {
 		r = invalid("spec.kind", "the kind of a job cannot change; kill it and submit it anew")
 	}
-	if r == nil {
+	if r == nil && j.slotNs != 0 && spec.Proto.Parent != j.Spec().Parent {
+		r = invalid("spec.parent", "a run of a cron job stays with it")
+	}
+	if r == nil && !stands(j.Kind()) {
 		r = c.checkSize(j, spec.Proto.Tasks)
 	}
 	if r == nil {
 		r = c.checkSecrets(j.key.User, spec)
 	}
 	if r == nil {
+		r = c.checkPowers(spec, j.latest())
+	}
+	if r == nil {
 		r = c.checkLinks(spec.Proto, j.latest().Proto)
+	}
+	if fresh := string(o.Spec) != string(j.latest().Bytes); r == nil && fresh {
+		if r = c.checkSpecBounds(j.key.User, spec); r == nil {
+			r = c.checkJobQuota(j.key, j, spec, spec.Proto.Tasks)
+		}
+	} else if r == nil {
+		r = c.checkJobQuota(j.key, j, nil, spec.Proto.Tasks)
+	}
+	if r == nil {
+		healthy, _ := j.lastHealthy()
+		r = checkCanaries(j.specAt(healthy).Proto, spec.Proto)
+	}
+	labels := o.Labels
+	if r == nil {
+		labels, r = c.given(borgpb.Labelled_LABELLED_JOB, o.Labels)
 	}
 	if r != nil {
 		return nil, about(j.key.String(), r)
 	}
 	return func(res *borgpb.Result) {
-		j.labels, j.annotations = o.Labels, o.Annotations
+		j.labels, j.annotations = labels, o.Annotations
 		c.dirty(j)
 		if string(o.Spec) != string(j.latest().Bytes) {
 			c.startUpdate(j, spec)
 			res.UpdateUid = j.update.uid.String()
 		}
 		c.touch(j, edgeUpdate)
-		if int(spec.Proto.Tasks) != len(j.rows) {
+		if int(spec.Proto.Tasks) != len(j.rows) && !stands(j.Kind()) {
 			if res.UpdateUid == "" {
 				// The same spec undoes a resize.
 				j.version++
@@ -77,59 +116,105 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	}, nil
 }
 
-// startUpdate gives a job a new spec. Pending tasks simply take it when they
+// startUpdate gives a job a new spec, which rolls as the spec itself says.
+func (c *Cell) startUpdate(j *Job, spec *Spec) {
+	policy := spec.Proto.Update
+	next := Update{
+		batchSize: max(policy.GetBatchSize(), 1), maxDisruptions: policy.GetMaxDisruptions(),
+		state: borgpb.UpdateState_UPDATE_STATE_ROLLING,
+	}
+	if c.format >= FormatUpdates {
+		next.policy = newRollPolicy(policy)
+		next.stable, next.stableTasks = j.lastHealthy()
+	}
+	c.beginUpdate(j, spec, next, "a newer update took its place")
+}
+
+// beginUpdate gives a job a new spec. Pending tasks simply take it when they
 // are placed; what runs is rolled over by roll. A newer update replaces an
 // older one, but the tasks that are down for that still count as down.
-func (c *Cell) startUpdate(j *Job, spec *Spec) {
+func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 	was := j.latest()
-	var down uint32
-	if j.update.Rolling() {
-		down = j.update.down
-		c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_REPLACED, "a newer update took its place")
-	}
+	c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_REPLACED, why)
 	if j.update == nil {
 		j.update = &Update{}
 	}
-	policy := spec.Proto.Update
 	j.version++
 	u := j.update
-	*u = Update{
-		mark: u.mark, job: j, uid: c.newUID(), fromVersion: was.Version, toVersion: j.version,
-		batchSize: max(policy.GetBatchSize(), 1), maxDisruptions: policy.GetMaxDisruptions(),
-		state: borgpb.UpdateState_UPDATE_STATE_ROLLING, startedWallNs: c.clock.wallNs, down: down,
+	wayBack := j.specAt(u.stable)
+	next.mark, next.job, next.uid, next.down = u.mark, j, c.newUID(), u.down
+	next.fromVersion, next.toVersion, next.startedWallNs = was.Version, j.version, c.clock.wallNs
+	if c.format >= FormatUpdates {
+		next.progressNs = c.clock.cellNs
 	}
+	*u = next
 	c.links.remove(j)
 	spec.job, spec.Version = j, j.version
 	j.specs = append(j.specs, spec)
 	c.links.add(j)
 	c.dropUnused(was)
+	if wayBack != nil && !wayBack.gone {
+		c.dropUnused(wayBack)
+	}
+	c.recharge(j)
 	c.limitDomains(j)
+	c.reschedule(j, was.Proto.Cron)
+	if j.daemon != nil {
+		c.seatJob(j)
+	}
 	j.leaveDueNs = 0
 	for _, t := range j.rows {
-		if t.flags&taskSkipped != 0 {
-			t.flags &^= taskSkipped
+		if t.flags&(taskSkipped|taskCanary) != 0 {
+			t.flags &^= taskSkipped | taskCanary
 			c.dirty(t)
 		}
+		if t.cur.upNs() != 0 {
+			// It runs; what it was watched for is past.
+			c.clearUpdating(t)
+		}
 	}
+	c.pickCanaries(j)
 	j.changedWallNs = c.clock.wallNs
 	c.dirty(j)
 	c.dirty(spec)
 	c.dirty(u)
-	c.emit(updateEvent(u, borgpb.EventKind_EVENT_KIND_UPDATE_START))
+	e := updateEvent(u, borgpb.EventKind_EVENT_KIND_UPDATE_START)
+	if u.rollback {
+		e.Reason = "it takes the update before it back: " + u.reason
+	}
+	c.emit(e)
 	kind := borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING
 	if j.settled == statePending {
 		kind = borgpb.EventKind_EVENT_KIND_UPDATE_PENDING
 	}
 	c.emit(jobEvent(j, kind, j.settled, take(j.settled, edgeUpdate, j.settled)))
+	c.rollDown(u, spec)
 }
 
-// endUpdate closes the update that rolls, if any.
+// rollDown deals first with who is down for the update before and runs what that
+// brought: he may never come up with it, and until he does the batch has no room.
+func (c *Cell) rollDown(u *Update, spec *Spec) {
+	if c.format < FormatUpdates || c.restored.held || u.canarying() || u.down == 0 {
+		return
+	}
+	var memo changeMemo
+	for _, t := range u.job.rows {
+		if t.flags&taskUpdating != 0 && u.behind(t, spec) {
+			c.rollTask(u, t, spec, &memo)
+		}
+	}
+}
+
+// endUpdate ends the update that rolls, if any.
 func (c *Cell) endUpdate(j *Job, to borgpb.UpdateState, reason string) {
 	u := j.update
 	if !u.Rolling() {
 		return
 	}
-	u.state, u.reason, u.endedWallNs = to, reason, c.clock.wallNs
+	u.state, u.reason, u.endedWallNs, u.canaryNs = to, reason, c.clock.wallNs, 0
+	if to == borgpb.UpdateState_UPDATE_STATE_DONE && u.stable != 0 {
+		u.closeNs = min(c.clock.cellNs+cmp.Or(u.policy.closeAfterNs, updateOpenNs), maxTimeNs)
+	}
 	c.dirty(u)
 	e := updateEvent(u, borgpb.EventKind_EVENT_KIND_UPDATE_DONE)
 	e.Reason = reason
@@ -143,42 +228,89 @@ func (c *Cell) roll(j *Job) {
 	if !u.Rolling() || c.restored.held {
 		return
 	}
-	spec := j.latest()
-	var memo changeMemo
-	for int(u.cursor) < len(j.rows) {
-		t := j.rows[u.cursor]
-		if t.state == stateRunning && t.cur.version != spec.Version && t.flags&taskSkipped == 0 {
-			if !c.rollTask(u, t, spec, &memo) {
-				return
-			}
+	if why := u.failed(); why != "" {
+		if c.failUpdate(j, why); !u.Rolling() {
+			return
 		}
-		u.cursor++
 	}
-	if u.down == 0 {
-		c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_DONE, "")
+	if u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED {
+		return
+	}
+	var memo changeMemo
+	if u.canarying() {
+		c.rollCanaries(u, j.latest(), &memo)
+		return
+	}
+	if c.rollRest(u, j.latest(), &memo) && u.down == 0 {
+		to, reason := borgpb.UpdateState_UPDATE_STATE_DONE, ""
+		if u.rollback {
+			to, reason = borgpb.UpdateState_UPDATE_STATE_ROLLED_BACK, u.reason
+		}
+		c.endUpdate(j, to, reason)
 	}
 }
 
-// rollTask gives one running task the new spec, and tells whether it could.
-func (c *Cell) rollTask(u *Update, t *Task, spec *Spec, memo *changeMemo) bool {
+// rollRest goes on through the tasks in their order, and tells whether all were dealt
+// with.
+func (c *Cell) rollRest(u *Update, spec *Spec, memo *changeMemo) bool {
+	waiting := 0
+	for place := u.cursor; int(place) < len(u.job.rows); place++ {
+		if t := u.job.rows[u.at(place)]; u.behind(t, spec) {
+			switch c.rollTask(u, t, spec, memo) {
+			case batchFull:
+				return false
+			case besideOthers:
+				if waiting++; waiting > maxRollAhead {
+					return false
+				}
+			}
+		}
+		if waiting == 0 {
+			u.cursor++
+		}
+	}
+	return waiting == 0
+}
+
+// behind tells whether a running task has still to be dealt with.
+func (u *Update) behind(t *Task, spec *Spec) bool {
+	return t.state == stateRunning && t.cur.version != spec.Version && t.flags&taskSkipped == 0
+}
+
+// rollResult is what became of one task.
+type rollResult uint8
+
+const (
+	rolled rollResult = iota
+	// No further task may be disturbed now.
+	batchFull
+	// This one may not, as long as a neighbour is down.
+	besideOthers
+)
+
+// rollTask gives one running task the new spec, or tells why not now.
+func (c *Cell) rollTask(u *Update, t *Task, spec *Spec, memo *changeMemo) rollResult {
 	need := spec.Need(t.index)
 	change := memo.between(t.cur.spec, spec, t.cur.spec.Need(t.index), need)
-	stays := c.staysPut(t.cur, spec, need)
-	if change == changeInPlace && stays {
+	same := c.sameSpec(t.cur.spec, spec)
+	stays := same || c.staysPut(t.cur, spec, need)
+	if same || change == changeInPlace && stays {
 		c.updateInPlace(u, t, spec, need)
-		return true
+		return rolled
 	}
 	again := t.flags&taskUpdating != 0
 	switch {
-	case u.maxDisruptions > 0 && u.restarted+u.rescheduled >= u.maxDisruptions:
+	case u.maxDisruptions > 0 && u.restarted+u.rescheduled >= u.maxDisruptions && !mutant.Planted(mutant.CapNotKept):
 		t.flags |= taskSkipped
 		u.skipped++
 		c.clearUpdating(t)
 		c.dirty(t)
 		c.dirty(u)
-		return true
-	case !again && u.down >= u.batchSize:
-		return false
+		return rolled
+	case c.lapsed(u) || !again && u.down >= u.batchSize:
+		return batchFull
+	case !again && u.besideUpdated(t):
+		return besideOthers
 	}
 	reason := "restarted by update " + u.uid.String()
 	if stays && change != changeMove {
@@ -193,7 +325,7 @@ func (c *Cell) rollTask(u *Update, t *Task, spec *Spec, memo *changeMemo) bool {
 	}
 	c.dirty(u)
 	c.evict(t, edgeUpdate, statePending, borgpb.StopCause_STOP_CAUSE_UPDATE, reason, t.cur.grace())
-	return true
+	return rolled
 }
 
 // updateInPlace gives a running copy its new limits, priority and version.
@@ -238,8 +370,10 @@ func (c *Cell) seenUp(t *Task) {
 	if c.format < formatAnyVersionIsUp && t.cur.version != t.job.latest().Version {
 		return
 	}
-	c.clearUpdating(t)
-	c.touch(t.job, edgeUpdate)
+	if c.watch(t) {
+		c.clearUpdating(t)
+		c.touch(t.job, edgeUpdate)
+	}
 }
 
 // clearUpdating notes that a task is no longer down for the update.
@@ -249,15 +383,20 @@ func (c *Cell) clearUpdating(t *Task) {
 	}
 	t.flags &^= taskUpdating
 	c.dirty(t)
+	c.unwatch(t)
 	if u := t.job.update; u.Rolling() {
 		u.down--
+		if c.format >= FormatUpdates && u.policy.deadlineNs > 0 {
+			u.progressNs = c.clock.cellNs
+			c.dirty(u)
+		}
 	}
 }
 
 // rewind makes the update look again at a task that came back with an old spec.
 func (c *Cell) rewind(t *Task) {
 	if u := t.job.update; u.Rolling() {
-		u.cursor = min(u.cursor, t.index)
+		u.cursor = min(u.cursor, u.at(t.index))
 	}
 }
 

@@ -9,14 +9,29 @@ import (
 
 // checkJobSpec range-checks everything of a job spec except what single tasks
 // ask for, which is checked after the overrides have been applied.
-func checkJobSpec(key JobKey, s *borgpb.JobSpec) *borgpb.Refusal {
+func checkJobSpec(key JobKey, s *borgpb.JobSpec, format uint32) *borgpb.Refusal {
 	switch s.Kind {
 	case borgpb.JobKind_JOB_KIND_SERVICE, borgpb.JobKind_JOB_KIND_BATCH:
+	case borgpb.JobKind_JOB_KIND_DAEMON, borgpb.JobKind_JOB_KIND_CRON:
+		if format >= FormatKinds {
+			break
+		}
+		fallthrough
 	default:
 		return invalid("spec.kind", "want service or batch")
 	}
 	switch {
-	case s.Tasks < 1 || s.Tasks > maxTasksPerJob:
+	case s.Kind == borgpb.JobKind_JOB_KIND_DAEMON:
+		if r := checkDaemonSpec(s); r != nil {
+			return r
+		}
+	case s.Kind == borgpb.JobKind_JOB_KIND_CRON:
+		if r := checkCronSpec(key, s.Cron); r != nil {
+			return r
+		}
+	}
+	switch {
+	case s.Kind != borgpb.JobKind_JOB_KIND_DAEMON && (s.Tasks < 1 || s.Tasks > maxTasksPerJob):
 		return invalid("spec.tasks", "%d is not in 1 to %d", s.Tasks, maxTasksPerJob)
 	case s.Priority < 0 || s.Priority > maxPriority:
 		return invalid("spec.priority", "%d is not in 0 to %d", s.Priority, maxPriority)
@@ -26,12 +41,10 @@ func checkJobSpec(key JobKey, s *borgpb.JobSpec) *borgpb.Refusal {
 		return invalid("spec.max_failures", "%d is over %d", s.MaxFailures, maxFailures)
 	case s.Gang && s.Tasks > maxGangTasks:
 		return limit("spec.gang", "%d tasks; a gang has at most %d", s.Tasks, maxGangTasks)
-	case s.Cron != nil:
+	case s.Cron != nil && s.Kind != borgpb.JobKind_JOB_KIND_CRON:
 		return invalid("spec.cron", "only a cron job has one")
 	case len(s.Overrides) > maxOverrides:
 		return limit("spec.overrides", "%d overrides; at most %d", len(s.Overrides), maxOverrides)
-	case s.Update.GetBatchSize() > maxTasksPerJob:
-		return invalid("spec.update.batch_size", "%d is over %d", s.Update.GetBatchSize(), maxTasksPerJob)
 	case s.Scheduler != "" && !validName(s.Scheduler):
 		return invalid("spec.scheduler", "%q is not a name: want a-z, 0-9 and -", clip(s.Scheduler, 64))
 	}
@@ -48,6 +61,9 @@ func checkJobSpec(key JobKey, s *borgpb.JobSpec) *borgpb.Refusal {
 		return limit("spec.extensions", "%d bytes; at most %d", total, maxExtensionBytes)
 	}
 	if r := checkMaxPer(s.MaxPer); r != nil {
+		return r
+	}
+	if r := checkUpdatePolicy(s); r != nil {
 		return r
 	}
 	if r := checkBudget(s.DisruptionBudget); r != nil {

@@ -32,6 +32,8 @@ type taskPlace struct {
 	estimate *reservation
 	// Nil: nothing of it.
 	few *rareCopy
+	// Of a daemon job: the machine whose task it is; nil: of none.
+	seat *Machine
 }
 
 // taskHow is what became of a task; those of a job that is killed have it in common.
@@ -52,7 +54,7 @@ type Looker struct {
 
 // Look sees t as it is now. Was is what was seen of the same task before; nil: nothing.
 func (l *Looker) Look(t *Task, was *TaskView) (v TaskView) {
-	j, spec := t.job, t.job.latest()
+	j, spec := t.job, t.job.specOf(t.index)
 	place := taskPlace{attempt: t.attempt, version: spec.Version}
 	how := taskHow{changedWallNs: t.changedWallNs, reason: t.reason, failures: t.failures, state: t.state}
 	if how.changedWallNs == 0 {
@@ -85,6 +87,7 @@ func (l *Looker) Look(t *Task, was *TaskView) (v TaskView) {
 		}
 	}
 	place.need = spec.Need(t.index)
+	place.seat = j.Seat(t.index)
 	v.place, v.how = place.keep(was), l.keep(&how, was)
 	return v
 }
@@ -94,7 +97,7 @@ func (p *taskPlace) keep(was *TaskView) *taskPlace {
 	if was != nil {
 		o := was.place
 		if p.need == o.need && p.attempt == o.attempt && p.version == o.version && p.machine == o.machine && p.alloc == o.alloc &&
-			p.res == o.res && p.estimate == o.estimate && p.few.same(o.few) && slices.Equal(p.ports, o.ports) {
+			p.res == o.res && p.estimate == o.estimate && p.few.same(o.few) && p.seat == o.seat && slices.Equal(p.ports, o.ports) {
 			return o
 		}
 	}
@@ -146,7 +149,7 @@ func (h *taskHow) same(o *taskHow) bool {
 
 func (p *taskPlace) same(o *taskPlace) bool {
 	return p.attempt == o.attempt && p.version == o.version && p.machine == o.machine && p.alloc == o.alloc && slices.Equal(p.ports, o.ports) &&
-		p.few.same(o.few) && p.sameReservation(o) &&
+		p.few.same(o.few) && p.seat == o.seat && p.sameReservation(o) &&
 		// Equal specs may be of different versions.
 		(p.need == o.need || proto.Equal(p.need.Task, o.need.Task))
 }
@@ -207,6 +210,9 @@ func (v *TaskView) Proto(meta *borgpb.Meta, index uint32) *borgpb.Task {
 				st.Note, st.NoteAnnotations = n.text, maps.Clone(n.annotations)
 			}
 		}
+	}
+	if p.seat != nil {
+		st.Seat = p.seat.name
 	}
 	return &borgpb.Task{Meta: meta, Index: index, Spec: p.need.Task, Status: st}
 }

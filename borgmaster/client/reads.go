@@ -161,6 +161,17 @@ func (c *Client) ListPackageBans(ctx context.Context) ([]*borgrpc.PackageBan, er
 	return resp.GetBans(), err
 }
 
+// GetLabelPolicy returns the rules for labels, and if asked who breaks them.
+func (c *Client) GetLabelPolicy(ctx context.Context, req *borgrpc.GetLabelPolicyRequest) (*borgrpc.GetLabelPolicyResponse, error) {
+	return call(ctx, c, "ask for the policy of labels", req, borgrpc.MasterServiceClient.GetLabelPolicy)
+}
+
+// ListQuotas returns what a user may ask for at one time, and does; no user: all of
+// whom there is something to say.
+func (c *Client) ListQuotas(ctx context.Context, user string) (*borgrpc.ListQuotasResponse, error) {
+	return call(ctx, c, "list quotas", &borgrpc.ListQuotasRequest{User: user}, borgrpc.MasterServiceClient.ListQuotas)
+}
+
 // Why explains where a task is or why it is not placed.
 func (c *Client) Why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.WhyResponse, error) {
 	return call(ctx, c, "explain task "+taskName(req.User, req.Name, req.Index), req, borgrpc.MasterServiceClient.Why)

@@ -257,6 +257,37 @@ func TestMachineThatIsDown(t *testing.T) {
 	}
 }
 
+// TestSpecsOfWhatRunsAreNotGuessed: a replica that takes a machine over sends no specs of
+// what runs there, and then those that the borglet turns out not to hold, or to hold an
+// older version of; before that the machine is not at rest.
+func TestSpecsOfWhatRunsAreNotGuessed(t *testing.T) {
+	l, known := newLog(t), &Known{}
+	l.report(l.says(0, 1, running))
+	req, cmp := l.exchange(0, known, nil, l.says(1, 1, starting))
+	if req.Desired[0].Spec != nil || req.Desired[1].Spec == nil {
+		t.Errorf("the first poll sends %v, want the spec of task 1 alone", req.Desired)
+	}
+	if !cmp.Busy {
+		t.Error("the borglet lacks a task, and is not polled soon")
+	}
+	req, _ = l.exchange(0, known, nil, l.says(0, 1, running), l.says(1, 1, running))
+	if req.Desired[0].Spec == nil || req.Desired[1].Spec != nil {
+		t.Errorf("the second poll sends %v, want the spec of task 0 alone", req.Desired)
+	}
+
+	l.report(l.says(1, 1, running))
+	known = &Known{}
+	req, cmp = l.exchange(0, known, nil, l.says(0, 1, running), l.says(1, 1, running))
+	known.rest(l.cell, l.machine(), req, cmp)
+	if known.rests(l.cell, l.machine()) {
+		t.Error("the machine rests after a poll that did not know which versions it holds")
+	}
+	known.Versions = []uint64{1, 0}
+	if req, _ = l.exchange(0, known, nil, l.says(0, 1, running), l.says(1, 1, running)); req.Desired[0].Spec != nil || req.Desired[1].Spec == nil {
+		t.Errorf("task 1 is held in an older version, and %v is sent", req.Desired)
+	}
+}
+
 // TestRestsOnlyOnOrdersOfNow: what the cell comes to want while a poll is out is not in
 // the orders that its answer finds obeyed.
 func TestRestsOnlyOnOrdersOfNow(t *testing.T) {

@@ -454,7 +454,9 @@ func (c *Core) assign(now int64, m *polled) {
 	if m.inFlight {
 		return
 	}
-	due := now + int64(nameHash(m.name)%uint64(c.cfg.PeriodNs/spreadPart))
+	// Its last owner may have polled it long ago, or not at all: it does not wait behind
+	// those of ours for which polls begin late.
+	due := now + int64(nameHash(m.name)%uint64(c.cfg.PeriodNs/spreadPart)) - c.lagNs
 	if m.touchedNs != 0 && now-m.touchedNs < 2*c.cfg.PeriodNs {
 		due = now
 	}

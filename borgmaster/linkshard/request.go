@@ -79,9 +79,14 @@ func FenceOf(c *cell.Cell) *borgrpc.Fence {
 const maxPollSpecBytes = 2 << 20
 
 // Build makes the poll for a machine from the cell. Specs that the borglet has
-// reported to hold are not repeated.
+// reported to hold are not repeated, and not those of what runs before it has said
+// what it holds.
 func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known *Known) *borgrpc.PollRequest {
 	req := &borgrpc.PollRequest{Fence: FenceOf(c), Machine: m.Name(), KnownHash: known.Hash, Replica: replica}
+	// A borglet of which nothing is known has what runs there, most times: another replica
+	// has polled it before. Its answer tells, and a share that moves comes without a
+	// storm of specs.
+	first := len(known.Hash) == 0
 	held := make(map[cell.CopyID]uint64, len(known.Tasks))
 	for i, t := range known.Tasks {
 		id, ok := idOf(t)
@@ -117,6 +122,9 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 				continue
 			}
 			d := desired(p, cellName, held)
+			if first && p.State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+				d.Spec = nil
+			}
 			specBytes += proto.Size(d.Spec)
 			if d.Spec == nil || specBytes <= maxPollSpecBytes {
 				req.Desired = append(req.Desired, d)

@@ -56,6 +56,10 @@ func (k *Known) rest(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest, cm
 	if cmp.Busy || cmp.Down || m.Unheard() || len(cmp.Reports)+len(cmp.Unknown)+len(k.told)+len(k.described) > 0 || cmp.Heard != nil || cmp.Set != nil {
 		return
 	}
+	// Which specs it holds was not known yet.
+	if len(req.KnownHash) == 0 {
+		return
+	}
 	// Who has a package that it waits for is told by changes of other machines.
 	if len(req.Stops)+len(req.Forget)+len(req.Describe)+len(req.Packages) > 0 || len(req.Desired) != len(k.Tasks) {
 		return

@@ -17,6 +17,8 @@ const (
 	standByLagNs = 5e6
 	// So many of them are looked at meanwhile.
 	standByLooks = 100
+	// Once a look at all of them began nothing, the next one begins so much later.
+	standByRest = 5 * time.Second
 	// Machines come and go; who is next for them is worked out again after so long.
 	standByAgainNs = 10e9
 )
@@ -46,7 +48,8 @@ func (l *loop) workOutNexts() {
 func (l *loop) standBy() {
 	ticker := time.NewTicker(standByPause)
 	defer ticker.Stop()
-	at := 0
+	var of *[]string
+	at, idle := 0, 0
 	for {
 		select {
 		case <-l.ctx.Done():
@@ -57,8 +60,19 @@ func (l *loop) standBy() {
 		if names == nil || len(*names) == 0 || l.lagNs.Load() > standByLagNs {
 			continue
 		}
+		switch {
+		case names != of:
+			of, idle = names, 0
+		case idle >= len(*names):
+			idle = 0
+			select {
+			case <-l.ctx.Done():
+				return
+			case <-time.After(standByRest):
+			}
+		}
 		for range min(standByLooks, len(*names)) {
-			at = (at + 1) % len(*names)
+			at, idle = (at+1)%len(*names), idle+1
 			name, addr := (*names)[at], ""
 			l.cfg.Log.View(func(c *cell.Cell) {
 				if m := c.Machine(name); m != nil && m.Up() {
@@ -66,6 +80,7 @@ func (l *loop) standBy() {
 				}
 			})
 			if addr != "" && l.cfg.Borglets.StandBy(name, addr) {
+				idle = 0
 				break
 			}
 		}

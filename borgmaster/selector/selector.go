@@ -119,3 +119,43 @@ func (s Selector) Pairs() []Pair {
 	}
 	return best
 }
+
+// Disjoint tells that no labels satisfy both selectors. All terms must hold, so labels
+// that satisfy both are found key by key, or there are none.
+func Disjoint(a, b Selector) bool {
+	both := slices.Concat(a, b)
+	for _, t := range both {
+		if !both.satisfiable(t.key) {
+			return true
+		}
+	}
+	return false
+}
+
+// satisfiable tells whether there can be a label of that key, or none, as the terms
+// on it want.
+func (s Selector) satisfiable(key string) bool {
+	there, missing := false, false
+	// Values that are left; all: any but those that are excluded.
+	all, left := true, []string(nil)
+	var excluded []string
+	for _, t := range s {
+		switch {
+		case t.key != key:
+		case t.presence && t.not:
+			missing = true
+		case t.presence:
+			there = true
+		case t.not:
+			excluded = append(excluded, t.values...)
+		case all:
+			there, all, left = true, false, t.values
+		default:
+			left = slices.DeleteFunc(slices.Clone(left), func(v string) bool { return !slices.Contains(t.values, v) })
+		}
+	}
+	if missing || !there {
+		return !(missing && there)
+	}
+	return all || slices.ContainsFunc(left, func(v string) bool { return !slices.Contains(excluded, v) })
+}

@@ -22,9 +22,10 @@ type group struct {
 	// The own state is dead.
 	dead bool
 
-	// Of a job: the present spec, as committed and as shown.
-	present *cell.Spec
-	shown   *borgpb.JobSpec
+	// Of a job: the present spec, as committed and as shown; and the one of those who
+	// are no canaries of it.
+	present, stable *cell.Spec
+	shown           *borgpb.JobSpec
 	// What all tasks of a need are that were never placed and are pending, or dead, as
 	// far as that was asked for since it was so.
 	unplaced map[unplaced]*object
@@ -34,6 +35,8 @@ type group struct {
 type unplaced struct {
 	need *cell.Need
 	dead bool
+	// The machine of a task of a daemon job.
+	seat *cell.Machine
 }
 
 // seen is all that was shown last.
@@ -134,7 +137,7 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 	}
 	was := g.own
 	p := j.Alone()
-	scanned = was == nil || g.present != j.PresentSpec() || len(g.members) != int(j.NumTasks())
+	scanned = was == nil || g.present != j.PresentSpec() || g.stable != j.StableSpec() || len(g.members) != int(j.NumTasks())
 	if was == nil || g.present != j.PresentSpec() || int(g.shown.Tasks) != int(j.NumTasks()) {
 		g.present, g.shown = j.PresentSpec(), p.Spec
 		if int(p.Spec.Tasks) != int(j.NumTasks()) {
@@ -142,6 +145,7 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 			g.shown.Tasks = j.NumTasks()
 		}
 	}
+	g.stable = j.StableSpec()
 	var oldHead *head
 	if was != nil {
 		oldHead = was.head
@@ -228,7 +232,7 @@ func (f *feeding) task(g *group, j *cell.Job, index uint32) {
 
 // unplaced is what a task is that was never placed.
 func (f *feeding) unplaced(g *group, j *cell.Job, t *cell.Task) *object {
-	k := unplaced{j.Need(t.ID().Index), t.State() == borgpb.State_STATE_DEAD}
+	k := unplaced{j.Need(t.ID().Index), t.State() == borgpb.State_STATE_DEAD, j.Seat(t.ID().Index)}
 	o := g.unplaced[k]
 	if o == nil {
 		o = &object{head: g.own.head, task: f.look.Look(t, nil)}

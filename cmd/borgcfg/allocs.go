@@ -20,7 +20,7 @@ func allocList(s *session) error {
 	if err != nil {
 		return err
 	}
-	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{})
+	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{Selector: s.flag.String("selector")})
 	if err != nil {
 		return err
 	}

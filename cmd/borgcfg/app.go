@@ -63,6 +63,10 @@ func outputFlag() ucli.Flag {
 	return &ucli.StringFlag{Name: "output", Aliases: []string{"o"}, Usage: "`FORMAT`: table, wide, json, yaml or name"}
 }
 
+func selectorFlag(what string) ucli.Flag {
+	return &ucli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only " + what + " with these labels: `SELECTOR` such as tier=front,!canary"}
+}
+
 func waitFlag(usage string) ucli.Flag {
 	return &ucli.BoolFlag{DisableDefaultText: true, Name: "wait", Usage: usage}
 }
@@ -117,7 +121,7 @@ func group(name, usage string, subs ...*ucli.Command) *ucli.Command {
 
 func commands(con *console) []*ucli.Command {
 	with := func(base []ucli.Flag, more ...ucli.Flag) []ucli.Flag { return append(base, more...) }
-	return []*ucli.Command{
+	return append(labelCommands(con), []*ucli.Command{
 		command(con, "eval", "evaluate a job file and print what it says", "FILE", 1, 1, evalFile, with(fileFlags(), outputFlag(),
 			&ucli.StringFlag{Name: "explain", Usage: "tell where the value at `PATH` comes from, such as task.resources.mem"})...),
 		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, fileFlags()...),
@@ -125,21 +129,24 @@ func commands(con *console) []*ucli.Command {
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "dry-run", Usage: "say what would be done, and do nothing"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run jobs again that have finished"},
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
-		command(con, "update", "give running jobs the specs of a file, task after task", "FILE", 1, 1, updateFile, with(fileFlags(),
-			reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))...),
+		cronCommands(con),
+		updateCommand(con, with(fileFlags(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
 		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
 		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), reasonFlag(), waitFlag("wait until the last process is gone"))...),
-		command(con, "status", "tell how the cell is, or a job", "[JOB]", 0, 1, status, outputFlag(),
+		command(con, "status", "tell how the cell is, or a job", "[JOB]", 0, 1, status, outputFlag(), selectorFlag("jobs"),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "all", Aliases: []string{"a"}, Usage: "every dead job too"}),
-		command(con, "tasks", "list tasks", "[JOB]", 0, 1, tasks, outputFlag(),
+		command(con, "tasks", "list tasks", "[JOB]", 0, 1, tasks, outputFlag(), selectorFlag("tasks of jobs"),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "attempts", Usage: "earlier copies of each task too"},
 			&ucli.StringFlag{Name: "machine", Usage: "only tasks on this `MACHINE`"}),
 		machineCommands(con),
-		group("alloc", "places held on machines", command(con, "list", "list alloc sets, or the allocs of one", "[ALLOCSET]", 0, 1, allocList, outputFlag())),
-		command(con, "logs", "print what a task wrote", "TASK", 1, 1, logs,
+		group("alloc", "places held on machines", command(con, "list", "list alloc sets, or the allocs of one", "[ALLOCSET]", 0, 1, allocList, outputFlag(), selectorFlag("sets"))),
+		command(con, "logs", "print what a task wrote, or all tasks of a job by time", "TASK|JOB", 1, 1, logs,
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "follow", Aliases: []string{"f"}, Usage: "go on as it writes"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "stderr", Usage: "its standard error instead of its standard output"},
 			&ucli.Uint64Flag{Name: "attempt", Usage: "of an earlier copy of the task, by `NUMBER`"},
+			&ucli.BoolFlag{DisableDefaultText: true, Name: "previous", Aliases: []string{"p"}, Usage: "of the run before the last one"},
+			&ucli.StringFlag{Name: "since", Usage: "from `TIME` on, to a second: 10m, 2h, or 2026-11-21T22:00:00Z"},
+			&ucli.IntFlag{Name: "max-tasks", Value: 50, Usage: "of a job with more than `N` tasks nothing is read"},
 			&ucli.StringFlag{Name: "tail", Usage: "only the last `BYTES`, such as 4096 or 64KiB"}),
 		command(con, "exec", "run a program in a task that runs, beside its own; exit code as the program's", "TASK -- PROGRAM [ARGUMENT...]", 2, -1, execTask,
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "stdin", Aliases: []string{"i"}, Usage: "give it what comes in here"},
@@ -175,13 +182,14 @@ func commands(con *console) []*ucli.Command {
 			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
 		secretCommands(con),
 		packageCommands(con),
+		quotaCommands(con),
 		fileCommands(con),
 		command(con, "resolve", "tell where a task is, or the tasks of a job: machine, address, ports", "JOB|TASK", 1, 1, resolveName, outputFlag()),
 		command(con, "note", "(in a task) tell people what you are at; no text: nothing any more", "[TEXT]", 0, 1, setNote,
 			&ucli.StringSliceFlag{Name: "annotation", Usage: "`KEY=VALUE` for programs; may be repeated"}),
 		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
 		command(con, "version", "tell which build this is", "", 0, 0, version),
-	}
+	}...)
 }
 
 func machineCommands(con *console) *ucli.Command {

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
@@ -237,7 +239,12 @@ func (b *pretendBorglet) Poll(_ context.Context, req *borgrpc.PollRequest) (*bor
 		}
 	}
 	for _, s := range req.Stops {
-		if r := b.copies[s.Copy.String()]; r != nil && r.State == int32(borgpb.AttemptState_ATTEMPT_STATE_RUNNING) {
+		r := b.copies[s.Copy.String()]
+		if r == nil {
+			continue
+		}
+		switch borgpb.AttemptState(r.State) {
+		case borgpb.AttemptState_ATTEMPT_STATE_STARTING, borgpb.AttemptState_ATTEMPT_STATE_RUNNING, borgpb.AttemptState_ATTEMPT_STATE_BACKOFF:
 			r.State = int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPED)
 			r.Exit = &borgpb.Exit{Signal: 15, EndedWallNs: time.Now().UnixNano()}
 		}
@@ -285,11 +292,46 @@ func (b *pretendBorglet) started(d *borgrpc.Desired) *borgpb.TaskReport {
 }
 
 func (b *pretendBorglet) ReadLog(req *borgrpc.ReadLogRequest, stream grpc.ServerStreamingServer[borgrpc.ReadLogResponse]) error {
+	if req.Run == 2 {
+		return grpcstatus.Error(codes.OutOfRange, "the copy has had one run only")
+	}
+	if req.Copy.Index == 3 {
+		return grpcstatus.Error(codes.Unavailable, "gone away")
+	}
+	if req.Times && req.Run == 0 {
+		return b.readTimes(req, stream)
+	}
 	text := fmt.Sprintf("%v of task %d attempt %d\n", req.Stream, req.Copy.Index, req.Copy.Attempt)
 	if req.TailBytes > 0 {
 		text = text[max(0, len(text)-int(req.TailBytes)):]
 	}
-	return stream.Send(&borgrpc.ReadLogResponse{Data: []byte(text), Stream: req.Stream})
+	return stream.Send(&borgrpc.ReadLogResponse{Data: []byte(text), Stream: req.Stream, WallNs: 1})
+}
+
+// readTimes pretends that each task wrote a line at 1, 11 and 21 s after its index,
+// and lost 1 MiB before the second.
+func (b *pretendBorglet) readTimes(req *borgrpc.ReadLogRequest, stream grpc.ServerStreamingServer[borgrpc.ReadLogResponse]) error {
+	for n, at := range []int64{1, 11, 21} {
+		resp := &borgrpc.ReadLogResponse{Stream: req.Stream, WallNs: (at + int64(req.Copy.Index)) * int64(time.Second)}
+		if resp.WallNs < req.SinceWallNs {
+			continue
+		}
+		if n == 1 {
+			resp.LostBytes = 1 << 20
+		}
+		// Lines come in pieces.
+		for _, piece := range []string{"line ", fmt.Sprintf("%d at %d\n", n, at+int64(req.Copy.Index))} {
+			resp.Data = []byte(piece)
+			if err := stream.Send(resp); err != nil {
+				return err
+			}
+			resp.LostBytes = 0
+		}
+	}
+	if req.Follow {
+		return stream.Send(&borgrpc.ReadLogResponse{Stream: req.Stream, AtEnd: true})
+	}
+	return nil
 }
 
 // ExecCopy pretends to a few programs: echo and cat do what they do, exit ends with the

@@ -43,7 +43,7 @@ func (s *session) poll(what, again string, f func() (done bool, err error)) erro
 // done: a service runs, a batch job has finished.
 func (s *session) follow(job jobName, again string) error {
 	var last string
-	var rolled *borgpb.Update
+	rolled := false
 	name := s.short(job.user, job.name)
 	told := make(map[string]bool)
 	looks := 0
@@ -53,16 +53,25 @@ func (s *session) follow(job jobName, again string) error {
 			return false, err
 		}
 		// The last step of an update may end it between two looks.
-		if rolling := resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING; rolling {
-			rolled = resp.Update
-		} else if rolled != nil && rolled.GetMeta().GetUid() == resp.Update.GetMeta().GetUid() {
-			s.progress("%s: %s: %s", name, updateLine(resp.Update), word(resp.Update.Status.State))
-			rolled = nil
+		if underWay(resp.Update) {
+			rolled = true
+		} else if rolled {
+			// It may be another than was seen: the rollback of that one.
+			s.progress("%s: %s", name, updateSentence(resp.Update))
+			rolled = false
+			if err := s.stuckUpdate(name, resp.Update); err != nil {
+				return false, err
+			}
 		}
 		line := progressLine(resp)
 		if line != last {
 			s.progress("%s: %s", name, line)
 			last = line
+		}
+		if underWay(resp.Update) {
+			if err := s.stuckUpdate(name, resp.Update); err != nil {
+				return false, err
+			}
 		}
 		done, err := settled(resp)
 		if looks++; !done && err == nil && looks%troubleEvery == 0 {
@@ -102,7 +111,10 @@ func (s *session) tellTrouble(job jobName, told map[string]bool) {
 // something does.
 func progressLine(resp *borgrpc.GetJobResponse) string {
 	st, spec := resp.Job.GetStatus(), resp.Job.GetSpec()
-	if u := resp.Update; u.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING {
+	if u := resp.Update; underWay(u) {
+		if st := u.Status; st.WaitsFor != "" {
+			return updateLine(u) + "; waits for " + st.WaitsFor
+		}
 		return updateLine(u)
 	}
 	if spec.GetKind() == borgpb.JobKind_JOB_KIND_BATCH {
@@ -121,8 +133,12 @@ func failed(st *borgpb.JobStatus) string {
 // updateLine is how far an update has come.
 func updateLine(u *borgpb.Update) string {
 	st := u.GetStatus()
-	line := fmt.Sprintf("update to version %d: %d changed in place, %d restarted, %d moved, %d to do",
-		u.GetSpec().GetToVersion(), st.GetInPlace(), st.GetRestarted(), st.GetRescheduled(), st.GetRemaining())
+	what := "update"
+	if u.GetSpec().GetRollback() {
+		what = "rollback"
+	}
+	line := fmt.Sprintf("%s to version %d: %d changed in place, %d restarted, %d moved, %d to do",
+		what, u.GetSpec().GetToVersion(), st.GetInPlace(), st.GetRestarted(), st.GetRescheduled(), st.GetRemaining())
 	if st.GetSkipped() > 0 {
 		line += fmt.Sprintf(", %d skipped", st.GetSkipped())
 	}
@@ -133,7 +149,7 @@ func updateLine(u *borgpb.Update) string {
 // get there any more is an error.
 func settled(resp *borgrpc.GetJobResponse) (bool, error) {
 	st, spec := resp.Job.GetStatus(), resp.Job.GetSpec()
-	if resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING {
+	if underWay(resp.Update) {
 		return false, nil
 	}
 	key := resp.Job.GetMeta().GetUser() + "/" + resp.Job.GetMeta().GetName()

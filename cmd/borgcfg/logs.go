@@ -1,8 +1,11 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"strconv"
+	"strings"
 	"time"
 
 	"borg/borgmaster/client"
@@ -15,21 +18,24 @@ import (
 // logs copies what a task wrote: to a terminal what it can show, elsewhere byte for
 // byte.
 func logs(s *session) error {
-	job, index, err := s.task(s.args[0])
+	whole := !isTask(s.args[0])
+	var job jobName
+	var index uint32
+	var err error
+	if whole {
+		job, err = s.job(s.args[0])
+	} else {
+		job, index, err = s.task(s.args[0])
+	}
 	if err != nil {
 		return err
 	}
-	req := &borgrpc.LogsRequest{
-		User: job.user, Name: job.name, Index: index, Attempt: s.flag.Uint64("attempt"),
-		Stream: borgrpc.LogStream_LOG_STREAM_STDOUT, Follow: s.flag.Bool("follow"),
+	req, err := s.logsRequest(job, index)
+	if err != nil {
+		return err
 	}
-	if s.flag.Bool("stderr") {
-		req.Stream = borgrpc.LogStream_LOG_STREAM_STDERR
-	}
-	if tail := s.flag.String("tail"); tail != "" {
-		if req.TailBytes, err = cfg.ParseBytes(tail); err != nil {
-			return cli.Errorf(cli.Usage, "--tail %s: %w", tail, err)
-		}
+	if whole {
+		return s.jobLogs(job, req)
 	}
 	m, err := s.master()
 	if err != nil {
@@ -50,20 +56,80 @@ func logs(s *session) error {
 	return err
 }
 
+// isTask tells a task, which ends in its number, from a job.
+func isTask(arg string) bool {
+	at := strings.LastIndexByte(arg, '/')
+	if at < 0 {
+		return false
+	}
+	_, err := strconv.ParseUint(arg[at+1:], 10, 32)
+	return err == nil || arg[at+1:] == ""
+}
+
+// logsRequest is what the flags ask of one task.
+func (s *session) logsRequest(job jobName, index uint32) (*borgrpc.LogsRequest, error) {
+	req := &borgrpc.LogsRequest{
+		User: job.user, Name: job.name, Index: index, Attempt: s.flag.Uint64("attempt"),
+		Stream: borgrpc.LogStream_LOG_STREAM_STDOUT, Follow: s.flag.Bool("follow"), Previous: s.flag.Bool("previous"),
+	}
+	if s.flag.Bool("stderr") {
+		req.Stream = borgrpc.LogStream_LOG_STREAM_STDERR
+	}
+	var err error
+	if tail := s.flag.String("tail"); tail != "" {
+		if req.TailBytes, err = cfg.ParseBytes(tail); err != nil {
+			return nil, cli.Errorf(cli.Usage, "--tail %s: %w", tail, err)
+		}
+	}
+	if req.SinceWallNs, err = s.moment("since"); err != nil {
+		return nil, err
+	}
+	req.Times = req.SinceWallNs > 0
+	if req.Previous && req.Follow {
+		return nil, cli.Errorf(cli.Usage, "--previous and --follow: the run before has ended; there is nothing to follow")
+	}
+	return req, nil
+}
+
 // copyLog copies the log of one copy of a task and counts its bytes.
 func (s *session) copyLog(m *client.Client, req *borgrpc.LogsRequest) (n int64, err error) {
+	name := fmt.Sprintf("%s/%d", s.short(req.User, req.Name), req.Index)
+	told := false
+	// part is the beginning of a character that goes on in the next piece.
+	var part []byte
 	err = m.Logs(s.ctx, req, func(resp *borgrpc.LogsResponse) error {
+		if note := s.logNote(name, req, resp, &told); note != "" {
+			s.progress("%s", note)
+		}
 		n += int64(len(resp.Data))
 		data := resp.Data
 		if s.terminal {
-			data = []byte(cli.VisibleLines(string(data)))
+			whole := append(part, data...)
+			end := len(whole) - openRune(whole)
+			data, part = []byte(cli.VisibleLines(string(whole[:end]))), bytes.Clone(whole[end:])
 		}
 		if _, err := s.stdout.Write(data); err != nil {
 			return fmt.Errorf("write to standard output: %w", err)
 		}
 		return nil
 	})
+	if len(part) > 0 {
+		fmt.Fprint(s.stdout, cli.VisibleLines(string(part)))
+	}
 	return n, err
+}
+
+// logNote is what people are to be told of a piece of a log, in a line; mostly
+// nothing. That times are not known is said once.
+func (s *session) logNote(name string, req *borgrpc.LogsRequest, resp *borgrpc.LogsResponse, told *bool) string {
+	if resp.LostBytes > 0 {
+		return fmt.Sprintf("%s: ... %s lost here: its machine keeps no more of it ...", name, bytesText(resp.LostBytes))
+	}
+	if req.SinceWallNs > 0 && len(resp.Data) > 0 && resp.WallNs == 0 && !*told {
+		*told = true
+		return name + ": the borglet of its machine is older and knows no times; what follows may be of before --since"
+	}
+	return ""
 }
 
 // followTask copies the log of one copy of a task after another, until the task
@@ -87,7 +153,7 @@ func (s *session) followTask(m *client.Client, req *borgrpc.LogsRequest) error {
 		if attempt := st.GetAttempt(); attempt > req.Attempt {
 			if req.Attempt > 0 {
 				s.progress("%s: attempt %d on machine %s", name, attempt, orWord(st.GetMachine(), "?"))
-				req.TailBytes = 0
+				req.TailBytes, req.SinceWallNs = 0, 0
 			}
 			req.Attempt, told = attempt, false
 			if _, err := s.copyLog(m, req); err != nil {

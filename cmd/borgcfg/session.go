@@ -37,6 +37,8 @@ type session struct {
 	source *identity.Source
 	client *client.Client
 	owner  string
+	// An update that ends rolled back is what was asked for.
+	wantsBack bool
 	// Renews the certificate; ended by end.
 	renewing sync.WaitGroup
 }

@@ -32,7 +32,7 @@ func status(s *session) error {
 	if err != nil {
 		return err
 	}
-	req := &borgrpc.ListJobsRequest{Dead: true}
+	req := &borgrpc.ListJobsRequest{Dead: true, Selector: s.flag.String("selector")}
 	var unelected error
 	if c.Elected == 0 {
 		// A fresh answer would have to wait for an election.
@@ -196,16 +196,21 @@ func numTasks(j *borgpb.Job) uint32 {
 	return j.GetSpec().GetTasks()
 }
 
-func (s *session) statusJob(arg string) error {
-	n, err := s.job(arg)
-	if err != nil {
-		return err
+// getJob asks for the job that an argument names.
+func (s *session) getJob(arg string) (n jobName, resp *borgrpc.GetJobResponse, err error) {
+	if n, err = s.job(arg); err != nil {
+		return n, nil, err
 	}
 	m, err := s.master()
 	if err != nil {
-		return err
+		return n, nil, err
 	}
-	resp, err := m.GetJob(s.ctx, &borgrpc.GetJobRequest{User: n.user, Name: n.name})
+	resp, err = m.GetJob(s.ctx, &borgrpc.GetJobRequest{User: n.user, Name: n.name})
+	return n, resp, err
+}
+
+func (s *session) statusJob(arg string) error {
+	n, resp, err := s.getJob(arg)
 	var missing *client.NotFoundError
 	if errors.As(err, &missing) {
 		return s.noSuchJob(n)
@@ -213,7 +218,7 @@ func (s *session) statusJob(arg string) error {
 	if err != nil {
 		return err
 	}
-	list, err := m.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: n.user, Name: n.name}, 0)
+	list, err := s.client.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: n.user, Name: n.name}, 0)
 	if err != nil {
 		return err
 	}
@@ -260,11 +265,10 @@ func (s *session) jobLines(resp *borgrpc.GetJobResponse) []string {
 		lines = append(lines, "  "+budgetLine(b, st.GetDown()))
 	}
 	if u := resp.Update; u != nil {
-		switch u.GetStatus().GetState() {
-		case borgpb.UpdateState_UPDATE_STATE_ROLLING:
+		if underWay(u) {
 			lines = append(lines, "  "+updateLine(u))
-		default:
-			lines = append(lines, fmt.Sprintf("  last %s: %s %s ago", updateLine(u), word(u.GetStatus().GetState()), ago(s.now(), u.GetStatus().GetEndedWallNs())))
+		} else {
+			lines = append(lines, fmt.Sprintf("  last %s: %s %s ago", updateLine(u), updateState(u), ago(s.now(), u.GetStatus().GetEndedWallNs())))
 		}
 	}
 	if len(j.GetMeta().GetLabels()) > 0 {

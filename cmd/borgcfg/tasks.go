@@ -12,7 +12,7 @@ import (
 )
 
 func tasks(s *session) error {
-	req := &borgrpc.ListTasksRequest{Attempts: s.flag.Bool("attempts"), Machine: s.flag.String("machine"), Used: s.out.wide() || s.out.machine()}
+	req := &borgrpc.ListTasksRequest{Attempts: s.flag.Bool("attempts"), Machine: s.flag.String("machine"), Selector: s.flag.String("selector"), Used: s.out.wide() || s.out.machine()}
 	if len(s.args) == 1 {
 		n, err := s.job(s.args[0])
 		if err != nil {

@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster/client"
 	"borg/cfg"
 	"borg/cli"
@@ -38,6 +40,9 @@ type step struct {
 func (s *session) plan(objects []declared) ([]*step, error) {
 	m, err := s.master()
 	if err != nil {
+		return nil, err
+	}
+	if err := s.fillLabels(m, objects); err != nil {
 		return nil, err
 	}
 	var steps []*step
@@ -103,6 +108,9 @@ func (s *session) planAllocSet(m *client.Client, st *step) error {
 		st.action = create
 	case st.same(st.allocs.GetMeta(), st.allocs.GetSpec()):
 		st.note = "unchanged"
+	case proto.Equal(st.Spec(), st.allocs.GetSpec()):
+		// Its labels can be.
+		st.action = change
 	default:
 		return cli.Errorf(cli.Refused, "alloc set %s differs from the file, and an alloc set cannot be changed", st.Key()).
 			Hint("end it and what runs in it, then create it anew:\nborgcfg down %s && borgcfg up %s", s.short(st.User, st.Name), st.file.Path)
@@ -121,10 +129,18 @@ func (s *session) show(steps []*step) {
 			s.say("+ %s: new, %s", name, st.size())
 		case change:
 			s.say("~ %s:", name)
-			for _, c := range cfg.DiffJob(st.job, st.Object) {
-				s.say("    %s", c)
-			}
+			s.sayChanges(st)
 		}
+	}
+}
+
+func (s *session) sayChanges(st *step) {
+	diff := cfg.DiffLabels(st.allocs.GetMeta(), st.Object)
+	if st.Kind == cfg.KindJob {
+		diff = cfg.DiffJob(st.job, st.Object)
+	}
+	for _, c := range diff {
+		s.say("    %s", c)
 	}
 }
 
@@ -198,7 +214,11 @@ func (s *session) apply(st *step) error {
 	case create:
 		op, err = st.submit()
 	case change:
-		op, err = st.updateTo(st.job.GetMeta().GetVersion())
+		if st.Kind == cfg.KindAllocSet {
+			op = st.relabelTo(st.allocs.GetMeta())
+		} else {
+			op, err = st.updateTo(st.job.GetMeta().GetVersion())
+		}
 	}
 	if err != nil {
 		return err
@@ -212,9 +232,7 @@ func (s *session) apply(st *step) error {
 		return nil
 	}
 	s.say("%s %s: updated to version %d", st.Kind, name, result.GetVersion())
-	for _, c := range cfg.DiffJob(st.job, st.Object) {
-		s.say("    %s", c)
-	}
+	s.sayChanges(st)
 	return nil
 }
 

@@ -16,8 +16,14 @@ func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) st
 	switch {
 	case st.GetState() == borgpb.State_STATE_DEAD:
 		return deadVerdict(j, name, tasks)
-	case resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING:
-		return fmt.Sprintf("Updating: %s, %d of %s run.", name, st.GetStarted(), plural(n, "task"))
+	case underWay(resp.Update):
+		state := ""
+		if resp.Update.Status.State != borgpb.UpdateState_UPDATE_STATE_ROLLING {
+			state = ", " + updateState(resp.Update)
+		}
+		return fmt.Sprintf("Updating: %s, %d of %s run%s.", name, st.GetStarted(), plural(n, "task"), state)
+	case resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_FAILED:
+		return fmt.Sprintf("Failed to update: %s, %d of %s run; see: borgcfg update status %s", name, st.GetStarted(), plural(n, "task"), name)
 	case backoff > 0:
 		return fmt.Sprintf("Failing: %d of %s of %s ended and %s to be started again (%s).", backoff, plural(n, "task"), name, verb(backoff, "waits", "wait"), example)
 	case st.GetPending() > 0:

@@ -48,6 +48,7 @@ func serveCommand() *ucli.Command {
 				Usage: "user ids of the machine that are the tasks', 65536 for each, `FIRST-LAST`"},
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
 			&ucli.DurationFlag{Name: "backoff", Value: 10 * time.Second, Usage: "wait before the second restart of a task; doubles up to 5m (the first is after 1s at most)"},
+			&ucli.DurationFlag{Name: "kept-for", Value: 24 * time.Hour, Usage: "how long the output of tasks is kept after they are forgotten; 0: as long as there is room in 1 GiB"},
 			&ucli.StringFlag{Name: "log-keep", Value: "64MiB", Usage: "how much of each output stream of a task is kept; 0: all"},
 		), packageFlags...),
 		Before: cli.ApplyConfig,
@@ -82,6 +83,7 @@ type serve struct {
 	writable      []string
 	backoff       borglet.Backoff
 	keepBytes     int64
+	keptFor       time.Duration
 	packages      packageConfig
 	log           *slog.Logger
 	// Who this borglet is to the masters.
@@ -139,6 +141,9 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	}
 	if s.taskIDs, err = parseTaskIDs(ctx.String("task-ids")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--task-ids: %w", err)
+	}
+	if s.keptFor = ctx.Duration("kept-for"); s.keptFor < 0 {
+		return nil, cli.Errorf(cli.Usage, "--kept-for %v is negative", s.keptFor)
 	}
 	if s.keepBytes, err = cli.ParseBytes(ctx.String("log-keep")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--log-keep: %w", err)
@@ -292,7 +297,7 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		AvailableMemBytes: borglet.AvailableMemBytes, TreeBytes: container.TreeBytes,
 		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
 		Listening:          rt.Listening,
-		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, Trim: container.TrimLog,
+		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, KeptFor: s.keptFor, Trim: container.TrimLog,
 	})
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -11,6 +13,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 
 	"borg/borglet/container"
 	"borg/cli"
@@ -123,6 +127,93 @@ func TestFollow(t *testing.T) {
 	}
 	if err == nil || !strings.Contains(err.Error(), "NotFound") {
 		t.Errorf("log of a copy that never was: %v, want NotFound", err)
+	}
+}
+
+// TestLogOfRunBefore: what each run wrote is known, across a kill of the borglet, and
+// when; asking for more says what there is.
+func TestLogOfRunBefore(t *testing.T) {
+	for _, runtime := range []string{"process", "container"} {
+		t.Run(runtime, func(t *testing.T) {
+			m := newMachine(t, runtime)
+			id := m.want(service, &borgpb.TaskSpec{
+				Args:      []string{"/bin/sh", "-c", "test -e ran && echo two && exec sleep 3600; echo one; touch ran; exit 1"},
+				Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 64 << 20},
+			})
+			began := time.Now()
+			m.until(id, "in its second run", func(r *borgpb.TaskReport) bool {
+				return r.GetRestarts() > 0 && r.GetState() == int32(running)
+			})
+			read := func(run uint32, since time.Time) (text string, err error) {
+				stream, err := m.client.ReadLog(t.Context(), &borgrpc.ReadLogRequest{Copy: id, Run: run, SinceWallNs: since.UnixNano(), Stream: borgrpc.LogStream_LOG_STREAM_STDOUT})
+				for err == nil {
+					var resp *borgrpc.ReadLogResponse
+					if resp, err = stream.Recv(); err == nil {
+						text += string(resp.GetData())
+					}
+				}
+				if errors.Is(err, io.EOF) {
+					err = nil
+				}
+				return text, err
+			}
+			check := func() {
+				t.Helper()
+				m.until(id, "heard of", func(*borgpb.TaskReport) bool {
+					text, err := read(1, began.Add(-time.Minute))
+					return err == nil && text == "two\n"
+				})
+				if text, err := read(2, began.Add(-time.Minute)); err != nil || text != "one\n" {
+					t.Errorf("the run before wrote %q, %v", text, err)
+				}
+				if text, err := read(0, time.Now().Add(time.Minute)); err != nil || text != "" {
+					t.Errorf("since later: %q, %v", text, err)
+				}
+				if text, err := read(3, began); status.Code(err) != codes.OutOfRange || !strings.Contains(err.Error(), "2 runs are known") {
+					t.Errorf("a run that never was: %q, %v", text, err)
+				}
+			}
+			check()
+			m.kill()
+			m.start()
+			check()
+		})
+	}
+}
+
+// TestPlantedFiles: a plain task that puts pipes and links in the place of the borglet's
+// own files of it holds up neither the borglet nor who reads its log, and nobody sees
+// through them.
+func TestPlantedFiles(t *testing.T) {
+	for _, plant := range []string{"mkfifo ../$f", "ln -s /etc/passwd ../$f", "mkdir ../$f"} {
+		t.Run(plant, func(t *testing.T) {
+			m := newMachine(t, "process")
+			id := m.batch("/bin/sh", "-c", "for f in stdout log.times pid.json status lock launch.json intent; do rm -f ../$f; "+plant+"; done; touch done; while [ ! -e go ]; do sleep 0.05; done")
+			m.until(id, "done", func(*borgpb.TaskReport) bool {
+				_, err := os.Stat(m.file(id, "task/done"))
+				return err == nil
+			})
+			stream, err := m.client.ReadLog(t.Context(), &borgrpc.ReadLogRequest{Copy: id, Times: true})
+			if err == nil {
+				var resp *borgrpc.ReadLogResponse
+				if resp, err = stream.Recv(); err == nil {
+					t.Errorf("the log is %q, want an error", resp.GetData())
+				}
+			}
+			if !strings.Contains(err.Error(), "plain file") {
+				t.Errorf("the log: %v, want that it is no plain file", err)
+			}
+			m.kill()
+			m.start()
+			other := m.batch("/bin/sh", "-c", "echo fine")
+			m.untilState(other, finished)
+			if text := m.read(other, "stdout"); text != "fine\n" {
+				t.Errorf("another task wrote %q", text)
+			}
+			if err := os.WriteFile(m.file(id, "task/go"), nil, 0o644); err != nil {
+				t.Fatal(err)
+			}
+		})
 	}
 }
 

@@ -31,7 +31,7 @@ func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
-	s.budgets, s.membersNs = false, 0
+	s.budgets, s.membersNs, s.labels, s.updates = false, 0, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
@@ -67,6 +67,17 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
 		s.budgets, s.drainsPercent, s.jobs = true, 40, 4
 		s.tight, s.machineMilli, s.thinkNs, s.everyNs = false, 3000, 60*millisecond, second
+	}},
+	{"labels", "labels that are changed and ruled", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1})
+		s.labels, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 8000, 20*millisecond, 3
+	}},
+	{"updates", "jobs that are updated again and again, to good versions and bad ones", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
+		s.updates, s.jobs = true, 2
+		s.tight, s.machineMilli, s.thinkNs, s.everyNs = false, 6000, 60*millisecond, second
 	}},
 	{"schedulers", "schedulers that are killed with placements under way", 8 * second, func(s *swarm) {
 		s.calm()

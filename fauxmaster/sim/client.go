@@ -102,13 +102,14 @@ func (c *client) next() {
 	if c.idle = c.ended(); c.idle {
 		return
 	}
-	op := c.draw()
+	op := c.labelled(c.draw())
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
 	c.op = op
 	c.w.truth.asked[op.RequestId] = asking{caller: c.caller(), atNs: c.w.now}
 	c.asked, _ = history.Asked(c.i, c.w.now-second, op)
+	c.asked = recorded(c.asked)
 	c.files.asked, _ = history.AskedFile(c.i, c.w.now-second, op)
 	c.w.say("client %s asks %s %s", c.name(), op.RequestId, opName(op))
 	c.try(0)
@@ -227,6 +228,8 @@ func opName(op *borgpb.Op) string {
 		return "update " + o.UpdateJob.User + "/" + o.UpdateJob.Name
 	case *borgpb.Op_ResizeJob:
 		return fmt.Sprintf("resize %s/%s to %d", o.ResizeJob.User, o.ResizeJob.Name, o.ResizeJob.Tasks)
+	case *borgpb.Op_ControlUpdate:
+		return fmt.Sprintf("%v of %s/%s", o.ControlUpdate.Verb, o.ControlUpdate.User, o.ControlUpdate.Name)
 	case *borgpb.Op_DrainMachine:
 		return fmt.Sprintf("drain %s %v", o.DrainMachine.Name, o.DrainMachine.Drain)
 	case *borgpb.Op_SubmitAllocSet:
@@ -245,6 +248,10 @@ func opName(op *borgpb.Op) string {
 		return "write file " + o.WriteFile.User + "/" + o.WriteFile.Name
 	case *borgpb.Op_DeleteFile:
 		return "delete file " + o.DeleteFile.User + "/" + o.DeleteFile.Name
+	case *borgpb.Op_SetLabels:
+		return "label " + o.SetLabels.User + "/" + o.SetLabels.Name
+	case *borgpb.Op_SetLabelPolicy:
+		return fmt.Sprintf("rule labels by %d rules", len(o.SetLabelPolicy.GetPolicy().GetRules()))
 	case *borgpb.Op_Grant:
 		return "grant " + o.Grant.User + " " + o.Grant.Capability
 	case *borgpb.Op_Revoke:
@@ -279,6 +286,9 @@ func (c *client) draw() *borgpb.Op {
 	}
 	if c.user() == adminUser && r.IntN(100) < 9+c.w.swarm.drainsPercent {
 		return c.drain()
+	}
+	if c.w.swarm.updates && c.w.truth.cell.Format() >= cell.FormatUpdates && r.IntN(3) == 0 {
+		return c.rolloutOp()
 	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {

@@ -81,6 +81,10 @@ type swarm struct {
 	// there are.
 	budgets       bool
 	drainsPercent int
+	// Objects have labels, which are changed and ruled.
+	labels bool
+	// Some jobs are updated again and again, with all that an update can be told.
+	updates bool
 	// Borglets tell what tasks use, and so there are reservations.
 	reclaims bool
 	// What a flooding user asks for in a second, and how long each op takes in the cell;
@@ -212,6 +216,8 @@ func drawSwarm(r *rand.Rand) swarm {
 	if r.IntN(3) == 0 {
 		s.weights[hangDisk], s.weights[hangFollowers], s.weights[refuseCheckpoints] = 1+r.IntN(2), r.IntN(2), 1
 	}
+	s.labels = r.IntN(3) == 0
+	s.updates = r.IntN(4) == 0
 	return s
 }
 

@@ -79,7 +79,7 @@ func (c *client) trespass() *borgpb.Op {
 	r := c.rand
 	owner, name := userOf(c.i+1+r.IntN(2)), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	var op *borgpb.Op
-	switch r.IntN(7) {
+	switch r.IntN(8) {
 	case 0:
 		op = c.submit(name, c.drawSpec())
 		op.GetSubmitJob().User = owner
@@ -95,6 +95,11 @@ func (c *client) trespass() *borgpb.Op {
 		// What is his own takes the room that another one has.
 		spec := c.drawSpec()
 		spec.AllocSet = owner + "/" + allocSetName
+		op, owner = c.submit(name, spec), c.user()
+	case 6:
+		// What is his own has what nobody was granted.
+		spec := c.drawSpec()
+		spec.AllocSet, spec.Task.NoEstimation = "", true
 		op, owner = c.submit(name, spec), c.user()
 	default:
 		op, owner = &borgpb.Op{Op: &borgpb.Op_Grant{Grant: &borgpb.Grant{User: "mallory", Capability: "admin"}}}, operatorUser
@@ -290,10 +295,14 @@ func ownerOf(op *borgpb.Op) string {
 		return o.UpdateJob.User
 	case *borgpb.Op_ResizeJob:
 		return o.ResizeJob.User
+	case *borgpb.Op_ControlUpdate:
+		return o.ControlUpdate.User
 	case *borgpb.Op_SubmitAllocSet:
 		return o.SubmitAllocSet.User
 	case *borgpb.Op_KillAllocSet:
 		return o.KillAllocSet.User
+	case *borgpb.Op_SetLabels:
+		return o.SetLabels.User
 	case *borgpb.Op_WriteFile:
 		return o.WriteFile.User
 	case *borgpb.Op_DeleteFile:
@@ -302,19 +311,25 @@ func ownerOf(op *borgpb.Op) string {
 	return ""
 }
 
-// linkOf is whose alloc set the job of an op would run in; empty: in none.
-func linkOf(op *borgpb.Op) string {
+// specOf is the spec that an op would give a job.
+func specOf(op *borgpb.Op) *borgpb.JobSpec {
 	data := op.GetSubmitJob().GetSpec()
 	if data == nil {
 		data = op.GetUpdateJob().GetSpec()
 	}
 	spec := new(borgpb.JobSpec)
-	if proto.Unmarshal(data, spec) != nil {
-		return ""
-	}
-	user, _, _ := strings.Cut(spec.AllocSet, "/")
+	_ = proto.Unmarshal(data, spec)
+	return spec
+}
+
+// linkOf is whose alloc set the job of an op would run in; empty: in none.
+func linkOf(op *borgpb.Op) string {
+	user, _, _ := strings.Cut(specOf(op).AllocSet, "/")
 	return user
 }
+
+// powerOf tells whether an op asks for what its asker needs a capability for.
+func powerOf(op *borgpb.Op) bool { return specOf(op).GetTask().GetNoEstimation() }
 
 // owned: S21, what is done was asked for by its owner or an admin, and is logged
 // as his. admins are those before and after the entry.
@@ -339,6 +354,9 @@ func (t *truth) owned(op *borgpb.Op, admins []string) {
 	if link := linkOf(op); link != "" && link != a.name.ID && t.linksOwned && !slices.Contains(admins, a.name.ID) {
 		t.w.fail("S21: %s, %s, is done for %s, who is no admin, and takes room of %q", op.RequestId, opName(op), a.name.Words(), link)
 	}
+	if powerOf(op) && t.powersAsked && !slices.Contains(admins, a.name.ID) {
+		t.w.fail("S21: %s, %s, is done for %s, who was not granted what it asks for", op.RequestId, opName(op), a.name.Words())
+	}
 }
 
 // allowed: S21, who was revoked is not served, and nobody is refused what is his.
@@ -354,6 +372,10 @@ func (t *truth) allowed(op *borgpb.Op, res *borgpb.Result) {
 	link := linkOf(op)
 	if link != "" && link != a.name.ID {
 		t.w.mark("link refused")
+		return
+	}
+	if powerOf(op) {
+		t.w.mark("power refused")
 		return
 	}
 	if ownerOf(op) == a.name.ID {

@@ -75,14 +75,14 @@ func (w *World) unsettled() string {
 	c := w.truth.cell
 	for j, index := range c.Pending() {
 		// In an alloc there may be no room.
-		if _, inSet := j.AllocSet(); !inSet && !pinned(j) && !w.swarm.tight && c.HeldBack(j) == "" {
+		if _, inSet := j.AllocSet(); !inSet && !pinned(j) && j.Need(index).Resources.CPUMilli < giantCPU && !w.swarm.tight && c.HeldBack(j) == "" {
 			return fmt.Sprintf("task %v/%d pends", j.Key(), index)
 		}
 	}
 	for j := range c.Jobs() {
 		_, inSet := j.AllocSet()
 		// By the rules of format 1 one can wait for ever.
-		if c.Format() > 1 && !inSet && !pinned(j) && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" && !backsOff(j) {
+		if c.Format() > 1 && !inSet && !pinned(j) && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" && !backsOff(j) && !w.truth.waitsForSomebody(j) {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}
@@ -135,6 +135,7 @@ func (w *World) finish() {
 		}
 	}
 	w.truth.filesAre()
+	w.truth.labelsAre()
 	w.judge()
 	w.over = true
 }

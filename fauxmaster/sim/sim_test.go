@@ -63,6 +63,25 @@ func TestStrangers(t *testing.T) {
 	}
 }
 
+// TestLabels: labels are changed and ruled.
+func TestLabels(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 2; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "labels"})
+		if r.Violation != nil {
+			t.Fatalf("seed %d: %v; run it again: fauxmaster run --seed %d --aim labels --duration 8s", seed, r.Violation, seed)
+		}
+		for name, n := range r.Marks {
+			marks[name] += n
+		}
+	}
+	for _, name := range []string{"label refused by a rule", "labels changed alone", "rules for labels changed"} {
+		if marks[name] == 0 {
+			t.Errorf("no seed came to %q", name)
+		}
+	}
+}
+
 // TestBudgets: machines are emptied again and again, and jobs have disruption budgets.
 func TestBudgets(t *testing.T) {
 	marks := map[string]int{}
@@ -76,6 +95,25 @@ func TestBudgets(t *testing.T) {
 		}
 	}
 	for _, mark := range []string{"task disturbed within its budget", "drain held back by nothing", "drain came to its deadline", "task moved"} {
+		if marks[mark] == 0 {
+			t.Errorf("no seed came to: %s", mark)
+		}
+	}
+}
+
+// TestUpdates: jobs are updated again and again, to good versions and bad ones.
+func TestUpdates(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 4; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "updates"})
+		if r.Violation != nil {
+			t.Errorf("seed %d: %v", seed, r.Violation)
+		}
+		for mark, n := range r.Marks {
+			marks[mark] += n
+		}
+	}
+	for _, mark := range []string{"update with a policy", "task disturbed by an update with a policy", "update rolled back", "canary runs"} {
 		if marks[mark] == 0 {
 			t.Errorf("no seed came to: %s", mark)
 		}
@@ -334,6 +372,14 @@ func TestCheckers(t *testing.T) {
 			for range 4*mostOfAStorm + 1 {
 				w.truth.crashed(&borgpb.TaskReport{State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)})
 			}
+		},
+		"S32": func(w *World) {
+			w.truth.labelled.policy = labelPolicies[2]
+			w.swarm.labels = true
+			w.truth.labelsBy(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: "j"}}}, nil)
+		},
+		"S32 ": func(w *World) {
+			w.truth.labelsBy(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: "j"}}}, &borgpb.Refusal{Field: "labels"})
 		},
 		"S28": func(w *World) {
 			w.truth.asks(1, &borgrpc.PollRequest{Machine: "m"}, &borgrpc.PollRequest{Machine: "m", Stops: []*borgrpc.Stop{{}}})

@@ -46,6 +46,8 @@ type truth struct {
 	failed map[[2]any]int
 	// Whether a job names what is its asker's alone, with format 4.
 	linksOwned bool
+	// The cell looks who was granted what a job asks for.
+	powersAsked bool
 	// Who made each request, and the users whose certificates were revoked.
 	asked   map[string]asking
 	revoked map[string]revocation
@@ -56,6 +58,8 @@ type truth struct {
 	died        map[cell.JobKey]bool
 	// What was done to the tasks of jobs with budgets.
 	disturbed map[cell.UID]*disturbances
+	// What the last update of each job did that is updated again and again.
+	rolling map[cell.JobKey]*rollout
 	// Machines that may have been forced to be empty by the entry at hand.
 	forced map[string]bool
 	// What copies were told to use, at most and at last, and what the log has them
@@ -64,6 +68,8 @@ type truth struct {
 	// When each copy that runs was last given another spec.
 	updatedNs map[borglet.ID]int64
 	reserved  map[borglet.ID]reserved
+	// What the ops make of labels.
+	labelled labelModel
 	rules
 }
 
@@ -84,7 +90,8 @@ func newTruth(w *World) *truth {
 		w: w, cell: cell.New(cellID, 1), entries: map[uint64]committed{}, leaders: map[uint64]uint64{},
 		done: map[string]doneAt{}, acked: map[string]bool{}, assigned: map[borglet.ID]string{}, ran: map[borglet.ID]bool{}, failed: map[[2]any]int{}, rules: newRules(),
 		asked: map[string]asking{}, revoked: map[string]revocation{}, files: map[string]fileState{}, died: map[cell.JobKey]bool{},
-		disturbed: map[cell.UID]*disturbances{}, forced: map[string]bool{},
+		disturbed: map[cell.UID]*disturbances{}, rolling: map[cell.JobKey]*rollout{}, forced: map[string]bool{},
+		labelled: labelModel{of: map[labelledObject]map[string]string{}},
 		usedMost: map[borglet.ID]int64{}, usedLast: map[borglet.ID]int64{}, reserved: map[borglet.ID]reserved{}, updatedNs: map[borglet.ID]int64{},
 	}
 }
@@ -133,6 +140,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	// What the entry does may be done before it raises the format. Without an admin
 	// the cell leaves it to its masters.
 	t.linksOwned = t.cell.Format() >= 4 && t.cell.NumAdmins() > 0
+	t.powersAsked = t.cell.Format() >= cell.FormatPermissions && t.cell.NumAdmins() > 0
 	results, events := t.cell.Apply(e.Index, e.Term, e.Data)
 	t.cell.Flush(nil)
 	t.index = e.Index
@@ -150,6 +158,8 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	}
 	t.suits(e, events)
 	t.budgets(e, events)
+	t.labels(e, results)
+	t.rollouts(events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {
 			t.w.fail("the cell at index %d: %v", e.Index, err)

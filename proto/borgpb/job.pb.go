@@ -31,9 +31,10 @@ const (
 	JobKind_JOB_KIND_SERVICE JobKind = 1
 	// Runs to completion: a task that exits with 0 is finished.
 	JobKind_JOB_KIND_BATCH JobKind = 2
-	// One task per matching machine. Reserved: the cell refuses it.
+	// One task per machine that meets the constraints and whose taints are tolerated;
+	// otherwise as a service. Before format 7 the cell refuses it.
 	JobKind_JOB_KIND_DAEMON JobKind = 3
-	// Submits a batch job at given times. Reserved: the cell refuses it.
+	// Submits a batch job at given times. Before format 7 the cell refuses it.
 	JobKind_JOB_KIND_CRON JobKind = 4
 )
 
@@ -189,6 +190,59 @@ func (OnLost) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{2}
 }
 
+// UpdateOrder is which tasks an update deals with first. Since format 7.
+type UpdateOrder int32
+
+const (
+	// As UPDATE_ORDER_INDEX.
+	UpdateOrder_UPDATE_ORDER_UNSPECIFIED UpdateOrder = 0
+	// Ascending index, as in the paper. Since format 7.
+	UpdateOrder_UPDATE_ORDER_INDEX UpdateOrder = 1
+	// Descending index. Since format 7.
+	UpdateOrder_UPDATE_ORDER_REVERSE UpdateOrder = 2
+)
+
+// Enum value maps for UpdateOrder.
+var (
+	UpdateOrder_name = map[int32]string{
+		0: "UPDATE_ORDER_UNSPECIFIED",
+		1: "UPDATE_ORDER_INDEX",
+		2: "UPDATE_ORDER_REVERSE",
+	}
+	UpdateOrder_value = map[string]int32{
+		"UPDATE_ORDER_UNSPECIFIED": 0,
+		"UPDATE_ORDER_INDEX":       1,
+		"UPDATE_ORDER_REVERSE":     2,
+	}
+)
+
+func (x UpdateOrder) Enum() *UpdateOrder {
+	p := new(UpdateOrder)
+	*p = x
+	return p
+}
+
+func (x UpdateOrder) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (UpdateOrder) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_job_proto_enumTypes[3].Descriptor()
+}
+
+func (UpdateOrder) Type() protoreflect.EnumType {
+	return &file_borgpb_job_proto_enumTypes[3]
+}
+
+func (x UpdateOrder) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use UpdateOrder.Descriptor instead.
+func (UpdateOrder) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{3}
+}
+
 // CronOverlap is what a time means that comes while a run is under way.
 type CronOverlap int32
 
@@ -197,7 +251,7 @@ const (
 	CronOverlap_CRON_OVERLAP_UNSPECIFIED CronOverlap = 0
 	// No new run.
 	CronOverlap_CRON_OVERLAP_SKIP CronOverlap = 1
-	// A new run beside the old one.
+	// A new run beside the old one, at most 16 at once.
 	CronOverlap_CRON_OVERLAP_ALLOW CronOverlap = 2
 	// The old run is killed for the new one.
 	CronOverlap_CRON_OVERLAP_REPLACE CronOverlap = 3
@@ -230,11 +284,11 @@ func (x CronOverlap) String() string {
 }
 
 func (CronOverlap) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[3].Descriptor()
+	return file_borgpb_job_proto_enumTypes[4].Descriptor()
 }
 
 func (CronOverlap) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[3]
+	return &file_borgpb_job_proto_enumTypes[4]
 }
 
 func (x CronOverlap) Number() protoreflect.EnumNumber {
@@ -243,7 +297,72 @@ func (x CronOverlap) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use CronOverlap.Descriptor instead.
 func (CronOverlap) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{3}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
+}
+
+// CronOutcome is what became of a slot.
+type CronOutcome int32
+
+const (
+	// Not said.
+	CronOutcome_CRON_OUTCOME_UNSPECIFIED CronOutcome = 0
+	// Its job is under way.
+	CronOutcome_CRON_OUTCOME_RUNNING CronOutcome = 1
+	// All tasks of its job ended well.
+	CronOutcome_CRON_OUTCOME_FINISHED CronOutcome = 2
+	// Its job ended otherwise.
+	CronOutcome_CRON_OUTCOME_FAILED CronOutcome = 3
+	// Its job was killed.
+	CronOutcome_CRON_OUTCOME_KILLED CronOutcome = 4
+	// There was no run.
+	CronOutcome_CRON_OUTCOME_SKIPPED CronOutcome = 5
+)
+
+// Enum value maps for CronOutcome.
+var (
+	CronOutcome_name = map[int32]string{
+		0: "CRON_OUTCOME_UNSPECIFIED",
+		1: "CRON_OUTCOME_RUNNING",
+		2: "CRON_OUTCOME_FINISHED",
+		3: "CRON_OUTCOME_FAILED",
+		4: "CRON_OUTCOME_KILLED",
+		5: "CRON_OUTCOME_SKIPPED",
+	}
+	CronOutcome_value = map[string]int32{
+		"CRON_OUTCOME_UNSPECIFIED": 0,
+		"CRON_OUTCOME_RUNNING":     1,
+		"CRON_OUTCOME_FINISHED":    2,
+		"CRON_OUTCOME_FAILED":      3,
+		"CRON_OUTCOME_KILLED":      4,
+		"CRON_OUTCOME_SKIPPED":     5,
+	}
+)
+
+func (x CronOutcome) Enum() *CronOutcome {
+	p := new(CronOutcome)
+	*p = x
+	return p
+}
+
+func (x CronOutcome) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (CronOutcome) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_job_proto_enumTypes[5].Descriptor()
+}
+
+func (CronOutcome) Type() protoreflect.EnumType {
+	return &file_borgpb_job_proto_enumTypes[5]
+}
+
+func (x CronOutcome) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use CronOutcome.Descriptor instead.
+func (CronOutcome) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
 }
 
 // AppClass is how urgently a task's threads must run; independent of priority
@@ -284,11 +403,11 @@ func (x AppClass) String() string {
 }
 
 func (AppClass) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[4].Descriptor()
+	return file_borgpb_job_proto_enumTypes[6].Descriptor()
 }
 
 func (AppClass) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[4]
+	return &file_borgpb_job_proto_enumTypes[6]
 }
 
 func (x AppClass) Number() protoreflect.EnumNumber {
@@ -297,7 +416,7 @@ func (x AppClass) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AppClass.Descriptor instead.
 func (AppClass) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
 }
 
 // Slack is whether a limit may be passed while there is room.
@@ -337,11 +456,11 @@ func (x Slack) String() string {
 }
 
 func (Slack) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[5].Descriptor()
+	return file_borgpb_job_proto_enumTypes[7].Descriptor()
 }
 
 func (Slack) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[5]
+	return &file_borgpb_job_proto_enumTypes[7]
 }
 
 func (x Slack) Number() protoreflect.EnumNumber {
@@ -350,7 +469,7 @@ func (x Slack) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Slack.Descriptor instead.
 func (Slack) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
 }
 
 // AttemptState is what a borglet knows of one copy of a task.
@@ -423,11 +542,11 @@ func (x AttemptState) String() string {
 }
 
 func (AttemptState) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[6].Descriptor()
+	return file_borgpb_job_proto_enumTypes[8].Descriptor()
 }
 
 func (AttemptState) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[6]
+	return &file_borgpb_job_proto_enumTypes[8]
 }
 
 func (x AttemptState) Number() protoreflect.EnumNumber {
@@ -436,7 +555,7 @@ func (x AttemptState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AttemptState.Descriptor instead.
 func (AttemptState) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
 }
 
 // StopCause is why a copy of a task is stopped. Each is written in the log;
@@ -465,21 +584,24 @@ const (
 	// The scheduler found its task another place, and room is needed for somebody
 	// else in this one, or it is the better one. Since format 3.
 	StopCause_STOP_CAUSE_MOVE StopCause = 20
+	// Its machine no longer matches its daemon job. Since format 7.
+	StopCause_STOP_CAUSE_UNMATCHED StopCause = 180
 )
 
 // Enum value maps for StopCause.
 var (
 	StopCause_name = map[int32]string{
-		0:  "STOP_CAUSE_UNSPECIFIED",
-		1:  "STOP_CAUSE_KILL",
-		2:  "STOP_CAUSE_PREEMPTION",
-		3:  "STOP_CAUSE_UPDATE",
-		4:  "STOP_CAUSE_DRAIN",
-		5:  "STOP_CAUSE_DUPLICATE",
-		6:  "STOP_CAUSE_RESIZE",
-		7:  "STOP_CAUSE_OVERCOMMIT",
-		8:  "STOP_CAUSE_TAINT",
-		20: "STOP_CAUSE_MOVE",
+		0:   "STOP_CAUSE_UNSPECIFIED",
+		1:   "STOP_CAUSE_KILL",
+		2:   "STOP_CAUSE_PREEMPTION",
+		3:   "STOP_CAUSE_UPDATE",
+		4:   "STOP_CAUSE_DRAIN",
+		5:   "STOP_CAUSE_DUPLICATE",
+		6:   "STOP_CAUSE_RESIZE",
+		7:   "STOP_CAUSE_OVERCOMMIT",
+		8:   "STOP_CAUSE_TAINT",
+		20:  "STOP_CAUSE_MOVE",
+		180: "STOP_CAUSE_UNMATCHED",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -492,6 +614,7 @@ var (
 		"STOP_CAUSE_OVERCOMMIT":  7,
 		"STOP_CAUSE_TAINT":       8,
 		"STOP_CAUSE_MOVE":        20,
+		"STOP_CAUSE_UNMATCHED":   180,
 	}
 )
 
@@ -506,11 +629,11 @@ func (x StopCause) String() string {
 }
 
 func (StopCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[7].Descriptor()
+	return file_borgpb_job_proto_enumTypes[9].Descriptor()
 }
 
 func (StopCause) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[7]
+	return &file_borgpb_job_proto_enumTypes[9]
 }
 
 func (x StopCause) Number() protoreflect.EnumNumber {
@@ -519,7 +642,7 @@ func (x StopCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopCause.Descriptor instead.
 func (StopCause) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 // Job is a number of like tasks that run in one cell (paper §2.3).
@@ -589,9 +712,10 @@ func (x *Job) GetStatus() *JobStatus {
 // JobSpec is what the owner asked for. It never changes; an update replaces it.
 type JobSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Service or batch. An update cannot change it.
+	// An update cannot change it.
 	Kind JobKind `protobuf:"varint,1,opt,name=kind,proto3,enum=borg.JobKind" json:"kind,omitempty"`
-	// Number of tasks, 1 to 100,000. Task indices run from 0.
+	// Number of tasks, 1 to 100,000. Task indices run from 0. Of a daemon job zero: its
+	// machines say how many. Of a cron job: of each run.
 	Tasks uint32 `protobuf:"varint,2,opt,name=tasks,proto3" json:"tasks,omitempty"`
 	// 0 to 450. Bands: free <= 99, batch 100-115, mid 116-119, production
 	// 120-359, monitoring >= 360 (paper §2.5).
@@ -628,7 +752,7 @@ type JobSpec struct {
 	Preempt Preempt `protobuf:"varint,15,opt,name=preempt,proto3,enum=borg.Preempt" json:"preempt,omitempty"`
 	// How an update to this spec rolls; absent: one task after another.
 	Update *UpdatePolicy `protobuf:"bytes,16,opt,name=update,proto3" json:"update,omitempty"`
-	// Only for JOB_KIND_CRON. Reserved: the cell refuses it.
+	// Only for JOB_KIND_CRON.
 	Cron *CronSpec `protobuf:"bytes,17,opt,name=cron,proto3" json:"cron,omitempty"`
 	// What becomes of a task whose machine is lost.
 	OnLost OnLost `protobuf:"varint,18,opt,name=on_lost,json=onLost,proto3,enum=borg.OnLost" json:"on_lost,omitempty"`
@@ -932,8 +1056,40 @@ type UpdatePolicy struct {
 	// How many task restarts and moves the update may cause in all; zero: no
 	// limit. Changes past it are skipped, not queued (paper §2.3).
 	MaxDisruptions uint32 `protobuf:"varint,2,opt,name=max_disruptions,json=maxDisruptions,proto3" json:"max_disruptions,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Which tasks come first. Since format 7.
+	Order UpdateOrder `protobuf:"varint,190,opt,name=order,proto3,enum=borg.UpdateOrder" json:"order,omitempty"`
+	// How long a task must have run with the new spec, healthy if it has a health
+	// check, before it counts as dealt with. Nanoseconds, at most 7 days; zero: it
+	// need only have been seen running. Since format 7.
+	WatchNs int64 `protobuf:"varint,191,opt,name=watch_ns,json=watchNs,proto3" json:"watch_ns,omitempty"`
+	// The update fails when tasks that it is dealing with have failed more often
+	// than that, in all: a process that ended, or a health check that ended it.
+	// Absent: however often; at most 1,000,000. Since format 7.
+	MaxFailed *uint32 `protobuf:"varint,192,opt,name=max_failed,json=maxFailed,proto3,oneof" json:"max_failed,omitempty"`
+	// The update fails when for so long no task was dealt with. Nanoseconds, over
+	// watch_ns and at most 7 days; zero: it may take for ever. Since format 7.
+	ProgressDeadlineNs int64 `protobuf:"varint,193,opt,name=progress_deadline_ns,json=progressDeadlineNs,proto3" json:"progress_deadline_ns,omitempty"`
+	// So many tasks take the new spec first, and all others, whatever becomes of
+	// them, the last healthy one until the update is promoted. At most 100,000.
+	// Since format 7.
+	Canaries uint32 `protobuf:"varint,194,opt,name=canaries,proto3" json:"canaries,omitempty"`
+	// The update promotes itself when all canaries have been healthy together for
+	// so long. Nanoseconds, at most 7 days; zero: somebody has to promote it. Since
+	// format 7.
+	CanaryWatchNs int64 `protobuf:"varint,195,opt,name=canary_watch_ns,json=canaryWatchNs,proto3" json:"canary_watch_ns,omitempty"`
+	// An update that fails is rolled back. Since format 7.
+	AutoRollback bool `protobuf:"varint,196,opt,name=auto_rollback,json=autoRollback,proto3" json:"auto_rollback,omitempty"`
+	// How long an update that is done can be rolled back. Nanoseconds, at most 90
+	// days; zero: 24 h. Since format 7.
+	CloseAfterNs int64 `protobuf:"varint,197,opt,name=close_after_ns,json=closeAfterNs,proto3" json:"close_after_ns,omitempty"`
+	// No task is disturbed unless a pulse came in so long before. Nanoseconds, at
+	// most 7 days; zero: no pulse is needed. Since format 7.
+	PulseNs int64 `protobuf:"varint,198,opt,name=pulse_ns,json=pulseNs,proto3" json:"pulse_ns,omitempty"`
+	// Two tasks of neighbouring indices are never down for the update at once.
+	// Since format 7.
+	NoNeighbours  bool `protobuf:"varint,199,opt,name=no_neighbours,json=noNeighbours,proto3" json:"no_neighbours,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdatePolicy) Reset() {
@@ -980,15 +1136,96 @@ func (x *UpdatePolicy) GetMaxDisruptions() uint32 {
 	return 0
 }
 
-// CronSpec says when a cron job runs. Reserved: the cell refuses it.
+func (x *UpdatePolicy) GetOrder() UpdateOrder {
+	if x != nil {
+		return x.Order
+	}
+	return UpdateOrder_UPDATE_ORDER_UNSPECIFIED
+}
+
+func (x *UpdatePolicy) GetWatchNs() int64 {
+	if x != nil {
+		return x.WatchNs
+	}
+	return 0
+}
+
+func (x *UpdatePolicy) GetMaxFailed() uint32 {
+	if x != nil && x.MaxFailed != nil {
+		return *x.MaxFailed
+	}
+	return 0
+}
+
+func (x *UpdatePolicy) GetProgressDeadlineNs() int64 {
+	if x != nil {
+		return x.ProgressDeadlineNs
+	}
+	return 0
+}
+
+func (x *UpdatePolicy) GetCanaries() uint32 {
+	if x != nil {
+		return x.Canaries
+	}
+	return 0
+}
+
+func (x *UpdatePolicy) GetCanaryWatchNs() int64 {
+	if x != nil {
+		return x.CanaryWatchNs
+	}
+	return 0
+}
+
+func (x *UpdatePolicy) GetAutoRollback() bool {
+	if x != nil {
+		return x.AutoRollback
+	}
+	return false
+}
+
+func (x *UpdatePolicy) GetCloseAfterNs() int64 {
+	if x != nil {
+		return x.CloseAfterNs
+	}
+	return 0
+}
+
+func (x *UpdatePolicy) GetPulseNs() int64 {
+	if x != nil {
+		return x.PulseNs
+	}
+	return 0
+}
+
+func (x *UpdatePolicy) GetNoNeighbours() bool {
+	if x != nil {
+		return x.NoNeighbours
+	}
+	return false
+}
+
+// CronSpec says when a cron job runs. Each time is a slot: the cell runs it once or
+// skips it, never twice. A run is a batch job of its own, "<name>-<slot>", of the
+// spec that the cron job has then.
 type CronSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Five fields: minute, hour, day of month, month, day of week.
+	// Five fields: minute, hour, day of month, month, day of week; or @hourly, @daily,
+	// @weekly, @monthly, @yearly. The cell does not read it: masters do.
 	Schedule string `protobuf:"bytes,1,opt,name=schedule,proto3" json:"schedule,omitempty"`
 	// IANA name; empty: UTC.
 	TimeZone string `protobuf:"bytes,2,opt,name=time_zone,json=timeZone,proto3" json:"time_zone,omitempty"`
 	// What happens while the run before is still under way.
-	Overlap       CronOverlap `protobuf:"varint,3,opt,name=overlap,proto3,enum=borg.CronOverlap" json:"overlap,omitempty"`
+	Overlap CronOverlap `protobuf:"varint,3,opt,name=overlap,proto3,enum=borg.CronOverlap" json:"overlap,omitempty"`
+	// A slot that could not be decided within so long of its time is skipped.
+	// Nanoseconds, at most 7 days; zero: 1 hour. Since format 7.
+	StartingDeadlineNs int64 `protobuf:"varint,180,opt,name=starting_deadline_ns,json=startingDeadlineNs,proto3" json:"starting_deadline_ns,omitempty"`
+	// Runs that finished and are kept to be looked at, at most 100; zero: 3. Since
+	// format 7.
+	KeepFinished uint32 `protobuf:"varint,181,opt,name=keep_finished,json=keepFinished,proto3" json:"keep_finished,omitempty"`
+	// The same of runs that ended otherwise. Since format 7.
+	KeepFailed    uint32 `protobuf:"varint,182,opt,name=keep_failed,json=keepFailed,proto3" json:"keep_failed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1044,6 +1281,239 @@ func (x *CronSpec) GetOverlap() CronOverlap {
 	return CronOverlap_CRON_OVERLAP_UNSPECIFIED
 }
 
+func (x *CronSpec) GetStartingDeadlineNs() int64 {
+	if x != nil {
+		return x.StartingDeadlineNs
+	}
+	return 0
+}
+
+func (x *CronSpec) GetKeepFinished() uint32 {
+	if x != nil {
+		return x.KeepFinished
+	}
+	return 0
+}
+
+func (x *CronSpec) GetKeepFailed() uint32 {
+	if x != nil {
+		return x.KeepFailed
+	}
+	return 0
+}
+
+// CronStatus is what the cell knows of the slots of a cron job.
+type CronStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// No slot is run until it is resumed.
+	Suspended bool `protobuf:"varint,1,opt,name=suspended,proto3" json:"suspended,omitempty"`
+	// The slot that was decided last. Nanoseconds since 1970; zero: none.
+	LastSlotWallNs int64 `protobuf:"varint,2,opt,name=last_slot_wall_ns,json=lastSlotWallNs,proto3" json:"last_slot_wall_ns,omitempty"`
+	// The slots that were decided last, newest first; at most 24.
+	Runs []*CronRun `protobuf:"bytes,3,rep,name=runs,proto3" json:"runs,omitempty"`
+	// Runs that are under way.
+	Live uint32 `protobuf:"varint,4,opt,name=live,proto3" json:"live,omitempty"`
+	// Slots before it do not count: when the job was submitted, resumed, or given
+	// another schedule. Nanoseconds since 1970.
+	SinceWallNs int64 `protobuf:"varint,5,opt,name=since_wall_ns,json=sinceWallNs,proto3" json:"since_wall_ns,omitempty"`
+	// The slot that comes next. Nanoseconds since 1970; zero: none does, or it is not
+	// known. Filled in by the master that answers, not in the log.
+	NextSlotWallNs int64 `protobuf:"varint,6,opt,name=next_slot_wall_ns,json=nextSlotWallNs,proto3" json:"next_slot_wall_ns,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
+}
+
+func (x *CronStatus) Reset() {
+	*x = CronStatus{}
+	mi := &file_borgpb_job_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CronStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CronStatus) ProtoMessage() {}
+
+func (x *CronStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CronStatus.ProtoReflect.Descriptor instead.
+func (*CronStatus) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *CronStatus) GetSuspended() bool {
+	if x != nil {
+		return x.Suspended
+	}
+	return false
+}
+
+func (x *CronStatus) GetLastSlotWallNs() int64 {
+	if x != nil {
+		return x.LastSlotWallNs
+	}
+	return 0
+}
+
+func (x *CronStatus) GetRuns() []*CronRun {
+	if x != nil {
+		return x.Runs
+	}
+	return nil
+}
+
+func (x *CronStatus) GetLive() uint32 {
+	if x != nil {
+		return x.Live
+	}
+	return 0
+}
+
+func (x *CronStatus) GetSinceWallNs() int64 {
+	if x != nil {
+		return x.SinceWallNs
+	}
+	return 0
+}
+
+func (x *CronStatus) GetNextSlotWallNs() int64 {
+	if x != nil {
+		return x.NextSlotWallNs
+	}
+	return 0
+}
+
+// CronRun is one slot that was decided, or some in a row that were skipped alike.
+type CronRun struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its time. Nanoseconds since 1970. Of a run by hand: when it was asked for. Of
+	// some in a row: the last.
+	SlotWallNs int64 `protobuf:"varint,1,opt,name=slot_wall_ns,json=slotWallNs,proto3" json:"slot_wall_ns,omitempty"`
+	// Asked for by hand.
+	Manual bool `protobuf:"varint,2,opt,name=manual,proto3" json:"manual,omitempty"`
+	// Name of the batch job; empty: it was skipped.
+	Job string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
+	// uid of the batch job.
+	JobUid string `protobuf:"bytes,4,opt,name=job_uid,json=jobUid,proto3" json:"job_uid,omitempty"`
+	// What became of it.
+	Outcome CronOutcome `protobuf:"varint,5,opt,name=outcome,proto3,enum=borg.CronOutcome" json:"outcome,omitempty"`
+	// Why it was skipped, or what the job died of.
+	Reason string `protobuf:"bytes,6,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When that was decided. Nanoseconds since 1970.
+	DecidedWallNs int64 `protobuf:"varint,7,opt,name=decided_wall_ns,json=decidedWallNs,proto3" json:"decided_wall_ns,omitempty"`
+	// When the run ended. Nanoseconds since 1970; zero: it has not.
+	EndedWallNs int64 `protobuf:"varint,8,opt,name=ended_wall_ns,json=endedWallNs,proto3" json:"ended_wall_ns,omitempty"`
+	// How many slots in a row.
+	Slots         uint32 `protobuf:"varint,9,opt,name=slots,proto3" json:"slots,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CronRun) Reset() {
+	*x = CronRun{}
+	mi := &file_borgpb_job_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CronRun) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CronRun) ProtoMessage() {}
+
+func (x *CronRun) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CronRun.ProtoReflect.Descriptor instead.
+func (*CronRun) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *CronRun) GetSlotWallNs() int64 {
+	if x != nil {
+		return x.SlotWallNs
+	}
+	return 0
+}
+
+func (x *CronRun) GetManual() bool {
+	if x != nil {
+		return x.Manual
+	}
+	return false
+}
+
+func (x *CronRun) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *CronRun) GetJobUid() string {
+	if x != nil {
+		return x.JobUid
+	}
+	return ""
+}
+
+func (x *CronRun) GetOutcome() CronOutcome {
+	if x != nil {
+		return x.Outcome
+	}
+	return CronOutcome_CRON_OUTCOME_UNSPECIFIED
+}
+
+func (x *CronRun) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *CronRun) GetDecidedWallNs() int64 {
+	if x != nil {
+		return x.DecidedWallNs
+	}
+	return 0
+}
+
+func (x *CronRun) GetEndedWallNs() int64 {
+	if x != nil {
+		return x.EndedWallNs
+	}
+	return 0
+}
+
+func (x *CronRun) GetSlots() uint32 {
+	if x != nil {
+		return x.Slots
+	}
+	return 0
+}
+
 // TaskSpec is what one task runs and needs.
 type TaskSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1066,9 +1536,11 @@ type TaskSpec struct {
 	// File trees put into the task's file system; at most 64.
 	Packages []*Package `protobuf:"bytes,7,rep,name=packages,proto3" json:"packages,omitempty"`
 	// A directory on the machine used as root file system; empty: the machine's
-	// own /usr, read-only.
+	// own /usr, read-only. Since format 7 whoever asks for one needs the capability
+	// relax-isolation.
 	Rootfs string `protobuf:"bytes,8,opt,name=rootfs,proto3" json:"rootfs,omitempty"`
-	// Directories of the machine made visible in the task; at most 64.
+	// Directories of the machine made visible in the task; at most 64. Since format 7
+	// whoever asks for one needs the capability relax-isolation.
 	Mounts []*Mount `protobuf:"bytes,9,rep,name=mounts,proto3" json:"mounts,omitempty"`
 	// Time between SIGTERM and SIGKILL. Nanoseconds, at most 24 h; zero: 30 s.
 	GraceNs int64 `protobuf:"varint,10,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
@@ -1089,15 +1561,19 @@ type TaskSpec struct {
 	// Whole physical cores kept free of other latency-sensitive tasks. Kept;
 	// borglets do not act on it yet.
 	ExclusiveCores bool `protobuf:"varint,17,opt,name=exclusive_cores,json=exclusiveCores,proto3" json:"exclusive_cores,omitempty"`
-	// Reservation stays at the limit (paper §2.5, a capability).
-	NoEstimation  bool `protobuf:"varint,18,opt,name=no_estimation,json=noEstimation,proto3" json:"no_estimation,omitempty"`
+	// Reservation stays at the limit (paper §2.5, a capability). Since format 7
+	// whoever asks for it needs the capability no-estimation.
+	NoEstimation bool `protobuf:"varint,18,opt,name=no_estimation,json=noEstimation,proto3" json:"no_estimation,omitempty"`
+	// What it has less of between itself and its machine; absent: nothing. Since
+	// format 7.
+	Relax         *Relax `protobuf:"bytes,210,opt,name=relax,proto3" json:"relax,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TaskSpec) Reset() {
 	*x = TaskSpec{}
-	mi := &file_borgpb_job_proto_msgTypes[5]
+	mi := &file_borgpb_job_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1109,7 +1585,7 @@ func (x *TaskSpec) String() string {
 func (*TaskSpec) ProtoMessage() {}
 
 func (x *TaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[5]
+	mi := &file_borgpb_job_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1122,7 +1598,7 @@ func (x *TaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSpec.ProtoReflect.Descriptor instead.
 func (*TaskSpec) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TaskSpec) GetResources() *Resources {
@@ -1251,6 +1727,72 @@ func (x *TaskSpec) GetNoEstimation() bool {
 	return false
 }
 
+func (x *TaskSpec) GetRelax() *Relax {
+	if x != nil {
+		return x.Relax
+	}
+	return nil
+}
+
+// Relax takes away some of what keeps a task apart from its machine and from
+// others. Since format 7.
+type Relax struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// All system calls, instead of those of a list. Whoever asks for it needs the
+	// capability kernel-features. Since format 7.
+	SystemCalls bool `protobuf:"varint,1,opt,name=system_calls,json=systemCalls,proto3" json:"system_calls,omitempty"`
+	// The user ids of the machine, instead of ids of its own: it is root of the
+	// machine, without capabilities. Whoever asks for it needs the capability
+	// relax-isolation. Since format 7.
+	UserIds       bool `protobuf:"varint,2,opt,name=user_ids,json=userIds,proto3" json:"user_ids,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Relax) Reset() {
+	*x = Relax{}
+	mi := &file_borgpb_job_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Relax) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Relax) ProtoMessage() {}
+
+func (x *Relax) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Relax.ProtoReflect.Descriptor instead.
+func (*Relax) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Relax) GetSystemCalls() bool {
+	if x != nil {
+		return x.SystemCalls
+	}
+	return false
+}
+
+func (x *Relax) GetUserIds() bool {
+	if x != nil {
+		return x.UserIds
+	}
+	return false
+}
+
 // TaskOverride changes the tasks with first <= index <= last. Only fields that
 // are set in spec replace the job's; maps are merged key by key.
 type TaskOverride struct {
@@ -1269,7 +1811,7 @@ type TaskOverride struct {
 
 func (x *TaskOverride) Reset() {
 	*x = TaskOverride{}
-	mi := &file_borgpb_job_proto_msgTypes[6]
+	mi := &file_borgpb_job_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1823,7 @@ func (x *TaskOverride) String() string {
 func (*TaskOverride) ProtoMessage() {}
 
 func (x *TaskOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[6]
+	mi := &file_borgpb_job_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1836,7 @@ func (x *TaskOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskOverride.ProtoReflect.Descriptor instead.
 func (*TaskOverride) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *TaskOverride) GetFirst() uint32 {
@@ -1334,7 +1876,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_borgpb_job_proto_msgTypes[7]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1346,7 +1888,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[7]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1359,7 +1901,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Package) GetName() string {
@@ -1398,7 +1940,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_borgpb_job_proto_msgTypes[8]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1410,7 +1952,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[8]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1423,7 +1965,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Mount) GetSource() string {
@@ -1474,7 +2016,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1486,7 +2028,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1499,7 +2041,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *HealthCheck) GetHttpPath() string {
@@ -1579,14 +2121,18 @@ type JobStatus struct {
 	// check. At most `running`.
 	Started uint32 `protobuf:"varint,11,opt,name=started,proto3" json:"started,omitempty"`
 	// Tasks that should run and do not, as a disruption budget counts them.
-	Down          uint32 `protobuf:"varint,12,opt,name=down,proto3" json:"down,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Down uint32 `protobuf:"varint,12,opt,name=down,proto3" json:"down,omitempty"`
+	// Of a cron job.
+	Cron *CronStatus `protobuf:"bytes,180,opt,name=cron,proto3" json:"cron,omitempty"`
+	// Of a run of a cron job: its slot. Nanoseconds since 1970.
+	CronSlotWallNs int64 `protobuf:"varint,181,opt,name=cron_slot_wall_ns,json=cronSlotWallNs,proto3" json:"cron_slot_wall_ns,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +2144,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +2157,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *JobStatus) GetState() State {
@@ -1698,6 +2244,20 @@ func (x *JobStatus) GetDown() uint32 {
 	return 0
 }
 
+func (x *JobStatus) GetCron() *CronStatus {
+	if x != nil {
+		return x.Cron
+	}
+	return nil
+}
+
+func (x *JobStatus) GetCronSlotWallNs() int64 {
+	if x != nil {
+		return x.CronSlotWallNs
+	}
+	return 0
+}
+
 // Task is one of a job's tasks: the index names the task, the attempt names
 // the copy of it.
 type Task struct {
@@ -1718,7 +2278,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1730,7 +2290,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1743,7 +2303,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Task) GetMeta() *Meta {
@@ -1815,6 +2375,8 @@ type TaskStatus struct {
 	NoteAnnotations map[string]string `protobuf:"bytes,31,rep,name=note_annotations,json=noteAnnotations,proto3" json:"note_annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	// Devices that it has, by name.
 	Devices []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	// Of a daemon job: the machine whose task it is; empty: of none at present.
+	Seat string `protobuf:"bytes,180,opt,name=seat,proto3" json:"seat,omitempty"`
 	// What it was last heard to use. Filled in by the elected master for who asks
 	// for it, not in the log; absent: not asked for, or not heard lately.
 	Used          *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
@@ -1824,7 +2386,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1836,7 +2398,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1849,7 +2411,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TaskStatus) GetState() State {
@@ -1978,6 +2540,13 @@ func (x *TaskStatus) GetDevices() []*DeviceGrant {
 	return nil
 }
 
+func (x *TaskStatus) GetSeat() string {
+	if x != nil {
+		return x.Seat
+	}
+	return ""
+}
+
 func (x *TaskStatus) GetUsed() *Used {
 	if x != nil {
 		return x.Used
@@ -2035,7 +2604,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2047,7 +2616,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2060,7 +2629,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Attempt) GetUser() string {
@@ -2202,7 +2771,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2214,7 +2783,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2227,7 +2796,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Reservation) GetResources() *Resources {
@@ -2296,15 +2865,50 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\bmax_down\x18\x01 \x01(\rR\amaxDown\x12 \n" +
 	"\fmax_per_task\x18\x02 \x01(\rR\n" +
 	"maxPerTask\x12\x1b\n" +
-	"\twindow_ns\x18\x03 \x01(\x03R\bwindowNs\"V\n" +
+	"\twindow_ns\x18\x03 \x01(\x03R\bwindowNs\"\xd8\x03\n" +
 	"\fUpdatePolicy\x12\x1d\n" +
 	"\n" +
 	"batch_size\x18\x01 \x01(\rR\tbatchSize\x12'\n" +
-	"\x0fmax_disruptions\x18\x02 \x01(\rR\x0emaxDisruptions\"p\n" +
+	"\x0fmax_disruptions\x18\x02 \x01(\rR\x0emaxDisruptions\x12(\n" +
+	"\x05order\x18\xbe\x01 \x01(\x0e2\x11.borg.UpdateOrderR\x05order\x12\x1a\n" +
+	"\bwatch_ns\x18\xbf\x01 \x01(\x03R\awatchNs\x12#\n" +
+	"\n" +
+	"max_failed\x18\xc0\x01 \x01(\rH\x00R\tmaxFailed\x88\x01\x01\x121\n" +
+	"\x14progress_deadline_ns\x18\xc1\x01 \x01(\x03R\x12progressDeadlineNs\x12\x1b\n" +
+	"\bcanaries\x18\xc2\x01 \x01(\rR\bcanaries\x12'\n" +
+	"\x0fcanary_watch_ns\x18\xc3\x01 \x01(\x03R\rcanaryWatchNs\x12$\n" +
+	"\rauto_rollback\x18\xc4\x01 \x01(\bR\fautoRollback\x12%\n" +
+	"\x0eclose_after_ns\x18\xc5\x01 \x01(\x03R\fcloseAfterNs\x12\x1a\n" +
+	"\bpulse_ns\x18\xc6\x01 \x01(\x03R\apulseNs\x12$\n" +
+	"\rno_neighbours\x18\xc7\x01 \x01(\bR\fnoNeighboursB\r\n" +
+	"\v_max_failed\"\xeb\x01\n" +
 	"\bCronSpec\x12\x1a\n" +
 	"\bschedule\x18\x01 \x01(\tR\bschedule\x12\x1b\n" +
 	"\ttime_zone\x18\x02 \x01(\tR\btimeZone\x12+\n" +
-	"\aoverlap\x18\x03 \x01(\x0e2\x11.borg.CronOverlapR\aoverlap\"\xd7\x05\n" +
+	"\aoverlap\x18\x03 \x01(\x0e2\x11.borg.CronOverlapR\aoverlap\x121\n" +
+	"\x14starting_deadline_ns\x18\xb4\x01 \x01(\x03R\x12startingDeadlineNs\x12$\n" +
+	"\rkeep_finished\x18\xb5\x01 \x01(\rR\fkeepFinished\x12 \n" +
+	"\vkeep_failed\x18\xb6\x01 \x01(\rR\n" +
+	"keepFailed\"\xdb\x01\n" +
+	"\n" +
+	"CronStatus\x12\x1c\n" +
+	"\tsuspended\x18\x01 \x01(\bR\tsuspended\x12)\n" +
+	"\x11last_slot_wall_ns\x18\x02 \x01(\x03R\x0elastSlotWallNs\x12!\n" +
+	"\x04runs\x18\x03 \x03(\v2\r.borg.CronRunR\x04runs\x12\x12\n" +
+	"\x04live\x18\x04 \x01(\rR\x04live\x12\"\n" +
+	"\rsince_wall_ns\x18\x05 \x01(\x03R\vsinceWallNs\x12)\n" +
+	"\x11next_slot_wall_ns\x18\x06 \x01(\x03R\x0enextSlotWallNs\"\x95\x02\n" +
+	"\aCronRun\x12 \n" +
+	"\fslot_wall_ns\x18\x01 \x01(\x03R\n" +
+	"slotWallNs\x12\x16\n" +
+	"\x06manual\x18\x02 \x01(\bR\x06manual\x12\x10\n" +
+	"\x03job\x18\x03 \x01(\tR\x03job\x12\x17\n" +
+	"\ajob_uid\x18\x04 \x01(\tR\x06jobUid\x12+\n" +
+	"\aoutcome\x18\x05 \x01(\x0e2\x11.borg.CronOutcomeR\aoutcome\x12\x16\n" +
+	"\x06reason\x18\x06 \x01(\tR\x06reason\x12&\n" +
+	"\x0fdecided_wall_ns\x18\a \x01(\x03R\rdecidedWallNs\x12\"\n" +
+	"\rended_wall_ns\x18\b \x01(\x03R\vendedWallNs\x12\x14\n" +
+	"\x05slots\x18\t \x01(\rR\x05slots\"\xfb\x05\n" +
 	"\bTaskSpec\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x12\n" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x12)\n" +
@@ -2324,10 +2928,14 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\tcpu_slack\x18\x0f \x01(\x0e2\v.borg.SlackR\bcpuSlack\x12(\n" +
 	"\tmem_slack\x18\x10 \x01(\x0e2\v.borg.SlackR\bmemSlack\x12'\n" +
 	"\x0fexclusive_cores\x18\x11 \x01(\bR\x0eexclusiveCores\x12#\n" +
-	"\rno_estimation\x18\x12 \x01(\bR\fnoEstimation\x1a6\n" +
+	"\rno_estimation\x18\x12 \x01(\bR\fnoEstimation\x12\"\n" +
+	"\x05relax\x18\xd2\x01 \x01(\v2\v.borg.RelaxR\x05relax\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\\\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"E\n" +
+	"\x05Relax\x12!\n" +
+	"\fsystem_calls\x18\x01 \x01(\bR\vsystemCalls\x12\x19\n" +
+	"\buser_ids\x18\x02 \x01(\bR\auserIds\"\\\n" +
 	"\fTaskOverride\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\rR\x04last\x12\"\n" +
@@ -2348,7 +2956,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\n" +
 	"timeout_ns\x18\x05 \x01(\x03R\ttimeoutNs\x12\x1a\n" +
 	"\bfailures\x18\x06 \x01(\rR\bfailures\x12$\n" +
-	"\x0estart_grace_ns\x18\a \x01(\x03R\fstartGraceNs\"\xe7\x02\n" +
+	"\x0estart_grace_ns\x18\a \x01(\x03R\fstartGraceNs\"\xba\x03\n" +
 	"\tJobStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -2363,13 +2971,15 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\bstopping\x18\n" +
 	" \x01(\rR\bstopping\x12\x18\n" +
 	"\astarted\x18\v \x01(\rR\astarted\x12\x12\n" +
-	"\x04down\x18\f \x01(\rR\x04down\"\x8a\x01\n" +
+	"\x04down\x18\f \x01(\rR\x04down\x12%\n" +
+	"\x04cron\x18\xb4\x01 \x01(\v2\x10.borg.CronStatusR\x04cron\x12*\n" +
+	"\x11cron_slot_wall_ns\x18\xb5\x01 \x01(\x03R\x0ecronSlotWallNs\"\x8a\x01\n" +
 	"\x04Task\x12\x1e\n" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\"\n" +
 	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\x12(\n" +
-	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xfb\x05\n" +
+	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\x90\x06\n" +
 	"\n" +
 	"TaskStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
@@ -2391,7 +3001,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x0fstarted_wall_ns\x18\x0f \x01(\x03R\rstartedWallNs\x12\x12\n" +
 	"\x04note\x18\x1e \x01(\tR\x04note\x12P\n" +
 	"\x10note_annotations\x18\x1f \x03(\v2%.borg.TaskStatus.NoteAnnotationsEntryR\x0fnoteAnnotations\x12+\n" +
-	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12\x1f\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12\x13\n" +
+	"\x04seat\x18\xb4\x01 \x01(\tR\x04seat\x12\x1f\n" +
 	"\x04used\x18\xac\x02 \x01(\v2\n" +
 	".borg.UsedR\x04used\x1aB\n" +
 	"\x14NoteAnnotationsEntry\x12\x10\n" +
@@ -2435,12 +3046,23 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x06OnLost\x12\x17\n" +
 	"\x13ON_LOST_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ON_LOST_RESCHEDULE\x10\x01\x12\x10\n" +
-	"\fON_LOST_DEAD\x10\x02*t\n" +
+	"\fON_LOST_DEAD\x10\x02*]\n" +
+	"\vUpdateOrder\x12\x1c\n" +
+	"\x18UPDATE_ORDER_UNSPECIFIED\x10\x00\x12\x16\n" +
+	"\x12UPDATE_ORDER_INDEX\x10\x01\x12\x18\n" +
+	"\x14UPDATE_ORDER_REVERSE\x10\x02*t\n" +
 	"\vCronOverlap\x12\x1c\n" +
 	"\x18CRON_OVERLAP_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CRON_OVERLAP_SKIP\x10\x01\x12\x16\n" +
 	"\x12CRON_OVERLAP_ALLOW\x10\x02\x12\x18\n" +
-	"\x14CRON_OVERLAP_REPLACE\x10\x03*[\n" +
+	"\x14CRON_OVERLAP_REPLACE\x10\x03*\xac\x01\n" +
+	"\vCronOutcome\x12\x1c\n" +
+	"\x18CRON_OUTCOME_UNSPECIFIED\x10\x00\x12\x18\n" +
+	"\x14CRON_OUTCOME_RUNNING\x10\x01\x12\x19\n" +
+	"\x15CRON_OUTCOME_FINISHED\x10\x02\x12\x17\n" +
+	"\x13CRON_OUTCOME_FAILED\x10\x03\x12\x17\n" +
+	"\x13CRON_OUTCOME_KILLED\x10\x04\x12\x18\n" +
+	"\x14CRON_OUTCOME_SKIPPED\x10\x05*[\n" +
 	"\bAppClass\x12\x19\n" +
 	"\x15APP_CLASS_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bAPP_CLASS_LATENCY_SENSITIVE\x10\x01\x12\x13\n" +
@@ -2461,7 +3083,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14ATTEMPT_STATE_FAILED\x10\b\x12\x19\n" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
-	"*\xfb\x01\n" +
+	"*\x96\x02\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -2472,7 +3094,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x11STOP_CAUSE_RESIZE\x10\x06\x12\x19\n" +
 	"\x15STOP_CAUSE_OVERCOMMIT\x10\a\x12\x14\n" +
 	"\x10STOP_CAUSE_TAINT\x10\b\x12\x13\n" +
-	"\x0fSTOP_CAUSE_MOVE\x10\x14B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x0fSTOP_CAUSE_MOVE\x10\x14\x12\x19\n" +
+	"\x14STOP_CAUSE_UNMATCHED\x10\xb4\x01B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once
@@ -2486,94 +3109,104 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 	return file_borgpb_job_proto_rawDescData
 }
 
-var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 8)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
+var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
 	(Preempt)(0),             // 1: borg.Preempt
 	(OnLost)(0),              // 2: borg.OnLost
-	(CronOverlap)(0),         // 3: borg.CronOverlap
-	(AppClass)(0),            // 4: borg.AppClass
-	(Slack)(0),               // 5: borg.Slack
-	(AttemptState)(0),        // 6: borg.AttemptState
-	(StopCause)(0),           // 7: borg.StopCause
-	(*Job)(nil),              // 8: borg.Job
-	(*JobSpec)(nil),          // 9: borg.JobSpec
-	(*DisruptionBudget)(nil), // 10: borg.DisruptionBudget
-	(*UpdatePolicy)(nil),     // 11: borg.UpdatePolicy
-	(*CronSpec)(nil),         // 12: borg.CronSpec
-	(*TaskSpec)(nil),         // 13: borg.TaskSpec
-	(*TaskOverride)(nil),     // 14: borg.TaskOverride
-	(*Package)(nil),          // 15: borg.Package
-	(*Mount)(nil),            // 16: borg.Mount
-	(*HealthCheck)(nil),      // 17: borg.HealthCheck
-	(*JobStatus)(nil),        // 18: borg.JobStatus
-	(*Task)(nil),             // 19: borg.Task
-	(*TaskStatus)(nil),       // 20: borg.TaskStatus
-	(*Attempt)(nil),          // 21: borg.Attempt
-	(*Reservation)(nil),      // 22: borg.Reservation
-	nil,                      // 23: borg.JobSpec.ExtensionsEntry
-	nil,                      // 24: borg.JobSpec.MaxPerEntry
-	nil,                      // 25: borg.TaskSpec.EnvEntry
-	nil,                      // 26: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 27: borg.Meta
-	(*Resources)(nil),        // 28: borg.Resources
-	(*Constraint)(nil),       // 29: borg.Constraint
-	(*Toleration)(nil),       // 30: borg.Toleration
-	(State)(0),               // 31: borg.State
-	(*Exit)(nil),             // 32: borg.Exit
-	(*DeviceGrant)(nil),      // 33: borg.DeviceGrant
-	(*Used)(nil),             // 34: borg.Used
+	(UpdateOrder)(0),         // 3: borg.UpdateOrder
+	(CronOverlap)(0),         // 4: borg.CronOverlap
+	(CronOutcome)(0),         // 5: borg.CronOutcome
+	(AppClass)(0),            // 6: borg.AppClass
+	(Slack)(0),               // 7: borg.Slack
+	(AttemptState)(0),        // 8: borg.AttemptState
+	(StopCause)(0),           // 9: borg.StopCause
+	(*Job)(nil),              // 10: borg.Job
+	(*JobSpec)(nil),          // 11: borg.JobSpec
+	(*DisruptionBudget)(nil), // 12: borg.DisruptionBudget
+	(*UpdatePolicy)(nil),     // 13: borg.UpdatePolicy
+	(*CronSpec)(nil),         // 14: borg.CronSpec
+	(*CronStatus)(nil),       // 15: borg.CronStatus
+	(*CronRun)(nil),          // 16: borg.CronRun
+	(*TaskSpec)(nil),         // 17: borg.TaskSpec
+	(*Relax)(nil),            // 18: borg.Relax
+	(*TaskOverride)(nil),     // 19: borg.TaskOverride
+	(*Package)(nil),          // 20: borg.Package
+	(*Mount)(nil),            // 21: borg.Mount
+	(*HealthCheck)(nil),      // 22: borg.HealthCheck
+	(*JobStatus)(nil),        // 23: borg.JobStatus
+	(*Task)(nil),             // 24: borg.Task
+	(*TaskStatus)(nil),       // 25: borg.TaskStatus
+	(*Attempt)(nil),          // 26: borg.Attempt
+	(*Reservation)(nil),      // 27: borg.Reservation
+	nil,                      // 28: borg.JobSpec.ExtensionsEntry
+	nil,                      // 29: borg.JobSpec.MaxPerEntry
+	nil,                      // 30: borg.TaskSpec.EnvEntry
+	nil,                      // 31: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 32: borg.Meta
+	(*Resources)(nil),        // 33: borg.Resources
+	(*Constraint)(nil),       // 34: borg.Constraint
+	(*Toleration)(nil),       // 35: borg.Toleration
+	(State)(0),               // 36: borg.State
+	(*Exit)(nil),             // 37: borg.Exit
+	(*DeviceGrant)(nil),      // 38: borg.DeviceGrant
+	(*Used)(nil),             // 39: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	27, // 0: borg.Job.meta:type_name -> borg.Meta
-	9,  // 1: borg.Job.spec:type_name -> borg.JobSpec
-	18, // 2: borg.Job.status:type_name -> borg.JobStatus
+	32, // 0: borg.Job.meta:type_name -> borg.Meta
+	11, // 1: borg.Job.spec:type_name -> borg.JobSpec
+	23, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
-	13, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
-	14, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
+	17, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
+	19, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
 	1,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
-	11, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
-	12, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
+	13, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
+	14, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	23, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	24, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
-	10, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
-	3,  // 13: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	28, // 14: borg.TaskSpec.resources:type_name -> borg.Resources
-	25, // 15: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	29, // 16: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	15, // 17: borg.TaskSpec.packages:type_name -> borg.Package
-	16, // 18: borg.TaskSpec.mounts:type_name -> borg.Mount
-	17, // 19: borg.TaskSpec.health:type_name -> borg.HealthCheck
-	4,  // 20: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	30, // 21: borg.TaskSpec.tolerations:type_name -> borg.Toleration
-	5,  // 22: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
-	5,  // 23: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	13, // 24: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	31, // 25: borg.JobStatus.state:type_name -> borg.State
-	27, // 26: borg.Task.meta:type_name -> borg.Meta
-	13, // 27: borg.Task.spec:type_name -> borg.TaskSpec
-	20, // 28: borg.Task.status:type_name -> borg.TaskStatus
-	31, // 29: borg.TaskStatus.state:type_name -> borg.State
-	6,  // 30: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	32, // 31: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	22, // 32: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	21, // 33: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	26, // 34: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	33, // 35: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	34, // 36: borg.TaskStatus.used:type_name -> borg.Used
-	6,  // 37: borg.Attempt.state:type_name -> borg.AttemptState
-	7,  // 38: borg.Attempt.cause:type_name -> borg.StopCause
-	32, // 39: borg.Attempt.exit:type_name -> borg.Exit
-	28, // 40: borg.Attempt.resources:type_name -> borg.Resources
-	33, // 41: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	28, // 42: borg.Reservation.resources:type_name -> borg.Resources
-	43, // [43:43] is the sub-list for method output_type
-	43, // [43:43] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	28, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	29, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	12, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
+	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
+	4,  // 14: borg.CronSpec.overlap:type_name -> borg.CronOverlap
+	16, // 15: borg.CronStatus.runs:type_name -> borg.CronRun
+	5,  // 16: borg.CronRun.outcome:type_name -> borg.CronOutcome
+	33, // 17: borg.TaskSpec.resources:type_name -> borg.Resources
+	30, // 18: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	34, // 19: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	20, // 20: borg.TaskSpec.packages:type_name -> borg.Package
+	21, // 21: borg.TaskSpec.mounts:type_name -> borg.Mount
+	22, // 22: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	6,  // 23: borg.TaskSpec.app_class:type_name -> borg.AppClass
+	35, // 24: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	7,  // 25: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
+	7,  // 26: borg.TaskSpec.mem_slack:type_name -> borg.Slack
+	18, // 27: borg.TaskSpec.relax:type_name -> borg.Relax
+	17, // 28: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	36, // 29: borg.JobStatus.state:type_name -> borg.State
+	15, // 30: borg.JobStatus.cron:type_name -> borg.CronStatus
+	32, // 31: borg.Task.meta:type_name -> borg.Meta
+	17, // 32: borg.Task.spec:type_name -> borg.TaskSpec
+	25, // 33: borg.Task.status:type_name -> borg.TaskStatus
+	36, // 34: borg.TaskStatus.state:type_name -> borg.State
+	8,  // 35: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	37, // 36: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	27, // 37: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	26, // 38: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	31, // 39: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	38, // 40: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	39, // 41: borg.TaskStatus.used:type_name -> borg.Used
+	8,  // 42: borg.Attempt.state:type_name -> borg.AttemptState
+	9,  // 43: borg.Attempt.cause:type_name -> borg.StopCause
+	37, // 44: borg.Attempt.exit:type_name -> borg.Exit
+	33, // 45: borg.Attempt.resources:type_name -> borg.Resources
+	38, // 46: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	33, // 47: borg.Reservation.resources:type_name -> borg.Resources
+	48, // [48:48] is the sub-list for method output_type
+	48, // [48:48] is the sub-list for method input_type
+	48, // [48:48] is the sub-list for extension type_name
+	48, // [48:48] is the sub-list for extension extendee
+	0,  // [0:48] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -2582,13 +3215,14 @@ func file_borgpb_job_proto_init() {
 		return
 	}
 	file_borgpb_meta_proto_init()
+	file_borgpb_job_proto_msgTypes[3].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
-			NumEnums:      8,
-			NumMessages:   19,
+			NumEnums:      10,
+			NumMessages:   22,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -21,6 +21,79 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// UpdateVerb is what an update can be told. Since format 7.
+type UpdateVerb int32
+
+const (
+	// Not said; refused.
+	UpdateVerb_UPDATE_VERB_UNSPECIFIED UpdateVerb = 0
+	// The canaries are well: all other tasks follow. Since format 7.
+	UpdateVerb_UPDATE_VERB_PROMOTE UpdateVerb = 1
+	// No further task is disturbed. Since format 7.
+	UpdateVerb_UPDATE_VERB_PAUSE UpdateVerb = 2
+	// It goes on. Since format 7.
+	UpdateVerb_UPDATE_VERB_RESUME UpdateVerb = 3
+	// It ends, and every task stays as it is. Since format 7.
+	UpdateVerb_UPDATE_VERB_ABORT UpdateVerb = 4
+	// All tasks return to the last healthy spec. Since format 7.
+	UpdateVerb_UPDATE_VERB_ROLLBACK UpdateVerb = 5
+	// It cannot be rolled back any more. Since format 7.
+	UpdateVerb_UPDATE_VERB_CLOSE UpdateVerb = 6
+	// A monitor outside says that all is well. Since format 7.
+	UpdateVerb_UPDATE_VERB_PULSE UpdateVerb = 7
+)
+
+// Enum value maps for UpdateVerb.
+var (
+	UpdateVerb_name = map[int32]string{
+		0: "UPDATE_VERB_UNSPECIFIED",
+		1: "UPDATE_VERB_PROMOTE",
+		2: "UPDATE_VERB_PAUSE",
+		3: "UPDATE_VERB_RESUME",
+		4: "UPDATE_VERB_ABORT",
+		5: "UPDATE_VERB_ROLLBACK",
+		6: "UPDATE_VERB_CLOSE",
+		7: "UPDATE_VERB_PULSE",
+	}
+	UpdateVerb_value = map[string]int32{
+		"UPDATE_VERB_UNSPECIFIED": 0,
+		"UPDATE_VERB_PROMOTE":     1,
+		"UPDATE_VERB_PAUSE":       2,
+		"UPDATE_VERB_RESUME":      3,
+		"UPDATE_VERB_ABORT":       4,
+		"UPDATE_VERB_ROLLBACK":    5,
+		"UPDATE_VERB_CLOSE":       6,
+		"UPDATE_VERB_PULSE":       7,
+	}
+)
+
+func (x UpdateVerb) Enum() *UpdateVerb {
+	p := new(UpdateVerb)
+	*p = x
+	return p
+}
+
+func (x UpdateVerb) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (UpdateVerb) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_op_proto_enumTypes[0].Descriptor()
+}
+
+func (UpdateVerb) Type() protoreflect.EnumType {
+	return &file_borgpb_op_proto_enumTypes[0]
+}
+
+func (x UpdateVerb) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use UpdateVerb.Descriptor instead.
+func (UpdateVerb) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{0}
+}
+
 // RefusalKind is why an op was not done.
 type RefusalKind int32
 
@@ -107,11 +180,11 @@ func (x RefusalKind) String() string {
 }
 
 func (RefusalKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_op_proto_enumTypes[0].Descriptor()
+	return file_borgpb_op_proto_enumTypes[1].Descriptor()
 }
 
 func (RefusalKind) Type() protoreflect.EnumType {
-	return &file_borgpb_op_proto_enumTypes[0]
+	return &file_borgpb_op_proto_enumTypes[1]
 }
 
 func (x RefusalKind) Number() protoreflect.EnumNumber {
@@ -120,7 +193,7 @@ func (x RefusalKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RefusalKind.Descriptor instead.
 func (RefusalKind) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{0}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{1}
 }
 
 // EventKind is what happened to an object.
@@ -189,6 +262,8 @@ const (
 	EventKind_EVENT_KIND_UPDATE_START EventKind = 30
 	// An update ended; its reason tells when it was cut short.
 	EventKind_EVENT_KIND_UPDATE_DONE EventKind = 31
+	// An update was paused, promoted, closed or the like; its reason tells.
+	EventKind_EVENT_KIND_UPDATE_CHANGE EventKind = 190
 	// A job has another number of tasks.
 	EventKind_EVENT_KIND_RESIZE EventKind = 32
 	// The cell's format was raised.
@@ -205,6 +280,16 @@ const (
 	EventKind_EVENT_KIND_INVITE EventKind = 52
 	// A token was used.
 	EventKind_EVENT_KIND_JOIN EventKind = 53
+	// A slot of a cron job became a job; its reason names the slot. Since format 7.
+	EventKind_EVENT_KIND_CRON_FIRE EventKind = 180
+	// A slot of a cron job was skipped; its reason says why. Since format 7.
+	EventKind_EVENT_KIND_CRON_SKIP EventKind = 181
+	// A cron job was suspended. Since format 7.
+	EventKind_EVENT_KIND_CRON_SUSPEND EventKind = 182
+	// A cron job was resumed. Since format 7.
+	EventKind_EVENT_KIND_CRON_RESUME EventKind = 183
+	// A machine has a task of a daemon job from now on. Since format 7.
+	EventKind_EVENT_KIND_SEAT EventKind = 184
 	// Copies on a machine have other reservations.
 	EventKind_EVENT_KIND_RESERVE EventKind = 54
 	// A secret was set.
@@ -217,10 +302,22 @@ const (
 	EventKind_EVENT_KIND_PACKAGE_BAN EventKind = 240
 	// A ban was lifted, or its time was over.
 	EventKind_EVENT_KIND_PACKAGE_UNBAN EventKind = 241
+	// A quota was granted, or another one in its place.
+	EventKind_EVENT_KIND_QUOTA_SET EventKind = 171
+	// A quota was taken back.
+	EventKind_EVENT_KIND_QUOTA_DELETE EventKind = 172
+	// Quotas are enforced or not any more, or bands may be sold so far.
+	EventKind_EVENT_KIND_QUOTA_POLICY EventKind = 173
+	// What tasks of a user may ask for was bounded.
+	EventKind_EVENT_KIND_TASK_LIMITS EventKind = 174
 	// A small file was written.
 	EventKind_EVENT_KIND_FILE_WRITE EventKind = 80
 	// A small file was deleted.
 	EventKind_EVENT_KIND_FILE_DELETE EventKind = 81
+	// Labels or annotations of an object were changed alone.
+	EventKind_EVENT_KIND_LABEL EventKind = 200
+	// Other rules hold for labels.
+	EventKind_EVENT_KIND_LABEL_POLICY EventKind = 201
 )
 
 // Enum value maps for EventKind.
@@ -254,6 +351,7 @@ var (
 		160: "EVENT_KIND_LOST_DECLARED",
 		30:  "EVENT_KIND_UPDATE_START",
 		31:  "EVENT_KIND_UPDATE_DONE",
+		190: "EVENT_KIND_UPDATE_CHANGE",
 		32:  "EVENT_KIND_RESIZE",
 		40:  "EVENT_KIND_FORMAT",
 		41:  "EVENT_KIND_WALL_STEP",
@@ -262,14 +360,25 @@ var (
 		51:  "EVENT_KIND_REVOKE",
 		52:  "EVENT_KIND_INVITE",
 		53:  "EVENT_KIND_JOIN",
+		180: "EVENT_KIND_CRON_FIRE",
+		181: "EVENT_KIND_CRON_SKIP",
+		182: "EVENT_KIND_CRON_SUSPEND",
+		183: "EVENT_KIND_CRON_RESUME",
+		184: "EVENT_KIND_SEAT",
 		54:  "EVENT_KIND_RESERVE",
 		60:  "EVENT_KIND_SECRET_SET",
 		61:  "EVENT_KIND_SECRET_DELETE",
 		62:  "EVENT_KIND_CELL_KEY",
 		240: "EVENT_KIND_PACKAGE_BAN",
 		241: "EVENT_KIND_PACKAGE_UNBAN",
+		171: "EVENT_KIND_QUOTA_SET",
+		172: "EVENT_KIND_QUOTA_DELETE",
+		173: "EVENT_KIND_QUOTA_POLICY",
+		174: "EVENT_KIND_TASK_LIMITS",
 		80:  "EVENT_KIND_FILE_WRITE",
 		81:  "EVENT_KIND_FILE_DELETE",
+		200: "EVENT_KIND_LABEL",
+		201: "EVENT_KIND_LABEL_POLICY",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":      0,
@@ -300,6 +409,7 @@ var (
 		"EVENT_KIND_LOST_DECLARED":    160,
 		"EVENT_KIND_UPDATE_START":     30,
 		"EVENT_KIND_UPDATE_DONE":      31,
+		"EVENT_KIND_UPDATE_CHANGE":    190,
 		"EVENT_KIND_RESIZE":           32,
 		"EVENT_KIND_FORMAT":           40,
 		"EVENT_KIND_WALL_STEP":        41,
@@ -308,14 +418,25 @@ var (
 		"EVENT_KIND_REVOKE":           51,
 		"EVENT_KIND_INVITE":           52,
 		"EVENT_KIND_JOIN":             53,
+		"EVENT_KIND_CRON_FIRE":        180,
+		"EVENT_KIND_CRON_SKIP":        181,
+		"EVENT_KIND_CRON_SUSPEND":     182,
+		"EVENT_KIND_CRON_RESUME":      183,
+		"EVENT_KIND_SEAT":             184,
 		"EVENT_KIND_RESERVE":          54,
 		"EVENT_KIND_SECRET_SET":       60,
 		"EVENT_KIND_SECRET_DELETE":    61,
 		"EVENT_KIND_CELL_KEY":         62,
 		"EVENT_KIND_PACKAGE_BAN":      240,
 		"EVENT_KIND_PACKAGE_UNBAN":    241,
+		"EVENT_KIND_QUOTA_SET":        171,
+		"EVENT_KIND_QUOTA_DELETE":     172,
+		"EVENT_KIND_QUOTA_POLICY":     173,
+		"EVENT_KIND_TASK_LIMITS":      174,
 		"EVENT_KIND_FILE_WRITE":       80,
 		"EVENT_KIND_FILE_DELETE":      81,
+		"EVENT_KIND_LABEL":            200,
+		"EVENT_KIND_LABEL_POLICY":     201,
 	}
 )
 
@@ -330,11 +451,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_op_proto_enumTypes[1].Descriptor()
+	return file_borgpb_op_proto_enumTypes[2].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_borgpb_op_proto_enumTypes[1]
+	return &file_borgpb_op_proto_enumTypes[2]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -343,7 +464,7 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{1}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{2}
 }
 
 // ObjectKind is what an event is about.
@@ -419,11 +540,11 @@ func (x ObjectKind) String() string {
 }
 
 func (ObjectKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_op_proto_enumTypes[2].Descriptor()
+	return file_borgpb_op_proto_enumTypes[3].Descriptor()
 }
 
 func (ObjectKind) Type() protoreflect.EnumType {
-	return &file_borgpb_op_proto_enumTypes[2]
+	return &file_borgpb_op_proto_enumTypes[3]
 }
 
 func (x ObjectKind) Number() protoreflect.EnumNumber {
@@ -432,7 +553,7 @@ func (x ObjectKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ObjectKind.Descriptor instead.
 func (ObjectKind) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{2}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{3}
 }
 
 // Entry is one entry of the replicated log: mutations that were queued at the
@@ -568,6 +689,15 @@ type Op struct {
 	//	*Op_AdoptJob
 	//	*Op_StopUnknown
 	//	*Op_DeclareLost
+	//	*Op_SetLabels
+	//	*Op_SetLabelPolicy
+	//	*Op_ControlUpdate
+	//	*Op_SetQuota
+	//	*Op_DeleteQuota
+	//	*Op_SetQuotaPolicy
+	//	*Op_SetTaskLimits
+	//	*Op_FireCron
+	//	*Op_SuspendCron
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -976,6 +1106,87 @@ func (x *Op) GetDeclareLost() *DeclareLost {
 	return nil
 }
 
+func (x *Op) GetSetLabels() *SetLabels {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetLabels); ok {
+			return x.SetLabels
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetSetLabelPolicy() *SetLabelPolicy {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetLabelPolicy); ok {
+			return x.SetLabelPolicy
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetControlUpdate() *ControlUpdate {
+	if x != nil {
+		if x, ok := x.Op.(*Op_ControlUpdate); ok {
+			return x.ControlUpdate
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetSetQuota() *SetQuota {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetQuota); ok {
+			return x.SetQuota
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetDeleteQuota() *DeleteQuota {
+	if x != nil {
+		if x, ok := x.Op.(*Op_DeleteQuota); ok {
+			return x.DeleteQuota
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetSetQuotaPolicy() *SetQuotaPolicy {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetQuotaPolicy); ok {
+			return x.SetQuotaPolicy
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetSetTaskLimits() *SetTaskLimits {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetTaskLimits); ok {
+			return x.SetTaskLimits
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetFireCron() *FireCron {
+	if x != nil {
+		if x, ok := x.Op.(*Op_FireCron); ok {
+			return x.FireCron
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetSuspendCron() *SuspendCron {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SuspendCron); ok {
+			return x.SuspendCron
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1163,6 +1374,51 @@ type Op_DeclareLost struct {
 	DeclareLost *DeclareLost `protobuf:"bytes,160,opt,name=declare_lost,json=declareLost,proto3,oneof"`
 }
 
+type Op_SetLabels struct {
+	// Labels or annotations of an object are changed, and nothing else. Since format 7.
+	SetLabels *SetLabels `protobuf:"bytes,200,opt,name=set_labels,json=setLabels,proto3,oneof"`
+}
+
+type Op_SetLabelPolicy struct {
+	// An operator rules which labels objects have. Since format 7.
+	SetLabelPolicy *SetLabelPolicy `protobuf:"bytes,201,opt,name=set_label_policy,json=setLabelPolicy,proto3,oneof"`
+}
+
+type Op_ControlUpdate struct {
+	// Somebody has a say in how an update goes on. Since format 7.
+	ControlUpdate *ControlUpdate `protobuf:"bytes,190,opt,name=control_update,json=controlUpdate,proto3,oneof"`
+}
+
+type Op_SetQuota struct {
+	// A user is granted a quota of one band. Since format 7.
+	SetQuota *SetQuota `protobuf:"bytes,170,opt,name=set_quota,json=setQuota,proto3,oneof"`
+}
+
+type Op_DeleteQuota struct {
+	// A user has no quota of one band any more. Since format 7.
+	DeleteQuota *DeleteQuota `protobuf:"bytes,171,opt,name=delete_quota,json=deleteQuota,proto3,oneof"`
+}
+
+type Op_SetQuotaPolicy struct {
+	// Quotas are enforced or not, and how far bands may be sold. Since format 7.
+	SetQuotaPolicy *SetQuotaPolicy `protobuf:"bytes,172,opt,name=set_quota_policy,json=setQuotaPolicy,proto3,oneof"`
+}
+
+type Op_SetTaskLimits struct {
+	// What a task of a user may ask for is bounded. Since format 7.
+	SetTaskLimits *SetTaskLimits `protobuf:"bytes,173,opt,name=set_task_limits,json=setTaskLimits,proto3,oneof"`
+}
+
+type Op_FireCron struct {
+	// A slot of a cron job is decided. Since format 7.
+	FireCron *FireCron `protobuf:"bytes,180,opt,name=fire_cron,json=fireCron,proto3,oneof"`
+}
+
+type Op_SuspendCron struct {
+	// A cron job is suspended or resumed. Since format 7.
+	SuspendCron *SuspendCron `protobuf:"bytes,181,opt,name=suspend_cron,json=suspendCron,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1234,6 +1490,24 @@ func (*Op_AdoptJob) isOp_Op() {}
 func (*Op_StopUnknown) isOp_Op() {}
 
 func (*Op_DeclareLost) isOp_Op() {}
+
+func (*Op_SetLabels) isOp_Op() {}
+
+func (*Op_SetLabelPolicy) isOp_Op() {}
+
+func (*Op_ControlUpdate) isOp_Op() {}
+
+func (*Op_SetQuota) isOp_Op() {}
+
+func (*Op_DeleteQuota) isOp_Op() {}
+
+func (*Op_SetQuotaPolicy) isOp_Op() {}
+
+func (*Op_SetTaskLimits) isOp_Op() {}
+
+func (*Op_FireCron) isOp_Op() {}
+
+func (*Op_SuspendCron) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -2070,6 +2344,80 @@ func (x *ResizeJob) GetTasks() uint32 {
 	return 0
 }
 
+// ControlUpdate tells the update of a job that rolls, or that can still be undone,
+// how to go on. Refused when it is not in a state for that. Since format 7.
+type ControlUpdate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job. Since format 7.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job. Since format 7.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// What it is told. Since format 7.
+	Verb UpdateVerb `protobuf:"varint,3,opt,name=verb,proto3,enum=borg.UpdateVerb" json:"verb,omitempty"`
+	// uid of the update that is meant; empty: whichever it is. Since format 7.
+	UpdateUid     string `protobuf:"bytes,4,opt,name=update_uid,json=updateUid,proto3" json:"update_uid,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ControlUpdate) Reset() {
+	*x = ControlUpdate{}
+	mi := &file_borgpb_op_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ControlUpdate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ControlUpdate) ProtoMessage() {}
+
+func (x *ControlUpdate) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ControlUpdate.ProtoReflect.Descriptor instead.
+func (*ControlUpdate) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *ControlUpdate) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ControlUpdate) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ControlUpdate) GetVerb() UpdateVerb {
+	if x != nil {
+		return x.Verb
+	}
+	return UpdateVerb_UPDATE_VERB_UNSPECIFIED
+}
+
+func (x *ControlUpdate) GetUpdateUid() string {
+	if x != nil {
+		return x.UpdateUid
+	}
+	return ""
+}
+
 // SubmitAllocSet makes an alloc set, in the place of a dead job or alloc set of
 // that name if there is one.
 type SubmitAllocSet struct {
@@ -2090,7 +2438,7 @@ type SubmitAllocSet struct {
 
 func (x *SubmitAllocSet) Reset() {
 	*x = SubmitAllocSet{}
-	mi := &file_borgpb_op_proto_msgTypes[13]
+	mi := &file_borgpb_op_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2102,7 +2450,7 @@ func (x *SubmitAllocSet) String() string {
 func (*SubmitAllocSet) ProtoMessage() {}
 
 func (x *SubmitAllocSet) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[13]
+	mi := &file_borgpb_op_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2115,7 +2463,7 @@ func (x *SubmitAllocSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitAllocSet.ProtoReflect.Descriptor instead.
 func (*SubmitAllocSet) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{13}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *SubmitAllocSet) GetUser() string {
@@ -2168,7 +2516,7 @@ type KillAllocSet struct {
 
 func (x *KillAllocSet) Reset() {
 	*x = KillAllocSet{}
-	mi := &file_borgpb_op_proto_msgTypes[14]
+	mi := &file_borgpb_op_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2180,7 +2528,7 @@ func (x *KillAllocSet) String() string {
 func (*KillAllocSet) ProtoMessage() {}
 
 func (x *KillAllocSet) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[14]
+	mi := &file_borgpb_op_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2193,7 +2541,7 @@ func (x *KillAllocSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillAllocSet.ProtoReflect.Descriptor instead.
 func (*KillAllocSet) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{14}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *KillAllocSet) GetUser() string {
@@ -2244,7 +2592,7 @@ type Assign struct {
 
 func (x *Assign) Reset() {
 	*x = Assign{}
-	mi := &file_borgpb_op_proto_msgTypes[15]
+	mi := &file_borgpb_op_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2256,7 +2604,7 @@ func (x *Assign) String() string {
 func (*Assign) ProtoMessage() {}
 
 func (x *Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[15]
+	mi := &file_borgpb_op_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2269,7 +2617,7 @@ func (x *Assign) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assign.ProtoReflect.Descriptor instead.
 func (*Assign) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{15}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Assign) GetAssignments() []*Assignment {
@@ -2345,7 +2693,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_borgpb_op_proto_msgTypes[16]
+	mi := &file_borgpb_op_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2357,7 +2705,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[16]
+	mi := &file_borgpb_op_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2370,7 +2718,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{16}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Assignment) GetUid() string {
@@ -2451,7 +2799,7 @@ type Victim struct {
 
 func (x *Victim) Reset() {
 	*x = Victim{}
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2463,7 +2811,7 @@ func (x *Victim) String() string {
 func (*Victim) ProtoMessage() {}
 
 func (x *Victim) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2476,7 +2824,7 @@ func (x *Victim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Victim.ProtoReflect.Descriptor instead.
 func (*Victim) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Victim) GetJobUid() string {
@@ -2526,7 +2874,7 @@ type MoveTasks struct {
 
 func (x *MoveTasks) Reset() {
 	*x = MoveTasks{}
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2886,7 @@ func (x *MoveTasks) String() string {
 func (*MoveTasks) ProtoMessage() {}
 
 func (x *MoveTasks) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2899,7 @@ func (x *MoveTasks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasks.ProtoReflect.Descriptor instead.
 func (*MoveTasks) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *MoveTasks) GetMoves() []*Assignment {
@@ -2601,7 +2949,7 @@ type Reports struct {
 
 func (x *Reports) Reset() {
 	*x = Reports{}
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2613,7 +2961,7 @@ func (x *Reports) String() string {
 func (*Reports) ProtoMessage() {}
 
 func (x *Reports) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2626,7 +2974,7 @@ func (x *Reports) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reports.ProtoReflect.Descriptor instead.
 func (*Reports) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Reports) GetMachines() []*MachineReport {
@@ -2653,7 +3001,7 @@ type MachineReport struct {
 
 func (x *MachineReport) Reset() {
 	*x = MachineReport{}
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2665,7 +3013,7 @@ func (x *MachineReport) String() string {
 func (*MachineReport) ProtoMessage() {}
 
 func (x *MachineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2678,7 +3026,7 @@ func (x *MachineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineReport.ProtoReflect.Descriptor instead.
 func (*MachineReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *MachineReport) GetMachine() string {
@@ -2723,7 +3071,7 @@ type TaskReservation struct {
 
 func (x *TaskReservation) Reset() {
 	*x = TaskReservation{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2735,7 +3083,7 @@ func (x *TaskReservation) String() string {
 func (*TaskReservation) ProtoMessage() {}
 
 func (x *TaskReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2748,7 +3096,7 @@ func (x *TaskReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReservation.ProtoReflect.Descriptor instead.
 func (*TaskReservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TaskReservation) GetJobUid() string {
@@ -2798,7 +3146,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2810,7 +3158,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2823,7 +3171,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -2844,7 +3192,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2856,7 +3204,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +3217,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -2892,7 +3240,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2904,7 +3252,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2917,7 +3265,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Grant) GetUser() string {
@@ -2952,7 +3300,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2964,7 +3312,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2977,7 +3325,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Revoke) GetUser() string {
@@ -3017,7 +3365,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3029,7 +3377,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3042,7 +3390,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -3080,7 +3428,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3092,7 +3440,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3105,7 +3453,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -3143,7 +3491,7 @@ type SetSecret struct {
 
 func (x *SetSecret) Reset() {
 	*x = SetSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3155,7 +3503,7 @@ func (x *SetSecret) String() string {
 func (*SetSecret) ProtoMessage() {}
 
 func (x *SetSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3168,7 +3516,7 @@ func (x *SetSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
 func (*SetSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SetSecret) GetUser() string {
@@ -3219,7 +3567,7 @@ type DeleteSecret struct {
 
 func (x *DeleteSecret) Reset() {
 	*x = DeleteSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3231,7 +3579,7 @@ func (x *DeleteSecret) String() string {
 func (*DeleteSecret) ProtoMessage() {}
 
 func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3244,7 +3592,7 @@ func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
 func (*DeleteSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *DeleteSecret) GetUser() string {
@@ -3281,7 +3629,7 @@ type ResealSecret struct {
 
 func (x *ResealSecret) Reset() {
 	*x = ResealSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3293,7 +3641,7 @@ func (x *ResealSecret) String() string {
 func (*ResealSecret) ProtoMessage() {}
 
 func (x *ResealSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3306,7 +3654,7 @@ func (x *ResealSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
 func (*ResealSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ResealSecret) GetUser() string {
@@ -3356,7 +3704,7 @@ type UseCellKey struct {
 
 func (x *UseCellKey) Reset() {
 	*x = UseCellKey{}
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3368,7 +3716,7 @@ func (x *UseCellKey) String() string {
 func (*UseCellKey) ProtoMessage() {}
 
 func (x *UseCellKey) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3381,7 +3729,7 @@ func (x *UseCellKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
 func (*UseCellKey) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *UseCellKey) GetKeyId() string {
@@ -3413,7 +3761,7 @@ type SetTaskNote struct {
 
 func (x *SetTaskNote) Reset() {
 	*x = SetTaskNote{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3425,7 +3773,7 @@ func (x *SetTaskNote) String() string {
 func (*SetTaskNote) ProtoMessage() {}
 
 func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3438,7 +3786,7 @@ func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
 func (*SetTaskNote) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetTaskNote) GetUser() string {
@@ -3504,7 +3852,7 @@ type WriteFile struct {
 
 func (x *WriteFile) Reset() {
 	*x = WriteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3516,7 +3864,7 @@ func (x *WriteFile) String() string {
 func (*WriteFile) ProtoMessage() {}
 
 func (x *WriteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3529,7 +3877,7 @@ func (x *WriteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
 func (*WriteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WriteFile) GetUser() string {
@@ -3576,7 +3924,7 @@ type DeleteFile struct {
 
 func (x *DeleteFile) Reset() {
 	*x = DeleteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3936,7 @@ func (x *DeleteFile) String() string {
 func (*DeleteFile) ProtoMessage() {}
 
 func (x *DeleteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +3949,7 @@ func (x *DeleteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteFile.ProtoReflect.Descriptor instead.
 func (*DeleteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteFile) GetUser() string {
@@ -3645,7 +3993,7 @@ type BanPackage struct {
 
 func (x *BanPackage) Reset() {
 	*x = BanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3657,7 +4005,7 @@ func (x *BanPackage) String() string {
 func (*BanPackage) ProtoMessage() {}
 
 func (x *BanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3670,7 +4018,7 @@ func (x *BanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanPackage.ProtoReflect.Descriptor instead.
 func (*BanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *BanPackage) GetName() string {
@@ -3716,7 +4064,7 @@ type UnbanPackage struct {
 
 func (x *UnbanPackage) Reset() {
 	*x = UnbanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3728,7 +4076,7 @@ func (x *UnbanPackage) String() string {
 func (*UnbanPackage) ProtoMessage() {}
 
 func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3741,7 +4089,7 @@ func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanPackage.ProtoReflect.Descriptor instead.
 func (*UnbanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UnbanPackage) GetName() string {
@@ -3779,7 +4127,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3791,7 +4139,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3804,7 +4152,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -3839,7 +4187,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3851,7 +4199,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3864,7 +4212,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -3919,7 +4267,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3931,7 +4279,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3944,7 +4292,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -4038,7 +4386,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4050,7 +4398,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4063,7 +4411,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -4191,7 +4539,7 @@ type HearMachines struct {
 
 func (x *HearMachines) Reset() {
 	*x = HearMachines{}
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4203,7 +4551,7 @@ func (x *HearMachines) String() string {
 func (*HearMachines) ProtoMessage() {}
 
 func (x *HearMachines) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4216,7 +4564,7 @@ func (x *HearMachines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearMachines.ProtoReflect.Descriptor instead.
 func (*HearMachines) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *HearMachines) GetMachines() []*HeardMachine {
@@ -4248,7 +4596,7 @@ type HeardMachine struct {
 
 func (x *HeardMachine) Reset() {
 	*x = HeardMachine{}
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4260,7 +4608,7 @@ func (x *HeardMachine) String() string {
 func (*HeardMachine) ProtoMessage() {}
 
 func (x *HeardMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4273,7 +4621,7 @@ func (x *HeardMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMachine.ProtoReflect.Descriptor instead.
 func (*HeardMachine) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HeardMachine) GetMachine() string {
@@ -4326,7 +4674,7 @@ type FoundCopy struct {
 
 func (x *FoundCopy) Reset() {
 	*x = FoundCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4338,7 +4686,7 @@ func (x *FoundCopy) String() string {
 func (*FoundCopy) ProtoMessage() {}
 
 func (x *FoundCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4351,7 +4699,7 @@ func (x *FoundCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoundCopy.ProtoReflect.Descriptor instead.
 func (*FoundCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *FoundCopy) GetReport() *TaskReport {
@@ -4410,7 +4758,7 @@ type DeclareLost struct {
 
 func (x *DeclareLost) Reset() {
 	*x = DeclareLost{}
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4422,7 +4770,7 @@ func (x *DeclareLost) String() string {
 func (*DeclareLost) ProtoMessage() {}
 
 func (x *DeclareLost) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4435,7 +4783,7 @@ func (x *DeclareLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareLost.ProtoReflect.Descriptor instead.
 func (*DeclareLost) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *DeclareLost) GetForNs() int64 {
@@ -4454,7 +4802,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4466,7 +4814,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4479,7 +4827,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
 }
 
 // AdoptJob makes a job of copies that run. It keeps its uid, so that its copies
@@ -4502,7 +4850,7 @@ type AdoptJob struct {
 
 func (x *AdoptJob) Reset() {
 	*x = AdoptJob{}
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4514,7 +4862,7 @@ func (x *AdoptJob) String() string {
 func (*AdoptJob) ProtoMessage() {}
 
 func (x *AdoptJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4527,7 +4875,7 @@ func (x *AdoptJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptJob.ProtoReflect.Descriptor instead.
 func (*AdoptJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AdoptJob) GetUid() string {
@@ -4579,7 +4927,7 @@ type StopUnknown struct {
 
 func (x *StopUnknown) Reset() {
 	*x = StopUnknown{}
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4591,7 +4939,7 @@ func (x *StopUnknown) String() string {
 func (*StopUnknown) ProtoMessage() {}
 
 func (x *StopUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4604,7 +4952,7 @@ func (x *StopUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopUnknown.ProtoReflect.Descriptor instead.
 func (*StopUnknown) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *StopUnknown) GetMachine() string {
@@ -4651,7 +4999,7 @@ type UnknownCopy struct {
 
 func (x *UnknownCopy) Reset() {
 	*x = UnknownCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4663,7 +5011,7 @@ func (x *UnknownCopy) String() string {
 func (*UnknownCopy) ProtoMessage() {}
 
 func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4676,7 +5024,7 @@ func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownCopy.ProtoReflect.Descriptor instead.
 func (*UnknownCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *UnknownCopy) GetJobUid() string {
@@ -4749,17 +5097,195 @@ func (x *UnknownCopy) GetGraceNs() int64 {
 	return 0
 }
 
+// FireCron decides a slot of a cron job: the elected master proposes each when its
+// time has come, and its owner may ask for a run by hand. What the job's spec says
+// of that slot, and whether anything hinders it, is for the cell. Since format 7.
+type FireCron struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the cron job. Since format 7.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Its name. Since format 7.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// uid of the cron job; empty: whichever has that name. Since format 7.
+	Uid string `protobuf:"bytes,3,opt,name=uid,proto3" json:"uid,omitempty"`
+	// Its version, which the spec below follows from. Since format 7.
+	Version uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	// The slot's time, later than all before and not in the future. Nanoseconds since
+	// 1970, whole minutes. Zero by hand. Since format 7.
+	SlotWallNs int64 `protobuf:"varint,5,opt,name=slot_wall_ns,json=slotWallNs,proto3" json:"slot_wall_ns,omitempty"`
+	// So many slots before it were missed, as nobody was elected. Since format 7.
+	Missed uint32 `protobuf:"varint,6,opt,name=missed,proto3" json:"missed,omitempty"`
+	// By hand, now. Since format 7.
+	Manual bool `protobuf:"varint,7,opt,name=manual,proto3" json:"manual,omitempty"`
+	// The JobSpec of the run: as that of the cron job, but batch, without schedule,
+	// and with the cron job as its parent. Since format 7.
+	Spec          []byte `protobuf:"bytes,8,opt,name=spec,proto3" json:"spec,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FireCron) Reset() {
+	*x = FireCron{}
+	mi := &file_borgpb_op_proto_msgTypes[50]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FireCron) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FireCron) ProtoMessage() {}
+
+func (x *FireCron) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[50]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FireCron.ProtoReflect.Descriptor instead.
+func (*FireCron) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
+}
+
+func (x *FireCron) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *FireCron) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FireCron) GetUid() string {
+	if x != nil {
+		return x.Uid
+	}
+	return ""
+}
+
+func (x *FireCron) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *FireCron) GetSlotWallNs() int64 {
+	if x != nil {
+		return x.SlotWallNs
+	}
+	return 0
+}
+
+func (x *FireCron) GetMissed() uint32 {
+	if x != nil {
+		return x.Missed
+	}
+	return 0
+}
+
+func (x *FireCron) GetManual() bool {
+	if x != nil {
+		return x.Manual
+	}
+	return false
+}
+
+func (x *FireCron) GetSpec() []byte {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+// SuspendCron has no slot of a cron job run, or has them run again from now on.
+// Since format 7.
+type SuspendCron struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the cron job. Since format 7.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Its name. Since format 7.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// False: resume. Since format 7.
+	Suspend       bool `protobuf:"varint,3,opt,name=suspend,proto3" json:"suspend,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SuspendCron) Reset() {
+	*x = SuspendCron{}
+	mi := &file_borgpb_op_proto_msgTypes[51]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SuspendCron) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SuspendCron) ProtoMessage() {}
+
+func (x *SuspendCron) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[51]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SuspendCron.ProtoReflect.Descriptor instead.
+func (*SuspendCron) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
+}
+
+func (x *SuspendCron) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *SuspendCron) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *SuspendCron) GetSuspend() bool {
+	if x != nil {
+		return x.Suspend
+	}
+	return false
+}
+
 var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
 	"\n" +
-	"\x0fborgpb/op.proto\x12\x04borg\x1a\x11borgpb/meta.proto\x1a\x10borgpb/job.proto\x1a\x14borgpb/machine.proto\"]\n" +
+	"\x0fborgpb/op.proto\x12\x04borg\x1a\x11borgpb/meta.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x12borgpb/quota.proto\"]\n" +
 	"\x05Entry\x12 \n" +
 	"\fcell_time_ns\x18\x01 \x01(\x03R\n" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x93\x10\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x9d\x14\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -4817,7 +5343,17 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\bend_hold\x18\x97\x01 \x01(\v2\r.borg.EndHoldH\x00R\aendHold\x12.\n" +
 	"\tadopt_job\x18\x98\x01 \x01(\v2\x0e.borg.AdoptJobH\x00R\badoptJob\x127\n" +
 	"\fstop_unknown\x18\x99\x01 \x01(\v2\x11.borg.StopUnknownH\x00R\vstopUnknown\x127\n" +
-	"\fdeclare_lost\x18\xa0\x01 \x01(\v2\x11.borg.DeclareLostH\x00R\vdeclareLostB\x04\n" +
+	"\fdeclare_lost\x18\xa0\x01 \x01(\v2\x11.borg.DeclareLostH\x00R\vdeclareLost\x121\n" +
+	"\n" +
+	"set_labels\x18\xc8\x01 \x01(\v2\x0f.borg.SetLabelsH\x00R\tsetLabels\x12A\n" +
+	"\x10set_label_policy\x18\xc9\x01 \x01(\v2\x14.borg.SetLabelPolicyH\x00R\x0esetLabelPolicy\x12=\n" +
+	"\x0econtrol_update\x18\xbe\x01 \x01(\v2\x13.borg.ControlUpdateH\x00R\rcontrolUpdate\x12.\n" +
+	"\tset_quota\x18\xaa\x01 \x01(\v2\x0e.borg.SetQuotaH\x00R\bsetQuota\x127\n" +
+	"\fdelete_quota\x18\xab\x01 \x01(\v2\x11.borg.DeleteQuotaH\x00R\vdeleteQuota\x12A\n" +
+	"\x10set_quota_policy\x18\xac\x01 \x01(\v2\x14.borg.SetQuotaPolicyH\x00R\x0esetQuotaPolicy\x12>\n" +
+	"\x0fset_task_limits\x18\xad\x01 \x01(\v2\x13.borg.SetTaskLimitsH\x00R\rsetTaskLimits\x12.\n" +
+	"\tfire_cron\x18\xb4\x01 \x01(\v2\x0e.borg.FireCronH\x00R\bfireCron\x127\n" +
+	"\fsuspend_cron\x18\xb5\x01 \x01(\v2\x11.borg.SuspendCronH\x00R\vsuspendCronB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -4901,7 +5437,13 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
 	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\x12\x14\n" +
-	"\x05tasks\x18\x04 \x01(\rR\x05tasks\"\xca\x02\n" +
+	"\x05tasks\x18\x04 \x01(\rR\x05tasks\"|\n" +
+	"\rControlUpdate\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12$\n" +
+	"\x04verb\x18\x03 \x01(\x0e2\x10.borg.UpdateVerbR\x04verb\x12\x1d\n" +
+	"\n" +
+	"update_uid\x18\x04 \x01(\tR\tupdateUid\"\xca\x02\n" +
 	"\x0eSubmitAllocSet\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x128\n" +
@@ -5110,7 +5652,31 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\tresources\x18\b \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x14\n" +
 	"\x05ports\x18\t \x03(\rR\x05ports\x12\x19\n" +
 	"\bgrace_ns\x18\n" +
-	" \x01(\x03R\agraceNs*\xa1\x03\n" +
+	" \x01(\x03R\agraceNs\"\xc4\x01\n" +
+	"\bFireCron\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x10\n" +
+	"\x03uid\x18\x03 \x01(\tR\x03uid\x12\x18\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\x12 \n" +
+	"\fslot_wall_ns\x18\x05 \x01(\x03R\n" +
+	"slotWallNs\x12\x16\n" +
+	"\x06missed\x18\x06 \x01(\rR\x06missed\x12\x16\n" +
+	"\x06manual\x18\a \x01(\bR\x06manual\x12\x12\n" +
+	"\x04spec\x18\b \x01(\fR\x04spec\"O\n" +
+	"\vSuspendCron\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
+	"\asuspend\x18\x03 \x01(\bR\asuspend*\xd0\x01\n" +
+	"\n" +
+	"UpdateVerb\x12\x1b\n" +
+	"\x17UPDATE_VERB_UNSPECIFIED\x10\x00\x12\x17\n" +
+	"\x13UPDATE_VERB_PROMOTE\x10\x01\x12\x15\n" +
+	"\x11UPDATE_VERB_PAUSE\x10\x02\x12\x16\n" +
+	"\x12UPDATE_VERB_RESUME\x10\x03\x12\x15\n" +
+	"\x11UPDATE_VERB_ABORT\x10\x04\x12\x18\n" +
+	"\x14UPDATE_VERB_ROLLBACK\x10\x05\x12\x15\n" +
+	"\x11UPDATE_VERB_CLOSE\x10\x06\x12\x15\n" +
+	"\x11UPDATE_VERB_PULSE\x10\a*\xa1\x03\n" +
 	"\vRefusalKind\x12\x1c\n" +
 	"\x18REFUSAL_KIND_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16REFUSAL_KIND_MALFORMED\x10\x01\x12\x18\n" +
@@ -5127,7 +5693,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x8a\t\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xd9\v\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -5157,7 +5723,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x1bEVENT_KIND_MACHINE_PACKAGES\x10\xaa\x01\x12\x1d\n" +
 	"\x18EVENT_KIND_LOST_DECLARED\x10\xa0\x01\x12\x1b\n" +
 	"\x17EVENT_KIND_UPDATE_START\x10\x1e\x12\x1a\n" +
-	"\x16EVENT_KIND_UPDATE_DONE\x10\x1f\x12\x15\n" +
+	"\x16EVENT_KIND_UPDATE_DONE\x10\x1f\x12\x1d\n" +
+	"\x18EVENT_KIND_UPDATE_CHANGE\x10\xbe\x01\x12\x15\n" +
 	"\x11EVENT_KIND_RESIZE\x10 \x12\x15\n" +
 	"\x11EVENT_KIND_FORMAT\x10(\x12\x18\n" +
 	"\x14EVENT_KIND_WALL_STEP\x10)\x12\x15\n" +
@@ -5165,15 +5732,26 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10EVENT_KIND_GRANT\x102\x12\x15\n" +
 	"\x11EVENT_KIND_REVOKE\x103\x12\x15\n" +
 	"\x11EVENT_KIND_INVITE\x104\x12\x13\n" +
-	"\x0fEVENT_KIND_JOIN\x105\x12\x16\n" +
+	"\x0fEVENT_KIND_JOIN\x105\x12\x19\n" +
+	"\x14EVENT_KIND_CRON_FIRE\x10\xb4\x01\x12\x19\n" +
+	"\x14EVENT_KIND_CRON_SKIP\x10\xb5\x01\x12\x1c\n" +
+	"\x17EVENT_KIND_CRON_SUSPEND\x10\xb6\x01\x12\x1b\n" +
+	"\x16EVENT_KIND_CRON_RESUME\x10\xb7\x01\x12\x14\n" +
+	"\x0fEVENT_KIND_SEAT\x10\xb8\x01\x12\x16\n" +
 	"\x12EVENT_KIND_RESERVE\x106\x12\x19\n" +
 	"\x15EVENT_KIND_SECRET_SET\x10<\x12\x1c\n" +
 	"\x18EVENT_KIND_SECRET_DELETE\x10=\x12\x17\n" +
 	"\x13EVENT_KIND_CELL_KEY\x10>\x12\x1b\n" +
 	"\x16EVENT_KIND_PACKAGE_BAN\x10\xf0\x01\x12\x1d\n" +
 	"\x18EVENT_KIND_PACKAGE_UNBAN\x10\xf1\x01\x12\x19\n" +
+	"\x14EVENT_KIND_QUOTA_SET\x10\xab\x01\x12\x1c\n" +
+	"\x17EVENT_KIND_QUOTA_DELETE\x10\xac\x01\x12\x1c\n" +
+	"\x17EVENT_KIND_QUOTA_POLICY\x10\xad\x01\x12\x1b\n" +
+	"\x16EVENT_KIND_TASK_LIMITS\x10\xae\x01\x12\x19\n" +
 	"\x15EVENT_KIND_FILE_WRITE\x10P\x12\x1a\n" +
-	"\x16EVENT_KIND_FILE_DELETE\x10Q*\xab\x02\n" +
+	"\x16EVENT_KIND_FILE_DELETE\x10Q\x12\x15\n" +
+	"\x10EVENT_KIND_LABEL\x10\xc8\x01\x12\x1c\n" +
+	"\x17EVENT_KIND_LABEL_POLICY\x10\xc9\x01*\xab\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -5201,165 +5779,185 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 	return file_borgpb_op_proto_rawDescData
 }
 
-var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 59)
+var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_borgpb_op_proto_goTypes = []any{
-	(RefusalKind)(0),        // 0: borg.RefusalKind
-	(EventKind)(0),          // 1: borg.EventKind
-	(ObjectKind)(0),         // 2: borg.ObjectKind
-	(*Entry)(nil),           // 3: borg.Entry
-	(*Op)(nil),              // 4: borg.Op
-	(*AddMachine)(nil),      // 5: borg.AddMachine
-	(*RemoveMachine)(nil),   // 6: borg.RemoveMachine
-	(*SetMachine)(nil),      // 7: borg.SetMachine
-	(*PackageChange)(nil),   // 8: borg.PackageChange
-	(*MachineUp)(nil),       // 9: borg.MachineUp
-	(*MachineDown)(nil),     // 10: borg.MachineDown
-	(*DrainMachine)(nil),    // 11: borg.DrainMachine
-	(*SubmitJob)(nil),       // 12: borg.SubmitJob
-	(*KillJob)(nil),         // 13: borg.KillJob
-	(*UpdateJob)(nil),       // 14: borg.UpdateJob
-	(*ResizeJob)(nil),       // 15: borg.ResizeJob
-	(*SubmitAllocSet)(nil),  // 16: borg.SubmitAllocSet
-	(*KillAllocSet)(nil),    // 17: borg.KillAllocSet
-	(*Assign)(nil),          // 18: borg.Assign
-	(*Assignment)(nil),      // 19: borg.Assignment
-	(*Victim)(nil),          // 20: borg.Victim
-	(*MoveTasks)(nil),       // 21: borg.MoveTasks
-	(*Reports)(nil),         // 22: borg.Reports
-	(*MachineReport)(nil),   // 23: borg.MachineReport
-	(*TaskReservation)(nil), // 24: borg.TaskReservation
-	(*SetTime)(nil),         // 25: borg.SetTime
-	(*RaiseFormat)(nil),     // 26: borg.RaiseFormat
-	(*Grant)(nil),           // 27: borg.Grant
-	(*Revoke)(nil),          // 28: borg.Revoke
-	(*AddToken)(nil),        // 29: borg.AddToken
-	(*UseToken)(nil),        // 30: borg.UseToken
-	(*SetSecret)(nil),       // 31: borg.SetSecret
-	(*DeleteSecret)(nil),    // 32: borg.DeleteSecret
-	(*ResealSecret)(nil),    // 33: borg.ResealSecret
-	(*UseCellKey)(nil),      // 34: borg.UseCellKey
-	(*SetTaskNote)(nil),     // 35: borg.SetTaskNote
-	(*WriteFile)(nil),       // 36: borg.WriteFile
-	(*DeleteFile)(nil),      // 37: borg.DeleteFile
-	(*BanPackage)(nil),      // 38: borg.BanPackage
-	(*UnbanPackage)(nil),    // 39: borg.UnbanPackage
-	(*LogDigest)(nil),       // 40: borg.LogDigest
-	(*Refusal)(nil),         // 41: borg.Refusal
-	(*Result)(nil),          // 42: borg.Result
-	(*Event)(nil),           // 43: borg.Event
-	(*HearMachines)(nil),    // 44: borg.HearMachines
-	(*HeardMachine)(nil),    // 45: borg.HeardMachine
-	(*FoundCopy)(nil),       // 46: borg.FoundCopy
-	(*DeclareLost)(nil),     // 47: borg.DeclareLost
-	(*EndHold)(nil),         // 48: borg.EndHold
-	(*AdoptJob)(nil),        // 49: borg.AdoptJob
-	(*StopUnknown)(nil),     // 50: borg.StopUnknown
-	(*UnknownCopy)(nil),     // 51: borg.UnknownCopy
-	nil,                     // 52: borg.AddMachine.LabelsEntry
-	nil,                     // 53: borg.AddMachine.AnnotationsEntry
-	nil,                     // 54: borg.SetMachine.SetAttributesEntry
-	nil,                     // 55: borg.SubmitJob.LabelsEntry
-	nil,                     // 56: borg.SubmitJob.AnnotationsEntry
-	nil,                     // 57: borg.UpdateJob.LabelsEntry
-	nil,                     // 58: borg.UpdateJob.AnnotationsEntry
-	nil,                     // 59: borg.SubmitAllocSet.LabelsEntry
-	nil,                     // 60: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                     // 61: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),       // 62: borg.Principal
-	(*MachineSpec)(nil),     // 63: borg.MachineSpec
-	(*Resources)(nil),       // 64: borg.Resources
-	(*Taint)(nil),           // 65: borg.Taint
-	(*DeviceGrant)(nil),     // 66: borg.DeviceGrant
-	(*TaskReport)(nil),      // 67: borg.TaskReport
-	(State)(0),              // 68: borg.State
-	(StopCause)(0),          // 69: borg.StopCause
-	(*Exit)(nil),            // 70: borg.Exit
-	(JobKind)(0),            // 71: borg.JobKind
+	(UpdateVerb)(0),         // 0: borg.UpdateVerb
+	(RefusalKind)(0),        // 1: borg.RefusalKind
+	(EventKind)(0),          // 2: borg.EventKind
+	(ObjectKind)(0),         // 3: borg.ObjectKind
+	(*Entry)(nil),           // 4: borg.Entry
+	(*Op)(nil),              // 5: borg.Op
+	(*AddMachine)(nil),      // 6: borg.AddMachine
+	(*RemoveMachine)(nil),   // 7: borg.RemoveMachine
+	(*SetMachine)(nil),      // 8: borg.SetMachine
+	(*PackageChange)(nil),   // 9: borg.PackageChange
+	(*MachineUp)(nil),       // 10: borg.MachineUp
+	(*MachineDown)(nil),     // 11: borg.MachineDown
+	(*DrainMachine)(nil),    // 12: borg.DrainMachine
+	(*SubmitJob)(nil),       // 13: borg.SubmitJob
+	(*KillJob)(nil),         // 14: borg.KillJob
+	(*UpdateJob)(nil),       // 15: borg.UpdateJob
+	(*ResizeJob)(nil),       // 16: borg.ResizeJob
+	(*ControlUpdate)(nil),   // 17: borg.ControlUpdate
+	(*SubmitAllocSet)(nil),  // 18: borg.SubmitAllocSet
+	(*KillAllocSet)(nil),    // 19: borg.KillAllocSet
+	(*Assign)(nil),          // 20: borg.Assign
+	(*Assignment)(nil),      // 21: borg.Assignment
+	(*Victim)(nil),          // 22: borg.Victim
+	(*MoveTasks)(nil),       // 23: borg.MoveTasks
+	(*Reports)(nil),         // 24: borg.Reports
+	(*MachineReport)(nil),   // 25: borg.MachineReport
+	(*TaskReservation)(nil), // 26: borg.TaskReservation
+	(*SetTime)(nil),         // 27: borg.SetTime
+	(*RaiseFormat)(nil),     // 28: borg.RaiseFormat
+	(*Grant)(nil),           // 29: borg.Grant
+	(*Revoke)(nil),          // 30: borg.Revoke
+	(*AddToken)(nil),        // 31: borg.AddToken
+	(*UseToken)(nil),        // 32: borg.UseToken
+	(*SetSecret)(nil),       // 33: borg.SetSecret
+	(*DeleteSecret)(nil),    // 34: borg.DeleteSecret
+	(*ResealSecret)(nil),    // 35: borg.ResealSecret
+	(*UseCellKey)(nil),      // 36: borg.UseCellKey
+	(*SetTaskNote)(nil),     // 37: borg.SetTaskNote
+	(*WriteFile)(nil),       // 38: borg.WriteFile
+	(*DeleteFile)(nil),      // 39: borg.DeleteFile
+	(*BanPackage)(nil),      // 40: borg.BanPackage
+	(*UnbanPackage)(nil),    // 41: borg.UnbanPackage
+	(*LogDigest)(nil),       // 42: borg.LogDigest
+	(*Refusal)(nil),         // 43: borg.Refusal
+	(*Result)(nil),          // 44: borg.Result
+	(*Event)(nil),           // 45: borg.Event
+	(*HearMachines)(nil),    // 46: borg.HearMachines
+	(*HeardMachine)(nil),    // 47: borg.HeardMachine
+	(*FoundCopy)(nil),       // 48: borg.FoundCopy
+	(*DeclareLost)(nil),     // 49: borg.DeclareLost
+	(*EndHold)(nil),         // 50: borg.EndHold
+	(*AdoptJob)(nil),        // 51: borg.AdoptJob
+	(*StopUnknown)(nil),     // 52: borg.StopUnknown
+	(*UnknownCopy)(nil),     // 53: borg.UnknownCopy
+	(*FireCron)(nil),        // 54: borg.FireCron
+	(*SuspendCron)(nil),     // 55: borg.SuspendCron
+	nil,                     // 56: borg.AddMachine.LabelsEntry
+	nil,                     // 57: borg.AddMachine.AnnotationsEntry
+	nil,                     // 58: borg.SetMachine.SetAttributesEntry
+	nil,                     // 59: borg.SubmitJob.LabelsEntry
+	nil,                     // 60: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 61: borg.UpdateJob.LabelsEntry
+	nil,                     // 62: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 63: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 64: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                     // 65: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),       // 66: borg.Principal
+	(*SetLabels)(nil),       // 67: borg.SetLabels
+	(*SetLabelPolicy)(nil),  // 68: borg.SetLabelPolicy
+	(*SetQuota)(nil),        // 69: borg.SetQuota
+	(*DeleteQuota)(nil),     // 70: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil),  // 71: borg.SetQuotaPolicy
+	(*SetTaskLimits)(nil),   // 72: borg.SetTaskLimits
+	(*MachineSpec)(nil),     // 73: borg.MachineSpec
+	(*Resources)(nil),       // 74: borg.Resources
+	(*Taint)(nil),           // 75: borg.Taint
+	(*DeviceGrant)(nil),     // 76: borg.DeviceGrant
+	(*TaskReport)(nil),      // 77: borg.TaskReport
+	(State)(0),              // 78: borg.State
+	(StopCause)(0),          // 79: borg.StopCause
+	(*Exit)(nil),            // 80: borg.Exit
+	(JobKind)(0),            // 81: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	62, // 0: borg.Op.principal:type_name -> borg.Principal
-	5,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
-	6,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
-	7,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
-	9,  // 4: borg.Op.machine_up:type_name -> borg.MachineUp
-	10, // 5: borg.Op.machine_down:type_name -> borg.MachineDown
-	11, // 6: borg.Op.drain_machine:type_name -> borg.DrainMachine
-	12, // 7: borg.Op.submit_job:type_name -> borg.SubmitJob
-	13, // 8: borg.Op.kill_job:type_name -> borg.KillJob
-	14, // 9: borg.Op.update_job:type_name -> borg.UpdateJob
-	15, // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
-	16, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
-	17, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
-	18, // 13: borg.Op.assign:type_name -> borg.Assign
-	22, // 14: borg.Op.reports:type_name -> borg.Reports
-	25, // 15: borg.Op.time:type_name -> borg.SetTime
-	26, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	40, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	27, // 18: borg.Op.grant:type_name -> borg.Grant
-	28, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	29, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	30, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	31, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
-	32, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
-	33, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
-	34, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
-	35, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
-	36, // 27: borg.Op.write_file:type_name -> borg.WriteFile
-	37, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
-	21, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	38, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
-	39, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
-	44, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
-	48, // 33: borg.Op.end_hold:type_name -> borg.EndHold
-	49, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
-	50, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
-	47, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
-	52, // 37: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	53, // 38: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	63, // 39: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	54, // 40: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	64, // 41: borg.SetMachine.capacity:type_name -> borg.Resources
-	65, // 42: borg.SetMachine.set_taints:type_name -> borg.Taint
-	8,  // 43: borg.SetMachine.packages:type_name -> borg.PackageChange
-	55, // 44: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	56, // 45: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	57, // 46: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	58, // 47: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	59, // 48: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	60, // 49: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	19, // 50: borg.Assign.assignments:type_name -> borg.Assignment
-	20, // 51: borg.Assignment.victims:type_name -> borg.Victim
-	66, // 52: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	19, // 53: borg.MoveTasks.moves:type_name -> borg.Assignment
-	19, // 54: borg.MoveTasks.placement:type_name -> borg.Assignment
-	23, // 55: borg.Reports.machines:type_name -> borg.MachineReport
-	67, // 56: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	24, // 57: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	61, // 58: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	0,  // 59: borg.Refusal.kind:type_name -> borg.RefusalKind
-	41, // 60: borg.Result.refusal:type_name -> borg.Refusal
-	41, // 61: borg.Result.items:type_name -> borg.Refusal
-	1,  // 62: borg.Event.kind:type_name -> borg.EventKind
-	2,  // 63: borg.Event.object_kind:type_name -> borg.ObjectKind
-	68, // 64: borg.Event.from:type_name -> borg.State
-	68, // 65: borg.Event.to:type_name -> borg.State
-	69, // 66: borg.Event.cause:type_name -> borg.StopCause
-	70, // 67: borg.Event.exit:type_name -> borg.Exit
-	45, // 68: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	20, // 69: borg.HeardMachine.missing:type_name -> borg.Victim
-	46, // 70: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	67, // 71: borg.FoundCopy.report:type_name -> borg.TaskReport
-	66, // 72: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	46, // 73: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	51, // 74: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	71, // 75: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	64, // 76: borg.UnknownCopy.resources:type_name -> borg.Resources
-	77, // [77:77] is the sub-list for method output_type
-	77, // [77:77] is the sub-list for method input_type
-	77, // [77:77] is the sub-list for extension type_name
-	77, // [77:77] is the sub-list for extension extendee
-	0,  // [0:77] is the sub-list for field type_name
+	66, // 0: borg.Op.principal:type_name -> borg.Principal
+	6,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
+	7,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
+	8,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
+	10, // 4: borg.Op.machine_up:type_name -> borg.MachineUp
+	11, // 5: borg.Op.machine_down:type_name -> borg.MachineDown
+	12, // 6: borg.Op.drain_machine:type_name -> borg.DrainMachine
+	13, // 7: borg.Op.submit_job:type_name -> borg.SubmitJob
+	14, // 8: borg.Op.kill_job:type_name -> borg.KillJob
+	15, // 9: borg.Op.update_job:type_name -> borg.UpdateJob
+	16, // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
+	18, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
+	19, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
+	20, // 13: borg.Op.assign:type_name -> borg.Assign
+	24, // 14: borg.Op.reports:type_name -> borg.Reports
+	27, // 15: borg.Op.time:type_name -> borg.SetTime
+	28, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	42, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	29, // 18: borg.Op.grant:type_name -> borg.Grant
+	30, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	31, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	32, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	33, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	34, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	35, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	36, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	37, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	38, // 27: borg.Op.write_file:type_name -> borg.WriteFile
+	39, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
+	23, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	40, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
+	41, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
+	46, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
+	50, // 33: borg.Op.end_hold:type_name -> borg.EndHold
+	51, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
+	52, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
+	49, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
+	67, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
+	68, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
+	17, // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
+	69, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
+	70, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
+	71, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
+	72, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
+	54, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
+	55, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
+	56, // 46: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	57, // 47: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	73, // 48: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	58, // 49: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	74, // 50: borg.SetMachine.capacity:type_name -> borg.Resources
+	75, // 51: borg.SetMachine.set_taints:type_name -> borg.Taint
+	9,  // 52: borg.SetMachine.packages:type_name -> borg.PackageChange
+	59, // 53: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	60, // 54: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	61, // 55: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	62, // 56: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	0,  // 57: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	63, // 58: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	64, // 59: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	21, // 60: borg.Assign.assignments:type_name -> borg.Assignment
+	22, // 61: borg.Assignment.victims:type_name -> borg.Victim
+	76, // 62: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	21, // 63: borg.MoveTasks.moves:type_name -> borg.Assignment
+	21, // 64: borg.MoveTasks.placement:type_name -> borg.Assignment
+	25, // 65: borg.Reports.machines:type_name -> borg.MachineReport
+	77, // 66: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	26, // 67: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	65, // 68: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	1,  // 69: borg.Refusal.kind:type_name -> borg.RefusalKind
+	43, // 70: borg.Result.refusal:type_name -> borg.Refusal
+	43, // 71: borg.Result.items:type_name -> borg.Refusal
+	2,  // 72: borg.Event.kind:type_name -> borg.EventKind
+	3,  // 73: borg.Event.object_kind:type_name -> borg.ObjectKind
+	78, // 74: borg.Event.from:type_name -> borg.State
+	78, // 75: borg.Event.to:type_name -> borg.State
+	79, // 76: borg.Event.cause:type_name -> borg.StopCause
+	80, // 77: borg.Event.exit:type_name -> borg.Exit
+	47, // 78: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	22, // 79: borg.HeardMachine.missing:type_name -> borg.Victim
+	48, // 80: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	77, // 81: borg.FoundCopy.report:type_name -> borg.TaskReport
+	76, // 82: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	48, // 83: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	53, // 84: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	81, // 85: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	74, // 86: borg.UnknownCopy.resources:type_name -> borg.Resources
+	87, // [87:87] is the sub-list for method output_type
+	87, // [87:87] is the sub-list for method input_type
+	87, // [87:87] is the sub-list for extension type_name
+	87, // [87:87] is the sub-list for extension extendee
+	0,  // [0:87] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -5369,7 +5967,9 @@ func file_borgpb_op_proto_init() {
 	}
 	file_borgpb_meta_proto_init()
 	file_borgpb_job_proto_init()
+	file_borgpb_label_proto_init()
 	file_borgpb_machine_proto_init()
+	file_borgpb_quota_proto_init()
 	file_borgpb_op_proto_msgTypes[1].OneofWrappers = []any{
 		(*Op_AddMachine)(nil),
 		(*Op_RemoveMachine)(nil),
@@ -5407,16 +6007,25 @@ func file_borgpb_op_proto_init() {
 		(*Op_AdoptJob)(nil),
 		(*Op_StopUnknown)(nil),
 		(*Op_DeclareLost)(nil),
+		(*Op_SetLabels)(nil),
+		(*Op_SetLabelPolicy)(nil),
+		(*Op_ControlUpdate)(nil),
+		(*Op_SetQuota)(nil),
+		(*Op_DeleteQuota)(nil),
+		(*Op_SetQuotaPolicy)(nil),
+		(*Op_SetTaskLimits)(nil),
+		(*Op_FireCron)(nil),
+		(*Op_SuspendCron)(nil),
 	}
-	file_borgpb_op_proto_msgTypes[33].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[34].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[35].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
-			NumEnums:      3,
-			NumMessages:   59,
+			NumEnums:      4,
+			NumMessages:   62,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -27,7 +27,7 @@ type Band int32
 const (
 	// Not said.
 	Band_BAND_UNSPECIFIED Band = 0
-	// Priority 0 to 99.
+	// Priority 0 to 99. Of priority 0 everybody may have as much as he likes.
 	Band_BAND_FREE Band = 1
 	// 100 to 115.
 	Band_BAND_BATCH Band = 2
@@ -86,35 +86,41 @@ func (Band) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_quota_proto_rawDescGZIP(), []int{0}
 }
 
-// Quota caps what a user's jobs of one band may ask for at one time (paper
-// §2.5). It is a part of admission, not of scheduling. Reserved: the cell holds
-// no quotas so far.
-type Quota struct {
+// SetQuota grants a user a quota of one band, or puts another in its place (paper
+// §2.5). It caps what his jobs and alloc sets of that band may ask for at one time.
+// Grants of one band are refused when together they pass the capacity of the cell's
+// machines times what the policy says; monitoring and production are one band here.
+// Who granted it and why is the op's principal and reason.
+type SetQuota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// user is the holder; name is the band.
-	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// What the cell's owners granted.
-	Spec *QuotaSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
-	// What is used of it.
-	Status        *QuotaStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
+	// DNS label. Since format 7.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Jobs of which band it is for. Since format 7.
+	Band Band `protobuf:"varint,2,opt,name=band,proto3,enum=borg.Band" json:"band,omitempty"`
+	// Sum of what they may ask for at one time; of what is not named, nothing. No
+	// ports, and no shares of devices. Since format 7.
+	Limit *Resources `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// From then on no new work is admitted by it; work that was admitted stays.
+	// Nanoseconds since 1970; zero: never. Since format 7.
+	ExpiresWallNs int64 `protobuf:"varint,4,opt,name=expires_wall_ns,json=expiresWallNs,proto3" json:"expires_wall_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Quota) Reset() {
-	*x = Quota{}
+func (x *SetQuota) Reset() {
+	*x = SetQuota{}
 	mi := &file_borgpb_quota_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Quota) String() string {
+func (x *SetQuota) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Quota) ProtoMessage() {}
+func (*SetQuota) ProtoMessage() {}
 
-func (x *Quota) ProtoReflect() protoreflect.Message {
+func (x *SetQuota) ProtoReflect() protoreflect.Message {
 	mi := &file_borgpb_quota_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -126,120 +132,121 @@ func (x *Quota) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Quota.ProtoReflect.Descriptor instead.
-func (*Quota) Descriptor() ([]byte, []int) {
+// Deprecated: Use SetQuota.ProtoReflect.Descriptor instead.
+func (*SetQuota) Descriptor() ([]byte, []int) {
 	return file_borgpb_quota_proto_rawDescGZIP(), []int{0}
 }
 
-func (x *Quota) GetMeta() *Meta {
+func (x *SetQuota) GetUser() string {
 	if x != nil {
-		return x.Meta
+		return x.User
 	}
-	return nil
+	return ""
 }
 
-func (x *Quota) GetSpec() *QuotaSpec {
-	if x != nil {
-		return x.Spec
-	}
-	return nil
-}
-
-func (x *Quota) GetStatus() *QuotaStatus {
-	if x != nil {
-		return x.Status
-	}
-	return nil
-}
-
-// QuotaSpec is one grant.
-type QuotaSpec struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Jobs of which band it is for.
-	Band Band `protobuf:"varint,1,opt,name=band,proto3,enum=borg.Band" json:"band,omitempty"`
-	// Sum of what they may ask for at one time.
-	Limit *Resources `protobuf:"bytes,2,opt,name=limit,proto3" json:"limit,omitempty"`
-	// After this no new work is admitted by it; running work stays.
-	// Nanoseconds since 1970; zero: never.
-	ExpiresWallNs int64 `protobuf:"varint,3,opt,name=expires_wall_ns,json=expiresWallNs,proto3" json:"expires_wall_ns,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *QuotaSpec) Reset() {
-	*x = QuotaSpec{}
-	mi := &file_borgpb_quota_proto_msgTypes[1]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *QuotaSpec) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*QuotaSpec) ProtoMessage() {}
-
-func (x *QuotaSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_quota_proto_msgTypes[1]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use QuotaSpec.ProtoReflect.Descriptor instead.
-func (*QuotaSpec) Descriptor() ([]byte, []int) {
-	return file_borgpb_quota_proto_rawDescGZIP(), []int{1}
-}
-
-func (x *QuotaSpec) GetBand() Band {
+func (x *SetQuota) GetBand() Band {
 	if x != nil {
 		return x.Band
 	}
 	return Band_BAND_UNSPECIFIED
 }
 
-func (x *QuotaSpec) GetLimit() *Resources {
+func (x *SetQuota) GetLimit() *Resources {
 	if x != nil {
 		return x.Limit
 	}
 	return nil
 }
 
-func (x *QuotaSpec) GetExpiresWallNs() int64 {
+func (x *SetQuota) GetExpiresWallNs() int64 {
 	if x != nil {
 		return x.ExpiresWallNs
 	}
 	return 0
 }
 
-// QuotaStatus is what is taken of a grant.
-type QuotaStatus struct {
+// DeleteQuota takes a grant back. Work that was admitted stays.
+type DeleteQuota struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Sum of the requests admitted against it.
-	Used          *Resources `protobuf:"bytes,1,opt,name=used,proto3" json:"used,omitempty"`
+	// Who has it. Since format 7.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Of which band. Since format 7.
+	Band          Band `protobuf:"varint,2,opt,name=band,proto3,enum=borg.Band" json:"band,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *QuotaStatus) Reset() {
-	*x = QuotaStatus{}
+func (x *DeleteQuota) Reset() {
+	*x = DeleteQuota{}
+	mi := &file_borgpb_quota_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteQuota) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteQuota) ProtoMessage() {}
+
+func (x *DeleteQuota) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_quota_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteQuota.ProtoReflect.Descriptor instead.
+func (*DeleteQuota) Descriptor() ([]byte, []int) {
+	return file_borgpb_quota_proto_rawDescGZIP(), []int{1}
+}
+
+func (x *DeleteQuota) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *DeleteQuota) GetBand() Band {
+	if x != nil {
+		return x.Band
+	}
+	return Band_BAND_UNSPECIFIED
+}
+
+// SetQuotaPolicy says how the cell deals with quotas. Absent parts stay.
+type SetQuotaPolicy struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether work that passes its user's quota is refused. It is not before it was
+	// said here. Since format 7.
+	Enforce *bool `protobuf:"varint,1,opt,name=enforce,proto3,oneof" json:"enforce,omitempty"`
+	// How much of a band may be granted in all, in thousandths of the capacity of all
+	// machines of the cell, up or not. Since format 7.
+	Oversell      []*Oversell `protobuf:"bytes,2,rep,name=oversell,proto3" json:"oversell,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetQuotaPolicy) Reset() {
+	*x = SetQuotaPolicy{}
 	mi := &file_borgpb_quota_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *QuotaStatus) String() string {
+func (x *SetQuotaPolicy) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*QuotaStatus) ProtoMessage() {}
+func (*SetQuotaPolicy) ProtoMessage() {}
 
-func (x *QuotaStatus) ProtoReflect() protoreflect.Message {
+func (x *SetQuotaPolicy) ProtoReflect() protoreflect.Message {
 	mi := &file_borgpb_quota_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -251,44 +258,51 @@ func (x *QuotaStatus) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use QuotaStatus.ProtoReflect.Descriptor instead.
-func (*QuotaStatus) Descriptor() ([]byte, []int) {
+// Deprecated: Use SetQuotaPolicy.ProtoReflect.Descriptor instead.
+func (*SetQuotaPolicy) Descriptor() ([]byte, []int) {
 	return file_borgpb_quota_proto_rawDescGZIP(), []int{2}
 }
 
-func (x *QuotaStatus) GetUsed() *Resources {
+func (x *SetQuotaPolicy) GetEnforce() bool {
+	if x != nil && x.Enforce != nil {
+		return *x.Enforce
+	}
+	return false
+}
+
+func (x *SetQuotaPolicy) GetOversell() []*Oversell {
 	if x != nil {
-		return x.Used
+		return x.Oversell
 	}
 	return nil
 }
 
-// User is a principal with capabilities. Reserved: the cell holds no users so
-// far.
-type User struct {
+// Oversell is how much of one band may be granted in all.
+type Oversell struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// name is the user.
-	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// What the user may do.
-	Spec          *UserSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
+	// Production stands for monitoring too. Since format 7.
+	Band Band `protobuf:"varint,1,opt,name=band,proto3,enum=borg.Band" json:"band,omitempty"`
+	// Thousandths of the cell, 1 to 1,000,000; zero: as if it had never been said,
+	// which is 1,000 of production and 3,000 of each other. Since format 7.
+	Milli         uint32 `protobuf:"varint,2,opt,name=milli,proto3" json:"milli,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *User) Reset() {
-	*x = User{}
+func (x *Oversell) Reset() {
+	*x = Oversell{}
 	mi := &file_borgpb_quota_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *User) String() string {
+func (x *Oversell) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*User) ProtoMessage() {}
+func (*Oversell) ProtoMessage() {}
 
-func (x *User) ProtoReflect() protoreflect.Message {
+func (x *Oversell) ProtoReflect() protoreflect.Message {
 	mi := &file_borgpb_quota_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -300,48 +314,57 @@ func (x *User) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use User.ProtoReflect.Descriptor instead.
-func (*User) Descriptor() ([]byte, []int) {
+// Deprecated: Use Oversell.ProtoReflect.Descriptor instead.
+func (*Oversell) Descriptor() ([]byte, []int) {
 	return file_borgpb_quota_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *User) GetMeta() *Meta {
+func (x *Oversell) GetBand() Band {
 	if x != nil {
-		return x.Meta
+		return x.Band
 	}
-	return nil
+	return Band_BAND_UNSPECIFIED
 }
 
-func (x *User) GetSpec() *UserSpec {
+func (x *Oversell) GetMilli() uint32 {
 	if x != nil {
-		return x.Spec
+		return x.Milli
 	}
-	return nil
+	return 0
 }
 
-// UserSpec is what a user may do beyond what everybody may.
-type UserSpec struct {
+// SetTaskLimits bounds what a task or alloc of a user may ask for, in the place of
+// the bounds before. Nothing in all of them: there are none any more. They hold for
+// work that is submitted or updated from then on, whether quotas are enforced or not.
+type SetTaskLimits struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Such as "admin", "kernel-features", "no-estimation".
-	Capabilities  []string `protobuf:"bytes,1,rep,name=capabilities,proto3" json:"capabilities,omitempty"`
+	// DNS label. Since format 7.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// At least so much; zero: nothing is wanted. Since format 7.
+	Min *Resources `protobuf:"bytes,2,opt,name=min,proto3" json:"min,omitempty"`
+	// What whoever writes specs should ask for who says nothing; the cell fills in
+	// nothing. It is not empty of what min wants, and within max. Since format 7.
+	Default *Resources `protobuf:"bytes,3,opt,name=default,proto3" json:"default,omitempty"`
+	// At most so much; zero: as much as he likes. Since format 7.
+	Max           *Resources `protobuf:"bytes,4,opt,name=max,proto3" json:"max,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *UserSpec) Reset() {
-	*x = UserSpec{}
+func (x *SetTaskLimits) Reset() {
+	*x = SetTaskLimits{}
 	mi := &file_borgpb_quota_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *UserSpec) String() string {
+func (x *SetTaskLimits) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*UserSpec) ProtoMessage() {}
+func (*SetTaskLimits) ProtoMessage() {}
 
-func (x *UserSpec) ProtoReflect() protoreflect.Message {
+func (x *SetTaskLimits) ProtoReflect() protoreflect.Message {
 	mi := &file_borgpb_quota_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -353,14 +376,35 @@ func (x *UserSpec) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use UserSpec.ProtoReflect.Descriptor instead.
-func (*UserSpec) Descriptor() ([]byte, []int) {
+// Deprecated: Use SetTaskLimits.ProtoReflect.Descriptor instead.
+func (*SetTaskLimits) Descriptor() ([]byte, []int) {
 	return file_borgpb_quota_proto_rawDescGZIP(), []int{4}
 }
 
-func (x *UserSpec) GetCapabilities() []string {
+func (x *SetTaskLimits) GetUser() string {
 	if x != nil {
-		return x.Capabilities
+		return x.User
+	}
+	return ""
+}
+
+func (x *SetTaskLimits) GetMin() *Resources {
+	if x != nil {
+		return x.Min
+	}
+	return nil
+}
+
+func (x *SetTaskLimits) GetDefault() *Resources {
+	if x != nil {
+		return x.Default
+	}
+	return nil
+}
+
+func (x *SetTaskLimits) GetMax() *Resources {
+	if x != nil {
+		return x.Max
 	}
 	return nil
 }
@@ -369,25 +413,31 @@ var File_borgpb_quota_proto protoreflect.FileDescriptor
 
 const file_borgpb_quota_proto_rawDesc = "" +
 	"\n" +
-	"\x12borgpb/quota.proto\x12\x04borg\x1a\x11borgpb/meta.proto\"w\n" +
-	"\x05Quota\x12\x1e\n" +
-	"\x04meta\x18\x01 \x01(\v2\n" +
-	".borg.MetaR\x04meta\x12#\n" +
-	"\x04spec\x18\x02 \x01(\v2\x0f.borg.QuotaSpecR\x04spec\x12)\n" +
-	"\x06status\x18\x03 \x01(\v2\x11.borg.QuotaStatusR\x06status\"z\n" +
-	"\tQuotaSpec\x12\x1e\n" +
-	"\x04band\x18\x01 \x01(\x0e2\n" +
+	"\x12borgpb/quota.proto\x12\x04borg\x1a\x11borgpb/meta.proto\"\x8d\x01\n" +
+	"\bSetQuota\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
+	"\x04band\x18\x02 \x01(\x0e2\n" +
 	".borg.BandR\x04band\x12%\n" +
-	"\x05limit\x18\x02 \x01(\v2\x0f.borg.ResourcesR\x05limit\x12&\n" +
-	"\x0fexpires_wall_ns\x18\x03 \x01(\x03R\rexpiresWallNs\"2\n" +
-	"\vQuotaStatus\x12#\n" +
-	"\x04used\x18\x01 \x01(\v2\x0f.borg.ResourcesR\x04used\"J\n" +
-	"\x04User\x12\x1e\n" +
-	"\x04meta\x18\x01 \x01(\v2\n" +
-	".borg.MetaR\x04meta\x12\"\n" +
-	"\x04spec\x18\x02 \x01(\v2\x0e.borg.UserSpecR\x04spec\".\n" +
-	"\bUserSpec\x12\"\n" +
-	"\fcapabilities\x18\x01 \x03(\tR\fcapabilities*s\n" +
+	"\x05limit\x18\x03 \x01(\v2\x0f.borg.ResourcesR\x05limit\x12&\n" +
+	"\x0fexpires_wall_ns\x18\x04 \x01(\x03R\rexpiresWallNs\"A\n" +
+	"\vDeleteQuota\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
+	"\x04band\x18\x02 \x01(\x0e2\n" +
+	".borg.BandR\x04band\"g\n" +
+	"\x0eSetQuotaPolicy\x12\x1d\n" +
+	"\aenforce\x18\x01 \x01(\bH\x00R\aenforce\x88\x01\x01\x12*\n" +
+	"\boversell\x18\x02 \x03(\v2\x0e.borg.OversellR\boversellB\n" +
+	"\n" +
+	"\b_enforce\"@\n" +
+	"\bOversell\x12\x1e\n" +
+	"\x04band\x18\x01 \x01(\x0e2\n" +
+	".borg.BandR\x04band\x12\x14\n" +
+	"\x05milli\x18\x02 \x01(\rR\x05milli\"\x94\x01\n" +
+	"\rSetTaskLimits\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12!\n" +
+	"\x03min\x18\x02 \x01(\v2\x0f.borg.ResourcesR\x03min\x12)\n" +
+	"\adefault\x18\x03 \x01(\v2\x0f.borg.ResourcesR\adefault\x12!\n" +
+	"\x03max\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x03max*s\n" +
 	"\x04Band\x12\x14\n" +
 	"\x10BAND_UNSPECIFIED\x10\x00\x12\r\n" +
 	"\tBAND_FREE\x10\x01\x12\x0e\n" +
@@ -412,24 +462,23 @@ func file_borgpb_quota_proto_rawDescGZIP() []byte {
 var file_borgpb_quota_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
 var file_borgpb_quota_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
 var file_borgpb_quota_proto_goTypes = []any{
-	(Band)(0),           // 0: borg.Band
-	(*Quota)(nil),       // 1: borg.Quota
-	(*QuotaSpec)(nil),   // 2: borg.QuotaSpec
-	(*QuotaStatus)(nil), // 3: borg.QuotaStatus
-	(*User)(nil),        // 4: borg.User
-	(*UserSpec)(nil),    // 5: borg.UserSpec
-	(*Meta)(nil),        // 6: borg.Meta
-	(*Resources)(nil),   // 7: borg.Resources
+	(Band)(0),              // 0: borg.Band
+	(*SetQuota)(nil),       // 1: borg.SetQuota
+	(*DeleteQuota)(nil),    // 2: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil), // 3: borg.SetQuotaPolicy
+	(*Oversell)(nil),       // 4: borg.Oversell
+	(*SetTaskLimits)(nil),  // 5: borg.SetTaskLimits
+	(*Resources)(nil),      // 6: borg.Resources
 }
 var file_borgpb_quota_proto_depIdxs = []int32{
-	6, // 0: borg.Quota.meta:type_name -> borg.Meta
-	2, // 1: borg.Quota.spec:type_name -> borg.QuotaSpec
-	3, // 2: borg.Quota.status:type_name -> borg.QuotaStatus
-	0, // 3: borg.QuotaSpec.band:type_name -> borg.Band
-	7, // 4: borg.QuotaSpec.limit:type_name -> borg.Resources
-	7, // 5: borg.QuotaStatus.used:type_name -> borg.Resources
-	6, // 6: borg.User.meta:type_name -> borg.Meta
-	5, // 7: borg.User.spec:type_name -> borg.UserSpec
+	0, // 0: borg.SetQuota.band:type_name -> borg.Band
+	6, // 1: borg.SetQuota.limit:type_name -> borg.Resources
+	0, // 2: borg.DeleteQuota.band:type_name -> borg.Band
+	4, // 3: borg.SetQuotaPolicy.oversell:type_name -> borg.Oversell
+	0, // 4: borg.Oversell.band:type_name -> borg.Band
+	6, // 5: borg.SetTaskLimits.min:type_name -> borg.Resources
+	6, // 6: borg.SetTaskLimits.default:type_name -> borg.Resources
+	6, // 7: borg.SetTaskLimits.max:type_name -> borg.Resources
 	8, // [8:8] is the sub-list for method output_type
 	8, // [8:8] is the sub-list for method input_type
 	8, // [8:8] is the sub-list for extension type_name
@@ -443,6 +492,7 @@ func file_borgpb_quota_proto_init() {
 		return
 	}
 	file_borgpb_meta_proto_init()
+	file_borgpb_quota_proto_msgTypes[2].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

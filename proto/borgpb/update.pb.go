@@ -33,21 +33,45 @@ const (
 	UpdateState_UPDATE_STATE_DONE UpdateState = 2
 	// A newer update took its place, or the job was killed.
 	UpdateState_UPDATE_STATE_REPLACED UpdateState = 3
+	// All canaries run and are healthy; the others follow when it is promoted.
+	UpdateState_UPDATE_STATE_CANARY UpdateState = 190
+	// No further task is disturbed until it is resumed.
+	UpdateState_UPDATE_STATE_PAUSED UpdateState = 191
+	// Tasks return to the last healthy spec.
+	UpdateState_UPDATE_STATE_ROLLING_BACK UpdateState = 192
+	// All have.
+	UpdateState_UPDATE_STATE_ROLLED_BACK UpdateState = 193
+	// Too many failures, or no progress for too long; its tasks stay as they are.
+	UpdateState_UPDATE_STATE_FAILED UpdateState = 194
+	// Somebody ended it; its tasks stay as they are.
+	UpdateState_UPDATE_STATE_ABORTED UpdateState = 195
 )
 
 // Enum value maps for UpdateState.
 var (
 	UpdateState_name = map[int32]string{
-		0: "UPDATE_STATE_UNSPECIFIED",
-		1: "UPDATE_STATE_ROLLING",
-		2: "UPDATE_STATE_DONE",
-		3: "UPDATE_STATE_REPLACED",
+		0:   "UPDATE_STATE_UNSPECIFIED",
+		1:   "UPDATE_STATE_ROLLING",
+		2:   "UPDATE_STATE_DONE",
+		3:   "UPDATE_STATE_REPLACED",
+		190: "UPDATE_STATE_CANARY",
+		191: "UPDATE_STATE_PAUSED",
+		192: "UPDATE_STATE_ROLLING_BACK",
+		193: "UPDATE_STATE_ROLLED_BACK",
+		194: "UPDATE_STATE_FAILED",
+		195: "UPDATE_STATE_ABORTED",
 	}
 	UpdateState_value = map[string]int32{
-		"UPDATE_STATE_UNSPECIFIED": 0,
-		"UPDATE_STATE_ROLLING":     1,
-		"UPDATE_STATE_DONE":        2,
-		"UPDATE_STATE_REPLACED":    3,
+		"UPDATE_STATE_UNSPECIFIED":  0,
+		"UPDATE_STATE_ROLLING":      1,
+		"UPDATE_STATE_DONE":         2,
+		"UPDATE_STATE_REPLACED":     3,
+		"UPDATE_STATE_CANARY":       190,
+		"UPDATE_STATE_PAUSED":       191,
+		"UPDATE_STATE_ROLLING_BACK": 192,
+		"UPDATE_STATE_ROLLED_BACK":  193,
+		"UPDATE_STATE_FAILED":       194,
+		"UPDATE_STATE_ABORTED":      195,
 	}
 )
 
@@ -153,8 +177,15 @@ type UpdateSpec struct {
 	BatchSize uint32 `protobuf:"varint,3,opt,name=batch_size,json=batchSize,proto3" json:"batch_size,omitempty"`
 	// How many restarts and moves it may cause; zero: no limit.
 	MaxDisruptions uint32 `protobuf:"varint,4,opt,name=max_disruptions,json=maxDisruptions,proto3" json:"max_disruptions,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// How it rolls, as far as that is not said above. Since format 7.
+	Policy *UpdatePolicy `protobuf:"bytes,190,opt,name=policy,proto3" json:"policy,omitempty"`
+	// Job version that a rollback leads back to; zero: it cannot be undone (any
+	// more).
+	StableVersion uint64 `protobuf:"varint,191,opt,name=stable_version,json=stableVersion,proto3" json:"stable_version,omitempty"`
+	// It is a rollback.
+	Rollback      bool `protobuf:"varint,192,opt,name=rollback,proto3" json:"rollback,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *UpdateSpec) Reset() {
@@ -215,6 +246,27 @@ func (x *UpdateSpec) GetMaxDisruptions() uint32 {
 	return 0
 }
 
+func (x *UpdateSpec) GetPolicy() *UpdatePolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *UpdateSpec) GetStableVersion() uint64 {
+	if x != nil {
+		return x.StableVersion
+	}
+	return 0
+}
+
+func (x *UpdateSpec) GetRollback() bool {
+	if x != nil {
+		return x.Rollback
+	}
+	return false
+}
+
 // UpdateStatus counts tasks by what the update did to them.
 type UpdateStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -235,7 +287,20 @@ type UpdateStatus struct {
 	// Nanoseconds since 1970.
 	StartedWallNs int64 `protobuf:"varint,8,opt,name=started_wall_ns,json=startedWallNs,proto3" json:"started_wall_ns,omitempty"`
 	// Nanoseconds since 1970; zero: it is rolling.
-	EndedWallNs   int64 `protobuf:"varint,9,opt,name=ended_wall_ns,json=endedWallNs,proto3" json:"ended_wall_ns,omitempty"`
+	EndedWallNs int64 `protobuf:"varint,9,opt,name=ended_wall_ns,json=endedWallNs,proto3" json:"ended_wall_ns,omitempty"`
+	// Failures of tasks while it dealt with them.
+	Failures uint32 `protobuf:"varint,190,opt,name=failures,proto3" json:"failures,omitempty"`
+	// Tasks that run with another spec than the one it leads to.
+	Old uint32 `protobuf:"varint,191,opt,name=old,proto3" json:"old,omitempty"`
+	// What it waits for, for people; empty: nothing, or it has ended.
+	WaitsFor string `protobuf:"bytes,192,opt,name=waits_for,json=waitsFor,proto3" json:"waits_for,omitempty"`
+	// Until it fails, unless a task is dealt with; zero: no deadline runs.
+	// Nanoseconds.
+	DeadlineLeftNs int64 `protobuf:"varint,193,opt,name=deadline_left_ns,json=deadlineLeftNs,proto3" json:"deadline_left_ns,omitempty"`
+	// Until it cannot be rolled back any more; zero: no time is set. Nanoseconds.
+	CloseLeftNs int64 `protobuf:"varint,194,opt,name=close_left_ns,json=closeLeftNs,proto3" json:"close_left_ns,omitempty"`
+	// Until it promotes itself; zero: it does not. Nanoseconds.
+	PromoteLeftNs int64 `protobuf:"varint,195,opt,name=promote_left_ns,json=promoteLeftNs,proto3" json:"promote_left_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -333,16 +398,58 @@ func (x *UpdateStatus) GetEndedWallNs() int64 {
 	return 0
 }
 
+func (x *UpdateStatus) GetFailures() uint32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *UpdateStatus) GetOld() uint32 {
+	if x != nil {
+		return x.Old
+	}
+	return 0
+}
+
+func (x *UpdateStatus) GetWaitsFor() string {
+	if x != nil {
+		return x.WaitsFor
+	}
+	return ""
+}
+
+func (x *UpdateStatus) GetDeadlineLeftNs() int64 {
+	if x != nil {
+		return x.DeadlineLeftNs
+	}
+	return 0
+}
+
+func (x *UpdateStatus) GetCloseLeftNs() int64 {
+	if x != nil {
+		return x.CloseLeftNs
+	}
+	return 0
+}
+
+func (x *UpdateStatus) GetPromoteLeftNs() int64 {
+	if x != nil {
+		return x.PromoteLeftNs
+	}
+	return 0
+}
+
 var File_borgpb_update_proto protoreflect.FileDescriptor
 
 const file_borgpb_update_proto_rawDesc = "" +
 	"\n" +
-	"\x13borgpb/update.proto\x12\x04borg\x1a\x11borgpb/meta.proto\"z\n" +
+	"\x13borgpb/update.proto\x12\x04borg\x1a\x10borgpb/job.proto\x1a\x11borgpb/meta.proto\"z\n" +
 	"\x06Update\x12\x1e\n" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12$\n" +
 	"\x04spec\x18\x02 \x01(\v2\x10.borg.UpdateSpecR\x04spec\x12*\n" +
-	"\x06status\x18\x03 \x01(\v2\x12.borg.UpdateStatusR\x06status\"\x96\x01\n" +
+	"\x06status\x18\x03 \x01(\v2\x12.borg.UpdateStatusR\x06status\"\x88\x02\n" +
 	"\n" +
 	"UpdateSpec\x12!\n" +
 	"\ffrom_version\x18\x01 \x01(\x04R\vfromVersion\x12\x1d\n" +
@@ -350,7 +457,10 @@ const file_borgpb_update_proto_rawDesc = "" +
 	"to_version\x18\x02 \x01(\x04R\ttoVersion\x12\x1d\n" +
 	"\n" +
 	"batch_size\x18\x03 \x01(\rR\tbatchSize\x12'\n" +
-	"\x0fmax_disruptions\x18\x04 \x01(\rR\x0emaxDisruptions\"\xae\x02\n" +
+	"\x0fmax_disruptions\x18\x04 \x01(\rR\x0emaxDisruptions\x12+\n" +
+	"\x06policy\x18\xbe\x01 \x01(\v2\x12.borg.UpdatePolicyR\x06policy\x12&\n" +
+	"\x0estable_version\x18\xbf\x01 \x01(\x04R\rstableVersion\x12\x1b\n" +
+	"\brollback\x18\xc0\x01 \x01(\bR\brollback\"\xf5\x03\n" +
 	"\fUpdateStatus\x12'\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x11.borg.UpdateStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x19\n" +
@@ -360,12 +470,24 @@ const file_borgpb_update_proto_rawDesc = "" +
 	"\askipped\x18\x06 \x01(\rR\askipped\x12\x1c\n" +
 	"\tremaining\x18\a \x01(\rR\tremaining\x12&\n" +
 	"\x0fstarted_wall_ns\x18\b \x01(\x03R\rstartedWallNs\x12\"\n" +
-	"\rended_wall_ns\x18\t \x01(\x03R\vendedWallNs*w\n" +
+	"\rended_wall_ns\x18\t \x01(\x03R\vendedWallNs\x12\x1b\n" +
+	"\bfailures\x18\xbe\x01 \x01(\rR\bfailures\x12\x11\n" +
+	"\x03old\x18\xbf\x01 \x01(\rR\x03old\x12\x1c\n" +
+	"\twaits_for\x18\xc0\x01 \x01(\tR\bwaitsFor\x12)\n" +
+	"\x10deadline_left_ns\x18\xc1\x01 \x01(\x03R\x0edeadlineLeftNs\x12#\n" +
+	"\rclose_left_ns\x18\xc2\x01 \x01(\x03R\vcloseLeftNs\x12'\n" +
+	"\x0fpromote_left_ns\x18\xc3\x01 \x01(\x03R\rpromoteLeftNs*\x9f\x02\n" +
 	"\vUpdateState\x12\x1c\n" +
 	"\x18UPDATE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14UPDATE_STATE_ROLLING\x10\x01\x12\x15\n" +
 	"\x11UPDATE_STATE_DONE\x10\x02\x12\x19\n" +
-	"\x15UPDATE_STATE_REPLACED\x10\x03B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x15UPDATE_STATE_REPLACED\x10\x03\x12\x18\n" +
+	"\x13UPDATE_STATE_CANARY\x10\xbe\x01\x12\x18\n" +
+	"\x13UPDATE_STATE_PAUSED\x10\xbf\x01\x12\x1e\n" +
+	"\x19UPDATE_STATE_ROLLING_BACK\x10\xc0\x01\x12\x1d\n" +
+	"\x18UPDATE_STATE_ROLLED_BACK\x10\xc1\x01\x12\x18\n" +
+	"\x13UPDATE_STATE_FAILED\x10\xc2\x01\x12\x19\n" +
+	"\x14UPDATE_STATE_ABORTED\x10\xc3\x01B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_update_proto_rawDescOnce sync.Once
@@ -387,17 +509,19 @@ var file_borgpb_update_proto_goTypes = []any{
 	(*UpdateSpec)(nil),   // 2: borg.UpdateSpec
 	(*UpdateStatus)(nil), // 3: borg.UpdateStatus
 	(*Meta)(nil),         // 4: borg.Meta
+	(*UpdatePolicy)(nil), // 5: borg.UpdatePolicy
 }
 var file_borgpb_update_proto_depIdxs = []int32{
 	4, // 0: borg.Update.meta:type_name -> borg.Meta
 	2, // 1: borg.Update.spec:type_name -> borg.UpdateSpec
 	3, // 2: borg.Update.status:type_name -> borg.UpdateStatus
-	0, // 3: borg.UpdateStatus.state:type_name -> borg.UpdateState
-	4, // [4:4] is the sub-list for method output_type
-	4, // [4:4] is the sub-list for method input_type
-	4, // [4:4] is the sub-list for extension type_name
-	4, // [4:4] is the sub-list for extension extendee
-	0, // [0:4] is the sub-list for field type_name
+	5, // 3: borg.UpdateSpec.policy:type_name -> borg.UpdatePolicy
+	0, // 4: borg.UpdateStatus.state:type_name -> borg.UpdateState
+	5, // [5:5] is the sub-list for method output_type
+	5, // [5:5] is the sub-list for method input_type
+	5, // [5:5] is the sub-list for extension type_name
+	5, // [5:5] is the sub-list for extension extendee
+	0, // [0:5] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_update_proto_init() }
@@ -405,6 +529,7 @@ func file_borgpb_update_proto_init() {
 	if File_borgpb_update_proto != nil {
 		return
 	}
+	file_borgpb_job_proto_init()
 	file_borgpb_meta_proto_init()
 	type x struct{}
 	out := protoimpl.TypeBuilder{

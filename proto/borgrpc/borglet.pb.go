@@ -1158,7 +1158,18 @@ type ReadLogRequest struct {
 	Follow bool `protobuf:"varint,3,opt,name=follow,proto3" json:"follow,omitempty"`
 	// Start so many bytes before the end of each stream; zero: from the start
 	// of what is kept.
-	TailBytes     int64 `protobuf:"varint,4,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
+	TailBytes int64 `protobuf:"varint,4,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
+	// Not the lines that the borglet had seen before this time, to a second; zero:
+	// all.
+	SinceWallNs int64 `protobuf:"varint,5,opt,name=since_wall_ns,json=sinceWallNs,proto3" json:"since_wall_ns,omitempty"`
+	// Only what one run wrote: 1 the last one, 2 the one before it, and so on;
+	// zero: all runs. It is out of range if that run is not known.
+	Run uint32 `protobuf:"varint,6,opt,name=run,proto3" json:"run,omitempty"`
+	// Say of each piece when it was seen, and when all that is there was sent.
+	Times bool `protobuf:"varint,7,opt,name=times,proto3" json:"times,omitempty"`
+	// Nothing before this offset of the stream, which an answer has told: to go on
+	// where one broke off. Zero: as the others say.
+	FromOffset    int64 `protobuf:"varint,8,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1221,13 +1232,50 @@ func (x *ReadLogRequest) GetTailBytes() int64 {
 	return 0
 }
 
+func (x *ReadLogRequest) GetSinceWallNs() int64 {
+	if x != nil {
+		return x.SinceWallNs
+	}
+	return 0
+}
+
+func (x *ReadLogRequest) GetRun() uint32 {
+	if x != nil {
+		return x.Run
+	}
+	return 0
+}
+
+func (x *ReadLogRequest) GetTimes() bool {
+	if x != nil {
+		return x.Times
+	}
+	return false
+}
+
+func (x *ReadLogRequest) GetFromOffset() int64 {
+	if x != nil {
+		return x.FromOffset
+	}
+	return 0
+}
+
 // ReadLogResponse is a piece of one stream.
 type ReadLogResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 64 KiB, as the task wrote it.
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	// Which stream it is from; never unspecified.
-	Stream        LogStream `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
+	Stream LogStream `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
+	// When the borglet had seen all of it, to a second; with times only.
+	WallNs int64 `protobuf:"varint,3,opt,name=wall_ns,json=wallNs,proto3" json:"wall_ns,omitempty"`
+	// No data: all that was there has been sent, and what comes is new. With times
+	// only, once, while it is followed.
+	AtEnd bool `protobuf:"varint,4,opt,name=at_end,json=atEnd,proto3" json:"at_end,omitempty"`
+	// So many bytes before the data are no longer kept, although asked for.
+	LostBytes int64 `protobuf:"varint,5,opt,name=lost_bytes,json=lostBytes,proto3" json:"lost_bytes,omitempty"`
+	// Where in its stream the data begin; with times only.
+	Offset        int64 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1274,6 +1322,34 @@ func (x *ReadLogResponse) GetStream() LogStream {
 		return x.Stream
 	}
 	return LogStream_LOG_STREAM_UNSPECIFIED
+}
+
+func (x *ReadLogResponse) GetWallNs() int64 {
+	if x != nil {
+		return x.WallNs
+	}
+	return 0
+}
+
+func (x *ReadLogResponse) GetAtEnd() bool {
+	if x != nil {
+		return x.AtEnd
+	}
+	return false
+}
+
+func (x *ReadLogResponse) GetLostBytes() int64 {
+	if x != nil {
+		return x.LostBytes
+	}
+	return 0
+}
+
+func (x *ReadLogResponse) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
 }
 
 // ExecCopyRequest is the first message, or input.
@@ -1446,16 +1522,26 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\ffrom_wall_ns\x18\x01 \x01(\x03R\n" +
 	"fromWallNs\x12\x1b\n" +
 	"\tcpu_milli\x18\x02 \x03(\rR\bcpuMilli\x12\x17\n" +
-	"\amem_mib\x18\x03 \x03(\rR\x06memMib\"\x98\x01\n" +
+	"\amem_mib\x18\x03 \x03(\rR\x06memMib\"\x85\x02\n" +
 	"\x0eReadLogRequest\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12*\n" +
 	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream\x12\x16\n" +
 	"\x06follow\x18\x03 \x01(\bR\x06follow\x12\x1d\n" +
 	"\n" +
-	"tail_bytes\x18\x04 \x01(\x03R\ttailBytes\"Q\n" +
+	"tail_bytes\x18\x04 \x01(\x03R\ttailBytes\x12\"\n" +
+	"\rsince_wall_ns\x18\x05 \x01(\x03R\vsinceWallNs\x12\x10\n" +
+	"\x03run\x18\x06 \x01(\rR\x03run\x12\x14\n" +
+	"\x05times\x18\a \x01(\bR\x05times\x12\x1f\n" +
+	"\vfrom_offset\x18\b \x01(\x03R\n" +
+	"fromOffset\"\xb8\x01\n" +
 	"\x0fReadLogResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12*\n" +
-	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream\"\xa0\x01\n" +
+	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream\x12\x17\n" +
+	"\awall_ns\x18\x03 \x01(\x03R\x06wallNs\x12\x15\n" +
+	"\x06at_end\x18\x04 \x01(\bR\x05atEnd\x12\x1d\n" +
+	"\n" +
+	"lost_bytes\x18\x05 \x01(\x03R\tlostBytes\x12\x16\n" +
+	"\x06offset\x18\x06 \x01(\x03R\x06offset\"\xa0\x01\n" +
 	"\x0fExecCopyRequest\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12.\n" +
 	"\aprogram\x18\x02 \x01(\v2\x14.borgrpc.ExecProgramR\aprogram\x12\x0e\n" +

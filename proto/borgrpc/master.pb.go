@@ -982,7 +982,9 @@ type ListTasksRequest struct {
 	Limit uint32 `protobuf:"varint,9,opt,name=limit,proto3" json:"limit,omitempty"`
 	// With what they use, which the elected master alone knows: it answers then.
 	// Without effect on a stale read.
-	Used          bool `protobuf:"varint,300,opt,name=used,proto3" json:"used,omitempty"`
+	Used bool `protobuf:"varint,300,opt,name=used,proto3" json:"used,omitempty"`
+	// As in ListJobsRequest: only tasks of jobs with such labels.
+	Selector      string `protobuf:"bytes,200,opt,name=selector,proto3" json:"selector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1087,6 +1089,13 @@ func (x *ListTasksRequest) GetUsed() bool {
 	return false
 }
 
+func (x *ListTasksRequest) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
+}
+
 // ListTasksResponse is one page, closed early once it has 4 MiB.
 type ListTasksResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1164,7 +1173,9 @@ type ListAllocsRequest struct {
 	// ("user/set/index"); empty: from the first.
 	After string `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
 	// At most so many; zero: 1,000. More than that counts as that.
-	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	Limit uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	// As in ListJobsRequest: only sets with such labels.
+	Selector      string `protobuf:"bytes,200,opt,name=selector,proto3" json:"selector,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1232,6 +1243,13 @@ func (x *ListAllocsRequest) GetLimit() uint32 {
 		return x.Limit
 	}
 	return 0
+}
+
+func (x *ListAllocsRequest) GetSelector() string {
+	if x != nil {
+		return x.Selector
+	}
+	return ""
 }
 
 // ListAllocsResponse is one page, closed early once it has 4 MiB.
@@ -1645,6 +1663,603 @@ func (x *PackageBan) GetExpiresWallNs() int64 {
 	return 0
 }
 
+// GetLabelPolicyRequest asks for the rules that hold for labels.
+type GetLabelPolicyRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Say also which objects break it; those that were there before a policy are left
+	// as they are.
+	Check bool `protobuf:"varint,1,opt,name=check,proto3" json:"check,omitempty"`
+	// With check: judge by these rules, which need not be those of the cell; absent: by
+	// the cell's own.
+	Policy        *borgpb.LabelPolicy `protobuf:"bytes,2,opt,name=policy,proto3" json:"policy,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLabelPolicyRequest) Reset() {
+	*x = GetLabelPolicyRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLabelPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLabelPolicyRequest) ProtoMessage() {}
+
+func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLabelPolicyRequest.ProtoReflect.Descriptor instead.
+func (*GetLabelPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+}
+
+func (x *GetLabelPolicyRequest) GetCheck() bool {
+	if x != nil {
+		return x.Check
+	}
+	return false
+}
+
+func (x *GetLabelPolicyRequest) GetPolicy() *borgpb.LabelPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+// GetLabelPolicyResponse is the policy, and what breaks it.
+type GetLabelPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The cell's own. Never absent.
+	Policy *borgpb.LabelPolicy `protobuf:"bytes,1,opt,name=policy,proto3" json:"policy,omitempty"`
+	// How often it was set; zero: never.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// Jobs and alloc sets that are not dead, and machines, that break a rule, at most
+	// 1,000: one of each object.
+	Breaches []*LabelBreach `protobuf:"bytes,3,rep,name=breaches,proto3" json:"breaches,omitempty"`
+	// How many there are in all.
+	Breaking uint32 `protobuf:"varint,4,opt,name=breaking,proto3" json:"breaking,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetLabelPolicyResponse) Reset() {
+	*x = GetLabelPolicyResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetLabelPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetLabelPolicyResponse) ProtoMessage() {}
+
+func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetLabelPolicyResponse.ProtoReflect.Descriptor instead.
+func (*GetLabelPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetLabelPolicyResponse) GetPolicy() *borgpb.LabelPolicy {
+	if x != nil {
+		return x.Policy
+	}
+	return nil
+}
+
+func (x *GetLabelPolicyResponse) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *GetLabelPolicyResponse) GetBreaches() []*LabelBreach {
+	if x != nil {
+		return x.Breaches
+	}
+	return nil
+}
+
+func (x *GetLabelPolicyResponse) GetBreaking() uint32 {
+	if x != nil {
+		return x.Breaking
+	}
+	return 0
+}
+
+func (x *GetLabelPolicyResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// ListQuotasRequest says whose.
+type ListQuotasRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The user; empty: all who were granted something, or are charged for something.
+	User          string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuotasRequest) Reset() {
+	*x = ListQuotasRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuotasRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuotasRequest) ProtoMessage() {}
+
+func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
+func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *ListQuotasRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+// ListQuotasResponse is refused if it has more than 4 MiB; ask for one user then.
+type ListQuotasResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Whether work that passes its user's quota is refused.
+	Enforced bool `protobuf:"varint,1,opt,name=enforced,proto3" json:"enforced,omitempty"`
+	// By user and band.
+	Quotas []*QuotaUse `protobuf:"bytes,2,rep,name=quotas,proto3" json:"quotas,omitempty"`
+	// How tasks are bounded, by user.
+	Bounds []*TaskBounds `protobuf:"bytes,3,rep,name=bounds,proto3" json:"bounds,omitempty"`
+	// How far bands are sold, from low to high; production stands for monitoring too.
+	Sold []*SoldBand `protobuf:"bytes,4,rep,name=sold,proto3" json:"sold,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,5,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListQuotasResponse) Reset() {
+	*x = ListQuotasResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListQuotasResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListQuotasResponse) ProtoMessage() {}
+
+func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
+func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *ListQuotasResponse) GetEnforced() bool {
+	if x != nil {
+		return x.Enforced
+	}
+	return false
+}
+
+func (x *ListQuotasResponse) GetQuotas() []*QuotaUse {
+	if x != nil {
+		return x.Quotas
+	}
+	return nil
+}
+
+func (x *ListQuotasResponse) GetBounds() []*TaskBounds {
+	if x != nil {
+		return x.Bounds
+	}
+	return nil
+}
+
+func (x *ListQuotasResponse) GetSold() []*SoldBand {
+	if x != nil {
+		return x.Sold
+	}
+	return nil
+}
+
+func (x *ListQuotasResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+// LabelBreach is an object that would not be let in with the labels that it has.
+type LabelBreach struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the object.
+	Kind borgpb.Labelled `protobuf:"varint,1,opt,name=kind,proto3,enum=borg.Labelled" json:"kind,omitempty"`
+	// "<user>/<name>", or the name of a machine.
+	Object string `protobuf:"bytes,2,opt,name=object,proto3" json:"object,omitempty"`
+	// Which rule it breaks, and how.
+	Message       string `protobuf:"bytes,3,opt,name=message,proto3" json:"message,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LabelBreach) Reset() {
+	*x = LabelBreach{}
+	mi := &file_borgrpc_master_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelBreach) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelBreach) ProtoMessage() {}
+
+func (x *LabelBreach) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelBreach.ProtoReflect.Descriptor instead.
+func (*LabelBreach) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *LabelBreach) GetKind() borgpb.Labelled {
+	if x != nil {
+		return x.Kind
+	}
+	return borgpb.Labelled(0)
+}
+
+func (x *LabelBreach) GetObject() string {
+	if x != nil {
+		return x.Object
+	}
+	return ""
+}
+
+func (x *LabelBreach) GetMessage() string {
+	if x != nil {
+		return x.Message
+	}
+	return ""
+}
+
+// QuotaUse is a grant and what is used of it.
+type QuotaUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Who has it.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Of which band.
+	Band borgpb.Band `protobuf:"varint,2,opt,name=band,proto3,enum=borg.Band" json:"band,omitempty"`
+	// What was granted; absent: nothing.
+	Limit *borgpb.Resources `protobuf:"bytes,3,opt,name=limit,proto3" json:"limit,omitempty"`
+	// What his jobs and alloc sets of that band ask for.
+	Used *borgpb.Resources `protobuf:"bytes,4,opt,name=used,proto3" json:"used,omitempty"`
+	// When it ends. Nanoseconds since 1970; zero: never.
+	ExpiresWallNs int64 `protobuf:"varint,5,opt,name=expires_wall_ns,json=expiresWallNs,proto3" json:"expires_wall_ns,omitempty"`
+	// It has ended: it admits nothing new.
+	Expired bool `protobuf:"varint,6,opt,name=expired,proto3" json:"expired,omitempty"`
+	// Who granted it.
+	By string `protobuf:"bytes,7,opt,name=by,proto3" json:"by,omitempty"`
+	// Why, in his words.
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Since when. Nanoseconds since 1970.
+	SetWallNs     int64 `protobuf:"varint,9,opt,name=set_wall_ns,json=setWallNs,proto3" json:"set_wall_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuotaUse) Reset() {
+	*x = QuotaUse{}
+	mi := &file_borgrpc_master_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuotaUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuotaUse) ProtoMessage() {}
+
+func (x *QuotaUse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
+func (*QuotaUse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *QuotaUse) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *QuotaUse) GetBand() borgpb.Band {
+	if x != nil {
+		return x.Band
+	}
+	return borgpb.Band(0)
+}
+
+func (x *QuotaUse) GetLimit() *borgpb.Resources {
+	if x != nil {
+		return x.Limit
+	}
+	return nil
+}
+
+func (x *QuotaUse) GetUsed() *borgpb.Resources {
+	if x != nil {
+		return x.Used
+	}
+	return nil
+}
+
+func (x *QuotaUse) GetExpiresWallNs() int64 {
+	if x != nil {
+		return x.ExpiresWallNs
+	}
+	return 0
+}
+
+func (x *QuotaUse) GetExpired() bool {
+	if x != nil {
+		return x.Expired
+	}
+	return false
+}
+
+func (x *QuotaUse) GetBy() string {
+	if x != nil {
+		return x.By
+	}
+	return ""
+}
+
+func (x *QuotaUse) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *QuotaUse) GetSetWallNs() int64 {
+	if x != nil {
+		return x.SetWallNs
+	}
+	return 0
+}
+
+// TaskBounds is what a task or alloc of a user may ask for; of each amount zero means
+// that nothing is said.
+type TaskBounds struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// The user.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// At least.
+	Min *borgpb.Resources `protobuf:"bytes,2,opt,name=min,proto3" json:"min,omitempty"`
+	// For whoever writes specs; nothing is filled in.
+	Default *borgpb.Resources `protobuf:"bytes,3,opt,name=default,proto3" json:"default,omitempty"`
+	// At most.
+	Max           *borgpb.Resources `protobuf:"bytes,4,opt,name=max,proto3" json:"max,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskBounds) Reset() {
+	*x = TaskBounds{}
+	mi := &file_borgrpc_master_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskBounds) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskBounds) ProtoMessage() {}
+
+func (x *TaskBounds) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskBounds.ProtoReflect.Descriptor instead.
+func (*TaskBounds) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *TaskBounds) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *TaskBounds) GetMin() *borgpb.Resources {
+	if x != nil {
+		return x.Min
+	}
+	return nil
+}
+
+func (x *TaskBounds) GetDefault() *borgpb.Resources {
+	if x != nil {
+		return x.Default
+	}
+	return nil
+}
+
+func (x *TaskBounds) GetMax() *borgpb.Resources {
+	if x != nil {
+		return x.Max
+	}
+	return nil
+}
+
+// SoldBand is how far a band is sold.
+type SoldBand struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which.
+	Band borgpb.Band `protobuf:"varint,1,opt,name=band,proto3,enum=borg.Band" json:"band,omitempty"`
+	// How much may be granted, in thousandths of the cell.
+	OversellMilli uint32 `protobuf:"varint,2,opt,name=oversell_milli,json=oversellMilli,proto3" json:"oversell_milli,omitempty"`
+	// Sum of the grants that have not ended.
+	Sold *borgpb.Resources `protobuf:"bytes,3,opt,name=sold,proto3" json:"sold,omitempty"`
+	// What the machines of the cell have, up or not.
+	Cell          *borgpb.Resources `protobuf:"bytes,4,opt,name=cell,proto3" json:"cell,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SoldBand) Reset() {
+	*x = SoldBand{}
+	mi := &file_borgrpc_master_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SoldBand) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SoldBand) ProtoMessage() {}
+
+func (x *SoldBand) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SoldBand.ProtoReflect.Descriptor instead.
+func (*SoldBand) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *SoldBand) GetBand() borgpb.Band {
+	if x != nil {
+		return x.Band
+	}
+	return borgpb.Band(0)
+}
+
+func (x *SoldBand) GetOversellMilli() uint32 {
+	if x != nil {
+		return x.OversellMilli
+	}
+	return 0
+}
+
+func (x *SoldBand) GetSold() *borgpb.Resources {
+	if x != nil {
+		return x.Sold
+	}
+	return nil
+}
+
+func (x *SoldBand) GetCell() *borgpb.Resources {
+	if x != nil {
+		return x.Cell
+	}
+	return nil
+}
+
 // AddMachineRequest says where the borglet of a new machine listens.
 type AddMachineRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1670,7 +2285,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1682,7 +2297,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1695,7 +2310,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -1767,7 +2382,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1779,7 +2394,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1792,7 +2407,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -1825,7 +2440,7 @@ type SafeToDrainRequest struct {
 
 func (x *SafeToDrainRequest) Reset() {
 	*x = SafeToDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2452,7 @@ func (x *SafeToDrainRequest) String() string {
 func (*SafeToDrainRequest) ProtoMessage() {}
 
 func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2465,7 @@ func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
 func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SafeToDrainRequest) GetMachines() []string {
@@ -1889,7 +2504,7 @@ type SafeToDrainResponse struct {
 
 func (x *SafeToDrainResponse) Reset() {
 	*x = SafeToDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1901,7 +2516,7 @@ func (x *SafeToDrainResponse) String() string {
 func (*SafeToDrainResponse) ProtoMessage() {}
 
 func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1914,7 +2529,7 @@ func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
 func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
@@ -1959,7 +2574,7 @@ type DrainVerdict struct {
 
 func (x *DrainVerdict) Reset() {
 	*x = DrainVerdict{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1971,7 +2586,7 @@ func (x *DrainVerdict) String() string {
 func (*DrainVerdict) ProtoMessage() {}
 
 func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1984,7 +2599,7 @@ func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
 func (*DrainVerdict) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DrainVerdict) GetMachine() string {
@@ -2044,7 +2659,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2671,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2684,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -2120,7 +2735,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2132,7 +2747,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2145,7 +2760,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -2229,7 +2844,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2241,7 +2856,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2254,7 +2869,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -2322,7 +2937,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2334,7 +2949,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2347,7 +2962,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -2400,7 +3015,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2412,7 +3027,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2425,7 +3040,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -2513,7 +3128,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2525,7 +3140,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2538,7 +3153,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -2581,7 +3196,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +3208,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +3221,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -2650,7 +3265,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2662,7 +3277,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2675,7 +3290,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -2711,7 +3326,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2723,7 +3338,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2736,7 +3351,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -2788,7 +3403,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2800,7 +3415,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2813,7 +3428,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -2846,14 +3461,25 @@ type LogsRequest struct {
 	// Go on until the copy has ended.
 	Follow bool `protobuf:"varint,6,opt,name=follow,proto3" json:"follow,omitempty"`
 	// Start so many bytes before the end; zero: from the start.
-	TailBytes     int64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
+	TailBytes int64 `protobuf:"varint,7,opt,name=tail_bytes,json=tailBytes,proto3" json:"tail_bytes,omitempty"`
+	// Not the lines that the machine had seen before this time, to a second; zero:
+	// all.
+	SinceWallNs int64 `protobuf:"varint,8,opt,name=since_wall_ns,json=sinceWallNs,proto3" json:"since_wall_ns,omitempty"`
+	// What the run before the last one wrote, or, if the copy has had one run only,
+	// the last run of the copy before it.
+	Previous bool `protobuf:"varint,9,opt,name=previous,proto3" json:"previous,omitempty"`
+	// Say of each piece when it was seen, and when all that is there was sent.
+	Times bool `protobuf:"varint,10,opt,name=times,proto3" json:"times,omitempty"`
+	// Nothing before this offset of the stream, which an answer has told: to go on
+	// where one broke off. Zero: as the others say.
+	FromOffset    int64 `protobuf:"varint,11,opt,name=from_offset,json=fromOffset,proto3" json:"from_offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2865,7 +3491,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2878,7 +3504,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -2930,20 +3556,58 @@ func (x *LogsRequest) GetTailBytes() int64 {
 	return 0
 }
 
+func (x *LogsRequest) GetSinceWallNs() int64 {
+	if x != nil {
+		return x.SinceWallNs
+	}
+	return 0
+}
+
+func (x *LogsRequest) GetPrevious() bool {
+	if x != nil {
+		return x.Previous
+	}
+	return false
+}
+
+func (x *LogsRequest) GetTimes() bool {
+	if x != nil {
+		return x.Times
+	}
+	return false
+}
+
+func (x *LogsRequest) GetFromOffset() int64 {
+	if x != nil {
+		return x.FromOffset
+	}
+	return 0
+}
+
 // LogsResponse is a piece of one stream.
 type LogsResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// At most 64 KiB, as the task wrote it.
 	Data []byte `protobuf:"bytes,1,opt,name=data,proto3" json:"data,omitempty"`
 	// Which stream it is from; never unspecified.
-	Stream        LogStream `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
+	Stream LogStream `protobuf:"varint,2,opt,name=stream,proto3,enum=borgrpc.LogStream" json:"stream,omitempty"`
+	// When the machine had seen all of it, to a second; with times only. Zero: its
+	// borglet is older and knows no times.
+	WallNs int64 `protobuf:"varint,3,opt,name=wall_ns,json=wallNs,proto3" json:"wall_ns,omitempty"`
+	// No data: all that was there has been sent, and what comes is new. With times
+	// only, once, while it is followed.
+	AtEnd bool `protobuf:"varint,4,opt,name=at_end,json=atEnd,proto3" json:"at_end,omitempty"`
+	// So many bytes before the data are no longer kept, although asked for.
+	LostBytes int64 `protobuf:"varint,5,opt,name=lost_bytes,json=lostBytes,proto3" json:"lost_bytes,omitempty"`
+	// Where in its stream the data begin; with times only.
+	Offset        int64 `protobuf:"varint,6,opt,name=offset,proto3" json:"offset,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2955,7 +3619,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2968,7 +3632,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -2985,6 +3649,34 @@ func (x *LogsResponse) GetStream() LogStream {
 	return LogStream_LOG_STREAM_UNSPECIFIED
 }
 
+func (x *LogsResponse) GetWallNs() int64 {
+	if x != nil {
+		return x.WallNs
+	}
+	return 0
+}
+
+func (x *LogsResponse) GetAtEnd() bool {
+	if x != nil {
+		return x.AtEnd
+	}
+	return false
+}
+
+func (x *LogsResponse) GetLostBytes() int64 {
+	if x != nil {
+		return x.LostBytes
+	}
+	return 0
+}
+
+func (x *LogsResponse) GetOffset() int64 {
+	if x != nil {
+		return x.Offset
+	}
+	return 0
+}
+
 // FollowRequest says who follows, for the log.
 type FollowRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2998,7 +3690,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3010,7 +3702,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3023,7 +3715,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -3061,7 +3753,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3073,7 +3765,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3086,7 +3778,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -3144,7 +3836,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3156,7 +3848,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3169,7 +3861,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Record) GetKey() []byte {
@@ -3201,7 +3893,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3213,7 +3905,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3226,7 +3918,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -3261,7 +3953,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3273,7 +3965,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3286,7 +3978,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -3307,7 +3999,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3319,7 +4011,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3332,7 +4024,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -3353,7 +4045,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3365,7 +4057,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3378,7 +4070,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -3399,7 +4091,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +4103,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +4116,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -3449,7 +4141,7 @@ type CheckDrainRequest struct {
 
 func (x *CheckDrainRequest) Reset() {
 	*x = CheckDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3461,7 +4153,7 @@ func (x *CheckDrainRequest) String() string {
 func (*CheckDrainRequest) ProtoMessage() {}
 
 func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3474,7 +4166,7 @@ func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
 func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *CheckDrainRequest) GetMachines() []string {
@@ -3509,7 +4201,7 @@ type CheckDrainResponse struct {
 
 func (x *CheckDrainResponse) Reset() {
 	*x = CheckDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3521,7 +4213,7 @@ func (x *CheckDrainResponse) String() string {
 func (*CheckDrainResponse) ProtoMessage() {}
 
 func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3534,7 +4226,7 @@ func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
 func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
@@ -3561,7 +4253,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3573,7 +4265,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3586,7 +4278,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -3628,7 +4320,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3640,7 +4332,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3653,7 +4345,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -3706,7 +4398,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3718,7 +4410,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3731,7 +4423,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -3832,7 +4524,7 @@ type MachineUsage struct {
 
 func (x *MachineUsage) Reset() {
 	*x = MachineUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3844,7 +4536,7 @@ func (x *MachineUsage) String() string {
 func (*MachineUsage) ProtoMessage() {}
 
 func (x *MachineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3857,7 +4549,7 @@ func (x *MachineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
 func (*MachineUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *MachineUsage) GetMachine() string {
@@ -3893,7 +4585,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3905,7 +4597,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3918,7 +4610,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -3981,7 +4673,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3993,7 +4685,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4006,7 +4698,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *Contact) GetMachine() string {
@@ -4073,7 +4765,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4085,7 +4777,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4098,7 +4790,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -4158,7 +4850,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4862,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4875,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -4220,7 +4912,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4232,7 +4924,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4245,7 +4937,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -4266,7 +4958,7 @@ var File_borgrpc_master_proto protoreflect.FileDescriptor
 
 const file_borgrpc_master_proto_rawDesc = "" +
 	"\n" +
-	"\x14borgrpc/master.proto\x12\aborgrpc\x1a\x12borgpb/alloc.proto\x1a\x17borgpb/checkpoint.proto\x1a\x10borgpb/job.proto\x1a\x14borgpb/machine.proto\x1a\x0fborgpb/op.proto\x1a\x13borgpb/update.proto\")\n" +
+	"\x14borgrpc/master.proto\x12\aborgrpc\x1a\x12borgpb/alloc.proto\x1a\x17borgpb/checkpoint.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x0fborgpb/op.proto\x1a\x12borgpb/quota.proto\x1a\x13borgpb/update.proto\")\n" +
 	"\rMutateRequest\x12\x18\n" +
 	"\x02op\x18\x01 \x01(\v2\b.borg.OpR\x02op\"6\n" +
 	"\x0eMutateResponse\x12$\n" +
@@ -4334,7 +5026,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04jobs\x18\x01 \x03(\v2\t.borg.JobR\x04jobs\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x03 \x01(\tR\tnextAfter\"\x8b\x02\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\"\xa8\x02\n" +
 	"\x10ListTasksRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -4345,19 +5037,21 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04mode\x18\a \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\x12\x14\n" +
 	"\x05after\x18\b \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\t \x01(\rR\x05limit\x12\x13\n" +
-	"\x04used\x18\xac\x02 \x01(\bR\x04used\"j\n" +
+	"\x04used\x18\xac\x02 \x01(\bR\x04used\x12\x1b\n" +
+	"\bselector\x18\xc8\x01 \x01(\tR\bselector\"j\n" +
 	"\x11ListTasksResponse\x12 \n" +
 	"\x05tasks\x18\x01 \x03(\v2\n" +
 	".borg.TaskR\x05tasks\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x03 \x01(\tR\tnextAfter\"\x8e\x01\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\"\xab\x01\n" +
 	"\x11ListAllocsRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\x12\x14\n" +
 	"\x05after\x18\x04 \x01(\tR\x05after\x12\x14\n" +
-	"\x05limit\x18\x05 \x01(\rR\x05limit\"\x9d\x01\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\x12\x1b\n" +
+	"\bselector\x18\xc8\x01 \x01(\tR\bselector\"\x9d\x01\n" +
 	"\x12ListAllocsResponse\x12-\n" +
 	"\n" +
 	"alloc_sets\x18\x01 \x03(\v2\x0e.borg.AllocSetR\tallocSets\x12#\n" +
@@ -4388,7 +5082,51 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\"\n" +
 	"\rsince_wall_ns\x18\x06 \x01(\x03R\vsinceWallNs\x12&\n" +
-	"\x0fexpires_wall_ns\x18\a \x01(\x03R\rexpiresWallNs\"\xba\x03\n" +
+	"\x0fexpires_wall_ns\x18\a \x01(\x03R\rexpiresWallNs\"X\n" +
+	"\x15GetLabelPolicyRequest\x12\x14\n" +
+	"\x05check\x18\x01 \x01(\bR\x05check\x12)\n" +
+	"\x06policy\x18\x02 \x01(\v2\x11.borg.LabelPolicyR\x06policy\"\xc1\x01\n" +
+	"\x16GetLabelPolicyResponse\x12)\n" +
+	"\x06policy\x18\x01 \x01(\v2\x11.borg.LabelPolicyR\x06policy\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x120\n" +
+	"\bbreaches\x18\x03 \x03(\v2\x14.borgrpc.LabelBreachR\bbreaches\x12\x1a\n" +
+	"\bbreaking\x18\x04 \x01(\rR\bbreaking\x12\x14\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"'\n" +
+	"\x11ListQuotasRequest\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\"\xc5\x01\n" +
+	"\x12ListQuotasResponse\x12\x1a\n" +
+	"\benforced\x18\x01 \x01(\bR\benforced\x12)\n" +
+	"\x06quotas\x18\x02 \x03(\v2\x11.borgrpc.QuotaUseR\x06quotas\x12+\n" +
+	"\x06bounds\x18\x03 \x03(\v2\x13.borgrpc.TaskBoundsR\x06bounds\x12%\n" +
+	"\x04sold\x18\x04 \x03(\v2\x11.borgrpc.SoldBandR\x04sold\x12\x14\n" +
+	"\x05index\x18\x05 \x01(\x04R\x05index\"c\n" +
+	"\vLabelBreach\x12\"\n" +
+	"\x04kind\x18\x01 \x01(\x0e2\x0e.borg.LabelledR\x04kind\x12\x16\n" +
+	"\x06object\x18\x02 \x01(\tR\x06object\x12\x18\n" +
+	"\amessage\x18\x03 \x01(\tR\amessage\"\x94\x02\n" +
+	"\bQuotaUse\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1e\n" +
+	"\x04band\x18\x02 \x01(\x0e2\n" +
+	".borg.BandR\x04band\x12%\n" +
+	"\x05limit\x18\x03 \x01(\v2\x0f.borg.ResourcesR\x05limit\x12#\n" +
+	"\x04used\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x04used\x12&\n" +
+	"\x0fexpires_wall_ns\x18\x05 \x01(\x03R\rexpiresWallNs\x12\x18\n" +
+	"\aexpired\x18\x06 \x01(\bR\aexpired\x12\x0e\n" +
+	"\x02by\x18\a \x01(\tR\x02by\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x1e\n" +
+	"\vset_wall_ns\x18\t \x01(\x03R\tsetWallNs\"\x91\x01\n" +
+	"\n" +
+	"TaskBounds\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12!\n" +
+	"\x03min\x18\x02 \x01(\v2\x0f.borg.ResourcesR\x03min\x12)\n" +
+	"\adefault\x18\x03 \x01(\v2\x0f.borg.ResourcesR\adefault\x12!\n" +
+	"\x03max\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x03max\"\x9b\x01\n" +
+	"\bSoldBand\x12\x1e\n" +
+	"\x04band\x18\x01 \x01(\x0e2\n" +
+	".borg.BandR\x04band\x12%\n" +
+	"\x0eoversell_milli\x18\x02 \x01(\rR\roversellMilli\x12#\n" +
+	"\x04sold\x18\x03 \x01(\v2\x0f.borg.ResourcesR\x04sold\x12#\n" +
+	"\x04cell\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x04cell\"\xba\x03\n" +
 	"\x11AddMachineRequest\x12\x12\n" +
 	"\x04addr\x18\x01 \x01(\tR\x04addr\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12>\n" +
@@ -4485,7 +5223,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04last\x18\x05 \x01(\rR\x04last\"X\n" +
 	"\x0eEventsResponse\x12#\n" +
 	"\x06events\x18\x01 \x03(\v2\v.borg.EventR\x06events\x12!\n" +
-	"\foldest_index\x18\x02 \x01(\x04R\voldestIndex\"\xc8\x01\n" +
+	"\foldest_index\x18\x02 \x01(\x04R\voldestIndex\"\xbf\x02\n" +
 	"\vLogsRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
@@ -4494,10 +5232,21 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x06stream\x18\x05 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream\x12\x16\n" +
 	"\x06follow\x18\x06 \x01(\bR\x06follow\x12\x1d\n" +
 	"\n" +
-	"tail_bytes\x18\a \x01(\x03R\ttailBytes\"N\n" +
+	"tail_bytes\x18\a \x01(\x03R\ttailBytes\x12\"\n" +
+	"\rsince_wall_ns\x18\b \x01(\x03R\vsinceWallNs\x12\x1a\n" +
+	"\bprevious\x18\t \x01(\bR\bprevious\x12\x14\n" +
+	"\x05times\x18\n" +
+	" \x01(\bR\x05times\x12\x1f\n" +
+	"\vfrom_offset\x18\v \x01(\x03R\n" +
+	"fromOffset\"\xb5\x01\n" +
 	"\fLogsResponse\x12\x12\n" +
 	"\x04data\x18\x01 \x01(\fR\x04data\x12*\n" +
-	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream\"C\n" +
+	"\x06stream\x18\x02 \x01(\x0e2\x12.borgrpc.LogStreamR\x06stream\x12\x17\n" +
+	"\awall_ns\x18\x03 \x01(\x03R\x06wallNs\x12\x15\n" +
+	"\x06at_end\x18\x04 \x01(\bR\x05atEnd\x12\x1d\n" +
+	"\n" +
+	"lost_bytes\x18\x05 \x01(\x03R\tlostBytes\x12\x16\n" +
+	"\x06offset\x18\x06 \x01(\x03R\x06offset\"C\n" +
 	"\rFollowRequest\x12\x1c\n" +
 	"\tscheduler\x18\x01 \x01(\tR\tscheduler\x12\x14\n" +
 	"\x05build\x18\x02 \x01(\tR\x05build\"\xd4\x01\n" +
@@ -4589,7 +5338,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xe9\x06\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\x83\b\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
@@ -4599,7 +5348,10 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\n" +
 	"ListAllocs\x12\x1a.borgrpc.ListAllocsRequest\x1a\x1b.borgrpc.ListAllocsResponse\x12K\n" +
 	"\fListMachines\x12\x1c.borgrpc.ListMachinesRequest\x1a\x1d.borgrpc.ListMachinesResponse\x12T\n" +
-	"\x0fListPackageBans\x12\x1f.borgrpc.ListPackageBansRequest\x1a .borgrpc.ListPackageBansResponse\x12E\n" +
+	"\x0fListPackageBans\x12\x1f.borgrpc.ListPackageBansRequest\x1a .borgrpc.ListPackageBansResponse\x12Q\n" +
+	"\x0eGetLabelPolicy\x12\x1e.borgrpc.GetLabelPolicyRequest\x1a\x1f.borgrpc.GetLabelPolicyResponse\x12E\n" +
+	"\n" +
+	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12E\n" +
 	"\n" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
 	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12H\n" +
@@ -4631,7 +5383,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 57)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                   // 0: borgrpc.ReadMode
 	(LogStream)(0),                  // 1: borgrpc.LogStream
@@ -4654,160 +5406,192 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*ListPackageBansRequest)(nil),  // 18: borgrpc.ListPackageBansRequest
 	(*ListPackageBansResponse)(nil), // 19: borgrpc.ListPackageBansResponse
 	(*PackageBan)(nil),              // 20: borgrpc.PackageBan
-	(*AddMachineRequest)(nil),       // 21: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),      // 22: borgrpc.AddMachineResponse
-	(*SafeToDrainRequest)(nil),      // 23: borgrpc.SafeToDrainRequest
-	(*SafeToDrainResponse)(nil),     // 24: borgrpc.SafeToDrainResponse
-	(*DrainVerdict)(nil),            // 25: borgrpc.DrainVerdict
-	(*WhyRequest)(nil),              // 26: borgrpc.WhyRequest
-	(*WhyResponse)(nil),             // 27: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),            // 28: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                 // 29: borgrpc.WhyPart
-	(*WhyFight)(nil),                // 30: borgrpc.WhyFight
-	(*WhyHolder)(nil),               // 31: borgrpc.WhyHolder
-	(*WhyReason)(nil),               // 32: borgrpc.WhyReason
-	(*WhyChange)(nil),               // 33: borgrpc.WhyChange
-	(*EventsRequest)(nil),           // 34: borgrpc.EventsRequest
-	(*EventsResponse)(nil),          // 35: borgrpc.EventsResponse
-	(*LogsRequest)(nil),             // 36: borgrpc.LogsRequest
-	(*LogsResponse)(nil),            // 37: borgrpc.LogsResponse
-	(*FollowRequest)(nil),           // 38: borgrpc.FollowRequest
-	(*FollowResponse)(nil),          // 39: borgrpc.FollowResponse
-	(*Record)(nil),                  // 40: borgrpc.Record
-	(*CommittedEntry)(nil),          // 41: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),           // 42: borgrpc.AssignRequest
-	(*AssignResponse)(nil),          // 43: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),        // 44: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),       // 45: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),       // 46: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),      // 47: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),          // 48: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),         // 49: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),           // 50: borgrpc.ReportRequest
-	(*MachineUsage)(nil),            // 51: borgrpc.MachineUsage
-	(*CopyUsage)(nil),               // 52: borgrpc.CopyUsage
-	(*Contact)(nil),                 // 53: borgrpc.Contact
-	(*ReportResponse)(nil),          // 54: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),            // 55: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),           // 56: borgrpc.ProbeResponse
-	nil,                             // 57: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                             // 58: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),               // 59: borg.Op
-	(*borgpb.Result)(nil),           // 60: borg.Result
-	(*borgpb.Member)(nil),           // 61: borg.Member
-	(*borgpb.Job)(nil),              // 62: borg.Job
-	(*borgpb.Update)(nil),           // 63: borg.Update
-	(*borgpb.Task)(nil),             // 64: borg.Task
-	(*borgpb.AllocSet)(nil),         // 65: borg.AllocSet
-	(*borgpb.Alloc)(nil),            // 66: borg.Alloc
-	(*borgpb.Machine)(nil),          // 67: borg.Machine
-	(*borgpb.DrainBlocker)(nil),     // 68: borg.DrainBlocker
-	(*borgpb.Event)(nil),            // 69: borg.Event
-	(*borgpb.Assign)(nil),           // 70: borg.Assign
-	(*borgpb.MoveTasks)(nil),        // 71: borg.MoveTasks
-	(*borgpb.Reports)(nil),          // 72: borg.Reports
-	(*borgpb.MachineReport)(nil),    // 73: borg.MachineReport
-	(*borgpb.HearMachines)(nil),     // 74: borg.HearMachines
-	(*borgpb.SetMachine)(nil),       // 75: borg.SetMachine
+	(*GetLabelPolicyRequest)(nil),   // 21: borgrpc.GetLabelPolicyRequest
+	(*GetLabelPolicyResponse)(nil),  // 22: borgrpc.GetLabelPolicyResponse
+	(*ListQuotasRequest)(nil),       // 23: borgrpc.ListQuotasRequest
+	(*ListQuotasResponse)(nil),      // 24: borgrpc.ListQuotasResponse
+	(*LabelBreach)(nil),             // 25: borgrpc.LabelBreach
+	(*QuotaUse)(nil),                // 26: borgrpc.QuotaUse
+	(*TaskBounds)(nil),              // 27: borgrpc.TaskBounds
+	(*SoldBand)(nil),                // 28: borgrpc.SoldBand
+	(*AddMachineRequest)(nil),       // 29: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),      // 30: borgrpc.AddMachineResponse
+	(*SafeToDrainRequest)(nil),      // 31: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),     // 32: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),            // 33: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),              // 34: borgrpc.WhyRequest
+	(*WhyResponse)(nil),             // 35: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),            // 36: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                 // 37: borgrpc.WhyPart
+	(*WhyFight)(nil),                // 38: borgrpc.WhyFight
+	(*WhyHolder)(nil),               // 39: borgrpc.WhyHolder
+	(*WhyReason)(nil),               // 40: borgrpc.WhyReason
+	(*WhyChange)(nil),               // 41: borgrpc.WhyChange
+	(*EventsRequest)(nil),           // 42: borgrpc.EventsRequest
+	(*EventsResponse)(nil),          // 43: borgrpc.EventsResponse
+	(*LogsRequest)(nil),             // 44: borgrpc.LogsRequest
+	(*LogsResponse)(nil),            // 45: borgrpc.LogsResponse
+	(*FollowRequest)(nil),           // 46: borgrpc.FollowRequest
+	(*FollowResponse)(nil),          // 47: borgrpc.FollowResponse
+	(*Record)(nil),                  // 48: borgrpc.Record
+	(*CommittedEntry)(nil),          // 49: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),           // 50: borgrpc.AssignRequest
+	(*AssignResponse)(nil),          // 51: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),        // 52: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),       // 53: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),       // 54: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),      // 55: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),          // 56: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),         // 57: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),           // 58: borgrpc.ReportRequest
+	(*MachineUsage)(nil),            // 59: borgrpc.MachineUsage
+	(*CopyUsage)(nil),               // 60: borgrpc.CopyUsage
+	(*Contact)(nil),                 // 61: borgrpc.Contact
+	(*ReportResponse)(nil),          // 62: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),            // 63: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),           // 64: borgrpc.ProbeResponse
+	nil,                             // 65: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                             // 66: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),               // 67: borg.Op
+	(*borgpb.Result)(nil),           // 68: borg.Result
+	(*borgpb.Member)(nil),           // 69: borg.Member
+	(*borgpb.Job)(nil),              // 70: borg.Job
+	(*borgpb.Update)(nil),           // 71: borg.Update
+	(*borgpb.Task)(nil),             // 72: borg.Task
+	(*borgpb.AllocSet)(nil),         // 73: borg.AllocSet
+	(*borgpb.Alloc)(nil),            // 74: borg.Alloc
+	(*borgpb.Machine)(nil),          // 75: borg.Machine
+	(*borgpb.LabelPolicy)(nil),      // 76: borg.LabelPolicy
+	(borgpb.Labelled)(0),            // 77: borg.Labelled
+	(borgpb.Band)(0),                // 78: borg.Band
+	(*borgpb.Resources)(nil),        // 79: borg.Resources
+	(*borgpb.DrainBlocker)(nil),     // 80: borg.DrainBlocker
+	(*borgpb.Event)(nil),            // 81: borg.Event
+	(*borgpb.Assign)(nil),           // 82: borg.Assign
+	(*borgpb.MoveTasks)(nil),        // 83: borg.MoveTasks
+	(*borgpb.Reports)(nil),          // 84: borg.Reports
+	(*borgpb.MachineReport)(nil),    // 85: borg.MachineReport
+	(*borgpb.HearMachines)(nil),     // 86: borg.HearMachines
+	(*borgpb.SetMachine)(nil),       // 87: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	59, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	60, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	61, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	67, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	68, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	69, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	62, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	63, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	70, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	71, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 8: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	62, // 9: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	70, // 9: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 10: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	64, // 11: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	72, // 11: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 12: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	65, // 13: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	66, // 14: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	73, // 13: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	74, // 14: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 15: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	67, // 16: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	75, // 16: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	20, // 17: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	57, // 18: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	58, // 19: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	60, // 20: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	25, // 21: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	68, // 22: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	64, // 23: borgrpc.WhyResponse.task:type_name -> borg.Task
-	32, // 24: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	33, // 25: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	28, // 26: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	30, // 27: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	29, // 28: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	30, // 29: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	31, // 30: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	31, // 31: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	69, // 32: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 33: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 34: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	40, // 35: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	41, // 36: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	70, // 37: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	60, // 38: borgrpc.AssignResponse.result:type_name -> borg.Result
-	71, // 39: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	60, // 40: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	24, // 41: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	27, // 42: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	72, // 43: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	53, // 44: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	73, // 45: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	74, // 46: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	51, // 47: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	52, // 48: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	75, // 49: borgrpc.Contact.set:type_name -> borg.SetMachine
-	60, // 50: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,  // 51: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	2,  // 52: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 53: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 54: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	10, // 55: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	12, // 56: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	14, // 57: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	16, // 58: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	18, // 59: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	21, // 60: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	26, // 61: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	23, // 62: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	34, // 63: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	36, // 64: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	38, // 65: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	42, // 66: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	44, // 67: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	48, // 68: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	46, // 69: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	50, // 70: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	55, // 71: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 72: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 73: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 74: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	11, // 75: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	13, // 76: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	15, // 77: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	17, // 78: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	19, // 79: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	22, // 80: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	27, // 81: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	24, // 82: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	35, // 83: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	37, // 84: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	39, // 85: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	43, // 86: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	45, // 87: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	49, // 88: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	47, // 89: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	54, // 90: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	56, // 91: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	72, // [72:92] is the sub-list for method output_type
-	52, // [52:72] is the sub-list for method input_type
-	52, // [52:52] is the sub-list for extension type_name
-	52, // [52:52] is the sub-list for extension extendee
-	0,  // [0:52] is the sub-list for field type_name
+	76, // 18: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	76, // 19: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	25, // 20: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	26, // 21: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	27, // 22: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	28, // 23: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	77, // 24: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	78, // 25: borgrpc.QuotaUse.band:type_name -> borg.Band
+	79, // 26: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	79, // 27: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	79, // 28: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	79, // 29: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	79, // 30: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	78, // 31: borgrpc.SoldBand.band:type_name -> borg.Band
+	79, // 32: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	79, // 33: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	65, // 34: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	66, // 35: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	68, // 36: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	33, // 37: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	80, // 38: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	72, // 39: borgrpc.WhyResponse.task:type_name -> borg.Task
+	40, // 40: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	41, // 41: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	36, // 42: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	38, // 43: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	37, // 44: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	38, // 45: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	39, // 46: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	39, // 47: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	81, // 48: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 49: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 50: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	48, // 51: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	49, // 52: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	82, // 53: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	68, // 54: borgrpc.AssignResponse.result:type_name -> borg.Result
+	83, // 55: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	68, // 56: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	32, // 57: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	35, // 58: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	84, // 59: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	61, // 60: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	85, // 61: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	86, // 62: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	59, // 63: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	60, // 64: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	87, // 65: borgrpc.Contact.set:type_name -> borg.SetMachine
+	68, // 66: borgrpc.ReportResponse.result:type_name -> borg.Result
+	6,  // 67: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	2,  // 68: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 69: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 70: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	10, // 71: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	12, // 72: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	14, // 73: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	16, // 74: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	18, // 75: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	21, // 76: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	23, // 77: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	29, // 78: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	34, // 79: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	31, // 80: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	42, // 81: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	44, // 82: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	46, // 83: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	50, // 84: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	52, // 85: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	56, // 86: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	54, // 87: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	58, // 88: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	63, // 89: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 90: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 91: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 92: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	11, // 93: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	13, // 94: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	15, // 95: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	17, // 96: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	19, // 97: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	22, // 98: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	24, // 99: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	30, // 100: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	35, // 101: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	32, // 102: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	43, // 103: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	45, // 104: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	47, // 105: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	51, // 106: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	53, // 107: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	57, // 108: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	55, // 109: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	62, // 110: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	64, // 111: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	90, // [90:112] is the sub-list for method output_type
+	68, // [68:90] is the sub-list for method input_type
+	68, // [68:68] is the sub-list for extension type_name
+	68, // [68:68] is the sub-list for extension extendee
+	0,  // [0:68] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -4815,14 +5599,14 @@ func file_borgrpc_master_proto_init() {
 	if File_borgrpc_master_proto != nil {
 		return
 	}
-	file_borgrpc_master_proto_msgTypes[48].OneofWrappers = []any{}
+	file_borgrpc_master_proto_msgTypes[56].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   57,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

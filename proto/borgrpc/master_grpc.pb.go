@@ -27,6 +27,8 @@ const (
 	MasterService_ListAllocs_FullMethodName      = "/borgrpc.MasterService/ListAllocs"
 	MasterService_ListMachines_FullMethodName    = "/borgrpc.MasterService/ListMachines"
 	MasterService_ListPackageBans_FullMethodName = "/borgrpc.MasterService/ListPackageBans"
+	MasterService_GetLabelPolicy_FullMethodName  = "/borgrpc.MasterService/GetLabelPolicy"
+	MasterService_ListQuotas_FullMethodName      = "/borgrpc.MasterService/ListQuotas"
 	MasterService_AddMachine_FullMethodName      = "/borgrpc.MasterService/AddMachine"
 	MasterService_Why_FullMethodName             = "/borgrpc.MasterService/Why"
 	MasterService_SafeToDrain_FullMethodName     = "/borgrpc.MasterService/SafeToDrain"
@@ -58,6 +60,11 @@ type MasterServiceClient interface {
 	ListMachines(ctx context.Context, in *ListMachinesRequest, opts ...grpc.CallOption) (*ListMachinesResponse, error)
 	// ListPackageBans tells which packages are banned, by name.
 	ListPackageBans(ctx context.Context, in *ListPackageBansRequest, opts ...grpc.CallOption) (*ListPackageBansResponse, error)
+	// GetLabelPolicy tells which rules hold for labels, and if asked which objects
+	// would not be let in by them.
+	GetLabelPolicy(ctx context.Context, in *GetLabelPolicyRequest, opts ...grpc.CallOption) (*GetLabelPolicyResponse, error)
+	// ListQuotas tells what users may ask for at one time, and what they do.
+	ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
 	// into the cell.
 	AddMachine(ctx context.Context, in *AddMachineRequest, opts ...grpc.CallOption) (*AddMachineResponse, error)
@@ -160,6 +167,26 @@ func (c *masterServiceClient) ListPackageBans(ctx context.Context, in *ListPacka
 	return out, nil
 }
 
+func (c *masterServiceClient) GetLabelPolicy(ctx context.Context, in *GetLabelPolicyRequest, opts ...grpc.CallOption) (*GetLabelPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetLabelPolicyResponse)
+	err := c.cc.Invoke(ctx, MasterService_GetLabelPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *masterServiceClient) ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListQuotasResponse)
+	err := c.cc.Invoke(ctx, MasterService_ListQuotas_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *masterServiceClient) AddMachine(ctx context.Context, in *AddMachineRequest, opts ...grpc.CallOption) (*AddMachineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AddMachineResponse)
@@ -252,6 +279,11 @@ type MasterServiceServer interface {
 	ListMachines(context.Context, *ListMachinesRequest) (*ListMachinesResponse, error)
 	// ListPackageBans tells which packages are banned, by name.
 	ListPackageBans(context.Context, *ListPackageBansRequest) (*ListPackageBansResponse, error)
+	// GetLabelPolicy tells which rules hold for labels, and if asked which objects
+	// would not be let in by them.
+	GetLabelPolicy(context.Context, *GetLabelPolicyRequest) (*GetLabelPolicyResponse, error)
+	// ListQuotas tells what users may ask for at one time, and what they do.
+	ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
 	// into the cell.
 	AddMachine(context.Context, *AddMachineRequest) (*AddMachineResponse, error)
@@ -297,6 +329,12 @@ func (UnimplementedMasterServiceServer) ListMachines(context.Context, *ListMachi
 }
 func (UnimplementedMasterServiceServer) ListPackageBans(context.Context, *ListPackageBansRequest) (*ListPackageBansResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListPackageBans not implemented")
+}
+func (UnimplementedMasterServiceServer) GetLabelPolicy(context.Context, *GetLabelPolicyRequest) (*GetLabelPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetLabelPolicy not implemented")
+}
+func (UnimplementedMasterServiceServer) ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListQuotas not implemented")
 }
 func (UnimplementedMasterServiceServer) AddMachine(context.Context, *AddMachineRequest) (*AddMachineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddMachine not implemented")
@@ -478,6 +516,42 @@ func _MasterService_ListPackageBans_Handler(srv interface{}, ctx context.Context
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MasterService_GetLabelPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetLabelPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).GetLabelPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_GetLabelPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).GetLabelPolicy(ctx, req.(*GetLabelPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _MasterService_ListQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListQuotasRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).ListQuotas(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_ListQuotas_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).ListQuotas(ctx, req.(*ListQuotasRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MasterService_AddMachine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AddMachineRequest)
 	if err := dec(in); err != nil {
@@ -592,6 +666,14 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListPackageBans",
 			Handler:    _MasterService_ListPackageBans_Handler,
+		},
+		{
+			MethodName: "GetLabelPolicy",
+			Handler:    _MasterService_GetLabelPolicy_Handler,
+		},
+		{
+			MethodName: "ListQuotas",
+			Handler:    _MasterService_ListQuotas_Handler,
 		},
 		{
 			MethodName: "AddMachine",

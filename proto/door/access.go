@@ -24,6 +24,8 @@ var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/ListAllocs":      {identity.User},
 	"/borgrpc.MasterService/ListMachines":    {identity.User},
 	"/borgrpc.MasterService/ListPackageBans": {identity.User},
+	"/borgrpc.MasterService/GetLabelPolicy":  {identity.User},
+	"/borgrpc.MasterService/ListQuotas":      {identity.User},
 	"/borgrpc.MasterService/AddMachine":      {identity.User},
 	"/borgrpc.MasterService/Why":             {identity.User},
 	"/borgrpc.MasterService/SafeToDrain":     {identity.User},

@@ -141,6 +141,8 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 	m.add("MasterService/ListAllocs", look(&borgrpc.ListAllocsRequest{User: "alice"}))
 	m.add("MasterService/ListMachines", look(&borgrpc.ListMachinesRequest{}))
 	m.add("MasterService/ListPackageBans", look(&borgrpc.ListPackageBansRequest{}))
+	m.add("MasterService/GetLabelPolicy", look(&borgrpc.GetLabelPolicyRequest{}))
+	m.add("MasterService/ListQuotas", look(&borgrpc.ListQuotasRequest{}))
 	m.add("MasterService/Why", look(&borgrpc.WhyRequest{User: "alice", Name: "web"}))
 	m.add("MasterService/SafeToDrain", look(&borgrpc.SafeToDrainRequest{}))
 	m.add("MasterService/Events", look(&borgrpc.EventsRequest{Job: "alice/web"}))

@@ -1,0 +1,412 @@
+package cell
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"borg/proto/borgpb"
+)
+
+// Admission by quota (paper §2.5). What counts is what is asked for, not what is
+// placed or used: the limits of every task that is not dead, whichever spec of its job
+// it may still run or is to run; of each dimension the most of these. So nothing that
+// the cell does of its own accord raises what a user is charged: tasks that are placed,
+// evicted, lost and come back, with whichever spec, are in it already. Only who
+// submits, updates, resizes can raise it, and is refused there.
+//
+// An alloc set is charged for its allocs; tasks inside them are charged nothing, as
+// their room was bought with the allocs. Of priority 0 everybody has as much as he likes.
+
+// chargeRun is what so many tasks with a need are charged.
+func (s *Spec) chargeRun(need *Need, tasks uint64) charge {
+	if s.Proto.AllocSet != "" || s.Proto.Priority == 0 {
+		return nil
+	}
+	return chargeOf(BandOf(s.Proto.Priority), &need.Resources, tasks)
+}
+
+// chargeAny is what so many tasks from index are charged that may run any of the specs.
+func chargeAny(specs []*Spec, index uint32, tasks uint64) (sum charge) {
+	for _, s := range specs {
+		if one := s.chargeRun(s.Need(index), tasks); sum == nil {
+			sum = one
+		} else {
+			sum = sum.most(one)
+		}
+	}
+	return sum
+}
+
+// chargeWith is what a job would be charged with these specs and that number of tasks.
+func (j *Job) chargeWith(specs []*Spec, tasks uint32) (sum charge) {
+	cuts := make([]uint32, 0, 8)
+	for _, s := range specs {
+		for _, n := range s.needs {
+			if n.First < tasks {
+				cuts = append(cuts, n.First)
+			}
+		}
+	}
+	slices.Sort(cuts)
+	cuts = slices.Compact(cuts)
+	for i, first := range cuts {
+		end := tasks
+		if i+1 < len(cuts) {
+			end = cuts[i+1]
+		}
+		sum = sum.plus(chargeAny(specs, first, j.aliveIn(first, end)))
+	}
+	return sum
+}
+
+// aliveIn counts the tasks from first up to end that are not dead, those that the job
+// does not have yet among them.
+func (j *Job) aliveIn(first, end uint32) uint64 {
+	n := uint64(end - first)
+	if j.dead == 0 {
+		return n
+	}
+	for i := first; i < min(end, uint32(len(j.rows))); i++ {
+		if j.rows[i].state == stateDead {
+			n--
+		}
+	}
+	return n
+}
+
+// chargeOfSet is what so many allocs of a set are charged.
+func chargeOfSet(s *borgpb.AllocSetSpec, allocs uint64) charge {
+	if s.Priority == 0 {
+		return nil
+	}
+	r := FromProto(s.Resources)
+	return chargeOf(BandOf(s.Priority), &r, allocs)
+}
+
+func (s *AllocSet) charge() charge {
+	return chargeOfSet(s.spec, uint64(s.counts[statePending]+s.counts[stateRunning]))
+}
+
+// countUse begins or ends to keep what everybody is charged.
+func (c *Cell) countUse() {
+	switch q := &c.quotas; {
+	case q.policy.enforce && q.used == nil:
+		q.used = make(map[string]charge)
+		for j := range c.jobList.all() {
+			c.recharge(j)
+		}
+		for _, s := range c.setList {
+			c.chargeUser(s.key.User, nil, s.charge())
+		}
+	case !q.policy.enforce && q.used != nil:
+		q.used = nil
+		for j := range c.jobList.all() {
+			j.charged = nil
+		}
+	}
+}
+
+// recharge follows a change of a job's specs, or more tasks.
+func (c *Cell) recharge(j *Job) {
+	if c.quotas.used == nil || j.gone {
+		return
+	}
+	now := j.chargeWith(j.specs, uint32(len(j.rows)))
+	c.chargeUser(j.key.User, j.charged, now)
+	j.charged = now
+}
+
+// discharge follows the death of a task; chargeAgain one that was dead and waits again.
+func (c *Cell) discharge(t *Task) {
+	if c.quotas.used == nil {
+		return
+	}
+	one := chargeAny(t.job.specs, t.index, 1)
+	c.chargeUser(t.job.key.User, one, nil)
+	t.job.charged = t.job.charged.minus(one)
+}
+
+func (c *Cell) chargeAgain(t *Task) {
+	if c.quotas.used == nil {
+		return
+	}
+	one := chargeAny(t.job.specs, t.index, 1)
+	c.chargeUser(t.job.key.User, nil, one)
+	t.job.charged = t.job.charged.plus(one)
+}
+
+// chargeUser puts one charge in the place of another.
+func (c *Cell) chargeUser(user string, was, now charge) {
+	if c.quotas.used == nil || len(was) == 0 && len(now) == 0 {
+		return
+	}
+	// What comes first: minus stops at nothing.
+	if sum := c.quotas.used[user].plus(now).minus(was); len(sum) > 0 {
+		c.quotas.used[user] = sum
+	} else {
+		delete(c.quotas.used, user)
+	}
+}
+
+// ChargeOf is what a user is charged in a band.
+func (c *Cell) ChargeOf(user string, band borgpb.Band) Resources {
+	return c.chargeOfUser(user).in(band)
+}
+
+// ChargedUsers are all who are charged something, sorted; nobody while quotas are not
+// enforced.
+func (c *Cell) ChargedUsers() []string { return sortedKeys(c.quotas.used) }
+
+func (c *Cell) chargeOfUser(user string) charge {
+	if c.quotas.used != nil {
+		return c.quotas.used[user]
+	}
+	var sum charge
+	for j := range c.JobsAfter(JobKey{User: user}) {
+		if j.key.User != user {
+			break
+		}
+		sum = sum.plus(j.chargeWith(j.specs, uint32(len(j.rows))))
+	}
+	for s := range c.AllocSetsAfter(JobKey{User: user}) {
+		if s.key.User != user {
+			break
+		}
+		sum = sum.plus(s.charge())
+	}
+	return sum
+}
+
+// checkAdmission decides whether a new job is within what its user may have. What is
+// adopted after a restore runs already: that is counted and not asked.
+func (c *Cell) checkAdmission(key JobKey, spec *Spec) *borgpb.Refusal {
+	if r := c.checkSpecBounds(key.User, spec); r != nil {
+		return r
+	}
+	return c.checkJobQuota(key, nil, spec, spec.Proto.Tasks)
+}
+
+// checkJobQuota refuses a spec, or a number of tasks, with which a job would be charged
+// more than its user has left. Nil as j: it is a new one.
+func (c *Cell) checkJobQuota(key JobKey, j *Job, spec *Spec, tasks uint32) *borgpb.Refusal {
+	if c.quotas.used == nil {
+		return nil
+	}
+	specs, was := []*Spec{spec}, charge(nil)
+	if j != nil {
+		specs, was = c.specsWith(j, spec), j.charged
+	}
+	last := specs[len(specs)-1]
+	switch last.Proto.Kind {
+	case borgpb.JobKind_JOB_KIND_DAEMON:
+		// Machines that join later raise what it is charged, and nobody is asked.
+		return c.checkCharge(key, was, chargeAny(specs, 0, c.numMatching(last)))
+	case borgpb.JobKind_JOB_KIND_CRON:
+		// Each run is asked for when its slot comes; one that could never be is not let in.
+		if j != nil {
+			was = c.chargeOfRuns(j)
+		}
+		return c.checkCharge(key, was, last.chargeAlone())
+	}
+	if j == nil {
+		return c.checkCharge(key, nil, spec.chargeAlone())
+	}
+	return c.checkCharge(key, was, j.chargeWith(specs, tasks))
+}
+
+// chargeAlone is what a new job with the spec is charged.
+func (s *Spec) chargeAlone() charge { return (&Job{}).chargeWith([]*Spec{s}, s.Proto.Tasks) }
+
+// specsWith are the specs that a job will have with another one, nil: none; the present
+// one is the last. What nothing runs goes at once, but for the way back.
+func (c *Cell) specsWith(j *Job, spec *Spec) []*Spec {
+	if spec == nil {
+		return j.specs
+	}
+	stable := uint64(0)
+	if c.format >= FormatUpdates {
+		stable, _ = j.lastHealthy()
+	}
+	specs := slices.DeleteFunc(slices.Clone(j.specs), func(s *Spec) bool { return s.uses == 0 && s.Version != stable })
+	return append(specs, spec)
+}
+
+// chargeOfRuns is what the runs of a cron job that are under way are charged.
+func (c *Cell) chargeOfRuns(j *Job) (sum charge) {
+	for _, run := range c.liveRuns(j) {
+		sum = sum.plus(run.charged)
+	}
+	return sum
+}
+
+// checkRunQuota is checkAdmission for a run of a cron job, which may take the place of
+// those that are under way.
+func (c *Cell) checkRunQuota(j *Job, key JobKey, spec *Spec) *borgpb.Refusal {
+	if r := c.checkSpecBounds(key.User, spec); r != nil || c.quotas.used == nil {
+		return r
+	}
+	var was charge
+	if j.Spec().Cron.Overlap == borgpb.CronOverlap_CRON_OVERLAP_REPLACE {
+		was = c.chargeOfRuns(j)
+	}
+	return c.checkCharge(key, was, spec.chargeAlone())
+}
+
+// short is what a quota lacks for somebody.
+type short struct {
+	item
+	limit, used, more amount
+}
+
+// checkCharge refuses what raises the charge of an object beyond what its user was
+// granted. What was within it, or was admitted without, may always stay or shrink.
+func (c *Cell) checkCharge(key JobKey, was, wants charge) *borgpb.Refusal {
+	if c.quotas.used == nil {
+		return nil
+	}
+	used := c.quotas.used[key.User]
+	var lacks []short
+	for i := range wants {
+		w := &wants[i]
+		more := w.n.minus(was.of(w))
+		if more.isZero() || len(lacks) > 0 && lacks[0].band != w.band {
+			continue
+		}
+		q := c.QuotaOf(key.User, w.band)
+		if q != nil && c.Expired(q) {
+			return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "",
+				"the quota of user %s for %s has expired; nothing new is admitted by it, what runs goes on. Have it granted anew: borgcfg quota set %s %s %s; or use priority 0, which needs none",
+				key.User, BandName(w.band), key.User, BandName(w.band), grantText(used, wants, was, w.band))
+		}
+		var granted amount
+		if q != nil {
+			granted = chargeOf(w.band, &q.limit, 1).of(w)
+		}
+		if used.of(w).plus(more).compare(granted) > 0 {
+			lacks = append(lacks, short{*w, granted, used.of(w), more})
+		}
+	}
+	if len(lacks) == 0 {
+		return nil
+	}
+	return refuse(borgpb.RefusalKind_REFUSAL_KIND_QUOTA, key.String(), "", "%s", c.shortWords(key, lacks, grantText(used, wants, was, lacks[0].band)))
+}
+
+// shortWords says what lacks, of what, who has the rest, and what can be done.
+func (c *Cell) shortWords(key JobKey, lacks []short, enough string) string {
+	band := lacks[0].band
+	if c.QuotaOf(key.User, band) == nil {
+		return fmt.Sprintf("user %s has no quota for %s. Have it granted: borgcfg quota set %s %s %s; or use priority 0, which needs none",
+			key.User, BandName(band), key.User, BandName(band), enough)
+	}
+	var what []string
+	for i := range lacks {
+		l := &lacks[i]
+		what = append(what, fmt.Sprintf("%s of %s is missing: %s granted, %s used, %s more asked for",
+			l.text(l.used.plus(l.more).minus(l.limit)), l.what(), l.text(l.limit), l.text(l.used), l.text(l.more)))
+	}
+	text := fmt.Sprintf("the quota of user %s for %s does not suffice: %s", key.User, BandName(band), strings.Join(what, "; "))
+	if who := c.mostOf(key.User, &lacks[0].item); who != "" {
+		text += ". Most is used by " + who
+	}
+	return text + fmt.Sprintf(". Ask for less, end something, use priority 0, or have it raised: borgcfg quota set %s %s %s", key.User, BandName(band), enough)
+}
+
+// grantText is the grant of a band that would suffice, as it is typed.
+func grantText(used, wants, was charge, band borgpb.Band) string {
+	sum := used.plus(wants.minus(was))
+	var flags []string
+	for i := range sum {
+		if sum[i].band == band {
+			flags = append(flags, sum[i].flag(sum[i].n))
+		}
+	}
+	return strings.Join(flags, " ")
+}
+
+// mostOf names the jobs and alloc sets of a user that are charged most of something:
+// three, of the first thousand of each.
+func (c *Cell) mostOf(user string, of *item) string {
+	const shown, looked = 3, 1000
+	type share struct {
+		key JobKey
+		n   amount
+	}
+	var all []share
+	n := 0
+	for j := range c.JobsAfter(JobKey{User: user}) {
+		if n++; j.key.User != user || n > looked {
+			break
+		}
+		all = append(all, share{j.key, j.charged.of(of)})
+	}
+	n = 0
+	for s := range c.AllocSetsAfter(JobKey{User: user}) {
+		if n++; s.key.User != user || n > looked {
+			break
+		}
+		all = append(all, share{s.key, s.charge().of(of)})
+	}
+	all = slices.DeleteFunc(all, func(u share) bool { return u.n.isZero() })
+	slices.SortFunc(all, func(a, b share) int {
+		if r := b.n.compare(a.n); r != 0 {
+			return r
+		}
+		return a.key.Compare(b.key)
+	})
+	var words []string
+	for i, u := range all {
+		if i == shown {
+			words = append(words, "...")
+			break
+		}
+		words = append(words, fmt.Sprintf("%s (%s)", u.key, of.text(u.n)))
+	}
+	return strings.Join(words, ", ")
+}
+
+// checkQuotas derives everything anew.
+func (c *Cell) checkQuotas() error {
+	q := &c.quotas
+	for i, one := range q.list {
+		if one.gone || q.byKey[one.key()] != one || i > 0 && q.list[i-1].key() >= one.key() {
+			return fmt.Errorf("the quota of %s for %s is out of order", one.user, BandName(one.band))
+		}
+	}
+	var capacity charge
+	for _, m := range c.machineList {
+		capacity = capacity.plus(chargeOf(borgpb.Band_BAND_UNSPECIFIED, &m.room.capacity, 1))
+	}
+	if len(q.byKey) != len(q.list) || len(q.list) > maxQuotas || q.policy.enforce != (q.used != nil) || !slices.Equal(capacity, q.capacity) {
+		return fmt.Errorf("%d quotas, of which %d are known; kept: %v; the machines have %s, counted as %s",
+			len(q.list), len(q.byKey), q.used != nil, capacity.words(), q.capacity.words())
+	}
+	used := make(map[string]charge)
+	for j := range c.jobList.all() {
+		var want charge
+		if q.used != nil {
+			want = j.chargeWith(j.specs, uint32(len(j.rows)))
+		}
+		if !slices.Equal(want, j.charged) {
+			return fmt.Errorf("job %v is charged %s, kept as %s", j.key, want.words(), j.charged.words())
+		}
+		used[j.key.User] = used[j.key.User].plus(want)
+	}
+	for _, s := range c.setList {
+		if q.used != nil {
+			used[s.key.User] = used[s.key.User].plus(s.charge())
+		}
+	}
+	for user, want := range used {
+		if !slices.Equal(want, q.used[user]) {
+			return fmt.Errorf("user %s is charged %s, kept as %s", user, want.words(), q.used[user].words())
+		}
+	}
+	for user := range q.used {
+		if len(used[user]) == 0 {
+			return fmt.Errorf("user %s is charged nothing, kept as %s", user, q.used[user].words())
+		}
+	}
+	return c.taskBounds.check()
+}

@@ -1,0 +1,448 @@
+package cell
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"borg/proto/borgpb"
+)
+
+// roller rolls one update through a job while everything around it fails, and counts
+// from the events what the update does.
+type roller struct {
+	*testLog
+	r *rapid.T
+	// The new version does not come up; and how it fails.
+	bad, crashes bool
+	// Tasks that the update at hand took down and that were not started since, and how
+	// often it did so in all.
+	down      map[uint32]bool
+	disturbed int
+	policy    *borgpb.UpdatePolicy
+	pids      int64
+}
+
+func (x *roller) job() *Job { return x.c.Job(JobKey{"u", "j"}) }
+
+func (x *roller) do1(ops ...*borgpb.Op) {
+	_, events := x.apply(ops...)
+	for _, e := range events {
+		switch {
+		case e.Kind == borgpb.EventKind_EVENT_KIND_UPDATE_START:
+			x.down, x.disturbed = map[uint32]bool{}, 0
+		case e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK:
+		case e.Cause == borgpb.StopCause_STOP_CAUSE_UPDATE && e.To == borgpb.State_STATE_PENDING:
+			x.down[e.Task] = true
+			x.disturbed++
+			if most := int(max(x.policy.BatchSize, 1)); len(x.down) > most {
+				x.r.Fatalf("%d tasks are down for the update, its batch is %d", len(x.down), most)
+			}
+			if most := int(x.policy.MaxDisruptions); most > 0 && x.disturbed > most {
+				x.r.Fatalf("the update disturbed %d times, it may %d times", x.disturbed, most)
+			}
+			if x.policy.NoNeighbours && (x.down[e.Task+1] || e.Task > 0 && x.down[e.Task-1]) {
+				x.r.Fatalf("task %d went down beside another: %v", e.Task, x.down)
+			}
+		case e.Kind == borgpb.EventKind_EVENT_KIND_START, e.Kind == borgpb.EventKind_EVENT_KIND_RETURN, e.To == borgpb.State_STATE_DEAD:
+			delete(x.down, e.Task)
+		}
+	}
+	if err := x.c.Check(); err != nil {
+		x.r.Fatal(err)
+	}
+	j := x.job()
+	if u := j.update; u.canarying() {
+		n := 0
+		for _, t := range j.rows {
+			if t.cur != nil && t.cur.version == u.toVersion {
+				n++
+			}
+		}
+		if n > int(x.policy.Canaries) {
+			x.r.Fatalf("%d tasks have a version that %d canaries should try", n, x.policy.Canaries)
+		}
+	}
+}
+
+// borglets stops what must stop and starts what was placed; the new version only if it
+// is any good.
+func (x *roller) borglets(most int) {
+	reports := new(borgpb.Reports)
+	for m := range x.c.Machines() {
+		mr := &borgpb.MachineReport{Machine: m.name}
+		for p := range m.Copies() {
+			x.pids++
+			r := &borgpb.TaskReport{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt, State: int32(attemptRunning), Pid: x.pids, Restarts: p.restarts}
+			switch {
+			case p.state == attemptStopping:
+				r.State = int32(attemptStopped)
+			case p.state == attemptRunning:
+				continue
+			case x.bad && slices.Equal(p.spec.Proto.Task.Args, []string{"new"}):
+				if r.State = int32(attemptStarting); x.crashes {
+					r.State, r.Restarts = int32(attemptBackoff), p.restarts+1
+				}
+			}
+			if x.c.Effect(m, r) == ReportNews && len(mr.Tasks) < most {
+				mr.Tasks = append(mr.Tasks, r)
+			}
+		}
+		if len(mr.Tasks) > 0 {
+			reports.Machines = append(reports.Machines, mr)
+		}
+	}
+	x.do1(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: reports}})
+}
+
+func (x *roller) place(most int) {
+	assign := new(borgpb.Assign)
+	for j, i := range x.c.Pending() {
+		for m := range x.c.Machines() {
+			p := &Placement{Job: j, Index: i, Machine: m, AnyPorts: true}
+			if x.c.Fit(p, nil) == FitOK && len(assign.Assignments) < most {
+				assign.Assignments = append(assign.Assignments, &borgpb.Assignment{
+					Uid: j.uid.String(), Index: i, LastAttempt: j.rows[i].attempt, Machine: m.name})
+				break
+			}
+		}
+	}
+	x.do1(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: assign}})
+}
+
+// wait lets time pass, and has somebody write an entry then.
+func (x *roller) wait(ns int64) {
+	x.cellNs += ns
+	x.wallNs += ns
+	x.do1(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+}
+
+func (x *roller) control(verb borgpb.UpdateVerb) {
+	x.do1(&borgpb.Op{Op: &borgpb.Op_ControlUpdate{ControlUpdate: &borgpb.ControlUpdate{User: "u", Name: "j", Verb: verb}}})
+}
+
+// upset is something that goes wrong around the update, or somebody's word.
+func (x *roller) upset() {
+	switch rapid.IntRange(0, 8).Draw(x.r, "upset") {
+	case 0:
+		x.do1(&borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: "m1", Term: x.term}}})
+	case 1:
+		x.do1(&borgpb.Op{Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: "m1"}}})
+	case 2, 3:
+		// A process ends by itself.
+		j := x.job()
+		t := j.rows[rapid.IntRange(0, len(j.rows)-1).Draw(x.r, "who fails")]
+		if p := t.cur; p != nil {
+			r := &borgpb.TaskReport{JobUid: j.uid.String(), Index: t.index, Attempt: t.attempt, State: int32(attemptBackoff), Restarts: p.restarts + 1, Pid: 1}
+			x.do1(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: p.machine.name, Tasks: []*borgpb.TaskReport{r}}}}}})
+		}
+	case 4:
+		x.do1(&borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: "u", Name: "j", Tasks: uint32(rapid.IntRange(1, 10).Draw(x.r, "size"))}}})
+	case 5:
+		x.control(borgpb.UpdateVerb(rapid.IntRange(1, 7).Draw(x.r, "verb")))
+	case 6:
+		x.wait(int64(rapid.IntRange(1, 20).Draw(x.r, "seconds")) * second)
+	default:
+		// A replica that was started anew goes on as the others do.
+		c, err := Load(x.c.Records())
+		if err != nil {
+			x.r.Fatal(err)
+		}
+		if got, want := c.Digest(), x.c.Digest(); got != want {
+			x.r.Fatalf("digest after Load is %x, want %x", got, want)
+		}
+		x.c = c
+	}
+}
+
+// TestUpdateMachine: whatever fails in between, an update with a progress deadline ends,
+// never has more tasks down than its batch, never disturbs more often than its cap, lets
+// none but its canaries try what was not promoted, and leaves neighbours alone. Where it
+// rolls back by itself, every task that could be placed has the old spec at the end.
+func TestUpdateMachine(t *testing.T) {
+	rapid.Check(t, func(r *rapid.T) {
+		x := &roller{testLog: newTestLog(t), r: r, down: map[uint32]bool{}}
+		x.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatUpdates}}})
+		for i := range 3 {
+			x.do(addMachine(fmt.Sprintf("m%d", i), 10_000, 1<<34))
+		}
+		spec := service(uint32(rapid.IntRange(1, 10).Draw(r, "tasks")), 200, 300, 1<<20)
+		spec.Task.Args = []string{"old"}
+		x.policy = &borgpb.UpdatePolicy{}
+		x.do(submitJob(t, "j", spec))
+		x.place(100)
+		x.borglets(100)
+
+		x.bad, x.crashes = rapid.Bool().Draw(r, "bad"), rapid.Bool().Draw(r, "crashes")
+		watch := int64(rapid.IntRange(0, 3).Draw(r, "watch")) * second
+		x.policy = &borgpb.UpdatePolicy{
+			BatchSize: uint32(rapid.IntRange(0, 4).Draw(r, "batch")), MaxDisruptions: uint32(rapid.IntRange(0, 6).Draw(r, "cap")),
+			Order:   borgpb.UpdateOrder(rapid.IntRange(0, 2).Draw(r, "order")),
+			WatchNs: watch, ProgressDeadlineNs: watch + int64(rapid.IntRange(5, 40).Draw(r, "deadline"))*second,
+			Canaries: uint32(rapid.IntRange(0, 3).Draw(r, "canaries")), AutoRollback: rapid.Bool().Draw(r, "auto"),
+			NoNeighbours: rapid.Bool().Draw(r, "apart"), CloseAfterNs: 3600 * second,
+		}
+		if x.policy.Canaries > 0 && rapid.Bool().Draw(r, "promotes itself") {
+			x.policy.CanaryWatchNs = int64(rapid.IntRange(1, 10).Draw(r, "canary watch")) * second
+		}
+		if rapid.Bool().Draw(r, "bears failures") {
+			x.policy.MaxFailed = new(uint32(rapid.IntRange(0, 3).Draw(r, "max failed")))
+		}
+		if rapid.IntRange(0, 4).Draw(r, "pulse") == 0 {
+			x.policy.PulseNs = 10 * second
+		}
+		spec.Task.Args, spec.Update = []string{"new"}, x.policy
+		x.do1(&borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "u", Name: "j", Spec: marshal(t, spec)}}})
+		for range rapid.IntRange(0, 25).Draw(r, "upsets") {
+			x.upset()
+			x.place(rapid.IntRange(0, 3).Draw(r, "placed"))
+			x.borglets(rapid.IntRange(0, 3).Draw(r, "reported"))
+		}
+		x.settle()
+	})
+}
+
+// settle lets everything around the update be well, and wants it to end.
+func (x *roller) settle() {
+	x.do1(&borgpb.Op{Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: "m1"}}})
+	for range 200 {
+		u := x.job().update
+		if !u.Rolling() {
+			break
+		}
+		switch {
+		case u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED:
+			x.control(borgpb.UpdateVerb_UPDATE_VERB_RESUME)
+		case u.state == borgpb.UpdateState_UPDATE_STATE_CANARY && (u.policy.canaryWatchNs == 0 || u.canaryNs == 0):
+			x.control(borgpb.UpdateVerb_UPDATE_VERB_PROMOTE)
+		case u.policy.pulseNs > 0:
+			x.control(borgpb.UpdateVerb_UPDATE_VERB_PULSE)
+		}
+		x.place(100)
+		x.borglets(100)
+		x.wait(2 * second)
+	}
+	j := x.job()
+	u := j.update
+	if u.Rolling() {
+		x.r.Fatalf("the update does not end: %v", x.c.UpdateProto(j))
+	}
+	x.place(100)
+	x.borglets(100)
+	for _, t := range j.rows {
+		p := t.cur
+		if p == nil || t.flags&taskSkipped != 0 {
+			continue
+		}
+		if args := p.spec.Proto.Task.Args[0]; u.state == borgpb.UpdateState_UPDATE_STATE_ROLLED_BACK && args != "old" || u.state == borgpb.UpdateState_UPDATE_STATE_DONE && args != "new" {
+			x.r.Fatalf("the update is %s and task %d runs the %s version", u.stateWords(), t.index, args)
+		}
+	}
+}
+
+// TestHundredTasks is scenario 34 of the cell: of a hundred tasks ten are restarted, the
+// others are skipped; a rollback returns all to the old spec and disturbs those ten
+// alone; once closed there is none.
+func TestHundredTasks(t *testing.T) {
+	d := &driver{newTestLog(t)}
+	d.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatUpdates}}})
+	for i := range 10 {
+		d.do(addMachine(fmt.Sprintf("m%d", i), 10_000, 1<<34))
+	}
+	spec := service(100, 200, 300, 1<<20)
+	spec.Task.Args = []string{"old"}
+	d.do(submitJob(t, "j", spec))
+	for d.step(100) {
+	}
+	first := map[uint32]uint64{}
+	for i, task := range d.c.Job(JobKey{"u", "j"}).Tasks() {
+		first[i] = task.Attempt()
+	}
+	j := d.c.Job(JobKey{"u", "j"})
+	count := func(args string) (n, moved int) {
+		for i, task := range j.Tasks() {
+			if task.cur.spec.Proto.Task.Args[0] == args {
+				n++
+			}
+			if task.Attempt() != first[i] {
+				moved++
+			}
+		}
+		return n, moved
+	}
+	update := func() *borgpb.UpdateStatus {
+		spec.Task.Args, spec.Update = []string{"new"}, &borgpb.UpdatePolicy{BatchSize: 4, MaxDisruptions: 10}
+		d.do(&borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "u", Name: "j", Spec: marshal(t, spec)}}})
+		for d.step(7) {
+		}
+		st := d.c.UpdateProto(j).Status
+		if n, _ := count("new"); n != 10 || st.Restarted != 10 || st.Skipped != 90 || st.State != borgpb.UpdateState_UPDATE_STATE_DONE {
+			t.Fatalf("%d tasks have the new version: %v", n, st)
+		}
+		return st
+	}
+	control := func(verb borgpb.UpdateVerb) *borgpb.Refusal {
+		res, _ := d.apply(&borgpb.Op{Op: &borgpb.Op_ControlUpdate{ControlUpdate: &borgpb.ControlUpdate{User: "u", Name: "j", Verb: verb}}})
+		return res[0].Refusal
+	}
+	update()
+	if r := control(borgpb.UpdateVerb_UPDATE_VERB_ROLLBACK); r != nil {
+		t.Fatal(r)
+	}
+	for d.step(7) {
+	}
+	u := d.c.UpdateProto(j)
+	if n, moved := count("old"); n != 100 || moved != 10 || u.Status.State != borgpb.UpdateState_UPDATE_STATE_ROLLED_BACK || u.Status.InPlace != 90 {
+		t.Fatalf("%d tasks have the old version, %d are not where they began: %v", n, moved, u)
+	}
+	update()
+	if r := control(borgpb.UpdateVerb_UPDATE_VERB_CLOSE); r != nil {
+		t.Fatal(r)
+	}
+	if r := control(borgpb.UpdateVerb_UPDATE_VERB_ROLLBACK); r.GetKind() != borgpb.RefusalKind_REFUSAL_KIND_STATE {
+		t.Fatalf("a closed update is rolled back: %v", r)
+	}
+	if n := len(j.specs); n != 2 {
+		t.Errorf("%d specs are kept of a job with two versions", n)
+	}
+}
+
+// TestManyUpdates rolls an update through each twentieth of many jobs at once, and in the
+// middle of it goes on with a cell that was read from records, as a newly elected master
+// may. Every update ends, takes down one task at a time, and no task of another job is
+// touched. BORG_UPDATE_JOBS: how many jobs there are.
+func TestManyUpdates(t *testing.T) {
+	jobs, tasks := 400, uint32(3)
+	if n, err := strconv.Atoi(os.Getenv("BORG_UPDATE_JOBS")); err == nil {
+		jobs = n
+	}
+	l := newTestLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatUpdates}}})
+	machines := 1 + jobs/400
+	for i := range machines {
+		l.do(addMachine(fmt.Sprintf("m%d", i), 1_000_000, 1<<40))
+	}
+	spec := service(tasks, 200, 100, 1<<20)
+	spec.Task.Args = []string{"old"}
+	for i := range jobs {
+		l.do(submitJob(t, fmt.Sprintf("j%d", i), spec))
+	}
+	down := map[UID]int{}
+	disturbed := 0
+	apply := func(op *borgpb.Op) {
+		_, events := l.apply(op)
+		for _, e := range events {
+			switch {
+			case e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK:
+			case e.Cause == borgpb.StopCause_STOP_CAUSE_UPDATE && e.To == borgpb.State_STATE_PENDING:
+				disturbed++
+				if down[e.UID]++; down[e.UID] > 1 {
+					t.Fatalf("two tasks of %v are down for its update", e.Key)
+				}
+			case e.Kind == borgpb.EventKind_EVENT_KIND_START && down[e.UID] > 0:
+				down[e.UID]--
+			}
+		}
+	}
+	step := func() (busy bool) {
+		assign, reports := new(borgpb.Assign), new(borgpb.Reports)
+		for j, i := range l.c.Pending() {
+			if len(assign.Assignments) == 4000 {
+				break
+			}
+			assign.Assignments = append(assign.Assignments, &borgpb.Assignment{
+				Uid: j.uid.String(), Index: i, LastAttempt: j.rows[i].attempt, Machine: fmt.Sprintf("m%d", (int(j.uid.Index)+int(i))%machines)})
+		}
+		for m := range l.c.Machines() {
+			mr := &borgpb.MachineReport{Machine: m.name}
+			for p := range m.Copies() {
+				r := &borgpb.TaskReport{JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt, State: int32(attemptRunning), Pid: 1}
+				if p.state == attemptStopping {
+					r.State = int32(attemptStopped)
+				} else if p.state == attemptRunning {
+					continue
+				}
+				mr.Tasks = append(mr.Tasks, r)
+			}
+			if len(mr.Tasks) > 0 {
+				reports.Machines = append(reports.Machines, mr)
+			}
+		}
+		apply(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: assign}})
+		apply(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: reports}})
+		l.cellNs += second
+		l.wallNs += second
+		apply(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+		return len(assign.Assignments)+len(reports.Machines) > 0
+	}
+	for step() {
+	}
+	spec.Task.Args = []string{"new"}
+	spec.Update = &borgpb.UpdatePolicy{WatchNs: 2 * second, ProgressDeadlineNs: 60 * second, AutoRollback: true, MaxFailed: new(uint32)}
+	rolls := map[JobKey]bool{}
+	for i := 0; i < jobs; i += 20 {
+		name := fmt.Sprintf("j%d", i)
+		rolls[JobKey{"u", name}] = true
+		apply(&borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "u", Name: name, Spec: marshal(t, spec)}}})
+	}
+	for n := range 40 {
+		if n == 5 {
+			l.c = reload(t, l.c)
+		}
+		step()
+	}
+	if err := l.c.Check(); err != nil {
+		t.Fatal(err)
+	}
+	for j := range l.c.Jobs() {
+		want, args := uint64(1), "old"
+		if rolls[j.Key()] {
+			want, args = 2, "new"
+			if st := j.update.state; st != borgpb.UpdateState_UPDATE_STATE_DONE {
+				t.Errorf("the update of %v is %v", j.Key(), st)
+			}
+		}
+		for i, task := range j.Tasks() {
+			if task.attempt != want || task.cur == nil || task.cur.spec.Proto.Task.Args[0] != args {
+				t.Errorf("task %v/%d has attempt %d, want %d with the %s version", j.Key(), i, task.attempt, want, args)
+			}
+		}
+	}
+	if want := len(rolls) * int(tasks); disturbed != want {
+		t.Errorf("%d tasks were disturbed, want %d", disturbed, want)
+	}
+}
+
+// TestRollbackOfWhatIsDown: a rollback begins with the task that the new version keeps
+// from coming up, wherever it stands in the order; else the batch would have no room for
+// any other, and it would never end.
+func TestRollbackOfWhatIsDown(t *testing.T) {
+	d := &driver{newTestLog(t)}
+	d.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatUpdates}}})
+	d.do(addMachine("m0", 10_000, 1<<34))
+	spec := service(3, 200, 300, 1<<20)
+	spec.Task.Args = []string{"old"}
+	d.do(submitJob(t, "j", spec))
+	for d.step(100) {
+	}
+	spec.Task.Args = []string{"new"}
+	d.do(&borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "u", Name: "j", Spec: marshal(t, spec)}}})
+	j := d.c.Job(JobKey{"u", "j"})
+	// The first task comes up with the new version, the second never does.
+	for j.rows[1].attempt == 1 || j.rows[1].state != stateRunning {
+		d.step(1)
+	}
+	d.do(&borgpb.Op{Op: &borgpb.Op_ControlUpdate{ControlUpdate: &borgpb.ControlUpdate{User: "u", Name: "j", Verb: borgpb.UpdateVerb_UPDATE_VERB_ROLLBACK}}})
+	if j.rows[1].state == stateRunning && j.rows[1].cur.spec.Proto.Task.Args[0] == "new" {
+		t.Fatal("the task that is down was not dealt with first")
+	}
+	for d.step(100) {
+	}
+	if st := j.update.state; st != borgpb.UpdateState_UPDATE_STATE_ROLLED_BACK {
+		t.Errorf("the rollback is %v", st)
+	}
+}

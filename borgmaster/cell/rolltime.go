@@ -1,0 +1,139 @@
+package cell
+
+import (
+	"container/heap"
+
+	"borg/mutant"
+	"borg/proto/borgpb"
+)
+
+// updateDue is when a job's update has to be looked at because of the time.
+type updateDue struct {
+	ns  int64
+	job *Job
+}
+
+// updateDues is a heap. Of a job only the entry counts that its dueNs names; whether
+// something is really due is seen then, so an entry may be too early, never too late.
+type updateDues []updateDue
+
+func (h updateDues) Len() int { return len(h) }
+func (h updateDues) Less(a, b int) bool {
+	return h[a].ns < h[b].ns || h[a].ns == h[b].ns && h[a].job.uid.Compare(h[b].job.uid) < 0
+}
+func (h updateDues) Swap(a, b int) { h[a], h[b] = h[b], h[a] }
+func (h *updateDues) Push(x any)   { *h = append(*h, x.(updateDue)) }
+func (h *updateDues) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	(*h)[last] = updateDue{}
+	*h = (*h)[:last]
+	return x
+}
+
+// dueOf is the cell time at which the time changes something of an update, if nothing
+// else does before; maxTimeNs: never. It follows from what is written down.
+func (c *Cell) dueOf(u *Update) int64 {
+	due := int64(maxTimeNs)
+	if u == nil {
+		return due
+	}
+	if !u.Rolling() {
+		if u.closeNs != 0 {
+			due = u.closeNs
+		}
+		return due
+	}
+	if w, ok := u.firstWatched(); ok {
+		due = min(due, w.sinceNs+u.policy.watchNs)
+	}
+	switch {
+	case u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED:
+	case u.state == borgpb.UpdateState_UPDATE_STATE_CANARY:
+		if u.canaryNs != 0 && u.policy.canaryWatchNs > 0 {
+			due = min(due, u.canaryNs+u.policy.canaryWatchNs)
+		}
+	case u.policy.deadlineNs > 0 && !c.lapsed(u):
+		due = min(due, u.progressNs+u.policy.deadlineNs)
+	}
+	return due
+}
+
+// setDue has the update of a job looked at in time.
+func (c *Cell) setDue(j *Job) {
+	if j.update == nil || j.gone {
+		return
+	}
+	due := c.dueOf(j.update)
+	if due < maxTimeNs && (j.updateDueNs == 0 || due < j.updateDueNs) {
+		j.updateDueNs = due
+		heap.Push(&c.updateDues, updateDue{due, j})
+	}
+}
+
+// updatesOn follows what time alone brings about in updates.
+func (c *Cell) updatesOn() {
+	if c.restored.held {
+		return
+	}
+	for len(c.updateDues) > 0 && c.updateDues[0].ns <= c.clock.cellNs {
+		next := heap.Pop(&c.updateDues).(updateDue)
+		j := next.job
+		if j.gone || j.updateDueNs != next.ns {
+			continue
+		}
+		j.updateDueNs = 0
+		c.updateOn(j)
+		c.setDue(j)
+	}
+}
+
+// updateOn does what is due of one update.
+func (c *Cell) updateOn(j *Job) {
+	u, now := j.update, c.clock.cellNs
+	if !u.Rolling() {
+		if u.closeNs != 0 && u.closeNs <= now {
+			c.closeUpdate(j, "closed: it can be rolled back no more")
+		}
+		return
+	}
+	for {
+		w, ok := u.firstWatched()
+		if !ok || w.sinceNs+u.policy.watchNs > now {
+			break
+		}
+		u.watched = u.watched[1:]
+		c.clearUpdating(j.rows[w.index])
+		c.review(j)
+	}
+	switch {
+	case u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED:
+	case u.state == borgpb.UpdateState_UPDATE_STATE_CANARY:
+		if u.policy.canaryWatchNs == 0 || u.canaryNs == 0 || u.canaryNs+u.policy.canaryWatchNs > now {
+			return
+		}
+		if u.liveCanaries() == 0 {
+			// Nothing was shown; somebody has to decide.
+			u.canaryNs = 0
+			c.dirty(u)
+			return
+		}
+		c.promote(j, "promoted by itself: its canaries were healthy for "+spanWords(u.policy.canaryWatchNs))
+	case u.policy.deadlineNs > 0 && !c.lapsed(u) && u.progressNs+u.policy.deadlineNs <= now && !mutant.Planted(mutant.ProgressNotAsked):
+		c.failUpdate(j, "no task was dealt with for "+spanWords(u.policy.deadlineNs))
+		c.review(j)
+	}
+}
+
+// promote lets all tasks take the new spec. What waits asks for something else from
+// now on, so it is a change of the job.
+func (c *Cell) promote(j *Job, words string) {
+	u := j.update
+	u.promoted, u.state, u.canaryNs, u.cursor = true, borgpb.UpdateState_UPDATE_STATE_ROLLING, 0, 0
+	u.progressNs = c.clock.cellNs
+	j.version++
+	c.dirty(u)
+	c.dirty(j)
+	c.tellUpdate(u, words)
+	c.review(j)
+}

@@ -1,0 +1,68 @@
+package borgmaster
+
+import (
+	"context"
+	"slices"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// ListQuotas tells what users may ask for at one time, and what they do.
+func (a *masterAPI) ListQuotas(ctx context.Context, req *borgrpc.ListQuotasRequest) (*borgrpc.ListQuotasResponse, error) {
+	if err := a.m.readIndex(ctx); err != nil {
+		return nil, err
+	}
+	resp := &borgrpc.ListQuotasResponse{}
+	a.m.cfg.Log.View(func(c *cell.Cell) { listQuotas(c, req.User, resp) })
+	return whole(resp, "quotas")
+}
+
+func listQuotas(c *cell.Cell, user string, resp *borgrpc.ListQuotasResponse) {
+	resp.Index, resp.Enforced = c.Index(), c.QuotasEnforced()
+	users := []string{user}
+	if user == "" {
+		users = c.ChargedUsers()
+		for q := range c.Quotas() {
+			users = append(users, q.User())
+		}
+		slices.Sort(users)
+		users = slices.Compact(users)
+	}
+	for _, user := range users {
+		for _, band := range cell.Bands {
+			if u := quotaUse(c, user, band); u != nil {
+				resp.Quotas = append(resp.Quotas, u)
+			}
+		}
+	}
+	for b := range c.TaskBounds() {
+		if user == "" || b.User() == user {
+			resp.Bounds = append(resp.Bounds, &borgrpc.TaskBounds{
+				User: b.User(), Min: b.Min().Proto(), Default: b.Default().Proto(), Max: b.Max().Proto(),
+			})
+		}
+	}
+	for _, band := range cell.Bands {
+		if band != borgpb.Band_BAND_MONITORING {
+			resp.Sold = append(resp.Sold, &borgrpc.SoldBand{
+				Band: band, OversellMilli: c.Oversell(band), Sold: c.SoldOf(band).Proto(), Cell: c.QuotaCapacity().Proto(),
+			})
+		}
+	}
+}
+
+// quotaUse is nil when there is nothing to say.
+func quotaUse(c *cell.Cell, user string, band borgpb.Band) *borgrpc.QuotaUse {
+	q, used := c.QuotaOf(user, band), c.ChargeOf(user, band)
+	if q == nil && used.IsZero() {
+		return nil
+	}
+	u := &borgrpc.QuotaUse{User: user, Band: band, Used: used.Proto()}
+	if q != nil {
+		u.Limit, u.ExpiresWallNs, u.Expired = q.Limit().Proto(), q.ExpiresWallNs(), c.Expired(q)
+		u.By, u.Reason, u.SetWallNs = q.By(), q.Reason(), q.SetWallNs()
+	}
+	return u
+}

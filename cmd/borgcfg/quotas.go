@@ -1,0 +1,271 @@
+package main
+
+import (
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	ucli "github.com/urfave/cli/v2"
+
+	"borg/cli"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+func quotaCommands(con *console) *ucli.Command {
+	amounts := func() []ucli.Flag {
+		return []ucli.Flag{
+			&ucli.StringFlag{Name: "cpu", Usage: "`CORES`, such as 12 or 0.5"},
+			&ucli.StringFlag{Name: "mem", Usage: "`BYTES` of memory, such as 20TiB"},
+			&ucli.StringFlag{Name: "disk", Usage: "`BYTES` of disk"},
+			&ucli.StringFlag{Name: "disk-rate", Usage: "`BYTES` a second, to and from disk"},
+			&ucli.StringSliceFlag{Name: "device", Usage: "`NAME=COUNT` of devices; may be repeated"},
+		}
+	}
+	return group("quota", "what users may ask for at one time",
+		command(con, "list", "list the quotas, what is used of them, and how far the cell is sold", "", 0, 0, quotaList, outputFlag()),
+		command(con, "show", "show the quotas of a user, and the bounds of his tasks", "[USER]", 0, 1, quotaShow, outputFlag()),
+		command(con, "set", "grant a user a quota of a band, in the place of the one before; of what is not named, nothing", "USER BAND", 2, 2, quotaSet, append(amounts(), reasonFlag(),
+			&ucli.DurationFlag{Name: "for", DefaultText: "until it is taken back", Usage: "it ends after `DURATION`: then nothing new is admitted, and what runs goes on"})...),
+		command(con, "delete", "take a quota back; what runs goes on", "USER BAND", 2, 2, quotaDelete, reasonFlag()),
+		command(con, "policy", "say whether quotas are enforced, and how far bands may be sold", "", 0, 0, quotaPolicy, reasonFlag(),
+			&ucli.StringFlag{Name: "enforce", Usage: "`on`: refuse what passes the quota of its user; off: admit everything"},
+			&ucli.StringSliceFlag{Name: "oversell", Usage: "`BAND=PERMILLE` of the cell that may be granted; 0: as at first; may be repeated"}),
+		command(con, "bounds", "bound what a task of a user may ask for, in the place of the bounds before; nothing: no bounds", "USER", 1, 1, quotaBounds, reasonFlag(),
+			&ucli.StringSliceFlag{Name: "min", Usage: "`WHAT=AMOUNT` at least, such as cpu=0.1 or mem=64MiB; may be repeated"},
+			&ucli.StringSliceFlag{Name: "default", Usage: "`WHAT=AMOUNT` for who asks for none"},
+			&ucli.StringSliceFlag{Name: "max", Usage: "`WHAT=AMOUNT` at most"}),
+	)
+}
+
+var bandNames = map[string]borgpb.Band{
+	"free": borgpb.Band_BAND_FREE, "batch": borgpb.Band_BAND_BATCH, "mid": borgpb.Band_BAND_MID,
+	"production": borgpb.Band_BAND_PRODUCTION, "monitoring": borgpb.Band_BAND_MONITORING,
+}
+
+func readBand(name string) (borgpb.Band, error) {
+	if b, ok := bandNames[name]; ok {
+		return b, nil
+	}
+	return 0, cli.Errorf(cli.Usage, "there is no band %q", name).Hint("bands: %s", strings.Join(slices.Sorted(maps.Keys(bandNames)), ", "))
+}
+
+// addAmount puts one amount into a vector.
+func addAmount(r *borgpb.Resources, what, text string) error {
+	var err error
+	switch what {
+	case "cpu":
+		cores, bad := strconv.ParseFloat(text, 64)
+		if bad != nil || !(cores >= 0 && cores < 1e15) {
+			return cli.Errorf(cli.Usage, "%q is not a number of cores", text).Hint("such as 12 or 0.5")
+		}
+		r.CpuMilli = int64(math.Round(cores * 1000))
+	case "mem":
+		r.MemBytes, err = cli.ParseBytes(text)
+	case "disk":
+		r.DiskBytes, err = cli.ParseBytes(text)
+	case "disk-rate":
+		r.DiskBytesPerS, err = cli.ParseBytes(text)
+	default:
+		n, bad := strconv.ParseInt(text, 10, 64)
+		if bad != nil {
+			return cli.Errorf(cli.Usage, "%s=%s: %q is not a number of devices", what, text, text).Hint("known amounts: cpu, mem, disk, disk-rate, and devices by their name")
+		}
+		if r.Devices == nil {
+			r.Devices = make(map[string]int64)
+		}
+		r.Devices[what] = n
+	}
+	if err != nil {
+		return cli.Errorf(cli.Usage, "%s: %v", what, err)
+	}
+	return nil
+}
+
+// eachPair takes what a flag says of several names, in their order.
+func eachPair(s *session, flag string, take func(name, value string) error) error {
+	list, err := pairs("--"+flag, s.flag.StringSlice(flag))
+	if err != nil {
+		return err
+	}
+	for _, name := range slices.Sorted(maps.Keys(list)) {
+		if err := take(name, list[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func quotaSet(s *session) error {
+	band, err := readBand(s.args[1])
+	if err != nil {
+		return err
+	}
+	o := &borgpb.SetQuota{User: s.args[0], Band: band, Limit: &borgpb.Resources{}}
+	for _, what := range []string{"cpu", "mem", "disk", "disk-rate"} {
+		if s.flag.IsSet(what) {
+			if err := addAmount(o.Limit, what, s.flag.String(what)); err != nil {
+				return err
+			}
+		}
+	}
+	if err := eachPair(s, "device", func(name, n string) error { return addAmount(o.Limit, name, n) }); err != nil {
+		return err
+	}
+	until := ""
+	if s.flag.IsSet("for") {
+		d := s.flag.Duration("for")
+		if d <= 0 {
+			return cli.Errorf(cli.Usage, "--for %v is no time to come", d).Hint("such as --for 2160h; without it the quota stays until it is taken back")
+		}
+		at := time.Now().Add(d)
+		o.ExpiresWallNs, until = at.UnixNano(), ", until "+at.Local().Format(time.DateTime)
+	}
+	return s.change(&borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: o}}, "user %s: may have %s of %s%s", o.User, amountsText(o.Limit), s.args[1], until)
+}
+
+func quotaDelete(s *session) error {
+	band, err := readBand(s.args[1])
+	if err != nil {
+		return err
+	}
+	return s.change(&borgpb.Op{Op: &borgpb.Op_DeleteQuota{DeleteQuota: &borgpb.DeleteQuota{User: s.args[0], Band: band}}}, "user %s: no quota of %s any more", s.args[0], s.args[1])
+}
+
+func quotaPolicy(s *session) error {
+	o := &borgpb.SetQuotaPolicy{}
+	var said []string
+	switch text := s.flag.String("enforce"); text {
+	case "":
+	case "on", "off":
+		o.Enforce = new(text == "on")
+		said = append(said, map[bool]string{true: "enforced", false: "not enforced"}[text == "on"])
+	default:
+		return cli.Errorf(cli.Usage, "--enforce %q is neither on nor off", text)
+	}
+	err := eachPair(s, "oversell", func(name, n string) error {
+		band, err := readBand(name)
+		if err != nil {
+			return err
+		}
+		milli, bad := strconv.ParseUint(n, 10, 32)
+		if bad != nil {
+			return cli.Errorf(cli.Usage, "%q is not a number of thousandths", n).Hint("such as --oversell batch=3000 for three times the cell")
+		}
+		o.Oversell = append(o.Oversell, &borgpb.Oversell{Band: band, Milli: uint32(milli)})
+		said = append(said, fmt.Sprintf("%s up to %d‰ of the cell", name, milli))
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if len(said) == 0 {
+		return cli.Errorf(cli.Usage, "nothing is said").Hint("--enforce on|off, --oversell BAND=PERMILLE; borgcfg quota list shows how it is")
+	}
+	return s.change(&borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: o}}, "quotas: %s", strings.Join(said, ", "))
+}
+
+func quotaBounds(s *session) error {
+	o := &borgpb.SetTaskLimits{User: s.args[0], Min: &borgpb.Resources{}, Default: &borgpb.Resources{}, Max: &borgpb.Resources{}}
+	for name, r := range map[string]*borgpb.Resources{"min": o.Min, "default": o.Default, "max": o.Max} {
+		if err := eachPair(s, name, func(what, n string) error { return addAmount(r, what, n) }); err != nil {
+			return err
+		}
+	}
+	return s.change(&borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}, "a task of user %s: at least %s, by default %s, at most %s",
+		o.User, amountsText(o.Min), amountsText(o.Default), amountsText(o.Max))
+}
+
+// amountsText says a vector: "12 cpu, 20 TiB memory".
+func amountsText(r *borgpb.Resources) string {
+	var all []string
+	for _, q := range []struct {
+		n    int64
+		text func(int64) string
+		what string
+	}{
+		{r.GetCpuMilli(), cpuText, " cpu"}, {r.GetMemBytes(), bytesText, " memory"},
+		{r.GetDiskBytes(), bytesText, " disk"}, {r.GetDiskBytesPerS(), bytesText, "/s disk"},
+	} {
+		if q.n != 0 {
+			all = append(all, q.text(q.n)+q.what)
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.GetDevices())) {
+		all = append(all, fmt.Sprintf("%d %s", r.Devices[name], name))
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.GetDeviceMilli())) {
+		all = append(all, cpuText(r.DeviceMilli[name])+" "+name)
+	}
+	if len(all) == 0 {
+		return "nothing"
+	}
+	return strings.Join(all, ", ")
+}
+
+func quotaList(s *session) error { return s.quotas("") }
+
+func quotaShow(s *session) error {
+	if len(s.args) > 0 {
+		return s.quotas(s.args[0])
+	}
+	user, err := s.user()
+	if err != nil {
+		return err
+	}
+	return s.quotas(user)
+}
+
+func (s *session) quotas(user string) error {
+	m, err := s.master()
+	if err != nil {
+		return err
+	}
+	resp, err := m.ListQuotas(s.ctx, user)
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.out.format == "name":
+		var names []string
+		for _, q := range resp.Quotas {
+			names = append(names, q.User+"/"+word(q.Band))
+		}
+		return s.out.names(names)
+	case s.out.machine():
+		return list(s.out, []*borgrpc.ListQuotasResponse{resp})
+	}
+	if resp.Enforced {
+		s.progress("quotas are enforced: what passes the quota of its user is refused; priority 0 needs none")
+	} else {
+		s.progress("quotas are not enforced: everything is admitted; borgcfg quota policy --enforce on")
+	}
+	var t table
+	t.head("USER", "BAND", "GRANTED", "USED", "UNTIL", "BY", "REASON")
+	for _, q := range resp.Quotas {
+		until := "-"
+		if q.ExpiresWallNs != 0 {
+			until = time.Unix(0, q.ExpiresWallNs).Local().Format(time.DateTime)
+		}
+		if q.Expired {
+			until = "ended " + until
+		}
+		t.add(q.User, word(q.Band), amountsText(q.Limit), amountsText(q.Used), until, q.By, q.Reason)
+	}
+	if err := t.write(s.out, ""); err != nil {
+		return err
+	}
+	for _, b := range resp.Bounds {
+		s.progress("a task of user %s asks for at least %s, by default %s, at most %s", b.User, amountsText(b.Min), amountsText(b.Default), amountsText(b.Max))
+	}
+	if user == "" {
+		for _, b := range resp.Sold {
+			s.progress("%s: %s granted in all, of %s at %d‰", word(b.Band), amountsText(b.Sold), amountsText(b.Cell), b.OversellMilli)
+		}
+	}
+	return nil
+}
