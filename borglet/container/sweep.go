@@ -85,16 +85,18 @@ func Sweep(ctx context.Context, cfg SweepConfig) (Swept, error) {
 	return swept, sweepMounts([]string{cfg.Dir, cfg.RunDir}, &swept)
 }
 
-// liveShims lists the shims that hold a lock.
+// liveShims lists the shims of a borglet by what they were started with: a plain task
+// may have removed the lock that says who its shim is.
 func liveShims(tasks string) []proc {
-	entries, err := os.ReadDir(tasks)
-	if err != nil {
-		return nil
-	}
+	want := "borglet\x00shim\x00" + filepath.Clean(tasks) + "/"
 	var list []proc
-	for _, e := range entries {
-		if shim, known, _, err := holder(filepath.Join(tasks, e.Name())); err == nil && known {
-			list = append(list, shim)
+	for _, pid := range pids() {
+		line, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if err != nil || !strings.HasPrefix(string(line), want) {
+			continue
+		}
+		if p, err := identify(pid); err == nil {
+			list = append(list, p)
 		}
 	}
 	return list
