@@ -103,6 +103,11 @@ const (
 	LabelLost      Name = "label-lost"
 	LabelNotJudged Name = "label-not-judged"
 	LabelNotGiven  Name = "label-not-given"
+
+	QuotaNotAsked     Name = "quota-not-asked"
+	QuotaOfLatest     Name = "quota-of-latest"
+	QuotaOversold     Name = "quota-oversold"
+	QuotaNeverExpires Name = "quota-never-expires"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
@@ -298,6 +303,15 @@ var All = []Mutant{
 		Ours, "S32", "labels"},
 	{LabelNotGiven, "The cell does not give the labels that its policy has for those who have none.",
 		Ours, "S32", "labels"},
+
+	{QuotaNotAsked, "A change that raises what a job asks for is let in whatever its user was granted.",
+		Ours, "S29", "quotas"},
+	{QuotaOfLatest, "A job is charged by its present spec alone, while tasks still run another that asks for more.",
+		Ours, "S29", "quotas"},
+	{QuotaOversold, "A grant is held against what may be sold without what others were granted.",
+		Ours, "S29", "quotas"},
+	{QuotaNeverExpires, "A quota that has expired goes on letting work in.",
+		Ours, "S29", "quotas"},
 }
 
 // Find returns the mutant of that name.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -82,7 +83,7 @@ func (q *Quota) SetWallNs() int64 { return q.setWallNs }
 
 // Expired tells whether it admits nothing any more.
 func (c *Cell) Expired(q *Quota) bool {
-	return q.expiresWallNs != 0 && c.clock.wallNs >= q.expiresWallNs
+	return q.expiresWallNs != 0 && !mutant.Planted(mutant.QuotaNeverExpires) && c.clock.wallNs >= q.expiresWallNs
 }
 
 // key orders quotas; no part of it holds a zero byte.
@@ -243,6 +244,9 @@ func (c *Cell) checkSale(band borgpb.Band, before *Quota, grant *Resources) *bor
 	}
 	others, milli := c.sold(band, before), c.Oversell(band)
 	wants := chargeOf(none, grant, 1)
+	if mutant.Planted(mutant.QuotaOversold) {
+		others = nil
+	}
 	for i := range wants {
 		w := &wants[i]
 		most := c.quotas.capacity.of(w).milli(uint64(milli))

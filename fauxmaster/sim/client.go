@@ -102,7 +102,7 @@ func (c *client) next() {
 	if c.idle = c.ended(); c.idle {
 		return
 	}
-	op := c.labelled(c.draw())
+	op := c.quotaOp(c.labelled(c.draw()))
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
@@ -252,6 +252,12 @@ func opName(op *borgpb.Op) string {
 		return "label " + o.SetLabels.User + "/" + o.SetLabels.Name
 	case *borgpb.Op_SetLabelPolicy:
 		return fmt.Sprintf("rule labels by %d rules", len(o.SetLabelPolicy.GetPolicy().GetRules()))
+	case *borgpb.Op_SetQuota:
+		return fmt.Sprintf("grant %s quota of %v", o.SetQuota.User, o.SetQuota.Band)
+	case *borgpb.Op_DeleteQuota:
+		return fmt.Sprintf("take quota of %v from %s", o.DeleteQuota.Band, o.DeleteQuota.User)
+	case *borgpb.Op_SetQuotaPolicy:
+		return fmt.Sprintf("rule quotas: %v", o.SetQuotaPolicy)
 	case *borgpb.Op_Grant:
 		return "grant " + o.Grant.User + " " + o.Grant.Capability
 	case *borgpb.Op_Revoke:

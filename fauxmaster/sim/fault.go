@@ -83,6 +83,8 @@ type swarm struct {
 	drainsPercent int
 	// Objects have labels, which are changed and ruled.
 	labels bool
+	// Quotas are granted and enforced.
+	quotas bool
 	// Some jobs are updated again and again, with all that an update can be told.
 	updates bool
 	// Borglets tell what tasks use, and so there are reservations.
@@ -218,6 +220,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	s.labels = r.IntN(3) == 0
 	s.updates = r.IntN(4) == 0
+	s.quotas = r.IntN(4) == 0
 	return s
 }
 

@@ -82,6 +82,25 @@ func TestLabels(t *testing.T) {
 	}
 }
 
+// TestQuotas: quotas are granted, enforced, passed and taken back.
+func TestQuotas(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 3; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "quotas"})
+		if r.Violation != nil {
+			t.Fatalf("seed %d: %v; run it again: fauxmaster run --seed %d --aim quotas --duration 8s", seed, r.Violation, seed)
+		}
+		for name, n := range r.Marks {
+			marks[name] += n
+		}
+	}
+	for _, name := range []string{"refused for want of quota", "quotas enforced or not", "quota granted", "let in by quota"} {
+		if marks[name] == 0 {
+			t.Errorf("no seed came to %q", name)
+		}
+	}
+}
+
 // TestBudgets: machines are emptied again and again, and jobs have disruption budgets.
 func TestBudgets(t *testing.T) {
 	marks := map[string]int{}
@@ -380,6 +399,13 @@ func TestCheckers(t *testing.T) {
 		},
 		"S32 ": func(w *World) {
 			w.truth.labelsBy(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: "u", Name: "j"}}}, &borgpb.Refusal{Field: "labels"})
+		},
+		"S29": func(w *World) {
+			w.truth.saleHolds(bandOf{"u", borgpb.Band_BAND_PRODUCTION}, grantOf{amounts: amounts{"cpu": 1 << 40}}, nil)
+		},
+		"S29 ": func(w *World) {
+			w.truth.quota.enforced = true
+			w.truth.quotaHolds(&quotaEntry{refused: []*borgpb.SubmitJob{{User: "u", Name: "j", Spec: encode(&borgpb.JobSpec{Tasks: 1})}}})
 		},
 		"S28": func(w *World) {
 			w.truth.asks(1, &borgrpc.PollRequest{Machine: "m"}, &borgrpc.PollRequest{Machine: "m", Stops: []*borgrpc.Stop{{}}})

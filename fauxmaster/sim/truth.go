@@ -70,6 +70,8 @@ type truth struct {
 	reserved  map[borglet.ID]reserved
 	// What the ops make of labels.
 	labelled labelModel
+	// What the ops make of quotas.
+	quota quotaModel
 	rules
 }
 
@@ -159,6 +161,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.suits(e, events)
 	t.budgets(e, events)
 	t.labels(e, results)
+	t.quotas(e, results)
 	t.rollouts(events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {
