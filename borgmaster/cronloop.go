@@ -115,6 +115,18 @@ func knowCron(j *cell.Job, afterNs int64) *knownCron {
 	return k
 }
 
+// nextAfter is the slot that comes next after a time; zero: none does.
+func (k *knownCron) nextAfter(wallNs int64) int64 {
+	if k.schedule == nil {
+		return 0
+	}
+	next, ok := k.schedule.Next(time.Unix(0, wallNs), k.zone)
+	if !ok {
+		return 0
+	}
+	return next.UnixNano()
+}
+
 func fireOp(j *cell.Job, slot time.Time, missed uint32) *borgpb.Op {
 	spec, err := proto.Marshal(j.RunSpec())
 	if err != nil {

@@ -60,6 +60,9 @@ func (a *masterAPI) GetJob(ctx context.Context, req *borgrpc.GetJobRequest) (*bo
 		resp.Index = c.Index()
 		if j := c.Job(key); j != nil {
 			resp.Job, resp.Update = c.JobProto(j), c.UpdateProto(j)
+			if after, ok := j.CronNext(); ok {
+				resp.Job.Status.Cron.NextSlotWallNs = knowCron(j, after).nextAfter(max(after, c.WallNs()))
+			}
 		}
 	})
 	if resp.Job == nil {

@@ -1,6 +1,12 @@
 package main
 
 import (
+	"fmt"
+	"strings"
+	"time"
+	// The zones of schedules, wherever it runs.
+	_ "time/tzdata"
+
 	ucli "github.com/urfave/cli/v2"
 	"google.golang.org/protobuf/proto"
 
@@ -47,4 +53,64 @@ func (s *session) suspendCron(suspend bool) error {
 		return s.change(op, "job %s: suspended; no slot is run until: borgcfg cron resume %s", s.short(n.user, n.name), s.short(n.user, n.name))
 	}
 	return s.change(op, "job %s: resumed; it runs at its next slot", s.short(n.user, n.name))
+}
+
+// cronVerdict says when a cron job runs next.
+func cronVerdict(j *borgpb.Job, name string) string {
+	k, zone := j.GetStatus().GetCron(), cronZone(j)
+	when := fmt.Sprintf("%s runs at %q (%s)", name, j.GetSpec().GetCron().GetSchedule(), zone)
+	if k.Live > 0 {
+		when += fmt.Sprintf("; %s under way", plural(k.Live, "run"))
+	}
+	switch {
+	case k.Suspended:
+		return fmt.Sprintf("Suspended: %s; no slot is run until: borgcfg cron resume %s", when, name)
+	case k.NextSlotWallNs == 0:
+		return fmt.Sprintf("Scheduled: %s; no slot comes.", when)
+	}
+	return fmt.Sprintf("Scheduled: %s; next slot: %s", when, slotText(k.NextSlotWallNs, zone))
+}
+
+func cronZone(j *borgpb.Job) string { return orWord(j.GetSpec().GetCron().GetTimeZone(), "UTC") }
+
+// cronTable prints what became of the slots of a cron job; it has no tasks of its own.
+func (s *session) cronTable(j *borgpb.Job) error {
+	k, zone := j.GetStatus().GetCron(), cronZone(j)
+	if len(k.Runs) == 0 {
+		s.say("no slot has been decided yet")
+		return nil
+	}
+	var t table
+	t.head("SLOT", "RUN", "OUTCOME", "ENDED", "REASON")
+	for _, r := range k.Runs {
+		slot := slotText(r.SlotWallNs, zone)
+		switch {
+		case r.Manual:
+			slot += " by hand"
+		case r.Slots > 1:
+			slot += fmt.Sprintf(", %d slots", r.Slots)
+		}
+		outcome := cell{strings.ToLower(strings.TrimPrefix(r.Outcome.String(), "CRON_OUTCOME_")), plainStyle}
+		switch r.Outcome {
+		case borgpb.CronOutcome_CRON_OUTCOME_FAILED, borgpb.CronOutcome_CRON_OUTCOME_KILLED:
+			outcome.style = bad
+		case borgpb.CronOutcome_CRON_OUTCOME_FINISHED:
+			outcome.style = good
+		}
+		ended := ""
+		if r.EndedWallNs != 0 {
+			ended = slotText(r.EndedWallNs, zone)
+		}
+		t.add(slot, r.Job, outcome, ended, r.Reason)
+	}
+	return t.write(s.out, "")
+}
+
+// slotText says a time in the zone of the schedule, or in UTC if it is not known here.
+func slotText(ns int64, zone string) string {
+	at := time.Unix(0, ns).UTC()
+	if in, err := time.LoadLocation(zone); err == nil {
+		at = at.In(in)
+	}
+	return at.Format(time.RFC3339)
 }

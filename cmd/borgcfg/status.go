@@ -233,6 +233,9 @@ func (s *session) statusJob(arg string) error {
 		s.say("%s", line)
 	}
 	s.say("")
+	if resp.Job.GetStatus().GetCron() != nil {
+		return s.cronTable(resp.Job)
+	}
 	return s.taskTable(list.Tasks, false)
 }
 
@@ -258,8 +261,10 @@ func (s *session) jobLines(resp *borgrpc.GetJobResponse) []string {
 	lines := []string{
 		fmt.Sprintf("  %s, priority %d (%s), version %d, uid %s", word(j.GetSpec().GetKind()), j.GetSpec().GetPriority(),
 			cfg.BandOf(j.GetSpec().GetPriority()), j.GetMeta().GetVersion(), j.GetMeta().GetUid()),
-		fmt.Sprintf("  tasks: %d started, %d running, %d pending, %d dead (%d finished); %d stopping",
-			st.GetStarted(), st.GetRunning(), st.GetPending(), st.GetDead(), st.GetFinished(), st.GetStopping()),
+	}
+	if st.GetCron() == nil {
+		lines = append(lines, fmt.Sprintf("  tasks: %d started, %d running, %d pending, %d dead (%d finished); %d stopping",
+			st.GetStarted(), st.GetRunning(), st.GetPending(), st.GetDead(), st.GetFinished(), st.GetStopping()))
 	}
 	if b := j.GetSpec().GetDisruptionBudget(); b != nil {
 		lines = append(lines, "  "+budgetLine(b, st.GetDown()))

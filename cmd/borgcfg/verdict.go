@@ -16,6 +16,8 @@ func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) st
 	switch {
 	case st.GetState() == borgpb.State_STATE_DEAD:
 		return deadVerdict(j, name, tasks)
+	case st.GetCron() != nil:
+		return cronVerdict(j, name)
 	case underWay(resp.Update):
 		state := ""
 		if resp.Update.Status.State != borgpb.UpdateState_UPDATE_STATE_ROLLING {
