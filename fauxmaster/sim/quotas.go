@@ -122,7 +122,7 @@ func askedIn(spec *borgpb.JobSpec) (borgpb.Band, amounts) {
 	return cell.BandOf(spec.Priority), amountsOf(spec.Task.GetResources())
 }
 
-// least is what a job is charged at least, by band: of each task that is not dead the
+// leastOf is what a job is charged at least, by band: of each task that is not dead the
 // most of what it runs and of what is asked for now.
 func (t *truth) leastOf(j *cell.Job) map[borgpb.Band]amounts {
 	sum := map[borgpb.Band]amounts{}
