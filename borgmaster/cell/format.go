@@ -32,7 +32,9 @@ import (
 //
 // Format 7: what a job can be: quotas, cron and daemon jobs, updates with canaries, labels that
 // are ruled and changed alone; what needs a capability.
-const BuildFormat = 7
+//
+// Format 8: what is the first format's in the model and was without effect until now.
+const BuildFormat = 8
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }

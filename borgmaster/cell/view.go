@@ -60,7 +60,8 @@ func (l *Looker) Look(t *Task, was *TaskView) (v TaskView) {
 	if how.changedWallNs == 0 {
 		// Never placed.
 		how.changedWallNs = j.submittedWallNs
-		if t.state == stateDead {
+		// The tasks of a daemon job end while it goes on, and change no more when it does.
+		if t.state == stateDead && j.daemon == nil {
 			how.changedWallNs, how.reason = j.changedWallNs, j.reason
 		}
 	}
