@@ -172,6 +172,9 @@ func (a *archiver) work(ctx context.Context, nowNs int64) error {
 	if err := a.tidy(nowNs); err != nil {
 		return err
 	}
+	// After a failure the log is held again before it is read, or what is cut off it
+	// meanwhile would be one gap more.
+	a.tell()
 	if err := a.catchUp(ctx, nowNs); err != nil {
 		return err
 	}

@@ -14,6 +14,7 @@ import (
 
 	"borg/borgmaster/cell"
 	"borg/checkpoint"
+	"borg/proto/borgrpc"
 )
 
 // quickArchive looks at the log all the time and makes many checkpoints.
@@ -190,18 +191,23 @@ func TestArchiveDiskFails(t *testing.T) {
 	l.more(200)
 	l.finish()
 	index, want := tc.archived(1)
+	tc.wait("a checkpoint follows the gap", func() bool {
+		kept, err := r.Kept()
+		n := len(kept.GetCheckpoints())
+		return err == nil && n > 0 && kept.Checkpoints[n-1].Index >= kept.Logs[len(kept.Logs)-1].FirstIndex
+	})
 	got := replay(t, mem, "/past")
 	if d, ok := got.digests[index]; !ok || d != want {
 		t.Errorf("the archive leads to the digest %x at index %d (%v), the cell has %x", d, index, ok, want)
 	}
+	kept, err := r.Kept()
 	// The log is cut so short that more of it may be gone before the archive has
 	// caught up: then there are other gaps.
-	if !slices.ContainsFunc(got.gaps, func(g *checkpoint.GapError) bool {
-		return g.To > stuck && strings.Contains(g.Why, "could not be written")
+	if !slices.ContainsFunc(kept.GetLogs(), func(l *borgrpc.KeptLog) bool {
+		return l.FirstIndex > stuck+1 && strings.Contains(l.Gap, "could not be written")
 	}) {
-		t.Errorf("gaps %v, want one beyond entry %d that says why", got.gaps, stuck)
+		t.Errorf("stretches %v, want one beyond entry %d that says why", kept.GetLogs(), stuck)
 	}
-	kept, err := r.Kept()
 	if err != nil || kept.Failing != "" || len(kept.Logs) == 0 {
 		t.Errorf("kept %v, %v", kept, err)
 	}
