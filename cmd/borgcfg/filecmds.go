@@ -58,26 +58,34 @@ func (s *session) ifVersion() *uint64 {
 	return new(s.flag.Uint64("if-version"))
 }
 
-// content is what is to be written.
-func (s *session) content(from string) ([]byte, error) {
+// input is what is read, and at most how much of it there may be.
+type input struct {
+	// Such as "the value".
+	what     string
+	maxBytes int
+	// What to do with what is larger.
+	hint string
+}
+
+// read reads a file, or what is piped in for "-". It says nothing of the content.
+func (s *session) read(from string, i input) ([]byte, error) {
 	in := s.stdin
 	if from != "-" {
 		f, err := os.Open(from)
 		if err != nil {
-			return nil, cli.Errorf(cli.Usage, "--from: %w", err)
+			return nil, cli.Errorf(cli.Usage, "%w", err)
 		}
 		defer f.Close()
 		in = f
 	}
-	content, err := io.ReadAll(io.LimitReader(in, maxFileBytes+1))
+	data, err := io.ReadAll(io.LimitReader(in, int64(i.maxBytes)+1))
 	if err != nil {
-		return nil, cli.Errorf(cli.Failed, "read the content: %w", err)
+		return nil, cli.Errorf(cli.Failed, "read %s: %w", i.what, err)
 	}
-	if len(content) > maxFileBytes {
-		return nil, cli.Errorf(cli.Refused, "the content has more than %d bytes, which is the most that a small file has", maxFileBytes).
-			Hint("keep what is large elsewhere, and its name in the file")
+	if len(data) > i.maxBytes {
+		return nil, cli.Errorf(cli.Refused, "%s: more than %d bytes, which is the most that there may be", i.what, i.maxBytes).Hint("%s", i.hint)
 	}
-	return content, nil
+	return data, nil
 }
 
 func filePut(s *session) error {
@@ -85,7 +93,7 @@ func filePut(s *session) error {
 	if err != nil {
 		return err
 	}
-	content, err := s.content(s.flag.String("from"))
+	content, err := s.read(s.flag.String("from"), input{"the content of a small file", maxFileBytes, "keep what is large elsewhere, and its name in the file"})
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"errors"
 	"io"
-	"os"
 	"slices"
 	"strings"
 
@@ -163,18 +162,9 @@ const maxPolicyBytes = 1 << 20
 
 // readPolicy reads a file of rules.
 func (s *session) readPolicy(path string) (*borgpb.LabelPolicy, error) {
-	in := s.stdin
-	if path != "-" {
-		f, err := os.Open(path)
-		if err != nil {
-			return nil, cli.Errorf(cli.Usage, "%w", err)
-		}
-		defer f.Close()
-		in = f
-	}
-	data, err := io.ReadAll(io.LimitReader(in, maxPolicyBytes))
+	data, err := s.read(path, input{"the rules", maxPolicyBytes, "the cell takes far fewer rules: docs/limits.md"})
 	if err != nil {
-		return nil, cli.Errorf(cli.Failed, "read the rules: %w", err)
+		return nil, err
 	}
 	var file ruleFile
 	dec := yaml.NewDecoder(bytes.NewReader(data))

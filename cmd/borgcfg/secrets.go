@@ -2,8 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"os"
 	"strings"
 	"time"
 
@@ -39,24 +37,12 @@ func (s *session) secretName(arg string) (user, name string, err error) {
 
 // readValue reads a value, and never says any of it.
 func (s *session) readValue(from string) ([]byte, error) {
-	in := s.stdin
-	if from != "-" {
-		f, err := os.Open(from)
-		if err != nil {
-			return nil, cli.Errorf(cli.Usage, "--from: %w", err)
-		}
-		defer f.Close()
-		in = f
-	} else if s.inTerminal {
+	if from == "-" && s.inTerminal {
 		return nil, cli.Errorf(cli.Usage, "what is typed here would be seen").Hint("borgcfg secret set NAME --from FILE, or pipe it in: ... | borgcfg secret set NAME")
 	}
-	value, err := io.ReadAll(io.LimitReader(in, maxSecretBytes+1))
+	value, err := s.read(from, input{"the value of a secret", maxSecretBytes, "a large thing is kept elsewhere, sealed with a key that is a secret"})
 	if err != nil {
-		return nil, cli.Errorf(cli.Failed, "read the value: %w", err)
-	}
-	if len(value) > maxSecretBytes {
-		return nil, cli.Errorf(cli.Refused, "the value has more than %d bytes, which is the most that a secret has", maxSecretBytes).
-			Hint("a large thing is kept elsewhere, sealed with a key that is a secret")
+		return nil, err
 	}
 	if len(value) == 0 {
 		return nil, cli.Errorf(cli.Usage, "the value is empty").Hint("borgcfg secret set NAME --from FILE")
