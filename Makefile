@@ -14,10 +14,10 @@ TASKS    ?= 10000
 DURATION ?= $(if $(filter 1,$(SEEDS)),10s,30s)
 
 .DEFAULT_GOAL := build
-.PHONY: help build static demo cell test check lint race chaos soak proto bench fuzz sim sim-disk mutants clean
+.PHONY: help build static demo cell test check lint race chaos soak proto bench fuzz sim sim-disk mutants mutants-real clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
 build: ## all five programs, the example server, the auditor and the probe, into bin/
 	@mkdir -p $(BIN)
@@ -70,10 +70,11 @@ proto: ## regenerate the Go beside the .proto files (needs protoc)
 bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|master|outage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json $(BENCH)
 
+# To make an input small that is only interesting may otherwise take all of the time.
 fuzz: ## every fuzz target for FUZZTIME (20s)
 	@for dir in $$(git grep -l '^func Fuzz' -- '*_test.go' | xargs -n1 dirname | sort -u); do \
 		for f in $$(grep -ho '^func Fuzz[A-Za-z0-9_]*' $$dir/*_test.go | cut -c6-); do \
-			echo "== ./$$dir $$f"; $(GO) test ./$$dir -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) || exit 1; \
+			echo "== ./$$dir $$f"; $(GO) test ./$$dir -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x || exit 1; \
 		done; \
 	done
 
@@ -92,6 +93,9 @@ mutants: ## plant each known bug and see that the simulator finds it: make mutan
 	@mkdir -p $(BIN)
 	$(GO) build -tags mutants -o $(BIN)/fauxmaster-mutants ./cmd/fauxmaster
 	$(BIN)/fauxmaster-mutants mutants --bench $(BIN)/bench.json $(if $(ONLY),--only $(ONLY))
+
+mutants-real: ## plant known bugs in a real borglet and see that its tests with real containers find them
+	$(GO) test -tags 'mutants $(TAGS)' ./cmd/borglet -run 'TestMutants$$' -v -count=1 -timeout 30m
 
 clean: ## bin/ and the state of borgcell
 	rm -rf $(BIN) .borg

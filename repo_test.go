@@ -81,7 +81,7 @@ var imports = map[string]struct {
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
 	"borglet":           {[]string{"borglet/beneath", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
-	"borglet/container": {[]string{"borglet", "borglet/beneath", "proto/borgpb"}, nil},
+	"borglet/container": {[]string{"borglet", "borglet/beneath", "mutant", "proto/borgpb"}, nil},
 	// Files in directories where somebody else may be at work.
 	"borglet/beneath": {nil, []string{"google.golang.org/grpc", "time", "context"}},
 	// The packages of a machine, behind an interface of the borglet's.
@@ -94,7 +94,7 @@ var imports = map[string]struct {
 	"fauxmaster/sim": {[]string{"borgmaster", "borgmaster/admission", "borgmaster/cell", "borgmaster/duty", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/replica", "borgmaster/roster", "borgmaster/selector", "borgmaster/watch", "scheduler", "scheduler/reservation", "checkpoint", "borglet", "fauxmaster/pretend", "history", "history/told", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"google.golang.org/grpc", "net"}},
 	// Machines without processes, for the simulator and for opened checkpoints alike.
-	"fauxmaster/pretend": {[]string{"borglet", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "net", "os", "time", "sync"}},
+	"fauxmaster/pretend": {[]string{"borglet", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "net", "os", "time", "sync"}},
 
 	// Those machines on the wire, by the thousand: whole cells of real masters.
 	"fauxmaster/fleet": {[]string{"borglet", "fauxmaster", "fauxmaster/pretend", "identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},

@@ -184,7 +184,7 @@ func (c *Core) backOff(t *task, text string) {
 // fail takes in that an effect could not be done.
 func (c *Core) fail(f Failed) {
 	if f.Op == OpRemove {
-		if len(c.leaving) < maxCopies {
+		if len(c.leaving) < maxCopies && !mutant.Planted(mutant.RemovalNotRetried) {
 			c.leaving[f.ID] = c.now.MonoNs + retryNs
 		}
 		return

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -23,7 +25,7 @@ type realStore struct {
 	last uint64
 }
 
-func makeRealStore(t *testing.T, last uint64, dataBytes int) realStore {
+func makeRealStore(t testing.TB, last uint64, dataBytes int) realStore {
 	t.Helper()
 	id := &borgpb.ReplicaIdentity{CellName: "test", CellId: "x", Epoch: 1, Replica: 1, Incarnation: 5}
 	live, killed := filepath.Join(t.TempDir(), "live"), filepath.Join(t.TempDir(), "killed")
@@ -96,7 +98,7 @@ func (r realStore) with(t *testing.T, file string, change func([]byte) []byte) (
 	return last, nil
 }
 
-func (r realStore) files(t *testing.T, suffix string) []string {
+func (r realStore) files(t testing.TB, suffix string) []string {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(r.dir, "db", "*", "*"+suffix))
 	if err != nil || len(found) == 0 {
@@ -194,4 +196,40 @@ func fileSize(t *testing.T, path string) int {
 		t.Fatal(err)
 	}
 	return int(st.Size())
+}
+
+// FuzzWAL: whatever a write-ahead log holds, it is read up to somewhere, and a damage is
+// told only if what comes later says that more was synced.
+func FuzzWAL(f *testing.F) {
+	logs := makeRealStore(f, 6, 200).files(f, ".log")
+	for _, path := range logs {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			f.Fatal(err)
+		}
+		number, err := strconv.ParseUint(strings.TrimSuffix(filepath.Base(path), ".log"), 10, 32)
+		if err != nil {
+			f.Fatal(err)
+		}
+		data = data[:min(len(data), 2*walBlockBytes)]
+		f.Add(data, uint32(number), uint16(0), byte(0))
+		f.Add(data, uint32(number), uint16(40), byte(0x40))
+		f.Add(data[:len(data)/2], uint32(number), uint16(7), byte(1))
+	}
+	f.Fuzz(func(t *testing.T, data []byte, number uint32, spoilt uint16, by byte) {
+		whole, _ := walDamage(data, number)
+		if int(spoilt) < len(data) {
+			data = slices.Clone(data)
+			data[spoilt] ^= by
+		}
+		at, synced := walDamage(data, number)
+		// Behind the last chunk the rest of a block is passed over.
+		if at < 0 || at > int64(len(data))+walHeaderBytes || (synced != 0 && synced <= at) {
+			t.Fatalf("of %d bytes it is readable up to %d, and synced up to %d", len(data), at, synced)
+		}
+		// A changed byte that was read is found, and nothing before its chunk.
+		if by != 0 && int64(spoilt) < whole && at > whole {
+			t.Errorf("with byte %d changed it is readable up to %d, and was up to %d", spoilt, at, whole)
+		}
+	})
 }

@@ -10,6 +10,8 @@ const (
 	RebootForgotten    Name = "reboot-forgotten"
 	StopLeaksProcess   Name = "stop-leaks-process"
 	ZombieAdopted      Name = "zombie-adopted"
+	HalfMadeKept       Name = "half-made-kept"
+	RemovalNotRetried  Name = "removal-not-retried"
 	BackoffForgotten   Name = "backoff-forgotten"
 	DuplicateLeftAlone Name = "duplicate-left-alone"
 	ForgetBeforeLogged Name = "forget-before-logged"
@@ -130,6 +132,10 @@ var All = []Mutant{
 		"23: https://github.com/hashicorp/nomad/issues/5593", "S8", "churn"},
 	{ZombieAdopted, "A borglet that was restarted takes a process that has ended meanwhile for running.",
 		"24: https://github.com/hashicorp/nomad/issues/23684", "L5", "borglet-restart"},
+	{HalfMadeKept, "What is left of a container whose shim was killed before it had written it down is taken for gone.",
+		"25: https://github.com/opencontainers/runc/issues/4534", "L10", "mishaps"},
+	{RemovalNotRetried, "What cannot be taken away of a forgotten copy at once is left there.",
+		"26: https://github.com/kubernetes/kubernetes/issues/112151", "L10", "mishaps"},
 	{BackoffForgotten, "A borglet starts a service again at once, however often it ends.",
 		"27: https://github.com/hashicorp/nomad/issues/15579", "S18", "churn"},
 	{DuplicateLeftAlone, "A copy that was replaced while its machine was cut off is not stopped when the machine is back: two run.",

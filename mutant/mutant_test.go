@@ -98,7 +98,10 @@ func TestNames(t *testing.T) {
 		if n := listed[consts[ident]]; n != 1 {
 			t.Errorf("%s stands %d times in All, want once", ident, n)
 		}
-		if at := places[ident]; len(at) != 1 {
+		at := places[ident]
+		// What only the kernel's side does is planted in its model too.
+		modelled := len(at) == 2 && slices.ContainsFunc(at, func(place string) bool { return strings.Contains(place, "fauxmaster/pretend/") })
+		if len(at) != 1 && !modelled {
 			t.Errorf("%s is planted at %d places, want one %v", ident, len(at), at)
 		}
 	}

@@ -13,12 +13,17 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"borg/borglet"
 )
 
 // cgroupTop holds all cgroups of ours on this machine; no other is touched.
 const cgroupTop = "/borg"
 
 const cgroupRoot = "/sys/fs/cgroup"
+
+// allocPrefix begins the names of the cgroups of allocs.
+const allocPrefix = "alloc-"
 
 func cgroupParent(name string) string { return filepath.Join(cgroupTop, name) }
 
@@ -214,6 +219,28 @@ func pidsIn(dir string) (list []int) {
 		}
 	}
 	return list
+}
+
+// placesOf lists the cgroups of a copy below a borglet's: its own, or one in an alloc.
+func placesOf(parent string, id borglet.ID) []string {
+	list, err := hierarchies()
+	if err != nil {
+		return nil
+	}
+	var places []string
+	for _, h := range list {
+		for _, pattern := range []string{"", allocPrefix + "*"} {
+			// Neither has a character that a pattern knows.
+			found, _ := filepath.Glob(filepath.Join(h.mount, parent, pattern, id.String()))
+			for _, dir := range found {
+				path := strings.TrimPrefix(dir, filepath.Clean(h.mount))
+				if !slices.Contains(places, path) {
+					places = append(places, path)
+				}
+			}
+		}
+	}
+	return places
 }
 
 // removeCgroup removes an empty cgroup in all hierarchies; one in use stays.

@@ -20,6 +20,7 @@ import (
 
 	"borg/borglet"
 	"borg/borglet/beneath"
+	"borg/mutant"
 )
 
 // beginContainer makes a container whose program waits to be let go.
@@ -390,10 +391,18 @@ func (b *containerBackend) remove(id borglet.ID) error {
 			removeCgroup(alloc)
 		}
 	case errors.Is(err, libcontainer.ErrNotExist):
+		if mutant.Planted(mutant.HalfMadeKept) {
+			return nil
+		}
 		// Its maker was killed before it wrote the state. The cgroup, if there
 		// is one, is where it would have been.
-		if err := emptyCgroup(filepath.Join(cgroupParent(b.cfg.Name), id.String())); err != nil {
-			return fmt.Errorf("remove container: %w", err)
+		for _, path := range placesOf(cgroupParent(b.cfg.Name), id) {
+			if err := emptyCgroup(path); err != nil {
+				return fmt.Errorf("remove container: %w", err)
+			}
+			if alloc := filepath.Dir(path); alloc != cgroupParent(b.cfg.Name) {
+				removeCgroup(alloc)
+			}
 		}
 	default:
 		return fmt.Errorf("find container: %w", err)

@@ -156,7 +156,7 @@ func cgroupPath(parent string, l *borglet.Launch) string {
 	return filepath.Join(parent, l.ID.String())
 }
 
-func allocPath(parent, alloc string) string { return filepath.Join(parent, "alloc-"+alloc) }
+func allocPath(parent, alloc string) string { return filepath.Join(parent, allocPrefix+alloc) }
 
 // resources are the limits of a copy in the kernel's terms, for both versions
 // of cgroups: each reads its own fields.

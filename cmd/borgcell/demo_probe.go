@@ -28,7 +28,11 @@ const (
 // probed has the probe run as a task beside another one, and compares what it tells
 // with the table of what a task may see and do.
 func (c *Cell) probed(ctx context.Context) ([]checkedFact, error) {
-	table, err := parseProfile(profileText)
+	attributes, err := c.attributes(ctx)
+	if err != nil {
+		return nil, err
+	}
+	table, err := profileOf(attributes)
 	if err != nil {
 		return nil, err
 	}
@@ -61,6 +65,18 @@ func (c *Cell) probed(ctx context.Context) ([]checkedFact, error) {
 		return nil, err
 	}
 	return compareFacts(table, facts), nil
+}
+
+// attributes are those of the cell's machines, which are one machine.
+func (c *Cell) attributes(ctx context.Context) (map[string]string, error) {
+	resp, err := c.client.ListMachines(ctx, &borgrpc.ListMachinesRequest{})
+	if err != nil {
+		return nil, err
+	}
+	if len(resp.Machines) == 0 {
+		return nil, expected("a machine in the cell", "none")
+	}
+	return resp.Machines[0].Spec.GetAttributes(), nil
 }
 
 // submitOwn submits a job of one task, with a directory of the machine at probeDir
@@ -170,7 +186,12 @@ func (d *demo) probe(ctx context.Context) (string, error) {
 	d.show(told.String())
 	differ := differing(all)
 	if len(differ) == 0 {
-		return fmt.Sprintf("%d facts are as they should be", len(all)), nil
+		attributes, err := d.cell.attributes(ctx)
+		where := ""
+		if attributes["userns"] == "none" {
+			where = " where tasks have no user ids of their own (userns=none)"
+		}
+		return fmt.Sprintf("%d facts are as they should be%s", len(all), where), err
 	}
 	names := make([]string, len(differ))
 	for i, f := range differ {

@@ -15,6 +15,11 @@ import (
 //go:embed testdata/profile.txt
 var profileText string
 
+// sharedUsersText is what differs where tasks have no user ids of their own.
+//
+//go:embed testdata/profile-userns-none.txt
+var sharedUsersText string
+
 // wantedFact is a line of the table: what the probe is to say, and why.
 type wantedFact struct {
 	name, wanted, why string
@@ -54,6 +59,26 @@ func parseProfile(text string) ([]wantedFact, error) {
 		facts = append(facts, f)
 	}
 	return facts, nil
+}
+
+// profileOf is the table for tasks of machines with these attributes.
+func profileOf(attributes map[string]string) ([]wantedFact, error) {
+	table, err := parseProfile(profileText)
+	if err != nil || attributes["userns"] != "none" {
+		return table, err
+	}
+	changes, err := parseProfile(sharedUsersText)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range changes {
+		i := slices.IndexFunc(table, func(f wantedFact) bool { return f.name == c.name })
+		if i < 0 || table[i].wanted == c.wanted {
+			return nil, fmt.Errorf("the table for userns=none has %q, which changes nothing of the profile", c.name)
+		}
+		table[i] = c
+	}
+	return table, nil
 }
 
 // parseFacts reads what the probe printed.

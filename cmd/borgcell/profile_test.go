@@ -1,14 +1,17 @@
 package main
 
 import (
+	"fmt"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"borg/identity"
-	"borg/proto/borgrpc"
 	"borg/proto/door"
 )
 
@@ -101,23 +104,62 @@ func TestProfileHasTheTaskRole(t *testing.T) {
 	}
 }
 
-// TestProbe: a task on a machine of a cell sees and can do what the table says, beside
-// another one.
-func TestProbe(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("containers need root")
-	}
-	alongside(t)
-	c := chaosCell(t, 1, 1)
-	resp, err := c.client.ListMachines(shortly(t), &borgrpc.ListMachinesRequest{})
+// TestProfileOfMachine: only a machine without user ids of tasks' own is held against
+// the weaker table, and what that changes is what has to do with user ids.
+func TestProfileOfMachine(t *testing.T) {
+	own, err := profileOf(map[string]string{"userns": "own"})
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range resp.Machines {
-		a := m.Spec.GetAttributes()
-		if a["runtime"] != "container" || a["seccomp"] == "none" || a["userns"] == "none" {
-			t.Skipf("the profile is not whole here: runtime %s, seccomp %s, userns %s", a["runtime"], a["seccomp"], a["userns"])
+	none, err := profileOf(map[string]string{"userns": "none"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if differ := compareFacts(own, asWanted(none)); len(differing(differ)) == 0 || len(none) != len(own) {
+		t.Errorf("%d facts of %d differ without user ids of tasks' own", len(differing(differ)), len(none))
+	}
+	weaker := asWanted(none)
+	for _, w := range own {
+		for _, same := range []string{"self.capabilities.", "self.no-new-privs", "self.seccomp", "call.", "devices.", "hidden.", "write."} {
+			if strings.HasPrefix(w.name, same) && weaker[w.name] != w.wanted {
+				t.Errorf("%s may be %q without user ids of tasks' own, want %q as everywhere", w.name, weaker[w.name], w.wanted)
+			}
 		}
+	}
+}
+
+// TestProbe: a task on a machine of a cell sees and can do what the table says, beside
+// another one.
+func TestProbe(t *testing.T) {
+	probeCell(t, "own")
+}
+
+// TestProbeWithoutOwnUsers: where the file system cannot show other owners tasks have no
+// user ids of their own, the machine says so, and all else is as it should be.
+func TestProbeWithoutOwnUsers(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("containers need root")
+	}
+	t.Setenv("TMPDIR", withoutOwners(t))
+	probeCell(t, "none")
+}
+
+// probeCell compares what a task of a new cell tells with the table for machines with
+// user ids of that kind.
+func probeCell(t *testing.T, userns string) {
+	if os.Getuid() != 0 {
+		t.Skip("containers need root")
+	}
+	if userns == "own" {
+		alongside(t)
+	}
+	c := chaosCell(t, 1, 1)
+	a, err := c.attributes(shortly(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a["runtime"] != "container" || a["seccomp"] == "none" || a["userns"] != userns {
+		t.Skipf("the profile is not that here: runtime %s, seccomp %s, userns %s; want user ids: %s", a["runtime"], a["seccomp"], a["userns"], userns)
 	}
 	all, err := c.probed(shortly(t))
 	if err != nil {
@@ -129,4 +171,34 @@ func TestProbe(t *testing.T) {
 	for _, f := range differing(all) {
 		t.Errorf("%s: got %q, want %q: %s", f.name, f.got, f.wanted, f.why)
 	}
+}
+
+// withoutOwners returns a directory of a file system that cannot be mounted with other
+// owners.
+func withoutOwners(t *testing.T) string {
+	t.Helper()
+	base, err := os.MkdirTemp("", "ov-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(base) })
+	for _, name := range []string{"lower", "upper", "work", "at"} {
+		if err := os.Mkdir(filepath.Join(base, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Chmod(base, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	at := filepath.Join(base, "at")
+	data := fmt.Sprintf("lowerdir=%[1]s/lower,upperdir=%[1]s/upper,workdir=%[1]s/work", base)
+	if err := unix.Mount("overlay", at, "overlay", 0, data); err != nil {
+		t.Skipf("there are no overlays here: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(at, 0); err != nil {
+			t.Errorf("unmount %s: %v", at, err)
+		}
+	})
+	return at
 }

@@ -162,6 +162,41 @@ func TestRestart(t *testing.T) {
 	}
 }
 
+// TestRestartWaits: who ends again and again is started again ever later.
+func TestRestartWaits(t *testing.T) {
+	m := newMachine(t, "process", "--backoff", "4m")
+	id := m.service("/bin/sh", "-c", "exit 5")
+	r := m.until(id, "ended twice", func(r *borgpb.TaskReport) bool {
+		return r.GetRestarts() >= 1 && r.GetState() == int32(borgpb.AttemptState_ATTEMPT_STATE_BACKOFF)
+	})
+	if r.GetRestarts() != 1 || !strings.Contains(r.GetText(), "starts again 4m0s after that") {
+		t.Errorf("got %v, want one restart and then a wait of four minutes", r)
+	}
+}
+
+// TestAbsence: what masters no longer name goes on, and so it does when the next borglet
+// has never heard of it.
+func TestAbsence(t *testing.T) {
+	m := newMachine(t, "process")
+	id := m.service("sleep", "3600")
+	pid := m.untilState(id, running).GetPid()
+	m.desired = nil
+	same := func() {
+		t.Helper()
+		// An order that comes of a poll is there when the next one is answered.
+		for range 3 {
+			m.poll()
+		}
+		if r := m.untilState(id, running); r.GetPid() != pid || r.GetRestarts() != 0 || !alive(int(pid)) {
+			t.Errorf("got %v, want running with pid %d", r, pid)
+		}
+	}
+	same()
+	m.kill()
+	m.start()
+	same()
+}
+
 func killShim(t *testing.T, m *machine, id *borgrpc.CopyID) {
 	t.Helper()
 	if err := unix.Kill(m.shimOf(id), unix.SIGKILL); err != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"borg/borglet/container"
 	"borg/proto/borgrpc"
 )
 
@@ -33,15 +34,41 @@ const soakRounds, soakLeast = 100, 20
 // is told with its code, nobody runs twice, and nothing is left.
 func TestSoak(t *testing.T) {
 	m := newMachine(t, "container")
-	fds, all := 0, soakTasks(t)
+	all := soakTasks(t)
 	round := max(all/soakRounds, soakLeast)
+	var first atRest
 	for done := 0; done < all; done += round {
 		m.soakRound(done, round)
 		if done == 0 {
-			fds = m.openFiles()
+			first = m.atRest()
+		}
+		if n := done/round + 1; n%10 == 0 || done+round >= all {
+			t.Logf("%d tasks have come and gone, the borglet was killed %d times; at rest it has %+v, after the first round %+v", done+round, n, m.atRest(), first)
 		}
 	}
-	m.left(fds)
+	m.left(first)
+}
+
+// atRest is what a borglet without copies takes of its machine.
+type atRest struct{ openFiles, memMiB int }
+
+func (m *machine) atRest() atRest {
+	m.t.Helper()
+	return atRest{openFiles: m.openFiles(), memMiB: m.memMiB()}
+}
+
+// memMiB is the memory of the borglet itself, without its program.
+func (m *machine) memMiB() int {
+	m.t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", m.cmd.Process.Pid))
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	kib := 0
+	if _, err := fmt.Sscan(string(text[strings.Index(string(text), "RssAnon:")+len("RssAnon:"):]), &kib); err != nil {
+		m.t.Fatal(err)
+	}
+	return kib >> 10
 }
 
 // soakRound has tasks end in every way while the borglet is killed among them.
@@ -105,16 +132,17 @@ func (m *machine) openFiles() int {
 	return len(entries)
 }
 
-// left looks for what forgotten copies may have left, until there is nothing; fds is
-// how many files a borglet has open that is at rest, and a few may come and go.
-func (m *machine) left(fds int) {
+// left looks for what forgotten copies may have left, until there is nothing; first is
+// what a borglet takes that is at rest, and a little may come and go.
+func (m *machine) left(first atRest) {
 	m.t.Helper()
-	const comeAndGo = 8
+	const comeAndGo, memMiB = 8, 32
 	var left []string
 	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(100 * time.Millisecond) {
 		left = nil
 		for _, pattern := range []string{
 			filepath.Join(m.dir, "tasks", "*"), filepath.Join(m.dir, "trash", "*"), filepath.Join(m.runDir, "c", "*"),
+			filepath.Join(container.PapersDir(m.runDir), "*"),
 			"/sys/fs/cgroup/*/borg/" + m.name + "/1-*", "/sys/fs/cgroup/borg/" + m.name + "/1-*",
 		} {
 			found, err := filepath.Glob(pattern)
@@ -124,8 +152,9 @@ func (m *machine) left(fds int) {
 			left = append(left, found...)
 		}
 		left = append(left, m.shims()...)
-		if n := m.openFiles(); n > fds+comeAndGo {
-			left = append(left, fmt.Sprintf("%d open files, %d after the first round", n, fds))
+		now := m.atRest()
+		if now.openFiles > first.openFiles+comeAndGo || now.memMiB > first.memMiB+memMiB {
+			left = append(left, fmt.Sprintf("the borglet has %+v, after the first round %+v", now, first))
 		}
 		if mounts := mountsBelow(m.t, m.dir); mounts != "" {
 			left = append(left, mounts)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 
 	"borg/borglet"
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -13,7 +14,9 @@ type kernel struct {
 	m     *Machine
 	procs map[borglet.ID]*process
 	exits map[borglet.ID]exitFile
-	pids  int64
+	// groups are the cgroups that were made and not taken away.
+	groups map[borglet.ID]*group
+	pids   int64
 	// How many of procs are running.
 	running int
 }
@@ -27,6 +30,14 @@ type process struct {
 	running   bool
 	// Does not end by SIGTERM.
 	deaf bool
+}
+
+// group is the cgroup of a copy, with what the runtime has written of its container.
+type group struct {
+	// Who made it was killed before that was written.
+	halfMade bool
+	// The kernel does not let it go yet.
+	busy bool
 }
 
 type exitFile struct {
@@ -58,17 +69,34 @@ func (m *Machine) Pid(id borglet.ID) int64 {
 	return 0
 }
 
-// start begins a run: there is a shim at once and a process soon.
+// Left lists the copies whose cgroups are there without a process in them, in order.
+func (m *Machine) Left() (ids []borglet.ID) {
+	for _, id := range sortedIDs(m.kernel.groups, map[borglet.ID]bool{}) {
+		if m.kernel.procs[id] == nil {
+			ids = append(ids, id)
+		}
+	}
+	return ids
+}
+
+// start begins a run: there is a shim and a cgroup at once, and a process soon.
 func (k *kernel) start(r borglet.Record) error {
 	if k.procs[r.ID] != nil {
 		return fmt.Errorf("copy %s runs already", r.ID)
 	}
+	if k.groups[r.ID] != nil {
+		return fmt.Errorf("there is a cgroup of copy %s already", r.ID)
+	}
 	k.pids++
 	p := &process{id: r.ID, run: r.Run, pid: k.pids, deaf: chance(k.m.cfg.Rand, k.m.cfg.DeafPermille)}
-	k.procs[r.ID] = p
+	k.procs[r.ID], k.groups[r.ID] = p, &group{halfMade: k.mishap(halfMadePermille)}
 	lasts, code := k.m.cfg.Lasts(r.Desired)
 	k.m.cfg.Env.After(k.m.cfg.StartNs(k.m.cfg.Rand), func() {
 		if k.procs[p.id] != p {
+			return
+		}
+		if k.groups[p.id].halfMade {
+			k.shimDies(p)
 			return
 		}
 		p.running, p.startedNs = true, k.m.cfg.Env.Now().WallNs
@@ -83,10 +111,29 @@ func (k *kernel) start(r borglet.Record) error {
 	return nil
 }
 
+// Of so many in a thousand runs, where there are mishaps, the shim is killed while it
+// makes the container, and the cgroup is not let go for up to busyNs.
+const (
+	halfMadePermille, busyPermille = 30, 100
+	busyNs                         = 20 * second
+)
+
+func (k *kernel) mishap(permille int) bool {
+	return k.m.cfg.Mishaps != nil && chance(k.m.cfg.Mishaps, permille)
+}
+
+// shimDies ends a run that has not begun: nobody will let it go any more.
+func (k *kernel) shimDies(p *process) {
+	delete(k.procs, p.id)
+	k.m.cfg.Env.Say("%s: the shim of copy %s is killed while it makes the container", k.m.cfg.Name, p.id)
+	k.m.cfg.Witness.Mark(HalfMade)
+	k.tell(borglet.Observed{ID: p.id, Run: p.run, Kind: borglet.NotStarted, Text: "its shim died before the task was started"})
+}
+
 // hold has a process run that was begun before.
 func (k *kernel) hold(h Held) {
 	p := &process{id: h.Record.ID, run: h.Record.Run, pid: h.Pid, startedNs: h.Record.StartedWallNs, running: true}
-	k.procs[p.id] = p
+	k.procs[p.id], k.groups[p.id] = p, &group{}
 	k.running++
 	k.pids = max(k.pids, p.pid)
 	if lasts, code := k.m.cfg.Lasts(h.Record.Desired); lasts > 0 {
@@ -106,6 +153,11 @@ func (k *kernel) end(p *process, exit *borgpb.Exit) {
 	delete(k.procs, p.id)
 	if p.running {
 		k.running--
+	}
+	if k.mishap(busyPermille) {
+		g := k.groups[p.id]
+		g.busy = true
+		k.m.cfg.Env.After(between(k.m.cfg.Mishaps, 100*millisecond, busyNs), func() { g.busy = false })
 	}
 	exit.EndedWallNs = k.m.cfg.Env.Now().WallNs
 	k.exits[p.id] = exitFile{p.run, exit}
@@ -158,6 +210,16 @@ func (k *kernel) recover(id borglet.ID, run uint32) borglet.Observed {
 func (k *kernel) destroy(id borglet.ID) error {
 	if k.procs[id] != nil {
 		return fmt.Errorf("copy %s still runs", id)
+	}
+	if g := k.groups[id]; g != nil {
+		if g.busy {
+			k.m.cfg.Witness.Mark(GroupBusy)
+			return fmt.Errorf("the cgroup of copy %s is busy", id)
+		}
+		if g.halfMade && mutant.Planted(mutant.HalfMadeKept) {
+			return nil
+		}
+		delete(k.groups, id)
 	}
 	delete(k.exits, id)
 	return nil

@@ -51,6 +51,12 @@ const (
 	SaidNotKept  = "a borglet has been told of an end and has not saved it"
 )
 
+// Marks of what only mishaps bring.
+const (
+	HalfMade  = "shim killed while it makes a container"
+	GroupBusy = "cgroup not let go at once"
+)
+
 // Config is what a Machine is made with.
 type Config struct {
 	Name    string
@@ -67,6 +73,9 @@ type Config struct {
 	// StartNs draws how long it takes from the start of a shim until its process
 	// runs; nil: 5 to 80 ms.
 	StartNs func(*rand.Rand) int64
+	// Mishaps is chance of its own for what goes wrong at the start and at the end of a
+	// run; nil: nothing does.
+	Mishaps *rand.Rand
 	// Uses says what a copy uses whose process has run for so long; nil: nothing is
 	// said of that.
 	Uses func(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usage
@@ -108,7 +117,9 @@ func New(cfg Config) *Machine {
 	}
 	m := &Machine{cfg: cfg}
 	m.disk.specs, m.disk.intent = map[borglet.ID]*borgrpc.Desired{}, map[borglet.ID]borglet.Record{}
-	m.kernel = kernel{m: m, procs: map[borglet.ID]*process{}, exits: map[borglet.ID]exitFile{}}
+	m.kernel = kernel{
+		m: m, procs: map[borglet.ID]*process{}, exits: map[borglet.ID]exitFile{}, groups: map[borglet.ID]*group{},
+	}
 	return m
 }
 
@@ -141,6 +152,7 @@ func (m *Machine) Lose() {
 	m.StopAgent()
 	m.up = false
 	clear(m.kernel.procs)
+	clear(m.kernel.groups)
 	m.kernel.running = 0
 }
 

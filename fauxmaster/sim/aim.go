@@ -32,6 +32,7 @@ func (s *swarm) calm() {
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
 	s.budgets, s.membersNs, s.labels, s.updates, s.quotas = false, 0, false, false, false
+	s.mishaps = false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
@@ -147,6 +148,11 @@ var Aims = []Aim{
 		// Copies live long enough to be there when their machine is back.
 		s.everyNs, s.lostNs, s.thinkNs = 60*millisecond, 2*second, 800*millisecond
 		s.tight, s.machineMilli = false, 12000
+	}},
+	{"mishaps", "shims are killed while they make containers, cgroups are not let go at once, and borglets are killed", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1})
+		s.mishaps, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 12000, 50*millisecond, 4
 	}},
 	{"unkept-end", "borglets are killed when they have heard that a copy is over", 12 * second, func(s *swarm) {
 		s.calm()

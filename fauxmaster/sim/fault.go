@@ -106,6 +106,8 @@ type swarm struct {
 	checkpointLateNs int64
 	// Clients that watch.
 	watchers int
+	// Shims are killed while they make containers, and cgroups are not let go at once.
+	mishaps bool
 	// Time between two deaths of the elected master together with a machine that it
 	// polls; 0: they do not die together.
 	hostNs int64
@@ -221,6 +223,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	s.labels = r.IntN(3) == 0
 	s.updates = r.IntN(4) == 0
 	s.quotas = r.IntN(4) == 0
+	s.mishaps = r.IntN(4) == 0
 	return s
 }
 
@@ -764,6 +767,8 @@ func (w *World) heal() {
 		letter := "L3"
 		if w.membersUnsettled() != "" {
 			letter = "L6"
+		} else if w.left() != "" {
+			letter = "L10"
 		}
 		w.fail("%s: not settled %d s after healing: %s", letter, settleWithinNs/second, w.unsettled())
 	})

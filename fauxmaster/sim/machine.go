@@ -46,6 +46,9 @@ func (m *machine) pretend(r *rand.Rand) *pretend.Machine {
 		Name: m.name, Env: m, Witness: m, Rand: r, Backoff: m.w.swarm.backoff, DeafPermille: 100,
 		Lasts: func(d *borgrpc.Desired) (int64, int32) { return behaviour(d.GetSpec().GetArgs()) },
 	}
+	if m.w.swarm.mishaps {
+		cfg.Mishaps = stream(m.w.cfg.Seed, fmt.Sprint("mishaps of machine ", m.i))
+	}
 	if m.w.swarm.reclaims {
 		cfg.Uses = func(id borglet.ID, d *borgrpc.Desired, ageNs int64) *borgrpc.Usage {
 			u := usage(id, d, ageNs)

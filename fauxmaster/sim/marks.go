@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+
+	"borg/fauxmaster/pretend"
 )
 
 // Marks are the rare states that a run counts, and what each means. One that no
@@ -24,6 +26,8 @@ var Marks = map[string]string{
 	"clock of a machine steps":                  "the wall clock of a borglet steps by up to 90 s",
 	"copy taken back":                           "a copy on a machine that returned goes on as it is",
 	"crash during an append":                    "a log entry was written and not synced",
+	pretend.HalfMade:                            "a container was begun, and nothing says that it is there",
+	pretend.GroupBusy:                           "what was left of a run could not be taken away at the first try",
 	"cut one way":                               "a replica hears others and they do not hear it, or the reverse",
 	"digest logged":                             "the elected replica logged the digest of its cell",
 	"disk cannot be read":                       "every read of a replica's disk fails for a while",

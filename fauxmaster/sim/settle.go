@@ -115,6 +115,19 @@ func (w *World) unsettled() string {
 			}
 		}
 	}
+	return w.left()
+}
+
+// left says what is left on a machine of a run that is over. Of a copy that waits for
+// its next start something may be: it is taken away then.
+func (w *World) left() string {
+	for _, m := range w.machines {
+		for _, id := range m.Left() {
+			if p := w.truth.copyOf(m, id); p == nil || p.State() != borgpb.AttemptState_ATTEMPT_STATE_BACKOFF {
+				return fmt.Sprintf("%s has a cgroup of copy %s, and nothing runs in it", m.name, id)
+			}
+		}
+	}
 	return ""
 }
 

@@ -55,8 +55,9 @@ type collection2019 struct {
 	perMachine, perRack uint32
 	scaled              bool
 	batch, enabled      bool
-	// told: collection_events has a row of it.
-	told bool
+	// told: collection_events has a row of it. begun: it had an instance, and stays what
+	// it was then.
+	told, begun bool
 }
 
 // event2019 is a row of instance_events, or of collection_events when it says that a

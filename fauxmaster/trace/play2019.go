@@ -133,7 +133,11 @@ func after2019(state, what int8) (int8, bool) {
 // event replays one event, with what must have happened before it and is missing.
 func (o *Google2019) event(e *event2019) {
 	c := o.collection(e.id.job)
-	c.isSet = c.isSet || e.isSet
+	if !c.begun {
+		c.begun, c.isSet = true, c.isSet || e.isSet
+	} else if c.isSet != e.isSet {
+		o.note("instances of another kind than those of their collection before, taken as of the same")
+	}
 	e.said.alloc = cmp.Or(e.said.alloc, c.alloc)
 	if c.told && e.said.priority == 0 {
 		e.said.priority, e.said.class = c.priority, c.class
