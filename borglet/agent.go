@@ -80,6 +80,9 @@ type Config struct {
 	// Listening says on which ports copies listen, in the machine's network. One that
 	// cannot be asked is absent. Nil: nobody looks.
 	Listening func(ids []ID) (map[ID][]Listener, error)
+	// Block closes what copies were found to listen on and were not granted, and opens
+	// what it closed before. Nil: nobody does.
+	Block func(found map[ID][]Listener) error
 	// Path is the machine's search path for tasks that see its files.
 	Path string
 	// LogKeepBytes is how much of each output stream of a task is kept on disk;
@@ -366,7 +369,7 @@ func (a *Agent) recover() ([]Found, error) {
 }
 
 func (a *Agent) recoverOne(r Record) Observed {
-	o, err := a.cfg.Runtime.Recover(&Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID)})
+	o, err := a.cfg.Runtime.Recover(&Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Ports: r.Desired.GetPorts()})
 	if err != nil {
 		a.cfg.Log.Error("a run cannot be found again", "task", a.taskName(r), "attempt", r.ID.Attempt, "err", err)
 		return Observed{Kind: Exited, Exit: &borgpb.Exit{Unknown: true, EndedWallNs: time.Now().UnixNano()}}

@@ -54,6 +54,7 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 		Limits:   limitsOf(spec, batchClass(d)),
 		OOMScore: oomScore(d.GetPriority()),
 		Papers:   p.Papers,
+		Ports:    d.GetPorts(),
 	}
 	if d.GetAlloc() != "" {
 		l.Alloc = AllocName(d.GetAlloc())

@@ -37,8 +37,9 @@ func ungranted(listens []Listener, granted []uint32) []Listener {
 	return found
 }
 
-// strayText says it for people; empty: there is nothing to say.
-func strayText(found []Listener) string {
+// strayText says it for people, and whether it is blocked; empty: there is nothing to
+// say.
+func strayText(found []Listener, blocked bool) string {
 	if len(found) == 0 {
 		return ""
 	}
@@ -50,7 +51,11 @@ func strayText(found []Listener) string {
 	if more := len(found) - maxPortsTold; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return text + ", which it was not granted"
+	text += ", which it was not granted"
+	if blocked {
+		text += " and nobody reaches from outside"
+	}
+	return text
 }
 
 // strays are the ports that tasks were found to listen on and were not granted. One
@@ -74,14 +79,23 @@ func (a *Agent) lookAtPorts(due *time.Time, ids []ID) {
 		return
 	}
 	next, was := &strays{texts: map[ID]string{}}, a.strays.Load()
+	all := make(map[ID][]Listener)
 	for id, listens := range listening {
-		found := ungranted(listens, v.ports[id])
-		if len(found) == 0 {
-			continue
+		if found := ungranted(listens, v.ports[id]); len(found) > 0 {
+			all[id] = found
 		}
-		next.texts[id], next.ports = strayText(found), next.ports+len(found)
+	}
+	blocked := a.cfg.Runtime.Capabilities().Ports == "blocked"
+	if a.cfg.Block != nil {
+		if err := a.cfg.Block(all); err != nil {
+			a.cfg.Log.Warn("ports that tasks were not granted are open", "machine", a.cfg.Name, "err", err)
+			blocked = false
+		}
+	}
+	for id, found := range all {
+		next.texts[id], next.ports = strayText(found, blocked), next.ports+len(found)
 		if was.texts[id] != next.texts[id] {
-			a.cfg.Log.Warn("a task listens on ports that it was not granted", "machine", a.cfg.Name, "copy", id.String(), "ports", fmt.Sprint(found[:min(len(found), maxPortsTold)]))
+			a.cfg.Log.Warn("a task listens on ports that it was not granted", "machine", a.cfg.Name, "copy", id.String(), "ports", fmt.Sprint(found[:min(len(found), maxPortsTold)]), "blocked", blocked)
 		}
 	}
 	a.strays.Store(next)

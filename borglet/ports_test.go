@@ -21,7 +21,7 @@ func TestUngranted(t *testing.T) {
 		{[]Listener{at("[::]:8080"), at("10.0.0.5:80"), at("[::]:8080")}, []uint32{1}, "listens on tcp 10.0.0.5:80, tcp [::]:8080, which it was not granted"},
 		{[]Listener{at("0.0.0.0:1"), at("0.0.0.0:2"), at("0.0.0.0:3"), at("0.0.0.0:4"), at("0.0.0.0:5"), at("0.0.0.0:6")}, nil, "tcp 0.0.0.0:5 and 1 more, which"},
 	} {
-		got := strayText(ungranted(c.listens, c.granted))
+		got := strayText(ungranted(c.listens, c.granted), false)
 		if got != c.want && (c.want == "" || !strings.Contains(got, c.want)) {
 			t.Errorf("strayText(ungranted(%v, %v)) = %q, want %q", c.listens, c.granted, got, c.want)
 		}

@@ -11,7 +11,7 @@ type Runtime interface {
 	// Start begins a run in l.Dir and returns; how it went is an event.
 	Start(l *Launch) error
 	// Recover says how a run that an earlier borglet began is, and follows it
-	// from then on. Of l, only ID, Run and Dir are set.
+	// from then on. Of l, only ID, Run, Dir and Ports are set.
 	Recover(l *Launch) (Observed, error)
 	// Terminate sends SIGTERM, Kill ends the run for certain.
 	Terminate(id ID) error
@@ -44,6 +44,9 @@ type Capabilities struct {
 	// "own" or "none": each copy has a user name space of its own, with user ids
 	// that nobody else on the machine has; the machine's attribute userns.
 	Userns string
+	// "blocked" or "told": what becomes of a port that a task uses and was not granted;
+	// the machine's attribute ports.
+	Ports string
 	// Limits are enforced.
 	Limits bool
 	// OwnFiles: a task has a file system of its own and sees its directory as
@@ -87,6 +90,8 @@ type Launch struct {
 	// machine, and none of its own.
 	AllCalls   bool `json:",omitempty"`
 	MachineIDs bool `json:",omitempty"`
+	// Ports of the machine that it was granted.
+	Ports []uint32 `json:",omitempty"`
 	// Packages put into the task's file system.
 	Packages []LaunchPackage `json:",omitempty"`
 	Limits   Limits

@@ -197,7 +197,9 @@ func makeAlloc(parent string, l *borglet.Launch) error {
 type containerBackend struct {
 	cfg Config
 	// ids are nil where copies have no user ids of their own.
-	ids    *idRanges
+	ids *idRanges
+	// wall is nil where ports cannot be closed.
+	wall   *wall
 	meters *meters
 }
 
@@ -220,9 +222,15 @@ func newContainerBackend(cfg Config) (backend, error) {
 	dirs := append([]string{filepath.Dir(PapersDir(cfg.RunDir))}, cfg.Private...)
 	if err := ownUsers(ids[0], dirs); err != nil {
 		cfg.Log.Warn("tasks have no user ids of their own: root in them is the machine's root without capabilities", "machine", cfg.Name, "err", err)
-	} else {
-		b.ids = newIDRanges(ids)
+		return b, nil
 	}
+	b.ids = newIDRanges(ids)
+	w, err := newWall(cfg.Name, ids)
+	if err != nil {
+		cfg.Log.Warn("ports that tasks use without having been granted them are told and not blocked", "machine", cfg.Name, "err", err)
+		return b, nil
+	}
+	b.wall = w
 	return b, nil
 }
 
@@ -231,24 +239,42 @@ func (b *containerBackend) prepare(o *order) (err error) {
 	if b.ids == nil || o.Launch.MachineIDs {
 		return nil
 	}
-	o.FirstID, err = b.ids.take(o.Launch.ID)
+	if o.FirstID, err = b.ids.take(o.Launch.ID); err != nil {
+		return err
+	}
 	o.Cover = !reachable(o.Launch.Dir)
-	return err
+	if b.wall == nil {
+		return nil
+	}
+	return b.wall.grant(o.Launch.ID, o.FirstID, o.Launch.Ports)
 }
 
 // remember is prepare for a run of an earlier borglet.
 func (b *containerBackend) remember(o *order) {
 	if b.ids != nil && o.FirstID != 0 {
 		b.ids.keep(o.Launch.ID, o.FirstID)
+		if b.wall != nil {
+			b.wall.remember(o.Launch.ID, o.FirstID, o.Launch.Ports)
+		}
 	}
+}
+
+func (b *containerBackend) block(found map[borglet.ID][]borglet.Listener) error {
+	if b.wall == nil {
+		return nil
+	}
+	return b.wall.close(found)
 }
 
 func (b *containerBackend) capabilities() borglet.Capabilities {
 	caps := borglet.Capabilities{
-		Runtime: kindContainer, Cgroup: cgroupVersion(), Seccomp: filterName(), Userns: "none", Limits: true, OwnFiles: true,
+		Runtime: kindContainer, Cgroup: cgroupVersion(), Seccomp: filterName(), Userns: "none", Ports: "told", Limits: true, OwnFiles: true,
 	}
 	if b.ids != nil {
 		caps.Userns = "own"
+	}
+	if b.wall != nil {
+		caps.Ports = "blocked"
 	}
 	return caps
 }
@@ -372,6 +398,9 @@ func (b *containerBackend) destroy(id borglet.ID) error {
 	if b.ids != nil {
 		b.ids.free(id)
 	}
+	if b.wall != nil {
+		return b.wall.free(id)
+	}
 	return nil
 }
 
@@ -416,6 +445,11 @@ func (b *containerBackend) remove(id borglet.ID) error {
 // close removes the borglet's cgroups if nothing is in them.
 func (b *containerBackend) close() {
 	b.meters.close()
+	if b.wall != nil {
+		if err := b.wall.leave(); err != nil {
+			b.cfg.Log.Warn("the packet filter's table is left", "machine", b.cfg.Name, "err", err)
+		}
+	}
 	removeCgroup(cgroupParent(b.cfg.Name))
 	removeCgroup(filepath.Dir(cgroupParent(b.cfg.Name)))
 }

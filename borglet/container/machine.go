@@ -48,6 +48,7 @@ func DescribeMachine(dir string, caps borglet.Capabilities) (*borgpb.MachineSpec
 			"cgroup":   caps.Cgroup,
 			"seccomp":  caps.Seccomp,
 			"userns":   caps.Userns,
+			"ports":    caps.Ports,
 		},
 	}, nil
 }

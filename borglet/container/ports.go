@@ -38,7 +38,17 @@ type listeners struct {
 	// owners of the sockets that were there when was looked last; the zero ID: none of
 	// ours. Guarded by mu.
 	owners map[socket]borglet.ID
+	// others are the ports that none of our copies listens on. Guarded by mu.
+	others map[port]bool
 }
+
+// port is one by its number, whatever the address.
+type port struct {
+	proto  string
+	number uint16
+}
+
+func portOf(l borglet.Listener) port { return port{l.Proto, l.Addr.Port()} }
 
 // Listening says on which ports copies listen. What listens on loopback addresses
 // alone is left out, and so is what has its port of UDP from the kernel: everybody
@@ -81,14 +91,33 @@ func (r *Runtime) Listening(ids []borglet.ID) (map[borglet.ID][]borglet.Listener
 			}
 		}
 	}
-	r.listeners.owners = owners
+	r.listeners.owners, r.listeners.others = owners, map[port]bool{}
 	found := make(map[borglet.ID][]borglet.Listener)
-	for s, id := range owners {
-		if id != (borglet.ID{}) {
+	for s := range sockets {
+		if id := owners[s]; id != (borglet.ID{}) {
 			found[id] = append(found[id], sockets[s])
+		} else {
+			r.listeners.others[portOf(sockets[s])] = true
 		}
 	}
 	return found, nil
+}
+
+// Block closes what copies were found to listen on and were not granted, but for ports
+// that others of the machine use too, on other addresses.
+func (r *Runtime) Block(found map[borglet.ID][]borglet.Listener) error {
+	r.listeners.mu.Lock()
+	others := r.listeners.others
+	r.listeners.mu.Unlock()
+	alone := make(map[borglet.ID][]borglet.Listener, len(found))
+	for id, listens := range found {
+		for _, l := range listens {
+			if !others[portOf(l)] {
+				alone[id] = append(alone[id], l)
+			}
+		}
+	}
+	return r.backend.block(alone)
 }
 
 // readSockets reads the sockets that anybody from outside reaches.

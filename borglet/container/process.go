@@ -196,7 +196,7 @@ func (b *processBackend) prepare(*order) error { return nil }
 func (b *processBackend) remember(*order) {}
 
 func (b *processBackend) capabilities() borglet.Capabilities {
-	return borglet.Capabilities{Runtime: kindProcess, Cgroup: "none", Seccomp: "none", Userns: "none"}
+	return borglet.Capabilities{Runtime: kindProcess, Cgroup: "none", Seccomp: "none", Userns: "none", Ports: "told"}
 }
 
 // orphan finds the process that has the copy's marker and leads its session.
@@ -263,6 +263,8 @@ func (b *processBackend) settle(id borglet.ID, p proc) bool {
 func (b *processBackend) update(*borglet.Launch) error { return nil }
 
 func (b *processBackend) destroy(borglet.ID) error { return nil }
+
+func (b *processBackend) block(map[borglet.ID][]borglet.Listener) error { return nil }
 
 func (b *processBackend) close() {}
 

@@ -67,6 +67,8 @@ type backend interface {
 	stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats
 	// members are the processes of runs.
 	members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error)
+	// block closes what copies were found to listen on, where that can be done.
+	block(found map[borglet.ID][]borglet.Listener) error
 	destroy(id borglet.ID) error
 	close()
 }

@@ -79,6 +79,9 @@ func Sweep(ctx context.Context, cfg SweepConfig) (Swept, error) {
 	}
 	// Other borglets on this machine may still use what is above.
 	removeCgroup(cgroupTop)
+	if err := removeWall(tableName(cfg.Name)); err != nil {
+		return swept, err
+	}
 	if err := os.RemoveAll(PapersDir(cfg.RunDir)); err != nil {
 		return swept, fmt.Errorf("remove papers: %w", err)
 	}

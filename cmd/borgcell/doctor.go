@@ -119,7 +119,12 @@ func isolation(f facts) []finding {
 		calls = finding{level: weaker, what: "seccomp", seen: "built without libseccomp, so tasks may make every system call",
 			fix: "apt-get install -y libseccomp-dev pkg-config && make clean build"}
 	}
-	return []finding{cgo, calls, groups, names}
+	closed := finding{what: "port filter", seen: "nft: ports that a task was not granted are closed to it"}
+	if !f.nft {
+		closed = finding{level: weaker, what: "port filter", seen: "no nft, so ports that a task uses and was not granted are told, and not closed",
+			fix: "apt-get install -y nftables"}
+	}
+	return []finding{cgo, calls, groups, names, closed}
 }
 
 func files(f facts) finding {

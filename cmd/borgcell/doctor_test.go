@@ -10,7 +10,7 @@ func goodFacts() facts {
 	return facts{
 		os: "linux", arch: "amd64", kernel: "6.1", goVersion: "go1.26", cpus: 2, root: true,
 		binDir: "/b", borgletCgo: true, borgletSeccomp: true, built: time.Unix(1000, 0), now: time.Unix(2000, 0),
-		cgroupVersion: "v2", controllers: []string{"cpu", "memory", "pids"}, userNamespaces: true,
+		cgroupVersion: "v2", controllers: []string{"cpu", "memory", "pids"}, userNamespaces: true, nft: true,
 		memBytes: 8 << 30, memFreeBytes: 6 << 30, dir: "/d", diskFreeBytes: 50 << 30, runDir: "/run/borg/borgcell/local",
 		fileLimit: 20000, portBase: 7000, portsFree: []string{"7001-7005"},
 	}
@@ -39,6 +39,7 @@ func TestDiagnose(t *testing.T) {
 		{"controller missing", func(f *facts) { f.controllersMissing = []string{"memory"} }, "cgroups", weaker, "subtree_control"},
 		{"no pid namespace", func(f *facts) { f.namespacesMissing = []string{"pid"} }, "namespaces", weaker, "CONFIG_NAMESPACES"},
 		{"no user namespaces", func(f *facts) { f.userNamespaces = false }, "namespaces", weaker, "max_user_namespaces"},
+		{"no nft", func(f *facts) { f.nft = false }, "port filter", weaker, "nftables"},
 		{"no shell", func(f *facts) { f.toolsMissing = []string{"/bin/sh"} }, "base files", broken, "apt-get"},
 		{"little memory", func(f *facts) { f.memFreeBytes = 1 << 30 }, "memory", weaker, "--masters"},
 		{"no memory", func(f *facts) { f.memFreeBytes = 1 << 20 }, "memory", broken, "--masters"},

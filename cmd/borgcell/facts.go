@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"runtime"
 	"slices"
@@ -43,6 +44,7 @@ type facts struct {
 	namespacesMissing []string
 
 	toolsMissing           []string
+	nft                    bool
 	memBytes, memFreeBytes uint64
 	dir, dirErr            string
 	diskFreeBytes          uint64
@@ -71,6 +73,8 @@ func gather(ctx context.Context, l layout) facts {
 			f.toolsMissing = append(f.toolsMissing, path)
 		}
 	}
+	_, err := exec.LookPath("nft")
+	f.nft = err == nil
 	f.memBytes, f.memFreeBytes = memorySizes()
 	f.diskFreeBytes, f.dirErr = writableDisk(l.dir)
 	_, f.runDirErr = writableDisk(l.RunDir)

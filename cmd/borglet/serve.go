@@ -242,7 +242,7 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	caps := rt.Capabilities()
 	s.log.Info("borglet serves", "machine", s.name, "addr", listener.Addr().String(), "dir", s.dir,
-		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "seccomp", caps.Seccomp, "userns", caps.Userns, "build", cli.Build())
+		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "seccomp", caps.Seccomp, "userns", caps.Userns, "ports", caps.Ports, "build", cli.Build())
 	s.tellWeaker(caps)
 	return s.serve(ctx, listener, shown, agent, func(ctx context.Context, config door.Config) error {
 		if fetched == nil {
@@ -297,6 +297,7 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		AvailableMemBytes: borglet.AvailableMemBytes, TreeBytes: container.TreeBytes,
 		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
 		Listening:          rt.Listening,
+		Block:              rt.Block,
 		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, KeptFor: s.keptFor, Trim: container.TrimLog,
 	})
 	if err != nil {
