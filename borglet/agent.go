@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"os"
 	"runtime"
 	"slices"
 	"sync"
@@ -85,15 +86,15 @@ type Config struct {
 	Block func(found map[ID][]Listener) error
 	// Path is the machine's search path for tasks that see its files.
 	Path string
-	// LogKeepBytes is how much of each output stream of a task is kept on disk;
-	// zero: all of it.
+	// LogKeepBytes is how much disk each output stream of a task takes at most, its
+	// compressed pieces included; zero: all is kept.
 	LogKeepBytes int64
 	// KeptFor is how long the output of a forgotten copy is kept at most; zero: until
 	// there is too much of it.
 	KeptFor time.Duration
-	// Trim frees the start of a file up to keepBytes before its end, without
-	// moving what is behind it; nil: logs are not trimmed.
-	Trim func(path string, keepBytes int64) error
+	// Punch gives back the disk that a file takes before end, without moving what is
+	// behind it, or says errors.ErrUnsupported; nil: logs are not bounded.
+	Punch func(file *os.File, end int64) error
 }
 
 // Validate says what is wrong with it.
@@ -119,6 +120,7 @@ type Agent struct {
 	usage       *usage
 	papers      *papers
 	clock       *logClock
+	rotator     *rotator
 	incarnation string
 	start       time.Time
 
@@ -187,6 +189,7 @@ func New(cfg Config) (*Agent, error) {
 		usage:       newUsage(),
 		papers:      newPapers(cfg),
 		clock:       newLogClock(cfg.LogKeepBytes),
+		rotator:     newRotator(store, cfg),
 		incarnation: hex.EncodeToString(id[:]),
 		start:       time.Now(),
 		polls:       make(chan pollCall),
@@ -215,6 +218,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	}
 	var sampler sync.WaitGroup
 	sampler.Go(func() { a.sample(ctx) })
+	sampler.Go(func() { a.rotator.run(ctx, a.begun) })
 	// Papers are renewed.
 	sampler.Go(func() { a.papers.run(ctx, a.begun) })
 	a.apply(a.core.Step(a.now(), Recovered{Copies: found}))
@@ -501,6 +505,7 @@ func (a *Agent) begin(r Record) error {
 		// A task is not kept from running by what is told of its output.
 		a.cfg.Log.Warn("the times of a log cannot be kept", "machine", a.cfg.Name, "err", err)
 	}
+	a.rotator.begin(r.ID)
 	if err := a.papers.before(r.ID, a.taskName(r), r.Desired.GetSpec().GetSecrets()); err != nil {
 		return err
 	}

@@ -145,21 +145,6 @@ func (a *Agent) markLogs() {
 	})
 }
 
-// trimLogs frees what logs have beyond what is kept of each. It is done with each
-// sample: what a task can write in between is all that it can take of the disk.
-func (a *Agent) trimLogs(ids []ID) {
-	if a.cfg.Trim == nil || a.cfg.LogKeepBytes <= 0 {
-		return
-	}
-	for _, id := range ids {
-		for _, name := range []string{stdoutFile, stderrFile} {
-			if err := a.cfg.Trim(filepath.Join(a.store.TaskDir(id), name), a.cfg.LogKeepBytes); err != nil {
-				a.cfg.Log.Warn("a log cannot be trimmed", "machine", a.cfg.Name, "err", err)
-			}
-		}
-	}
-}
-
 // freeDisk is how much may still be written on the disk of the tasks.
 func (a *Agent) freeDisk() (bytes int64, ok bool) {
 	if a.cfg.AvailableDiskBytes == nil {

@@ -20,7 +20,7 @@ const (
 
 // keptOutput is what copies wrote that were forgotten: their end is in the
 // log, so that the master need not hear of them again, but people still want to
-// read why. It is a directory for each copy, with outputFiles.
+// read why. It is a directory for each copy, with the files of outputFiles.
 type keptOutput struct {
 	dir string
 
@@ -37,8 +37,27 @@ type keptCopy struct {
 	since time.Time
 }
 
-// outputFiles are the files of a copy's output: its streams and their times.
-var outputFiles = []string{stdoutFile, stderrFile, timesFile}
+// outputFiles lists the files of a copy's output: pieces of its streams, their times,
+// and the streams last, since by them is told where its output is.
+func outputFiles(dir string) ([]string, error) {
+	names, err := fileNames(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []string
+	for _, name := range names {
+		if _, _, ok := parsePiece(name); ok || name == timesFile {
+			files = append(files, name)
+		}
+	}
+	slices.Sort(files)
+	for _, name := range []string{stderrFile, stdoutFile} {
+		if slices.Contains(names, name) {
+			files = append(files, name)
+		}
+	}
+	return files, nil
+}
 
 // openKept opens or makes the directory of kept output.
 func openKept(dir string) (*keptOutput, error) {
@@ -66,18 +85,16 @@ func (k *keptOutput) path(id ID) string { return filepath.Join(k.dir, id.String(
 
 // take moves the output of a copy out of its directory.
 func (k *keptOutput) take(id ID, taskDir string) error {
-	var files []string
-	for _, name := range outputFiles {
-		if _, err := os.Lstat(filepath.Join(taskDir, name)); err == nil {
-			files = append(files, name)
-		}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	files, err := outputFiles(taskDir)
+	if err != nil {
+		return fmt.Errorf("keep output of copy %s: %w", id, err)
 	}
 	// Times alone tell nothing.
 	if len(files) == 0 || slices.Equal(files, []string{timesFile}) {
 		return nil
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.drop(id.String())
 	if err := os.MkdirAll(k.path(id), 0o711); err != nil {
 		return fmt.Errorf("keep output of copy %s: %w", id, err)
@@ -140,8 +157,10 @@ func (k *keptOutput) removeOldest() error {
 // outputBytes is the room that the files of a directory take on disk; the
 // oldest part of a long log is a hole.
 func outputBytes(dir string) int64 {
+	// What cannot be listed takes nothing that could be removed.
+	names, _ := outputFiles(dir)
 	var bytes int64
-	for _, name := range outputFiles {
+	for _, name := range names {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if err != nil {
 			continue

@@ -306,7 +306,7 @@ func (c *copyClock) mark(dir string, run uint32, keepBytes int64) error {
 
 // lengthsOf is how long the streams are, and when the last of them was written.
 func lengthsOf(dir string) (m logMark, wroteNs int64, err error) {
-	for at, name := range []string{stdoutFile, stderrFile} {
+	for at, name := range streamFiles {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
@@ -383,13 +383,9 @@ func (c *copyClock) compact(dir string, f *os.File, keepBytes int64) error {
 	if err != nil {
 		return err
 	}
-	var floor [2]int64
-	if keepBytes > 0 {
-		// More than is kept may be there at a moment, but never twice as much for
-		// long.
-		for s, length := range c.last.lengths {
-			floor[s] = max(length-2*keepBytes, 0)
-		}
+	floor, err := c.floor(dir, keepBytes)
+	if err != nil {
+		return err
 	}
 	marks = marks.thin(floor)
 	if err := beneath.WriteFile(dir, timesFile, marks.encode(), 0o600); err != nil {
@@ -397,4 +393,24 @@ func (c *copyClock) compact(dir string, f *os.File, keepBytes int64) error {
 	}
 	c.marks = int64(len(marks))
 	return nil
+}
+
+// floor is from where on the streams are kept, as far as is easily known.
+func (c *copyClock) floor(dir string, keepBytes int64) (floor [2]int64, err error) {
+	if keepBytes <= 0 {
+		return floor, nil
+	}
+	for s, length := range c.last.lengths {
+		pieces, err := piecesOf(dir, streamFiles[s])
+		if err != nil {
+			return floor, err
+		}
+		// The file may be longer than is kept at a moment, but never twice as long for
+		// long.
+		floor[s] = max(length-2*keepBytes, 0)
+		if len(pieces) > 0 {
+			floor[s] = min(floor[s], pieces[0].from)
+		}
+	}
+	return floor, nil
 }

@@ -124,6 +124,8 @@ type logCopy struct {
 	dir   string
 	id    ID
 	agent *Agent
+	// As in Config.
+	keepBytes int64
 }
 
 func newLogCopy(t *testing.T) *logCopy {
@@ -141,6 +143,7 @@ func (c *logCopy) restart() {
 	agent, err := New(Config{
 		Name: "m1", Dir: c.dir, Runtime: NewFake(), Log: slog.New(slog.DiscardHandler),
 		Spec: &borgpb.MachineSpec{Addr: "m1:7101"}, Backoff: Backoff{FirstNs: 1, BaseNs: 1, MaxNs: 1, HealthyNs: 1},
+		LogKeepBytes: c.keepBytes, Punch: punchHole,
 	})
 	if err != nil {
 		c.t.Fatal(err)

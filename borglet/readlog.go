@@ -29,6 +29,12 @@ type logReader struct {
 	file   *os.File
 	stream borgrpc.LogStream
 	buf    []byte
+	// dir is where its pieces are by now: they move when the copy is forgotten.
+	dir func() (string, error)
+	// piece is the one that was read last; nil: none was.
+	piece *unpacker
+	// size is how long the file was seen to be.
+	size int64
 	// at is the offset of what is read next, and end where that ends; negative:
 	// open.
 	at, end int64
@@ -57,11 +63,11 @@ func (a *Agent) readLog(ctx context.Context, id ID, req *borgrpc.ReadLogRequest,
 	var readers []*logReader
 	defer func() {
 		for _, r := range readers {
-			r.file.Close()
+			r.close()
 		}
 	}()
-	dir, err := a.store.outputDir(id)
-	if err != nil {
+	dir := func() (string, error) { return a.store.outputDir(id) }
+	if _, err := dir(); err != nil {
 		return fmt.Errorf("open log: %w", err)
 	}
 	streams := []borgrpc.LogStream{borgrpc.LogStream_LOG_STREAM_STDOUT, borgrpc.LogStream_LOG_STREAM_STDERR}
@@ -74,6 +80,7 @@ func (a *Agent) readLog(ctx context.Context, id ID, req *borgrpc.ReadLogRequest,
 	for first := true; ; first = false {
 		// Looked at before reading, so that what it wrote last is not missed.
 		over := !req.GetFollow() || a.over(id)
+		var err error
 		if pending, err = openLogs(dir, pending, req, &readers); err != nil {
 			return err
 		}
@@ -100,7 +107,7 @@ func (a *Agent) readLog(ctx context.Context, id ID, req *borgrpc.ReadLogRequest,
 
 // openLogs opens those streams that are there by now and returns the others: a
 // copy that has not started has written nothing yet.
-func openLogs(dir string, streams []borgrpc.LogStream, req *borgrpc.ReadLogRequest, readers *[]*logReader) (missing []borgrpc.LogStream, err error) {
+func openLogs(dir func() (string, error), streams []borgrpc.LogStream, req *borgrpc.ReadLogRequest, readers *[]*logReader) (missing []borgrpc.LogStream, err error) {
 	for _, stream := range streams {
 		r, err := openLog(dir, stream, req)
 		switch {
@@ -117,21 +124,26 @@ func openLogs(dir string, streams []borgrpc.LogStream, req *borgrpc.ReadLogReque
 
 // openLog opens one stream where the request wants it read from. What is not a
 // plain file in the copy's own directory is not read, whoever put it there.
-func openLog(dir string, stream borgrpc.LogStream, req *borgrpc.ReadLogRequest) (*logReader, error) {
-	name := stdoutFile
-	if stream == borgrpc.LogStream_LOG_STREAM_STDERR {
-		name = stderrFile
-	}
-	f, err := beneath.Open(dir, name, os.O_RDONLY, 0)
+func openLog(dir func() (string, error), stream borgrpc.LogStream, req *borgrpc.ReadLogRequest) (*logReader, error) {
+	now, err := dir()
 	if err != nil {
 		return nil, fmt.Errorf("open log: %w", err)
 	}
-	r := &logReader{file: f, stream: stream, buf: make([]byte, logChunkBytes), end: -1, timed: req.GetTimes()}
-	if err := r.place(dir, req); err != nil {
-		f.Close()
+	f, err := beneath.Open(now, streamFiles[streamAt(stream)], os.O_RDONLY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open log: %w", err)
+	}
+	r := &logReader{file: f, stream: stream, buf: make([]byte, logChunkBytes), dir: dir, end: -1, timed: req.GetTimes()}
+	if err := r.place(now, req); err != nil {
+		r.close()
 		return nil, err
 	}
 	return r, nil
+}
+
+func (r *logReader) close() {
+	r.piece.close()
+	r.file.Close()
 }
 
 // place finds the part of the stream that a request wants.
@@ -141,6 +153,7 @@ func (r *logReader) place(dir string, req *borgrpc.ReadLogRequest) error {
 		return fmt.Errorf("open log: %w", err)
 	}
 	at, size := streamAt(r.stream), info.Size()
+	r.size = size
 	if r.timed || req.GetSinceWallNs() > 0 || req.GetRun() > 0 {
 		if err := r.loadTimes(dir); err != nil {
 			return err
@@ -175,8 +188,7 @@ func (r *logReader) place(dir string, req *borgrpc.ReadLogRequest) error {
 		r.at = max(r.at, from)
 	}
 	// What is gone is not said to be missing: it is older for all that is known.
-	kept, err := r.kept(r.at)
-	r.at = kept
+	r.at, _, err = r.next(r.at)
 	return err
 }
 
@@ -199,12 +211,24 @@ func (r *logReader) loadTimes(dir string) error {
 // in the midst of one. Of a line that is very long it is offset itself.
 func (r *logReader) lineStart(offset int64) (int64, error) {
 	from := max(offset-int64(len(r.buf)), 0)
-	n, err := r.file.ReadAt(r.buf[:offset-from], from)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return 0, fmt.Errorf("read log: %w", err)
-	}
-	if end := bytes.LastIndexByte(r.buf[:n], '\n'); end >= 0 {
-		return from + int64(end) + 1, nil
+	for start, at := from, from; at < offset; {
+		n, where, err := r.readAt(r.buf[at-start:offset-start], at)
+		switch {
+		case err != nil:
+			return 0, err
+		case where != at:
+			// What is before it is lost.
+			start, at, from = where, where, where
+			continue
+		case n == 0:
+			return offset, nil
+		}
+		if at += int64(n); at < offset {
+			continue
+		}
+		if end := bytes.LastIndexByte(r.buf[:offset-start], '\n'); end >= 0 {
+			return start + int64(end) + 1, nil
+		}
 	}
 	if from == 0 {
 		return 0, nil
@@ -215,15 +239,15 @@ func (r *logReader) lineStart(offset int64) (int64, error) {
 // seekData is SEEK_DATA of lseek(2).
 const seekData = 3
 
-// kept is offset, or where the first data behind it are: the oldest part of a
-// long log is a hole.
-func (r *logReader) kept(offset int64) (int64, error) {
-	at, err := r.file.Seek(offset, seekData)
+// dataFrom is offset, or where the first data of a file behind it are: what was taken
+// out of a long log is a hole.
+func dataFrom(f *os.File, offset int64) (int64, error) {
+	at, err := f.Seek(offset, seekData)
 	switch {
 	case err == nil && at >= offset:
 		return at, nil
 	case errors.Is(err, syscall.ENXIO):
-		info, err := r.file.Stat()
+		info, err := f.Stat()
 		if err != nil {
 			return 0, fmt.Errorf("read log: %w", err)
 		}
@@ -233,8 +257,83 @@ func (r *logReader) kept(offset int64) (int64, error) {
 	return offset, nil
 }
 
+// next is offset, or where what is kept of the stream goes on behind it; p is the
+// piece that it lies in, nil if that is the file.
+func (r *logReader) next(offset int64) (at int64, p *logPiece, err error) {
+	at, err = dataFrom(r.file, offset)
+	if err != nil || at == offset {
+		return at, nil, err
+	}
+	dir, err := r.dir()
+	if err != nil {
+		// All of it was removed meanwhile; the file is open.
+		return at, nil, nil
+	}
+	pieces, err := piecesOf(dir, streamFiles[streamAt(r.stream)])
+	if err != nil {
+		return 0, nil, err
+	}
+	for _, p := range pieces {
+		if p.to > offset && p.from < at {
+			return max(offset, p.from), &p, nil
+		}
+	}
+	return at, nil, nil
+}
+
+// readAt reads at an offset or, where nothing is kept, behind it: where says. At the
+// end of what there is, n is zero.
+func (r *logReader) readAt(buf []byte, offset int64) (n int, where int64, err error) {
+	for {
+		n, err := r.file.ReadAt(buf, offset)
+		if err != nil && !errors.Is(err, io.EOF) {
+			return 0, 0, fmt.Errorf("read log: %w", err)
+		}
+		// Looked at after reading: what was given back meanwhile was read as zeros.
+		at, p, err := r.next(offset)
+		switch {
+		case err != nil:
+			return 0, 0, err
+		case p == nil && at == offset:
+			return n, offset, nil
+		case p == nil:
+			offset = at
+			continue
+		}
+		if n, err = r.readPiece(*p, buf, at); err == nil {
+			return n, at, nil
+		}
+		// It is torn, or was removed meanwhile to make room for others: lost.
+		offset = p.to
+	}
+}
+
+func (r *logReader) readPiece(p logPiece, buf []byte, at int64) (int, error) {
+	if r.piece == nil || r.piece.piece != p || r.piece.at > at {
+		r.piece.close()
+		r.piece = nil
+		dir, err := r.dir()
+		if err != nil {
+			return 0, err
+		}
+		if r.piece, err = unpack(dir, p); err != nil {
+			return 0, err
+		}
+	}
+	return r.piece.readAt(buf, at)
+}
+
 // drain sends all that is there now.
 func (r *logReader) drain(ctx context.Context, send func(*borgrpc.ReadLogResponse) error) error {
+	info, err := r.file.Stat()
+	if err != nil {
+		return fmt.Errorf("read log: %w", err)
+	}
+	if info.Size() < r.size {
+		// It was cut, and what is written now begins at its start.
+		r.at = 0
+	}
+	r.size = info.Size()
 	for ctx.Err() == nil {
 		want := r.buf
 		if r.end >= 0 {
@@ -243,24 +342,17 @@ func (r *logReader) drain(ctx context.Context, send func(*borgrpc.ReadLogRespons
 		if len(want) == 0 {
 			return nil
 		}
-		n, err := r.file.ReadAt(want, r.at)
-		if err != nil && !errors.Is(err, io.EOF) {
-			return fmt.Errorf("read log: %w", err)
-		}
-		if n == 0 {
-			return nil
-		}
-		// Looked at after reading: what was freed meanwhile was read as zeros.
-		kept, err := r.kept(r.at)
+		n, where, err := r.readAt(want, r.at)
 		if err != nil {
 			return err
 		}
-		if kept > r.at {
-			if r.end >= 0 {
-				kept = min(kept, r.end)
-			}
-			r.lost, r.at = r.lost+kept-r.at, kept
-			continue
+		if r.end >= 0 {
+			where = min(where, r.end)
+			n = int(min(int64(n), r.end-where))
+		}
+		r.lost, r.at = r.lost+where-r.at, where
+		if n == 0 {
+			return nil
 		}
 		if err := r.send(want[:n], send); err != nil {
 			return err

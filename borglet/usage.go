@@ -206,7 +206,6 @@ func (a *Agent) sample(ctx context.Context) {
 			}
 		}
 		a.markLogs()
-		a.trimLogs(ids)
 		stats := a.cfg.Runtime.Stats(ids)
 		a.usage.record(stats, a.measureDisk(ctx, &disk, ids))
 		a.relieve(ctx, stats)

@@ -3,7 +3,6 @@ package container
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -13,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
-	"borg/borglet/beneath"
 	"borg/proto/borgpb"
 )
 
@@ -80,36 +78,16 @@ func BootID() (string, error) {
 	return strings.TrimSpace(string(text)), nil
 }
 
-// TrimLog frees the disk that the start of a log takes, up to keepBytes before
-// its end. Its length and what is behind stay, so that neither the task, which
-// appends, nor a reader, who counts from the start, notices.
-func TrimLog(path string, keepBytes int64) error {
-	f, err := beneath.Open(filepath.Dir(path), filepath.Base(path), os.O_WRONLY, 0)
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil
+// Punch gives back the disk that the start of a file takes. Its length and what is
+// behind stay, so that neither the task, which appends, nor a reader, who counts from
+// the start, notices.
+func Punch(f *os.File, end int64) error {
+	err := unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, end)
+	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
+		return errors.ErrUnsupported
 	}
 	if err != nil {
-		return fmt.Errorf("trim log: %w", err)
-	}
-	defer f.Close()
-	var st unix.Stat_t
-	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
-		return fmt.Errorf("trim log: %w", err)
-	}
-	if st.Blocks*512 <= keepBytes+keepBytes/4 || st.Size <= keepBytes {
-		return nil
-	}
-	// Whole blocks only: part of one would be filled with zeros instead.
-	end := (st.Size - keepBytes) / st.Blksize * st.Blksize
-	if end == 0 {
-		return nil
-	}
-	err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, end)
-	if err == unix.EOPNOTSUPP {
-		return nil
-	}
-	if err != nil {
-		return fmt.Errorf("trim log %s: %w", filepath.Base(path), err)
+		return fmt.Errorf("give back the start of %s: %w", filepath.Base(f.Name()), err)
 	}
 	return nil
 }

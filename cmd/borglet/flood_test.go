@@ -1,6 +1,9 @@
 package main
 
 import (
+	"errors"
+	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,30 +49,80 @@ func TestDiskFiller(t *testing.T) {
 }
 
 // TestLogFlood: a task that writes without end keeps its bound on the disk while it
-// runs, and what it wrote last can be read.
+// runs and its borglet is killed again and again; what is kept is read as one stream,
+// as it was written, and what is missing is told.
 func TestLogFlood(t *testing.T) {
-	const keep = 4 << 20
+	const keep, lines = 4 << 20, 6_000_000
 	m := newMachine(t, "container", "--log-keep", "4MiB")
 	flood := m.want(service, &borgpb.TaskSpec{
-		Args:      []string{"/bin/sh", "-c", "head -c 268435456 /dev/zero | tr '\\0' x; echo; echo the end; sleep 3600"},
+		Args:      []string{"/bin/sh", "-c", fmt.Sprintf("seq -f '%%015.0f' 0 %d; sleep 3600", lines-1)},
 		Resources: &borgpb.Resources{CpuMilli: 1000, MemBytes: 64 << 20},
 	})
 	path := m.file(flood, "stdout")
-	m.until(flood, "done writing", func(*borgpb.TaskReport) bool {
+	size := func() int64 {
 		info, err := os.Stat(path)
-		return err == nil && info.Size() > 256<<20
+		if err != nil {
+			return 0
+		}
+		return info.Size()
+	}
+	for part := range int64(4) {
+		m.until(flood, "writing", func(*borgpb.TaskReport) bool { return size() >= (1+4*part)<<20 })
+		m.kill()
+		m.start()
+	}
+	m.until(flood, "done writing", func(*borgpb.TaskReport) bool { return size() == 16*lines })
+	m.until(flood, "in pieces", func(*borgpb.TaskReport) bool {
+		pieces, err := filepath.Glob(path + ".*.gz")
+		return err == nil && len(pieces) > 0
 	})
-	m.until(flood, "within its bound", func(*borgpb.TaskReport) bool { return diskOf(t, path) <= keep+keep/4 })
-	stream, err := m.client.ReadLog(t.Context(), &borgrpc.ReadLogRequest{Copy: flood, TailBytes: 9})
+	m.until(flood, "within its bound", func(*borgpb.TaskReport) bool { return outputOf(t, path) <= keep+keep/8 })
+	stream, err := m.client.ReadLog(t.Context(), &borgrpc.ReadLogRequest{Copy: flood, Stream: borgrpc.LogStream_LOG_STREAM_STDOUT, Times: true})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp, err := stream.Recv(); err != nil || string(resp.GetData()) != "the end\n" && string(resp.GetData()) != "\nthe end\n" {
-		t.Errorf("the end of the log: %q, %v", resp.GetData(), err)
+	at, lost := int64(0), int64(0)
+	for {
+		resp, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, lost = at+resp.GetLostBytes(), lost+resp.GetLostBytes()
+		for i, b := range resp.GetData() {
+			if want := fmt.Sprintf("%015d\n", (at+int64(i))/16)[(at+int64(i))%16]; b != want {
+				t.Fatalf("byte %d of the log is %q, want %q", at+int64(i), b, want)
+			}
+		}
+		at += int64(len(resp.GetData()))
+	}
+	if at != 16*lines || lost == 0 || lost == at {
+		t.Errorf("%d bytes of %d were told of, %d as lost", at, 16*lines, lost)
 	}
 	if r := m.untilState(flood, running); r.GetRestarts() != 0 {
 		t.Errorf("the flood: %v, want left alone", r)
 	}
+}
+
+// outputOf is what a stream takes of the disk, with its pieces.
+func outputOf(t *testing.T, path string) int64 {
+	t.Helper()
+	pieces, err := filepath.Glob(path + ".*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sum := diskOf(t, path)
+	for _, piece := range pieces {
+		info, err := os.Stat(piece)
+		if err != nil {
+			// It made room for another one.
+			continue
+		}
+		sum += info.Size()
+	}
+	return sum
 }
 
 // diskOf is what a file takes of the disk.

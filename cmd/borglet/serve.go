@@ -49,7 +49,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
 			&ucli.DurationFlag{Name: "backoff", Value: 10 * time.Second, Usage: "wait before the second restart of a task; doubles up to 5m (the first is after 1s at most)"},
 			&ucli.DurationFlag{Name: "kept-for", Value: 24 * time.Hour, Usage: "how long the output of tasks is kept after they are forgotten; 0: as long as there is room in 1 GiB"},
-			&ucli.StringFlag{Name: "log-keep", Value: "64MiB", Usage: "how much of each output stream of a task is kept; 0: all"},
+			&ucli.StringFlag{Name: "log-keep", Value: "64MiB", Usage: "how much disk each output stream of a task takes, with its compressed pieces; 0: all is kept"},
 		), packageFlags...),
 		Before: cli.ApplyConfig,
 		Action: func(ctx *ucli.Context) error {
@@ -298,7 +298,7 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 		AvailableDiskBytes: func() (int64, bool) { return container.AvailableDiskBytes(s.dir) },
 		Listening:          rt.Listening,
 		Block:              rt.Block,
-		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, KeptFor: s.keptFor, Trim: container.TrimLog,
+		Runtime:            rt, Log: s.log, Path: os.Getenv("PATH"), LogKeepBytes: s.keepBytes, KeptFor: s.keptFor, Punch: container.Punch,
 	})
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
