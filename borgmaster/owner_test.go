@@ -119,6 +119,9 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"set_quota_policy": func(*owners, int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: new(false)}}}
 	},
+	"set_preemption_policy": func(*owners, int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_SetPreemptionPolicy{SetPreemptionPolicy: &borgpb.SetPreemptionPolicy{}}}
+	},
 	"set_task_limits": func(_ *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: &borgpb.SetTaskLimits{User: fmt.Sprint("user-", n), Max: &borgpb.Resources{CpuMilli: 1}}}}
 	},

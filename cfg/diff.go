@@ -135,7 +135,8 @@ func effectOf(path string) Effect {
 		name = name[:i]
 	}
 	switch name {
-	case "resources", "constraints", "tolerations", "grace_ns", "cpu_slack", "mem_slack", "no_estimation":
+	case "resources", "constraints", "tolerations", "grace_ns", "cpu_slack", "mem_slack", "no_estimation",
+		"notice_ns", "notice_signal":
 		return EffectInPlace
 	}
 	return EffectRestart

@@ -236,6 +236,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	}
 	c.maxPer(j.MaxPer)
 	c.budget(j)
+	c.preemptWait(j.PreemptWaitNs, j.Preempt)
 	c.kindOf(j)
 	if j.Task == nil {
 		c.bad("task", `write task = task(args = ["/bin/program"], resources = resources(cpu = 0.1, mem = "64MiB"))`, "it has no task")
@@ -392,6 +393,7 @@ func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
 	c.ports(join(where, "ports"), t.Ports)
 	c.paths(where, t)
 	c.span(join(where, "grace_ns"), t.GraceNs)
+	c.notice(where, t)
 	c.constraints(join(where, "constraints"), t.Constraints)
 	for i, tol := range t.Tolerations {
 		if tol.Key == "" || len(tol.Key) > maxLabelKeyBytes || len(tol.Value) > maxLabelBytes {
@@ -595,4 +597,5 @@ func (c check) allocSet(a *borgpb.AllocSetSpec) {
 	c.resources("resources", a.Resources, false)
 	c.constraints("constraints", a.Constraints)
 	c.maxPer(a.MaxPer)
+	c.preemptWait(a.PreemptWaitNs, a.Preempt)
 }

@@ -2,7 +2,6 @@ package fauxmaster
 
 import (
 	"fmt"
-	"strings"
 
 	"borg/borgmaster/cell"
 	"borg/checkpoint"
@@ -75,7 +74,8 @@ func lacksDecision(why *borgrpc.WhyResponse) bool {
 	if p := why.GetPlacement(); p != nil {
 		return p.GetIndex() == 0
 	}
-	return why.GetFight() == nil && strings.HasPrefix(why.GetTask().GetStatus().GetReason(), "makes room for ")
+	_, gaveWay := cell.TakenBy(why.GetTask().GetStatus().GetReason())
+	return why.GetFight() == nil && gaveWay
 }
 
 // explainFrom replays from a checkpoint with a scheduler beside it.

@@ -110,6 +110,9 @@ const (
 	QuotaOfLatest     Name = "quota-of-latest"
 	QuotaOversold     Name = "quota-oversold"
 	QuotaNeverExpires Name = "quota-never-expires"
+
+	CollapseNotAsked   Name = "collapse-not-asked"
+	PreemptWaitNotKept Name = "preempt-wait-not-kept"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
@@ -318,6 +321,11 @@ var All = []Mutant{
 		Ours, "S29", "quotas"},
 	{QuotaNeverExpires, "A quota that has expired goes on letting work in.",
 		Ours, "S29", "quotas"},
+
+	{CollapseNotAsked, "Within a band that collapses work takes the place of work of a lower priority.",
+		"28: https://github.com/kubernetes/kubernetes/issues/72124", "S20", "bands"},
+	{PreemptWaitNotKept, "Who takes a place waits for as long as those whose place it was like.",
+		Ours, "S20", "bands"},
 }
 
 // Find returns the mutant of that name.

@@ -64,9 +64,10 @@ type class struct {
 	// slim: it asks for nothing but CPU and memory.
 	slim bool
 	view view
-	// priority and never say whose place it may take.
+	// by says whose place it may take, and priority is its. The user is of anybody
+	// of the class unless it matters.
+	by       cell.Preemptor
 	priority int32
-	never    bool
 	static   *static
 	likings  []liking
 	// generation of the grid that static, likings, candidates and scores are of.
@@ -153,7 +154,7 @@ func (cs *classes) make(w *want, g *grid) *class {
 		request: row{asked(r.CPUMilli), asked(r.MemBytes), asked(r.DiskBytes), asked(r.DiskBytesPerS), asked(r.Ports)},
 		cpu:     r.CPUMilli, mem: r.MemBytes,
 		slim: r.DiskBytes == 0 && r.DiskBytesPerS == 0 && r.Ports == 0 && len(r.Devices) == 0,
-		view: viewOf(w.prod), priority: w.line.priority, never: w.never(),
+		view: viewOf(w.prod), priority: w.line.priority, by: w.preemptor(),
 		seated: w.seated, whole: w.limited || w.inSet,
 	}
 	for _, d := range r.Devices {
@@ -265,7 +266,11 @@ func (w *want) appendKey(b []byte) []byte {
 		b = appendText(b, p.GetDigest())
 	}
 	b = append(b, 0xff)
-	b = appendFlag(b, w.never())
+	by := w.preemptor()
+	b = append(b, byte(min(by.Mode, 0xff)))
+	if by.Mode == borgpb.Preempt_PREEMPT_OWN {
+		b = appendText(b, by.User)
+	}
 	b = appendFlag(b, w.inSet)
 	b = appendFlag(b, w.seated)
 	if w.limited || w.inSet || w.seated {
@@ -334,10 +339,20 @@ func (w *want) tolerations() []*borgpb.Toleration {
 
 // never tells that it takes nobody's place.
 func (w *want) never() bool {
-	if w.line.set != nil {
-		return w.line.set.Spec().GetPreempt() == borgpb.Preempt_PREEMPT_NEVER
+	by := w.preemptor()
+	return by.Never()
+}
+
+// preemptor is who asks, for those whose place it wants.
+func (w *want) preemptor() cell.Preemptor {
+	l := w.line
+	by := cell.Preemptor{User: l.key.User, Priority: l.priority}
+	if l.set != nil {
+		by.Mode = l.set.Spec().GetPreempt()
+	} else {
+		by.Mode = l.job.Spec().GetPreempt()
 	}
-	return w.line.job.Spec().GetPreempt() == borgpb.Preempt_PREEMPT_NEVER
+	return by
 }
 
 // newWant returns what index of l asks for.

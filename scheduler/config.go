@@ -50,6 +50,11 @@ type Config struct {
 	Reschedule Reschedule
 	// Moves is how many tasks are moved in a minute of cell time at most; 20.
 	Moves int
+	// Churn is how many tasks of one job may be made to give way within
+	// ChurnWindowNs of cell time, an hour by default, before others do: production
+	// takes their place all the same when there is no other for it. Zero: any number.
+	Churn         int
+	ChurnWindowNs int64
 }
 
 // bounds are the largest values that make sense; anything above is a mistake.
@@ -61,6 +66,10 @@ const (
 	maxMaxInFlight = 1 << 20
 	maxThreads     = 1024
 	maxMoves       = 1 << 20
+	maxChurn       = 1 << 20
+
+	defaultChurnWindowNs = 3600e9
+	maxChurnWindowNs     = 90 * 24 * 3600e9
 )
 
 // withDefaults returns c with its zero fields filled in.
@@ -80,6 +89,9 @@ func (c Config) withDefaults() Config {
 		c.Weights = DefaultWeights()
 	}
 	set(&c.Moves, 20)
+	if c.ChurnWindowNs == 0 {
+		c.ChurnWindowNs = defaultChurnWindowNs
+	}
 	if c.Reschedule == 0 {
 		c.Reschedule = ReschedulePending
 	}
@@ -101,6 +113,10 @@ func (c Config) Validate() error {
 	check("PassChecks", c.PassChecks, maxPassChecks)
 	check("MaxInFlight", c.MaxInFlight, maxMaxInFlight)
 	check("Moves", c.Moves, maxMoves)
+	check("Churn", c.Churn, maxChurn)
+	if c.ChurnWindowNs < 0 || c.ChurnWindowNs > maxChurnWindowNs {
+		errs = append(errs, fmt.Errorf("scheduler configuration: ChurnWindowNs is %d and must be from 0 (its default) to %d", c.ChurnWindowNs, int64(maxChurnWindowNs)))
+	}
 	if c.Reschedule != 0 && !c.Reschedule.valid() {
 		errs = append(errs, fmt.Errorf("scheduler configuration: there are no reasons %#x to move tasks", uint8(c.Reschedule)))
 	}
@@ -114,7 +130,7 @@ func (c Config) Validate() error {
 func (c Config) Hash() uint64 {
 	c = c.withDefaults()
 	h := mix(c.Seed ^ hashString(c.Name))
-	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight, int(c.Reschedule), c.Moves} {
+	for _, v := range []int{c.Enough, int(c.Policy), c.BatchCount, c.BatchBytes, c.PassChecks, c.MaxInFlight, int(c.Reschedule), c.Moves, c.Churn, int(c.ChurnWindowNs)} {
 		h = mix(h ^ uint64(v))
 	}
 	for _, w := range c.Weights.list() {

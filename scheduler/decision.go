@@ -172,7 +172,9 @@ func (p *pass) fight(w *want, at spot, victims []unit) *fight {
 			continue
 		}
 		why := ""
-		switch u, ok := copyUnit(w.class, at.site, o); {
+		switch u, ok := p.copyUnit(w.class, at.site, o); {
+		case ok && o.Current() && p.s.cfg.Churn > 0 && p.mayHurt(o.JobUID()) == 0:
+			why = "its job gave way as often as it may"
 		case ok:
 			why = f.instead(&u, &w.need.Resources, room)
 		case o.Claimed() || slices.Contains(at.site.promised.Victims, o.ID()):
@@ -185,6 +187,28 @@ func (p *pass) fight(w *want, at spot, victims []unit) *fight {
 		f.spared = append(f.spared, spared{o.ID(), o.TaskID().String(), o.Priority(), why})
 	}
 	return f
+}
+
+// maxToldBytes is how much victims are told of the choice of them; the cell takes no
+// more.
+const maxToldBytes = 512
+
+// told says for those who give way why it is they, and what else was looked at: as
+// much of it as they are told.
+func (f *fight) told() string {
+	text := fmt.Sprintf("nowhere is room without, and of %s looked at %s costs least: %s", plural(f.looked, "machine"), f.machine, f.toll.words())
+	more := func(format string, args ...any) {
+		if part := fmt.Sprintf(format, args...); len(text)+len(part) <= maxToldBytes {
+			text += part
+		}
+	}
+	if f.otherwise != "" {
+		more("; %s: %s", f.otherwise, f.dearer.words())
+	}
+	for _, s := range f.spared {
+		more("; %s of priority %d stays: %s", s.name, s.priority, s.why)
+	}
+	return text
 }
 
 // instead says what came of trying somebody for one of the victims that are as

@@ -85,12 +85,16 @@ func (s *Scheduler) Explain(c *cell.Cell, key cell.JobKey, index uint32) (*Why, 
 	if e.counts[cell.FitOK] == 0 {
 		w.Changes = e.changes()
 	}
-	w.Summary = e.summary() + e.movesWords()
+	w.Summary = e.summary() + e.staysWords() + e.movesWords()
 	if l.job != nil {
 		t := l.job.Task(index)
-		if who, ok := strings.CutPrefix(t.Reason(), "makes room for "); ok {
-			w.Summary += "; it gave way to " + who
+		if who, ok := cell.TakenBy(t.Reason()); ok {
 			w.Fight = s.decisions.against(cell.CopyID{Job: l.uid, Index: index, Attempt: t.Attempt()}).words(c)
+			if w.Fight == nil {
+				// What it was told then is all that is known.
+				who += strings.TrimPrefix(t.Reason(), cell.RoomFor(who))
+			}
+			w.Summary += "; it gave way to " + who
 		}
 	}
 	return w, nil

@@ -32,8 +32,10 @@ type promise struct {
 	devices       []cell.DeviceGrant
 	// prod: it is production's.
 	prod bool
-	// victims are named by it; nobody else may name them.
+	// victims are named by it; nobody else may name them. hurts has the jobs of the
+	// tasks that are evicted with them; only where churn is bounded.
 	victims []cell.CopyID
+	hurts   []cell.UID
 }
 
 // overlay is everything promised. It is laid over the copy by the search and

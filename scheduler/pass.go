@@ -21,6 +21,7 @@ type Batch struct {
 // again.
 func (s *Scheduler) Pass(c *cell.Cell) Batch {
 	s.attend(c)
+	s.spareNoLonger(c)
 	if b, ok := s.nextReady(); ok {
 		return b
 	}
@@ -171,6 +172,9 @@ func (p *pass) place(w *want, index uint32) bool {
 		p.name(a, pr, victims)
 	}
 	p.remember(w, pr.id, a.LastAttempt, at, fought)
+	if fought != nil && p.c.Format() >= cell.FormatPreemption {
+		a.VictimsWhy = fought.told()
+	}
 	p.promise(w, pr)
 	p.out, p.promises = append(p.out, a), append(p.promises, pr)
 	p.bytes += opBytes(a)
@@ -184,6 +188,7 @@ func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
 		u := &victims[i]
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: u.id.Job.String(), Index: u.id.Index, Attempt: u.id.Attempt})
 		pr.victims = append(pr.victims, u.id)
+		pr.hurts = append(pr.hurts, u.hurts...)
 		freed, other = freed.Add(u.res), other.Add(u.other)
 		p.s.stats.Preempted += u.tasks
 	}
@@ -198,6 +203,7 @@ func (p *pass) name(a *borgpb.Assignment, pr *promise, victims []unit) {
 func (p *pass) promise(w *want, pr *promise) {
 	s := p.s
 	s.overlay.add(pr)
+	s.promiseChurn(pr)
 	s.join(w.line, pr.site.slot)
 	if r := s.rooms[w.line.set]; r != nil && s.dry {
 		s.readAlloc(r, w.line.set.Alloc(pr.id.Index))
@@ -229,7 +235,7 @@ func (p *pass) placeGang(l *line) {
 			continue
 		}
 		for _, pr := range p.promises[count:] {
-			s.overlay.drop(pr)
+			s.drop(pr)
 			s.read(pr.site)
 		}
 		s.disperse(l)

@@ -76,6 +76,7 @@ type Scheduler struct {
 	// refusals are tasks that the cell would not have where we wanted them.
 	refusals map[ID]refusal
 	mover    mover
+	churn    churn
 }
 
 // readyBatch is a batch with its promises.
@@ -182,6 +183,7 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 	s.mover.events += len(events)
 	for i := range events {
 		e := &events[i]
+		s.gaveWay(c, e)
 		if e.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_PACKAGES {
 			// It makes a place better, and no room.
 			if t := s.sites.byName[e.Machine]; t != nil && t.slot >= 0 && !s.renumbered {
@@ -323,7 +325,7 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		if p == nil || p.site.slot < 0 || p.site.name != e.Machine {
 			// Somebody else placed it.
 			if p != nil {
-				s.overlay.drop(p)
+				s.drop(p)
 				s.reread(p.site)
 			}
 			s.touch(c, e.UID)
@@ -334,7 +336,7 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 			}
 			return
 		}
-		s.overlay.drop(p)
+		s.drop(p)
 		s.dismiss(p.line)
 		switch {
 		case len(p.victims) > 0 || !isAlloc && p.line.job.Version() != p.version:
@@ -508,7 +510,7 @@ func (s *Scheduler) attend(c *cell.Cell) {
 
 // release takes a promise back that the copy does not show.
 func (s *Scheduler) release(c *cell.Cell, p *promise) bool {
-	if !s.overlay.drop(p) {
+	if !s.drop(p) {
 		return false
 	}
 	if p.site.slot >= 0 {
@@ -569,7 +571,7 @@ func enabled(promises []*promise) (uids []string) {
 // opBytes is at least what an assignment takes in an op.
 func opBytes(a *borgpb.Assignment) int {
 	// Each field has a tag and a length or a number beside its text.
-	n := 48 + len(a.Uid) + len(a.Machine) + len(a.Alloc) + 3*len(a.Ports)
+	n := 52 + len(a.Uid) + len(a.Machine) + len(a.Alloc) + 3*len(a.Ports) + len(a.VictimsWhy)
 	for _, g := range a.Devices {
 		n += 8 + len(g.Name) + 3*len(g.Numbers)
 	}

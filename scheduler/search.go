@@ -36,6 +36,9 @@ type search struct {
 	closely   int
 	otherwise *site
 	dearer    toll
+	// sparing: nobody gives way whose job did so often of late. spared: somebody would
+	// have.
+	sparing, spared bool
 	// placement, inDomain and inAlloc are scratch of the cell's own test.
 	placement cell.Placement
 	inAlloc   cell.Overlay
@@ -125,7 +128,7 @@ func (f *search) block(cl *class) {
 		return
 	}
 	cl.blocked, cl.seen = true, f.s.changes.now()
-	if s := f.s; s.overlay.promises > 0 && !cl.never {
+	if s := f.s; s.overlay.promises > 0 && !cl.by.Never() {
 		s.coveted, s.covetedUpTo = max(s.coveted, cl.priority), s.overlay.made
 	}
 }

@@ -25,6 +25,8 @@ type unit struct {
 	priority int32
 	// tasks that are evicted with it.
 	tasks int
+	// hurts has the job of each of them; only where churn is bounded.
+	hurts []cell.UID
 	// res is what it holds in the view of who asks, other in the other one.
 	res, other cell.Resources
 	ports      []uint32
@@ -81,9 +83,9 @@ const maxVictims = 256
 // maxExact is up to how many units the fewest are found by trying all subsets.
 const maxExact = 12
 
-// preempt looks for a place for which others give way: the fewest, of the
-// lowest band. It is asked when there is no place without.
-func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok bool) {
+// displace looks for a place for which others give way: the fewest, of the
+// lowest band.
+func (f *search) displace(w *want, index uint32) (at spot, victims []unit, ok bool) {
 	if w.seated {
 		return f.preemptSeat(w, index)
 	}
@@ -192,7 +194,7 @@ func (f *search) mayMakeRoom(w *want, i int32) bool {
 	if !e.known {
 		*e = countEvictable(g.sites.walk[i])
 	}
-	if e.lowest >= c.priority || c.never && e.lowest != stoppingPriority {
+	if e.lowest >= c.priority || c.by.Never() && e.lowest != stoppingPriority {
 		return false
 	}
 	if f.neighbours != nil && w.limited && f.full(w, i) {
@@ -274,19 +276,27 @@ func (f *search) giveWay(w *want, at spot, units []unit, limit *toll) []unit {
 	if n == 0 {
 		return nil
 	}
-	// All of that band may be needed; nobody of a higher one is.
-	band := bandOf(units[n-1].priority)
-	if limit != nil && band > limit.band {
-		return nil
-	}
-	for n < len(units) && bandOf(units[n].priority) == band {
+	// All of that band may be needed; nobody of a higher one is, unless some of it
+	// are spared.
+	for {
+		band := bandOf(units[n-1].priority)
+		if limit != nil && band > limit.band {
+			return nil
+		}
+		for n < len(units) && bandOf(units[n].priority) == band {
+			n++
+		}
+		var victims []unit
+		if n <= maxExact {
+			victims = f.fewest(units[:n], need, free, devices, limit)
+		} else {
+			victims = prune(f.cap(units[:n]), need, free, devices)
+		}
+		if victims != nil || !f.sparing || n == len(units) {
+			return victims
+		}
 		n++
 	}
-	units = units[:n]
-	if len(units) <= maxExact {
-		return fewest(units, need, free, devices, limit)
-	}
-	return prune(units, need, free, devices)
 }
 
 // units lists what may be asked to give way to w on a machine.
@@ -297,12 +307,12 @@ func (f *search) units(w *want, t *site) []unit {
 		if p.Alloc() != nil {
 			continue
 		}
-		if u, ok := copyUnit(c, t, p); ok {
+		if u, ok := f.copyUnit(c, t, p); ok {
 			units = append(units, u)
 		}
 	}
 	for a := range t.machine.Allocs() {
-		if u, ok := allocUnit(c, t, a); ok && !slices.Contains(t.promised.Victims, u.id) {
+		if u, ok := f.allocUnit(c, t, a); ok && !slices.Contains(t.promised.Victims, u.id) {
 			units = append(units, u)
 		}
 	}
@@ -314,7 +324,7 @@ func (f *search) units(w *want, t *site) []unit {
 func (f *search) unitsIn(w *want, at spot) []unit {
 	var units []unit
 	for p := range at.alloc.Copies() {
-		if u, ok := copyUnit(w.class, at.site, p); ok {
+		if u, ok := f.copyUnit(w.class, at.site, p); ok {
 			units = append(units, u)
 		}
 	}
@@ -323,41 +333,50 @@ func (f *search) unitsIn(w *want, at spot) []unit {
 
 // copyUnit is one copy, if it may be asked: nobody was promised its room, and
 // it waits for nobody's itself.
-func copyUnit(c *class, t *site, p *cell.Copy) (u unit, ok bool) {
+func (f *search) copyUnit(c *class, t *site, p *cell.Copy) (u unit, ok bool) {
 	if p.Claimed() || p.Waits() || slices.Contains(t.promised.Victims, p.ID()) {
 		return u, false
 	}
 	u = unit{id: p.ID(), priority: stoppingPriority, res: p.Held(c.view == viewProd), other: p.Held(c.view != viewProd), ports: p.Ports(), devices: p.Devices()}
 	if p.Current() {
 		u.priority, u.tasks = p.Priority(), 1
-		return u, !c.never && cell.MayPreempt(c.priority, p.Priority())
+		if !f.c.MayTake(&c.by, p.Key().User, p.Priority()) {
+			return u, false
+		}
+		if f.s.cfg.Churn > 0 {
+			u.hurts = []cell.UID{p.JobUID()}
+		}
+		return u, !f.sparing || !f.spares([]unit{u})
 	}
 	return u, p.State() == borgpb.AttemptState_ATTEMPT_STATE_STOPPING
 }
 
 // allocUnit is an alloc with everything in it.
-func allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
+func (f *search) allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
 	set := a.Set()
-	if a.Machine() != t.machine || len(a.After()) > 0 || c.never || !cell.MayPreempt(c.priority, set.Priority()) {
+	if a.Machine() != t.machine || len(a.After()) > 0 || !f.c.MayTake(&c.by, set.Key().User, set.Priority()) {
 		return u, false
 	}
 	u = unit{id: allocID(a), priority: set.Priority(), tasks: 1, res: a.Capacity(), other: a.Capacity(), devices: a.Devices()}
 	for p := range a.Copies() {
-		if p.Claimed() || p.Waits() || p.Current() && !cell.MayPreempt(c.priority, p.Priority()) {
+		if p.Claimed() || p.Waits() || p.Current() && !f.c.MayTake(&c.by, p.Key().User, p.Priority()) {
 			return u, false
 		}
 		if p.Current() {
 			u.tasks++
 			u.priority = max(u.priority, p.Priority())
+			if f.s.cfg.Churn > 0 {
+				u.hurts = append(u.hurts, p.JobUID())
+			}
 		}
 	}
-	return u, true
+	return u, !f.sparing || !f.spares([]unit{u})
 }
 
 // fewest returns the set of the least toll below a limit; nil when there is
 // none. It tries all sets, but for those that cannot be enough or are too dear
 // already.
-func fewest(units []unit, need *cell.Resources, free cell.Resources, devices *cell.DeviceRoom, limit *toll) []unit {
+func (f *search) fewest(units []unit, need *cell.Resources, free cell.Resources, devices *cell.DeviceRoom, limit *toll) []unit {
 	// rest[i] is what units[i:] would free.
 	var rest [maxExact + 1]cell.Resources
 	for i := len(units) - 1; i >= 0; i-- {
@@ -371,8 +390,10 @@ func fewest(units []unit, need *cell.Resources, free cell.Resources, devices *ce
 			return
 		}
 		if need.Fits(room) && (devices == nil || makesRoom(need, room, devices, chosen(units, set))) {
-			best, dearer = set, t
-			least = &dearer
+			if !f.sparing || !f.spares(chosen(units, set)) {
+				best, dearer = set, t
+				least = &dearer
+			}
 			return
 		}
 		if i == len(units) || !need.Fits(room.Add(rest[i])) {

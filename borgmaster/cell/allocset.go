@@ -160,7 +160,7 @@ func (c *Cell) moveAlloc(a *Alloc, e edge, to state, reason string) {
 
 // placeAlloc gives an alloc its machine.
 func (c *Cell) placeAlloc(a *Alloc, at place) {
-	c.stopVictims(at.victims, a.Name)
+	c.stopVictims(at.victims, &taking{a.Name, a.set.spec.Priority, c.waitOf(a.set.spec.PreemptWaitNs, a.set.spec.Priority), at.why})
 	if a.lostOn != nil {
 		c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its alloc was placed on "+at.machine.name)
 	}
@@ -199,7 +199,9 @@ func (c *Cell) evictAlloc(a *Alloc, e edge, to state, cause borgpb.StopCause, re
 	m := a.machine
 	c.leaveMachine(a)
 	for _, p := range slices.Clone(a.copies) {
-		if p.state.current() {
+		if p.state.current() && cause == borgpb.StopCause_STOP_CAUSE_PREEMPTION {
+			c.preempt(p, reason, graceNs)
+		} else if p.state.current() {
 			grace := p.grace()
 			if graceNs >= 0 {
 				grace = min(grace, graceNs)

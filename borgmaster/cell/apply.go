@@ -218,6 +218,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkSetQuotaPolicy(o.SetQuotaPolicy)
 	case *borgpb.Op_SetTaskLimits:
 		return c.checkSetTaskLimits(o.SetTaskLimits)
+	case *borgpb.Op_SetPreemptionPolicy:
+		return c.checkSetPreemptionPolicy(o.SetPreemptionPolicy)
 	case *borgpb.Op_FireCron:
 		return c.checkFireCron(o.FireCron)
 	case *borgpb.Op_SuspendCron:

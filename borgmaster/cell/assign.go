@@ -87,7 +87,7 @@ func (c *Cell) placement(a *borgpb.Assignment) (p Placement, r *borgpb.Refusal) 
 
 // placing returns what gives a task or alloc the place that was checked.
 func (c *Cell) placing(p *Placement, v *victims) func() {
-	at := place{machine: p.Machine, alloc: p.Alloc, devices: p.Devices, victims: v}
+	at := place{machine: p.Machine, alloc: p.Alloc, devices: p.Devices, victims: v, why: p.why}
 	if p.Set != nil {
 		alloc := p.Set.allocs[p.Index]
 		return func() { c.placeAlloc(alloc, at) }
@@ -170,6 +170,10 @@ func (c *Cell) findPlace(p *Placement, a *borgpb.Assignment) *borgpb.Refusal {
 	if len(p.Machine.copies) >= maxCopiesOnMachine {
 		return about(p.name(), limit("", "%s holds %d copies", p.Machine.name, len(p.Machine.copies)))
 	}
+	if r := checkVictimsWhy(a); r != nil {
+		return about(p.name(), r)
+	}
+	p.why = a.VictimsWhy
 	for _, v := range a.Victims {
 		uid, ok := parseUID(v.JobUid)
 		if !ok {

@@ -46,6 +46,7 @@ type Cell struct {
 	files   files
 
 	labelPolicy labelPolicy
+	preemption  preemptionPolicy
 	quotas      quotas
 	taskBounds  taskBounds
 

@@ -71,6 +71,9 @@ func (c *Cell) Check() error {
 	if err := c.labelPolicy.check(c.format); err != nil {
 		return err
 	}
+	if err := c.preemption.check(c.format); err != nil {
+		return err
+	}
 	return c.checkCollections()
 }
 

@@ -79,6 +79,7 @@ const (
 	tagDisrupted = 4
 	// Of a copy that runs; and of an update.
 	tagUpSince = 190
+	tagNotice  = 215
 	tagRollout = 190
 	// Of a machine.
 	tagTaints   = 1

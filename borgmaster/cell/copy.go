@@ -89,6 +89,8 @@ type stopping struct {
 	reason  string
 	index   uint64
 	graceNs int64
+	// How long before SIGTERM it is told.
+	noticeNs int64
 	// The one who waits for this copy's room; nil: nobody. Derived.
 	promised *waiting
 }

@@ -140,6 +140,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.LabelRule.default_value": FormatLabels, "borg.LabelRule.values": FormatLabels,
 	"borg.LABELLED_UNSPECIFIED": FormatLabels, "borg.LABELLED_JOB": FormatLabels, "borg.LABELLED_ALLOC_SET": FormatLabels, "borg.LABELLED_MACHINE": FormatLabels,
 
+	"borg.Op.set_preemption_policy": FormatPreemption, "borg.SetPreemptionPolicy.collapse": FormatPreemption,
+	"borg.Assignment.victims_why": FormatPreemption, "borg.JobSpec.preempt_wait_ns": FormatPreemption, "borg.AllocSetSpec.preempt_wait_ns": FormatPreemption,
+	"borg.PREEMPT_OWN": FormatPreemption, "borg.TaskSpec.notice_ns": FormatPreemption, "borg.TaskSpec.notice_signal": FormatPreemption,
+
 	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
 }
 
@@ -312,7 +316,7 @@ func knownAssign(a *borgpb.Assign, format uint32) bool {
 				return false
 			}
 		}
-		if len(x.Devices) > 0 && format < formatDevices {
+		if len(x.Devices) > 0 && format < formatDevices || x.VictimsWhy != "" && format < FormatPreemption {
 			return false
 		}
 		for _, g := range x.Devices {

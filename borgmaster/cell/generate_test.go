@@ -36,6 +36,9 @@ func (g *generator) next() []byte {
 	if g.c.format >= FormatLabels && g.one(25) {
 		return marshal(g.t, g.user(g.labelOp()))
 	}
+	if g.c.format >= FormatPreemption && g.one(100) {
+		return marshal(g.t, g.preemptionOp())
+	}
 	var op *borgpb.Op
 	switch n := g.r.IntN(1000); {
 	case g.c.format >= FormatQuotas && g.one(50):
@@ -354,9 +357,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 	if g.c.format >= FormatBudgets && g.one(2) {
 		s.DisruptionBudget = g.budget()
 	}
-	if g.one(10) {
-		s.Preempt = borgpb.Preempt_PREEMPT_NEVER
-	}
+	g.mayPreempt(&s.Preempt, &s.PreemptWaitNs)
 	s.Gang, s.BatchQueue = g.one(8), g.one(6)
 	switch {
 	case g.one(60):
@@ -444,6 +445,7 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 		Env:       map[string]string{"A": "b"},
 		GraceNs:   int64(r.IntN(3)) * 5 * second,
 	}
+	g.ownNotice(t)
 	for i := range r.IntN(3) {
 		t.Ports = append(t.Ports, []string{"http", "admin"}[i])
 	}
@@ -639,6 +641,7 @@ func (g *generator) assignment(j *Job, index uint32) *borgpb.Assignment {
 		g.nameDevices(a, j.Need(index), m, m.DeviceRoom())
 	}
 	g.grantPorts(a, m, len(j.Need(index).Task.Ports))
+	g.tellVictims(a)
 	switch {
 	case g.one(30):
 		a.LastAttempt++

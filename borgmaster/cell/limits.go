@@ -153,6 +153,9 @@ const (
 
 	defaultGraceNs    = 30 * second
 	preemptionGraceNs = 10 * second
+	// Of those below production, since format 8.
+	lowPreemptionGraceNs = 30 * second
+	maxVictimsWhyBytes   = 512
 
 	second = 1_000_000_000
 )

@@ -152,6 +152,8 @@ func (l *loader) record(key, value []byte) error {
 		return l.taskBounds(string(k.b), d)
 	case kindQuotaPolicy:
 		return errors.Join(k.done(), l.quotaPolicy(d))
+	case kindPreemption:
+		return errors.Join(k.done(), l.preemption(d))
 	default:
 		return errors.New("it is of a kind that this build does not know")
 	}
@@ -485,6 +487,9 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 		return errOdd
 	}
 	if err := l.upSince(d, p); err != nil {
+		return err
+	}
+	if err := l.notice(d, p); err != nil {
 		return err
 	}
 	if of != nil {

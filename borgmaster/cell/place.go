@@ -66,6 +66,8 @@ type Placement struct {
 	// lower priority is named by its set's uid, index and attempt. Of a copy
 	// that waits for victims itself, those are inherited.
 	Victims []CopyID
+	// What they are told of the choice of them.
+	why string
 }
 
 // Overlay is what a scheduler has promised and the cell does not know of yet.
@@ -89,9 +91,8 @@ type Overlay struct {
 
 // asker is who asks for a place, job and alloc set alike.
 type asker struct {
-	need     *Need
-	priority int32
-	never    bool
+	need *Need
+	by   Preemptor
 	// Never nil.
 	limits *Limits
 	counts *occupancy
@@ -100,11 +101,11 @@ type asker struct {
 func (p *Placement) asker() asker {
 	if p.Set != nil {
 		s := p.Set.spec
-		return asker{p.Set.need, s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER, p.Set.limits.orNone(), p.Set.domains}
+		return asker{p.Set.need, Preemptor{p.Set.key.User, s.Priority, s.Preempt}, p.Set.limits.orNone(), p.Set.domains}
 	}
 	spec := p.Job.specOf(p.Index)
 	s := spec.Proto
-	return asker{spec.Need(p.Index), s.Priority, s.Preempt == borgpb.Preempt_PREEMPT_NEVER, spec.limits.orNone(), p.Job.domains}
+	return asker{spec.Need(p.Index), Preemptor{p.Job.key.User, s.Priority, s.Preempt}, spec.limits.orNone(), p.Job.domains}
 }
 
 // Fit makes the test of feasibility: it is made again for each assignment that
@@ -191,7 +192,7 @@ func fitAlloc(p *Placement) Fit {
 // free is the room left for the placement, its victims gone.
 func (c *Cell) free(p *Placement, o *Overlay, v *victims) Resources {
 	r := p.room()
-	prod := isProd(p.asker().priority)
+	prod := isProd(p.asker().by.Priority)
 	free := r.capacity.Sub(r.held(prod))
 	if o != nil {
 		if prod {

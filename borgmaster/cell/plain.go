@@ -85,6 +85,7 @@ var kindNames = map[byte]string{
 	kindLabelPolicy: "label_policy",
 	kindQuota:       "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy",
 	kindSeat: "seat", kindCron: "cron",
+	kindPreemption: "preemption_policy",
 }
 
 func keyForm(kind byte, f *form) {
@@ -288,6 +289,9 @@ var valueForms = map[byte]func(*form){
 		f.bools("enforce")
 		f.uints("oversell_free", "oversell_batch", "oversell_mid", "oversell_production", "oversell_monitoring")
 	},
+	kindPreemption: func(f *form) {
+		f.byte("collapse")
+	},
 	kindBan: func(f *form) {
 		f.str("by")
 		f.str("reason")
@@ -385,6 +389,7 @@ func copyForm(f *form) {
 	})
 	f.tagged(tagReservation, "reservation", func(f *form) { f.ints("cpu_milli", "mem_bytes", "set_ns") })
 	f.tagged(tagUpSince, "watched", func(f *form) { f.ints("since_ns") })
+	f.tagged(tagNotice, "notice", func(f *form) { f.ints("ns") })
 }
 
 func (f *form) victims() {

@@ -65,7 +65,7 @@ func (p *Copy) Proto() *borgpb.Attempt {
 	a := &borgpb.Attempt{
 		User: p.job.key.User, Job: p.job.key.Name, JobUid: p.job.uid.String(), Index: p.index, Attempt: p.attempt,
 		Machine: p.machine.name, State: p.State(), Cause: p.Cause(), Reason: p.Reason(), Exit: p.Exit(),
-		Restarts: p.restarts, StopIndex: p.StopIndex(), GraceNs: p.GraceNs(), EndedWallNs: p.endedWallNs,
+		Restarts: p.restarts, StopIndex: p.StopIndex(), GraceNs: p.GraceNs(), NoticeNs: p.NoticeNs(), EndedWallNs: p.endedWallNs,
 		Resources: p.res.Proto(), Ports: p.Ports(), Devices: GrantsProto(p.Devices()),
 	}
 	if p.alloc != nil {

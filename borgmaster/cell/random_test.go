@@ -222,6 +222,9 @@ func (w *walk) hear(e Event, later []Event) {
 		}
 	}
 	kind := e.Kind.String()[len("EVENT_KIND_"):]
+	if e.Cause == borgpb.StopCause_STOP_CAUSE_PREEMPTION && e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK {
+		w.gaveWay(e, later)
+	}
 	if e.Cause != 0 {
 		w.edges["cause "+e.Cause.String()[len("STOP_CAUSE_"):]+" "+kind]++
 	}

@@ -35,6 +35,7 @@ import (
 //	ab user                            bounds of a user's tasks
 //	ac                                 how the cell deals with quotas
 //	c8                                 rules of labels
+//	d7                                 which bands collapse
 //
 // A uid is epoch (8 bytes), log index (8), n (4); an index 4 bytes; version,
 // attempt and seq 8; all big-endian. A value starts with recordLayout and goes
@@ -68,6 +69,7 @@ const (
 	kindTaskBounds  = 0xab
 	kindQuotaPolicy = 0xac
 	kindLabelPolicy = 0xc8
+	kindPreemption  = 0xd7
 
 	recordLayout = 1
 )
@@ -298,6 +300,7 @@ func (e *encoder) copy(p *Copy) {
 	e.note(p.ownNote())
 	e.reservation(p.estimate)
 	e.upSince(p.upNs())
+	e.notice(p)
 }
 
 // wait writes the names of the victims that are waited for.
@@ -431,8 +434,9 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.bans.list, func(b *Ban) record { return b }))
 		all(each(c.quotas.list, func(q *Quota) record { return q }))
 		all(each(c.taskBounds.list, func(b *TaskBounds) record { return b }))
-		_ = ok && yield(&c.quotas.policy)
+		ok = ok && yield(&c.quotas.policy)
 		ok = ok && yield(&c.labelPolicy)
+		_ = ok && yield(&c.preemption)
 	}
 }
 

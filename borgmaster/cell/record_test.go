@@ -47,7 +47,9 @@ var derivedFields = map[string][]string{
 		// So has the number of changes.
 		"files.byKey", "files.list", "files.of", "files.bytes", "files.changes",
 		// So has the policy of labels.
-		"labelPolicy"},
+		"labelPolicy",
+		// So has that of preemption.
+		"preemption"},
 	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
@@ -67,12 +69,14 @@ var derivedFields = map[string][]string{
 	"Quota":       {"gone", "user", "band"},
 	"TaskBounds":  {"gone", "user"},
 	"quotaPolicy": {},
-	"cellKey":     {},
-	"File":        {"user", "name", "gone"},
-	"labelPolicy": {"of"},
-	"fileChanges": {},
-	"restored":    {},
-	"outage":      {},
+
+	"preemptionPolicy": {},
+	"cellKey":          {},
+	"File":             {"user", "name", "gone"},
+	"labelPolicy":      {"of"},
+	"fileChanges":      {},
+	"restored":         {},
+	"outage":           {},
 }
 
 // TestEveryFieldCounts changes each field of each kind of record, one at a
@@ -80,6 +84,7 @@ var derivedFields = map[string][]string{
 func TestEveryFieldCounts(t *testing.T) {
 	c := richCell(t, 4000)
 	c.restored.fromIndex, c.outage.untilNs, c.quotas.policy.enforce = c.index, 1, true
+	c.preemption.collapse = 4
 	// Or nobody has set it.
 	c.secrets.keyID.id = cmp.Or(c.secrets.keyID.id, "k1")
 	if len(c.bans.list) == 0 {

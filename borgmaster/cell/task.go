@@ -121,13 +121,15 @@ type place struct {
 	ports   []uint16
 	devices []DeviceGrant
 	victims *victims
+	// What victims are told of the choice of them.
+	why string
 }
 
 // schedule makes a new attempt.
 func (c *Cell) schedule(t *Task, at place) {
 	j, spec := t.job, t.job.specOf(t.index)
 	need := spec.Need(t.index)
-	c.stopVictims(at.victims, t.ID().String)
+	c.stopVictims(at.victims, &taking{t.ID().String, spec.Proto.Priority, c.waitOf(spec.Proto.PreemptWaitNs, spec.Proto.Priority), at.why})
 	for p := t.past; p != nil; p = p.next {
 		if p.state == attemptUnreachable && p.stop == nil {
 			c.order(p, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its replacement was placed on "+at.machine.name, graceOf(need))
@@ -191,6 +193,9 @@ func (c *Cell) retire(t *Task) {
 // order writes down that a copy must stop. It can never be current again.
 func (c *Cell) order(p *Copy, cause borgpb.StopCause, reason string, graceNs int64) {
 	p.stop = &stopping{cause: cause, reason: clip(reason, maxReasonBytes), index: c.index, graceNs: graceNs}
+	if noticed(cause) {
+		p.stop.noticeNs = p.noticeNs()
+	}
 	c.unbind(p)
 	c.dirtyCopy(p)
 }

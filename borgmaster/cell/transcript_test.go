@@ -301,6 +301,8 @@ func (s *script) op() *borgpb.Op {
 		return s.label()
 	case "policy":
 		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_SetLabelPolicy{SetLabelPolicy: &borgpb.SetLabelPolicy{Policy: s.labelPolicy(), ExpectVersion: uint64(s.num("expect", 0))}}}
+	case "collapse":
+		return s.collapse()
 	case "fire":
 		return s.fire()
 	case "suspend-cron", "resume-cron":
@@ -446,6 +448,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		}
 	}
 	spec.Gang, spec.BatchQueue = s.has("gang"), s.has("queue")
+	s.preempts(spec)
 	if s.has("max-down") || s.has("max-per-task") || s.has("window") {
 		spec.DisruptionBudget = &borgpb.DisruptionBudget{
 			MaxDown: uint32(s.num("max-down", 0)), MaxPerTask: uint32(s.num("max-per-task", 0)), WindowNs: s.num("window", 0)}
@@ -552,6 +555,7 @@ func (s *script) assignment() *borgpb.Assignment {
 		}
 		a.Devices = append(a.Devices, g)
 	}
+	a.VictimsWhy = s.arg("why", "")
 	for _, v := range s.list("victims") {
 		id := s.copyID(v)
 		a.Victims = append(a.Victims, &borgpb.Victim{JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt})
@@ -663,6 +667,7 @@ func (s *script) show() string {
 			}
 			if p.stop != nil {
 				fmt.Fprintf(&b, " cause %s grace %ds", strings.TrimPrefix(p.Cause().String(), "STOP_CAUSE_"), p.GraceNs()/second)
+				b.WriteString(noticeText(p))
 			}
 			for _, id := range p.After() {
 				fmt.Fprintf(&b, " after %v", id)

@@ -447,6 +447,7 @@ func fixedPart(t *borgpb.TaskSpec) *borgpb.TaskSpec {
 	copyFields(f, t)
 	f.Resources, f.Constraints, f.Tolerations = nil, nil, nil
 	f.GraceNs, f.CpuSlack, f.MemSlack, f.NoEstimation = 0, 0, 0, false
+	f.NoticeNs, f.NoticeSignal = 0, false
 	return f
 }
 

@@ -66,6 +66,9 @@ func checkJobSpec(key JobKey, s *borgpb.JobSpec, format uint32) *borgpb.Refusal 
 	if r := checkUpdatePolicy(s); r != nil {
 		return r
 	}
+	if r := checkPreemptWait(s.PreemptWaitNs, s.Preempt); r != nil {
+		return r
+	}
 	if r := checkBudget(s.DisruptionBudget); r != nil {
 		return r
 	}
@@ -128,6 +131,9 @@ func checkTask(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	}
 	if t.GraceNs < 0 || t.GraceNs > maxGraceNs {
 		return invalid(field+".grace_ns", "%d is not in 0 to %d", t.GraceNs, int64(maxGraceNs))
+	}
+	if r := checkNotice(t, field); r != nil {
+		return r
 	}
 	if r := checkHealth(t.Health, field+".health"); r != nil {
 		return r
@@ -290,6 +296,9 @@ func checkAllocSetSpec(s *borgpb.AllocSetSpec) *borgpb.Refusal {
 		return r
 	}
 	if r := checkMaxPer(s.MaxPer); r != nil {
+		return r
+	}
+	if r := checkPreemptWait(s.PreemptWaitNs, s.Preempt); r != nil {
 		return r
 	}
 	if r := checkConstraints(s.Constraints, "spec.constraints"); r != nil {

@@ -70,9 +70,9 @@ func (c *Cell) victims(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) {
 		}
 		var r *borgpb.Refusal
 		if set := c.setsByU[id.Job]; set != nil {
-			r = v.addAlloc(p, set.Alloc(id.Index), id)
+			r = c.addAlloc(v, p, set.Alloc(id.Index), id)
 		} else {
-			r = v.addCopy(p, p.Machine.find(id), id)
+			r = c.addCopy(v, p, p.Machine.find(id), id)
 		}
 		if r != nil {
 			return nil, r
@@ -81,16 +81,15 @@ func (c *Cell) victims(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) {
 	return v, v.close(p)
 }
 
-func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
+func (c *Cell) addCopy(v *victims, p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 	a := p.asker()
 	switch {
 	case o == nil || o.state == attemptUnreachable:
 		return stale(p.name(), "the victim %v holds no place on %s", id, p.Machine.name)
 	case o.room() != p.room():
 		return about(p.name(), invalid("victims", "%v (%v) does not hold its place there", o.TaskID(), id))
-	case o.state.current() && (a.never || !MayPreempt(a.priority, o.priority) && !slices.Contains(v.leaving, o)):
-		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
-			"priority %d may not take the place of %v of priority %d", a.priority, o.TaskID(), o.priority)
+	case o.state.current() && (a.by.Never() || !c.MayTake(&a.by, o.job.key.User, o.priority) && !slices.Contains(v.leaving, o)):
+		return c.notTaken(p, &a, o.TaskID().String(), o.priority, "")
 	}
 	v.copies = append(v.copies, o)
 	v.freed = v.freed.add(o.held())
@@ -99,21 +98,19 @@ func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 }
 
 // addAlloc takes an alloc with everything in it.
-func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
+func (c *Cell) addAlloc(v *victims, p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
 	a := p.asker()
 	switch {
 	case o == nil || o.machine != p.Machine || o.attempt != id.Attempt:
 		return stale(p.name(), "the victim alloc %v is not on %s", id, p.Machine.name)
 	case p.Alloc != nil:
 		return about(p.name(), invalid("victims", "alloc %s does not hold its place in an alloc", o.Name()))
-	case a.never || !MayPreempt(a.priority, o.set.spec.Priority):
-		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
-			"priority %d may not take the place of %s of priority %d", a.priority, o.Name(), o.set.spec.Priority)
+	case !c.MayTake(&a.by, o.set.key.User, o.set.spec.Priority):
+		return c.notTaken(p, &a, o.Name(), o.set.spec.Priority, "")
 	}
 	for _, in := range o.copies {
-		if in.state.current() && !MayPreempt(a.priority, in.priority) {
-			return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
-				"priority %d may not take the place of %v of priority %d in %s", a.priority, in.TaskID(), in.priority, o.Name())
+		if in.state.current() && !c.MayTake(&a.by, in.job.key.User, in.priority) {
+			return c.notTaken(p, &a, in.TaskID().String(), in.priority, " in "+o.Name())
 		}
 	}
 	v.allocs = append(v.allocs, o)
@@ -121,6 +118,16 @@ func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
 	v.devices = append(v.devices, o.devices...)
 	v.copies = append(v.copies, o.copies...)
 	return nil
+}
+
+// notTaken refuses a victim.
+func (c *Cell) notTaken(p *Placement, a *asker, victim string, priority int32, in string) *borgpb.Refusal {
+	why := ""
+	if !a.by.Never() && MayPreempt(a.by.Priority, priority) {
+		why = ": within " + BandName(BandOf(priority)) + " nobody takes the place of others"
+	}
+	return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
+		"priority %d may not take the place of %s of priority %d%s%s", a.by.Priority, victim, priority, in, why)
 }
 
 // close inherits what victims wait for, and refuses victims that are promised
@@ -169,14 +176,13 @@ func (v *victims) inherit(p *Placement, w *waiting) {
 
 // stopVictims tells the victims to stop. Their claims go over to the one who
 // named them.
-func (c *Cell) stopVictims(v *victims, by func() string) {
+func (c *Cell) stopVictims(v *victims, by *taking) {
 	if v == nil {
 		return
 	}
-	const cause = borgpb.StopCause_STOP_CAUSE_PREEMPTION
-	reason := "makes room for " + by()
+	reason := c.reason(by)
 	for _, a := range v.allocs {
-		c.evictAlloc(a, edgeEvict, statePending, cause, reason, preemptionGraceNs)
+		c.evictAlloc(a, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_PREEMPTION, reason, by.waitNs)
 	}
 	for _, o := range v.copies {
 		if o.wait != nil {
@@ -185,8 +191,7 @@ func (c *Cell) stopVictims(v *victims, by func() string) {
 			c.dirtyCopy(o)
 		}
 		if o.state.current() {
-			t := o.row()
-			c.evict(t, edgeEvict, statePending, cause, reason, min(o.grace(), preemptionGraceNs))
+			c.preempt(o, reason, by.waitNs)
 		}
 	}
 }

@@ -172,6 +172,11 @@ func (c *Client) ListQuotas(ctx context.Context, user string) (*borgrpc.ListQuot
 	return call(ctx, c, "list quotas", &borgrpc.ListQuotasRequest{User: user}, borgrpc.MasterServiceClient.ListQuotas)
 }
 
+// GetPreemptionPolicy returns within which bands nobody takes the place of others.
+func (c *Client) GetPreemptionPolicy(ctx context.Context) (*borgrpc.GetPreemptionPolicyResponse, error) {
+	return call(ctx, c, "ask which bands collapse", &borgrpc.GetPreemptionPolicyRequest{}, borgrpc.MasterServiceClient.GetPreemptionPolicy)
+}
+
 // Why explains where a task is or why it is not placed.
 func (c *Client) Why(ctx context.Context, req *borgrpc.WhyRequest) (*borgrpc.WhyResponse, error) {
 	return call(ctx, c, "explain task "+taskName(req.User, req.Name, req.Index), req, borgrpc.MasterServiceClient.Why)

@@ -109,7 +109,9 @@ type AllocSetSpec struct {
 	// All allocs are placed together or none; at most 10,000 then.
 	Gang bool `protobuf:"varint,10,opt,name=gang,proto3" json:"gang,omitempty"`
 	// As in JobSpec. Since format 4.
-	MaxPer        map[string]uint32 `protobuf:"bytes,240,rep,name=max_per,json=maxPer,proto3" json:"max_per,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	MaxPer map[string]uint32 `protobuf:"bytes,240,rep,name=max_per,json=maxPer,proto3" json:"max_per,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	// As in JobSpec. Since format 8.
+	PreemptWaitNs int64 `protobuf:"varint,430,opt,name=preempt_wait_ns,json=preemptWaitNs,proto3" json:"preempt_wait_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -219,6 +221,13 @@ func (x *AllocSetSpec) GetMaxPer() map[string]uint32 {
 		return x.MaxPer
 	}
 	return nil
+}
+
+func (x *AllocSetSpec) GetPreemptWaitNs() int64 {
+	if x != nil {
+		return x.PreemptWaitNs
+	}
+	return 0
 }
 
 // AllocSetStatus sums up the allocs of a set.
@@ -495,7 +504,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.borg.AllocSetSpecR\x04spec\x12,\n" +
-	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xf9\x03\n" +
+	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xa2\x04\n" +
 	"\fAllocSetSpec\x12\x16\n" +
 	"\x06allocs\x18\x01 \x01(\rR\x06allocs\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12-\n" +
@@ -509,7 +518,8 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\apreempt\x18\t \x01(\x0e2\r.borg.PreemptR\apreempt\x12\x12\n" +
 	"\x04gang\x18\n" +
 	" \x01(\bR\x04gang\x128\n" +
-	"\amax_per\x18\xf0\x01 \x03(\v2\x1e.borg.AllocSetSpec.MaxPerEntryR\x06maxPer\x1a9\n" +
+	"\amax_per\x18\xf0\x01 \x03(\v2\x1e.borg.AllocSetSpec.MaxPerEntryR\x06maxPer\x12'\n" +
+	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x1a9\n" +
 	"\vMaxPerEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xe7\x01\n" +

@@ -94,19 +94,25 @@ const (
 	Preempt_PREEMPT_LOWER Preempt = 1
 	// Waits until there is room.
 	Preempt_PREEMPT_NEVER Preempt = 2
+	// As PREEMPT_LOWER, and in a band that collapses it may still take the place of
+	// lower priorities of its own user, as a master does of its workers. Not in the
+	// production band. Since format 8.
+	Preempt_PREEMPT_OWN Preempt = 430
 )
 
 // Enum value maps for Preempt.
 var (
 	Preempt_name = map[int32]string{
-		0: "PREEMPT_UNSPECIFIED",
-		1: "PREEMPT_LOWER",
-		2: "PREEMPT_NEVER",
+		0:   "PREEMPT_UNSPECIFIED",
+		1:   "PREEMPT_LOWER",
+		2:   "PREEMPT_NEVER",
+		430: "PREEMPT_OWN",
 	}
 	Preempt_value = map[string]int32{
 		"PREEMPT_UNSPECIFIED": 0,
 		"PREEMPT_LOWER":       1,
 		"PREEMPT_NEVER":       2,
+		"PREEMPT_OWN":         430,
 	}
 )
 
@@ -775,8 +781,12 @@ type JobSpec struct {
 	// How far the cell's own acts may disturb the tasks; absent: as far as they
 	// do. Since format 5.
 	DisruptionBudget *DisruptionBudget `protobuf:"bytes,250,opt,name=disruption_budget,json=disruptionBudget,proto3" json:"disruption_budget,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// How long it waits at most for those whose place it takes to end well: the most
+	// that they get between hearing of it and SIGKILL. Nanoseconds, at most 24 h; zero:
+	// 10 s for production and monitoring, 30 s for others. Since format 8.
+	PreemptWaitNs int64 `protobuf:"varint,430,opt,name=preempt_wait_ns,json=preemptWaitNs,proto3" json:"preempt_wait_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JobSpec) Reset() {
@@ -975,6 +985,13 @@ func (x *JobSpec) GetDisruptionBudget() *DisruptionBudget {
 		return x.DisruptionBudget
 	}
 	return nil
+}
+
+func (x *JobSpec) GetPreemptWaitNs() int64 {
+	if x != nil {
+		return x.PreemptWaitNs
+	}
+	return 0
 }
 
 // DisruptionBudget bounds what the cell does to the tasks of a job of its own
@@ -1566,7 +1583,14 @@ type TaskSpec struct {
 	NoEstimation bool `protobuf:"varint,18,opt,name=no_estimation,json=noEstimation,proto3" json:"no_estimation,omitempty"`
 	// What it has less of between itself and its machine; absent: nothing. Since
 	// format 7.
-	Relax         *Relax `protobuf:"bytes,210,opt,name=relax,proto3" json:"relax,omitempty"`
+	Relax *Relax `protobuf:"bytes,210,opt,name=relax,proto3" json:"relax,omitempty"`
+	// How long before SIGTERM it is told that it will be stopped, when the cell stops it
+	// of its own accord; who takes its place may grant less. Nanoseconds, at most 24 h;
+	// zero: it is told with SIGTERM. Since format 8.
+	NoticeNs int64 `protobuf:"varint,430,opt,name=notice_ns,json=noticeNs,proto3" json:"notice_ns,omitempty"`
+	// It is sent SIGUSR1 with that notice, which ends a program that does not expect it.
+	// Only with notice_ns. Since format 8.
+	NoticeSignal  bool `protobuf:"varint,431,opt,name=notice_signal,json=noticeSignal,proto3" json:"notice_signal,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1732,6 +1756,20 @@ func (x *TaskSpec) GetRelax() *Relax {
 		return x.Relax
 	}
 	return nil
+}
+
+func (x *TaskSpec) GetNoticeNs() int64 {
+	if x != nil {
+		return x.NoticeNs
+	}
+	return 0
+}
+
+func (x *TaskSpec) GetNoticeSignal() bool {
+	if x != nil {
+		return x.NoticeSignal
+	}
+	return false
 }
 
 // Relax takes away some of what keeps a task apart from its machine and from
@@ -2597,7 +2635,10 @@ type Attempt struct {
 	// Granted port numbers, in the order of the spec's names.
 	Ports []uint32 `protobuf:"varint,17,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	// Devices that it holds until it has stopped, by name.
-	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	Devices []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	// Bound on the time between the notice that it asked for and SIGTERM. Nanoseconds;
+	// zero: none.
+	NoticeNs      int64 `protobuf:"varint,430,opt,name=notice_ns,json=noticeNs,proto3" json:"notice_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2758,6 +2799,13 @@ func (x *Attempt) GetDevices() []*DeviceGrant {
 	return nil
 }
 
+func (x *Attempt) GetNoticeNs() int64 {
+	if x != nil {
+		return x.NoticeNs
+	}
+	return 0
+}
+
 // Reservation is the master's estimate of what a task will use (paper §5.5).
 type Reservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2822,7 +2870,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12!\n" +
 	"\x04spec\x18\x02 \x01(\v2\r.borg.JobSpecR\x04spec\x12'\n" +
-	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\x8c\b\n" +
+	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xb5\b\n" +
 	"\aJobSpec\x12!\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\r.borg.JobKindR\x04kind\x12\x14\n" +
 	"\x05tasks\x18\x02 \x01(\rR\x05tasks\x12\x1a\n" +
@@ -2854,7 +2902,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\tscheduler\x18\x15 \x01(\tR\tscheduler\x12'\n" +
 	"\x0fsubmit_children\x18\x1e \x01(\bR\x0esubmitChildren\x123\n" +
 	"\amax_per\x18\xf0\x01 \x03(\v2\x19.borg.JobSpec.MaxPerEntryR\x06maxPer\x12D\n" +
-	"\x11disruption_budget\x18\xfa\x01 \x01(\v2\x16.borg.DisruptionBudgetR\x10disruptionBudget\x1a=\n" +
+	"\x11disruption_budget\x18\xfa\x01 \x01(\v2\x16.borg.DisruptionBudgetR\x10disruptionBudget\x12'\n" +
+	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x1a=\n" +
 	"\x0fExtensionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a9\n" +
@@ -2908,7 +2957,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12&\n" +
 	"\x0fdecided_wall_ns\x18\a \x01(\x03R\rdecidedWallNs\x12\"\n" +
 	"\rended_wall_ns\x18\b \x01(\x03R\vendedWallNs\x12\x14\n" +
-	"\x05slots\x18\t \x01(\rR\x05slots\"\xfb\x05\n" +
+	"\x05slots\x18\t \x01(\rR\x05slots\"\xbf\x06\n" +
 	"\bTaskSpec\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x12\n" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x12)\n" +
@@ -2929,7 +2978,9 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\tmem_slack\x18\x10 \x01(\x0e2\v.borg.SlackR\bmemSlack\x12'\n" +
 	"\x0fexclusive_cores\x18\x11 \x01(\bR\x0eexclusiveCores\x12#\n" +
 	"\rno_estimation\x18\x12 \x01(\bR\fnoEstimation\x12\"\n" +
-	"\x05relax\x18\xd2\x01 \x01(\v2\v.borg.RelaxR\x05relax\x1a6\n" +
+	"\x05relax\x18\xd2\x01 \x01(\v2\v.borg.RelaxR\x05relax\x12\x1c\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\x12$\n" +
+	"\rnotice_signal\x18\xaf\x03 \x01(\bR\fnoticeSignal\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"E\n" +
@@ -3007,7 +3058,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	".borg.UsedR\x04used\x1aB\n" +
 	"\x14NoteAnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbb\x04\n" +
 	"\aAttempt\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x17\n" +
@@ -3029,7 +3080,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\rended_wall_ns\x18\x0f \x01(\x03R\vendedWallNs\x12-\n" +
 	"\tresources\x18\x10 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x14\n" +
 	"\x05ports\x18\x11 \x03(\rR\x05ports\x12+\n" +
-	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"\\\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12\x1c\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\\\n" +
 	"\vReservation\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x1e\n" +
 	"\vset_cell_ns\x18\x02 \x01(\x03R\tsetCellNs*u\n" +
@@ -3038,11 +3090,12 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x10JOB_KIND_SERVICE\x10\x01\x12\x12\n" +
 	"\x0eJOB_KIND_BATCH\x10\x02\x12\x13\n" +
 	"\x0fJOB_KIND_DAEMON\x10\x03\x12\x11\n" +
-	"\rJOB_KIND_CRON\x10\x04*H\n" +
+	"\rJOB_KIND_CRON\x10\x04*Z\n" +
 	"\aPreempt\x12\x17\n" +
 	"\x13PREEMPT_UNSPECIFIED\x10\x00\x12\x11\n" +
 	"\rPREEMPT_LOWER\x10\x01\x12\x11\n" +
-	"\rPREEMPT_NEVER\x10\x02*K\n" +
+	"\rPREEMPT_NEVER\x10\x02\x12\x10\n" +
+	"\vPREEMPT_OWN\x10\xae\x03*K\n" +
 	"\x06OnLost\x12\x17\n" +
 	"\x13ON_LOST_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ON_LOST_RESCHEDULE\x10\x01\x12\x10\n" +

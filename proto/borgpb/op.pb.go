@@ -318,6 +318,8 @@ const (
 	EventKind_EVENT_KIND_LABEL EventKind = 200
 	// Other rules hold for labels.
 	EventKind_EVENT_KIND_LABEL_POLICY EventKind = 201
+	// Other bands collapse.
+	EventKind_EVENT_KIND_PREEMPTION_POLICY EventKind = 430
 )
 
 // Enum value maps for EventKind.
@@ -379,64 +381,66 @@ var (
 		81:  "EVENT_KIND_FILE_DELETE",
 		200: "EVENT_KIND_LABEL",
 		201: "EVENT_KIND_LABEL_POLICY",
+		430: "EVENT_KIND_PREEMPTION_POLICY",
 	}
 	EventKind_value = map[string]int32{
-		"EVENT_KIND_UNSPECIFIED":      0,
-		"EVENT_KIND_SUBMIT":           1,
-		"EVENT_KIND_SCHEDULE":         2,
-		"EVENT_KIND_EVICT":            3,
-		"EVENT_KIND_FAIL":             4,
-		"EVENT_KIND_FINISH":           5,
-		"EVENT_KIND_KILL":             6,
-		"EVENT_KIND_LOST":             7,
-		"EVENT_KIND_UPDATE_PENDING":   8,
-		"EVENT_KIND_UPDATE_RUNNING":   9,
-		"EVENT_KIND_START":            10,
-		"EVENT_KIND_RESTART":          11,
-		"EVENT_KIND_STOPPED":          12,
-		"EVENT_KIND_RETURN":           13,
-		"EVENT_KIND_ENABLE":           14,
-		"EVENT_KIND_MACHINE_ADD":      20,
-		"EVENT_KIND_MACHINE_REMOVE":   21,
-		"EVENT_KIND_MACHINE_SET":      22,
-		"EVENT_KIND_MACHINE_UP":       23,
-		"EVENT_KIND_MACHINE_DOWN":     24,
-		"EVENT_KIND_MACHINE_DRAIN":    25,
-		"EVENT_KIND_MACHINE_UNDRAIN":  26,
-		"EVENT_KIND_MACHINE_HEARD":    150,
-		"EVENT_KIND_HOLD_END":         151,
-		"EVENT_KIND_MACHINE_PACKAGES": 170,
-		"EVENT_KIND_LOST_DECLARED":    160,
-		"EVENT_KIND_UPDATE_START":     30,
-		"EVENT_KIND_UPDATE_DONE":      31,
-		"EVENT_KIND_UPDATE_CHANGE":    190,
-		"EVENT_KIND_RESIZE":           32,
-		"EVENT_KIND_FORMAT":           40,
-		"EVENT_KIND_WALL_STEP":        41,
-		"EVENT_KIND_REFUSE":           42,
-		"EVENT_KIND_GRANT":            50,
-		"EVENT_KIND_REVOKE":           51,
-		"EVENT_KIND_INVITE":           52,
-		"EVENT_KIND_JOIN":             53,
-		"EVENT_KIND_CRON_FIRE":        180,
-		"EVENT_KIND_CRON_SKIP":        181,
-		"EVENT_KIND_CRON_SUSPEND":     182,
-		"EVENT_KIND_CRON_RESUME":      183,
-		"EVENT_KIND_SEAT":             184,
-		"EVENT_KIND_RESERVE":          54,
-		"EVENT_KIND_SECRET_SET":       60,
-		"EVENT_KIND_SECRET_DELETE":    61,
-		"EVENT_KIND_CELL_KEY":         62,
-		"EVENT_KIND_PACKAGE_BAN":      240,
-		"EVENT_KIND_PACKAGE_UNBAN":    241,
-		"EVENT_KIND_QUOTA_SET":        171,
-		"EVENT_KIND_QUOTA_DELETE":     172,
-		"EVENT_KIND_QUOTA_POLICY":     173,
-		"EVENT_KIND_TASK_LIMITS":      174,
-		"EVENT_KIND_FILE_WRITE":       80,
-		"EVENT_KIND_FILE_DELETE":      81,
-		"EVENT_KIND_LABEL":            200,
-		"EVENT_KIND_LABEL_POLICY":     201,
+		"EVENT_KIND_UNSPECIFIED":       0,
+		"EVENT_KIND_SUBMIT":            1,
+		"EVENT_KIND_SCHEDULE":          2,
+		"EVENT_KIND_EVICT":             3,
+		"EVENT_KIND_FAIL":              4,
+		"EVENT_KIND_FINISH":            5,
+		"EVENT_KIND_KILL":              6,
+		"EVENT_KIND_LOST":              7,
+		"EVENT_KIND_UPDATE_PENDING":    8,
+		"EVENT_KIND_UPDATE_RUNNING":    9,
+		"EVENT_KIND_START":             10,
+		"EVENT_KIND_RESTART":           11,
+		"EVENT_KIND_STOPPED":           12,
+		"EVENT_KIND_RETURN":            13,
+		"EVENT_KIND_ENABLE":            14,
+		"EVENT_KIND_MACHINE_ADD":       20,
+		"EVENT_KIND_MACHINE_REMOVE":    21,
+		"EVENT_KIND_MACHINE_SET":       22,
+		"EVENT_KIND_MACHINE_UP":        23,
+		"EVENT_KIND_MACHINE_DOWN":      24,
+		"EVENT_KIND_MACHINE_DRAIN":     25,
+		"EVENT_KIND_MACHINE_UNDRAIN":   26,
+		"EVENT_KIND_MACHINE_HEARD":     150,
+		"EVENT_KIND_HOLD_END":          151,
+		"EVENT_KIND_MACHINE_PACKAGES":  170,
+		"EVENT_KIND_LOST_DECLARED":     160,
+		"EVENT_KIND_UPDATE_START":      30,
+		"EVENT_KIND_UPDATE_DONE":       31,
+		"EVENT_KIND_UPDATE_CHANGE":     190,
+		"EVENT_KIND_RESIZE":            32,
+		"EVENT_KIND_FORMAT":            40,
+		"EVENT_KIND_WALL_STEP":         41,
+		"EVENT_KIND_REFUSE":            42,
+		"EVENT_KIND_GRANT":             50,
+		"EVENT_KIND_REVOKE":            51,
+		"EVENT_KIND_INVITE":            52,
+		"EVENT_KIND_JOIN":              53,
+		"EVENT_KIND_CRON_FIRE":         180,
+		"EVENT_KIND_CRON_SKIP":         181,
+		"EVENT_KIND_CRON_SUSPEND":      182,
+		"EVENT_KIND_CRON_RESUME":       183,
+		"EVENT_KIND_SEAT":              184,
+		"EVENT_KIND_RESERVE":           54,
+		"EVENT_KIND_SECRET_SET":        60,
+		"EVENT_KIND_SECRET_DELETE":     61,
+		"EVENT_KIND_CELL_KEY":          62,
+		"EVENT_KIND_PACKAGE_BAN":       240,
+		"EVENT_KIND_PACKAGE_UNBAN":     241,
+		"EVENT_KIND_QUOTA_SET":         171,
+		"EVENT_KIND_QUOTA_DELETE":      172,
+		"EVENT_KIND_QUOTA_POLICY":      173,
+		"EVENT_KIND_TASK_LIMITS":       174,
+		"EVENT_KIND_FILE_WRITE":        80,
+		"EVENT_KIND_FILE_DELETE":       81,
+		"EVENT_KIND_LABEL":             200,
+		"EVENT_KIND_LABEL_POLICY":      201,
+		"EVENT_KIND_PREEMPTION_POLICY": 430,
 	}
 )
 
@@ -698,6 +702,7 @@ type Op struct {
 	//	*Op_SetTaskLimits
 	//	*Op_FireCron
 	//	*Op_SuspendCron
+	//	*Op_SetPreemptionPolicy
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1187,6 +1192,15 @@ func (x *Op) GetSuspendCron() *SuspendCron {
 	return nil
 }
 
+func (x *Op) GetSetPreemptionPolicy() *SetPreemptionPolicy {
+	if x != nil {
+		if x, ok := x.Op.(*Op_SetPreemptionPolicy); ok {
+			return x.SetPreemptionPolicy
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1419,6 +1433,11 @@ type Op_SuspendCron struct {
 	SuspendCron *SuspendCron `protobuf:"bytes,181,opt,name=suspend_cron,json=suspendCron,proto3,oneof"`
 }
 
+type Op_SetPreemptionPolicy struct {
+	// An operator says which bands collapse. Since format 8.
+	SetPreemptionPolicy *SetPreemptionPolicy `protobuf:"bytes,430,opt,name=set_preemption_policy,json=setPreemptionPolicy,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1508,6 +1527,8 @@ func (*Op_SetTaskLimits) isOp_Op() {}
 func (*Op_FireCron) isOp_Op() {}
 
 func (*Op_SuspendCron) isOp_Op() {}
+
+func (*Op_SetPreemptionPolicy) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -2686,7 +2707,10 @@ type Assignment struct {
 	Version uint64 `protobuf:"varint,8,opt,name=version,proto3" json:"version,omitempty"`
 	// Devices, one entry per name that is asked for, by name. In an alloc they
 	// are among those that the alloc has. Since format 3.
-	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	Devices []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	// Why these victims, and what else was looked at, for them to read; at most 512
+	// bytes. Only with victims. Since format 8.
+	VictimsWhy    string `protobuf:"bytes,430,opt,name=victims_why,json=victimsWhy,proto3" json:"victims_why,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2782,6 +2806,13 @@ func (x *Assignment) GetDevices() []*DeviceGrant {
 		return x.Devices
 	}
 	return nil
+}
+
+func (x *Assignment) GetVictimsWhy() string {
+	if x != nil {
+		return x.VictimsWhy
+	}
+	return ""
 }
 
 // Victim is a copy of a task, or an alloc, that gives way.
@@ -5279,13 +5310,13 @@ var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
 	"\n" +
-	"\x0fborgpb/op.proto\x12\x04borg\x1a\x11borgpb/meta.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x12borgpb/quota.proto\"]\n" +
+	"\x0fborgpb/op.proto\x12\x04borg\x1a\x11borgpb/meta.proto\x1a\x10borgpb/job.proto\x1a\x12borgpb/label.proto\x1a\x14borgpb/machine.proto\x1a\x14borgpb/preempt.proto\x1a\x12borgpb/quota.proto\"]\n" +
 	"\x05Entry\x12 \n" +
 	"\fcell_time_ns\x18\x01 \x01(\x03R\n" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x9d\x14\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xef\x14\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -5353,7 +5384,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10set_quota_policy\x18\xac\x01 \x01(\v2\x14.borg.SetQuotaPolicyH\x00R\x0esetQuotaPolicy\x12>\n" +
 	"\x0fset_task_limits\x18\xad\x01 \x01(\v2\x13.borg.SetTaskLimitsH\x00R\rsetTaskLimits\x12.\n" +
 	"\tfire_cron\x18\xb4\x01 \x01(\v2\x0e.borg.FireCronH\x00R\bfireCron\x127\n" +
-	"\fsuspend_cron\x18\xb5\x01 \x01(\v2\x11.borg.SuspendCronH\x00R\vsuspendCronB\x04\n" +
+	"\fsuspend_cron\x18\xb5\x01 \x01(\v2\x11.borg.SuspendCronH\x00R\vsuspendCron\x12P\n" +
+	"\x15set_preemption_policy\x18\xae\x03 \x01(\v2\x19.borg.SetPreemptionPolicyH\x00R\x13setPreemptionPolicyB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -5468,7 +5500,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vconfig_hash\x18\x04 \x01(\x04R\n" +
 	"configHash\x12\x14\n" +
 	"\x05build\x18\x05 \x01(\tR\x05build\x12\x16\n" +
-	"\x06enable\x18( \x03(\tR\x06enable\"\x8c\x02\n" +
+	"\x06enable\x18( \x03(\tR\x06enable\"\xae\x02\n" +
 	"\n" +
 	"Assignment\x12\x10\n" +
 	"\x03uid\x18\x01 \x01(\tR\x03uid\x12\x14\n" +
@@ -5479,7 +5511,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05ports\x18\x06 \x03(\rR\x05ports\x12&\n" +
 	"\avictims\x18\a \x03(\v2\f.borg.VictimR\avictims\x12\x18\n" +
 	"\aversion\x18\b \x01(\x04R\aversion\x12+\n" +
-	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"Q\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12 \n" +
+	"\vvictims_why\x18\xae\x03 \x01(\tR\n" +
+	"victimsWhy\"Q\n" +
 	"\x06Victim\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -5693,7 +5727,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xd9\v\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xfc\v\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -5751,7 +5785,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x15EVENT_KIND_FILE_WRITE\x10P\x12\x1a\n" +
 	"\x16EVENT_KIND_FILE_DELETE\x10Q\x12\x15\n" +
 	"\x10EVENT_KIND_LABEL\x10\xc8\x01\x12\x1c\n" +
-	"\x17EVENT_KIND_LABEL_POLICY\x10\xc9\x01*\xab\x02\n" +
+	"\x17EVENT_KIND_LABEL_POLICY\x10\xc9\x01\x12!\n" +
+	"\x1cEVENT_KIND_PREEMPTION_POLICY\x10\xae\x03*\xab\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -5782,88 +5817,89 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
 var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
 var file_borgpb_op_proto_goTypes = []any{
-	(UpdateVerb)(0),         // 0: borg.UpdateVerb
-	(RefusalKind)(0),        // 1: borg.RefusalKind
-	(EventKind)(0),          // 2: borg.EventKind
-	(ObjectKind)(0),         // 3: borg.ObjectKind
-	(*Entry)(nil),           // 4: borg.Entry
-	(*Op)(nil),              // 5: borg.Op
-	(*AddMachine)(nil),      // 6: borg.AddMachine
-	(*RemoveMachine)(nil),   // 7: borg.RemoveMachine
-	(*SetMachine)(nil),      // 8: borg.SetMachine
-	(*PackageChange)(nil),   // 9: borg.PackageChange
-	(*MachineUp)(nil),       // 10: borg.MachineUp
-	(*MachineDown)(nil),     // 11: borg.MachineDown
-	(*DrainMachine)(nil),    // 12: borg.DrainMachine
-	(*SubmitJob)(nil),       // 13: borg.SubmitJob
-	(*KillJob)(nil),         // 14: borg.KillJob
-	(*UpdateJob)(nil),       // 15: borg.UpdateJob
-	(*ResizeJob)(nil),       // 16: borg.ResizeJob
-	(*ControlUpdate)(nil),   // 17: borg.ControlUpdate
-	(*SubmitAllocSet)(nil),  // 18: borg.SubmitAllocSet
-	(*KillAllocSet)(nil),    // 19: borg.KillAllocSet
-	(*Assign)(nil),          // 20: borg.Assign
-	(*Assignment)(nil),      // 21: borg.Assignment
-	(*Victim)(nil),          // 22: borg.Victim
-	(*MoveTasks)(nil),       // 23: borg.MoveTasks
-	(*Reports)(nil),         // 24: borg.Reports
-	(*MachineReport)(nil),   // 25: borg.MachineReport
-	(*TaskReservation)(nil), // 26: borg.TaskReservation
-	(*SetTime)(nil),         // 27: borg.SetTime
-	(*RaiseFormat)(nil),     // 28: borg.RaiseFormat
-	(*Grant)(nil),           // 29: borg.Grant
-	(*Revoke)(nil),          // 30: borg.Revoke
-	(*AddToken)(nil),        // 31: borg.AddToken
-	(*UseToken)(nil),        // 32: borg.UseToken
-	(*SetSecret)(nil),       // 33: borg.SetSecret
-	(*DeleteSecret)(nil),    // 34: borg.DeleteSecret
-	(*ResealSecret)(nil),    // 35: borg.ResealSecret
-	(*UseCellKey)(nil),      // 36: borg.UseCellKey
-	(*SetTaskNote)(nil),     // 37: borg.SetTaskNote
-	(*WriteFile)(nil),       // 38: borg.WriteFile
-	(*DeleteFile)(nil),      // 39: borg.DeleteFile
-	(*BanPackage)(nil),      // 40: borg.BanPackage
-	(*UnbanPackage)(nil),    // 41: borg.UnbanPackage
-	(*LogDigest)(nil),       // 42: borg.LogDigest
-	(*Refusal)(nil),         // 43: borg.Refusal
-	(*Result)(nil),          // 44: borg.Result
-	(*Event)(nil),           // 45: borg.Event
-	(*HearMachines)(nil),    // 46: borg.HearMachines
-	(*HeardMachine)(nil),    // 47: borg.HeardMachine
-	(*FoundCopy)(nil),       // 48: borg.FoundCopy
-	(*DeclareLost)(nil),     // 49: borg.DeclareLost
-	(*EndHold)(nil),         // 50: borg.EndHold
-	(*AdoptJob)(nil),        // 51: borg.AdoptJob
-	(*StopUnknown)(nil),     // 52: borg.StopUnknown
-	(*UnknownCopy)(nil),     // 53: borg.UnknownCopy
-	(*FireCron)(nil),        // 54: borg.FireCron
-	(*SuspendCron)(nil),     // 55: borg.SuspendCron
-	nil,                     // 56: borg.AddMachine.LabelsEntry
-	nil,                     // 57: borg.AddMachine.AnnotationsEntry
-	nil,                     // 58: borg.SetMachine.SetAttributesEntry
-	nil,                     // 59: borg.SubmitJob.LabelsEntry
-	nil,                     // 60: borg.SubmitJob.AnnotationsEntry
-	nil,                     // 61: borg.UpdateJob.LabelsEntry
-	nil,                     // 62: borg.UpdateJob.AnnotationsEntry
-	nil,                     // 63: borg.SubmitAllocSet.LabelsEntry
-	nil,                     // 64: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                     // 65: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),       // 66: borg.Principal
-	(*SetLabels)(nil),       // 67: borg.SetLabels
-	(*SetLabelPolicy)(nil),  // 68: borg.SetLabelPolicy
-	(*SetQuota)(nil),        // 69: borg.SetQuota
-	(*DeleteQuota)(nil),     // 70: borg.DeleteQuota
-	(*SetQuotaPolicy)(nil),  // 71: borg.SetQuotaPolicy
-	(*SetTaskLimits)(nil),   // 72: borg.SetTaskLimits
-	(*MachineSpec)(nil),     // 73: borg.MachineSpec
-	(*Resources)(nil),       // 74: borg.Resources
-	(*Taint)(nil),           // 75: borg.Taint
-	(*DeviceGrant)(nil),     // 76: borg.DeviceGrant
-	(*TaskReport)(nil),      // 77: borg.TaskReport
-	(State)(0),              // 78: borg.State
-	(StopCause)(0),          // 79: borg.StopCause
-	(*Exit)(nil),            // 80: borg.Exit
-	(JobKind)(0),            // 81: borg.JobKind
+	(UpdateVerb)(0),             // 0: borg.UpdateVerb
+	(RefusalKind)(0),            // 1: borg.RefusalKind
+	(EventKind)(0),              // 2: borg.EventKind
+	(ObjectKind)(0),             // 3: borg.ObjectKind
+	(*Entry)(nil),               // 4: borg.Entry
+	(*Op)(nil),                  // 5: borg.Op
+	(*AddMachine)(nil),          // 6: borg.AddMachine
+	(*RemoveMachine)(nil),       // 7: borg.RemoveMachine
+	(*SetMachine)(nil),          // 8: borg.SetMachine
+	(*PackageChange)(nil),       // 9: borg.PackageChange
+	(*MachineUp)(nil),           // 10: borg.MachineUp
+	(*MachineDown)(nil),         // 11: borg.MachineDown
+	(*DrainMachine)(nil),        // 12: borg.DrainMachine
+	(*SubmitJob)(nil),           // 13: borg.SubmitJob
+	(*KillJob)(nil),             // 14: borg.KillJob
+	(*UpdateJob)(nil),           // 15: borg.UpdateJob
+	(*ResizeJob)(nil),           // 16: borg.ResizeJob
+	(*ControlUpdate)(nil),       // 17: borg.ControlUpdate
+	(*SubmitAllocSet)(nil),      // 18: borg.SubmitAllocSet
+	(*KillAllocSet)(nil),        // 19: borg.KillAllocSet
+	(*Assign)(nil),              // 20: borg.Assign
+	(*Assignment)(nil),          // 21: borg.Assignment
+	(*Victim)(nil),              // 22: borg.Victim
+	(*MoveTasks)(nil),           // 23: borg.MoveTasks
+	(*Reports)(nil),             // 24: borg.Reports
+	(*MachineReport)(nil),       // 25: borg.MachineReport
+	(*TaskReservation)(nil),     // 26: borg.TaskReservation
+	(*SetTime)(nil),             // 27: borg.SetTime
+	(*RaiseFormat)(nil),         // 28: borg.RaiseFormat
+	(*Grant)(nil),               // 29: borg.Grant
+	(*Revoke)(nil),              // 30: borg.Revoke
+	(*AddToken)(nil),            // 31: borg.AddToken
+	(*UseToken)(nil),            // 32: borg.UseToken
+	(*SetSecret)(nil),           // 33: borg.SetSecret
+	(*DeleteSecret)(nil),        // 34: borg.DeleteSecret
+	(*ResealSecret)(nil),        // 35: borg.ResealSecret
+	(*UseCellKey)(nil),          // 36: borg.UseCellKey
+	(*SetTaskNote)(nil),         // 37: borg.SetTaskNote
+	(*WriteFile)(nil),           // 38: borg.WriteFile
+	(*DeleteFile)(nil),          // 39: borg.DeleteFile
+	(*BanPackage)(nil),          // 40: borg.BanPackage
+	(*UnbanPackage)(nil),        // 41: borg.UnbanPackage
+	(*LogDigest)(nil),           // 42: borg.LogDigest
+	(*Refusal)(nil),             // 43: borg.Refusal
+	(*Result)(nil),              // 44: borg.Result
+	(*Event)(nil),               // 45: borg.Event
+	(*HearMachines)(nil),        // 46: borg.HearMachines
+	(*HeardMachine)(nil),        // 47: borg.HeardMachine
+	(*FoundCopy)(nil),           // 48: borg.FoundCopy
+	(*DeclareLost)(nil),         // 49: borg.DeclareLost
+	(*EndHold)(nil),             // 50: borg.EndHold
+	(*AdoptJob)(nil),            // 51: borg.AdoptJob
+	(*StopUnknown)(nil),         // 52: borg.StopUnknown
+	(*UnknownCopy)(nil),         // 53: borg.UnknownCopy
+	(*FireCron)(nil),            // 54: borg.FireCron
+	(*SuspendCron)(nil),         // 55: borg.SuspendCron
+	nil,                         // 56: borg.AddMachine.LabelsEntry
+	nil,                         // 57: borg.AddMachine.AnnotationsEntry
+	nil,                         // 58: borg.SetMachine.SetAttributesEntry
+	nil,                         // 59: borg.SubmitJob.LabelsEntry
+	nil,                         // 60: borg.SubmitJob.AnnotationsEntry
+	nil,                         // 61: borg.UpdateJob.LabelsEntry
+	nil,                         // 62: borg.UpdateJob.AnnotationsEntry
+	nil,                         // 63: borg.SubmitAllocSet.LabelsEntry
+	nil,                         // 64: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                         // 65: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),           // 66: borg.Principal
+	(*SetLabels)(nil),           // 67: borg.SetLabels
+	(*SetLabelPolicy)(nil),      // 68: borg.SetLabelPolicy
+	(*SetQuota)(nil),            // 69: borg.SetQuota
+	(*DeleteQuota)(nil),         // 70: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil),      // 71: borg.SetQuotaPolicy
+	(*SetTaskLimits)(nil),       // 72: borg.SetTaskLimits
+	(*SetPreemptionPolicy)(nil), // 73: borg.SetPreemptionPolicy
+	(*MachineSpec)(nil),         // 74: borg.MachineSpec
+	(*Resources)(nil),           // 75: borg.Resources
+	(*Taint)(nil),               // 76: borg.Taint
+	(*DeviceGrant)(nil),         // 77: borg.DeviceGrant
+	(*TaskReport)(nil),          // 78: borg.TaskReport
+	(State)(0),                  // 79: borg.State
+	(StopCause)(0),              // 80: borg.StopCause
+	(*Exit)(nil),                // 81: borg.Exit
+	(JobKind)(0),                // 82: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
 	66, // 0: borg.Op.principal:type_name -> borg.Principal
@@ -5912,52 +5948,53 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	72, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
 	54, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
 	55, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
-	56, // 46: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	57, // 47: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	73, // 48: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	58, // 49: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	74, // 50: borg.SetMachine.capacity:type_name -> borg.Resources
-	75, // 51: borg.SetMachine.set_taints:type_name -> borg.Taint
-	9,  // 52: borg.SetMachine.packages:type_name -> borg.PackageChange
-	59, // 53: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	60, // 54: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	61, // 55: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	62, // 56: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	0,  // 57: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	63, // 58: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	64, // 59: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	21, // 60: borg.Assign.assignments:type_name -> borg.Assignment
-	22, // 61: borg.Assignment.victims:type_name -> borg.Victim
-	76, // 62: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	21, // 63: borg.MoveTasks.moves:type_name -> borg.Assignment
-	21, // 64: borg.MoveTasks.placement:type_name -> borg.Assignment
-	25, // 65: borg.Reports.machines:type_name -> borg.MachineReport
-	77, // 66: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	26, // 67: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	65, // 68: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	1,  // 69: borg.Refusal.kind:type_name -> borg.RefusalKind
-	43, // 70: borg.Result.refusal:type_name -> borg.Refusal
-	43, // 71: borg.Result.items:type_name -> borg.Refusal
-	2,  // 72: borg.Event.kind:type_name -> borg.EventKind
-	3,  // 73: borg.Event.object_kind:type_name -> borg.ObjectKind
-	78, // 74: borg.Event.from:type_name -> borg.State
-	78, // 75: borg.Event.to:type_name -> borg.State
-	79, // 76: borg.Event.cause:type_name -> borg.StopCause
-	80, // 77: borg.Event.exit:type_name -> borg.Exit
-	47, // 78: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	22, // 79: borg.HeardMachine.missing:type_name -> borg.Victim
-	48, // 80: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	77, // 81: borg.FoundCopy.report:type_name -> borg.TaskReport
-	76, // 82: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	48, // 83: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	53, // 84: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	81, // 85: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	74, // 86: borg.UnknownCopy.resources:type_name -> borg.Resources
-	87, // [87:87] is the sub-list for method output_type
-	87, // [87:87] is the sub-list for method input_type
-	87, // [87:87] is the sub-list for extension type_name
-	87, // [87:87] is the sub-list for extension extendee
-	0,  // [0:87] is the sub-list for field type_name
+	73, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
+	56, // 47: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	57, // 48: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	74, // 49: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	58, // 50: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	75, // 51: borg.SetMachine.capacity:type_name -> borg.Resources
+	76, // 52: borg.SetMachine.set_taints:type_name -> borg.Taint
+	9,  // 53: borg.SetMachine.packages:type_name -> borg.PackageChange
+	59, // 54: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	60, // 55: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	61, // 56: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	62, // 57: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	0,  // 58: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	63, // 59: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	64, // 60: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	21, // 61: borg.Assign.assignments:type_name -> borg.Assignment
+	22, // 62: borg.Assignment.victims:type_name -> borg.Victim
+	77, // 63: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	21, // 64: borg.MoveTasks.moves:type_name -> borg.Assignment
+	21, // 65: borg.MoveTasks.placement:type_name -> borg.Assignment
+	25, // 66: borg.Reports.machines:type_name -> borg.MachineReport
+	78, // 67: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	26, // 68: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	65, // 69: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	1,  // 70: borg.Refusal.kind:type_name -> borg.RefusalKind
+	43, // 71: borg.Result.refusal:type_name -> borg.Refusal
+	43, // 72: borg.Result.items:type_name -> borg.Refusal
+	2,  // 73: borg.Event.kind:type_name -> borg.EventKind
+	3,  // 74: borg.Event.object_kind:type_name -> borg.ObjectKind
+	79, // 75: borg.Event.from:type_name -> borg.State
+	79, // 76: borg.Event.to:type_name -> borg.State
+	80, // 77: borg.Event.cause:type_name -> borg.StopCause
+	81, // 78: borg.Event.exit:type_name -> borg.Exit
+	47, // 79: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	22, // 80: borg.HeardMachine.missing:type_name -> borg.Victim
+	48, // 81: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	78, // 82: borg.FoundCopy.report:type_name -> borg.TaskReport
+	77, // 83: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	48, // 84: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	53, // 85: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	82, // 86: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	75, // 87: borg.UnknownCopy.resources:type_name -> borg.Resources
+	88, // [88:88] is the sub-list for method output_type
+	88, // [88:88] is the sub-list for method input_type
+	88, // [88:88] is the sub-list for extension type_name
+	88, // [88:88] is the sub-list for extension extendee
+	0,  // [0:88] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -5969,6 +6006,7 @@ func file_borgpb_op_proto_init() {
 	file_borgpb_job_proto_init()
 	file_borgpb_label_proto_init()
 	file_borgpb_machine_proto_init()
+	file_borgpb_preempt_proto_init()
 	file_borgpb_quota_proto_init()
 	file_borgpb_op_proto_msgTypes[1].OneofWrappers = []any{
 		(*Op_AddMachine)(nil),
@@ -6016,6 +6054,7 @@ func file_borgpb_op_proto_init() {
 		(*Op_SetTaskLimits)(nil),
 		(*Op_FireCron)(nil),
 		(*Op_SuspendCron)(nil),
+		(*Op_SetPreemptionPolicy)(nil),
 	}
 	file_borgpb_op_proto_msgTypes[34].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[35].OneofWrappers = []any{}

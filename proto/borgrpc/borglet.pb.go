@@ -727,7 +727,9 @@ type Stop struct {
 	// Bound on the time between SIGTERM and SIGKILL. Nanoseconds; zero: kill now.
 	GraceNs int64 `protobuf:"varint,4,opt,name=grace_ns,json=graceNs,proto3" json:"grace_ns,omitempty"`
 	// Who or what is behind it, as written in the log. The task is told.
-	Reason        string `protobuf:"bytes,310,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,310,opt,name=reason,proto3" json:"reason,omitempty"`
+	// How long before SIGTERM the task is told. Nanoseconds; zero: with SIGTERM.
+	NoticeNs      int64 `protobuf:"varint,430,opt,name=notice_ns,json=noticeNs,proto3" json:"notice_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -795,6 +797,13 @@ func (x *Stop) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *Stop) GetNoticeNs() int64 {
+	if x != nil {
+		return x.NoticeNs
+	}
+	return 0
 }
 
 // PollResponse is what a borglet has, after it has taken the orders in.
@@ -1482,13 +1491,14 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x04cell\x18\v \x01(\tR\x04cell\x12%\n" +
 	"\x05after\x18\f \x03(\v2\x0f.borgrpc.CopyIDR\x05after\x12+\n" +
 	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12-\n" +
-	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\"\x9c\x01\n" +
+	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\"\xba\x01\n" +
 	"\x04Stop\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12%\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x0f.borg.StopCauseR\x05cause\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
 	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\x12\x17\n" +
-	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\"\xe6\x02\n" +
+	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\x12\x1c\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\xe6\x02\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +

@@ -1663,6 +1663,98 @@ func (x *PackageBan) GetExpiresWallNs() int64 {
 	return 0
 }
 
+// GetPreemptionPolicyRequest asks which bands collapse.
+type GetPreemptionPolicyRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPreemptionPolicyRequest) Reset() {
+	*x = GetPreemptionPolicyRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[19]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPreemptionPolicyRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPreemptionPolicyRequest) ProtoMessage() {}
+
+func (x *GetPreemptionPolicyRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[19]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPreemptionPolicyRequest.ProtoReflect.Descriptor instead.
+func (*GetPreemptionPolicyRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+}
+
+// GetPreemptionPolicyResponse is which bands collapse.
+type GetPreemptionPolicyResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From low to high; production always.
+	Collapse []borgpb.Band `protobuf:"varint,430,rep,packed,name=collapse,proto3,enum=borg.Band" json:"collapse,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,431,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *GetPreemptionPolicyResponse) Reset() {
+	*x = GetPreemptionPolicyResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *GetPreemptionPolicyResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*GetPreemptionPolicyResponse) ProtoMessage() {}
+
+func (x *GetPreemptionPolicyResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use GetPreemptionPolicyResponse.ProtoReflect.Descriptor instead.
+func (*GetPreemptionPolicyResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *GetPreemptionPolicyResponse) GetCollapse() []borgpb.Band {
+	if x != nil {
+		return x.Collapse
+	}
+	return nil
+}
+
+func (x *GetPreemptionPolicyResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 // GetLabelPolicyRequest asks for the rules that hold for labels.
 type GetLabelPolicyRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1678,7 +1770,7 @@ type GetLabelPolicyRequest struct {
 
 func (x *GetLabelPolicyRequest) Reset() {
 	*x = GetLabelPolicyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1782,7 @@ func (x *GetLabelPolicyRequest) String() string {
 func (*GetLabelPolicyRequest) ProtoMessage() {}
 
 func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1795,7 @@ func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLabelPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetLabelPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetLabelPolicyRequest) GetCheck() bool {
@@ -1740,7 +1832,7 @@ type GetLabelPolicyResponse struct {
 
 func (x *GetLabelPolicyResponse) Reset() {
 	*x = GetLabelPolicyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1752,7 +1844,7 @@ func (x *GetLabelPolicyResponse) String() string {
 func (*GetLabelPolicyResponse) ProtoMessage() {}
 
 func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1765,7 +1857,7 @@ func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLabelPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetLabelPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetLabelPolicyResponse) GetPolicy() *borgpb.LabelPolicy {
@@ -1814,7 +1906,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1826,7 +1918,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1839,7 +1931,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ListQuotasRequest) GetUser() string {
@@ -1868,7 +1960,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1880,7 +1972,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1893,7 +1985,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListQuotasResponse) GetEnforced() bool {
@@ -1946,7 +2038,7 @@ type LabelBreach struct {
 
 func (x *LabelBreach) Reset() {
 	*x = LabelBreach{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1958,7 +2050,7 @@ func (x *LabelBreach) String() string {
 func (*LabelBreach) ProtoMessage() {}
 
 func (x *LabelBreach) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1971,7 +2063,7 @@ func (x *LabelBreach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelBreach.ProtoReflect.Descriptor instead.
 func (*LabelBreach) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LabelBreach) GetKind() borgpb.Labelled {
@@ -2022,7 +2114,7 @@ type QuotaUse struct {
 
 func (x *QuotaUse) Reset() {
 	*x = QuotaUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2034,7 +2126,7 @@ func (x *QuotaUse) String() string {
 func (*QuotaUse) ProtoMessage() {}
 
 func (x *QuotaUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2047,7 +2139,7 @@ func (x *QuotaUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
 func (*QuotaUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *QuotaUse) GetUser() string {
@@ -2131,7 +2223,7 @@ type TaskBounds struct {
 
 func (x *TaskBounds) Reset() {
 	*x = TaskBounds{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2143,7 +2235,7 @@ func (x *TaskBounds) String() string {
 func (*TaskBounds) ProtoMessage() {}
 
 func (x *TaskBounds) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2156,7 +2248,7 @@ func (x *TaskBounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBounds.ProtoReflect.Descriptor instead.
 func (*TaskBounds) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TaskBounds) GetUser() string {
@@ -2204,7 +2296,7 @@ type SoldBand struct {
 
 func (x *SoldBand) Reset() {
 	*x = SoldBand{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2216,7 +2308,7 @@ func (x *SoldBand) String() string {
 func (*SoldBand) ProtoMessage() {}
 
 func (x *SoldBand) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2229,7 +2321,7 @@ func (x *SoldBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SoldBand.ProtoReflect.Descriptor instead.
 func (*SoldBand) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SoldBand) GetBand() borgpb.Band {
@@ -2285,7 +2377,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2297,7 +2389,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2310,7 +2402,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -2382,7 +2474,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2394,7 +2486,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2407,7 +2499,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -2440,7 +2532,7 @@ type SafeToDrainRequest struct {
 
 func (x *SafeToDrainRequest) Reset() {
 	*x = SafeToDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2452,7 +2544,7 @@ func (x *SafeToDrainRequest) String() string {
 func (*SafeToDrainRequest) ProtoMessage() {}
 
 func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2465,7 +2557,7 @@ func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
 func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *SafeToDrainRequest) GetMachines() []string {
@@ -2504,7 +2596,7 @@ type SafeToDrainResponse struct {
 
 func (x *SafeToDrainResponse) Reset() {
 	*x = SafeToDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2516,7 +2608,7 @@ func (x *SafeToDrainResponse) String() string {
 func (*SafeToDrainResponse) ProtoMessage() {}
 
 func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2529,7 +2621,7 @@ func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
 func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
@@ -2574,7 +2666,7 @@ type DrainVerdict struct {
 
 func (x *DrainVerdict) Reset() {
 	*x = DrainVerdict{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2586,7 +2678,7 @@ func (x *DrainVerdict) String() string {
 func (*DrainVerdict) ProtoMessage() {}
 
 func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2599,7 +2691,7 @@ func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
 func (*DrainVerdict) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DrainVerdict) GetMachine() string {
@@ -2659,7 +2751,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2671,7 +2763,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2684,7 +2776,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -2735,7 +2827,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2747,7 +2839,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2760,7 +2852,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -2844,7 +2936,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2856,7 +2948,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2869,7 +2961,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -2937,7 +3029,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2949,7 +3041,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2962,7 +3054,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -3015,7 +3107,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3027,7 +3119,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3040,7 +3132,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -3128,7 +3220,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3140,7 +3232,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3153,7 +3245,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -3196,7 +3288,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3208,7 +3300,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3221,7 +3313,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -3265,7 +3357,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3277,7 +3369,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3290,7 +3382,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -3326,7 +3418,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3338,7 +3430,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3351,7 +3443,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -3403,7 +3495,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3415,7 +3507,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3428,7 +3520,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -3479,7 +3571,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3491,7 +3583,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3504,7 +3596,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -3607,7 +3699,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3619,7 +3711,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3632,7 +3724,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -3690,7 +3782,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3702,7 +3794,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3715,7 +3807,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -3753,7 +3845,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3765,7 +3857,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3778,7 +3870,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -3836,7 +3928,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3848,7 +3940,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3861,7 +3953,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *Record) GetKey() []byte {
@@ -3893,7 +3985,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3905,7 +3997,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3918,7 +4010,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -3953,7 +4045,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3965,7 +4057,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3978,7 +4070,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -3999,7 +4091,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4011,7 +4103,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4024,7 +4116,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -4045,7 +4137,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4057,7 +4149,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4070,7 +4162,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -4091,7 +4183,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +4195,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +4208,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -4141,7 +4233,7 @@ type CheckDrainRequest struct {
 
 func (x *CheckDrainRequest) Reset() {
 	*x = CheckDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4153,7 +4245,7 @@ func (x *CheckDrainRequest) String() string {
 func (*CheckDrainRequest) ProtoMessage() {}
 
 func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4166,7 +4258,7 @@ func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
 func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *CheckDrainRequest) GetMachines() []string {
@@ -4201,7 +4293,7 @@ type CheckDrainResponse struct {
 
 func (x *CheckDrainResponse) Reset() {
 	*x = CheckDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4213,7 +4305,7 @@ func (x *CheckDrainResponse) String() string {
 func (*CheckDrainResponse) ProtoMessage() {}
 
 func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4226,7 +4318,7 @@ func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
 func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
@@ -4253,7 +4345,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4265,7 +4357,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4278,7 +4370,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -4320,7 +4412,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4332,7 +4424,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4345,7 +4437,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -4398,7 +4490,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4410,7 +4502,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4423,7 +4515,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -4524,7 +4616,7 @@ type MachineUsage struct {
 
 func (x *MachineUsage) Reset() {
 	*x = MachineUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4536,7 +4628,7 @@ func (x *MachineUsage) String() string {
 func (*MachineUsage) ProtoMessage() {}
 
 func (x *MachineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4549,7 +4641,7 @@ func (x *MachineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
 func (*MachineUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *MachineUsage) GetMachine() string {
@@ -4585,7 +4677,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4597,7 +4689,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4610,7 +4702,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -4673,7 +4765,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4685,7 +4777,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4698,7 +4790,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *Contact) GetMachine() string {
@@ -4765,7 +4857,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4777,7 +4869,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4790,7 +4882,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -4850,7 +4942,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4862,7 +4954,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4875,7 +4967,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -4912,7 +5004,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4924,7 +5016,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4937,7 +5029,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5082,7 +5174,12 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x02by\x18\x04 \x01(\tR\x02by\x12\x16\n" +
 	"\x06reason\x18\x05 \x01(\tR\x06reason\x12\"\n" +
 	"\rsince_wall_ns\x18\x06 \x01(\x03R\vsinceWallNs\x12&\n" +
-	"\x0fexpires_wall_ns\x18\a \x01(\x03R\rexpiresWallNs\"X\n" +
+	"\x0fexpires_wall_ns\x18\a \x01(\x03R\rexpiresWallNs\"\x1c\n" +
+	"\x1aGetPreemptionPolicyRequest\"]\n" +
+	"\x1bGetPreemptionPolicyResponse\x12'\n" +
+	"\bcollapse\x18\xae\x03 \x03(\x0e2\n" +
+	".borg.BandR\bcollapse\x12\x15\n" +
+	"\x05index\x18\xaf\x03 \x01(\x04R\x05index\"X\n" +
 	"\x15GetLabelPolicyRequest\x12\x14\n" +
 	"\x05check\x18\x01 \x01(\bR\x05check\x12)\n" +
 	"\x06policy\x18\x02 \x01(\v2\x11.borg.LabelPolicyR\x06policy\"\xc1\x01\n" +
@@ -5338,7 +5435,7 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\x83\b\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\xe5\b\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
@@ -5349,7 +5446,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"ListAllocs\x12\x1a.borgrpc.ListAllocsRequest\x1a\x1b.borgrpc.ListAllocsResponse\x12K\n" +
 	"\fListMachines\x12\x1c.borgrpc.ListMachinesRequest\x1a\x1d.borgrpc.ListMachinesResponse\x12T\n" +
 	"\x0fListPackageBans\x12\x1f.borgrpc.ListPackageBansRequest\x1a .borgrpc.ListPackageBansResponse\x12Q\n" +
-	"\x0eGetLabelPolicy\x12\x1e.borgrpc.GetLabelPolicyRequest\x1a\x1f.borgrpc.GetLabelPolicyResponse\x12E\n" +
+	"\x0eGetLabelPolicy\x12\x1e.borgrpc.GetLabelPolicyRequest\x1a\x1f.borgrpc.GetLabelPolicyResponse\x12`\n" +
+	"\x13GetPreemptionPolicy\x12#.borgrpc.GetPreemptionPolicyRequest\x1a$.borgrpc.GetPreemptionPolicyResponse\x12E\n" +
 	"\n" +
 	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12E\n" +
 	"\n" +
@@ -5383,215 +5481,220 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
 var file_borgrpc_master_proto_goTypes = []any{
-	(ReadMode)(0),                   // 0: borgrpc.ReadMode
-	(LogStream)(0),                  // 1: borgrpc.LogStream
-	(*MutateRequest)(nil),           // 2: borgrpc.MutateRequest
-	(*MutateResponse)(nil),          // 3: borgrpc.MutateResponse
-	(*GetCellRequest)(nil),          // 4: borgrpc.GetCellRequest
-	(*GetCellResponse)(nil),         // 5: borgrpc.GetCellResponse
-	(*Reach)(nil),                   // 6: borgrpc.Reach
-	(*Simulated)(nil),               // 7: borgrpc.Simulated
-	(*GetJobRequest)(nil),           // 8: borgrpc.GetJobRequest
-	(*GetJobResponse)(nil),          // 9: borgrpc.GetJobResponse
-	(*ListJobsRequest)(nil),         // 10: borgrpc.ListJobsRequest
-	(*ListJobsResponse)(nil),        // 11: borgrpc.ListJobsResponse
-	(*ListTasksRequest)(nil),        // 12: borgrpc.ListTasksRequest
-	(*ListTasksResponse)(nil),       // 13: borgrpc.ListTasksResponse
-	(*ListAllocsRequest)(nil),       // 14: borgrpc.ListAllocsRequest
-	(*ListAllocsResponse)(nil),      // 15: borgrpc.ListAllocsResponse
-	(*ListMachinesRequest)(nil),     // 16: borgrpc.ListMachinesRequest
-	(*ListMachinesResponse)(nil),    // 17: borgrpc.ListMachinesResponse
-	(*ListPackageBansRequest)(nil),  // 18: borgrpc.ListPackageBansRequest
-	(*ListPackageBansResponse)(nil), // 19: borgrpc.ListPackageBansResponse
-	(*PackageBan)(nil),              // 20: borgrpc.PackageBan
-	(*GetLabelPolicyRequest)(nil),   // 21: borgrpc.GetLabelPolicyRequest
-	(*GetLabelPolicyResponse)(nil),  // 22: borgrpc.GetLabelPolicyResponse
-	(*ListQuotasRequest)(nil),       // 23: borgrpc.ListQuotasRequest
-	(*ListQuotasResponse)(nil),      // 24: borgrpc.ListQuotasResponse
-	(*LabelBreach)(nil),             // 25: borgrpc.LabelBreach
-	(*QuotaUse)(nil),                // 26: borgrpc.QuotaUse
-	(*TaskBounds)(nil),              // 27: borgrpc.TaskBounds
-	(*SoldBand)(nil),                // 28: borgrpc.SoldBand
-	(*AddMachineRequest)(nil),       // 29: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),      // 30: borgrpc.AddMachineResponse
-	(*SafeToDrainRequest)(nil),      // 31: borgrpc.SafeToDrainRequest
-	(*SafeToDrainResponse)(nil),     // 32: borgrpc.SafeToDrainResponse
-	(*DrainVerdict)(nil),            // 33: borgrpc.DrainVerdict
-	(*WhyRequest)(nil),              // 34: borgrpc.WhyRequest
-	(*WhyResponse)(nil),             // 35: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),            // 36: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                 // 37: borgrpc.WhyPart
-	(*WhyFight)(nil),                // 38: borgrpc.WhyFight
-	(*WhyHolder)(nil),               // 39: borgrpc.WhyHolder
-	(*WhyReason)(nil),               // 40: borgrpc.WhyReason
-	(*WhyChange)(nil),               // 41: borgrpc.WhyChange
-	(*EventsRequest)(nil),           // 42: borgrpc.EventsRequest
-	(*EventsResponse)(nil),          // 43: borgrpc.EventsResponse
-	(*LogsRequest)(nil),             // 44: borgrpc.LogsRequest
-	(*LogsResponse)(nil),            // 45: borgrpc.LogsResponse
-	(*FollowRequest)(nil),           // 46: borgrpc.FollowRequest
-	(*FollowResponse)(nil),          // 47: borgrpc.FollowResponse
-	(*Record)(nil),                  // 48: borgrpc.Record
-	(*CommittedEntry)(nil),          // 49: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),           // 50: borgrpc.AssignRequest
-	(*AssignResponse)(nil),          // 51: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),        // 52: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),       // 53: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),       // 54: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),      // 55: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),          // 56: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),         // 57: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),           // 58: borgrpc.ReportRequest
-	(*MachineUsage)(nil),            // 59: borgrpc.MachineUsage
-	(*CopyUsage)(nil),               // 60: borgrpc.CopyUsage
-	(*Contact)(nil),                 // 61: borgrpc.Contact
-	(*ReportResponse)(nil),          // 62: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),            // 63: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),           // 64: borgrpc.ProbeResponse
-	nil,                             // 65: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                             // 66: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),               // 67: borg.Op
-	(*borgpb.Result)(nil),           // 68: borg.Result
-	(*borgpb.Member)(nil),           // 69: borg.Member
-	(*borgpb.Job)(nil),              // 70: borg.Job
-	(*borgpb.Update)(nil),           // 71: borg.Update
-	(*borgpb.Task)(nil),             // 72: borg.Task
-	(*borgpb.AllocSet)(nil),         // 73: borg.AllocSet
-	(*borgpb.Alloc)(nil),            // 74: borg.Alloc
-	(*borgpb.Machine)(nil),          // 75: borg.Machine
-	(*borgpb.LabelPolicy)(nil),      // 76: borg.LabelPolicy
-	(borgpb.Labelled)(0),            // 77: borg.Labelled
-	(borgpb.Band)(0),                // 78: borg.Band
-	(*borgpb.Resources)(nil),        // 79: borg.Resources
-	(*borgpb.DrainBlocker)(nil),     // 80: borg.DrainBlocker
-	(*borgpb.Event)(nil),            // 81: borg.Event
-	(*borgpb.Assign)(nil),           // 82: borg.Assign
-	(*borgpb.MoveTasks)(nil),        // 83: borg.MoveTasks
-	(*borgpb.Reports)(nil),          // 84: borg.Reports
-	(*borgpb.MachineReport)(nil),    // 85: borg.MachineReport
-	(*borgpb.HearMachines)(nil),     // 86: borg.HearMachines
-	(*borgpb.SetMachine)(nil),       // 87: borg.SetMachine
+	(ReadMode)(0),                       // 0: borgrpc.ReadMode
+	(LogStream)(0),                      // 1: borgrpc.LogStream
+	(*MutateRequest)(nil),               // 2: borgrpc.MutateRequest
+	(*MutateResponse)(nil),              // 3: borgrpc.MutateResponse
+	(*GetCellRequest)(nil),              // 4: borgrpc.GetCellRequest
+	(*GetCellResponse)(nil),             // 5: borgrpc.GetCellResponse
+	(*Reach)(nil),                       // 6: borgrpc.Reach
+	(*Simulated)(nil),                   // 7: borgrpc.Simulated
+	(*GetJobRequest)(nil),               // 8: borgrpc.GetJobRequest
+	(*GetJobResponse)(nil),              // 9: borgrpc.GetJobResponse
+	(*ListJobsRequest)(nil),             // 10: borgrpc.ListJobsRequest
+	(*ListJobsResponse)(nil),            // 11: borgrpc.ListJobsResponse
+	(*ListTasksRequest)(nil),            // 12: borgrpc.ListTasksRequest
+	(*ListTasksResponse)(nil),           // 13: borgrpc.ListTasksResponse
+	(*ListAllocsRequest)(nil),           // 14: borgrpc.ListAllocsRequest
+	(*ListAllocsResponse)(nil),          // 15: borgrpc.ListAllocsResponse
+	(*ListMachinesRequest)(nil),         // 16: borgrpc.ListMachinesRequest
+	(*ListMachinesResponse)(nil),        // 17: borgrpc.ListMachinesResponse
+	(*ListPackageBansRequest)(nil),      // 18: borgrpc.ListPackageBansRequest
+	(*ListPackageBansResponse)(nil),     // 19: borgrpc.ListPackageBansResponse
+	(*PackageBan)(nil),                  // 20: borgrpc.PackageBan
+	(*GetPreemptionPolicyRequest)(nil),  // 21: borgrpc.GetPreemptionPolicyRequest
+	(*GetPreemptionPolicyResponse)(nil), // 22: borgrpc.GetPreemptionPolicyResponse
+	(*GetLabelPolicyRequest)(nil),       // 23: borgrpc.GetLabelPolicyRequest
+	(*GetLabelPolicyResponse)(nil),      // 24: borgrpc.GetLabelPolicyResponse
+	(*ListQuotasRequest)(nil),           // 25: borgrpc.ListQuotasRequest
+	(*ListQuotasResponse)(nil),          // 26: borgrpc.ListQuotasResponse
+	(*LabelBreach)(nil),                 // 27: borgrpc.LabelBreach
+	(*QuotaUse)(nil),                    // 28: borgrpc.QuotaUse
+	(*TaskBounds)(nil),                  // 29: borgrpc.TaskBounds
+	(*SoldBand)(nil),                    // 30: borgrpc.SoldBand
+	(*AddMachineRequest)(nil),           // 31: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),          // 32: borgrpc.AddMachineResponse
+	(*SafeToDrainRequest)(nil),          // 33: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),         // 34: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),                // 35: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),                  // 36: borgrpc.WhyRequest
+	(*WhyResponse)(nil),                 // 37: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),                // 38: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                     // 39: borgrpc.WhyPart
+	(*WhyFight)(nil),                    // 40: borgrpc.WhyFight
+	(*WhyHolder)(nil),                   // 41: borgrpc.WhyHolder
+	(*WhyReason)(nil),                   // 42: borgrpc.WhyReason
+	(*WhyChange)(nil),                   // 43: borgrpc.WhyChange
+	(*EventsRequest)(nil),               // 44: borgrpc.EventsRequest
+	(*EventsResponse)(nil),              // 45: borgrpc.EventsResponse
+	(*LogsRequest)(nil),                 // 46: borgrpc.LogsRequest
+	(*LogsResponse)(nil),                // 47: borgrpc.LogsResponse
+	(*FollowRequest)(nil),               // 48: borgrpc.FollowRequest
+	(*FollowResponse)(nil),              // 49: borgrpc.FollowResponse
+	(*Record)(nil),                      // 50: borgrpc.Record
+	(*CommittedEntry)(nil),              // 51: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),               // 52: borgrpc.AssignRequest
+	(*AssignResponse)(nil),              // 53: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),            // 54: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),           // 55: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),           // 56: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),          // 57: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),              // 58: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),             // 59: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),               // 60: borgrpc.ReportRequest
+	(*MachineUsage)(nil),                // 61: borgrpc.MachineUsage
+	(*CopyUsage)(nil),                   // 62: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 63: borgrpc.Contact
+	(*ReportResponse)(nil),              // 64: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 65: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 66: borgrpc.ProbeResponse
+	nil,                                 // 67: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 68: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 69: borg.Op
+	(*borgpb.Result)(nil),               // 70: borg.Result
+	(*borgpb.Member)(nil),               // 71: borg.Member
+	(*borgpb.Job)(nil),                  // 72: borg.Job
+	(*borgpb.Update)(nil),               // 73: borg.Update
+	(*borgpb.Task)(nil),                 // 74: borg.Task
+	(*borgpb.AllocSet)(nil),             // 75: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 76: borg.Alloc
+	(*borgpb.Machine)(nil),              // 77: borg.Machine
+	(borgpb.Band)(0),                    // 78: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 79: borg.LabelPolicy
+	(borgpb.Labelled)(0),                // 80: borg.Labelled
+	(*borgpb.Resources)(nil),            // 81: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 82: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 83: borg.Event
+	(*borgpb.Assign)(nil),               // 84: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 85: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 86: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 87: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 88: borg.HearMachines
+	(*borgpb.SetMachine)(nil),           // 89: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	67, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	68, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	69, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	69, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	70, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	71, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	70, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	71, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	72, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	73, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	0,  // 8: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	70, // 9: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	72, // 9: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 10: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	72, // 11: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	74, // 11: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 12: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	73, // 13: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	74, // 14: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	75, // 13: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	76, // 14: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 15: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	75, // 16: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	77, // 16: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	20, // 17: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	76, // 18: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	76, // 19: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	25, // 20: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	26, // 21: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	27, // 22: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	28, // 23: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	77, // 24: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	78, // 25: borgrpc.QuotaUse.band:type_name -> borg.Band
-	79, // 26: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	79, // 27: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	79, // 28: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	79, // 29: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	79, // 30: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	78, // 31: borgrpc.SoldBand.band:type_name -> borg.Band
-	79, // 32: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	79, // 33: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	65, // 34: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	66, // 35: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	68, // 36: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	33, // 37: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	80, // 38: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	72, // 39: borgrpc.WhyResponse.task:type_name -> borg.Task
-	40, // 40: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	41, // 41: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	36, // 42: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	38, // 43: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	37, // 44: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	38, // 45: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	39, // 46: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	39, // 47: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	81, // 48: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 49: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 50: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	48, // 51: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	49, // 52: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	82, // 53: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	68, // 54: borgrpc.AssignResponse.result:type_name -> borg.Result
-	83, // 55: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	68, // 56: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	32, // 57: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	35, // 58: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	84, // 59: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	61, // 60: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	85, // 61: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	86, // 62: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	59, // 63: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	60, // 64: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	87, // 65: borgrpc.Contact.set:type_name -> borg.SetMachine
-	68, // 66: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,  // 67: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	2,  // 68: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 69: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 70: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	10, // 71: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	12, // 72: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	14, // 73: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	16, // 74: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	18, // 75: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	21, // 76: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	23, // 77: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	29, // 78: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	34, // 79: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	31, // 80: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	42, // 81: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	44, // 82: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	46, // 83: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	50, // 84: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	52, // 85: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	56, // 86: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	54, // 87: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	58, // 88: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	63, // 89: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 90: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 91: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 92: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	11, // 93: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	13, // 94: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	15, // 95: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	17, // 96: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	19, // 97: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	22, // 98: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	24, // 99: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	30, // 100: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	35, // 101: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	32, // 102: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	43, // 103: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	45, // 104: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	47, // 105: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	51, // 106: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	53, // 107: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	57, // 108: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	55, // 109: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	62, // 110: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	64, // 111: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	90, // [90:112] is the sub-list for method output_type
-	68, // [68:90] is the sub-list for method input_type
-	68, // [68:68] is the sub-list for extension type_name
-	68, // [68:68] is the sub-list for extension extendee
-	0,  // [0:68] is the sub-list for field type_name
+	78, // 18: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	79, // 19: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	79, // 20: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	27, // 21: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	28, // 22: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	29, // 23: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	30, // 24: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	80, // 25: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	78, // 26: borgrpc.QuotaUse.band:type_name -> borg.Band
+	81, // 27: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	81, // 28: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	81, // 29: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	81, // 30: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	81, // 31: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	78, // 32: borgrpc.SoldBand.band:type_name -> borg.Band
+	81, // 33: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	81, // 34: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	67, // 35: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	68, // 36: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	70, // 37: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	35, // 38: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	82, // 39: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	74, // 40: borgrpc.WhyResponse.task:type_name -> borg.Task
+	42, // 41: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	43, // 42: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	38, // 43: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	40, // 44: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	39, // 45: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	40, // 46: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	41, // 47: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	41, // 48: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	83, // 49: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 50: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 51: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	50, // 52: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	51, // 53: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	84, // 54: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	70, // 55: borgrpc.AssignResponse.result:type_name -> borg.Result
+	85, // 56: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	70, // 57: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	34, // 58: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	37, // 59: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	86, // 60: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	63, // 61: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	87, // 62: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	88, // 63: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	61, // 64: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	62, // 65: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	89, // 66: borgrpc.Contact.set:type_name -> borg.SetMachine
+	70, // 67: borgrpc.ReportResponse.result:type_name -> borg.Result
+	6,  // 68: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	2,  // 69: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 70: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 71: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	10, // 72: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	12, // 73: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	14, // 74: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	16, // 75: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	18, // 76: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	23, // 77: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	21, // 78: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	25, // 79: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	31, // 80: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	36, // 81: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	33, // 82: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	44, // 83: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	46, // 84: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	48, // 85: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	52, // 86: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	54, // 87: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	58, // 88: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	56, // 89: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	60, // 90: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	65, // 91: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 92: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 93: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 94: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	11, // 95: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	13, // 96: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	15, // 97: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	17, // 98: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	19, // 99: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	24, // 100: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	22, // 101: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	26, // 102: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	32, // 103: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	37, // 104: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	34, // 105: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	45, // 106: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	47, // 107: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	49, // 108: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	53, // 109: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	55, // 110: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	59, // 111: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	57, // 112: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	64, // 113: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	66, // 114: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	92, // [92:115] is the sub-list for method output_type
+	69, // [69:92] is the sub-list for method input_type
+	69, // [69:69] is the sub-list for extension type_name
+	69, // [69:69] is the sub-list for extension extendee
+	0,  // [0:69] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -5599,14 +5702,14 @@ func file_borgrpc_master_proto_init() {
 	if File_borgrpc_master_proto != nil {
 		return
 	}
-	file_borgrpc_master_proto_msgTypes[56].OneofWrappers = []any{}
+	file_borgrpc_master_proto_msgTypes[58].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   65,
+			NumMessages:   67,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

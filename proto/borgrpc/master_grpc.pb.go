@@ -19,21 +19,22 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	MasterService_Mutate_FullMethodName          = "/borgrpc.MasterService/Mutate"
-	MasterService_GetCell_FullMethodName         = "/borgrpc.MasterService/GetCell"
-	MasterService_GetJob_FullMethodName          = "/borgrpc.MasterService/GetJob"
-	MasterService_ListJobs_FullMethodName        = "/borgrpc.MasterService/ListJobs"
-	MasterService_ListTasks_FullMethodName       = "/borgrpc.MasterService/ListTasks"
-	MasterService_ListAllocs_FullMethodName      = "/borgrpc.MasterService/ListAllocs"
-	MasterService_ListMachines_FullMethodName    = "/borgrpc.MasterService/ListMachines"
-	MasterService_ListPackageBans_FullMethodName = "/borgrpc.MasterService/ListPackageBans"
-	MasterService_GetLabelPolicy_FullMethodName  = "/borgrpc.MasterService/GetLabelPolicy"
-	MasterService_ListQuotas_FullMethodName      = "/borgrpc.MasterService/ListQuotas"
-	MasterService_AddMachine_FullMethodName      = "/borgrpc.MasterService/AddMachine"
-	MasterService_Why_FullMethodName             = "/borgrpc.MasterService/Why"
-	MasterService_SafeToDrain_FullMethodName     = "/borgrpc.MasterService/SafeToDrain"
-	MasterService_Events_FullMethodName          = "/borgrpc.MasterService/Events"
-	MasterService_Logs_FullMethodName            = "/borgrpc.MasterService/Logs"
+	MasterService_Mutate_FullMethodName              = "/borgrpc.MasterService/Mutate"
+	MasterService_GetCell_FullMethodName             = "/borgrpc.MasterService/GetCell"
+	MasterService_GetJob_FullMethodName              = "/borgrpc.MasterService/GetJob"
+	MasterService_ListJobs_FullMethodName            = "/borgrpc.MasterService/ListJobs"
+	MasterService_ListTasks_FullMethodName           = "/borgrpc.MasterService/ListTasks"
+	MasterService_ListAllocs_FullMethodName          = "/borgrpc.MasterService/ListAllocs"
+	MasterService_ListMachines_FullMethodName        = "/borgrpc.MasterService/ListMachines"
+	MasterService_ListPackageBans_FullMethodName     = "/borgrpc.MasterService/ListPackageBans"
+	MasterService_GetLabelPolicy_FullMethodName      = "/borgrpc.MasterService/GetLabelPolicy"
+	MasterService_GetPreemptionPolicy_FullMethodName = "/borgrpc.MasterService/GetPreemptionPolicy"
+	MasterService_ListQuotas_FullMethodName          = "/borgrpc.MasterService/ListQuotas"
+	MasterService_AddMachine_FullMethodName          = "/borgrpc.MasterService/AddMachine"
+	MasterService_Why_FullMethodName                 = "/borgrpc.MasterService/Why"
+	MasterService_SafeToDrain_FullMethodName         = "/borgrpc.MasterService/SafeToDrain"
+	MasterService_Events_FullMethodName              = "/borgrpc.MasterService/Events"
+	MasterService_Logs_FullMethodName                = "/borgrpc.MasterService/Logs"
 )
 
 // MasterServiceClient is the client API for MasterService service.
@@ -63,6 +64,8 @@ type MasterServiceClient interface {
 	// GetLabelPolicy tells which rules hold for labels, and if asked which objects
 	// would not be let in by them.
 	GetLabelPolicy(ctx context.Context, in *GetLabelPolicyRequest, opts ...grpc.CallOption) (*GetLabelPolicyResponse, error)
+	// GetPreemptionPolicy tells within which bands nobody takes the place of others.
+	GetPreemptionPolicy(ctx context.Context, in *GetPreemptionPolicyRequest, opts ...grpc.CallOption) (*GetPreemptionPolicyResponse, error)
 	// ListQuotas tells what users may ask for at one time, and what they do.
 	ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
@@ -177,6 +180,16 @@ func (c *masterServiceClient) GetLabelPolicy(ctx context.Context, in *GetLabelPo
 	return out, nil
 }
 
+func (c *masterServiceClient) GetPreemptionPolicy(ctx context.Context, in *GetPreemptionPolicyRequest, opts ...grpc.CallOption) (*GetPreemptionPolicyResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(GetPreemptionPolicyResponse)
+	err := c.cc.Invoke(ctx, MasterService_GetPreemptionPolicy_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *masterServiceClient) ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListQuotasResponse)
@@ -282,6 +295,8 @@ type MasterServiceServer interface {
 	// GetLabelPolicy tells which rules hold for labels, and if asked which objects
 	// would not be let in by them.
 	GetLabelPolicy(context.Context, *GetLabelPolicyRequest) (*GetLabelPolicyResponse, error)
+	// GetPreemptionPolicy tells within which bands nobody takes the place of others.
+	GetPreemptionPolicy(context.Context, *GetPreemptionPolicyRequest) (*GetPreemptionPolicyResponse, error)
 	// ListQuotas tells what users may ask for at one time, and what they do.
 	ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
@@ -332,6 +347,9 @@ func (UnimplementedMasterServiceServer) ListPackageBans(context.Context, *ListPa
 }
 func (UnimplementedMasterServiceServer) GetLabelPolicy(context.Context, *GetLabelPolicyRequest) (*GetLabelPolicyResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetLabelPolicy not implemented")
+}
+func (UnimplementedMasterServiceServer) GetPreemptionPolicy(context.Context, *GetPreemptionPolicyRequest) (*GetPreemptionPolicyResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method GetPreemptionPolicy not implemented")
 }
 func (UnimplementedMasterServiceServer) ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListQuotas not implemented")
@@ -534,6 +552,24 @@ func _MasterService_GetLabelPolicy_Handler(srv interface{}, ctx context.Context,
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MasterService_GetPreemptionPolicy_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(GetPreemptionPolicyRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).GetPreemptionPolicy(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_GetPreemptionPolicy_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).GetPreemptionPolicy(ctx, req.(*GetPreemptionPolicyRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MasterService_ListQuotas_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListQuotasRequest)
 	if err := dec(in); err != nil {
@@ -670,6 +706,10 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetLabelPolicy",
 			Handler:    _MasterService_GetLabelPolicy_Handler,
+		},
+		{
+			MethodName: "GetPreemptionPolicy",
+			Handler:    _MasterService_GetPreemptionPolicy_Handler,
 		},
 		{
 			MethodName: "ListQuotas",

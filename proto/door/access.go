@@ -26,11 +26,14 @@ var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/ListPackageBans": {identity.User},
 	"/borgrpc.MasterService/GetLabelPolicy":  {identity.User},
 	"/borgrpc.MasterService/ListQuotas":      {identity.User},
-	"/borgrpc.MasterService/AddMachine":      {identity.User},
-	"/borgrpc.MasterService/Why":             {identity.User},
-	"/borgrpc.MasterService/SafeToDrain":     {identity.User},
-	"/borgrpc.MasterService/Events":          {identity.User},
-	"/borgrpc.MasterService/Logs":            {identity.User},
+
+	"/borgrpc.MasterService/GetPreemptionPolicy": {identity.User},
+
+	"/borgrpc.MasterService/AddMachine":  {identity.User},
+	"/borgrpc.MasterService/Why":         {identity.User},
+	"/borgrpc.MasterService/SafeToDrain": {identity.User},
+	"/borgrpc.MasterService/Events":      {identity.User},
+	"/borgrpc.MasterService/Logs":        {identity.User},
 
 	"/borgrpc.MemberService/ListMembers":      {identity.User},
 	"/borgrpc.MemberService/AddMember":        {identity.User},

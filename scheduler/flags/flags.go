@@ -14,7 +14,7 @@ import (
 )
 
 // All are the flags.
-func All() []ucli.Flag { return append(searchFlags(), rescheduleFlags()...) }
+func All() []ucli.Flag { return append(append(searchFlags(), rescheduleFlags()...), churnFlags()...) }
 
 // Config reads them.
 func Config(ctx *ucli.Context) (scheduler.Config, error) {
@@ -22,11 +22,16 @@ func Config(ctx *ucli.Context) (scheduler.Config, error) {
 	if err == nil {
 		err = reschedule(ctx, &cfg)
 	}
+	if err == nil {
+		err = churn(ctx, &cfg)
+	}
 	return cfg, err
 }
 
 // Args are the flags as they were given, for another program.
-func Args(ctx *ucli.Context) []string { return append(searchArgs(ctx), rescheduleArgs(ctx)...) }
+func Args(ctx *ucli.Context) []string {
+	return append(append(searchArgs(ctx), rescheduleArgs(ctx)...), churnArgs(ctx)...)
+}
 
 // Scoring are the flags that say which place is the best one, alone: for programs
 // that only ask a scheduler.

@@ -1,0 +1,65 @@
+package scheduler
+
+import (
+	"fmt"
+	"time"
+
+	"borg/borgmaster/cell"
+)
+
+// staysWords says who is of a lower priority than what waits and does not give way to
+// it all the same, whatever it holds; empty: nobody is, or it has room.
+func (e *explanation) staysWords() string {
+	if e.counts[cell.FitOK] > 0 || e.want.seated || e.s.promiseOf(ID{e.want.line.uid, e.index}) != nil {
+		return ""
+	}
+	by := &e.want.class.by
+	lower, within, spared := 0, 0, 0
+	band := cell.BandOf(by.Priority)
+	for i, at := range e.spots {
+		if !isShort(e.fits[i]) {
+			continue
+		}
+		for p := range at.site.machine.Copies() {
+			if !p.Current() || p.Alloc() != at.alloc || p.Priority() >= by.Priority {
+				continue
+			}
+			lower++
+			switch {
+			case by.Never():
+			case !e.c.MayTake(by, p.Key().User, p.Priority()):
+				within++
+			case e.s.cfg.Churn > 0 && e.mayHurt(p.JobUID()) == 0:
+				spared++
+			}
+		}
+	}
+	switch {
+	case lower == 0:
+		return ""
+	case by.Never():
+		return fmt.Sprintf("; %s: it takes nobody's place (preempt: never)", stay(lower))
+	case within > 0:
+		return fmt.Sprintf("; %s: within %s nobody takes the place of others", stay(within), cell.BandName(band))
+	case spared > 0 && by.Priority < prodPriority:
+		return fmt.Sprintf("; %s: their jobs gave way as often as they may, %d times in %v", stay(spared), e.s.cfg.Churn, time.Duration(e.s.cfg.ChurnWindowNs))
+	}
+	return ""
+}
+
+// stay is "1 task of lower priority runs there and stays".
+func stay(n int) string {
+	if n == 1 {
+		return "1 task of lower priority runs there and stays"
+	}
+	return fmt.Sprintf("%d tasks of lower priority run there and stay", n)
+}
+
+// isShort tells that a machine was refused for want of room.
+func isShort(f cell.Fit) bool {
+	switch f {
+	case cell.FitPorts, cell.FitCPU, cell.FitMemory, cell.FitDisk, cell.FitDevices:
+		return true
+	}
+	return false
+}
