@@ -41,13 +41,13 @@ func FuzzReadLog(f *testing.F) {
 				t.Fatal(err)
 			}
 		}
-		r, err := openLog(dir, borgrpc.LogStream_LOG_STREAM_STDOUT, &borgrpc.ReadLogRequest{
+		r, err := openLog(func() (string, error) { return dir, nil }, borgrpc.LogStream_LOG_STREAM_STDOUT, &borgrpc.ReadLogRequest{
 			FromOffset: from, TailBytes: tail, SinceWallNs: since, Run: run, Times: timed,
 		})
 		if err != nil {
 			return
 		}
-		defer r.file.Close()
+		defer r.close()
 		at, first := r.at, true
 		err = r.drain(t.Context(), func(resp *borgrpc.ReadLogResponse) error {
 			// A hole at the start, or an index that begins before the file, is skipped.
