@@ -450,12 +450,15 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		if err == nil {
 			a.results <- Updated{ID: e.Record.ID, Run: e.Record.Run}
 		}
+	case Warn:
+		failed.Op, failed.Run = OpWarn, e.Run
+		a.notify(e.ID, e.Notice)
+		if e.Signal {
+			err = a.cfg.Runtime.Warn(e.ID)
+		}
 	case Terminate:
 		failed.Op, failed.Run = OpTerminate, e.Run
-		if err := a.papers.notify(e.ID, e.Notice); err != nil {
-			// That it is not told why does not keep it running.
-			a.cfg.Log.Warn("a task is not told why it is to end", "machine", a.cfg.Name, "copy", e.ID.String(), "err", err)
-		}
+		a.notify(e.ID, e.Notice)
 		err = a.cfg.Runtime.Terminate(e.ID)
 	case Kill:
 		failed.Op, failed.Run = OpKill, e.Run
@@ -481,6 +484,14 @@ func (a *Agent) do(e Effect, fetchErr error) {
 	if err != nil {
 		failed.Text = err.Error()
 		a.results <- failed
+	}
+}
+
+// notify leaves word for a task of why it is to end. That it is not told does not keep
+// it running.
+func (a *Agent) notify(id ID, n Notice) {
+	if err := a.papers.notify(id, n); err != nil {
+		a.cfg.Log.Warn("a task is not told why it is to end", "machine", a.cfg.Name, "copy", id.String(), "err", err)
 	}
 }
 

@@ -72,8 +72,10 @@ type task struct {
 	// dueNs is when the timer of the phase fires: restart in backoff, SIGKILL
 	// while stopping or when a start takes too long. Zero: never.
 	dueNs int64
-	// terminated: SIGTERM was sent to the present run.
-	terminated bool
+	// termNs is when SIGTERM is due that follows on a notice; zero: none is.
+	termNs int64
+	// warned: the present run was told of a SIGTERM to come. terminated: it was sent.
+	warned, terminated bool
 	// updateNs is when limits are tried again; zero: they are as wanted, or
 	// will be. updateNote says why they are not.
 	updateNs   int64
@@ -151,6 +153,7 @@ func (c *Core) NextNs() (ns int64, ok bool) {
 	}
 	for _, t := range c.copies {
 		least(t.dueNs)
+		least(t.termNs)
 		least(t.updateNs)
 		least(t.destroyNs)
 		least(t.saveNs)
@@ -236,7 +239,7 @@ func (c *Core) update(t *task) {
 }
 
 // stop takes in a Stop. It is sent again until the copy is reported dead; a
-// later one may only shorten the grace.
+// later one may only bring the end forward.
 func (c *Core) stop(id ID, s *borgrpc.Stop) {
 	t := c.copies[id]
 	if t == nil {
@@ -251,9 +254,9 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 	if t.phase == ended {
 		return
 	}
-	order := &StopOrder{Cause: s.GetCause(), Reason: bounded(s.GetReason()), Index: s.GetIndex(), GraceNs: max(s.GetGraceNs(), 0)}
+	order := newStopOrder(s)
 	first := t.Stop == nil
-	if !first && order.GraceNs >= t.Stop.GraceNs {
+	if !first && order.endNs() >= t.Stop.endNs() {
 		return
 	}
 	t.Stop, t.health = order, health{ended: t.health.ended}
@@ -262,18 +265,23 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 		return
 	}
 	c.emit(Save{t.Record})
-	due := c.now.MonoNs + order.GraceNs
+	due := c.now.MonoNs + order.endNs()
 	if (first && t.health.ended == "") || due < t.dueNs {
 		t.dueNs = due
 	}
+	c.setTerm(t, first)
 	c.terminate(t)
 }
 
 // terminate sends SIGTERM to a run that is to stop, once, and not when it is
-// killed at once anyway.
+// killed at once anyway. While that is not due yet the run is told.
 func (c *Core) terminate(t *task) {
-	if t.phase == running && !t.terminated && t.Stop.GraceNs > 0 {
-		t.terminated = true
+	switch {
+	case t.phase != running || t.terminated:
+	case c.now.MonoNs < t.termNs:
+		c.warn(t)
+	case t.Stop.GraceNs > 0:
+		t.terminated, t.termNs = true, 0
 		c.emit(Terminate{t.ID, t.Run, c.notice(t)})
 	}
 }
@@ -293,7 +301,7 @@ func (c *Core) forget(id ID) {
 // end is the last state of a copy.
 func (c *Core) end(t *task, state borgpb.AttemptState, text string) {
 	t.phase, t.Ended, t.Text, t.note = ended, state, text, ""
-	t.pid, t.dueNs, t.updateNs, t.updateNote, t.health = 0, 0, 0, "", health{}
+	t.pid, t.dueNs, t.termNs, t.updateNs, t.updateNote, t.health = 0, 0, 0, 0, "", health{}
 	c.emit(Save{t.Record})
 	c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 }
@@ -338,7 +346,7 @@ func (c *Core) begin(t *task) {
 	}
 	t.Run++
 	t.RunEnded, t.RunVersion, t.Boot = false, t.Desired.GetVersion(), c.cfg.Boot
-	t.phase, t.dueNs, t.terminated, t.note, t.squeezed = starting, 0, false, "", ""
+	t.phase, t.dueNs, t.warned, t.terminated, t.note, t.squeezed = starting, 0, false, false, "", ""
 	t.pid, t.StartedWallNs, t.ShimLost, t.Text, t.Passed, t.health = 0, 0, false, "", false, health{}
 	c.emit(Start{t.Record})
 }
@@ -370,6 +378,10 @@ func (c *Core) fire() {
 		}
 		if t.health.dueNs != 0 && now >= t.health.dueNs {
 			c.check(t)
+		}
+		if t.termNs != 0 && now >= t.termNs {
+			t.termNs = 0
+			c.terminate(t)
 		}
 		if t.dueNs == 0 || now < t.dueNs {
 			continue

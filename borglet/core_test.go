@@ -78,7 +78,7 @@ func (w *coreWorld) run(t *testing.T, d *datadriven.TestData) string {
 	case "observe":
 		return w.step(w.observed(bare[0], words, bare[1:]))
 	case "fail":
-		op := map[string]Op{"start": OpStart, "terminate": OpTerminate, "kill": OpKill, "update": OpUpdate, "destroy": OpDestroy, "remove": OpRemove, "save": OpSave}[words["op"]]
+		op := map[string]Op{"start": OpStart, "terminate": OpTerminate, "kill": OpKill, "update": OpUpdate, "destroy": OpDestroy, "remove": OpRemove, "save": OpSave, "warn": OpWarn}[words["op"]]
 		return w.step(Failed{ID: w.id(bare[0]), Run: uint32(w.number(words["run"])), Op: op, Text: words["text"]})
 	case "updated":
 		return w.step(Updated{ID: w.id(bare[0]), Run: uint32(w.number(words["run"]))})
@@ -164,6 +164,9 @@ func (w *coreWorld) step(ev Event) string {
 				fmt.Fprintf(&out, " reason=%q", e.Notice.Reason)
 			}
 			fmt.Fprintf(&out, " in=%v\n", e.Notice.Deadline.Sub(e.Notice.At))
+		case Warn:
+			fmt.Fprintf(&out, "warn %s run=%d cause=%s signal=%t sigterm in=%v, sigkill in=%v\n", e.ID, e.Run, e.Notice.Cause, e.Signal,
+				e.Notice.Sigterm.Sub(e.Notice.At), e.Notice.Deadline.Sub(e.Notice.At))
 		case Kill:
 			fmt.Fprintf(&out, "kill %s run=%d\n", e.ID, e.Run)
 		case Update:
@@ -198,6 +201,9 @@ func recordText(r Record) string {
 	}
 	if r.Stop != nil {
 		s += fmt.Sprintf(" stop=%s", time.Duration(r.Stop.GraceNs))
+		if r.Stop.NoticeNs > 0 {
+			s += fmt.Sprintf(" notice=%s", time.Duration(r.Stop.NoticeNs))
+		}
 	}
 	if r.Ended != 0 {
 		s += " " + endedName(r.Ended)
@@ -292,6 +298,9 @@ func (w *coreWorld) desired(id ID, m map[string]string) *borgrpc.Desired {
 			d.Spec.Resources = &borgpb.Resources{MemBytes: w.number(m["mem"]), DiskBytes: w.number(m["disk"])}
 		}
 	}
+	if m["notice-signal"] != "" {
+		d.Spec.NoticeNs, d.Spec.NoticeSignal = int64(time.Minute), true
+	}
 	if m["health"] != "" {
 		// period/grace/failures
 		f := strings.Split(m["health"], "/")
@@ -320,7 +329,7 @@ func (w *coreWorld) polled(input string) Polled {
 		case "desired":
 			p.Desired = append(p.Desired, w.desired(id, m))
 		case "stop":
-			p.Stops = append(p.Stops, &borgrpc.Stop{Copy: id.wire(), Cause: borgpb.StopCause_STOP_CAUSE_KILL, Reason: m["reason"], Index: 1, GraceNs: int64(w.duration(m["grace"]))})
+			p.Stops = append(p.Stops, &borgrpc.Stop{Copy: id.wire(), Cause: borgpb.StopCause_STOP_CAUSE_KILL, Reason: m["reason"], Index: 1, GraceNs: int64(w.duration(m["grace"])), NoticeNs: int64(w.duration(m["notice"]))})
 		case "forget":
 			p.Forget = append(p.Forget, id.wire())
 		default:
@@ -371,7 +380,7 @@ func (w *coreWorld) recovered(input string) Recovered {
 			f.Record.Boot = m["boot"]
 		}
 		if m["stop"] != "" {
-			f.Record.Stop = &StopOrder{GraceNs: int64(w.duration(m["stop"]))}
+			f.Record.Stop = &StopOrder{GraceNs: int64(w.duration(m["stop"])), NoticeNs: int64(w.duration(m["notice"]))}
 		}
 		if m["spec"] == "no" {
 			f.Record.Desired = nil

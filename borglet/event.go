@@ -88,6 +88,7 @@ const (
 	OpRemove
 	// OpSave is of the record of a copy that has ended.
 	OpSave
+	OpWarn
 )
 
 // Updated: the limits of a run are as its record says.
@@ -128,6 +129,14 @@ type (
 		Run    uint32
 		Notice Notice
 	}
+	// Warn tells the process that it will be asked to end, and with Signal has it
+	// notice (SIGUSR1).
+	Warn struct {
+		ID     ID
+		Run    uint32
+		Notice Notice
+		Signal bool
+	}
 	// Kill ends the process (SIGKILL).
 	Kill struct {
 		ID  ID
@@ -155,6 +164,7 @@ type (
 func (e Save) Copy() ID      { return e.Record.ID }
 func (e Start) Copy() ID     { return e.Record.ID }
 func (e Terminate) Copy() ID { return e.ID }
+func (e Warn) Copy() ID      { return e.ID }
 func (e Kill) Copy() ID      { return e.ID }
 func (e Update) Copy() ID    { return e.Record.ID }
 func (e Destroy) Copy() ID   { return e.ID }
@@ -202,4 +212,6 @@ type StopOrder struct {
 	Reason  string `json:",omitempty"`
 	Index   uint64
 	GraceNs int64
+	// How long before SIGTERM the task is told; zero: with it.
+	NoticeNs int64 `json:",omitempty"`
 }

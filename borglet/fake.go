@@ -103,6 +103,9 @@ func (f *Fake) Launched(id ID) *Launch {
 	return f.runs[id]
 }
 
+// Warn does nothing: what runs here expects it.
+func (f *Fake) Warn(ID) error { return nil }
+
 // Terminate ends a run by signal 15, unless it is deaf.
 func (f *Fake) Terminate(id ID) error {
 	f.mu.Lock()

@@ -50,8 +50,9 @@ func (c *Core) recover(ev Recovered) {
 func (c *Core) adopt(t *task, o Observed) {
 	t.phase = starting
 	if t.Stop != nil {
-		// The grace begins anew: when it began is not known any more.
-		t.dueNs = c.now.MonoNs + t.Stop.GraceNs
+		// Notice and grace begin anew: when they began is not known any more.
+		t.dueNs = c.now.MonoNs + t.Stop.endNs()
+		c.setTerm(t, true)
 	}
 	o.Run = t.Run
 	if mutant.Planted(mutant.ZombieAdopted) && o.Kind == Exited {
@@ -211,7 +212,7 @@ func (c *Core) fail(f Failed) {
 		if t.phase == ended {
 			t.destroyNs = c.now.MonoNs + retryNs
 		}
-	case OpTerminate, OpKill:
+	case OpWarn, OpTerminate, OpKill:
 		// Either it has just ended, and that will be observed, or the timer of
 		// the stop kills, again and again.
 		if t.phase == starting || t.phase == running {
@@ -224,11 +225,13 @@ func (c *Core) fail(f Failed) {
 // log of the cell.
 const maxTextBytes = 600
 
-func bounded(text string) string {
-	if len(text) <= maxTextBytes {
+func bounded(text string) string { return cut(text, maxTextBytes) }
+
+func cut(text string, most int) string {
+	if len(text) <= most {
 		return text
 	}
-	return strings.ToValidUTF8(text[:maxTextBytes], "") + "..."
+	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
 func succeeded(e *borgpb.Exit) bool {

@@ -43,6 +43,8 @@ func (o Op) String() string {
 		return "remove"
 	case OpSave:
 		return "save"
+	case OpWarn:
+		return "warn"
 	default:
 		return fmt.Sprintf("op %d", uint8(o))
 	}

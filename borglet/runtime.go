@@ -13,7 +13,8 @@ type Runtime interface {
 	// Recover says how a run that an earlier borglet began is, and follows it
 	// from then on. Of l, only ID, Run, Dir and Ports are set.
 	Recover(l *Launch) (Observed, error)
-	// Terminate sends SIGTERM, Kill ends the run for certain.
+	// Warn sends SIGUSR1, Terminate SIGTERM, Kill ends the run for certain.
+	Warn(id ID) error
 	Terminate(id ID) error
 	Kill(id ID) error
 	// Update changes the limits of a run in place.

@@ -287,8 +287,13 @@ func awaitReady(ctx context.Context, ready *os.File) {
 	_, _ = ready.Read(buf[:])
 }
 
+// Warn sends SIGUSR1 to the task.
+func (r *Runtime) Warn(id borglet.ID) error { return r.signal(id, unix.SIGUSR1) }
+
 // Terminate sends SIGTERM to the task.
-func (r *Runtime) Terminate(id borglet.ID) error {
+func (r *Runtime) Terminate(id borglet.ID) error { return r.signal(id, unix.SIGTERM) }
+
+func (r *Runtime) signal(id borglet.ID, sig unix.Signal) error {
 	r.mu.Lock()
 	followed := r.runs[id]
 	var task proc
@@ -297,10 +302,10 @@ func (r *Runtime) Terminate(id borglet.ID) error {
 	}
 	r.mu.Unlock()
 	if task.Pid == 0 {
-		return errors.New("terminate: no process is known")
+		return fmt.Errorf("send %v: no process is known", sig)
 	}
 	r.awaitListening(followed.dir, task)
-	return ignoreGone(task.signal(unix.SIGTERM))
+	return ignoreGone(task.signal(sig))
 }
 
 // listenBound is how long a signal is held back for a container that has only

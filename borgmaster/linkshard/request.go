@@ -113,7 +113,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 				continue
 			}
 			req.Stops = append(req.Stops, &borgrpc.Stop{
-				Copy: copyID(p.ID()), Cause: p.Cause(), Reason: p.StopReason(), Index: p.StopIndex(), GraceNs: p.GraceNs(),
+				Copy: copyID(p.ID()), Cause: p.Cause(), Reason: p.StopReason(), Index: p.StopIndex(), GraceNs: p.GraceNs(), NoticeNs: p.NoticeNs(),
 			})
 		case borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE:
 			// Neither wanted nor unwanted until the machine is up again.

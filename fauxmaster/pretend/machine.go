@@ -299,6 +299,8 @@ func (m *Machine) do(e borglet.Effect) borglet.Event {
 	case borglet.Check:
 		// What is pretended is well.
 		return borglet.Checked{ID: e.Record.ID, Run: e.Record.Run}
+	case borglet.Warn:
+		// What is pretended goes on.
 	case borglet.Terminate:
 		failed.Op, failed.Run = borglet.OpTerminate, e.Run
 		m.cfg.Witness.Stops(e.ID)
