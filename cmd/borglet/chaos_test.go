@@ -55,6 +55,30 @@ func TestAdoptHundred(t *testing.T) {
 	}
 }
 
+// TestTwoHundredAtOnce: as many tasks are ordered by one poll, and each starts at the
+// first try.
+func TestTwoHundredAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts two hundred containers")
+	}
+	m := newMachine(t, "container")
+	var ids []*borgrpc.CopyID
+	for i := range 200 {
+		ids = append(ids, m.batch("/bin/sh", "-c", fmt.Sprintf("exit %d", i%2)))
+	}
+	for i, id := range ids {
+		want := []borgpb.AttemptState{finished, failed}[i%2]
+		if r := m.untilState(id, want); r.GetExit().GetCode() != int32(i%2) || r.GetRestarts() != 0 {
+			t.Errorf("%v: want code %d", r, i%2)
+		}
+	}
+	for line := range strings.Lines(m.log.String()) {
+		if strings.Contains(line, "task not started") || strings.Contains(line, "could not be done") {
+			t.Errorf("the borglet says %s", line)
+		}
+	}
+}
+
 // privateKiB is the memory that a process has alone.
 func privateKiB(t *testing.T, pid int) (kib int) {
 	t.Helper()
