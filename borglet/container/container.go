@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/opencontainers/cgroups"
 	_ "github.com/opencontainers/cgroups/devices" // device rules of cgroups
@@ -157,19 +156,7 @@ func watchContainer(dir string, c *libcontainer.Container, p *libcontainer.Proce
 	}
 	wait := func() borglet.ExitFile {
 		state, waitErr := p.Wait()
-		e, _, ok := readStatus(dir)
-		switch {
-		case ok:
-		case state == nil:
-			e = borglet.ExitFile{Unknown: true, Error: waitErr.Error()}
-		default:
-			// The init itself was killed.
-			status(&e, state)
-		}
-		e.EndedWallNs = time.Now().UnixNano()
-		e.OOM = group.oomKills() > 0
-		e.MaxMemBytes, e.CPUNs = group.maxMemBytes(), group.cpuNs()
-		return e
+		return endedContainer(dir, group, state, waitErr)
 	}
 	return &begun{proc: id, release: c.Exec, wait: wait}, nil
 }

@@ -55,12 +55,32 @@ func beginProcess(o *order, stdout, stderr *os.File) (*begun, error) {
 	if err != nil {
 		id = proc{Pid: p.Pid}
 	}
-	return &begun{proc: id, wait: func() borglet.ExitFile {
-		e := waitProcess(p)
-		endSession(id.Pid)
-		endChildren()
-		return e
-	}}, nil
+	return &begun{proc: id, wait: func() borglet.ExitFile { return endedProcess(p) }}, nil
+}
+
+// endedProcess waits for a plain process and ends what it has left.
+func endedProcess(p *os.Process) borglet.ExitFile {
+	e := waitProcess(p)
+	endSession(p.Pid)
+	endChildren()
+	return e
+}
+
+// endedContainer says how a container has ended whose first process is collected.
+func endedContainer(dir string, group paths, state *os.ProcessState, waitErr error) borglet.ExitFile {
+	e, _, ok := readStatus(dir)
+	switch {
+	case ok:
+	case state == nil:
+		e = borglet.ExitFile{Unknown: true, Error: waitErr.Error()}
+	default:
+		// The init itself was killed.
+		status(&e, state)
+	}
+	e.EndedWallNs = time.Now().UnixNano()
+	e.OOM = group.oomKills() > 0
+	e.MaxMemBytes, e.CPUNs = group.maxMemBytes(), group.cpuNs()
+	return e
 }
 
 // lookPath finds the program in the task's own search path.

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -40,14 +41,19 @@ func (e *taskError) Unwrap() error { return e.err }
 // to its last, does not touch what the task writes, and ends without taking
 // the container away: the borglet does that when it has read how it ended.
 func Shim(dir string) int {
-	unix.CloseOnExec(readyFD)
 	unix.CloseOnExec(lockFD)
-	ready := os.NewFile(readyFD, "ready")
 	lock := os.NewFile(lockFD, "lock")
 	// The lock is let go by the end of the process and not before: a file that
 	// is used no more would be closed by the garbage collector.
 	defer runtime.KeepAlive(lock)
-	if err := shim(dir, ready, lock); err != nil {
+	var err error
+	if pid, convErr := strconv.Atoi(os.Getenv(endedVariable)); convErr == nil {
+		err = shimEnds(dir, pid)
+	} else {
+		unix.CloseOnExec(readyFD)
+		err = shim(dir, os.NewFile(readyFD, "ready"), lock)
+	}
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s shim: %v\n", time.Now().UTC().Format(time.RFC3339), err)
 		return 1
 	}
@@ -77,7 +83,35 @@ func shim(dir string, ready, lock *os.File) error {
 	}
 	_, _ = ready.WriteString("OK\n")
 	ready.Close()
+	if err := waitSmall(dir, run.proc.Pid); err != nil {
+		fmt.Fprintf(os.Stderr, "%s shim: %v\n", time.Now().UTC().Format(time.RFC3339), err)
+	}
 	e := run.wait()
+	e.Run = o.Launch.Run
+	return writeExit(dir, e)
+}
+
+// endedVariable names the process that has ended, to a shim that had become one that
+// only waits; see shimwait.c.
+const endedVariable = "_BORG_SHIM_ENDED"
+
+// shimEnds is the end of a shim, when its task has ended.
+func shimEnds(dir string, pid int) error {
+	o, err := readOrder(dir)
+	if err != nil {
+		return err
+	}
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return fmt.Errorf("collect the task: %w", err)
+	}
+	var e borglet.ExitFile
+	if o.Kind == kindContainer {
+		state, waitErr := p.Wait()
+		e = endedContainer(dir, cgroupPaths(cgroupPath(o.CgroupParent, &o.Launch)), state, waitErr)
+	} else {
+		e = endedProcess(p)
+	}
 	e.Run = o.Launch.Run
 	return writeExit(dir, e)
 }

@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,7 +16,7 @@ import (
 )
 
 // TestAdoptHundred: a hundred tasks are found again by the next borglet, all
-// of them, with the same processes.
+// of them, with the same processes; each costs a shim of at most 2 MiB.
 func TestAdoptHundred(t *testing.T) {
 	if testing.Short() {
 		t.Skip("starts a hundred containers")
@@ -29,6 +31,15 @@ func TestAdoptHundred(t *testing.T) {
 	for _, id := range ids {
 		pids[id.GetJobUid()] = m.untilState(id, running).GetPid()
 	}
+	const shimMost = 2048
+	most := 0
+	for _, id := range ids {
+		shim := m.shimOf(id)
+		// It becomes small a moment after its task runs.
+		m.until(id, "watched by a small shim", func(*borgpb.TaskReport) bool { return privateKiB(t, shim) <= shimMost })
+		most = max(most, privateKiB(t, shim))
+	}
+	t.Logf("memory of its own: a shim %d KiB at most, the borglet %d KiB", most, privateKiB(t, m.cmd.Process.Pid))
 	m.kill()
 	began := time.Now()
 	m.start()
@@ -42,6 +53,49 @@ func TestAdoptHundred(t *testing.T) {
 			t.Errorf("%v, want running with pid %d", r, pids[r.GetJobUid()])
 		}
 	}
+}
+
+// TestTwoHundredAtOnce: as many tasks are ordered by one poll, and each starts at the
+// first try.
+func TestTwoHundredAtOnce(t *testing.T) {
+	if testing.Short() {
+		t.Skip("starts two hundred containers")
+	}
+	m := newMachine(t, "container")
+	var ids []*borgrpc.CopyID
+	for i := range 200 {
+		ids = append(ids, m.batch("/bin/sh", "-c", fmt.Sprintf("exit %d", i%2)))
+	}
+	for i, id := range ids {
+		want := []borgpb.AttemptState{finished, failed}[i%2]
+		if r := m.untilState(id, want); r.GetExit().GetCode() != int32(i%2) || r.GetRestarts() != 0 {
+			t.Errorf("%v: want code %d", r, i%2)
+		}
+	}
+	for line := range strings.Lines(m.log.String()) {
+		if strings.Contains(line, "task not started") || strings.Contains(line, "could not be done") {
+			t.Errorf("the borglet says %s", line)
+		}
+	}
+}
+
+// privateKiB is the memory that a process has alone.
+func privateKiB(t *testing.T, pid int) (kib int) {
+	t.Helper()
+	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(text)) {
+		if name, rest, _ := strings.Cut(line, ":"); strings.HasPrefix(name, "Private_") {
+			n := 0
+			if _, err := fmt.Sscan(rest, &n); err != nil {
+				t.Fatal(err)
+			}
+			kib += n
+		}
+	}
+	return kib
 }
 
 // TestKilledAnywhere kills the borglet, and shims, again and again while they

@@ -1,8 +1,10 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
-	"time"
 
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -59,9 +61,21 @@ func TestForkBomb(t *testing.T) {
 		Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 64 << 20},
 	})
 	m.untilState(bomb, running)
-	for range 20 {
-		m.poll()
-		time.Sleep(50 * time.Millisecond)
+	if got := m.groupNumber(bomb, "pids", "pids.max", "pids.max"); got != 4096 {
+		t.Errorf("it may have %d processes, want 4096", got)
+	}
+	// Until it has come to one of its bounds: so many processes, or all of its memory.
+	most := 0
+	m.until(bomb, "at a bound", func(r *borgpb.TaskReport) bool {
+		for _, group := range m.cgroups(bomb) {
+			if text, err := os.ReadFile(filepath.Join(group, "cgroup.procs")); err == nil {
+				most = max(most, strings.Count(string(text), "\n"))
+			}
+		}
+		return most >= 100 || r.GetExit().GetOom()
+	})
+	if most < 10 {
+		t.Errorf("only %d processes were seen: that is no bomb", most)
 	}
 	m.stop(bomb, 0)
 	m.until(bomb, "ended", func(r *borgpb.TaskReport) bool {

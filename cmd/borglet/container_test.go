@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -173,6 +174,20 @@ func TestLimits(t *testing.T) {
 	}
 	mem := func() string { return group("memory", "memory.limit_in_bytes", "memory.max") }
 	quota := func() string { return group("cpu", "cpu.cfs_quota_us", "cpu.max") }
+	// Whom the kernel takes first, if the machine itself has no memory left.
+	for _, c := range []struct {
+		priority int32
+		score    int
+	}{{200, 200}, {100, 700}} {
+		other := m.want(service, &borgpb.TaskSpec{Args: []string{"sleep", "3600"}})
+		m.desired[len(m.desired)-1].Priority = c.priority
+		pid := m.untilState(other, running).GetPid()
+		if text, err := os.ReadFile(fmt.Sprintf("/proc/%d/oom_score_adj", pid)); err != nil || strings.TrimSpace(string(text)) != strconv.Itoa(c.score) {
+			t.Errorf("with priority %d its score is %q, %v, want %d", c.priority, text, err, c.score)
+		}
+		m.stop(other, 0)
+		m.untilState(other, stopped)
+	}
 	if got := mem(); got != strconv.Itoa(64<<20) {
 		t.Errorf("memory limit %s, want 64 MiB", got)
 	}
