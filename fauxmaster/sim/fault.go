@@ -85,6 +85,8 @@ type swarm struct {
 	labels bool
 	// Quotas are granted and enforced.
 	quotas bool
+	// Jobs are of many priorities, and bands collapse and do not.
+	bands bool
 	// Some jobs are updated again and again, with all that an update can be told.
 	updates bool
 	// Borglets tell what tasks use, and so there are reservations.
@@ -221,6 +223,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	s.labels = r.IntN(3) == 0
 	s.updates = r.IntN(4) == 0
 	s.quotas = r.IntN(4) == 0
+	s.bands = r.IntN(4) == 0
 	return s
 }
 
