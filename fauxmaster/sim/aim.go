@@ -33,6 +33,7 @@ func (s *swarm) calm() {
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
 	s.budgets, s.membersNs, s.labels, s.updates, s.quotas = false, 0, false, false, false
 	s.mishaps = false
+	s.bands = false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
@@ -73,6 +74,11 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1})
 		s.labels, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 8000, 20*millisecond, 3
+	}},
+	{"bands", "jobs of many priorities on machines that are full, and bands that collapse and do not", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, killScheduler: 1})
+		s.bands, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, true, 1500, 20*millisecond, 5
 	}},
 	{"quotas", "quotas that are granted, enforced, passed and taken back", 8 * second, func(s *swarm) {
 		s.calm()

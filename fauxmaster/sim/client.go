@@ -102,7 +102,7 @@ func (c *client) next() {
 	if c.idle = c.ended(); c.idle {
 		return
 	}
-	op := c.quotaOp(c.labelled(c.draw()))
+	op := c.banded(c.quotaOp(c.labelled(c.draw())))
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = clock{}.wallNs(c.w.now)
@@ -258,6 +258,8 @@ func opName(op *borgpb.Op) string {
 		return fmt.Sprintf("take quota of %v from %s", o.DeleteQuota.Band, o.DeleteQuota.User)
 	case *borgpb.Op_SetQuotaPolicy:
 		return fmt.Sprintf("rule quotas: %v", o.SetQuotaPolicy)
+	case *borgpb.Op_SetPreemptionPolicy:
+		return fmt.Sprintf("collapse bands: %v", o.SetPreemptionPolicy.Collapse)
 	case *borgpb.Op_Grant:
 		return "grant " + o.Grant.User + " " + o.Grant.Capability
 	case *borgpb.Op_Revoke:

@@ -85,6 +85,8 @@ type swarm struct {
 	labels bool
 	// Quotas are granted and enforced.
 	quotas bool
+	// Jobs are of many priorities, and bands collapse and do not.
+	bands bool
 	// Some jobs are updated again and again, with all that an update can be told.
 	updates bool
 	// Borglets tell what tasks use, and so there are reservations.
@@ -224,6 +226,7 @@ func drawSwarm(r *rand.Rand) swarm {
 	s.updates = r.IntN(4) == 0
 	s.quotas = r.IntN(4) == 0
 	s.mishaps = r.IntN(4) == 0
+	s.bands = r.IntN(4) == 0
 	return s
 }
 

@@ -59,7 +59,11 @@ func (p *schedulerProcess) load() {
 	if p.m.r.w.cfg.Seed%3 > 0 {
 		reschedule |= scheduler.RescheduleSpread | scheduler.RescheduleDefragment
 	}
-	search, err := scheduler.New(scheduler.Config{Seed: p.m.r.w.cfg.Seed, Enough: 8, Reschedule: reschedule, Moves: 1000})
+	cfg := scheduler.Config{Seed: p.m.r.w.cfg.Seed, Enough: 8, Reschedule: reschedule, Moves: 1000}
+	if p.m.r.w.swarm.bands {
+		cfg.Churn, cfg.ChurnWindowNs = 4, 2*second
+	}
+	search, err := scheduler.New(cfg)
 	if err != nil {
 		panic(err)
 	}

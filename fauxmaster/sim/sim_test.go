@@ -101,6 +101,25 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
+// TestBands: jobs of many priorities take each other's places, and bands collapse.
+func TestBands(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 3; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "bands"})
+		if r.Violation != nil {
+			t.Fatalf("seed %d: %v; run it again: fauxmaster run --seed %d --aim bands --duration 8s", seed, r.Violation, seed)
+		}
+		for name, n := range r.Marks {
+			marks[name] += n
+		}
+	}
+	for _, name := range []string{"bands collapse", "gave way within a band", "victim told ahead"} {
+		if marks[name] == 0 {
+			t.Errorf("no seed came to %q", name)
+		}
+	}
+}
+
 // TestBudgets: machines are emptied again and again, and jobs have disruption budgets.
 func TestBudgets(t *testing.T) {
 	marks := map[string]int{}

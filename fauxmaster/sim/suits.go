@@ -1,8 +1,6 @@
 package sim
 
 import (
-	"strings"
-
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster"
@@ -199,25 +197,5 @@ func (t *truth) tainted() {
 				t.w.mark("taint forgiven")
 			}
 		}
-	}
-}
-
-// gaveWay: who gives way is of a lower priority, and production never gives way
-// to production.
-func (t *truth) gaveWay(ev *cell.Event, victim *cell.Copy) {
-	name, ok := strings.CutPrefix(ev.Reason, "makes room for ")
-	id, err := cell.ParseTaskID(name)
-	if !ok || err != nil {
-		t.w.fail("S20: %v gave way, and nobody knows to whom: %q", victim.TaskID(), ev.Reason)
-	}
-	by := int32(-1)
-	if j := t.cell.Job(id.Job); j != nil {
-		by = j.Priority()
-	} else if set := t.cell.AllocSet(id.Job); set != nil {
-		by = set.Priority()
-	}
-	production := func(p int32) bool { return p >= 120 && p < 360 }
-	if was := victim.Priority(); by <= was || production(by) && production(was) {
-		t.w.fail("S20: %v of priority %d gave way to %s of priority %d", victim.TaskID(), was, name, by)
 	}
 }

@@ -72,6 +72,8 @@ type truth struct {
 	labelled labelModel
 	// What the ops make of quotas.
 	quota quotaModel
+	// What the ops make of bands.
+	banded bandModel
 	rules
 }
 
@@ -158,6 +160,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 			t.moved(e, events[i+1:])
 		}
 	}
+	t.bands(e, results)
 	t.suits(e, events)
 	t.budgets(e, events)
 	t.labels(e, results)
