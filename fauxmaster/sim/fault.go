@@ -85,6 +85,8 @@ type swarm struct {
 	labels bool
 	// Quotas are granted and enforced.
 	quotas bool
+	// There are cron and daemon jobs.
+	kinds bool
 	// Some jobs are updated again and again, with all that an update can be told.
 	updates bool
 	// Borglets tell what tasks use, and so there are reservations.
@@ -138,6 +140,7 @@ const (
 	hangDisk
 	hangFollowers
 	refuseCheckpoints
+	passTime
 	faultKinds
 )
 
@@ -221,6 +224,9 @@ func drawSwarm(r *rand.Rand) swarm {
 	s.labels = r.IntN(3) == 0
 	s.updates = r.IntN(4) == 0
 	s.quotas = r.IntN(4) == 0
+	if r.IntN(4) == 0 {
+		s.kinds, s.weights[passTime] = true, 2
+	}
 	return s
 }
 
@@ -451,6 +457,8 @@ func (w *World) happen(f *fault) string {
 		by := between(r, -90*second, 90*second)
 		one.clock.wallOffNs += by
 		return fmt.Sprintf("the wall clock of replica %d steps by %d ms", one.id, by/millisecond)
+	case passTime:
+		return w.passTime(f)
 	case changeBuild:
 		return w.changeBuildOf(f, one)
 	}
