@@ -113,11 +113,18 @@ const (
 
 	CollapseNotAsked   Name = "collapse-not-asked"
 	PreemptWaitNotKept Name = "preempt-wait-not-kept"
+	SlotTakenAgain  Name = "slot-taken-again"
+	SkipNotDecided  Name = "skip-not-decided"
+	MissedForgotten Name = "missed-forgotten"
+	OverlapIgnored  Name = "overlap-ignored"
+	HoleStays       Name = "hole-stays"
+	DaemonStays     Name = "daemon-stays"
+	DaemonElsewhere Name = "daemon-elsewhere"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
 // of the cell, of who may do what, of the log, of disks and members, of a restore, of the scheduler, of
-// overload, and of watches.
+// overload, of watches, of labels, of quotas, and of kinds of jobs.
 var All = []Mutant{
 	{FenceNotKept, "A borglet keeps whom it obeys in memory only, and after a restart obeys a replica that is behind: it starts a task that has ended.",
 		"1: https://github.com/kubernetes/kubernetes/issues/59848", "S8", "stale-replica"},
@@ -326,6 +333,20 @@ var All = []Mutant{
 		"28: https://github.com/kubernetes/kubernetes/issues/72124", "S20", "bands"},
 	{PreemptWaitNotKept, "Who takes a place waits for as long as those whose place it was like.",
 		Ours, "S20", "bands"},
+	{SlotTakenAgain, "The cell does not look whether a slot of a cron job was decided before: what a master says late is done a second time.",
+		Ours, "S30", "late-slots"},
+	{SkipNotDecided, "A slot that is skipped does not count as decided: it is run after all when the run before has ended.",
+		Ours, "S30", "kinds"},
+	{MissedForgotten, "Slots that went by while nobody was elected are neither run nor written down as skipped.",
+		Ours, "S30", "kinds"},
+	{OverlapIgnored, "A run of a cron job is begun although the one before is under way and the job forbids that.",
+		Ours, "S30", "kinds"},
+	{HoleStays, "A machine that comes to match gets no task of a daemon job that has a hole.",
+		Ours, "S30", "kinds"},
+	{DaemonStays, "A daemon job keeps its task on a machine that no longer matches.",
+		Ours, "S30", "kinds"},
+	{DaemonElsewhere, "Neither cell nor scheduler looks to which machine a task of a daemon job belongs.",
+		Ours, "S30", "kinds"},
 }
 
 // Find returns the mutant of that name.

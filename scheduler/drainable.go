@@ -10,7 +10,8 @@ import (
 // DrainVerdict says whether a machine could be emptied now.
 type DrainVerdict struct {
 	Machine string
-	// Safe: budgets let all of it go at once, and all has a place elsewhere.
+	// Safe: budgets let all of it go at once, and all has a place elsewhere but for
+	// tasks of daemon jobs, which need none.
 	Safe          bool
 	Tasks, Allocs int
 	// Holds are why budgets do not let tasks go.
@@ -126,6 +127,10 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 			v.Holds = append(v.Holds, *h)
 		}
 		d.going = append(d.going, p)
+		if p.Stays() {
+			// It ends with its machine.
+			continue
+		}
 		if p.Alloc() == nil {
 			d.moves.Leave(p)
 			displaced = append(displaced, d.needyOf(p))

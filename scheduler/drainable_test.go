@@ -115,3 +115,28 @@ func TestNotDrainable(t *testing.T) {
 		t.Errorf("%+v, want the empty one alone: all others need it", found)
 	}
 }
+
+// TestDaemonsNeedNoPlace: tasks of daemon jobs end with their machine, so that no machine
+// stays because of them, and none of them is moved.
+func TestDaemonsNeedNoPlace(t *testing.T) {
+	w := newWorld(t, scheduler.Config{Seed: 1})
+	for _, name := range []string{"m0", "m1"} {
+		w.must(t, addMachine(name, machineSpec(4000, 16<<30)))
+	}
+	logs := service(0, 200, 1000, 1<<30)
+	logs.Kind = borgpb.JobKind_JOB_KIND_DAEMON
+	w.must(t, submitJob("ann", "logs", logs))
+	w.settleAll(t)
+	w.startAll()
+	got := w.s.JudgeDrain(w.copy, []string{"m0", "m1"})
+	if len(got) != 2 || !got[0].Safe || !got[1].Safe || got[0].Tasks != 1 || got[1].Tasks != 1 {
+		t.Errorf("%+v, want both to go although nothing takes their daemons", got)
+	}
+	for m := range w.copy.Machines() {
+		for p := range m.Copies() {
+			if !p.Stays() || w.copy.Unmovable(p) == "" {
+				t.Errorf("%v on %s may be moved", p.TaskID(), m.Name())
+			}
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -186,7 +187,7 @@ func (c *Cell) checkFireCron(o *borgpb.FireCron) (commit, *borgpb.Refusal) {
 		if o.Manual {
 			slotNs = c.clock.wallNs
 			k.manual++
-		} else {
+		} else if skip == nil || !mutant.Planted(mutant.SkipNotDecided) {
 			k.lastNs = o.SlotWallNs
 		}
 		c.dirty(k)
@@ -230,7 +231,7 @@ func (c *Cell) checkSlot(j *Job, o *borgpb.FireCron) *borgpb.Refusal {
 		return invalid("slot_wall_ns", "%d is not a minute", o.SlotWallNs)
 	case k.suspended:
 		return badState(j.key.String(), "it is suspended")
-	case o.SlotWallNs <= max(k.lastNs, k.sinceNs):
+	case o.SlotWallNs <= max(k.lastNs, k.sinceNs) && !mutant.Planted(mutant.SlotTakenAgain):
 		return stale(j.key.String(), "slots up to %d have been decided, or do not count", max(k.lastNs, k.sinceNs))
 	case o.SlotWallNs > c.clock.wallNs:
 		return stale(j.key.String(), "the slot is %d ns ahead of the cell's wall clock", o.SlotWallNs-c.clock.wallNs)
@@ -249,7 +250,7 @@ func (c *Cell) checkRun(j *Job, run JobKey, o *borgpb.FireCron) (*Spec, *borgpb.
 	switch {
 	case !o.Manual && c.clock.wallNs-o.SlotWallNs > deadline:
 		return nil, badState("", "it is %d s late, and its starting deadline is %d s", (c.clock.wallNs-o.SlotWallNs)/second, deadline/second)
-	case live > 0 && s.Overlap != borgpb.CronOverlap_CRON_OVERLAP_ALLOW && s.Overlap != borgpb.CronOverlap_CRON_OVERLAP_REPLACE:
+	case live > 0 && !mutant.Planted(mutant.OverlapIgnored) && s.Overlap != borgpb.CronOverlap_CRON_OVERLAP_ALLOW && s.Overlap != borgpb.CronOverlap_CRON_OVERLAP_REPLACE:
 		return nil, badState("", "the run before is still under way")
 	case live >= MaxCronRunsLive && s.Overlap == borgpb.CronOverlap_CRON_OVERLAP_ALLOW:
 		return nil, limit("", "%d runs of it are under way", live)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -57,7 +58,7 @@ func (j *Job) SeatOn(m *Machine) (index uint32, ok bool) {
 
 // Elsewhere tells whether it is a task of a daemon job that belongs to another machine.
 func (p *Placement) Elsewhere(m *Machine) bool {
-	return p.Job != nil && p.Job.daemon != nil && p.Job.Seat(p.Index) != m
+	return p.Job != nil && p.Job.daemon != nil && p.Job.Seat(p.Index) != m && !mutant.Planted(mutant.DaemonElsewhere)
 }
 
 // Seat names the machine that a task of a daemon job belongs to; "none" if there is none.
@@ -107,7 +108,7 @@ func (c *Cell) seatOn(j *Job, m *Machine) {
 	switch matches := j.latest().matches(m); {
 	case matches && !seated:
 		c.takeSeat(j, m)
-	case !matches && seated:
+	case !matches && seated && !mutant.Planted(mutant.DaemonStays):
 		c.leaveSeat(j, index, "machine "+m.name+" no longer matches the constraints and tolerations of the job")
 	}
 }
@@ -126,6 +127,9 @@ func (c *Cell) unseatMachine(m *Machine) {
 func (c *Cell) takeSeat(j *Job, m *Machine) {
 	d := j.daemon
 	if c.liveTasks >= maxLiveTasks {
+		return
+	}
+	if len(d.at) < len(j.rows) && mutant.Planted(mutant.HoleStays) {
 		return
 	}
 	index := uint32(len(j.rows))
@@ -241,11 +245,15 @@ func (c *Cell) unstand(j *Job) {
 	}
 }
 
-// onlyDaemons tells whether nothing but tasks of daemon jobs has a place on a machine.
+// Stays tells whether a copy belongs to its machine, as a task of a daemon job does: it
+// is moved nowhere, and when its machine is emptied it ends last and needs no other place.
+func (p *Copy) Stays() bool { return borgpb.JobKind(p.kind) == borgpb.JobKind_JOB_KIND_DAEMON }
+
+// OnlyDaemons tells whether nothing but tasks of daemon jobs has a place on a machine.
 // They leave a machine that drains last: what looks after it goes on while it empties.
-func (m *Machine) onlyDaemons() bool {
+func (m *Machine) OnlyDaemons() bool {
 	for _, p := range m.copies {
-		if borgpb.JobKind(p.kind) != borgpb.JobKind_JOB_KIND_DAEMON {
+		if !p.Stays() {
 			return false
 		}
 	}
@@ -254,12 +262,12 @@ func (m *Machine) onlyDaemons() bool {
 
 // staysToTheLast tells whether a copy waits for the others to leave a machine.
 func (p *Copy) staysToTheLast() bool {
-	return borgpb.JobKind(p.kind) == borgpb.JobKind_JOB_KIND_DAEMON && p.machine.drain != nil && !p.machine.onlyDaemons()
+	return p.Stays() && p.machine.drain != nil && !p.machine.OnlyDaemons()
 }
 
 // lastToLeave looks at a machine that drains again once only daemons are left there.
 func (c *Cell) lastToLeave(m *Machine) {
-	if m.drain != nil && len(m.copies) > 0 && m.onlyDaemons() {
+	if m.drain != nil && len(m.copies) > 0 && m.OnlyDaemons() {
 		c.drainDueNs = 0
 	}
 }

@@ -102,6 +102,8 @@ func (c *Cell) Unmovable(p *Copy) string {
 		return "it waits for others to make room"
 	case p.alloc != nil:
 		return "it runs in an alloc"
+	case p.Stays():
+		return "it belongs to its machine, as a task of a daemon job"
 	case p.job.update.Rolling():
 		return "an update of its job is under way"
 	case p.version != p.job.latest().Version:

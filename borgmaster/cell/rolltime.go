@@ -53,7 +53,7 @@ func (c *Cell) dueOf(u *Update) int64 {
 		if u.canaryNs != 0 && u.policy.canaryWatchNs > 0 {
 			due = min(due, u.canaryNs+u.policy.canaryWatchNs)
 		}
-	case u.policy.deadlineNs > 0 && !c.lapsed(u):
+	case u.policy.deadlineNs > 0 && !c.lapsed(u) && !mutant.Planted(mutant.ProgressNotAsked):
 		due = min(due, u.progressNs+u.policy.deadlineNs)
 	}
 	return due
@@ -119,7 +119,7 @@ func (c *Cell) updateOn(j *Job) {
 			return
 		}
 		c.promote(j, "promoted by itself: its canaries were healthy for "+spanWords(u.policy.canaryWatchNs))
-	case u.policy.deadlineNs > 0 && !c.lapsed(u) && u.progressNs+u.policy.deadlineNs <= now && !mutant.Planted(mutant.ProgressNotAsked):
+	case u.policy.deadlineNs > 0 && !c.lapsed(u) && u.progressNs+u.policy.deadlineNs <= now:
 		c.failUpdate(j, "no task was dealt with for "+spanWords(u.policy.deadlineNs))
 		c.review(j)
 	}

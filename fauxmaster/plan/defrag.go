@@ -89,7 +89,7 @@ func Defrag(c *cell.Cell, cfg scheduler.Config, maxMoves int, aims []string) (*D
 	d := &Defragged{Before: tidinessOf(m.cell), Waiting: first.Placed}
 	busy := make(map[string]bool)
 	for at := range m.cell.Machines() {
-		busy[at.Name()] = at.NumCopies() > 0
+		busy[at.Name()] = !isEmpty(at)
 	}
 	for _, aim := range aims {
 		switch aim {
@@ -160,11 +160,22 @@ func (d *Defragged) do(m *Model, o *borgpb.MoveTasks, aim string) (r *borgpb.Res
 	return r, nil
 }
 
+// isEmpty tells whether nothing would have to be moved away from a machine.
 func isEmpty(m *cell.Machine) bool {
 	for range m.Allocs() {
 		return false
 	}
-	return m.NumCopies() == 0
+	return m.OnlyDaemons()
+}
+
+// goers are the copies that would have to be moved away from a machine.
+func goers(m *cell.Machine) (copies []*cell.Copy) {
+	for p := range m.Copies() {
+		if !p.Stays() {
+			copies = append(copies, p)
+		}
+	}
+	return copies
 }
 
 // empty empties the machines with the least to move.
@@ -175,8 +186,8 @@ func (d *Defragged) empty(m *Model, maxMoves int) error {
 	}
 	var all []candidate
 	for at := range m.cell.Machines() {
-		if at.Up() && !at.Draining() && !isEmpty(at) && at.NumCopies() <= maxMoves && movable(m, at) {
-			all = append(all, candidate{at, at.NumCopies()})
+		if n := len(goers(at)); at.Up() && !at.Draining() && !isEmpty(at) && n <= maxMoves && movable(m, at) {
+			all = append(all, candidate{at, n})
 		}
 	}
 	// Few moves first, then large machines.
@@ -187,7 +198,7 @@ func (d *Defragged) empty(m *Model, maxMoves int) error {
 	})
 	for _, k := range all[:min(len(all), maxEmptied)] {
 		// What was moved there meanwhile would be moved again.
-		if n := k.machine.NumCopies(); n != k.copies || len(d.Moves)+n > maxMoves {
+		if n := len(goers(k.machine)); n != k.copies || len(d.Moves)+n > maxMoves {
 			continue
 		}
 		if err := d.emptyOne(m, k.machine); err != nil {
@@ -202,7 +213,7 @@ func movable(m *Model, at *cell.Machine) bool {
 	for range at.Allocs() {
 		return false
 	}
-	for p := range at.Copies() {
+	for _, p := range goers(at) {
 		if !p.Current() || m.cell.Unmovable(p) != "" || len(p.Ports()) > 0 {
 			return false
 		}
@@ -212,7 +223,7 @@ func movable(m *Model, at *cell.Machine) bool {
 
 // emptyOne moves all that runs on a machine to others that are in use, or nothing.
 func (d *Defragged) emptyOne(m *Model, from *cell.Machine) error {
-	copies := slices.Collect(from.Copies())
+	copies := goers(from)
 	slices.SortStableFunc(copies, func(a, b *cell.Copy) int {
 		x, y := a.Resources(), b.Resources()
 		return cmp.Or(cmp.Compare(y.MemBytes>>22+y.CPUMilli, x.MemBytes>>22+x.CPUMilli), a.ID().Compare(b.ID()))

@@ -108,3 +108,31 @@ func TestDefragFragments(t *testing.T) {
 		t.Errorf("%+v, want less stranded", a)
 	}
 }
+
+// TestDefragLeavesDaemons: a machine is emptied of all but its daemons, which are nowhere
+// else.
+func TestDefragLeavesDaemons(t *testing.T) {
+	l := newLive(t, cell.New("c", 1))
+	l.must(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.BuildFormat}}})
+	for _, name := range []string{"m0", "m1", "m2"} {
+		l.must(addMachine(name, 16_000, 64<<30, nil))
+	}
+	logs := job(0, 200, 1000, 1<<30)
+	logs.Kind = borgpb.JobKind_JOB_KIND_DAEMON
+	l.must(submit("logs", logs))
+	web := job(2, 200, 2000, 1<<30)
+	web.MaxPerMachine = 1
+	l.must(submit("web", web))
+	l.settle()
+	// Both could be on one machine from now on.
+	web = job(2, 200, 2000, 1<<30)
+	l.must(&borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "ann", Name: "web", Spec: submit("web", web).GetSubmitJob().Spec}}})
+	l.settle()
+	a, err := plan.Defrag(l.cell, search, 4, []string{plan.AimMachines})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(a.Moves) != 1 || a.Before.Empty != 1 || a.After.Empty != 2 || len(a.Freed) != 1 {
+		t.Errorf("%+v, want one move that leaves a second machine to its daemon", a)
+	}
+}

@@ -31,9 +31,8 @@ func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
-	s.budgets, s.membersNs, s.labels, s.updates, s.quotas = false, 0, false, false, false
-	s.mishaps = false
-	s.bands = false
+	s.budgets, s.membersNs, s.labels, s.updates, s.quotas, s.kinds = false, 0, false, false, false, false
+	s.mishaps, s.bands = false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
@@ -84,6 +83,17 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1})
 		s.quotas, s.rich, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, true, false, 8000, 20*millisecond, 3
+	}},
+	{"kinds", "cron and daemon jobs, clocks that step, machines that come to match or no longer do, and masters that follow one another", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{passTime: 6, stepWallClock: 2, crashReplica: 1, killBorglet: 1})
+		s.kinds, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.everyNs, s.electedNs = true, false, 8000, 20*millisecond, 2, 100*millisecond, 1500*millisecond
+	}},
+	{"late-slots", "what a master says of slots of cron jobs is proposed late, perhaps when it is elected again", 15 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{passTime: 1})
+		s.kinds, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.everyNs = true, false, 8000, 100*millisecond, 2, 200*millisecond
+		s.electedNs, s.electedKinds, s.dutyLateNs = 700*millisecond, []faultKind{pauseReplica}, 4*second
 	}},
 	{"updates", "jobs that are updated again and again, to good versions and bad ones", 8 * second, func(s *swarm) {
 		s.calm()

@@ -105,7 +105,7 @@ func (c *client) next() {
 	op := c.banded(c.quotaOp(c.labelled(c.draw())))
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
-	op.RequestWallNs = clock{}.wallNs(c.w.now)
+	op.RequestWallNs = c.w.wallNs()
 	c.op = op
 	c.w.truth.asked[op.RequestId] = asking{caller: c.caller(), atNs: c.w.now}
 	c.asked, _ = history.Asked(c.i, c.w.now-second, op)
@@ -262,6 +262,10 @@ func opName(op *borgpb.Op) string {
 		return fmt.Sprintf("collapse bands: %v", o.SetPreemptionPolicy.Collapse)
 	case *borgpb.Op_Grant:
 		return "grant " + o.Grant.User + " " + o.Grant.Capability
+	case *borgpb.Op_FireCron:
+		return "run " + o.FireCron.User + "/" + o.FireCron.Name
+	case *borgpb.Op_SuspendCron:
+		return fmt.Sprintf("suspend %s/%s %v", o.SuspendCron.User, o.SuspendCron.Name, o.SuspendCron.Suspend)
 	case *borgpb.Op_Revoke:
 		return "revoke " + o.Revoke.User
 	}
@@ -297,6 +301,9 @@ func (c *client) draw() *borgpb.Op {
 	}
 	if c.w.swarm.updates && c.w.truth.cell.Format() >= cell.FormatUpdates && r.IntN(3) == 0 {
 		return c.rolloutOp()
+	}
+	if c.w.swarm.kinds && c.w.truth.cell.Format() >= cell.FormatKinds && r.IntN(8) == 0 {
+		return c.kindsOp()
 	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
@@ -462,7 +469,7 @@ func (c *client) ban(m *machine) *borgpb.Op {
 	}
 	ban := &borgpb.BanPackage{Name: packageName, Digest: digest, Machine: on}
 	if c.rand.IntN(2) == 0 {
-		ban.ExpiresWallNs = clock{}.wallNs(c.w.now) + between(c.rand, second, 3*second)
+		ban.ExpiresWallNs = c.w.wallNs() + between(c.rand, second, 3*second)
 	}
 	return &borgpb.Op{Op: &borgpb.Op_BanPackage{BanPackage: ban}}
 }

@@ -87,6 +87,8 @@ type swarm struct {
 	quotas bool
 	// Jobs are of many priorities, and bands collapse and do not.
 	bands bool
+	// There are cron and daemon jobs.
+	kinds bool
 	// Some jobs are updated again and again, with all that an update can be told.
 	updates bool
 	// Borglets tell what tasks use, and so there are reservations.
@@ -142,6 +144,7 @@ const (
 	hangDisk
 	hangFollowers
 	refuseCheckpoints
+	passTime
 	faultKinds
 )
 
@@ -227,6 +230,9 @@ func drawSwarm(r *rand.Rand) swarm {
 	s.quotas = r.IntN(4) == 0
 	s.mishaps = r.IntN(4) == 0
 	s.bands = r.IntN(4) == 0
+	if r.IntN(4) == 0 {
+		s.kinds, s.weights[passTime] = true, 2
+	}
 	return s
 }
 
@@ -457,6 +463,8 @@ func (w *World) happen(f *fault) string {
 		by := between(r, -90*second, 90*second)
 		one.clock.wallOffNs += by
 		return fmt.Sprintf("the wall clock of replica %d steps by %d ms", one.id, by/millisecond)
+	case passTime:
+		return w.passTime(f)
 	case changeBuild:
 		return w.changeBuildOf(f, one)
 	}

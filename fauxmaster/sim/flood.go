@@ -131,7 +131,7 @@ func (w *World) flood() {
 		}
 		made++
 		op := &borgpb.Op{
-			RequestId: fmt.Sprintf("flood-%06d", made), RequestWallNs: clock{}.wallNs(w.now),
+			RequestId: fmt.Sprintf("flood-%06d", made), RequestWallNs: w.wallNs(),
 			Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{User: floodUser, Name: "none"}},
 		}
 		w.truth.asked[op.RequestId] = asking{caller: from, atNs: w.now}

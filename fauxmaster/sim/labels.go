@@ -116,10 +116,25 @@ func (t *truth) labels(e borgmaster.CommittedEntry, results []*borgpb.Result) {
 		op := new(borgpb.Op)
 		if proto.Unmarshal(data, op) == nil && !results[i].GetRepeated() {
 			moved = t.labelsBy(op, results[i].GetRefusal()) || moved
+			t.runLabels(op.GetFireCron(), results[i])
 		}
 	}
 	if moved {
 		t.labelsAre()
+	}
+}
+
+// runLabels: a run has the labels of its cron job.
+func (t *truth) runLabels(o *borgpb.FireCron, res *borgpb.Result) {
+	uid, err := cell.ParseUID(res.GetUid())
+	if o == nil || err != nil {
+		return
+	}
+	if run := t.cell.JobByUID(uid); run != nil {
+		m := &t.labelled
+		labels := maps.Clone(m.of[labelledObject{borgpb.Labelled_LABELLED_JOB, o.User + "/" + o.Name}])
+		m.give(borgpb.Labelled_LABELLED_JOB, labels, nil, true)
+		m.of[labelledObject{borgpb.Labelled_LABELLED_JOB, run.Key().String()}] = labels
 	}
 }
 

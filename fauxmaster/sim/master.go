@@ -46,7 +46,10 @@ type masterSide struct {
 	before   uint64
 	reclaims *reclaim.Core
 	// Term that the duties are at work for; 0: not elected.
-	dutyTerm  uint64
+	dutyTerm uint64
+	// Which slots of cron jobs are due, and how many are proposed and not answered.
+	slots     borgmaster.CronSlots
+	deciding  int
 	scheduler *schedulerProcess
 	// Run when another replica is elected, or this one.
 	onChange []func()
@@ -118,7 +121,7 @@ func (m *masterSide) follow() {
 		m.stop()
 	}
 	if s.Settled && m.dutyTerm == 0 {
-		m.dutyTerm = s.Term
+		m.dutyTerm, m.slots, m.deciding = s.Term, borgmaster.CronSlots{}, 0
 		begin := duty.Elected{Term: s.Term, Self: m.r.id, Before: m.before, Members: m.memberIDs()}
 		for x := range m.r.cell.Machines() {
 			begin.Machines = append(begin.Machines, duty.Seen(x))
@@ -180,6 +183,7 @@ func (m *masterSide) dutyTick() {
 			}
 			m.step(ticked)
 			m.reserve()
+			m.decideSlots()
 		}
 		m.dutyTick()
 	})
@@ -193,6 +197,23 @@ func (m *masterSide) reserve() {
 		m.proposeOwn(op, func(*borgpb.Result, error) {
 			if m.reclaims.Term() == term {
 				m.reclaims.Proposed()
+			}
+		})
+	}
+}
+
+// decideSlots has the slots of cron jobs decided whose time has come, when those before
+// are.
+func (m *masterSide) decideSlots() {
+	if m.deciding > 0 {
+		return
+	}
+	term := m.dutyTerm
+	for _, op := range m.slots.Due(m.r.cell, m.r.clock.wallNs(m.r.w.now)) {
+		m.deciding++
+		m.proposeOwn(op, func(*borgpb.Result, error) {
+			if m.dutyTerm == term {
+				m.deciding--
 			}
 		})
 	}

@@ -303,6 +303,10 @@ func ownerOf(op *borgpb.Op) string {
 		return o.KillAllocSet.User
 	case *borgpb.Op_SetLabels:
 		return o.SetLabels.User
+	case *borgpb.Op_FireCron:
+		return o.FireCron.User
+	case *borgpb.Op_SuspendCron:
+		return o.SuspendCron.User
 	case *borgpb.Op_WriteFile:
 		return o.WriteFile.User
 	case *borgpb.Op_DeleteFile:

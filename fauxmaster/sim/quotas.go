@@ -104,7 +104,7 @@ func (c *client) quotaOp(op *borgpb.Op) *borgpb.Op {
 			CpuMilli: int64(1+r.IntN(10)) * 1000, MemBytes: 2 << 30, DiskBytes: 1 << 30, Devices: map[string]int64{deviceName: 2},
 		}}
 		if r.IntN(4) == 0 {
-			o.ExpiresWallNs = max(clock{}.wallNs(c.w.now), c.w.truth.cell.WallNs()) + between(r, second, 4*second)
+			o.ExpiresWallNs = max(c.w.wallNs(), c.w.truth.cell.WallNs()) + between(r, second, 4*second)
 		}
 		return &borgpb.Op{Op: &borgpb.Op_SetQuota{SetQuota: o}}
 	case n < 32:

@@ -72,17 +72,20 @@ func (w *World) unsettled() string {
 			return fmt.Sprintf("watcher %d was told up to index %d", x.i, x.check.Told())
 		}
 	}
+	if why := w.kindsUnsettled(); why != "" {
+		return why
+	}
 	c := w.truth.cell
 	for j, index := range c.Pending() {
 		// In an alloc there may be no room.
-		if _, inSet := j.AllocSet(); !inSet && !pinned(j) && j.Need(index).Resources.CPUMilli < giantCPU && !w.swarm.tight && c.HeldBack(j) == "" {
+		if _, inSet := j.AllocSet(); !inSet && !pinned(j) && j.Kind() != borgpb.JobKind_JOB_KIND_DAEMON && j.Need(index).Resources.CPUMilli < giantCPU && !w.swarm.tight && c.HeldBack(j) == "" {
 			return fmt.Sprintf("task %v/%d pends", j.Key(), index)
 		}
 	}
 	for j := range c.Jobs() {
 		_, inSet := j.AllocSet()
 		// By the rules of format 1 one can wait for ever.
-		if c.Format() > 1 && !inSet && !pinned(j) && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" && !backsOff(j) && !w.truth.waitsForSomebody(j) {
+		if c.Format() > 1 && !inSet && !pinned(j) && j.Kind() != borgpb.JobKind_JOB_KIND_DAEMON && !w.swarm.tight && j.Update().Rolling() && c.HeldBack(j) == "" && !backsOff(j) && !w.truth.waitsForSomebody(j) {
 			return fmt.Sprintf("the update of %v rolls", j.Key())
 		}
 	}

@@ -120,6 +120,29 @@ func TestBands(t *testing.T) {
 	}
 }
 
+// TestKinds: slots of cron jobs come while clocks step and masters follow one another, and
+// machines come to match daemon jobs and no longer do.
+func TestKinds(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 4; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "kinds"})
+		if r.Violation != nil {
+			t.Errorf("seed %d: %v; run it again: fauxmaster faults --seed %d --aim kinds --duration 8s", seed, r.Violation, seed)
+		}
+		for mark, n := range r.Marks {
+			marks[mark] += n
+		}
+	}
+	for _, mark := range []string{
+		"slot of a cron job run", "slot of a cron job skipped", "slots of a cron job missed", "runs of a cron job overlap",
+		"cron job run by hand", "hole in a daemon job",
+	} {
+		if marks[mark] == 0 {
+			t.Errorf("no seed came to: %s", mark)
+		}
+	}
+}
+
 // TestBudgets: machines are emptied again and again, and jobs have disruption budgets.
 func TestBudgets(t *testing.T) {
 	marks := map[string]int{}

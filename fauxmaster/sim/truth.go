@@ -74,6 +74,8 @@ type truth struct {
 	quota quotaModel
 	// What the ops make of bands.
 	banded bandModel
+	// What the ops make of cron and daemon jobs.
+	kind kindsModel
 	rules
 }
 
@@ -165,6 +167,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.budgets(e, events)
 	t.labels(e, results)
 	t.quotas(e, results)
+	t.kinds(e, results, events)
 	t.rollouts(events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {

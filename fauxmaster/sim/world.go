@@ -107,6 +107,8 @@ type World struct {
 	nodes    map[uint64]*replicaNode
 	machines []*machine
 	operator *operator
+	// How much wall time went by for everybody while no other time did.
+	passedNs int64
 	clients  []*client
 	watchers []*watcher
 	hostRand *rand.Rand
@@ -358,6 +360,20 @@ type clock struct {
 func (c clock) monoNs(now int64) int64 { return now + now/1e6*c.ratePPM }
 func (c clock) trueNs(ns int64) int64  { return ns - ns/1e6*c.ratePPM }
 func (c clock) wallNs(now int64) int64 { return 1_800_000_000*second + c.monoNs(now) + c.wallOffNs }
+
+// wallNs is what a wall clock that is right shows.
+func (w *World) wallNs() int64 { return clock{}.wallNs(w.now) + w.passedNs }
+
+// passTime lets wall clocks go on, all of them and each a little differently, as if a
+// minute had been a moment: slots of cron jobs lie minutes apart.
+func (w *World) passTime(f *fault) string {
+	by := between(f.rand, 5*second, 90*second)
+	w.passedNs += by
+	for _, x := range w.replicas {
+		x.clock.wallOffNs += by + between(f.rand, -3*second, 3*second)
+	}
+	return fmt.Sprintf("%d ms go by on all wall clocks", by/millisecond)
+}
 
 // endpoints of the network.
 func replicaEnd(id uint64) int { return int(id) }
