@@ -7,17 +7,12 @@ import "borg/mutant"
 // was last. It is made when an update looks for whom to deal with next: to keep it up
 // with every copy that comes and goes would cost all jobs for what few ask for.
 type shares struct {
-	u           *Update
 	all         uint32
 	tasks, down map[domain]uint32
 }
 
-// shares are nil for an update that does not spread.
 func (c *Cell) shares(u *Update) *shares {
-	if u.spreadBy == "" {
-		return nil
-	}
-	s := &shares{u: u, tasks: make(map[domain]uint32), down: make(map[domain]uint32)}
+	s := &shares{tasks: make(map[domain]uint32), down: make(map[domain]uint32)}
 	for _, t := range u.job.rows[:u.job.Size()] {
 		d, ok := c.spreadDomain(u, t)
 		if !ok {
@@ -48,14 +43,18 @@ func (c *Cell) spreadDomain(u *Update, t *Task) (d domain, ok bool) {
 	return m.outer(DomainAttribute, u.spreadBy), true
 }
 
-// full tells whether as many tasks of the domain of one that runs are down as its share
-// of the batch, and if not, counts that one in.
-func (s *shares) full(t *Task) bool {
-	if s == nil || mutant.Planted(mutant.SpreadNotAsked) {
+// domainFull tells whether as many tasks of the domain of one that runs are down as its
+// share of the batch, and if not, counts that one in.
+func (c *Cell) domainFull(u *Update, t *Task, memo *changeMemo) bool {
+	if u.spreadBy == "" || mutant.Planted(mutant.SpreadNotAsked) {
 		return false
 	}
-	d := t.cur.machine.outer(DomainAttribute, s.u.spreadBy)
-	if s.down[d] >= shareOf(s.u.room(), s.tasks[d], s.all) {
+	if memo.shares == nil {
+		memo.shares = c.shares(u)
+	}
+	s := memo.shares
+	d := t.cur.machine.outer(DomainAttribute, u.spreadBy)
+	if s.down[d] >= shareOf(u.room(), s.tasks[d], s.all) {
 		return true
 	}
 	s.down[d]++

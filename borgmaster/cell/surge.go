@@ -69,12 +69,7 @@ func (j *Job) Size() uint32 {
 
 // surging is how many extra tasks the job may have at the moment, whether it has them
 // or not.
-func (j *Job) surging() uint32 {
-	if !j.update.Rolling() {
-		return 0
-	}
-	return j.update.surge
-}
+func (j *Job) surging() uint32 { return j.update.Surge() }
 
 // charges is the number of tasks that a job is charged for as long as none is dead. An
 // update has its extra tasks from its beginning, so that nothing the cell does by
@@ -87,6 +82,14 @@ func (u *Update) Extra() uint32 {
 		return 0
 	}
 	return u.extra
+}
+
+// Surge is how many extra tasks the update may have while it rolls.
+func (u *Update) Surge() uint32 {
+	if !u.Rolling() {
+		return 0
+	}
+	return u.surge
 }
 
 // isExtra tells whether the update has that index for itself.
@@ -236,9 +239,6 @@ func (c *Cell) checkPace(u *Update) error {
 	for _, t := range u.job.rows[u.job.Size():] {
 		if runs := t.cur != nil && t.cur.state == attemptRunning; t.flags&taskUpdating == 0 && !runs {
 			return fmt.Errorf("its extra task %d is taken for one that runs", t.index)
-		}
-		if t.cur != nil && t.cur.version != u.toVersion {
-			return fmt.Errorf("its extra task %d runs version %d", t.index, t.cur.version)
 		}
 	}
 	return u.gate.check(u)

@@ -247,7 +247,7 @@ func (c *Cell) roll(j *Job) {
 	if u.state == borgpb.UpdateState_UPDATE_STATE_PAUSED {
 		return
 	}
-	memo := changeMemo{shares: c.shares(u)}
+	var memo changeMemo
 	if u.canarying() {
 		c.rollCanaries(u, j.latest(), &memo)
 		c.shutGate(u)
@@ -323,7 +323,7 @@ func (c *Cell) rollTask(u *Update, t *Task, spec *Spec, memo *changeMemo) rollRe
 		return rolled
 	case c.lapsed(u) || !again && !c.mayDisturb(u):
 		return batchFull
-	case !again && (u.besideUpdated(t) || memo.shares.full(t)):
+	case !again && (u.besideUpdated(t) || c.domainFull(u, t, memo)):
 		return besideOthers
 	}
 	reason := "restarted by update " + u.uid.String()
@@ -438,7 +438,7 @@ const (
 type changeMemo struct {
 	from, to *Need
 	change   change
-	// Nil: the update does not spread.
+	// Nil: nobody asked for them yet.
 	shares *shares
 }
 

@@ -180,6 +180,7 @@ func (m *masterSide) dutyTick() {
 			}
 			m.step(ticked)
 			m.reserve()
+			m.judgeGates()
 		}
 		m.dutyTick()
 	})
