@@ -51,7 +51,7 @@ var imports = map[string]struct {
 	"checkpoint": {[]string{"mutant", "proto/borgpb"}, []string{"google.golang.org/grpc"}},
 	// borgmaster for the interfaces that it implements (log.go), nothing else.
 	"borgmaster/replica": {[]string{"identity", "borgmaster", "borgmaster/cell", "checkpoint", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
-	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/linkshard", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"},
+	"borgmaster": {[]string{"identity", "borgmaster/admission", "borgmaster/audit", "borgmaster/cell", "borgmaster/cellkey", "borgmaster/cron", "borgmaster/duty", "borgmaster/journal", "borgmaster/linkshard", "borgmaster/metric", "borgmaster/reclaim", "borgmaster/selector", "borgmaster/watch", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"},
 		[]string{"github.com/cockroachdb/pebble/v2", "go.etcd.io/raft/v3"}},
 	// Who did what, in files of the replica; reads the log and knows no cell.
 	"borgmaster/audit": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
@@ -70,6 +70,8 @@ var imports = map[string]struct {
 	"borgmaster/watch": {[]string{"borgmaster/cell", "borgmaster/selector", "mutant", "proto/borgpb", "proto/borgrpc"}, []string{"google.golang.org/grpc", "time", "sync", "context", "os", "net", "math/rand", "math/rand/v2"}},
 	// When cron jobs run; it knows time zones, and no cell.
 	"borgmaster/cron": {nil, []string{"google.golang.org/grpc", "sync", "context", "net"}},
+	// What a metric says that an update has for its gate; it asks, and decides nothing.
+	"borgmaster/metric": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc", "sync", "os"}},
 	// Which machines a replica polls, and what it makes of the answers.
 	"borgmaster/linkshard": {[]string{"borgmaster/cell", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 	// What is next on the way from the replicas that a cell has to those that it is to have.

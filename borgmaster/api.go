@@ -38,7 +38,11 @@ func (a *masterAPI) Mutate(ctx context.Context, req *borgrpc.MutateRequest) (*bo
 // with a request id may be tried again when its fate is not known: the cell
 // answers a repeated id from memory.
 func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
-	if r := malformed(asked); r != nil {
+	r := malformed(asked)
+	if r == nil {
+		r = m.checkGateServer(asked)
+	}
+	if r != nil {
 		m.noteRefusal(ctx, asked, r)
 		return &borgpb.Result{Refusal: r}, nil
 	}

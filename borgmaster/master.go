@@ -15,6 +15,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"sync"
 	"sync/atomic"
@@ -29,6 +30,7 @@ import (
 	"borg/borgmaster/duty"
 	"borg/borgmaster/journal"
 	"borg/borgmaster/linkshard"
+	"borg/borgmaster/metric"
 	"borg/borgmaster/reclaim"
 	"borg/borgmaster/watch"
 	"borg/identity"
@@ -93,6 +95,9 @@ type Config struct {
 	// The cell is not raised to a later format than this; 0: to any that all its
 	// replicas know.
 	MaxFormat uint32
+	// Addresses below which this replica asks Prometheus servers for the gates of
+	// updates, "http://prometheus:9090". None: it asks nobody, and refuses gates.
+	MetricGates []string
 	// What one user may ask of this replica.
 	Admission admission.Config
 	// How the elected master makes reservations.
@@ -133,6 +138,8 @@ type Master struct {
 	duty   *dutyLoop
 	// What tasks reserve, while elected.
 	reclaim *reclaimLoop
+	// Asks the gates of updates, while elected.
+	asker *metric.Asker
 	// Fires with each applied entry, and with each change of the log's state.
 	applied, stateChanged pulse
 	// Scheduler processes that follow this master, and those with the ones that
@@ -190,6 +197,10 @@ func New(cfg Config) (*Master, error) {
 	m.gate = &Gate{FirstAdmin: cfg.FirstAdmin, Removed: cfg.Members.Removed}
 	cfg.Admission.Replica = cfg.Replica
 	m.admit = newAdmitter(cfg.Admission, cfg.MonotonicNs)
+	var err error
+	if m.asker, err = metric.New(cfg.MetricGates); err != nil {
+		return nil, fmt.Errorf("servers that gates of updates may name: %w", err)
+	}
 	m.duty = newDutyLoop(m)
 	m.reclaim = &reclaimLoop{m: m, core: reclaim.New(cfg.Reservations)}
 	m.shard = linkshard.New(linkshard.Config{
@@ -238,6 +249,9 @@ func (m *Master) Run(ctx context.Context) error {
 	// The elected master's duties.
 	running.Go(func() { m.duty.Run(ctx) })
 	running.Go(func() { (&cronLoop{m: m}).Run(ctx) })
+	if m.cfg.Simulated == nil {
+		running.Go(func() { (&gateLoop{m: m, asker: m.asker}).Run(ctx) })
+	}
 	running.Go(func() { m.reclaim.Run(ctx) })
 	if m.cfg.Authority != nil {
 		running.Go(func() { m.watchAuthority(ctx) })

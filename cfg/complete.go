@@ -52,7 +52,7 @@ func (d *decoder) completeJob(o *Object, j *borgpb.JobSpec) {
 		j.Update = &borgpb.UpdatePolicy{}
 		d.byDefault("update", "default: one task after another")
 	}
-	if j.Update.BatchSize == 0 {
+	if j.Update.BatchSize == 0 && j.Update.Surge == 0 {
 		j.Update.BatchSize = 1
 		d.byDefault("update.batch_size", "default: one task after another")
 	}

@@ -2,6 +2,7 @@ package cfg
 
 import (
 	"fmt"
+	"math/big"
 	"sort"
 	"strconv"
 	"strings"
@@ -302,6 +303,12 @@ func constraintText(c *borgpb.Constraint) string {
 	return text
 }
 
+// microText is a number of millionths as people write it.
+func microText(n int64) string {
+	s := new(big.Rat).SetFrac64(n, 1e6).FloatString(6)
+	return strings.TrimSuffix(strings.TrimRight(s, "0"), ".")
+}
+
 // quantityText is an amount with the largest unit in which it is exact.
 func quantityText(n int64, u unit) string {
 	switch u {
@@ -321,6 +328,9 @@ func quantityText(n int64, u unit) string {
 			}
 		}
 		return fmt.Sprintf("%dB", n)
+	}
+	if u == unitMicro {
+		return microText(n)
 	}
 	for _, t := range []struct {
 		size int64

@@ -83,6 +83,22 @@ func parseCPU(s string) (int64, error) {
 	return milli, err
 }
 
+// parseMicro reads a number, such as "0.01" or "-3", in millionths.
+func parseMicro(s string) (int64, error) {
+	r, ok := number(s)
+	if !ok {
+		return 0, errors.New("it is not a number; write it such as 0.01 or 250")
+	}
+	r.Mul(r, big.NewRat(1e6, 1))
+	switch {
+	case !r.IsInt():
+		return 0, errors.New("it is finer than a millionth")
+	case !r.Num().IsInt64():
+		return 0, errTooMuch
+	}
+	return r.Num().Int64(), nil
+}
+
 var byteUnits = map[string]int64{
 	"": 1, "B": 1,
 	"k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15,

@@ -122,6 +122,8 @@ func (d *decoder) integer(n *node, fd protoreflect.FieldDescriptor, col column) 
 			want, hint = "an amount of bytes", `write it such as "512MiB", "1.5GiB" or "1G"`
 		case unitTime:
 			want, hint = "a time span", `write it such as "30s" or "1m30s"`
+		case unitMicro:
+			want = "a number"
 		default:
 			if _, e := strconv.ParseInt(n.text, 10, 64); e == nil && n.kind == kindString {
 				hint = "write " + n.text + " without quotation marks"
@@ -156,7 +158,7 @@ func quoteNumber(n *node) string {
 func (d *decoder) quantity(s string, col column) (int64, error) {
 	if col.bare {
 		if v, err := strconv.ParseInt(s, 10, 64); err == nil {
-			if v < 0 {
+			if v < 0 && col.unit != unitMicro {
 				return 0, errors.New("it is negative")
 			}
 			return v, nil
@@ -167,6 +169,8 @@ func (d *decoder) quantity(s string, col column) (int64, error) {
 		return parseCPU(s)
 	case unitBytes:
 		return parseBytes(s)
+	case unitMicro:
+		return parseMicro(s)
 	default:
 		return parseDuration(s)
 	}
@@ -189,6 +193,9 @@ func (d *decoder) amount(n *node, col column) (int64, error) {
 	}
 	if col.unit == unitBytes && !col.bare {
 		return parseBytes(text)
+	}
+	if col.unit == unitMicro && !col.bare {
+		return parseMicro(text)
 	}
 	r, ok := number(text)
 	if !ok {
@@ -222,6 +229,9 @@ func (d *decoder) fits(n *node, fd protoreflect.FieldDescriptor, col column, v i
 		hi = math.MaxUint32
 	case protoreflect.Int32Kind:
 		hi = math.MaxInt32
+	}
+	if col.unit == unitMicro {
+		lo = math.MinInt64
 	}
 	if v < lo || v > hi {
 		why := "it is negative"

@@ -34,6 +34,7 @@ func constructors() []*constructor {
 		{"constraint", describe(&borgpb.Constraint{}), false},
 		{"health", describe(&borgpb.HealthCheck{}), false},
 		{"update", describe(&borgpb.UpdatePolicy{}), false},
+		{"gate", describe(&borgpb.MetricGate{}), false},
 		{"disruption_budget", describe(&borgpb.DisruptionBudget{}), false},
 		{"package", describe(&borgpb.Package{}), false},
 		{"mount", describe(&borgpb.Mount{}), false},
@@ -62,6 +63,8 @@ const (
 	unitCPU
 	unitBytes
 	unitTime
+	// A number, kept in millionths.
+	unitMicro
 )
 
 // column is one way to write a field of a message.
@@ -131,6 +134,8 @@ func friendlyName(fd protoreflect.FieldDescriptor) (string, unit) {
 		return strings.TrimSuffix(name, "_bytes"), unitBytes
 	case strings.HasSuffix(name, "_milli"):
 		return strings.TrimSuffix(name, "_milli"), unitCPU
+	case strings.HasSuffix(name, "_micro"):
+		return strings.TrimSuffix(name, "_micro"), unitMicro
 	case strings.HasSuffix(name, "_ns"):
 		return strings.TrimSuffix(name, "_ns"), unitTime
 	}

@@ -2,6 +2,7 @@ package cfg
 
 import (
 	"fmt"
+	"net/url"
 	"path"
 	"regexp"
 	"slices"
@@ -183,11 +184,48 @@ func (c check) update(j *borgpb.JobSpec) {
 	if p.GetCanaries() > 0 && j.Gang {
 		c.bad("update.canaries", "leave one of both out", "a gang is placed as a whole and has no canaries")
 	}
+	c.pace(j)
 	if p.GetCanaryWatchNs() > 0 && p.GetCanaries() == 0 {
 		c.bad("update.canary_watch_ns", "say how many: canaries = 1", "there are no canaries to watch")
 	}
 	if d := p.GetProgressDeadlineNs(); d > 0 && d <= p.GetWatchNs() {
 		c.bad("update.progress_deadline_ns", "", "no task is dealt with before it was watched for %v, and the update fails after %v; want more than that", time.Duration(p.WatchNs), time.Duration(d))
+	}
+}
+
+// pace checks extra tasks, domains and the gate of an update.
+func (c check) pace(j *borgpb.JobSpec) {
+	p := j.Update
+	if p.GetSpreadBy() != "" && p.Order != borgpb.UpdateOrder_UPDATE_ORDER_SPREAD {
+		c.bad("update.spread_by", `order = "spread"`, "it is for updates that spread over failure domains")
+	}
+	switch {
+	case p.GetSurge() == 0:
+	case j.Kind != borgpb.JobKind_JOB_KIND_SERVICE:
+		c.bad("update.surge", "", "only a service has extra tasks: one more of any other would do work of its own")
+	case p.Surge > maxTasks || j.Tasks+p.Surge > maxTasks:
+		c.bad("update.surge", "", "%d tasks and %d more; there may be %d", j.Tasks, p.Surge, maxTasks)
+	case j.Gang || j.AllocSet != "" || j.MaxRunning > 0 || j.OnLost == borgpb.OnLost_ON_LOST_DEAD:
+		c.bad("update.surge", "leave out one or the other", "a gang, a job in an alloc set, with max_running, or whose lost tasks stay dead has no extra tasks")
+	}
+	g := p.GetGate()
+	if g == nil {
+		return
+	}
+	if u, err := url.Parse(g.Url); err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" || u.User != nil || u.RawQuery != "" || u.Fragment != "" {
+		c.bad("update.gate.url", `such as "http://prometheus:9090"`, "%q is not the address of a server", g.Url)
+	}
+	if g.Query == "" {
+		c.bad("update.gate.query", `such as query = "sum(rate(errors_total[5m]))"`, "there is nothing to ask")
+	}
+	switch {
+	case g.LeastMicro == nil && g.MostMicro == nil:
+		c.bad("update.gate", "want least or most, such as most = 0.01", "there is no bound")
+	case g.LeastMicro != nil && g.MostMicro != nil && *g.LeastMicro > *g.MostMicro:
+		c.bad("update.gate.least_micro", "", "no value is at least %s and at most %s", microText(*g.LeastMicro), microText(*g.MostMicro))
+	}
+	if g.FailAfterNs < 0 || g.FailAfterNs > maxUpdateWaitNs {
+		c.bad("update.gate.fail_after_ns", "", "fail_after is %v; it may be up to %v", time.Duration(g.FailAfterNs), time.Duration(maxUpdateWaitNs))
 	}
 }
 

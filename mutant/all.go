@@ -57,6 +57,9 @@ const (
 	ProgressNotAsked       Name = "progress-not-asked"
 	FailuresNotCounted     Name = "failures-not-counted"
 	RollbackUnbounded      Name = "rollback-unbounded"
+	SurgeNotAwaited        Name = "surge-not-awaited"
+	SpreadNotAsked         Name = "spread-not-asked"
+	GateNotAsked           Name = "gate-not-asked"
 
 	OwnerFromRequest Name = "owner-from-request"
 	RevokedFromCache Name = "revoked-from-cache"
@@ -113,13 +116,13 @@ const (
 
 	CollapseNotAsked   Name = "collapse-not-asked"
 	PreemptWaitNotKept Name = "preempt-wait-not-kept"
-	SlotTakenAgain  Name = "slot-taken-again"
-	SkipNotDecided  Name = "skip-not-decided"
-	MissedForgotten Name = "missed-forgotten"
-	OverlapIgnored  Name = "overlap-ignored"
-	HoleStays       Name = "hole-stays"
-	DaemonStays     Name = "daemon-stays"
-	DaemonElsewhere Name = "daemon-elsewhere"
+	SlotTakenAgain     Name = "slot-taken-again"
+	SkipNotDecided     Name = "skip-not-decided"
+	MissedForgotten    Name = "missed-forgotten"
+	OverlapIgnored     Name = "overlap-ignored"
+	HoleStays          Name = "hole-stays"
+	DaemonStays        Name = "daemon-stays"
+	DaemonElsewhere    Name = "daemon-elsewhere"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
@@ -233,6 +236,12 @@ var All = []Mutant{
 		Ours, "S31", "updates"},
 	{RollbackUnbounded, "A rollback takes all tasks down at once, whatever the batch of the update that it undoes.",
 		"+: https://github.com/hashicorp/nomad/issues/14200", "S31", "updates"},
+	{SurgeNotAwaited, "An update takes as many more tasks down as it has extra ones, whether those run or not.",
+		Ours, "S31", "updates"},
+	{SpreadNotAsked, "An update that spreads takes down as many tasks of one failure domain as its batch has.",
+		Ours, "S31", "updates"},
+	{GateNotAsked, "An update with a gate goes on without an answer.",
+		Ours, "S31", "updates"},
 
 	{OwnerFromRequest, "Who asks is read from the request and not from the certificate that was shown.",
 		"+: https://github.com/hashicorp/nomad/issues/6432", "S21", "strangers"},

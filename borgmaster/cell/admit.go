@@ -116,7 +116,7 @@ func (c *Cell) recharge(j *Job) {
 	if c.quotas.used == nil || j.gone {
 		return
 	}
-	now := j.chargeWith(j.specs, uint32(len(j.rows)))
+	now := j.chargeWith(j.specs, j.charges())
 	c.chargeUser(j.key.User, j.charged, now)
 	j.charged = now
 }
@@ -171,7 +171,7 @@ func (c *Cell) chargeOfUser(user string) charge {
 		if j.key.User != user {
 			break
 		}
-		sum = sum.plus(j.chargeWith(j.specs, uint32(len(j.rows))))
+		sum = sum.plus(j.chargeWith(j.specs, j.charges()))
 	}
 	for s := range c.AllocSetsAfter(JobKey{User: user}) {
 		if s.key.User != user {
@@ -390,7 +390,7 @@ func (c *Cell) checkQuotas() error {
 	for j := range c.jobList.all() {
 		var want charge
 		if q.used != nil {
-			want = j.chargeWith(j.specs, uint32(len(j.rows)))
+			want = j.chargeWith(j.specs, j.charges())
 		}
 		if !slices.Equal(want, j.charged) {
 			return fmt.Errorf("job %v is charged %s, kept as %s", j.key, want.words(), j.charged.words())

@@ -224,6 +224,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkFireCron(o.FireCron)
 	case *borgpb.Op_SuspendCron:
 		return c.checkSuspendCron(o.SuspendCron)
+	case *borgpb.Op_JudgeGate:
+		return c.checkJudgeGate(o.JudgeGate)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -246,6 +248,8 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.FireCron)
 	case *borgpb.Op_SuspendCron:
 		return keyWords(o.SuspendCron)
+	case *borgpb.Op_JudgeGate:
+		return keyWords(o.JudgeGate)
 	case *borgpb.Op_SubmitAllocSet:
 		return keyWords(o.SubmitAllocSet)
 	case *borgpb.Op_KillAllocSet:

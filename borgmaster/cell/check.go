@@ -191,6 +191,9 @@ func (c *Cell) checkRollout(j *Job, u *Update) error {
 	if u.closeNs != 0 && (u.Rolling() || u.stable == 0) || u.canaryNs != 0 && u.state != borgpb.UpdateState_UPDATE_STATE_CANARY {
 		return fmt.Errorf("it is %s, closes at %d and has had healthy canaries since %d", u.stateWords(), u.closeNs, u.canaryNs)
 	}
+	if err := c.checkPace(u); err != nil {
+		return err
+	}
 	if n := u.restarted + u.rescheduled; u.maxDisruptions > 0 && n > u.maxDisruptions {
 		return fmt.Errorf("it disturbed %d times, and may %d times", n, u.maxDisruptions)
 	}
@@ -220,7 +223,7 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 			return fmt.Errorf("finished and %v", t.state)
 		}
 	}
-	if t.attempt == 0 && (t.failures != 0 || t.flags != 0 || t.past != nil || t.changedWallNs != 0 || t.reason != "" ||
+	if t.attempt == 0 && (t.failures != 0 || t.flags&^taskUpdating != 0 || t.flags != 0 && !j.update.isExtra(t.index) || t.past != nil || t.changedWallNs != 0 || t.reason != "" ||
 		j.daemon == nil && (t.state == stateDead) != (j.deathSeq != 0)) {
 		return fmt.Errorf("never placed, and there is something to write down of it")
 	}

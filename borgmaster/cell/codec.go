@@ -81,6 +81,7 @@ const (
 	tagUpSince = 190
 	tagNotice  = 215
 	tagRollout = 190
+	tagPace    = 200
 	// Of a machine.
 	tagTaints   = 1
 	tagHeard    = 2

@@ -23,6 +23,9 @@ func (l *loader) finish() error {
 		} else {
 			c.graveyard.queue = append(c.graveyard.queue, grave{job: j, seq: j.deathSeq, ns: j.deathNs})
 		}
+		if err := j.update.loadExtra(); err != nil {
+			return err
+		}
 		if j.update.Rolling() {
 			for _, t := range j.rows {
 				if t.flags&taskUpdating != 0 {

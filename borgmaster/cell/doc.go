@@ -45,7 +45,8 @@
 //	             taskbounds.go: what a task of a user may ask for
 //	budget.go    how far the cell may disturb the tasks of a job of its own accord
 //	allocset.go  alloc sets and their allocs
-//	update.go    a rolling update
+//	update.go    a rolling update; surge.go: its extra tasks; spread.go: over which
+//	             failure domains it goes; gate.go: what a metric must be first
 //	room.go      what holds a place, and what is promised to whom
 //	grave.go     how long the dead are remembered; request.go: and requests
 //	clock.go     the two clocks

@@ -145,6 +145,14 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.PREEMPT_OWN": FormatPreemption, "borg.TaskSpec.notice_ns": FormatPreemption, "borg.TaskSpec.notice_signal": FormatPreemption,
 
 	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
+
+	"borg.UpdatePolicy.spread_by": FormatSurges, "borg.UpdatePolicy.surge": FormatSurges, "borg.UpdatePolicy.gate": FormatSurges,
+	"borg.UPDATE_ORDER_SPREAD": FormatSurges,
+	"borg.MetricGate.url":      FormatSurges, "borg.MetricGate.query": FormatSurges, "borg.MetricGate.least_micro": FormatSurges, "borg.MetricGate.most_micro": FormatSurges,
+	"borg.MetricGate.fail_after_ns": FormatSurges,
+	"borg.Op.judge_gate":            FormatSurges, "borg.JudgeGate.user": FormatSurges, "borg.JudgeGate.name": FormatSurges, "borg.JudgeGate.update_uid": FormatSurges,
+	"borg.JudgeGate.verdict": FormatSurges, "borg.JudgeGate.words": FormatSurges,
+	"borg.GATE_VERDICT_UNSPECIFIED": FormatSurges, "borg.GATE_VERDICT_PASS": FormatSurges, "borg.GATE_VERDICT_FAIL": FormatSurges, "borg.GATE_VERDICT_UNKNOWN": FormatSurges,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

@@ -392,6 +392,7 @@ func (g *generator) rollout(p *borgpb.UpdatePolicy) {
 	if g.one(30) {
 		p.WatchNs = -1
 	}
+	g.pace(p)
 }
 
 // controlUpdate tells updates how to go on.
@@ -488,6 +489,9 @@ func (g *generator) version() uint64 {
 func (g *generator) update() *borgpb.Op {
 	if g.c.format >= FormatUpdates && g.one(3) {
 		return g.controlUpdate()
+	}
+	if g.c.format >= FormatSurges && g.one(3) {
+		return g.judgeGate()
 	}
 	user, name := g.key()
 	o := &borgpb.UpdateJob{User: user, Name: name, ExpectVersion: g.version(), Labels: g.labels()}

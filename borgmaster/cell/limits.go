@@ -60,6 +60,10 @@ const (
 	// Tasks with a neighbour that is down which an update passes over, to deal with
 	// others meanwhile.
 	maxRollAhead = 64
+	// Until an update fails whose gate is out of bounds, if its job does not say.
+	gateFailsAfterNs  = 600 * second
+	maxGateURLBytes   = 1_024
+	maxGateQueryBytes = 4_096
 
 	maxVictims   = 256
 	maxMoves     = 64

@@ -544,7 +544,7 @@ func (l *loader) update(uid UID, d *decoder) error {
 		state: borgpb.UpdateState(d.byte()), reason: d.str(), inPlace: d.uint32(), restarted: d.uint32(),
 		rescheduled: d.uint32(), skipped: d.uint32(), startedWallNs: d.int(), endedWallNs: d.int(),
 	}
-	if err := errors.Join(l.rollout(d, u), d.done()); err != nil {
+	if err := errors.Join(l.rollout(d, u), l.pace(d, u), d.done()); err != nil {
 		return err
 	}
 	if _, known := borgpb.UpdateState_name[int32(u.state)]; j == nil || u.state == 0 || !known {

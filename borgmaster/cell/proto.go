@@ -12,9 +12,9 @@ import (
 // JobProto shows a job. The spec's number of tasks is the present one.
 func (c *Cell) JobProto(j *Job) *borgpb.Job {
 	p := j.Alone()
-	if int(p.Spec.Tasks) != len(j.rows) && !stands(j.Kind()) {
+	if p.Spec.Tasks != j.Size() && !stands(j.Kind()) {
 		p.Spec = proto.CloneOf(p.Spec)
-		p.Spec.Tasks = uint32(len(j.rows))
+		p.Spec.Tasks = j.Size()
 	}
 	if p.Status.Reason == "" && j.pending > 0 {
 		p.Status.Reason = c.HeldBack(j)
@@ -157,10 +157,10 @@ func (c *Cell) UpdateProto(j *Job) *borgpb.Update {
 		Status: &borgpb.UpdateStatus{
 			State: u.state, Reason: u.reason, InPlace: u.inPlace, Restarted: u.restarted, Rescheduled: u.rescheduled,
 			Skipped: u.skipped, Remaining: u.remaining(), StartedWallNs: u.startedWallNs, EndedWallNs: u.endedWallNs,
-			Failures: u.failures,
+			Failures: u.failures, Extra: u.extra, Gate: u.gate.words,
 		},
 	}
-	if u.policy != (rollPolicy{}) {
+	if u.policy != (rollPolicy{}) || u.pace != (pace{}) {
 		p.Spec.Policy = u.policyProto()
 	}
 	c.updateWaits(u, p.Status)
@@ -193,10 +193,17 @@ func (c *Cell) updateWaits(u *Update, st *borgpb.UpdateStatus) {
 		}
 	case c.lapsed(u):
 		st.WaitsFor = "a pulse from its monitor"
+	case c.asksGate(u):
+		if st.WaitsFor = "its gate, which is asked"; u.gate.words != "" {
+			st.WaitsFor = "its gate: " + u.gate.words
+		}
+		if due := c.gateDueNs(u); due < maxTimeNs {
+			st.GateLeftNs = left(due)
+		}
 	case u.down > 0:
 		st.WaitsFor = u.waitsForTask()
 	}
-	if u.policy.deadlineNs > 0 && u.state != borgpb.UpdateState_UPDATE_STATE_PAUSED && u.state != borgpb.UpdateState_UPDATE_STATE_CANARY && !c.lapsed(u) {
+	if u.policy.deadlineNs > 0 && u.state != borgpb.UpdateState_UPDATE_STATE_PAUSED && u.state != borgpb.UpdateState_UPDATE_STATE_CANARY && !c.lapsed(u) && !c.asksGate(u) {
 		st.DeadlineLeftNs = left(u.progressNs + u.policy.deadlineNs)
 	}
 }
@@ -230,8 +237,8 @@ func (u *Update) remaining() uint32 {
 	if !u.Rolling() {
 		return 0
 	}
-	n := u.down
-	for place := u.cursor; int(place) < len(u.job.rows); place++ {
+	n := u.down - u.extrasDown()
+	for place := u.cursor; place < u.job.Size(); place++ {
 		t := u.job.rows[u.at(place)]
 		if t.state == stateRunning && t.cur.version != u.toVersion && t.flags&(taskSkipped|taskUpdating) == 0 {
 			n++

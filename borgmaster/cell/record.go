@@ -336,6 +336,7 @@ func (u *Update) appendValue(b []byte) []byte {
 	e.int(u.startedWallNs)
 	e.int(u.endedWallNs)
 	e.rollout(&u.rollout)
+	e.pace(&u.pace)
 	return e.b
 }
 

@@ -164,6 +164,10 @@ func (c *Cell) endHold(why string) {
 				j.update.progressNs = c.clock.cellNs
 				c.dirty(j.update)
 			}
+			if j.update.gate.asked {
+				j.update.gate.forget()
+				c.dirty(j.update)
+			}
 			c.touch(j, edgeUpdate)
 		}
 	}

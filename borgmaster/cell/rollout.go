@@ -74,6 +74,10 @@ func (u *Update) policyProto() *borgpb.UpdatePolicy {
 		Order: r.order, WatchNs: r.watchNs, ProgressDeadlineNs: r.deadlineNs, Canaries: r.canaries, CanaryWatchNs: r.canaryWatchNs,
 		AutoRollback: r.autoRollback, CloseAfterNs: r.closeAfterNs, PulseNs: r.pulseNs, NoNeighbours: r.apart,
 	}
+	p.SpreadBy, p.Surge = u.spreadBy, u.surge
+	if u.gate.asked {
+		p.Gate = u.job.Spec().GetUpdate().GetGate()
+	}
 	if r.failsAt > 0 {
 		p.MaxFailed = new(r.failsAt - 1)
 	}
@@ -95,6 +99,9 @@ func checkUpdatePolicy(s *borgpb.JobSpec) *borgpb.Refusal {
 		if t.ns < 0 || t.ns > t.most {
 			return invalid(field+t.name, "%d is not in 0 to %d", t.ns, t.most)
 		}
+	}
+	if r := checkPace(s); r != nil {
+		return r
 	}
 	switch {
 	case p.GetBatchSize() > maxTasksPerJob:
@@ -154,7 +161,7 @@ func (j *Job) lastHealthy() (version uint64, tasks uint32) {
 	if u := j.update; u != nil && u.state != borgpb.UpdateState_UPDATE_STATE_DONE && !u.rollback && u.stable != 0 {
 		return u.stable, u.stableTasks
 	}
-	return j.latest().Version, uint32(len(j.rows))
+	return j.latest().Version, j.Size()
 }
 
 // Open tells that it can be rolled back.
@@ -189,7 +196,7 @@ func (j *Job) Mixed() bool { return j.update.canarying() }
 // way round.
 func (u *Update) at(place uint32) uint32 {
 	if u.policy.order == borgpb.UpdateOrder_UPDATE_ORDER_REVERSE {
-		return uint32(len(u.job.rows)) - 1 - place
+		return u.job.Size() - 1 - place
 	}
 	return place
 }
@@ -202,7 +209,7 @@ func (c *Cell) pickCanaries(j *Job) {
 		return
 	}
 	for _, want := range []state{stateRunning, statePending} {
-		for place := range uint32(len(j.rows)) {
+		for place := range j.Size() {
 			t := j.rows[u.at(place)]
 			if len(u.chosen) == int(u.policy.canaries) {
 				return
@@ -275,6 +282,7 @@ func (c *Cell) seenDown(p *Copy) {
 	if p.few != nil {
 		p.few.upNs = 0
 	}
+	c.extraDown(p)
 	u := p.job.update
 	t := p.row()
 	if !u.canarying() || !u.Rolling() || p.version != u.toVersion || t == nil || t.flags&taskCanary == 0 || t.flags&taskUpdating != 0 {
@@ -398,7 +406,7 @@ func (c *Cell) unwatch(t *Task) {
 func (c *Cell) checkRollback(j *Job) (*Spec, uint32, *borgpb.Refusal) {
 	u := j.update
 	old := j.specAt(u.stable)
-	tasks := uint32(len(j.rows))
+	tasks := j.Size()
 	if !stands(j.Kind()) && tasks == j.latest().Proto.Tasks {
 		tasks = u.stableTasks
 	}
@@ -433,8 +441,9 @@ func (c *Cell) rollBack(j *Job, spec *Spec, tasks uint32, why string) {
 		next.batchSize = maxTasksPerJob
 	}
 	next.rollback = true
+	next.pace = pace{spreadBy: u.spreadBy, surge: c.surgeBack(j, tasks)}
 	c.beginUpdate(j, spec, next, "it is rolled back")
-	if int(tasks) != len(j.rows) {
+	if tasks != j.Size() {
 		c.resize(j, tasks)
 	}
 }
@@ -472,7 +481,7 @@ func (c *Cell) lapsed(u *Update) bool {
 
 // besideUpdated tells that a neighbour is down for the update.
 func (u *Update) besideUpdated(t *Task) bool {
-	down := func(i uint32) bool { return int(i) < len(u.job.rows) && u.job.rows[i].flags&taskUpdating != 0 }
+	down := func(i uint32) bool { return i < u.job.Size() && u.job.rows[i].flags&taskUpdating != 0 }
 	return u.policy.apart && (t.index > 0 && down(t.index-1) || down(t.index+1))
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -25,22 +26,30 @@ type roller struct {
 	disturbed int
 	policy    *borgpb.UpdatePolicy
 	pids      int64
+	// Its gate has let one batch go, which has not gone yet.
+	passed bool
 }
 
 func (x *roller) job() *Job { return x.c.Job(JobKey{"u", "j"}) }
 
 func (x *roller) do1(ops ...*borgpb.Op) {
+	was := x.updating()
 	_, events := x.apply(ops...)
+	fresh := map[uint32]bool{}
 	for _, e := range events {
 		switch {
 		case e.Kind == borgpb.EventKind_EVENT_KIND_UPDATE_START:
-			x.down, x.disturbed = map[uint32]bool{}, 0
+			x.down, x.disturbed, x.passed = map[uint32]bool{}, 0, false
+		case strings.HasPrefix(e.Reason, "its gate lets it go on"):
+			x.passed = true
 		case e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK:
 		case e.Cause == borgpb.StopCause_STOP_CAUSE_UPDATE && e.To == borgpb.State_STATE_PENDING:
 			x.down[e.Task] = true
 			x.disturbed++
-			if most := int(max(x.policy.BatchSize, 1)); len(x.down) > most {
-				x.r.Fatalf("%d tasks are down for the update, its batch is %d", len(x.down), most)
+			if was[e.Task] {
+				// It was down already.
+			} else if fresh[e.Task] = true; len(x.down) > x.most() {
+				x.r.Fatalf("%d tasks are down for the update, which may take down %d", len(x.down), x.most())
 			}
 			if most := int(x.policy.MaxDisruptions); most > 0 && x.disturbed > most {
 				x.r.Fatalf("the update disturbed %d times, it may %d times", x.disturbed, most)
@@ -48,6 +57,9 @@ func (x *roller) do1(ops ...*borgpb.Op) {
 			if x.policy.NoNeighbours && (x.down[e.Task+1] || e.Task > 0 && x.down[e.Task-1]) {
 				x.r.Fatalf("task %d went down beside another: %v", e.Task, x.down)
 			}
+		case e.Kind == borgpb.EventKind_EVENT_KIND_RESTART:
+			// It failed just now, so whoever deals with it takes nothing down.
+			was[e.Task] = true
 		case e.Kind == borgpb.EventKind_EVENT_KIND_START, e.Kind == borgpb.EventKind_EVENT_KIND_RETURN, e.To == borgpb.State_STATE_DEAD:
 			delete(x.down, e.Task)
 		}
@@ -56,6 +68,7 @@ func (x *roller) do1(ops ...*borgpb.Op) {
 		x.r.Fatal(err)
 	}
 	j := x.job()
+	x.checkFresh(fresh)
 	if u := j.update; u.canarying() {
 		n := 0
 		for _, t := range j.rows {
@@ -66,6 +79,82 @@ func (x *roller) do1(ops ...*borgpb.Op) {
 		if n > int(x.policy.Canaries) {
 			x.r.Fatalf("%d tasks have a version that %d canaries should try", n, x.policy.Canaries)
 		}
+	}
+}
+
+// most is how many tasks may be down for the update: its batch, and one more for each
+// extra task that runs.
+func (x *roller) most() int {
+	u := x.job().update
+	if x.policy.Surge == 0 || u.surge == 0 || u.canarying() {
+		return int(max(x.policy.BatchSize, 1))
+	}
+	n := int(x.policy.BatchSize)
+	for _, t := range x.job().rows[x.job().Size():] {
+		if t.cur != nil && t.cur.state == attemptRunning {
+			n++
+		}
+	}
+	return n
+}
+
+func (x *roller) updating() map[uint32]bool {
+	m := map[uint32]bool{}
+	if j := x.job(); j != nil {
+		for _, t := range j.rows {
+			if t.flags&taskUpdating != 0 {
+				m[t.index] = true
+			}
+		}
+	}
+	return m
+}
+
+// checkFresh judges those that an op took down: of a rack no larger part of the batch
+// than it has of the tasks, and nobody without an answer of the gate.
+func (x *roller) checkFresh(fresh map[uint32]bool) {
+	j := x.job()
+	if len(fresh) == 0 {
+		return
+	}
+	if x.policy.Gate != nil && !j.update.rollback {
+		if !x.passed {
+			x.r.Fatalf("%v went down and the gate was not asked", fresh)
+		}
+		x.passed = false
+	}
+	if x.policy.Order != borgpb.UpdateOrder_UPDATE_ORDER_SPREAD {
+		return
+	}
+	tasks, down, newly := map[string]int{}, map[string]int{}, map[string]bool{}
+	all := 0
+	for _, t := range j.rows[:j.Size()] {
+		p := t.cur
+		if p == nil {
+			p = t.past
+		}
+		if p == nil {
+			continue
+		}
+		rack, _ := p.machine.Attribute("rack")
+		all++
+		tasks[rack]++
+		if t.flags&taskUpdating != 0 {
+			down[rack]++
+		}
+		newly[rack] = newly[rack] || fresh[t.index]
+	}
+	for rack := range newly {
+		if most := (int(j.update.room())*tasks[rack] + all - 1) / all; newly[rack] && down[rack] > most {
+			x.r.Fatalf("%d of %d tasks of rack %s are down, with room for %d of %d", down[rack], tasks[rack], rack, j.update.room(), all)
+		}
+	}
+}
+
+// judge answers for the gate, if it is asked.
+func (x *roller) judge(v borgpb.GateVerdict) {
+	if j := x.job(); x.c.asksGate(j.update) {
+		x.do1(&borgpb.Op{Op: &borgpb.Op_JudgeGate{JudgeGate: &borgpb.JudgeGate{User: "u", Name: "j", UpdateUid: j.update.uid.String(), Verdict: v, Words: "0.5"}}})
 	}
 }
 
@@ -83,7 +172,7 @@ func (x *roller) borglets(most int) {
 				r.State = int32(attemptStopped)
 			case p.state == attemptRunning:
 				continue
-			case x.bad && slices.Equal(p.spec.Proto.Task.Args, []string{"new"}):
+			case x.bad && p.spec != nil && slices.Equal(p.spec.Proto.Task.Args, []string{"new"}):
 				if r.State = int32(attemptStarting); x.crashes {
 					r.State, r.Restarts = int32(attemptBackoff), p.restarts+1
 				}
@@ -101,8 +190,10 @@ func (x *roller) borglets(most int) {
 
 func (x *roller) place(most int) {
 	assign := new(borgpb.Assign)
+	machines := slices.Collect(x.c.Machines())
 	for j, i := range x.c.Pending() {
-		for m := range x.c.Machines() {
+		for n := range machines {
+			m := machines[(n+int(i))%len(machines)]
 			p := &Placement{Job: j, Index: i, Machine: m, AnyPorts: true}
 			if x.c.Fit(p, nil) == FitOK && len(assign.Assignments) < most {
 				assign.Assignments = append(assign.Assignments, &borgpb.Assignment{
@@ -127,7 +218,7 @@ func (x *roller) control(verb borgpb.UpdateVerb) {
 
 // upset is something that goes wrong around the update, or somebody's word.
 func (x *roller) upset() {
-	switch rapid.IntRange(0, 8).Draw(x.r, "upset") {
+	switch rapid.IntRange(0, 10).Draw(x.r, "upset") {
 	case 0:
 		x.do1(&borgpb.Op{Op: &borgpb.Op_MachineDown{MachineDown: &borgpb.MachineDown{Name: "m1", Term: x.term}}})
 	case 1:
@@ -144,6 +235,8 @@ func (x *roller) upset() {
 		x.do1(&borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: "u", Name: "j", Tasks: uint32(rapid.IntRange(1, 10).Draw(x.r, "size"))}}})
 	case 5:
 		x.control(borgpb.UpdateVerb(rapid.IntRange(1, 7).Draw(x.r, "verb")))
+	case 7, 8:
+		x.judge(borgpb.GateVerdict(rapid.IntRange(1, 3).Draw(x.r, "verdict")))
 	case 6:
 		x.wait(int64(rapid.IntRange(1, 20).Draw(x.r, "seconds")) * second)
 	default:
@@ -160,15 +253,18 @@ func (x *roller) upset() {
 }
 
 // TestUpdateMachine: whatever fails in between, an update with a progress deadline ends,
-// never has more tasks down than its batch, never disturbs more often than its cap, lets
+// never has more tasks down than its batch and the extra tasks that run, never takes down
+// more of a rack than its share, or anybody without an answer of its gate, never disturbs more often than its cap, lets
 // none but its canaries try what was not promoted, and leaves neighbours alone. Where it
 // rolls back by itself, every task that could be placed has the old spec at the end.
 func TestUpdateMachine(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		x := &roller{testLog: newTestLog(t), r: r, down: map[uint32]bool{}}
-		x.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatUpdates}}})
+		x.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatSurges}}})
 		for i := range 3 {
-			x.do(addMachine(fmt.Sprintf("m%d", i), 10_000, 1<<34))
+			m := addMachine(fmt.Sprintf("m%d", i), 10_000, 1<<34)
+			m.GetAddMachine().Spec.Attributes = map[string]string{"rack": fmt.Sprint(i / 2)}
+			x.do(m)
 		}
 		spec := service(uint32(rapid.IntRange(1, 10).Draw(r, "tasks")), 200, 300, 1<<20)
 		spec.Task.Args = []string{"old"}
@@ -194,6 +290,13 @@ func TestUpdateMachine(t *testing.T) {
 		}
 		if rapid.IntRange(0, 4).Draw(r, "pulse") == 0 {
 			x.policy.PulseNs = 10 * second
+		}
+		x.policy.Surge = uint32(rapid.SampledFrom([]int{0, 0, 1, 3}).Draw(r, "surge"))
+		if rapid.Bool().Draw(r, "spread") {
+			x.policy.Order = borgpb.UpdateOrder_UPDATE_ORDER_SPREAD
+		}
+		if rapid.IntRange(0, 2).Draw(r, "gate") == 0 {
+			x.policy.Gate = &borgpb.MetricGate{Url: "http://prom", Query: "up", MostMicro: new(int64(1)), FailAfterNs: int64(rapid.IntRange(1, 30).Draw(r, "gate fails after")) * second}
 		}
 		spec.Task.Args, spec.Update = []string{"new"}, x.policy
 		x.do1(&borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: "u", Name: "j", Spec: marshal(t, spec)}}})
@@ -222,6 +325,7 @@ func (x *roller) settle() {
 		case u.policy.pulseNs > 0:
 			x.control(borgpb.UpdateVerb_UPDATE_VERB_PULSE)
 		}
+		x.judge(borgpb.GateVerdict_GATE_VERDICT_PASS)
 		x.place(100)
 		x.borglets(100)
 		x.wait(2 * second)

@@ -53,6 +53,8 @@ func (c *Cell) dueOf(u *Update) int64 {
 		if u.canaryNs != 0 && u.policy.canaryWatchNs > 0 {
 			due = min(due, u.canaryNs+u.policy.canaryWatchNs)
 		}
+	case c.asksGate(u):
+		due = min(due, c.gateDueNs(u))
 	case u.policy.deadlineNs > 0 && !c.lapsed(u) && !mutant.Planted(mutant.ProgressNotAsked):
 		due = min(due, u.progressNs+u.policy.deadlineNs)
 	}
@@ -119,6 +121,11 @@ func (c *Cell) updateOn(j *Job) {
 			return
 		}
 		c.promote(j, "promoted by itself: its canaries were healthy for "+spanWords(u.policy.canaryWatchNs))
+	case c.asksGate(u):
+		if c.gateDueNs(u) <= now {
+			c.failUpdate(j, u.gate.failWords())
+			c.review(j)
+		}
 	case u.policy.deadlineNs > 0 && !c.lapsed(u) && u.progressNs+u.policy.deadlineNs <= now:
 		c.failUpdate(j, "no task was dealt with for "+spanWords(u.policy.deadlineNs))
 		c.review(j)

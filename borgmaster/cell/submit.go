@@ -279,11 +279,11 @@ func (c *Cell) checkResizeJob(o *borgpb.ResizeJob) (commit, *borgpb.Refusal) {
 	if r != nil {
 		return nil, about(j.key.String(), r)
 	}
-	if r := c.checkJobQuota(j.key, j, nil, o.Tasks); r != nil {
+	if r := c.checkJobQuota(j.key, j, nil, o.Tasks+j.surging()); r != nil {
 		return nil, r
 	}
 	return func(res *borgpb.Result) {
-		if int(o.Tasks) != len(j.rows) {
+		if o.Tasks != j.Size() {
 			j.version++
 			c.resize(j, o.Tasks)
 		}
@@ -292,8 +292,8 @@ func (c *Cell) checkResizeJob(o *borgpb.ResizeJob) (commit, *borgpb.Refusal) {
 }
 
 func (c *Cell) checkSize(j *Job, tasks uint32) *borgpb.Refusal {
-	if tasks < 1 || tasks > maxTasksPerJob {
-		return invalid("tasks", "%d is not in 1 to %d", tasks, maxTasksPerJob)
+	if most := maxTasksPerJob - j.surging(); tasks < 1 || tasks > most {
+		return invalid("tasks", "%d is not in 1 to %d", tasks, most)
 	}
 	if n := c.liveTasks + int(tasks) - len(j.rows); n > maxLiveTasks {
 		return limit("tasks", "the cell would have %d tasks; at most %d", n, maxLiveTasks)
@@ -303,12 +303,14 @@ func (c *Cell) checkSize(j *Job, tasks uint32) *borgpb.Refusal {
 
 // resize adds pending tasks or ends those with the highest indices.
 func (c *Cell) resize(j *Job, tasks uint32) {
+	// Their indices may be those of others from now on.
+	c.endExtra(j)
 	was := len(j.rows)
 	if int(tasks) > was {
 		c.grow(j, tasks)
 	}
 	for len(j.rows) > int(tasks) {
-		c.cutLast(j)
+		c.cutLast(j, borgpb.StopCause_STOP_CAUSE_RESIZE, "the job became smaller")
 	}
 	if u := j.update; u.Rolling() && u.policy.order == borgpb.UpdateOrder_UPDATE_ORDER_REVERSE {
 		// All places in its order have moved.
@@ -324,9 +326,9 @@ func (c *Cell) resize(j *Job, tasks uint32) {
 
 // cutLast ends the task with the highest index and forgets its row. Copies
 // that still hold a place stay with their machine as orphans.
-func (c *Cell) cutLast(j *Job) {
+func (c *Cell) cutLast(j *Job, cause borgpb.StopCause, reason string) {
 	t := j.rows[len(j.rows)-1]
-	c.killTask(t, borgpb.StopCause_STOP_CAUSE_RESIZE, "the job became smaller")
+	c.killTask(t, cause, reason)
 	c.abandon(t)
 	if !mutant.Planted(mutant.AttemptReused) {
 		j.attemptFloor = max(j.attemptFloor, t.attempt)

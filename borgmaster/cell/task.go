@@ -252,7 +252,7 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	j := p.job
 	if p.state == attemptRunning {
 		j.started--
-		if to != attemptRunning && (p.few != nil || j.update.canarying()) {
+		if to != attemptRunning && (p.few != nil || j.update.canarying() || j.update.Extra() > 0) {
 			c.seenDown(p)
 		}
 	}

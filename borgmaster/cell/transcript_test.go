@@ -208,6 +208,8 @@ func (s *script) op() *borgpb.Op {
 		verb := borgpb.UpdateVerb_value["UPDATE_VERB_"+strings.ToUpper(s.d.Cmd)]
 		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_ControlUpdate{ControlUpdate: &borgpb.ControlUpdate{
 			User: user, Name: name, Verb: borgpb.UpdateVerb(verb), UpdateUid: s.arg("update", "")}}}
+	case "judge":
+		return s.judge()
 	case "kill":
 		user, name := s.key()
 		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_KillJob{KillJob: &borgpb.KillJob{
@@ -417,6 +419,7 @@ func (s *script) updatePolicy() *borgpb.UpdatePolicy {
 	if s.has("max-failed") {
 		p.MaxFailed = new(uint32(s.num("max-failed", 0)))
 	}
+	s.pace(p)
 	return p
 }
 
@@ -703,7 +706,8 @@ func (s *script) show() string {
 		for _, n := range []struct {
 			name string
 			n    int64
-		}{{"failures", int64(st.Failures)}, {"deadline in", st.DeadlineLeftNs / second}, {"closes in", st.CloseLeftNs / second}, {"promotes itself in", st.PromoteLeftNs / second}} {
+		}{{"failures", int64(st.Failures)}, {"deadline in", st.DeadlineLeftNs / second}, {"closes in", st.CloseLeftNs / second}, {"promotes itself in", st.PromoteLeftNs / second},
+			{"extra", int64(st.Extra)}, {"fails for its gate in", st.GateLeftNs / second}} {
 			if n.n != 0 {
 				fmt.Fprintf(&b, " %s %d", n.name, n.n)
 			}
@@ -712,6 +716,8 @@ func (s *script) show() string {
 			fmt.Fprintf(&b, "\n  waits for: %s", st.WaitsFor)
 		}
 		b.WriteString("\n")
+	case "gated":
+		s.showGated(&b)
 	case "pending":
 		for j, i := range s.c.Pending() {
 			fmt.Fprintf(&b, "%v\n", TaskID{j.key, i})

@@ -24,6 +24,7 @@ type Update struct {
 	startedWallNs, endedWallNs               int64
 
 	rollout
+	pace
 
 	// Tasks disturbed and not yet seen running since, or not yet for long enough;
 	// derived.
@@ -81,10 +82,10 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	}
 	if fresh := string(o.Spec) != string(j.latest().Bytes); r == nil && fresh {
 		if r = c.checkSpecBounds(j.key.User, spec); r == nil {
-			r = c.checkJobQuota(j.key, j, spec, spec.Proto.Tasks)
+			r = c.checkJobQuota(j.key, j, spec, spec.Proto.Tasks+spec.Proto.Update.GetSurge())
 		}
 	} else if r == nil {
-		r = c.checkJobQuota(j.key, j, nil, spec.Proto.Tasks)
+		r = c.checkJobQuota(j.key, j, nil, spec.Proto.Tasks+j.surging())
 	}
 	if r == nil {
 		healthy, _ := j.lastHealthy()
@@ -105,7 +106,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 			res.UpdateUid = j.update.uid.String()
 		}
 		c.touch(j, edgeUpdate)
-		if int(spec.Proto.Tasks) != len(j.rows) && !stands(j.Kind()) {
+		if spec.Proto.Tasks != j.Size() && !stands(j.Kind()) {
 			if res.UpdateUid == "" {
 				// The same spec undoes a resize.
 				j.version++
@@ -126,6 +127,12 @@ func (c *Cell) startUpdate(j *Job, spec *Spec) {
 	if c.format >= FormatUpdates {
 		next.policy = newRollPolicy(policy)
 		next.stable, next.stableTasks = j.lastHealthy()
+	}
+	if c.format >= FormatSurges {
+		next.pace = newPace(policy)
+		if next.surge > 0 {
+			next.batchSize = policy.GetBatchSize()
+		}
 	}
 	c.beginUpdate(j, spec, next, "a newer update took its place")
 }
@@ -211,9 +218,13 @@ func (c *Cell) endUpdate(j *Job, to borgpb.UpdateState, reason string) {
 	if !u.Rolling() {
 		return
 	}
+	c.endExtra(j)
 	u.state, u.reason, u.endedWallNs, u.canaryNs = to, reason, c.clock.wallNs, 0
 	if to == borgpb.UpdateState_UPDATE_STATE_DONE && u.stable != 0 {
 		u.closeNs = min(c.clock.cellNs+cmp.Or(u.policy.closeAfterNs, updateOpenNs), maxTimeNs)
+	}
+	if u.surge > 0 {
+		c.recharge(j)
 	}
 	c.dirty(u)
 	e := updateEvent(u, borgpb.EventKind_EVENT_KIND_UPDATE_DONE)
@@ -239,9 +250,12 @@ func (c *Cell) roll(j *Job) {
 	var memo changeMemo
 	if u.canarying() {
 		c.rollCanaries(u, j.latest(), &memo)
+		c.shutGate(u)
 		return
 	}
-	if c.rollRest(u, j.latest(), &memo) && u.down == 0 {
+	all := c.rollRest(u, j.latest(), &memo)
+	c.shutGate(u)
+	if all && u.down == u.extrasDown() {
 		to, reason := borgpb.UpdateState_UPDATE_STATE_DONE, ""
 		if u.rollback {
 			to, reason = borgpb.UpdateState_UPDATE_STATE_ROLLED_BACK, u.reason
@@ -254,13 +268,13 @@ func (c *Cell) roll(j *Job) {
 // with.
 func (c *Cell) rollRest(u *Update, spec *Spec, memo *changeMemo) bool {
 	waiting := 0
-	for place := u.cursor; int(place) < len(u.job.rows); place++ {
+	for place := u.cursor; place < u.job.Size(); place++ {
 		if t := u.job.rows[u.at(place)]; u.behind(t, spec) {
 			switch c.rollTask(u, t, spec, memo) {
 			case batchFull:
 				return false
 			case besideOthers:
-				if waiting++; waiting > maxRollAhead {
+				if waiting++; waiting > maxRollAhead && u.spreadBy == "" {
 					return false
 				}
 			}
@@ -284,7 +298,7 @@ const (
 	rolled rollResult = iota
 	// No further task may be disturbed now.
 	batchFull
-	// This one may not, as long as a neighbour is down.
+	// This one may not, as long as a neighbour is down, or so many of its domain are.
 	besideOthers
 )
 
@@ -307,9 +321,9 @@ func (c *Cell) rollTask(u *Update, t *Task, spec *Spec, memo *changeMemo) rollRe
 		c.dirty(t)
 		c.dirty(u)
 		return rolled
-	case c.lapsed(u) || !again && u.down >= u.batchSize:
+	case c.lapsed(u) || !again && !c.mayDisturb(u):
 		return batchFull
-	case !again && u.besideUpdated(t):
+	case !again && (u.besideUpdated(t) || c.domainFull(u, t, memo)):
 		return besideOthers
 	}
 	reason := "restarted by update " + u.uid.String()
@@ -326,6 +340,15 @@ func (c *Cell) rollTask(u *Update, t *Task, spec *Spec, memo *changeMemo) rollRe
 	c.dirty(u)
 	c.evict(t, edgeUpdate, statePending, borgpb.StopCause_STOP_CAUSE_UPDATE, reason, t.cur.grace())
 	return rolled
+}
+
+// mayDisturb tells whether the update may take one more task down now.
+func (c *Cell) mayDisturb(u *Update) bool {
+	if u.gateShut() {
+		return false
+	}
+	c.addExtra(u)
+	return u.down < u.room()
 }
 
 // updateInPlace gives a running copy its new limits, priority and version.
@@ -415,6 +438,8 @@ const (
 type changeMemo struct {
 	from, to *Need
 	change   change
+	// Nil: nobody asked for them yet.
+	shares *shares
 }
 
 func (m *changeMemo) between(old, new *Spec, from, to *Need) change {

@@ -88,6 +88,7 @@ func (c *Cell) controlling(j *Job, verb borgpb.UpdateVerb) (func(), *borgpb.Refu
 			if c.lapsed(u) {
 				// It stood still for want of this.
 				u.progressNs = c.clock.cellNs
+				u.gate.forget()
 			}
 			u.pulsedNs = max(c.clock.cellNs, 1)
 			c.dirty(u)
@@ -116,6 +117,7 @@ func (c *Cell) rollingBack(j *Job) (func(), *borgpb.Refusal) {
 // setUpdateState is for updates that stay under way.
 func (c *Cell) setUpdateState(u *Update, to borgpb.UpdateState, words string) {
 	u.state, u.canaryNs, u.progressNs = to, 0, c.clock.cellNs
+	u.gate.forget()
 	c.dirty(u)
 	c.tellUpdate(u, words+c.because())
 }

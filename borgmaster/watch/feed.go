@@ -138,11 +138,11 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 	was := g.own
 	p := j.Alone()
 	scanned = was == nil || g.present != j.PresentSpec() || g.stable != j.StableSpec() || len(g.members) != int(j.NumTasks())
-	if was == nil || g.present != j.PresentSpec() || int(g.shown.Tasks) != int(j.NumTasks()) {
+	if was == nil || g.present != j.PresentSpec() || g.shown.Tasks != j.Size() {
 		g.present, g.shown = j.PresentSpec(), p.Spec
-		if int(p.Spec.Tasks) != int(j.NumTasks()) {
+		if p.Spec.Tasks != j.Size() {
 			g.shown = proto.CloneOf(p.Spec)
-			g.shown.Tasks = j.NumTasks()
+			g.shown.Tasks = j.Size()
 		}
 	}
 	g.stable = j.StableSpec()

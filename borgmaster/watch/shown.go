@@ -22,7 +22,7 @@ func Shown(c *cell.Cell, kind borgpb.ObjectKind) iter.Seq2[string, *borgrpc.Watc
 				if kind == borgpb.ObjectKind_OBJECT_KIND_JOB {
 					p := j.Alone()
 					p.Spec = proto.CloneOf(p.Spec)
-					p.Spec.Tasks = j.NumTasks()
+					p.Spec.Tasks = j.Size()
 					if !yield(name(j.UID(), 0), &borgrpc.WatchObject{Object: &borgrpc.WatchObject_Job{Job: p}}) {
 						return
 					}

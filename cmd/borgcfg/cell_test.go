@@ -39,7 +39,9 @@ type testCell struct {
 	corp  *corp
 	addrs []string
 	group *memlog.Group
-	stop  func()
+	// Answers the gates of updates.
+	metrics pretendMetrics
+	stop    func()
 
 	mu       sync.Mutex
 	borglets []*pretendBorglet // guarded by mu
@@ -83,6 +85,7 @@ func (c *testCell) start(replicas int, id string) error {
 		listeners = append(listeners, l)
 		c.addrs = append(c.addrs, l.Addr().String())
 	}
+	c.metrics.start()
 	start := time.Now()
 	clock := func() int64 { return int64(time.Since(start)) + 1 }
 	c.group, err = memlog.NewGroup(memlog.Config{
@@ -128,7 +131,7 @@ func (c *testCell) start(replicas int, id string) error {
 		m, err := borgmaster.New(borgmaster.Config{
 			CellName: "test", Past: pretendPast{uint64(i + 1)}, Checkpoints: pretendPast{uint64(i + 1)}, Audit: trail, Journal: kept, Replica: uint64(i + 1), Addr: c.addrs[i], Log: log, Members: log,
 			Scheduler: inProcess{scheduler}, Identity: self, Authority: c.ca, SchedulerSocket: filepath.Join(sockets, strconv.Itoa(i)),
-			FirstAdmin: "root", Keys: cellkey.NewRing(nil, key), PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
+			FirstAdmin: "root", Keys: cellkey.NewRing(nil, key), MetricGates: []string{c.metrics.URL}, PollPeriod: 50 * time.Millisecond, MonotonicNs: clock, Logger: slog.New(slog.DiscardHandler),
 		})
 		if err != nil {
 			cancel()
@@ -146,6 +149,7 @@ func (c *testCell) start(replicas int, id string) error {
 			s.Stop()
 		}
 		running.Wait()
+		c.metrics.Close()
 		for _, t := range trails {
 			t.Close()
 		}

@@ -120,7 +120,7 @@ func progressLine(resp *borgrpc.GetJobResponse) string {
 	if spec.GetKind() == borgpb.JobKind_JOB_KIND_BATCH {
 		return fmt.Sprintf("%d of %d finished, %d started, %d waiting%s", st.GetFinished(), numTasks(resp.Job), st.GetStarted(), st.GetPending(), failed(st))
 	}
-	return fmt.Sprintf("%d of %d started, %d waiting%s", st.GetStarted(), numTasks(resp.Job), st.GetPending(), failed(st))
+	return fmt.Sprintf("%d of %d started, %d waiting%s", min(st.GetStarted(), numTasks(resp.Job)), numTasks(resp.Job), st.GetPending(), failed(st))
 }
 
 func failed(st *borgpb.JobStatus) string {

@@ -138,6 +138,14 @@ func (s *session) rolloutLines(name string, u *borgpb.Update) (lines []string) {
 	if st.GetWaitsFor() != "" {
 		add("waits for: %s", st.GetWaitsFor())
 	}
+	if n := st.GetExtra(); n > 0 {
+		add("%s, which %s with it", plural(n, "extra task"), verb(n, "ends", "end"))
+	}
+	if st.GetGateLeftNs() > 0 {
+		add("fails in %v unless its gate is within bounds before", in(st.GetGateLeftNs()))
+	} else if st.GetGate() != "" {
+		add("its gate said: %s", st.GetGate())
+	}
 	if st.GetFailures() > 0 {
 		add("failures of tasks that it dealt with: %d", st.GetFailures())
 	}

@@ -27,6 +27,7 @@ func TestMain(m *testing.M) {
 //	exits CODE CMD    run borgcfg and expect this exit code
 //	until CMD         run borgcfg until it prints something; with -says=TEXT
 //	                  before CMD, until that is part of it
+//	metric VALUE      the server at $METRICS answers so from now on; gone: not at all
 //	unchanged CMD     run borgcfg and expect that it writes nothing to the log
 func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
@@ -38,7 +39,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand, "imports": importsCommand,
+			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "metric": metricCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand, "imports": importsCommand,
 		},
 	})
 }
@@ -55,6 +56,7 @@ func cellCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Defer(c.stop)
 	ts.Setenv("BORG_CELL", strings.Join(c.addrs, ","))
 	ts.Setenv("CELL_ID", c.id)
+	ts.Setenv("METRICS", c.metrics.URL)
 	ts.Setenv("LONG", strings.Repeat("x", 1025))
 	for _, name := range []string{"alice", "bob", "mallory", "root"} {
 		who, err := c.source(identity.User, name)

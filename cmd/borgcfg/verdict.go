@@ -23,7 +23,8 @@ func (s *session) verdict(resp *borgrpc.GetJobResponse, tasks []*borgpb.Task) st
 		if resp.Update.Status.State != borgpb.UpdateState_UPDATE_STATE_ROLLING {
 			state = ", " + updateState(resp.Update)
 		}
-		return fmt.Sprintf("Updating: %s, %d of %s run%s.", name, st.GetStarted(), plural(n, "task"), state)
+		// Extra tasks may run as well.
+		return fmt.Sprintf("Updating: %s, %d of %s run%s.", name, min(st.GetStarted(), n), plural(n, "task"), state)
 	case resp.Update.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_FAILED:
 		return fmt.Sprintf("Failed to update: %s, %d of %s run; see: borgcfg update status %s", name, st.GetStarted(), plural(n, "task"), name)
 	case backoff > 0:

@@ -50,6 +50,7 @@ func serveCommand() *ucli.Command {
 			&ucli.DurationFlag{Name: "poll-period", Value: 2 * time.Second, Usage: "`TIME` between two polls of a machine at rest"},
 			&ucli.UintFlag{Name: "downs-per-minute", Value: uint(duty.DefaultBounds.DownsPerMinutePercent), Usage: "of the machines, call at most this `PERCENT` down in a minute, and at least one"},
 			&ucli.UintFlag{Name: "stop-downs", Value: uint(duty.DefaultBounds.StopPercent), Usage: "call no machines down while more than this `PERCENT` cannot be reached, unless they are declared lost (borgcfg outage go)"},
+			&ucli.StringSliceFlag{Name: "metric-gates", Usage: "the gates of updates may have masters ask the Prometheus servers below this `URL`, such as http://prometheus:9090; may be repeated (default: none, and gates are refused)"},
 			&ucli.UintFlag{Name: "max-format", Usage: "do not let the cell be raised to a later `FORMAT`, so that an older build can come back (default: the latest that all replicas know)"},
 			&ucli.Int64Flag{Name: "user-writes", Value: admission.DefaultWritesPerS, Usage: "refuse what one user changes beyond `N` a second at this replica; what users share in a crowd is decided by what the log can do"},
 			&ucli.Int64Flag{Name: "user-reads", Value: admission.DefaultReadsPerS, Usage: "refuse what one user reads beyond `N` a second at this replica; a page of a list counts as 50"},
@@ -248,10 +249,11 @@ func (s *server) open() error {
 		Identity: s.source, Authority: s.authority, Keys: s.keys,
 		KeepAuthority: func(data []byte) error { return identity.WriteSecret(authorityFile(s.dir), data) }, FirstAdmin: s.identity.Admin,
 		Reservations: s.reservations, Watch: s.watches,
-		Admission:  admission.Config{WritesPerS: s.flags.Int64("user-writes"), ReadsPerS: s.flags.Int64("user-reads")},
-		PollPeriod: s.flags.Duration("poll-period"),
-		Downs:      duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
-		MaxFormat:  uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
+		Admission:   admission.Config{WritesPerS: s.flags.Int64("user-writes"), ReadsPerS: s.flags.Int64("user-reads")},
+		PollPeriod:  s.flags.Duration("poll-period"),
+		Downs:       duty.Bounds{DownsPerMinutePercent: uint32(s.flags.Uint("downs-per-minute")), StopPercent: uint32(s.flags.Uint("stop-downs"))},
+		MetricGates: s.flags.StringSlice("metric-gates"),
+		MaxFormat:   uint32(s.flags.Uint("max-format")), Build: cli.Build(), Logger: s.logger,
 	}
 	if !s.flags.Bool("no-scheduler") {
 		process := &schedulerProcess{flags: s.flags, authority: s.authority, replica: s.identity.Replica, runDir: s.runDir, workloads: s.workloads}

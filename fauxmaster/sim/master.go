@@ -184,6 +184,7 @@ func (m *masterSide) dutyTick() {
 			m.step(ticked)
 			m.reserve()
 			m.decideSlots()
+			m.judgeGates()
 		}
 		m.dutyTick()
 	})

@@ -166,7 +166,7 @@ func (m *quotaModel) mostOf(j *cell.Job) (a amounts, known bool) {
 	}
 	pending, running, _ := j.Counts()
 	a = amounts{}
-	a.add(one, int64(pending)+int64(running))
+	a.add(one, int64(pending)+int64(running)+int64(j.Update().Surge()))
 	return a, known
 }
 

@@ -32,6 +32,7 @@ type rollout struct {
 	disturbed, failures uint32
 	// Cell time at which it may last have got further.
 	movedNs int64
+	pace    pace
 }
 
 // rollingName tells jobs that are updated again and again. Their versions change by
@@ -91,9 +92,9 @@ func (c *client) rolloutOp() *borgpb.Op {
 	case n == 1:
 		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(2 + r.IntN(6))}}}
 	case u.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING && n > 4:
-		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: j.NumTasks()}}}
+		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: j.Size()}}}
 	}
-	spec := c.rollingSpec(j.NumTasks(), c.made)
+	spec := c.rollingSpec(j.Size(), c.made)
 	c.w.mark("update with a policy")
 	return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{User: user, Name: name, Spec: encode(spec)}}}
 }
@@ -111,6 +112,7 @@ func (c *client) rollingSpec(tasks uint32, version int) *borgpb.JobSpec {
 	if r.IntN(2) == 0 {
 		p.MaxFailed = new(uint32(r.IntN(2)))
 	}
+	c.paced(p)
 	if r.IntN(2) == 0 {
 		p.Canaries, p.CanaryWatchNs = 1, r.Int64N(2)*300*millisecond
 	}
@@ -160,6 +162,7 @@ func (t *truth) rolloutEvent(ev *cell.Event) {
 	x := t.rolling[ev.Key]
 	if x != nil && x.uid == ev.UID.String() {
 		x.movedNs = t.cell.TimeNs()
+		x.paceEvent(ev)
 	}
 	if ev.Kind != borgpb.EventKind_EVENT_KIND_UPDATE_START {
 		return
@@ -171,7 +174,7 @@ func (t *truth) rolloutEvent(ev *cell.Event) {
 		return
 	}
 	u := t.cell.UpdateProto(j)
-	n := &rollout{uid: ev.UID.String(), policy: j.Spec().GetUpdate(), rollback: u.Spec.Rollback, down: map[uint32]bool{}, shaky: map[uint32]bool{}, movedNs: t.cell.TimeNs()}
+	n := &rollout{uid: ev.UID.String(), policy: j.Spec().GetUpdate(), rollback: u.Spec.Rollback, down: map[uint32]bool{}, shaky: map[uint32]bool{}, movedNs: t.cell.TimeNs(), pace: newPace()}
 	if x != nil {
 		n.inherited = x.shaky
 		maps.Copy(n.inherited, x.inherited)
@@ -193,13 +196,16 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		if !strings.HasSuffix(ev.Reason, x.uid) {
 			return
 		}
+		again := x.shaky[ev.Task]
 		x.down[ev.Task] = true
 		x.shaky[ev.Task] = true
 		x.disturbed++
 		if x.inherited[ev.Task] {
 			delete(x.inherited, ev.Task)
-		} else if n := len(x.down); n > int(max(x.policy.GetBatchSize(), 1)) {
-			t.w.fail("S31: with %s, %d tasks are down for update %s at index %d, which may take down %d at once", ev.Object(), n, x.uid, ev.Index, x.policy.GetBatchSize())
+		} else if n := len(x.down); !again && n > x.mayTakeDown(j) {
+			t.w.fail("S31: with %s, %d tasks are down for update %s at index %d, which may take down %d at once", ev.Object(), n, x.uid, ev.Index, x.mayTakeDown(j))
+		} else if !again {
+			t.paceTask(ev, j, x)
 		}
 		if most := x.policy.GetMaxDisruptions(); most > 0 && x.disturbed > most {
 			t.w.fail("S31: with %s, update %s has disturbed tasks %d times at index %d, and may %d times", ev.Object(), x.uid, x.disturbed, ev.Index, most)
@@ -216,6 +222,7 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		x.shaky[ev.Task] = true
 	case ev.Kind == borgpb.EventKind_EVENT_KIND_START, ev.Kind == borgpb.EventKind_EVENT_KIND_RETURN, ev.To == borgpb.State_STATE_DEAD:
 		delete(x.down, ev.Task)
+		x.pace.extra[ev.Task] = true
 		// Who is watched may fail without another event, and is down again.
 		if x.policy.GetWatchNs() == 0 || ev.To == borgpb.State_STATE_DEAD {
 			delete(x.shaky, ev.Task)
@@ -235,6 +242,7 @@ func (t *truth) rolloutStands(key cell.JobKey, x *rollout) {
 		clear(x.shaky)
 		return
 	}
+	t.paceStands(j, x)
 	u := t.cell.UpdateProto(j)
 	_, held := t.cell.Held()
 	switch st := u.Status; {
@@ -243,7 +251,7 @@ func (t *truth) rolloutStands(key cell.JobKey, x *rollout) {
 	case !x.rollback && !held && x.policy.MaxFailed != nil && x.failures > x.policy.GetMaxFailed():
 		t.w.fail("S31: tasks of update %s have failed %d times at index %d, it bears %d, and it goes on", x.uid, x.failures, t.index, x.policy.GetMaxFailed())
 	default:
-		if held {
+		if held || strings.HasPrefix(st.WaitsFor, "its gate") {
 			x.movedNs = t.cell.TimeNs()
 		}
 		if quiet := t.cell.TimeNs() - x.movedNs; x.policy.GetProgressDeadlineNs() > 0 && quiet > x.policy.GetProgressDeadlineNs()+x.policy.GetWatchNs()+second {

@@ -174,7 +174,8 @@ func TestUpdates(t *testing.T) {
 			marks[mark] += n
 		}
 	}
-	for _, mark := range []string{"update with a policy", "task disturbed by an update with a policy", "update rolled back", "canary runs"} {
+	for _, mark := range []string{"update with a policy", "task disturbed by an update with a policy", "update rolled back", "canary runs",
+		"update with extra tasks", "extra task runs", "update spread over shelves", "gate let a batch go"} {
 		if marks[mark] == 0 {
 			t.Errorf("no seed came to: %s", mark)
 		}

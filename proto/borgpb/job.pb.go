@@ -206,19 +206,25 @@ const (
 	UpdateOrder_UPDATE_ORDER_INDEX UpdateOrder = 1
 	// Descending index. Since format 7.
 	UpdateOrder_UPDATE_ORDER_REVERSE UpdateOrder = 2
+	// Ascending index, but of one failure domain never more are down at once than its
+	// share of the batch: as large a part as it has of the tasks, rounded up. Since
+	// format 8.
+	UpdateOrder_UPDATE_ORDER_SPREAD UpdateOrder = 420
 )
 
 // Enum value maps for UpdateOrder.
 var (
 	UpdateOrder_name = map[int32]string{
-		0: "UPDATE_ORDER_UNSPECIFIED",
-		1: "UPDATE_ORDER_INDEX",
-		2: "UPDATE_ORDER_REVERSE",
+		0:   "UPDATE_ORDER_UNSPECIFIED",
+		1:   "UPDATE_ORDER_INDEX",
+		2:   "UPDATE_ORDER_REVERSE",
+		420: "UPDATE_ORDER_SPREAD",
 	}
 	UpdateOrder_value = map[string]int32{
 		"UPDATE_ORDER_UNSPECIFIED": 0,
 		"UPDATE_ORDER_INDEX":       1,
 		"UPDATE_ORDER_REVERSE":     2,
+		"UPDATE_ORDER_SPREAD":      420,
 	}
 )
 
@@ -1104,7 +1110,19 @@ type UpdatePolicy struct {
 	PulseNs int64 `protobuf:"varint,198,opt,name=pulse_ns,json=pulseNs,proto3" json:"pulse_ns,omitempty"`
 	// Two tasks of neighbouring indices are never down for the update at once.
 	// Since format 7.
-	NoNeighbours  bool `protobuf:"varint,199,opt,name=no_neighbours,json=noNeighbours,proto3" json:"no_neighbours,omitempty"`
+	NoNeighbours bool `protobuf:"varint,199,opt,name=no_neighbours,json=noNeighbours,proto3" json:"no_neighbours,omitempty"`
+	// Of the order SPREAD: the attribute of machines whose values are the failure
+	// domains; a machine without it is one by itself. Empty: rack. Since format 8.
+	SpreadBy string `protobuf:"bytes,420,opt,name=spread_by,json=spreadBy,proto3" json:"spread_by,omitempty"`
+	// Extra tasks, with indices from the number of tasks on and with the new spec,
+	// that the job has while the update deals with its tasks: with each that runs one
+	// more may be down. They are charged as any, and end with the update. With them
+	// a batch_size of zero is none. Only services on machines; at most 100,000. Since
+	// format 8.
+	Surge uint32 `protobuf:"varint,421,opt,name=surge,proto3" json:"surge,omitempty"`
+	// What a metric must be before each batch; absent: nothing is asked. Since
+	// format 8.
+	Gate          *MetricGate `protobuf:"bytes,422,opt,name=gate,proto3" json:"gate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1223,6 +1241,115 @@ func (x *UpdatePolicy) GetNoNeighbours() bool {
 	return false
 }
 
+func (x *UpdatePolicy) GetSpreadBy() string {
+	if x != nil {
+		return x.SpreadBy
+	}
+	return ""
+}
+
+func (x *UpdatePolicy) GetSurge() uint32 {
+	if x != nil {
+		return x.Surge
+	}
+	return 0
+}
+
+func (x *UpdatePolicy) GetGate() *MetricGate {
+	if x != nil {
+		return x.Gate
+	}
+	return nil
+}
+
+// MetricGate holds each batch of an update until a query of a Prometheus server has
+// been within bounds, once everybody of the batch before has been dealt with. The
+// elected master asks. Since format 8.
+type MetricGate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Of the server, "http://prometheus:9090"; masters ask those only that their
+	// operator allows. At most 1,024 bytes. Since format 8.
+	Url string `protobuf:"bytes,1,opt,name=url,proto3" json:"url,omitempty"`
+	// An instant query; each of its values must be within the bounds. At most 4,096
+	// bytes. Since format 8.
+	Query string `protobuf:"bytes,2,opt,name=query,proto3" json:"query,omitempty"`
+	// Least and most that a value may be, in millionths; at least one of them is
+	// given. Since format 8.
+	LeastMicro *int64 `protobuf:"varint,3,opt,name=least_micro,json=leastMicro,proto3,oneof" json:"least_micro,omitempty"`
+	// See least_micro. Since format 8.
+	MostMicro *int64 `protobuf:"varint,4,opt,name=most_micro,json=mostMicro,proto3,oneof" json:"most_micro,omitempty"`
+	// The update fails when every answer has been out of bounds for so long.
+	// Nanoseconds, at most 7 days; zero: 10 minutes. Since format 8.
+	FailAfterNs   int64 `protobuf:"varint,5,opt,name=fail_after_ns,json=failAfterNs,proto3" json:"fail_after_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *MetricGate) Reset() {
+	*x = MetricGate{}
+	mi := &file_borgpb_job_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *MetricGate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*MetricGate) ProtoMessage() {}
+
+func (x *MetricGate) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use MetricGate.ProtoReflect.Descriptor instead.
+func (*MetricGate) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *MetricGate) GetUrl() string {
+	if x != nil {
+		return x.Url
+	}
+	return ""
+}
+
+func (x *MetricGate) GetQuery() string {
+	if x != nil {
+		return x.Query
+	}
+	return ""
+}
+
+func (x *MetricGate) GetLeastMicro() int64 {
+	if x != nil && x.LeastMicro != nil {
+		return *x.LeastMicro
+	}
+	return 0
+}
+
+func (x *MetricGate) GetMostMicro() int64 {
+	if x != nil && x.MostMicro != nil {
+		return *x.MostMicro
+	}
+	return 0
+}
+
+func (x *MetricGate) GetFailAfterNs() int64 {
+	if x != nil {
+		return x.FailAfterNs
+	}
+	return 0
+}
+
 // CronSpec says when a cron job runs. Each time is a slot: the cell runs it once or
 // skips it, never twice. A run is a batch job of its own, "<name>-<slot>", of the
 // spec that the cron job has then.
@@ -1249,7 +1376,7 @@ type CronSpec struct {
 
 func (x *CronSpec) Reset() {
 	*x = CronSpec{}
-	mi := &file_borgpb_job_proto_msgTypes[4]
+	mi := &file_borgpb_job_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1261,7 +1388,7 @@ func (x *CronSpec) String() string {
 func (*CronSpec) ProtoMessage() {}
 
 func (x *CronSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[4]
+	mi := &file_borgpb_job_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1274,7 +1401,7 @@ func (x *CronSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CronSpec.ProtoReflect.Descriptor instead.
 func (*CronSpec) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CronSpec) GetSchedule() string {
@@ -1342,7 +1469,7 @@ type CronStatus struct {
 
 func (x *CronStatus) Reset() {
 	*x = CronStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[5]
+	mi := &file_borgpb_job_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1354,7 +1481,7 @@ func (x *CronStatus) String() string {
 func (*CronStatus) ProtoMessage() {}
 
 func (x *CronStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[5]
+	mi := &file_borgpb_job_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1367,7 +1494,7 @@ func (x *CronStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CronStatus.ProtoReflect.Descriptor instead.
 func (*CronStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{5}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *CronStatus) GetSuspended() bool {
@@ -1440,7 +1567,7 @@ type CronRun struct {
 
 func (x *CronRun) Reset() {
 	*x = CronRun{}
-	mi := &file_borgpb_job_proto_msgTypes[6]
+	mi := &file_borgpb_job_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1452,7 +1579,7 @@ func (x *CronRun) String() string {
 func (*CronRun) ProtoMessage() {}
 
 func (x *CronRun) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[6]
+	mi := &file_borgpb_job_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1465,7 +1592,7 @@ func (x *CronRun) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CronRun.ProtoReflect.Descriptor instead.
 func (*CronRun) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *CronRun) GetSlotWallNs() int64 {
@@ -1597,7 +1724,7 @@ type TaskSpec struct {
 
 func (x *TaskSpec) Reset() {
 	*x = TaskSpec{}
-	mi := &file_borgpb_job_proto_msgTypes[7]
+	mi := &file_borgpb_job_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1609,7 +1736,7 @@ func (x *TaskSpec) String() string {
 func (*TaskSpec) ProtoMessage() {}
 
 func (x *TaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[7]
+	mi := &file_borgpb_job_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1622,7 +1749,7 @@ func (x *TaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSpec.ProtoReflect.Descriptor instead.
 func (*TaskSpec) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *TaskSpec) GetResources() *Resources {
@@ -1789,7 +1916,7 @@ type Relax struct {
 
 func (x *Relax) Reset() {
 	*x = Relax{}
-	mi := &file_borgpb_job_proto_msgTypes[8]
+	mi := &file_borgpb_job_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1801,7 +1928,7 @@ func (x *Relax) String() string {
 func (*Relax) ProtoMessage() {}
 
 func (x *Relax) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[8]
+	mi := &file_borgpb_job_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1814,7 +1941,7 @@ func (x *Relax) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relax.ProtoReflect.Descriptor instead.
 func (*Relax) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Relax) GetSystemCalls() bool {
@@ -1849,7 +1976,7 @@ type TaskOverride struct {
 
 func (x *TaskOverride) Reset() {
 	*x = TaskOverride{}
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1861,7 +1988,7 @@ func (x *TaskOverride) String() string {
 func (*TaskOverride) ProtoMessage() {}
 
 func (x *TaskOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1874,7 +2001,7 @@ func (x *TaskOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskOverride.ProtoReflect.Descriptor instead.
 func (*TaskOverride) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TaskOverride) GetFirst() uint32 {
@@ -1914,7 +2041,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1926,7 +2053,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1939,7 +2066,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Package) GetName() string {
@@ -1978,7 +2105,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2117,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2130,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Mount) GetSource() string {
@@ -2054,7 +2181,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2066,7 +2193,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2079,7 +2206,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HealthCheck) GetHttpPath() string {
@@ -2170,7 +2297,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2182,7 +2309,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2195,7 +2322,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JobStatus) GetState() State {
@@ -2316,7 +2443,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2328,7 +2455,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2341,7 +2468,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Task) GetMeta() *Meta {
@@ -2424,7 +2551,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[15]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2436,7 +2563,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[15]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2449,7 +2576,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TaskStatus) GetState() State {
@@ -2645,7 +2772,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_borgpb_job_proto_msgTypes[16]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2657,7 +2784,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[16]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2670,7 +2797,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Attempt) GetUser() string {
@@ -2819,7 +2946,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2831,7 +2958,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2844,7 +2971,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Reservation) GetResources() *Resources {
@@ -2914,7 +3041,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\bmax_down\x18\x01 \x01(\rR\amaxDown\x12 \n" +
 	"\fmax_per_task\x18\x02 \x01(\rR\n" +
 	"maxPerTask\x12\x1b\n" +
-	"\twindow_ns\x18\x03 \x01(\x03R\bwindowNs\"\xd8\x03\n" +
+	"\twindow_ns\x18\x03 \x01(\x03R\bwindowNs\"\xb4\x04\n" +
 	"\fUpdatePolicy\x12\x1d\n" +
 	"\n" +
 	"batch_size\x18\x01 \x01(\rR\tbatchSize\x12'\n" +
@@ -2929,8 +3056,22 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\rauto_rollback\x18\xc4\x01 \x01(\bR\fautoRollback\x12%\n" +
 	"\x0eclose_after_ns\x18\xc5\x01 \x01(\x03R\fcloseAfterNs\x12\x1a\n" +
 	"\bpulse_ns\x18\xc6\x01 \x01(\x03R\apulseNs\x12$\n" +
-	"\rno_neighbours\x18\xc7\x01 \x01(\bR\fnoNeighboursB\r\n" +
-	"\v_max_failed\"\xeb\x01\n" +
+	"\rno_neighbours\x18\xc7\x01 \x01(\bR\fnoNeighbours\x12\x1c\n" +
+	"\tspread_by\x18\xa4\x03 \x01(\tR\bspreadBy\x12\x15\n" +
+	"\x05surge\x18\xa5\x03 \x01(\rR\x05surge\x12%\n" +
+	"\x04gate\x18\xa6\x03 \x01(\v2\x10.borg.MetricGateR\x04gateB\r\n" +
+	"\v_max_failed\"\xc1\x01\n" +
+	"\n" +
+	"MetricGate\x12\x10\n" +
+	"\x03url\x18\x01 \x01(\tR\x03url\x12\x14\n" +
+	"\x05query\x18\x02 \x01(\tR\x05query\x12$\n" +
+	"\vleast_micro\x18\x03 \x01(\x03H\x00R\n" +
+	"leastMicro\x88\x01\x01\x12\"\n" +
+	"\n" +
+	"most_micro\x18\x04 \x01(\x03H\x01R\tmostMicro\x88\x01\x01\x12\"\n" +
+	"\rfail_after_ns\x18\x05 \x01(\x03R\vfailAfterNsB\x0e\n" +
+	"\f_least_microB\r\n" +
+	"\v_most_micro\"\xeb\x01\n" +
 	"\bCronSpec\x12\x1a\n" +
 	"\bschedule\x18\x01 \x01(\tR\bschedule\x12\x1b\n" +
 	"\ttime_zone\x18\x02 \x01(\tR\btimeZone\x12+\n" +
@@ -3099,11 +3240,12 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x06OnLost\x12\x17\n" +
 	"\x13ON_LOST_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12ON_LOST_RESCHEDULE\x10\x01\x12\x10\n" +
-	"\fON_LOST_DEAD\x10\x02*]\n" +
+	"\fON_LOST_DEAD\x10\x02*w\n" +
 	"\vUpdateOrder\x12\x1c\n" +
 	"\x18UPDATE_ORDER_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12UPDATE_ORDER_INDEX\x10\x01\x12\x18\n" +
-	"\x14UPDATE_ORDER_REVERSE\x10\x02*t\n" +
+	"\x14UPDATE_ORDER_REVERSE\x10\x02\x12\x18\n" +
+	"\x13UPDATE_ORDER_SPREAD\x10\xa4\x03*t\n" +
 	"\vCronOverlap\x12\x1c\n" +
 	"\x18CRON_OVERLAP_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11CRON_OVERLAP_SKIP\x10\x01\x12\x16\n" +
@@ -3163,7 +3305,7 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
 	(Preempt)(0),             // 1: borg.Preempt
@@ -3179,87 +3321,89 @@ var file_borgpb_job_proto_goTypes = []any{
 	(*JobSpec)(nil),          // 11: borg.JobSpec
 	(*DisruptionBudget)(nil), // 12: borg.DisruptionBudget
 	(*UpdatePolicy)(nil),     // 13: borg.UpdatePolicy
-	(*CronSpec)(nil),         // 14: borg.CronSpec
-	(*CronStatus)(nil),       // 15: borg.CronStatus
-	(*CronRun)(nil),          // 16: borg.CronRun
-	(*TaskSpec)(nil),         // 17: borg.TaskSpec
-	(*Relax)(nil),            // 18: borg.Relax
-	(*TaskOverride)(nil),     // 19: borg.TaskOverride
-	(*Package)(nil),          // 20: borg.Package
-	(*Mount)(nil),            // 21: borg.Mount
-	(*HealthCheck)(nil),      // 22: borg.HealthCheck
-	(*JobStatus)(nil),        // 23: borg.JobStatus
-	(*Task)(nil),             // 24: borg.Task
-	(*TaskStatus)(nil),       // 25: borg.TaskStatus
-	(*Attempt)(nil),          // 26: borg.Attempt
-	(*Reservation)(nil),      // 27: borg.Reservation
-	nil,                      // 28: borg.JobSpec.ExtensionsEntry
-	nil,                      // 29: borg.JobSpec.MaxPerEntry
-	nil,                      // 30: borg.TaskSpec.EnvEntry
-	nil,                      // 31: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 32: borg.Meta
-	(*Resources)(nil),        // 33: borg.Resources
-	(*Constraint)(nil),       // 34: borg.Constraint
-	(*Toleration)(nil),       // 35: borg.Toleration
-	(State)(0),               // 36: borg.State
-	(*Exit)(nil),             // 37: borg.Exit
-	(*DeviceGrant)(nil),      // 38: borg.DeviceGrant
-	(*Used)(nil),             // 39: borg.Used
+	(*MetricGate)(nil),       // 14: borg.MetricGate
+	(*CronSpec)(nil),         // 15: borg.CronSpec
+	(*CronStatus)(nil),       // 16: borg.CronStatus
+	(*CronRun)(nil),          // 17: borg.CronRun
+	(*TaskSpec)(nil),         // 18: borg.TaskSpec
+	(*Relax)(nil),            // 19: borg.Relax
+	(*TaskOverride)(nil),     // 20: borg.TaskOverride
+	(*Package)(nil),          // 21: borg.Package
+	(*Mount)(nil),            // 22: borg.Mount
+	(*HealthCheck)(nil),      // 23: borg.HealthCheck
+	(*JobStatus)(nil),        // 24: borg.JobStatus
+	(*Task)(nil),             // 25: borg.Task
+	(*TaskStatus)(nil),       // 26: borg.TaskStatus
+	(*Attempt)(nil),          // 27: borg.Attempt
+	(*Reservation)(nil),      // 28: borg.Reservation
+	nil,                      // 29: borg.JobSpec.ExtensionsEntry
+	nil,                      // 30: borg.JobSpec.MaxPerEntry
+	nil,                      // 31: borg.TaskSpec.EnvEntry
+	nil,                      // 32: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 33: borg.Meta
+	(*Resources)(nil),        // 34: borg.Resources
+	(*Constraint)(nil),       // 35: borg.Constraint
+	(*Toleration)(nil),       // 36: borg.Toleration
+	(State)(0),               // 37: borg.State
+	(*Exit)(nil),             // 38: borg.Exit
+	(*DeviceGrant)(nil),      // 39: borg.DeviceGrant
+	(*Used)(nil),             // 40: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	32, // 0: borg.Job.meta:type_name -> borg.Meta
+	33, // 0: borg.Job.meta:type_name -> borg.Meta
 	11, // 1: borg.Job.spec:type_name -> borg.JobSpec
-	23, // 2: borg.Job.status:type_name -> borg.JobStatus
+	24, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
-	17, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
-	19, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
+	18, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
+	20, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
 	1,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
 	13, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
-	14, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
+	15, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	28, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	29, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	29, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	30, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
 	12, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
 	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
-	4,  // 14: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	16, // 15: borg.CronStatus.runs:type_name -> borg.CronRun
-	5,  // 16: borg.CronRun.outcome:type_name -> borg.CronOutcome
-	33, // 17: borg.TaskSpec.resources:type_name -> borg.Resources
-	30, // 18: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	34, // 19: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	20, // 20: borg.TaskSpec.packages:type_name -> borg.Package
-	21, // 21: borg.TaskSpec.mounts:type_name -> borg.Mount
-	22, // 22: borg.TaskSpec.health:type_name -> borg.HealthCheck
-	6,  // 23: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	35, // 24: borg.TaskSpec.tolerations:type_name -> borg.Toleration
-	7,  // 25: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
-	7,  // 26: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	18, // 27: borg.TaskSpec.relax:type_name -> borg.Relax
-	17, // 28: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	36, // 29: borg.JobStatus.state:type_name -> borg.State
-	15, // 30: borg.JobStatus.cron:type_name -> borg.CronStatus
-	32, // 31: borg.Task.meta:type_name -> borg.Meta
-	17, // 32: borg.Task.spec:type_name -> borg.TaskSpec
-	25, // 33: borg.Task.status:type_name -> borg.TaskStatus
-	36, // 34: borg.TaskStatus.state:type_name -> borg.State
-	8,  // 35: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	37, // 36: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	27, // 37: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	26, // 38: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	31, // 39: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	38, // 40: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	39, // 41: borg.TaskStatus.used:type_name -> borg.Used
-	8,  // 42: borg.Attempt.state:type_name -> borg.AttemptState
-	9,  // 43: borg.Attempt.cause:type_name -> borg.StopCause
-	37, // 44: borg.Attempt.exit:type_name -> borg.Exit
-	33, // 45: borg.Attempt.resources:type_name -> borg.Resources
-	38, // 46: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	33, // 47: borg.Reservation.resources:type_name -> borg.Resources
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	14, // 14: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
+	4,  // 15: borg.CronSpec.overlap:type_name -> borg.CronOverlap
+	17, // 16: borg.CronStatus.runs:type_name -> borg.CronRun
+	5,  // 17: borg.CronRun.outcome:type_name -> borg.CronOutcome
+	34, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
+	31, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	35, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	21, // 21: borg.TaskSpec.packages:type_name -> borg.Package
+	22, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
+	23, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	6,  // 24: borg.TaskSpec.app_class:type_name -> borg.AppClass
+	36, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	7,  // 26: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
+	7,  // 27: borg.TaskSpec.mem_slack:type_name -> borg.Slack
+	19, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
+	18, // 29: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	37, // 30: borg.JobStatus.state:type_name -> borg.State
+	16, // 31: borg.JobStatus.cron:type_name -> borg.CronStatus
+	33, // 32: borg.Task.meta:type_name -> borg.Meta
+	18, // 33: borg.Task.spec:type_name -> borg.TaskSpec
+	26, // 34: borg.Task.status:type_name -> borg.TaskStatus
+	37, // 35: borg.TaskStatus.state:type_name -> borg.State
+	8,  // 36: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	38, // 37: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	28, // 38: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	27, // 39: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	32, // 40: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	39, // 41: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	40, // 42: borg.TaskStatus.used:type_name -> borg.Used
+	8,  // 43: borg.Attempt.state:type_name -> borg.AttemptState
+	9,  // 44: borg.Attempt.cause:type_name -> borg.StopCause
+	38, // 45: borg.Attempt.exit:type_name -> borg.Exit
+	34, // 46: borg.Attempt.resources:type_name -> borg.Resources
+	39, // 47: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	34, // 48: borg.Reservation.resources:type_name -> borg.Resources
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -3269,13 +3413,14 @@ func file_borgpb_job_proto_init() {
 	}
 	file_borgpb_meta_proto_init()
 	file_borgpb_job_proto_msgTypes[3].OneofWrappers = []any{}
+	file_borgpb_job_proto_msgTypes[4].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -21,6 +21,64 @@ const (
 	_ = protoimpl.EnforceVersion(protoimpl.MaxVersion - 20)
 )
 
+// GateVerdict is what a gate lets an update do. Since format 8.
+type GateVerdict int32
+
+const (
+	// Not said; refused.
+	GateVerdict_GATE_VERDICT_UNSPECIFIED GateVerdict = 0
+	// Within bounds: the next batch may go. Since format 8.
+	GateVerdict_GATE_VERDICT_PASS GateVerdict = 1
+	// Out of bounds: nobody is disturbed, and in the end the update fails. Since
+	// format 8.
+	GateVerdict_GATE_VERDICT_FAIL GateVerdict = 2
+	// It could not be asked, or did not say: nobody is disturbed. Since format 8.
+	GateVerdict_GATE_VERDICT_UNKNOWN GateVerdict = 3
+)
+
+// Enum value maps for GateVerdict.
+var (
+	GateVerdict_name = map[int32]string{
+		0: "GATE_VERDICT_UNSPECIFIED",
+		1: "GATE_VERDICT_PASS",
+		2: "GATE_VERDICT_FAIL",
+		3: "GATE_VERDICT_UNKNOWN",
+	}
+	GateVerdict_value = map[string]int32{
+		"GATE_VERDICT_UNSPECIFIED": 0,
+		"GATE_VERDICT_PASS":        1,
+		"GATE_VERDICT_FAIL":        2,
+		"GATE_VERDICT_UNKNOWN":     3,
+	}
+)
+
+func (x GateVerdict) Enum() *GateVerdict {
+	p := new(GateVerdict)
+	*p = x
+	return p
+}
+
+func (x GateVerdict) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (GateVerdict) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_op_proto_enumTypes[0].Descriptor()
+}
+
+func (GateVerdict) Type() protoreflect.EnumType {
+	return &file_borgpb_op_proto_enumTypes[0]
+}
+
+func (x GateVerdict) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use GateVerdict.Descriptor instead.
+func (GateVerdict) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{0}
+}
+
 // UpdateVerb is what an update can be told. Since format 7.
 type UpdateVerb int32
 
@@ -78,11 +136,11 @@ func (x UpdateVerb) String() string {
 }
 
 func (UpdateVerb) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_op_proto_enumTypes[0].Descriptor()
+	return file_borgpb_op_proto_enumTypes[1].Descriptor()
 }
 
 func (UpdateVerb) Type() protoreflect.EnumType {
-	return &file_borgpb_op_proto_enumTypes[0]
+	return &file_borgpb_op_proto_enumTypes[1]
 }
 
 func (x UpdateVerb) Number() protoreflect.EnumNumber {
@@ -91,7 +149,7 @@ func (x UpdateVerb) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use UpdateVerb.Descriptor instead.
 func (UpdateVerb) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{0}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{1}
 }
 
 // RefusalKind is why an op was not done.
@@ -180,11 +238,11 @@ func (x RefusalKind) String() string {
 }
 
 func (RefusalKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_op_proto_enumTypes[1].Descriptor()
+	return file_borgpb_op_proto_enumTypes[2].Descriptor()
 }
 
 func (RefusalKind) Type() protoreflect.EnumType {
-	return &file_borgpb_op_proto_enumTypes[1]
+	return &file_borgpb_op_proto_enumTypes[2]
 }
 
 func (x RefusalKind) Number() protoreflect.EnumNumber {
@@ -193,7 +251,7 @@ func (x RefusalKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use RefusalKind.Descriptor instead.
 func (RefusalKind) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{1}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{2}
 }
 
 // EventKind is what happened to an object.
@@ -455,11 +513,11 @@ func (x EventKind) String() string {
 }
 
 func (EventKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_op_proto_enumTypes[2].Descriptor()
+	return file_borgpb_op_proto_enumTypes[3].Descriptor()
 }
 
 func (EventKind) Type() protoreflect.EnumType {
-	return &file_borgpb_op_proto_enumTypes[2]
+	return &file_borgpb_op_proto_enumTypes[3]
 }
 
 func (x EventKind) Number() protoreflect.EnumNumber {
@@ -468,7 +526,7 @@ func (x EventKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EventKind.Descriptor instead.
 func (EventKind) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{2}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{3}
 }
 
 // ObjectKind is what an event is about.
@@ -544,11 +602,11 @@ func (x ObjectKind) String() string {
 }
 
 func (ObjectKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_op_proto_enumTypes[3].Descriptor()
+	return file_borgpb_op_proto_enumTypes[4].Descriptor()
 }
 
 func (ObjectKind) Type() protoreflect.EnumType {
-	return &file_borgpb_op_proto_enumTypes[3]
+	return &file_borgpb_op_proto_enumTypes[4]
 }
 
 func (x ObjectKind) Number() protoreflect.EnumNumber {
@@ -557,7 +615,7 @@ func (x ObjectKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use ObjectKind.Descriptor instead.
 func (ObjectKind) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{3}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{4}
 }
 
 // Entry is one entry of the replicated log: mutations that were queued at the
@@ -703,6 +761,7 @@ type Op struct {
 	//	*Op_FireCron
 	//	*Op_SuspendCron
 	//	*Op_SetPreemptionPolicy
+	//	*Op_JudgeGate
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1201,6 +1260,15 @@ func (x *Op) GetSetPreemptionPolicy() *SetPreemptionPolicy {
 	return nil
 }
 
+func (x *Op) GetJudgeGate() *JudgeGate {
+	if x != nil {
+		if x, ok := x.Op.(*Op_JudgeGate); ok {
+			return x.JudgeGate
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1438,6 +1506,11 @@ type Op_SetPreemptionPolicy struct {
 	SetPreemptionPolicy *SetPreemptionPolicy `protobuf:"bytes,430,opt,name=set_preemption_policy,json=setPreemptionPolicy,proto3,oneof"`
 }
 
+type Op_JudgeGate struct {
+	// What the gate of an update said. Since format 8.
+	JudgeGate *JudgeGate `protobuf:"bytes,420,opt,name=judge_gate,json=judgeGate,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1529,6 +1602,8 @@ func (*Op_FireCron) isOp_Op() {}
 func (*Op_SuspendCron) isOp_Op() {}
 
 func (*Op_SetPreemptionPolicy) isOp_Op() {}
+
+func (*Op_JudgeGate) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -2439,6 +2514,89 @@ func (x *ControlUpdate) GetUpdateUid() string {
 	return ""
 }
 
+// JudgeGate says what the gate of an update answered: the elected master proposes it
+// when it has asked. Refused when the update does not wait for that. Since format 8.
+type JudgeGate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job. Since format 8.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job. Since format 8.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// uid of the update. Since format 8.
+	UpdateUid string `protobuf:"bytes,3,opt,name=update_uid,json=updateUid,proto3" json:"update_uid,omitempty"`
+	// Since format 8.
+	Verdict GateVerdict `protobuf:"varint,4,opt,name=verdict,proto3,enum=borg.GateVerdict" json:"verdict,omitempty"`
+	// What was answered, for people; clipped at 256 bytes. Since format 8.
+	Words         string `protobuf:"bytes,5,opt,name=words,proto3" json:"words,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *JudgeGate) Reset() {
+	*x = JudgeGate{}
+	mi := &file_borgpb_op_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *JudgeGate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*JudgeGate) ProtoMessage() {}
+
+func (x *JudgeGate) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use JudgeGate.ProtoReflect.Descriptor instead.
+func (*JudgeGate) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *JudgeGate) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *JudgeGate) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *JudgeGate) GetUpdateUid() string {
+	if x != nil {
+		return x.UpdateUid
+	}
+	return ""
+}
+
+func (x *JudgeGate) GetVerdict() GateVerdict {
+	if x != nil {
+		return x.Verdict
+	}
+	return GateVerdict_GATE_VERDICT_UNSPECIFIED
+}
+
+func (x *JudgeGate) GetWords() string {
+	if x != nil {
+		return x.Words
+	}
+	return ""
+}
+
 // SubmitAllocSet makes an alloc set, in the place of a dead job or alloc set of
 // that name if there is one.
 type SubmitAllocSet struct {
@@ -2459,7 +2617,7 @@ type SubmitAllocSet struct {
 
 func (x *SubmitAllocSet) Reset() {
 	*x = SubmitAllocSet{}
-	mi := &file_borgpb_op_proto_msgTypes[14]
+	mi := &file_borgpb_op_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2471,7 +2629,7 @@ func (x *SubmitAllocSet) String() string {
 func (*SubmitAllocSet) ProtoMessage() {}
 
 func (x *SubmitAllocSet) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[14]
+	mi := &file_borgpb_op_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2484,7 +2642,7 @@ func (x *SubmitAllocSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitAllocSet.ProtoReflect.Descriptor instead.
 func (*SubmitAllocSet) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{14}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *SubmitAllocSet) GetUser() string {
@@ -2537,7 +2695,7 @@ type KillAllocSet struct {
 
 func (x *KillAllocSet) Reset() {
 	*x = KillAllocSet{}
-	mi := &file_borgpb_op_proto_msgTypes[15]
+	mi := &file_borgpb_op_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2549,7 +2707,7 @@ func (x *KillAllocSet) String() string {
 func (*KillAllocSet) ProtoMessage() {}
 
 func (x *KillAllocSet) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[15]
+	mi := &file_borgpb_op_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2562,7 +2720,7 @@ func (x *KillAllocSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillAllocSet.ProtoReflect.Descriptor instead.
 func (*KillAllocSet) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{15}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *KillAllocSet) GetUser() string {
@@ -2613,7 +2771,7 @@ type Assign struct {
 
 func (x *Assign) Reset() {
 	*x = Assign{}
-	mi := &file_borgpb_op_proto_msgTypes[16]
+	mi := &file_borgpb_op_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2625,7 +2783,7 @@ func (x *Assign) String() string {
 func (*Assign) ProtoMessage() {}
 
 func (x *Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[16]
+	mi := &file_borgpb_op_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2638,7 +2796,7 @@ func (x *Assign) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assign.ProtoReflect.Descriptor instead.
 func (*Assign) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{16}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Assign) GetAssignments() []*Assignment {
@@ -2717,7 +2875,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2729,7 +2887,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2742,7 +2900,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Assignment) GetUid() string {
@@ -2830,7 +2988,7 @@ type Victim struct {
 
 func (x *Victim) Reset() {
 	*x = Victim{}
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2842,7 +3000,7 @@ func (x *Victim) String() string {
 func (*Victim) ProtoMessage() {}
 
 func (x *Victim) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2855,7 +3013,7 @@ func (x *Victim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Victim.ProtoReflect.Descriptor instead.
 func (*Victim) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Victim) GetJobUid() string {
@@ -2905,7 +3063,7 @@ type MoveTasks struct {
 
 func (x *MoveTasks) Reset() {
 	*x = MoveTasks{}
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2917,7 +3075,7 @@ func (x *MoveTasks) String() string {
 func (*MoveTasks) ProtoMessage() {}
 
 func (x *MoveTasks) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2930,7 +3088,7 @@ func (x *MoveTasks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasks.ProtoReflect.Descriptor instead.
 func (*MoveTasks) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *MoveTasks) GetMoves() []*Assignment {
@@ -2980,7 +3138,7 @@ type Reports struct {
 
 func (x *Reports) Reset() {
 	*x = Reports{}
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2992,7 +3150,7 @@ func (x *Reports) String() string {
 func (*Reports) ProtoMessage() {}
 
 func (x *Reports) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3005,7 +3163,7 @@ func (x *Reports) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reports.ProtoReflect.Descriptor instead.
 func (*Reports) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Reports) GetMachines() []*MachineReport {
@@ -3032,7 +3190,7 @@ type MachineReport struct {
 
 func (x *MachineReport) Reset() {
 	*x = MachineReport{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3044,7 +3202,7 @@ func (x *MachineReport) String() string {
 func (*MachineReport) ProtoMessage() {}
 
 func (x *MachineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3057,7 +3215,7 @@ func (x *MachineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineReport.ProtoReflect.Descriptor instead.
 func (*MachineReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MachineReport) GetMachine() string {
@@ -3102,7 +3260,7 @@ type TaskReservation struct {
 
 func (x *TaskReservation) Reset() {
 	*x = TaskReservation{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3114,7 +3272,7 @@ func (x *TaskReservation) String() string {
 func (*TaskReservation) ProtoMessage() {}
 
 func (x *TaskReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3127,7 +3285,7 @@ func (x *TaskReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReservation.ProtoReflect.Descriptor instead.
 func (*TaskReservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *TaskReservation) GetJobUid() string {
@@ -3177,7 +3335,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3189,7 +3347,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3202,7 +3360,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -3223,7 +3381,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3235,7 +3393,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3248,7 +3406,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -3271,7 +3429,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3283,7 +3441,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3296,7 +3454,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *Grant) GetUser() string {
@@ -3331,7 +3489,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3343,7 +3501,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3356,7 +3514,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Revoke) GetUser() string {
@@ -3396,7 +3554,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3408,7 +3566,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3421,7 +3579,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -3459,7 +3617,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3471,7 +3629,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3484,7 +3642,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -3522,7 +3680,7 @@ type SetSecret struct {
 
 func (x *SetSecret) Reset() {
 	*x = SetSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3534,7 +3692,7 @@ func (x *SetSecret) String() string {
 func (*SetSecret) ProtoMessage() {}
 
 func (x *SetSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3547,7 +3705,7 @@ func (x *SetSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
 func (*SetSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SetSecret) GetUser() string {
@@ -3598,7 +3756,7 @@ type DeleteSecret struct {
 
 func (x *DeleteSecret) Reset() {
 	*x = DeleteSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3610,7 +3768,7 @@ func (x *DeleteSecret) String() string {
 func (*DeleteSecret) ProtoMessage() {}
 
 func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3623,7 +3781,7 @@ func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
 func (*DeleteSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *DeleteSecret) GetUser() string {
@@ -3660,7 +3818,7 @@ type ResealSecret struct {
 
 func (x *ResealSecret) Reset() {
 	*x = ResealSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3672,7 +3830,7 @@ func (x *ResealSecret) String() string {
 func (*ResealSecret) ProtoMessage() {}
 
 func (x *ResealSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3685,7 +3843,7 @@ func (x *ResealSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
 func (*ResealSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ResealSecret) GetUser() string {
@@ -3735,7 +3893,7 @@ type UseCellKey struct {
 
 func (x *UseCellKey) Reset() {
 	*x = UseCellKey{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3747,7 +3905,7 @@ func (x *UseCellKey) String() string {
 func (*UseCellKey) ProtoMessage() {}
 
 func (x *UseCellKey) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3760,7 +3918,7 @@ func (x *UseCellKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
 func (*UseCellKey) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *UseCellKey) GetKeyId() string {
@@ -3792,7 +3950,7 @@ type SetTaskNote struct {
 
 func (x *SetTaskNote) Reset() {
 	*x = SetTaskNote{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3804,7 +3962,7 @@ func (x *SetTaskNote) String() string {
 func (*SetTaskNote) ProtoMessage() {}
 
 func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3817,7 +3975,7 @@ func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
 func (*SetTaskNote) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetTaskNote) GetUser() string {
@@ -3883,7 +4041,7 @@ type WriteFile struct {
 
 func (x *WriteFile) Reset() {
 	*x = WriteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3895,7 +4053,7 @@ func (x *WriteFile) String() string {
 func (*WriteFile) ProtoMessage() {}
 
 func (x *WriteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3908,7 +4066,7 @@ func (x *WriteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
 func (*WriteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WriteFile) GetUser() string {
@@ -3955,7 +4113,7 @@ type DeleteFile struct {
 
 func (x *DeleteFile) Reset() {
 	*x = DeleteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3967,7 +4125,7 @@ func (x *DeleteFile) String() string {
 func (*DeleteFile) ProtoMessage() {}
 
 func (x *DeleteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3980,7 +4138,7 @@ func (x *DeleteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteFile.ProtoReflect.Descriptor instead.
 func (*DeleteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *DeleteFile) GetUser() string {
@@ -4024,7 +4182,7 @@ type BanPackage struct {
 
 func (x *BanPackage) Reset() {
 	*x = BanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4036,7 +4194,7 @@ func (x *BanPackage) String() string {
 func (*BanPackage) ProtoMessage() {}
 
 func (x *BanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4049,7 +4207,7 @@ func (x *BanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanPackage.ProtoReflect.Descriptor instead.
 func (*BanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *BanPackage) GetName() string {
@@ -4095,7 +4253,7 @@ type UnbanPackage struct {
 
 func (x *UnbanPackage) Reset() {
 	*x = UnbanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4107,7 +4265,7 @@ func (x *UnbanPackage) String() string {
 func (*UnbanPackage) ProtoMessage() {}
 
 func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4120,7 +4278,7 @@ func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanPackage.ProtoReflect.Descriptor instead.
 func (*UnbanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *UnbanPackage) GetName() string {
@@ -4158,7 +4316,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4170,7 +4328,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4183,7 +4341,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -4218,7 +4376,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4230,7 +4388,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4243,7 +4401,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -4298,7 +4456,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4310,7 +4468,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4323,7 +4481,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -4417,7 +4575,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4429,7 +4587,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4442,7 +4600,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -4570,7 +4728,7 @@ type HearMachines struct {
 
 func (x *HearMachines) Reset() {
 	*x = HearMachines{}
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4582,7 +4740,7 @@ func (x *HearMachines) String() string {
 func (*HearMachines) ProtoMessage() {}
 
 func (x *HearMachines) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4595,7 +4753,7 @@ func (x *HearMachines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearMachines.ProtoReflect.Descriptor instead.
 func (*HearMachines) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *HearMachines) GetMachines() []*HeardMachine {
@@ -4627,7 +4785,7 @@ type HeardMachine struct {
 
 func (x *HeardMachine) Reset() {
 	*x = HeardMachine{}
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4639,7 +4797,7 @@ func (x *HeardMachine) String() string {
 func (*HeardMachine) ProtoMessage() {}
 
 func (x *HeardMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4652,7 +4810,7 @@ func (x *HeardMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMachine.ProtoReflect.Descriptor instead.
 func (*HeardMachine) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *HeardMachine) GetMachine() string {
@@ -4705,7 +4863,7 @@ type FoundCopy struct {
 
 func (x *FoundCopy) Reset() {
 	*x = FoundCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4717,7 +4875,7 @@ func (x *FoundCopy) String() string {
 func (*FoundCopy) ProtoMessage() {}
 
 func (x *FoundCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4730,7 +4888,7 @@ func (x *FoundCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoundCopy.ProtoReflect.Descriptor instead.
 func (*FoundCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *FoundCopy) GetReport() *TaskReport {
@@ -4789,7 +4947,7 @@ type DeclareLost struct {
 
 func (x *DeclareLost) Reset() {
 	*x = DeclareLost{}
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4801,7 +4959,7 @@ func (x *DeclareLost) String() string {
 func (*DeclareLost) ProtoMessage() {}
 
 func (x *DeclareLost) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4814,7 +4972,7 @@ func (x *DeclareLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareLost.ProtoReflect.Descriptor instead.
 func (*DeclareLost) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *DeclareLost) GetForNs() int64 {
@@ -4833,7 +4991,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4845,7 +5003,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4858,7 +5016,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
 }
 
 // AdoptJob makes a job of copies that run. It keeps its uid, so that its copies
@@ -4881,7 +5039,7 @@ type AdoptJob struct {
 
 func (x *AdoptJob) Reset() {
 	*x = AdoptJob{}
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4893,7 +5051,7 @@ func (x *AdoptJob) String() string {
 func (*AdoptJob) ProtoMessage() {}
 
 func (x *AdoptJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4906,7 +5064,7 @@ func (x *AdoptJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptJob.ProtoReflect.Descriptor instead.
 func (*AdoptJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *AdoptJob) GetUid() string {
@@ -4958,7 +5116,7 @@ type StopUnknown struct {
 
 func (x *StopUnknown) Reset() {
 	*x = StopUnknown{}
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4970,7 +5128,7 @@ func (x *StopUnknown) String() string {
 func (*StopUnknown) ProtoMessage() {}
 
 func (x *StopUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4983,7 +5141,7 @@ func (x *StopUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopUnknown.ProtoReflect.Descriptor instead.
 func (*StopUnknown) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *StopUnknown) GetMachine() string {
@@ -5030,7 +5188,7 @@ type UnknownCopy struct {
 
 func (x *UnknownCopy) Reset() {
 	*x = UnknownCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[49]
+	mi := &file_borgpb_op_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5042,7 +5200,7 @@ func (x *UnknownCopy) String() string {
 func (*UnknownCopy) ProtoMessage() {}
 
 func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[49]
+	mi := &file_borgpb_op_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5055,7 +5213,7 @@ func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownCopy.ProtoReflect.Descriptor instead.
 func (*UnknownCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *UnknownCopy) GetJobUid() string {
@@ -5157,7 +5315,7 @@ type FireCron struct {
 
 func (x *FireCron) Reset() {
 	*x = FireCron{}
-	mi := &file_borgpb_op_proto_msgTypes[50]
+	mi := &file_borgpb_op_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5169,7 +5327,7 @@ func (x *FireCron) String() string {
 func (*FireCron) ProtoMessage() {}
 
 func (x *FireCron) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[50]
+	mi := &file_borgpb_op_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5182,7 +5340,7 @@ func (x *FireCron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FireCron.ProtoReflect.Descriptor instead.
 func (*FireCron) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *FireCron) GetUser() string {
@@ -5257,7 +5415,7 @@ type SuspendCron struct {
 
 func (x *SuspendCron) Reset() {
 	*x = SuspendCron{}
-	mi := &file_borgpb_op_proto_msgTypes[51]
+	mi := &file_borgpb_op_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5269,7 +5427,7 @@ func (x *SuspendCron) String() string {
 func (*SuspendCron) ProtoMessage() {}
 
 func (x *SuspendCron) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[51]
+	mi := &file_borgpb_op_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5282,7 +5440,7 @@ func (x *SuspendCron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendCron.ProtoReflect.Descriptor instead.
 func (*SuspendCron) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *SuspendCron) GetUser() string {
@@ -5316,7 +5474,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xef\x14\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xa2\x15\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -5385,7 +5543,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x0fset_task_limits\x18\xad\x01 \x01(\v2\x13.borg.SetTaskLimitsH\x00R\rsetTaskLimits\x12.\n" +
 	"\tfire_cron\x18\xb4\x01 \x01(\v2\x0e.borg.FireCronH\x00R\bfireCron\x127\n" +
 	"\fsuspend_cron\x18\xb5\x01 \x01(\v2\x11.borg.SuspendCronH\x00R\vsuspendCron\x12P\n" +
-	"\x15set_preemption_policy\x18\xae\x03 \x01(\v2\x19.borg.SetPreemptionPolicyH\x00R\x13setPreemptionPolicyB\x04\n" +
+	"\x15set_preemption_policy\x18\xae\x03 \x01(\v2\x19.borg.SetPreemptionPolicyH\x00R\x13setPreemptionPolicy\x121\n" +
+	"\n" +
+	"judge_gate\x18\xa4\x03 \x01(\v2\x0f.borg.JudgeGateH\x00R\tjudgeGateB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -5475,7 +5635,14 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12$\n" +
 	"\x04verb\x18\x03 \x01(\x0e2\x10.borg.UpdateVerbR\x04verb\x12\x1d\n" +
 	"\n" +
-	"update_uid\x18\x04 \x01(\tR\tupdateUid\"\xca\x02\n" +
+	"update_uid\x18\x04 \x01(\tR\tupdateUid\"\x95\x01\n" +
+	"\tJudgeGate\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x1d\n" +
+	"\n" +
+	"update_uid\x18\x03 \x01(\tR\tupdateUid\x12+\n" +
+	"\averdict\x18\x04 \x01(\x0e2\x11.borg.GateVerdictR\averdict\x12\x14\n" +
+	"\x05words\x18\x05 \x01(\tR\x05words\"\xca\x02\n" +
 	"\x0eSubmitAllocSet\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x128\n" +
@@ -5700,7 +5867,12 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vSuspendCron\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\asuspend\x18\x03 \x01(\bR\asuspend*\xd0\x01\n" +
+	"\asuspend\x18\x03 \x01(\bR\asuspend*s\n" +
+	"\vGateVerdict\x12\x1c\n" +
+	"\x18GATE_VERDICT_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11GATE_VERDICT_PASS\x10\x01\x12\x15\n" +
+	"\x11GATE_VERDICT_FAIL\x10\x02\x12\x18\n" +
+	"\x14GATE_VERDICT_UNKNOWN\x10\x03*\xd0\x01\n" +
 	"\n" +
 	"UpdateVerb\x12\x1b\n" +
 	"\x17UPDATE_VERB_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -5814,187 +5986,191 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 	return file_borgpb_op_proto_rawDescData
 }
 
-var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
 var file_borgpb_op_proto_goTypes = []any{
-	(UpdateVerb)(0),             // 0: borg.UpdateVerb
-	(RefusalKind)(0),            // 1: borg.RefusalKind
-	(EventKind)(0),              // 2: borg.EventKind
-	(ObjectKind)(0),             // 3: borg.ObjectKind
-	(*Entry)(nil),               // 4: borg.Entry
-	(*Op)(nil),                  // 5: borg.Op
-	(*AddMachine)(nil),          // 6: borg.AddMachine
-	(*RemoveMachine)(nil),       // 7: borg.RemoveMachine
-	(*SetMachine)(nil),          // 8: borg.SetMachine
-	(*PackageChange)(nil),       // 9: borg.PackageChange
-	(*MachineUp)(nil),           // 10: borg.MachineUp
-	(*MachineDown)(nil),         // 11: borg.MachineDown
-	(*DrainMachine)(nil),        // 12: borg.DrainMachine
-	(*SubmitJob)(nil),           // 13: borg.SubmitJob
-	(*KillJob)(nil),             // 14: borg.KillJob
-	(*UpdateJob)(nil),           // 15: borg.UpdateJob
-	(*ResizeJob)(nil),           // 16: borg.ResizeJob
-	(*ControlUpdate)(nil),       // 17: borg.ControlUpdate
-	(*SubmitAllocSet)(nil),      // 18: borg.SubmitAllocSet
-	(*KillAllocSet)(nil),        // 19: borg.KillAllocSet
-	(*Assign)(nil),              // 20: borg.Assign
-	(*Assignment)(nil),          // 21: borg.Assignment
-	(*Victim)(nil),              // 22: borg.Victim
-	(*MoveTasks)(nil),           // 23: borg.MoveTasks
-	(*Reports)(nil),             // 24: borg.Reports
-	(*MachineReport)(nil),       // 25: borg.MachineReport
-	(*TaskReservation)(nil),     // 26: borg.TaskReservation
-	(*SetTime)(nil),             // 27: borg.SetTime
-	(*RaiseFormat)(nil),         // 28: borg.RaiseFormat
-	(*Grant)(nil),               // 29: borg.Grant
-	(*Revoke)(nil),              // 30: borg.Revoke
-	(*AddToken)(nil),            // 31: borg.AddToken
-	(*UseToken)(nil),            // 32: borg.UseToken
-	(*SetSecret)(nil),           // 33: borg.SetSecret
-	(*DeleteSecret)(nil),        // 34: borg.DeleteSecret
-	(*ResealSecret)(nil),        // 35: borg.ResealSecret
-	(*UseCellKey)(nil),          // 36: borg.UseCellKey
-	(*SetTaskNote)(nil),         // 37: borg.SetTaskNote
-	(*WriteFile)(nil),           // 38: borg.WriteFile
-	(*DeleteFile)(nil),          // 39: borg.DeleteFile
-	(*BanPackage)(nil),          // 40: borg.BanPackage
-	(*UnbanPackage)(nil),        // 41: borg.UnbanPackage
-	(*LogDigest)(nil),           // 42: borg.LogDigest
-	(*Refusal)(nil),             // 43: borg.Refusal
-	(*Result)(nil),              // 44: borg.Result
-	(*Event)(nil),               // 45: borg.Event
-	(*HearMachines)(nil),        // 46: borg.HearMachines
-	(*HeardMachine)(nil),        // 47: borg.HeardMachine
-	(*FoundCopy)(nil),           // 48: borg.FoundCopy
-	(*DeclareLost)(nil),         // 49: borg.DeclareLost
-	(*EndHold)(nil),             // 50: borg.EndHold
-	(*AdoptJob)(nil),            // 51: borg.AdoptJob
-	(*StopUnknown)(nil),         // 52: borg.StopUnknown
-	(*UnknownCopy)(nil),         // 53: borg.UnknownCopy
-	(*FireCron)(nil),            // 54: borg.FireCron
-	(*SuspendCron)(nil),         // 55: borg.SuspendCron
-	nil,                         // 56: borg.AddMachine.LabelsEntry
-	nil,                         // 57: borg.AddMachine.AnnotationsEntry
-	nil,                         // 58: borg.SetMachine.SetAttributesEntry
-	nil,                         // 59: borg.SubmitJob.LabelsEntry
-	nil,                         // 60: borg.SubmitJob.AnnotationsEntry
-	nil,                         // 61: borg.UpdateJob.LabelsEntry
-	nil,                         // 62: borg.UpdateJob.AnnotationsEntry
-	nil,                         // 63: borg.SubmitAllocSet.LabelsEntry
-	nil,                         // 64: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                         // 65: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),           // 66: borg.Principal
-	(*SetLabels)(nil),           // 67: borg.SetLabels
-	(*SetLabelPolicy)(nil),      // 68: borg.SetLabelPolicy
-	(*SetQuota)(nil),            // 69: borg.SetQuota
-	(*DeleteQuota)(nil),         // 70: borg.DeleteQuota
-	(*SetQuotaPolicy)(nil),      // 71: borg.SetQuotaPolicy
-	(*SetTaskLimits)(nil),       // 72: borg.SetTaskLimits
-	(*SetPreemptionPolicy)(nil), // 73: borg.SetPreemptionPolicy
-	(*MachineSpec)(nil),         // 74: borg.MachineSpec
-	(*Resources)(nil),           // 75: borg.Resources
-	(*Taint)(nil),               // 76: borg.Taint
-	(*DeviceGrant)(nil),         // 77: borg.DeviceGrant
-	(*TaskReport)(nil),          // 78: borg.TaskReport
-	(State)(0),                  // 79: borg.State
-	(StopCause)(0),              // 80: borg.StopCause
-	(*Exit)(nil),                // 81: borg.Exit
-	(JobKind)(0),                // 82: borg.JobKind
+	(GateVerdict)(0),            // 0: borg.GateVerdict
+	(UpdateVerb)(0),             // 1: borg.UpdateVerb
+	(RefusalKind)(0),            // 2: borg.RefusalKind
+	(EventKind)(0),              // 3: borg.EventKind
+	(ObjectKind)(0),             // 4: borg.ObjectKind
+	(*Entry)(nil),               // 5: borg.Entry
+	(*Op)(nil),                  // 6: borg.Op
+	(*AddMachine)(nil),          // 7: borg.AddMachine
+	(*RemoveMachine)(nil),       // 8: borg.RemoveMachine
+	(*SetMachine)(nil),          // 9: borg.SetMachine
+	(*PackageChange)(nil),       // 10: borg.PackageChange
+	(*MachineUp)(nil),           // 11: borg.MachineUp
+	(*MachineDown)(nil),         // 12: borg.MachineDown
+	(*DrainMachine)(nil),        // 13: borg.DrainMachine
+	(*SubmitJob)(nil),           // 14: borg.SubmitJob
+	(*KillJob)(nil),             // 15: borg.KillJob
+	(*UpdateJob)(nil),           // 16: borg.UpdateJob
+	(*ResizeJob)(nil),           // 17: borg.ResizeJob
+	(*ControlUpdate)(nil),       // 18: borg.ControlUpdate
+	(*JudgeGate)(nil),           // 19: borg.JudgeGate
+	(*SubmitAllocSet)(nil),      // 20: borg.SubmitAllocSet
+	(*KillAllocSet)(nil),        // 21: borg.KillAllocSet
+	(*Assign)(nil),              // 22: borg.Assign
+	(*Assignment)(nil),          // 23: borg.Assignment
+	(*Victim)(nil),              // 24: borg.Victim
+	(*MoveTasks)(nil),           // 25: borg.MoveTasks
+	(*Reports)(nil),             // 26: borg.Reports
+	(*MachineReport)(nil),       // 27: borg.MachineReport
+	(*TaskReservation)(nil),     // 28: borg.TaskReservation
+	(*SetTime)(nil),             // 29: borg.SetTime
+	(*RaiseFormat)(nil),         // 30: borg.RaiseFormat
+	(*Grant)(nil),               // 31: borg.Grant
+	(*Revoke)(nil),              // 32: borg.Revoke
+	(*AddToken)(nil),            // 33: borg.AddToken
+	(*UseToken)(nil),            // 34: borg.UseToken
+	(*SetSecret)(nil),           // 35: borg.SetSecret
+	(*DeleteSecret)(nil),        // 36: borg.DeleteSecret
+	(*ResealSecret)(nil),        // 37: borg.ResealSecret
+	(*UseCellKey)(nil),          // 38: borg.UseCellKey
+	(*SetTaskNote)(nil),         // 39: borg.SetTaskNote
+	(*WriteFile)(nil),           // 40: borg.WriteFile
+	(*DeleteFile)(nil),          // 41: borg.DeleteFile
+	(*BanPackage)(nil),          // 42: borg.BanPackage
+	(*UnbanPackage)(nil),        // 43: borg.UnbanPackage
+	(*LogDigest)(nil),           // 44: borg.LogDigest
+	(*Refusal)(nil),             // 45: borg.Refusal
+	(*Result)(nil),              // 46: borg.Result
+	(*Event)(nil),               // 47: borg.Event
+	(*HearMachines)(nil),        // 48: borg.HearMachines
+	(*HeardMachine)(nil),        // 49: borg.HeardMachine
+	(*FoundCopy)(nil),           // 50: borg.FoundCopy
+	(*DeclareLost)(nil),         // 51: borg.DeclareLost
+	(*EndHold)(nil),             // 52: borg.EndHold
+	(*AdoptJob)(nil),            // 53: borg.AdoptJob
+	(*StopUnknown)(nil),         // 54: borg.StopUnknown
+	(*UnknownCopy)(nil),         // 55: borg.UnknownCopy
+	(*FireCron)(nil),            // 56: borg.FireCron
+	(*SuspendCron)(nil),         // 57: borg.SuspendCron
+	nil,                         // 58: borg.AddMachine.LabelsEntry
+	nil,                         // 59: borg.AddMachine.AnnotationsEntry
+	nil,                         // 60: borg.SetMachine.SetAttributesEntry
+	nil,                         // 61: borg.SubmitJob.LabelsEntry
+	nil,                         // 62: borg.SubmitJob.AnnotationsEntry
+	nil,                         // 63: borg.UpdateJob.LabelsEntry
+	nil,                         // 64: borg.UpdateJob.AnnotationsEntry
+	nil,                         // 65: borg.SubmitAllocSet.LabelsEntry
+	nil,                         // 66: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                         // 67: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),           // 68: borg.Principal
+	(*SetLabels)(nil),           // 69: borg.SetLabels
+	(*SetLabelPolicy)(nil),      // 70: borg.SetLabelPolicy
+	(*SetQuota)(nil),            // 71: borg.SetQuota
+	(*DeleteQuota)(nil),         // 72: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil),      // 73: borg.SetQuotaPolicy
+	(*SetTaskLimits)(nil),       // 74: borg.SetTaskLimits
+	(*SetPreemptionPolicy)(nil), // 75: borg.SetPreemptionPolicy
+	(*MachineSpec)(nil),         // 76: borg.MachineSpec
+	(*Resources)(nil),           // 77: borg.Resources
+	(*Taint)(nil),               // 78: borg.Taint
+	(*DeviceGrant)(nil),         // 79: borg.DeviceGrant
+	(*TaskReport)(nil),          // 80: borg.TaskReport
+	(State)(0),                  // 81: borg.State
+	(StopCause)(0),              // 82: borg.StopCause
+	(*Exit)(nil),                // 83: borg.Exit
+	(JobKind)(0),                // 84: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	66, // 0: borg.Op.principal:type_name -> borg.Principal
-	6,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
-	7,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
-	8,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
-	10, // 4: borg.Op.machine_up:type_name -> borg.MachineUp
-	11, // 5: borg.Op.machine_down:type_name -> borg.MachineDown
-	12, // 6: borg.Op.drain_machine:type_name -> borg.DrainMachine
-	13, // 7: borg.Op.submit_job:type_name -> borg.SubmitJob
-	14, // 8: borg.Op.kill_job:type_name -> borg.KillJob
-	15, // 9: borg.Op.update_job:type_name -> borg.UpdateJob
-	16, // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
-	18, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
-	19, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
-	20, // 13: borg.Op.assign:type_name -> borg.Assign
-	24, // 14: borg.Op.reports:type_name -> borg.Reports
-	27, // 15: borg.Op.time:type_name -> borg.SetTime
-	28, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	42, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	29, // 18: borg.Op.grant:type_name -> borg.Grant
-	30, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	31, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	32, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	33, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
-	34, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
-	35, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
-	36, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
-	37, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
-	38, // 27: borg.Op.write_file:type_name -> borg.WriteFile
-	39, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
-	23, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	40, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
-	41, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
-	46, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
-	50, // 33: borg.Op.end_hold:type_name -> borg.EndHold
-	51, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
-	52, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
-	49, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
-	67, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
-	68, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
-	17, // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
-	69, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
-	70, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
-	71, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
-	72, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
-	54, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
-	55, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
-	73, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
-	56, // 47: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	57, // 48: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	74, // 49: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	58, // 50: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	75, // 51: borg.SetMachine.capacity:type_name -> borg.Resources
-	76, // 52: borg.SetMachine.set_taints:type_name -> borg.Taint
-	9,  // 53: borg.SetMachine.packages:type_name -> borg.PackageChange
-	59, // 54: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	60, // 55: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	61, // 56: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	62, // 57: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	0,  // 58: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	63, // 59: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	64, // 60: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	21, // 61: borg.Assign.assignments:type_name -> borg.Assignment
-	22, // 62: borg.Assignment.victims:type_name -> borg.Victim
-	77, // 63: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	21, // 64: borg.MoveTasks.moves:type_name -> borg.Assignment
-	21, // 65: borg.MoveTasks.placement:type_name -> borg.Assignment
-	25, // 66: borg.Reports.machines:type_name -> borg.MachineReport
-	78, // 67: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	26, // 68: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	65, // 69: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	1,  // 70: borg.Refusal.kind:type_name -> borg.RefusalKind
-	43, // 71: borg.Result.refusal:type_name -> borg.Refusal
-	43, // 72: borg.Result.items:type_name -> borg.Refusal
-	2,  // 73: borg.Event.kind:type_name -> borg.EventKind
-	3,  // 74: borg.Event.object_kind:type_name -> borg.ObjectKind
-	79, // 75: borg.Event.from:type_name -> borg.State
-	79, // 76: borg.Event.to:type_name -> borg.State
-	80, // 77: borg.Event.cause:type_name -> borg.StopCause
-	81, // 78: borg.Event.exit:type_name -> borg.Exit
-	47, // 79: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	22, // 80: borg.HeardMachine.missing:type_name -> borg.Victim
-	48, // 81: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	78, // 82: borg.FoundCopy.report:type_name -> borg.TaskReport
-	77, // 83: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	48, // 84: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	53, // 85: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	82, // 86: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	75, // 87: borg.UnknownCopy.resources:type_name -> borg.Resources
-	88, // [88:88] is the sub-list for method output_type
-	88, // [88:88] is the sub-list for method input_type
-	88, // [88:88] is the sub-list for extension type_name
-	88, // [88:88] is the sub-list for extension extendee
-	0,  // [0:88] is the sub-list for field type_name
+	68, // 0: borg.Op.principal:type_name -> borg.Principal
+	7,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
+	8,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
+	9,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
+	11, // 4: borg.Op.machine_up:type_name -> borg.MachineUp
+	12, // 5: borg.Op.machine_down:type_name -> borg.MachineDown
+	13, // 6: borg.Op.drain_machine:type_name -> borg.DrainMachine
+	14, // 7: borg.Op.submit_job:type_name -> borg.SubmitJob
+	15, // 8: borg.Op.kill_job:type_name -> borg.KillJob
+	16, // 9: borg.Op.update_job:type_name -> borg.UpdateJob
+	17, // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
+	20, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
+	21, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
+	22, // 13: borg.Op.assign:type_name -> borg.Assign
+	26, // 14: borg.Op.reports:type_name -> borg.Reports
+	29, // 15: borg.Op.time:type_name -> borg.SetTime
+	30, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	44, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	31, // 18: borg.Op.grant:type_name -> borg.Grant
+	32, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	33, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	34, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	35, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	36, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	37, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	38, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	39, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	40, // 27: borg.Op.write_file:type_name -> borg.WriteFile
+	41, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
+	25, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	42, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
+	43, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
+	48, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
+	52, // 33: borg.Op.end_hold:type_name -> borg.EndHold
+	53, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
+	54, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
+	51, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
+	69, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
+	70, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
+	18, // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
+	71, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
+	72, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
+	73, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
+	74, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
+	56, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
+	57, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
+	75, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
+	19, // 47: borg.Op.judge_gate:type_name -> borg.JudgeGate
+	58, // 48: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	59, // 49: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	76, // 50: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	60, // 51: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	77, // 52: borg.SetMachine.capacity:type_name -> borg.Resources
+	78, // 53: borg.SetMachine.set_taints:type_name -> borg.Taint
+	10, // 54: borg.SetMachine.packages:type_name -> borg.PackageChange
+	61, // 55: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	62, // 56: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	63, // 57: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	64, // 58: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	1,  // 59: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	0,  // 60: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
+	65, // 61: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	66, // 62: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	23, // 63: borg.Assign.assignments:type_name -> borg.Assignment
+	24, // 64: borg.Assignment.victims:type_name -> borg.Victim
+	79, // 65: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	23, // 66: borg.MoveTasks.moves:type_name -> borg.Assignment
+	23, // 67: borg.MoveTasks.placement:type_name -> borg.Assignment
+	27, // 68: borg.Reports.machines:type_name -> borg.MachineReport
+	80, // 69: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	28, // 70: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	67, // 71: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	2,  // 72: borg.Refusal.kind:type_name -> borg.RefusalKind
+	45, // 73: borg.Result.refusal:type_name -> borg.Refusal
+	45, // 74: borg.Result.items:type_name -> borg.Refusal
+	3,  // 75: borg.Event.kind:type_name -> borg.EventKind
+	4,  // 76: borg.Event.object_kind:type_name -> borg.ObjectKind
+	81, // 77: borg.Event.from:type_name -> borg.State
+	81, // 78: borg.Event.to:type_name -> borg.State
+	82, // 79: borg.Event.cause:type_name -> borg.StopCause
+	83, // 80: borg.Event.exit:type_name -> borg.Exit
+	49, // 81: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	24, // 82: borg.HeardMachine.missing:type_name -> borg.Victim
+	50, // 83: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	80, // 84: borg.FoundCopy.report:type_name -> borg.TaskReport
+	79, // 85: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	50, // 86: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	55, // 87: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	84, // 88: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	77, // 89: borg.UnknownCopy.resources:type_name -> borg.Resources
+	90, // [90:90] is the sub-list for method output_type
+	90, // [90:90] is the sub-list for method input_type
+	90, // [90:90] is the sub-list for extension type_name
+	90, // [90:90] is the sub-list for extension extendee
+	0,  // [0:90] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -6055,16 +6231,17 @@ func file_borgpb_op_proto_init() {
 		(*Op_FireCron)(nil),
 		(*Op_SuspendCron)(nil),
 		(*Op_SetPreemptionPolicy)(nil),
+		(*Op_JudgeGate)(nil),
 	}
-	file_borgpb_op_proto_msgTypes[34].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[35].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
-			NumEnums:      4,
-			NumMessages:   62,
+			NumEnums:      5,
+			NumMessages:   63,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -301,6 +301,12 @@ type UpdateStatus struct {
 	CloseLeftNs int64 `protobuf:"varint,194,opt,name=close_left_ns,json=closeLeftNs,proto3" json:"close_left_ns,omitempty"`
 	// Until it promotes itself; zero: it does not. Nanoseconds.
 	PromoteLeftNs int64 `protobuf:"varint,195,opt,name=promote_left_ns,json=promoteLeftNs,proto3" json:"promote_left_ns,omitempty"`
+	// Extra tasks that the job has for it at the moment.
+	Extra uint32 `protobuf:"varint,420,opt,name=extra,proto3" json:"extra,omitempty"`
+	// What its gate said last; empty: it has none, or nothing yet.
+	Gate string `protobuf:"bytes,421,opt,name=gate,proto3" json:"gate,omitempty"`
+	// Until it fails for its gate; zero: that is not out of bounds. Nanoseconds.
+	GateLeftNs    int64 `protobuf:"varint,422,opt,name=gate_left_ns,json=gateLeftNs,proto3" json:"gate_left_ns,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -440,6 +446,27 @@ func (x *UpdateStatus) GetPromoteLeftNs() int64 {
 	return 0
 }
 
+func (x *UpdateStatus) GetExtra() uint32 {
+	if x != nil {
+		return x.Extra
+	}
+	return 0
+}
+
+func (x *UpdateStatus) GetGate() string {
+	if x != nil {
+		return x.Gate
+	}
+	return ""
+}
+
+func (x *UpdateStatus) GetGateLeftNs() int64 {
+	if x != nil {
+		return x.GateLeftNs
+	}
+	return 0
+}
+
 var File_borgpb_update_proto protoreflect.FileDescriptor
 
 const file_borgpb_update_proto_rawDesc = "" +
@@ -460,7 +487,7 @@ const file_borgpb_update_proto_rawDesc = "" +
 	"\x0fmax_disruptions\x18\x04 \x01(\rR\x0emaxDisruptions\x12+\n" +
 	"\x06policy\x18\xbe\x01 \x01(\v2\x12.borg.UpdatePolicyR\x06policy\x12&\n" +
 	"\x0estable_version\x18\xbf\x01 \x01(\x04R\rstableVersion\x12\x1b\n" +
-	"\brollback\x18\xc0\x01 \x01(\bR\brollback\"\xf5\x03\n" +
+	"\brollback\x18\xc0\x01 \x01(\bR\brollback\"\xc4\x04\n" +
 	"\fUpdateStatus\x12'\n" +
 	"\x05state\x18\x01 \x01(\x0e2\x11.borg.UpdateStateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x19\n" +
@@ -476,7 +503,11 @@ const file_borgpb_update_proto_rawDesc = "" +
 	"\twaits_for\x18\xc0\x01 \x01(\tR\bwaitsFor\x12)\n" +
 	"\x10deadline_left_ns\x18\xc1\x01 \x01(\x03R\x0edeadlineLeftNs\x12#\n" +
 	"\rclose_left_ns\x18\xc2\x01 \x01(\x03R\vcloseLeftNs\x12'\n" +
-	"\x0fpromote_left_ns\x18\xc3\x01 \x01(\x03R\rpromoteLeftNs*\x9f\x02\n" +
+	"\x0fpromote_left_ns\x18\xc3\x01 \x01(\x03R\rpromoteLeftNs\x12\x15\n" +
+	"\x05extra\x18\xa4\x03 \x01(\rR\x05extra\x12\x13\n" +
+	"\x04gate\x18\xa5\x03 \x01(\tR\x04gate\x12!\n" +
+	"\fgate_left_ns\x18\xa6\x03 \x01(\x03R\n" +
+	"gateLeftNs*\x9f\x02\n" +
 	"\vUpdateState\x12\x1c\n" +
 	"\x18UPDATE_STATE_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14UPDATE_STATE_ROLLING\x10\x01\x12\x15\n" +

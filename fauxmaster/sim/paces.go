@@ -1,0 +1,175 @@
+package sim
+
+import (
+	"strings"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// What S31 wants of updates with extra tasks, of those that spread over shelves, and of
+// those with a gate. The elected masters answer for the gates themselves: nobody is
+// there whom they could ask.
+
+// pace is what is known of such an update.
+type pace struct {
+	// Extra tasks that ran when the entry before had been applied, and those that were
+	// seen starting since.
+	extra map[uint32]bool
+	// Tasks of each shelf then, and all of them.
+	tasks map[string]int
+	all   int
+	// Machine from which it took down who is down.
+	machines map[uint32]string
+	// Its gate let a batch go that has not gone yet; and index of the entry in which the
+	// last one went.
+	passed bool
+	went   uint64
+}
+
+// paced gives an update of format 8 something of that.
+func (c *client) paced(p *borgpb.UpdatePolicy) {
+	r := c.rand
+	if c.w.truth.cell.Format() < cell.FormatSurges {
+		return
+	}
+	if r.IntN(2) == 0 {
+		p.Surge = uint32(1 + r.IntN(2))
+		p.BatchSize = uint32(r.IntN(2))
+		c.w.mark("update with extra tasks")
+	}
+	if r.IntN(2) == 0 {
+		p.Order, p.SpreadBy = borgpb.UpdateOrder_UPDATE_ORDER_SPREAD, shelfAttribute
+		p.BatchSize++
+	}
+	if r.IntN(4) == 0 {
+		p.Gate = &borgpb.MetricGate{Url: "http://metrics", Query: "errors", MostMicro: new(int64(1)), FailAfterNs: between(r, 500*millisecond, 2*second)}
+		c.w.mark("update with a gate")
+	}
+}
+
+// judgeGates answers for the gates of updates that wait: well, mostly, and always once
+// all faults are over.
+func (m *masterSide) judgeGates() {
+	for j := range m.r.cell.Gated() {
+		verdict := borgpb.GateVerdict_GATE_VERDICT_PASS
+		if !m.r.w.healed && m.r.rand.IntN(3) == 0 {
+			verdict = borgpb.GateVerdict(2 + m.r.rand.IntN(2))
+		}
+		m.proposeOwn(&borgpb.Op{Principal: ownOp(), Op: &borgpb.Op_JudgeGate{JudgeGate: &borgpb.JudgeGate{
+			User: j.Key().User, Name: j.Key().Name, UpdateUid: j.Update().UID().String(), Verdict: verdict, Words: "0",
+		}}}, func(*borgpb.Result, error) {})
+	}
+}
+
+// paceEvent follows what is told of an update itself.
+func (x *rollout) paceEvent(ev *cell.Event) {
+	if strings.HasPrefix(ev.Reason, "its gate lets it go on") {
+		x.pace.passed = true
+	}
+}
+
+// mayTakeDown is how many tasks may be down for it at once, by the extra tasks that ran
+// when the entry began or run now.
+func (x *rollout) mayTakeDown(j *cell.Job) int {
+	u := j.Update()
+	if x.policy.GetSurge() == 0 || u.Surge() == 0 || j.Mixed() {
+		return int(max(x.policy.GetBatchSize(), 1))
+	}
+	n := int(x.policy.GetBatchSize())
+	for i := j.Size(); i < j.NumTasks() || int(i) < int(j.Size()+u.Surge()); i++ {
+		t := j.Task(i)
+		if x.pace.extra[i] || t != nil && t.Current() != nil && t.Current().State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+			n++
+		}
+	}
+	return n
+}
+
+// paceTask judges that a task goes down which was up.
+func (t *truth) paceTask(ev *cell.Event, j *cell.Job, x *rollout) {
+	p := &x.pace
+	p.machines[ev.Task] = ev.Machine
+	if x.policy.GetGate() != nil && !x.rollback {
+		if !p.passed && p.went != ev.Index {
+			t.w.fail("S31: %s went down for update %s at index %d, and its gate was not asked", ev.Object(), x.uid, ev.Index)
+		}
+		p.passed, p.went = false, ev.Index
+		t.w.mark("gate let a batch go")
+	}
+	key := x.policy.GetSpreadBy()
+	if key == "" {
+		return
+	}
+	shelf := t.shelfOf(ev.Machine)
+	down := 0
+	for i := range x.down {
+		if t.shelfOf(p.machines[i]) == shelf {
+			down++
+		}
+	}
+	tasks, all := t.shelves(j)
+	// As it was before the entry, or is after it: what is kinder.
+	n, of := max(tasks[shelf], p.tasks[shelf]), all
+	if p.all > 0 {
+		of = min(all, p.all)
+	}
+	if most := (x.mayTakeDown(j)*n + of - 1) / max(of, 1); down > most {
+		t.w.fail("S31: with %s, %d of %d tasks of shelf %s are down for update %s at index %d, which may take down %d of %d at once", ev.Object(), down, n, shelf, x.uid, ev.Index, x.mayTakeDown(j), of)
+	}
+	t.w.mark("update spread over shelves")
+}
+
+func (t *truth) shelfOf(machine string) string {
+	m := t.cell.Machine(machine)
+	if m == nil {
+		return "of " + machine
+	}
+	if v, ok := m.Attribute(shelfAttribute); ok {
+		return v
+	}
+	return "of " + machine
+}
+
+// shelves counts the tasks of a job by where they are, or were last.
+func (t *truth) shelves(j *cell.Job) (tasks map[string]int, all int) {
+	tasks = map[string]int{}
+	for i := range j.Size() {
+		task := j.Task(i)
+		p := task.Current()
+		if p == nil {
+			for past := range task.Past() {
+				p = past
+				break
+			}
+		}
+		if p != nil {
+			tasks[t.shelfOf(p.Machine().Name())]++
+			all++
+		}
+	}
+	return tasks, all
+}
+
+// paceStands notes how an entry left a job.
+func (t *truth) paceStands(j *cell.Job, x *rollout) {
+	p := &x.pace
+	clear(p.extra)
+	u := j.Update()
+	for i := j.Size(); i < j.NumTasks(); i++ {
+		if c := j.Task(i).Current(); c != nil && c.State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+			p.extra[i] = true
+			t.w.mark("extra task runs")
+		}
+	}
+	if n := u.Extra(); n > 0 && n > x.policy.GetSurge() {
+		t.w.fail("S31: update %s has %d extra tasks at index %d, and may have %d", x.uid, n, t.index, x.policy.GetSurge())
+	}
+	if x.policy.GetSpreadBy() != "" {
+		p.tasks, p.all = t.shelves(j)
+	}
+}
+
+func newPace() pace {
+	return pace{extra: map[uint32]bool{}, machines: map[uint32]string{}}
+}
