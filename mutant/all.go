@@ -108,6 +108,9 @@ const (
 	QuotaOfLatest     Name = "quota-of-latest"
 	QuotaOversold     Name = "quota-oversold"
 	QuotaNeverExpires Name = "quota-never-expires"
+
+	QuarantineForEver    Name = "quarantine-for-ever"
+	QuarantinePlacedBack Name = "quarantine-placed-back"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
@@ -312,6 +315,11 @@ var All = []Mutant{
 		Ours, "S29", "quotas"},
 	{QuotaNeverExpires, "A quota that has expired goes on letting work in.",
 		Ours, "S29", "quotas"},
+
+	{QuarantineForEver, "A copy stays in quarantine when its time is over.",
+		Ours, "S36", "quarantine"},
+	{QuarantinePlacedBack, "A task whose copy is in quarantine is placed on that machine again, although others take it.",
+		Ours, "S36", "quarantine"},
 }
 
 // Find returns the mutant of that name.

@@ -76,6 +76,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.expireBans()
 	c.expireHold()
 	c.leaveTainted()
+	c.quarantineOn()
 	c.drainOn()
 	c.updatesOn()
 	c.settleJobs()
@@ -222,6 +223,10 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkFireCron(o.FireCron)
 	case *borgpb.Op_SuspendCron:
 		return c.checkSuspendCron(o.SuspendCron)
+	case *borgpb.Op_QuarantineTask:
+		return c.checkQuarantineTask(o.QuarantineTask)
+	case *borgpb.Op_ReleaseTask:
+		return c.checkReleaseTask(o.ReleaseTask)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -244,6 +249,10 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.FireCron)
 	case *borgpb.Op_SuspendCron:
 		return keyWords(o.SuspendCron)
+	case *borgpb.Op_QuarantineTask:
+		return keyWords(o.QuarantineTask)
+	case *borgpb.Op_ReleaseTask:
+		return keyWords(o.ReleaseTask)
 	case *borgpb.Op_SubmitAllocSet:
 		return keyWords(o.SubmitAllocSet)
 	case *borgpb.Op_KillAllocSet:

@@ -80,6 +80,8 @@ const (
 	// Of a copy that runs; and of an update.
 	tagUpSince = 190
 	tagRollout = 190
+	// Of a copy, the last.
+	tagQuarantine = 200
 	// Of a machine.
 	tagTaints   = 1
 	tagHeard    = 2

@@ -140,6 +140,11 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.LabelRule.default_value": FormatLabels, "borg.LabelRule.values": FormatLabels,
 	"borg.LABELLED_UNSPECIFIED": FormatLabels, "borg.LABELLED_JOB": FormatLabels, "borg.LABELLED_ALLOC_SET": FormatLabels, "borg.LABELLED_MACHINE": FormatLabels,
 
+	"borg.Op.quarantine_task": FormatQuarantine, "borg.Op.release_task": FormatQuarantine,
+	"borg.QuarantineTask.user": FormatQuarantine, "borg.QuarantineTask.name": FormatQuarantine, "borg.QuarantineTask.index": FormatQuarantine,
+	"borg.QuarantineTask.attempt": FormatQuarantine, "borg.QuarantineTask.for_ns": FormatQuarantine,
+	"borg.ReleaseTask.user": FormatQuarantine, "borg.ReleaseTask.name": FormatQuarantine, "borg.ReleaseTask.index": FormatQuarantine, "borg.ReleaseTask.attempt": FormatQuarantine,
+
 	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
 }
 

@@ -38,6 +38,8 @@ func (g *generator) next() []byte {
 	}
 	var op *borgpb.Op
 	switch n := g.r.IntN(1000); {
+	case g.c.format >= FormatQuarantine && g.one(40):
+		op = g.quarantineOp()
 	case g.c.format >= FormatQuotas && g.one(50):
 		op = g.quotaOp()
 	case n < 330:

@@ -298,6 +298,7 @@ func (e *encoder) copy(p *Copy) {
 	e.note(p.ownNote())
 	e.reservation(p.estimate)
 	e.upSince(p.upNs())
+	e.quarantine(p)
 }
 
 // wait writes the names of the victims that are waited for.

@@ -31,6 +31,11 @@ func richCell(t testing.TB, ops int) *Cell {
 		e := &borgpb.Entry{CellTimeNs: g.cellNs, WallTimeNs: g.wallNs, Ops: [][]byte{marshal(t, g.secretOp())}}
 		g.c.Apply(g.c.Index()+1, 1, marshal(t, e))
 	}
+	// Or without a daemon job. That user is not bounded, and priority 0 is free.
+	spec := service(0, 0, 0, 0)
+	spec.Kind = borgpb.JobKind_JOB_KIND_DAEMON
+	g.apply(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{
+		User: "zed", Name: "agent", Labels: map[string]string{"tier": "web", "team": "ads"}, Spec: marshal(t, spec)}}})
 	return g.c
 }
 
@@ -47,12 +52,12 @@ var derivedFields = map[string][]string{
 		// So has the number of changes.
 		"files.byKey", "files.list", "files.of", "files.bytes", "files.changes",
 		// So has the policy of labels.
-		"labelPolicy"},
+		"labelPolicy", "quarantined", "quarantineDueNs"},
 	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
-		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "daemon", "cron", "ended"},
+		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended"},
 	"Spec":        {"Proto", "uses", "gone", "allocSet", "limits", "needs"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next"},
@@ -222,6 +227,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&drain{reason: "something else"}))
 	case *[]int64:
 		v.Set(reflect.ValueOf(&[]int64{12345}))
+	case *quarantine:
+		v.Set(reflect.ValueOf(&quarantine{untilNs: 12345}))
 	case *reservation:
 		v.Set(reflect.ValueOf(&reservation{cpuMilli: 12345}))
 	case *waiting:
@@ -245,13 +252,13 @@ func TestNestedFieldsCount(t *testing.T) {
 		job: j, machine: &Machine{name: "m"}, state: attemptStopping, res: &Resources{Devices: []Device{{"gpu", 1}}},
 		exit: &Exit{}, stop: &stopping{},
 	}
-	p.few = &rareCopy{devices: []DeviceGrant{{"gpu", 0, 1}}, note: &note{text: "well"}}
+	p.few = &rareCopy{devices: []DeviceGrant{{"gpu", 0, 1}}, note: &note{text: "well"}, quarantine: &quarantine{}}
 	p.estimate = &reservation{}
 	victim := &Copy{job: &Job{uid: UID{4, 5, 6}}, machine: p.machine, res: p.res, stop: &stopping{}}
 	p.wait = &waiting{victims: []*Copy{victim}}
 	skip := []string{"promised", "room", "res", "discount"}
 	for name, target := range map[string]any{
-		"res": p.res, "few": p.few, "note": p.few.note, "estimate": p.estimate, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
+		"res": p.res, "few": p.few, "note": p.few.note, "quarantine": p.few.quarantine, "estimate": p.estimate, "exit": p.exit, "stop": p.stop, "wait": p.wait, "job.uid": &p.job.uid, "victim.uid": &victim.job.uid,
 	} {
 		v := reflect.ValueOf(target).Elem()
 		for i := range v.NumField() {

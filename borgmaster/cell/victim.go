@@ -88,7 +88,7 @@ func (v *victims) addCopy(p *Placement, o *Copy, id CopyID) *borgpb.Refusal {
 		return stale(p.name(), "the victim %v holds no place on %s", id, p.Machine.name)
 	case o.room() != p.room():
 		return about(p.name(), invalid("victims", "%v (%v) does not hold its place there", o.TaskID(), id))
-	case o.state.current() && (a.never || !MayPreempt(a.priority, o.priority) && !slices.Contains(v.leaving, o)):
+	case o.state.stays() && (a.never || !MayPreempt(a.priority, o.priority) && !slices.Contains(v.leaving, o)):
 		return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
 			"priority %d may not take the place of %v of priority %d", a.priority, o.TaskID(), o.priority)
 	}
@@ -111,7 +111,7 @@ func (v *victims) addAlloc(p *Placement, o *Alloc, id CopyID) *borgpb.Refusal {
 			"priority %d may not take the place of %s of priority %d", a.priority, o.Name(), o.set.spec.Priority)
 	}
 	for _, in := range o.copies {
-		if in.state.current() && !MayPreempt(a.priority, in.priority) {
+		if in.state.stays() && !MayPreempt(a.priority, in.priority) {
 			return refuse(borgpb.RefusalKind_REFUSAL_KIND_CONSTRAINT, p.name(), FitVictim.String(),
 				"priority %d may not take the place of %v of priority %d in %s", a.priority, in.TaskID(), in.priority, o.Name())
 		}
@@ -187,6 +187,8 @@ func (c *Cell) stopVictims(v *victims, by func() string) {
 		if o.state.current() {
 			t := o.row()
 			c.evict(t, edgeEvict, statePending, cause, reason, min(o.grace(), preemptionGraceNs))
+		} else if o.state == attemptQuarantined {
+			c.letGo(o, cause, reason, preemptionGraceNs)
 		}
 	}
 }

@@ -31,7 +31,7 @@ func (s *swarm) calm() {
 	s.lossPermille, s.dupPermille, s.latePermille, s.lateNs, s.stallPermille, s.driftPPM = 0, 0, 0, 0, 0, 0
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
-	s.budgets, s.membersNs, s.labels, s.updates, s.quotas = false, 0, false, false, false
+	s.budgets, s.membersNs, s.labels, s.updates, s.quotas, s.quarantine = false, 0, false, false, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
@@ -77,6 +77,11 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1})
 		s.quotas, s.rich, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, true, false, 8000, 20*millisecond, 3
+	}},
+	{"quarantine", "copies that are put in quarantine and let go, on machines that come and go", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1, killScheduler: 1})
+		s.quarantine, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 8000, 20*millisecond, 3
 	}},
 	{"updates", "jobs that are updated again and again, to good versions and bad ones", 8 * second, func(s *swarm) {
 		s.calm()

@@ -83,6 +83,8 @@ type swarm struct {
 	drainsPercent int
 	// Objects have labels, which are changed and ruled.
 	labels bool
+	// Copies are put in quarantine.
+	quarantine bool
 	// Quotas are granted and enforced.
 	quotas bool
 	// Some jobs are updated again and again, with all that an update can be told.
@@ -221,6 +223,8 @@ func drawSwarm(r *rand.Rand) swarm {
 	s.labels = r.IntN(3) == 0
 	s.updates = r.IntN(4) == 0
 	s.quotas = r.IntN(4) == 0
+	// The model of quotas does not follow what is charged for copies in quarantine.
+	s.quarantine = r.IntN(3) == 0 && !s.quotas
 	return s
 }
 

@@ -101,6 +101,25 @@ func TestQuotas(t *testing.T) {
 	}
 }
 
+// TestQuarantines: copies are put in quarantine and let go.
+func TestQuarantines(t *testing.T) {
+	marks := map[string]int{}
+	for seed := uint64(1); seed <= 3; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "quarantine"})
+		if r.Violation != nil {
+			t.Fatalf("seed %d: %v; run it again: fauxmaster run --seed %d --aim quarantine --duration 8s", seed, r.Violation, seed)
+		}
+		for name, n := range r.Marks {
+			marks[name] += n
+		}
+	}
+	for _, name := range []string{"quarantine begun", "placed with a copy in quarantine"} {
+		if marks[name] == 0 {
+			t.Errorf("no seed came to %q", name)
+		}
+	}
+}
+
 // TestBudgets: machines are emptied again and again, and jobs have disruption budgets.
 func TestBudgets(t *testing.T) {
 	marks := map[string]int{}
@@ -391,6 +410,10 @@ func TestCheckers(t *testing.T) {
 			for range 4*mostOfAStorm + 1 {
 				w.truth.crashed(&borgpb.TaskReport{State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)})
 			}
+		},
+		"S36": func(w *World) {
+			w.truth.keptEpoch, w.truth.kept = w.truth.cell.Epoch(), kept{{Index: 1}: 5}
+			w.truth.quarantines(borgmaster.CommittedEntry{}, nil)
 		},
 		"S32": func(w *World) {
 			w.truth.labelled.policy = labelPolicies[2]

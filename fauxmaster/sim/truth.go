@@ -72,6 +72,9 @@ type truth struct {
 	labelled labelModel
 	// What the ops make of quotas.
 	quota quotaModel
+	// What the ops put in quarantine, in the epoch of that number.
+	kept      kept
+	keptEpoch uint64
 	rules
 }
 
@@ -162,6 +165,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.budgets(e, events)
 	t.labels(e, results)
 	t.quotas(e, results)
+	t.quarantines(e, events)
 	t.rollouts(events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {

@@ -499,6 +499,9 @@ const (
 	AttemptState_ATTEMPT_STATE_STOPPED AttemptState = 9
 	// Never to be heard of again.
 	AttemptState_ATTEMPT_STATE_LOST AttemptState = 10
+	// In quarantine: out of service and out of its job's count, kept to be looked at. It
+	// still holds its resources. Since format 8.
+	AttemptState_ATTEMPT_STATE_QUARANTINED AttemptState = 44
 )
 
 // Enum value maps for AttemptState.
@@ -515,6 +518,7 @@ var (
 		8:  "ATTEMPT_STATE_FAILED",
 		9:  "ATTEMPT_STATE_STOPPED",
 		10: "ATTEMPT_STATE_LOST",
+		44: "ATTEMPT_STATE_QUARANTINED",
 	}
 	AttemptState_value = map[string]int32{
 		"ATTEMPT_STATE_UNSPECIFIED": 0,
@@ -528,6 +532,7 @@ var (
 		"ATTEMPT_STATE_FAILED":      8,
 		"ATTEMPT_STATE_STOPPED":     9,
 		"ATTEMPT_STATE_LOST":        10,
+		"ATTEMPT_STATE_QUARANTINED": 44,
 	}
 )
 
@@ -586,6 +591,8 @@ const (
 	StopCause_STOP_CAUSE_MOVE StopCause = 20
 	// Its machine no longer matches its daemon job. Since format 7.
 	StopCause_STOP_CAUSE_UNMATCHED StopCause = 180
+	// Its quarantine is over. Since format 8.
+	StopCause_STOP_CAUSE_RELEASE StopCause = 44
 )
 
 // Enum value maps for StopCause.
@@ -602,6 +609,7 @@ var (
 		8:   "STOP_CAUSE_TAINT",
 		20:  "STOP_CAUSE_MOVE",
 		180: "STOP_CAUSE_UNMATCHED",
+		44:  "STOP_CAUSE_RELEASE",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -615,6 +623,7 @@ var (
 		"STOP_CAUSE_TAINT":       8,
 		"STOP_CAUSE_MOVE":        20,
 		"STOP_CAUSE_UNMATCHED":   180,
+		"STOP_CAUSE_RELEASE":     44,
 	}
 )
 
@@ -2597,7 +2606,9 @@ type Attempt struct {
 	// Granted port numbers, in the order of the spec's names.
 	Ports []uint32 `protobuf:"varint,17,rep,packed,name=ports,proto3" json:"ports,omitempty"`
 	// Devices that it holds until it has stopped, by name.
-	Devices       []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	Devices []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
+	// Absent: it is not in quarantine.
+	Quarantine    *Quarantine `protobuf:"bytes,440,opt,name=quarantine,proto3" json:"quarantine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2758,6 +2769,86 @@ func (x *Attempt) GetDevices() []*DeviceGrant {
 	return nil
 }
 
+func (x *Attempt) GetQuarantine() *Quarantine {
+	if x != nil {
+		return x.Quarantine
+	}
+	return nil
+}
+
+// Quarantine is why and for how long a copy is kept that is out of service.
+type Quarantine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, in the words of who asked.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who asked.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Nanoseconds since 1970.
+	SinceWallNs int64 `protobuf:"varint,3,opt,name=since_wall_ns,json=sinceWallNs,proto3" json:"since_wall_ns,omitempty"`
+	// It ends by itself after so long. Nanoseconds.
+	LeftNs        int64 `protobuf:"varint,4,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantine) Reset() {
+	*x = Quarantine{}
+	mi := &file_borgpb_job_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantine) ProtoMessage() {}
+
+func (x *Quarantine) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
+func (*Quarantine) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Quarantine) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Quarantine) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Quarantine) GetSinceWallNs() int64 {
+	if x != nil {
+		return x.SinceWallNs
+	}
+	return 0
+}
+
+func (x *Quarantine) GetLeftNs() int64 {
+	if x != nil {
+		return x.LeftNs
+	}
+	return 0
+}
+
 // Reservation is the master's estimate of what a task will use (paper §5.5).
 type Reservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2771,7 +2862,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +2874,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +2887,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Reservation) GetResources() *Resources {
@@ -3007,7 +3098,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	".borg.UsedR\x04used\x1aB\n" +
 	"\x14NoteAnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\x9d\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xd0\x04\n" +
 	"\aAttempt\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x17\n" +
@@ -3029,7 +3120,16 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\rended_wall_ns\x18\x0f \x01(\x03R\vendedWallNs\x12-\n" +
 	"\tresources\x18\x10 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x14\n" +
 	"\x05ports\x18\x11 \x03(\rR\x05ports\x12+\n" +
-	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\"\\\n" +
+	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x121\n" +
+	"\n" +
+	"quarantine\x18\xb8\x03 \x01(\v2\x10.borg.QuarantineR\n" +
+	"quarantine\"u\n" +
+	"\n" +
+	"Quarantine\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\"\n" +
+	"\rsince_wall_ns\x18\x03 \x01(\x03R\vsinceWallNs\x12\x17\n" +
+	"\aleft_ns\x18\x04 \x01(\x03R\x06leftNs\"\\\n" +
 	"\vReservation\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x1e\n" +
 	"\vset_cell_ns\x18\x02 \x01(\x03R\tsetCellNs*u\n" +
@@ -3070,7 +3170,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x05Slack\x12\x15\n" +
 	"\x11SLACK_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSLACK_ON\x10\x01\x12\r\n" +
-	"\tSLACK_OFF\x10\x02*\xbf\x02\n" +
+	"\tSLACK_OFF\x10\x02*\xde\x02\n" +
 	"\fAttemptState\x12\x1d\n" +
 	"\x19ATTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ATTEMPT_STATE_ASSIGNED\x10\x01\x12\x1a\n" +
@@ -3083,7 +3183,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14ATTEMPT_STATE_FAILED\x10\b\x12\x19\n" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
-	"*\x96\x02\n" +
+	"\x12\x1d\n" +
+	"\x19ATTEMPT_STATE_QUARANTINED\x10,*\xae\x02\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -3095,7 +3196,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x15STOP_CAUSE_OVERCOMMIT\x10\a\x12\x14\n" +
 	"\x10STOP_CAUSE_TAINT\x10\b\x12\x13\n" +
 	"\x0fSTOP_CAUSE_MOVE\x10\x14\x12\x19\n" +
-	"\x14STOP_CAUSE_UNMATCHED\x10\xb4\x01B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x14STOP_CAUSE_UNMATCHED\x10\xb4\x01\x12\x16\n" +
+	"\x12STOP_CAUSE_RELEASE\x10,B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once
@@ -3110,7 +3212,7 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
 	(Preempt)(0),             // 1: borg.Preempt
@@ -3139,22 +3241,23 @@ var file_borgpb_job_proto_goTypes = []any{
 	(*Task)(nil),             // 24: borg.Task
 	(*TaskStatus)(nil),       // 25: borg.TaskStatus
 	(*Attempt)(nil),          // 26: borg.Attempt
-	(*Reservation)(nil),      // 27: borg.Reservation
-	nil,                      // 28: borg.JobSpec.ExtensionsEntry
-	nil,                      // 29: borg.JobSpec.MaxPerEntry
-	nil,                      // 30: borg.TaskSpec.EnvEntry
-	nil,                      // 31: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 32: borg.Meta
-	(*Resources)(nil),        // 33: borg.Resources
-	(*Constraint)(nil),       // 34: borg.Constraint
-	(*Toleration)(nil),       // 35: borg.Toleration
-	(State)(0),               // 36: borg.State
-	(*Exit)(nil),             // 37: borg.Exit
-	(*DeviceGrant)(nil),      // 38: borg.DeviceGrant
-	(*Used)(nil),             // 39: borg.Used
+	(*Quarantine)(nil),       // 27: borg.Quarantine
+	(*Reservation)(nil),      // 28: borg.Reservation
+	nil,                      // 29: borg.JobSpec.ExtensionsEntry
+	nil,                      // 30: borg.JobSpec.MaxPerEntry
+	nil,                      // 31: borg.TaskSpec.EnvEntry
+	nil,                      // 32: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 33: borg.Meta
+	(*Resources)(nil),        // 34: borg.Resources
+	(*Constraint)(nil),       // 35: borg.Constraint
+	(*Toleration)(nil),       // 36: borg.Toleration
+	(State)(0),               // 37: borg.State
+	(*Exit)(nil),             // 38: borg.Exit
+	(*DeviceGrant)(nil),      // 39: borg.DeviceGrant
+	(*Used)(nil),             // 40: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	32, // 0: borg.Job.meta:type_name -> borg.Meta
+	33, // 0: borg.Job.meta:type_name -> borg.Meta
 	11, // 1: borg.Job.spec:type_name -> borg.JobSpec
 	23, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
@@ -3164,49 +3267,50 @@ var file_borgpb_job_proto_depIdxs = []int32{
 	13, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
 	14, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	28, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	29, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	29, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	30, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
 	12, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
 	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
 	4,  // 14: borg.CronSpec.overlap:type_name -> borg.CronOverlap
 	16, // 15: borg.CronStatus.runs:type_name -> borg.CronRun
 	5,  // 16: borg.CronRun.outcome:type_name -> borg.CronOutcome
-	33, // 17: borg.TaskSpec.resources:type_name -> borg.Resources
-	30, // 18: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	34, // 19: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	34, // 17: borg.TaskSpec.resources:type_name -> borg.Resources
+	31, // 18: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	35, // 19: borg.TaskSpec.constraints:type_name -> borg.Constraint
 	20, // 20: borg.TaskSpec.packages:type_name -> borg.Package
 	21, // 21: borg.TaskSpec.mounts:type_name -> borg.Mount
 	22, // 22: borg.TaskSpec.health:type_name -> borg.HealthCheck
 	6,  // 23: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	35, // 24: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	36, // 24: borg.TaskSpec.tolerations:type_name -> borg.Toleration
 	7,  // 25: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
 	7,  // 26: borg.TaskSpec.mem_slack:type_name -> borg.Slack
 	18, // 27: borg.TaskSpec.relax:type_name -> borg.Relax
 	17, // 28: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	36, // 29: borg.JobStatus.state:type_name -> borg.State
+	37, // 29: borg.JobStatus.state:type_name -> borg.State
 	15, // 30: borg.JobStatus.cron:type_name -> borg.CronStatus
-	32, // 31: borg.Task.meta:type_name -> borg.Meta
+	33, // 31: borg.Task.meta:type_name -> borg.Meta
 	17, // 32: borg.Task.spec:type_name -> borg.TaskSpec
 	25, // 33: borg.Task.status:type_name -> borg.TaskStatus
-	36, // 34: borg.TaskStatus.state:type_name -> borg.State
+	37, // 34: borg.TaskStatus.state:type_name -> borg.State
 	8,  // 35: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	37, // 36: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	27, // 37: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	38, // 36: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	28, // 37: borg.TaskStatus.reservation:type_name -> borg.Reservation
 	26, // 38: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	31, // 39: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	38, // 40: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	39, // 41: borg.TaskStatus.used:type_name -> borg.Used
+	32, // 39: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	39, // 40: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	40, // 41: borg.TaskStatus.used:type_name -> borg.Used
 	8,  // 42: borg.Attempt.state:type_name -> borg.AttemptState
 	9,  // 43: borg.Attempt.cause:type_name -> borg.StopCause
-	37, // 44: borg.Attempt.exit:type_name -> borg.Exit
-	33, // 45: borg.Attempt.resources:type_name -> borg.Resources
-	38, // 46: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	33, // 47: borg.Reservation.resources:type_name -> borg.Resources
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	38, // 44: borg.Attempt.exit:type_name -> borg.Exit
+	34, // 45: borg.Attempt.resources:type_name -> borg.Resources
+	39, // 46: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	27, // 47: borg.Attempt.quarantine:type_name -> borg.Quarantine
+	34, // 48: borg.Reservation.resources:type_name -> borg.Resources
+	49, // [49:49] is the sub-list for method output_type
+	49, // [49:49] is the sub-list for method input_type
+	49, // [49:49] is the sub-list for extension type_name
+	49, // [49:49] is the sub-list for extension extendee
+	0,  // [0:49] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -3222,7 +3326,7 @@ func file_borgpb_job_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   22,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -318,6 +318,11 @@ const (
 	EventKind_EVENT_KIND_LABEL EventKind = 200
 	// Other rules hold for labels.
 	EventKind_EVENT_KIND_LABEL_POLICY EventKind = 201
+	// A copy of a task was put in quarantine; its task waits for another place. Since
+	// format 8.
+	EventKind_EVENT_KIND_QUARANTINE EventKind = 440
+	// The quarantine of a copy is over, and it is told to stop. Since format 8.
+	EventKind_EVENT_KIND_RELEASE EventKind = 441
 )
 
 // Enum value maps for EventKind.
@@ -379,6 +384,8 @@ var (
 		81:  "EVENT_KIND_FILE_DELETE",
 		200: "EVENT_KIND_LABEL",
 		201: "EVENT_KIND_LABEL_POLICY",
+		440: "EVENT_KIND_QUARANTINE",
+		441: "EVENT_KIND_RELEASE",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":      0,
@@ -437,6 +444,8 @@ var (
 		"EVENT_KIND_FILE_DELETE":      81,
 		"EVENT_KIND_LABEL":            200,
 		"EVENT_KIND_LABEL_POLICY":     201,
+		"EVENT_KIND_QUARANTINE":       440,
+		"EVENT_KIND_RELEASE":          441,
 	}
 )
 
@@ -698,6 +707,8 @@ type Op struct {
 	//	*Op_SetTaskLimits
 	//	*Op_FireCron
 	//	*Op_SuspendCron
+	//	*Op_QuarantineTask
+	//	*Op_ReleaseTask
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1187,6 +1198,24 @@ func (x *Op) GetSuspendCron() *SuspendCron {
 	return nil
 }
 
+func (x *Op) GetQuarantineTask() *QuarantineTask {
+	if x != nil {
+		if x, ok := x.Op.(*Op_QuarantineTask); ok {
+			return x.QuarantineTask
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetReleaseTask() *ReleaseTask {
+	if x != nil {
+		if x, ok := x.Op.(*Op_ReleaseTask); ok {
+			return x.ReleaseTask
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1419,6 +1448,16 @@ type Op_SuspendCron struct {
 	SuspendCron *SuspendCron `protobuf:"bytes,181,opt,name=suspend_cron,json=suspendCron,proto3,oneof"`
 }
 
+type Op_QuarantineTask struct {
+	// A task's copy is taken out of service and kept to be looked at. Since format 8.
+	QuarantineTask *QuarantineTask `protobuf:"bytes,440,opt,name=quarantine_task,json=quarantineTask,proto3,oneof"`
+}
+
+type Op_ReleaseTask struct {
+	// A copy need not be kept any longer. Since format 8.
+	ReleaseTask *ReleaseTask `protobuf:"bytes,441,opt,name=release_task,json=releaseTask,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1508,6 +1547,10 @@ func (*Op_SetTaskLimits) isOp_Op() {}
 func (*Op_FireCron) isOp_Op() {}
 
 func (*Op_SuspendCron) isOp_Op() {}
+
+func (*Op_QuarantineTask) isOp_Op() {}
+
+func (*Op_ReleaseTask) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -5275,6 +5318,164 @@ func (x *SuspendCron) GetSuspend() bool {
 	return false
 }
 
+// QuarantineTask takes the present copy of a task out of service and out of its job's
+// count. It stays where it is, to be looked at, and holds what it holds; its task waits
+// for another place. The op's reason is that of the quarantine. Since format 8.
+type QuarantineTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job. Since format 8.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job. Since format 8.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task. Since format 8.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// The copy that is meant must be the present one; zero: whichever is. Since format 8.
+	Attempt uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// It ends by itself after so long. Nanoseconds of cell time, at most 30 days; zero:
+	// 24 hours. Since format 8.
+	ForNs         int64 `protobuf:"varint,5,opt,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantineTask) Reset() {
+	*x = QuarantineTask{}
+	mi := &file_borgpb_op_proto_msgTypes[52]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantineTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantineTask) ProtoMessage() {}
+
+func (x *QuarantineTask) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[52]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantineTask.ProtoReflect.Descriptor instead.
+func (*QuarantineTask) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{52}
+}
+
+func (x *QuarantineTask) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *QuarantineTask) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *QuarantineTask) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *QuarantineTask) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *QuarantineTask) GetForNs() int64 {
+	if x != nil {
+		return x.ForNs
+	}
+	return 0
+}
+
+// ReleaseTask has copies stopped that are in quarantine. Since format 8.
+type ReleaseTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job. Since format 8.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job. Since format 8.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task. Since format 8.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy; zero: all of the task that are in quarantine. Since format 8.
+	Attempt       uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseTask) Reset() {
+	*x = ReleaseTask{}
+	mi := &file_borgpb_op_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseTask) ProtoMessage() {}
+
+func (x *ReleaseTask) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseTask.ProtoReflect.Descriptor instead.
+func (*ReleaseTask) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *ReleaseTask) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ReleaseTask) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReleaseTask) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ReleaseTask) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
 var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
@@ -5285,7 +5486,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x9d\x14\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x98\x15\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -5353,7 +5554,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10set_quota_policy\x18\xac\x01 \x01(\v2\x14.borg.SetQuotaPolicyH\x00R\x0esetQuotaPolicy\x12>\n" +
 	"\x0fset_task_limits\x18\xad\x01 \x01(\v2\x13.borg.SetTaskLimitsH\x00R\rsetTaskLimits\x12.\n" +
 	"\tfire_cron\x18\xb4\x01 \x01(\v2\x0e.borg.FireCronH\x00R\bfireCron\x127\n" +
-	"\fsuspend_cron\x18\xb5\x01 \x01(\v2\x11.borg.SuspendCronH\x00R\vsuspendCronB\x04\n" +
+	"\fsuspend_cron\x18\xb5\x01 \x01(\v2\x11.borg.SuspendCronH\x00R\vsuspendCron\x12@\n" +
+	"\x0fquarantine_task\x18\xb8\x03 \x01(\v2\x14.borg.QuarantineTaskH\x00R\x0equarantineTask\x127\n" +
+	"\frelease_task\x18\xb9\x03 \x01(\v2\x11.borg.ReleaseTaskH\x00R\vreleaseTaskB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -5666,7 +5869,18 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vSuspendCron\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\asuspend\x18\x03 \x01(\bR\asuspend*\xd0\x01\n" +
+	"\asuspend\x18\x03 \x01(\bR\asuspend\"\x7f\n" +
+	"\x0eQuarantineTask\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\x12\x15\n" +
+	"\x06for_ns\x18\x05 \x01(\x03R\x05forNs\"e\n" +
+	"\vReleaseTask\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt*\xd0\x01\n" +
 	"\n" +
 	"UpdateVerb\x12\x1b\n" +
 	"\x17UPDATE_VERB_UNSPECIFIED\x10\x00\x12\x17\n" +
@@ -5693,7 +5907,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xd9\v\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\x8e\f\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -5751,7 +5965,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x15EVENT_KIND_FILE_WRITE\x10P\x12\x1a\n" +
 	"\x16EVENT_KIND_FILE_DELETE\x10Q\x12\x15\n" +
 	"\x10EVENT_KIND_LABEL\x10\xc8\x01\x12\x1c\n" +
-	"\x17EVENT_KIND_LABEL_POLICY\x10\xc9\x01*\xab\x02\n" +
+	"\x17EVENT_KIND_LABEL_POLICY\x10\xc9\x01\x12\x1a\n" +
+	"\x15EVENT_KIND_QUARANTINE\x10\xb8\x03\x12\x17\n" +
+	"\x12EVENT_KIND_RELEASE\x10\xb9\x03*\xab\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -5780,7 +5996,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 62)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 64)
 var file_borgpb_op_proto_goTypes = []any{
 	(UpdateVerb)(0),         // 0: borg.UpdateVerb
 	(RefusalKind)(0),        // 1: borg.RefusalKind
@@ -5838,35 +6054,37 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*UnknownCopy)(nil),     // 53: borg.UnknownCopy
 	(*FireCron)(nil),        // 54: borg.FireCron
 	(*SuspendCron)(nil),     // 55: borg.SuspendCron
-	nil,                     // 56: borg.AddMachine.LabelsEntry
-	nil,                     // 57: borg.AddMachine.AnnotationsEntry
-	nil,                     // 58: borg.SetMachine.SetAttributesEntry
-	nil,                     // 59: borg.SubmitJob.LabelsEntry
-	nil,                     // 60: borg.SubmitJob.AnnotationsEntry
-	nil,                     // 61: borg.UpdateJob.LabelsEntry
-	nil,                     // 62: borg.UpdateJob.AnnotationsEntry
-	nil,                     // 63: borg.SubmitAllocSet.LabelsEntry
-	nil,                     // 64: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                     // 65: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),       // 66: borg.Principal
-	(*SetLabels)(nil),       // 67: borg.SetLabels
-	(*SetLabelPolicy)(nil),  // 68: borg.SetLabelPolicy
-	(*SetQuota)(nil),        // 69: borg.SetQuota
-	(*DeleteQuota)(nil),     // 70: borg.DeleteQuota
-	(*SetQuotaPolicy)(nil),  // 71: borg.SetQuotaPolicy
-	(*SetTaskLimits)(nil),   // 72: borg.SetTaskLimits
-	(*MachineSpec)(nil),     // 73: borg.MachineSpec
-	(*Resources)(nil),       // 74: borg.Resources
-	(*Taint)(nil),           // 75: borg.Taint
-	(*DeviceGrant)(nil),     // 76: borg.DeviceGrant
-	(*TaskReport)(nil),      // 77: borg.TaskReport
-	(State)(0),              // 78: borg.State
-	(StopCause)(0),          // 79: borg.StopCause
-	(*Exit)(nil),            // 80: borg.Exit
-	(JobKind)(0),            // 81: borg.JobKind
+	(*QuarantineTask)(nil),  // 56: borg.QuarantineTask
+	(*ReleaseTask)(nil),     // 57: borg.ReleaseTask
+	nil,                     // 58: borg.AddMachine.LabelsEntry
+	nil,                     // 59: borg.AddMachine.AnnotationsEntry
+	nil,                     // 60: borg.SetMachine.SetAttributesEntry
+	nil,                     // 61: borg.SubmitJob.LabelsEntry
+	nil,                     // 62: borg.SubmitJob.AnnotationsEntry
+	nil,                     // 63: borg.UpdateJob.LabelsEntry
+	nil,                     // 64: borg.UpdateJob.AnnotationsEntry
+	nil,                     // 65: borg.SubmitAllocSet.LabelsEntry
+	nil,                     // 66: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                     // 67: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),       // 68: borg.Principal
+	(*SetLabels)(nil),       // 69: borg.SetLabels
+	(*SetLabelPolicy)(nil),  // 70: borg.SetLabelPolicy
+	(*SetQuota)(nil),        // 71: borg.SetQuota
+	(*DeleteQuota)(nil),     // 72: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil),  // 73: borg.SetQuotaPolicy
+	(*SetTaskLimits)(nil),   // 74: borg.SetTaskLimits
+	(*MachineSpec)(nil),     // 75: borg.MachineSpec
+	(*Resources)(nil),       // 76: borg.Resources
+	(*Taint)(nil),           // 77: borg.Taint
+	(*DeviceGrant)(nil),     // 78: borg.DeviceGrant
+	(*TaskReport)(nil),      // 79: borg.TaskReport
+	(State)(0),              // 80: borg.State
+	(StopCause)(0),          // 81: borg.StopCause
+	(*Exit)(nil),            // 82: borg.Exit
+	(JobKind)(0),            // 83: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	66, // 0: borg.Op.principal:type_name -> borg.Principal
+	68, // 0: borg.Op.principal:type_name -> borg.Principal
 	6,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	7,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	8,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -5903,61 +6121,63 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	51, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
 	52, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
 	49, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
-	67, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
-	68, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
+	69, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
+	70, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
 	17, // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
-	69, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
-	70, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
-	71, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
-	72, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
+	71, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
+	72, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
+	73, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
+	74, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
 	54, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
 	55, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
-	56, // 46: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	57, // 47: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	73, // 48: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	58, // 49: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	74, // 50: borg.SetMachine.capacity:type_name -> borg.Resources
-	75, // 51: borg.SetMachine.set_taints:type_name -> borg.Taint
-	9,  // 52: borg.SetMachine.packages:type_name -> borg.PackageChange
-	59, // 53: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	60, // 54: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	61, // 55: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	62, // 56: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	0,  // 57: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	63, // 58: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	64, // 59: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	21, // 60: borg.Assign.assignments:type_name -> borg.Assignment
-	22, // 61: borg.Assignment.victims:type_name -> borg.Victim
-	76, // 62: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	21, // 63: borg.MoveTasks.moves:type_name -> borg.Assignment
-	21, // 64: borg.MoveTasks.placement:type_name -> borg.Assignment
-	25, // 65: borg.Reports.machines:type_name -> borg.MachineReport
-	77, // 66: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	26, // 67: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	65, // 68: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	1,  // 69: borg.Refusal.kind:type_name -> borg.RefusalKind
-	43, // 70: borg.Result.refusal:type_name -> borg.Refusal
-	43, // 71: borg.Result.items:type_name -> borg.Refusal
-	2,  // 72: borg.Event.kind:type_name -> borg.EventKind
-	3,  // 73: borg.Event.object_kind:type_name -> borg.ObjectKind
-	78, // 74: borg.Event.from:type_name -> borg.State
-	78, // 75: borg.Event.to:type_name -> borg.State
-	79, // 76: borg.Event.cause:type_name -> borg.StopCause
-	80, // 77: borg.Event.exit:type_name -> borg.Exit
-	47, // 78: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	22, // 79: borg.HeardMachine.missing:type_name -> borg.Victim
-	48, // 80: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	77, // 81: borg.FoundCopy.report:type_name -> borg.TaskReport
-	76, // 82: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	48, // 83: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	53, // 84: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	81, // 85: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	74, // 86: borg.UnknownCopy.resources:type_name -> borg.Resources
-	87, // [87:87] is the sub-list for method output_type
-	87, // [87:87] is the sub-list for method input_type
-	87, // [87:87] is the sub-list for extension type_name
-	87, // [87:87] is the sub-list for extension extendee
-	0,  // [0:87] is the sub-list for field type_name
+	56, // 46: borg.Op.quarantine_task:type_name -> borg.QuarantineTask
+	57, // 47: borg.Op.release_task:type_name -> borg.ReleaseTask
+	58, // 48: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	59, // 49: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	75, // 50: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	60, // 51: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	76, // 52: borg.SetMachine.capacity:type_name -> borg.Resources
+	77, // 53: borg.SetMachine.set_taints:type_name -> borg.Taint
+	9,  // 54: borg.SetMachine.packages:type_name -> borg.PackageChange
+	61, // 55: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	62, // 56: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	63, // 57: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	64, // 58: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	0,  // 59: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	65, // 60: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	66, // 61: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	21, // 62: borg.Assign.assignments:type_name -> borg.Assignment
+	22, // 63: borg.Assignment.victims:type_name -> borg.Victim
+	78, // 64: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	21, // 65: borg.MoveTasks.moves:type_name -> borg.Assignment
+	21, // 66: borg.MoveTasks.placement:type_name -> borg.Assignment
+	25, // 67: borg.Reports.machines:type_name -> borg.MachineReport
+	79, // 68: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	26, // 69: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	67, // 70: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	1,  // 71: borg.Refusal.kind:type_name -> borg.RefusalKind
+	43, // 72: borg.Result.refusal:type_name -> borg.Refusal
+	43, // 73: borg.Result.items:type_name -> borg.Refusal
+	2,  // 74: borg.Event.kind:type_name -> borg.EventKind
+	3,  // 75: borg.Event.object_kind:type_name -> borg.ObjectKind
+	80, // 76: borg.Event.from:type_name -> borg.State
+	80, // 77: borg.Event.to:type_name -> borg.State
+	81, // 78: borg.Event.cause:type_name -> borg.StopCause
+	82, // 79: borg.Event.exit:type_name -> borg.Exit
+	47, // 80: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	22, // 81: borg.HeardMachine.missing:type_name -> borg.Victim
+	48, // 82: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	79, // 83: borg.FoundCopy.report:type_name -> borg.TaskReport
+	78, // 84: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	48, // 85: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	53, // 86: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	83, // 87: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	76, // 88: borg.UnknownCopy.resources:type_name -> borg.Resources
+	89, // [89:89] is the sub-list for method output_type
+	89, // [89:89] is the sub-list for method input_type
+	89, // [89:89] is the sub-list for extension type_name
+	89, // [89:89] is the sub-list for extension extendee
+	0,  // [0:89] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -6016,6 +6236,8 @@ func file_borgpb_op_proto_init() {
 		(*Op_SetTaskLimits)(nil),
 		(*Op_FireCron)(nil),
 		(*Op_SuspendCron)(nil),
+		(*Op_QuarantineTask)(nil),
+		(*Op_ReleaseTask)(nil),
 	}
 	file_borgpb_op_proto_msgTypes[34].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[35].OneofWrappers = []any{}
@@ -6025,7 +6247,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   62,
+			NumMessages:   64,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
