@@ -206,8 +206,11 @@ func (c *Core) want(id ID, d *borgrpc.Desired) {
 	t := c.copies[id]
 	if t != nil {
 		t.reservedMemBytes = d.GetReservedMemBytes()
+		if d.GetQuarantined() && !t.Quarantined && t.phase != ended {
+			c.quarantine(t)
+		}
 	}
-	if d.GetSpec() == nil {
+	if d.GetSpec() == nil || d.GetQuarantined() {
 		return
 	}
 	switch {
@@ -226,6 +229,22 @@ func (c *Core) want(id ID, d *borgrpc.Desired) {
 		}
 	}
 }
+
+// quarantine leaves a copy alone from now on, until it is told to stop. What waits to
+// be started again does not: it is looked at as it ended.
+func (c *Core) quarantine(t *task) {
+	t.Quarantined = true
+	if t.health.ended == "" {
+		t.health = health{}
+	}
+	if t.phase == backoff {
+		t.dueNs, t.note = 0, quarantineNote
+	}
+	c.emit(Save{t.Record})
+}
+
+// quarantineNote is said of a copy in quarantine whose process has ended.
+const quarantineNote = "in quarantine: it is not started again"
 
 func (c *Core) update(t *task) {
 	t.updateNs = 0
@@ -313,7 +332,7 @@ func (c *Core) startWaiting() {
 	}
 	for _, id := range c.ids {
 		t := c.copies[id]
-		if t.phase != waiting || t.Desired.GetSpec() == nil {
+		if t.phase != waiting || t.Desired.GetSpec() == nil || t.Quarantined {
 			continue
 		}
 		if who := c.blocker(t); who != "" {

@@ -194,6 +194,8 @@ type Record struct {
 	StartedWallNs int64
 	// A health check of the present run has passed.
 	Passed bool
+	// It is kept to be looked at: not checked, and not started again.
+	Quarantined bool `json:",omitempty"`
 	// Not nil: it was told to stop.
 	Stop *StopOrder
 	// Not zero: it has ended, for good.

@@ -82,7 +82,7 @@ func checkOf(spec *borgpb.TaskSpec) *borgpb.HealthCheck {
 // earlier borglet left. Its grace goes by when it was started.
 func (c *Core) beginChecks(t *task) {
 	h := checkOf(t.Desired.GetSpec())
-	if h == nil || t.Stop != nil || t.health.ended != "" || t.health.dueNs != 0 || t.health.checking {
+	if h == nil || t.Quarantined || t.Stop != nil || t.health.ended != "" || t.health.dueNs != 0 || t.health.checking {
 		return
 	}
 	ran := max(c.now.WallNs-t.StartedWallNs, 0)
@@ -117,7 +117,7 @@ func (c *Core) checked(ev Checked) {
 	}
 	h, s := checkOf(t.Desired.GetSpec()), &t.health
 	s.checking = false
-	if h == nil || t.Stop != nil || s.ended != "" {
+	if h == nil || t.Quarantined || t.Stop != nil || s.ended != "" {
 		return
 	}
 	pause := h.PeriodNs

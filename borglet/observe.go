@@ -178,6 +178,9 @@ func (c *Core) backOff(t *task, text string) {
 	t.dueNs = c.now.MonoNs + delay
 	t.Text = text
 	t.note = "starts again " + time.Duration(delay).String() + " after that"
+	if t.Quarantined {
+		t.dueNs, t.note = 0, quarantineNote
+	}
 	c.emit(Save{t.Record})
 	c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 }

@@ -179,6 +179,9 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 	if r := labelsBegan(c, op); r != nil {
 		return r
 	}
+	if r := quarantineBegan(c, op); r != nil {
+		return r
+	}
 	isAdmin := caller.Role == identity.User && (c.NumAdmins() > 0 || caller.ID == g.FirstAdmin)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
@@ -196,6 +199,10 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		owner, object = o.FireCron.GetUser(), o.FireCron.GetName()
 	case *borgpb.Op_SuspendCron:
 		owner, object = o.SuspendCron.GetUser(), o.SuspendCron.GetName()
+	case *borgpb.Op_QuarantineTask:
+		owner, object = o.QuarantineTask.GetUser(), o.QuarantineTask.GetName()
+	case *borgpb.Op_ReleaseTask:
+		owner, object = o.ReleaseTask.GetUser(), o.ReleaseTask.GetName()
 	case *borgpb.Op_SubmitAllocSet:
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
@@ -238,7 +245,7 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 // those on what belongs to the cell.
 var (
 	readVerbs  = []string{"status", "tasks", "logs", "why", "events", "audit", "diff", "whoami", "list", "watch"}
-	ownVerbs   = []string{"up", "update", "resize", "label", "annotate", "cron", "down", "exec", "secret", "file"}
+	ownVerbs   = []string{"up", "update", "resize", "label", "annotate", "cron", "down", "exec", "quarantine", "release", "secret", "file"}
 	adminVerbs = []string{"grant", "revoke", "user", "machine", "master", "member", "checkpoint", "authority", "package", "policy", "quota"}
 )
 

@@ -119,7 +119,7 @@ func passInput(from borgrpc.ExecService_ExecServer, to borgrpc.BorgletService_Ex
 func (m *Master) mayExec(caller identity.Name, req *borgrpc.ExecRequest) (place copyPlace, err error) {
 	key := cell.JobKey{User: req.GetUser(), Name: req.GetName()}
 	place.task = cell.TaskID{Job: key, Index: req.GetIndex()}
-	m.cfg.Log.View(func(c *cell.Cell) { err = runningCopy(c, &place) })
+	m.cfg.Log.View(func(c *cell.Cell) { err = runningCopy(c, &place, req.GetAttempt()) })
 	if key.User != caller.ID && !m.isAdmin(caller) {
 		// Whether it is there is nobody else's to learn.
 		err = status.Errorf(codes.PermissionDenied, "it belongs to user %q and you are %q; to go into what is another's, %s", key.User, caller.ID, m.needsAdmin(caller))
@@ -139,8 +139,8 @@ func (m *Master) mayExec(caller identity.Name, req *borgrpc.ExecRequest) (place 
 	return place, err
 }
 
-// runningCopy fills in where a task runs.
-func runningCopy(c *cell.Cell, place *copyPlace) error {
+// runningCopy fills in where a task runs, or that copy of it in quarantine.
+func runningCopy(c *cell.Cell, place *copyPlace, attempt uint64) error {
 	j := c.Job(place.task.Job)
 	if j == nil {
 		return noJob(place.task.Job)
@@ -150,8 +150,18 @@ func runningCopy(c *cell.Cell, place *copyPlace) error {
 		return status.Errorf(codes.NotFound, "job %s has %d tasks; there is no task %d", place.task.Job, j.NumTasks(), place.task.Index)
 	}
 	p := t.Current()
-	if p == nil {
+	if attempt != 0 {
+		p = pickCopy(t, attempt)
+	}
+	switch {
+	case p == nil && attempt == 0:
 		return status.Errorf(codes.FailedPrecondition, "task %s does not run: it is %s", place.task, stateWord(t.State()))
+	case p == nil:
+		return status.Errorf(codes.NotFound, "attempt %d of task %s is not known; see the attempts that are with tasks --attempts", attempt, place.task)
+	case !p.Current() && !p.Quarantined() && p.Live():
+		return status.Errorf(codes.FailedPrecondition, "attempt %d of task %s is stopping, or on a machine that cannot be reached", attempt, place.task)
+	case !p.Current() && !p.Quarantined():
+		return status.Errorf(codes.FailedPrecondition, "attempt %d of task %s has ended; its log may still be there: borgcfg logs --attempt %d", attempt, place.task, attempt)
 	}
 	place.machine = p.Machine().Name()
 	place.copy = &borgrpc.CopyID{JobUid: p.JobUID().String(), Index: p.Index(), Attempt: p.Attempt()}

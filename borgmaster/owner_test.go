@@ -140,6 +140,14 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		name, _ := o.cron(n)
 		return &borgpb.Op{Op: &borgpb.Op_SuspendCron{SuspendCron: &borgpb.SuspendCron{User: "alice", Name: name, Suspend: true}}}
 	},
+	"quarantine_task": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_QuarantineTask{QuarantineTask: &borgpb.QuarantineTask{User: "alice", Name: o.running(n)}}}
+	},
+	"release_task": func(o *owners, n int) *borgpb.Op {
+		name := o.running(n)
+		o.do("alice", &borgpb.Op{Op: &borgpb.Op_QuarantineTask{QuarantineTask: &borgpb.QuarantineTask{User: "alice", Name: name}}})
+		return &borgpb.Op{Op: &borgpb.Op_ReleaseTask{ReleaseTask: &borgpb.ReleaseTask{User: "alice", Name: name}}}
+	},
 	// With no task that runs an update is done at once, and open.
 	"control_update": func(o *owners, n int) *borgpb.Op {
 		name := o.job(n)
@@ -222,6 +230,26 @@ func token(n int) *borgpb.AddToken {
 func (o *owners) job(n int) string {
 	job := fmt.Sprint("job-", n)
 	o.do("alice", submit(o.t, "alice", job, 1))
+	return job
+}
+
+// running submits a job of alice and has its task run.
+func (o *owners) running(n int) string {
+	o.t.Helper()
+	machine, job := fmt.Sprint("home-", n), o.job(n)
+	o.do("root", &borgpb.Op{Op: &borgpb.Op_AddMachine{AddMachine: &borgpb.AddMachine{Name: machine, Spec: &borgpb.MachineSpec{
+		Addr: "127.0.0.1:1", Capacity: &borgpb.Resources{CpuMilli: 64_000, MemBytes: 64 << 30, DiskBytes: 64 << 30}, PortFirst: 20000, PortLast: 20999}}}})
+	var uid string
+	o.group.Replica(1).View(func(c *cell.Cell) { uid = c.Job(cell.JobKey{User: "alice", Name: job}).UID().String() })
+	for _, op := range []*borgpb.Op{
+		{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{{Uid: uid, Machine: machine}}}}},
+		{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: machine, Tasks: []*borgpb.TaskReport{
+			{JobUid: uid, Attempt: 1, State: int32(borgpb.AttemptState_ATTEMPT_STATE_RUNNING), Pid: 7}}}}}}},
+	} {
+		if r, err := o.group.Replica(1).Propose(o.t.Context(), op); err != nil || r.GetRefusal() != nil || len(r.GetItems()) > 0 {
+			o.t.Fatalf("have %s run: %v, %v", job, r, err)
+		}
+	}
 	return job
 }
 

@@ -114,15 +114,17 @@ const (
 	QuotaOversold     Name = "quota-oversold"
 	QuotaNeverExpires Name = "quota-never-expires"
 
-	CollapseNotAsked   Name = "collapse-not-asked"
-	PreemptWaitNotKept Name = "preempt-wait-not-kept"
-	SlotTakenAgain     Name = "slot-taken-again"
-	SkipNotDecided     Name = "skip-not-decided"
-	MissedForgotten    Name = "missed-forgotten"
-	OverlapIgnored     Name = "overlap-ignored"
-	HoleStays          Name = "hole-stays"
-	DaemonStays        Name = "daemon-stays"
-	DaemonElsewhere    Name = "daemon-elsewhere"
+	CollapseNotAsked     Name = "collapse-not-asked"
+	PreemptWaitNotKept   Name = "preempt-wait-not-kept"
+	SlotTakenAgain       Name = "slot-taken-again"
+	SkipNotDecided       Name = "skip-not-decided"
+	MissedForgotten      Name = "missed-forgotten"
+	OverlapIgnored       Name = "overlap-ignored"
+	HoleStays            Name = "hole-stays"
+	DaemonStays          Name = "daemon-stays"
+	DaemonElsewhere      Name = "daemon-elsewhere"
+	QuarantineForEver    Name = "quarantine-for-ever"
+	QuarantinePlacedBack Name = "quarantine-placed-back"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
@@ -356,6 +358,10 @@ var All = []Mutant{
 		Ours, "S30", "kinds"},
 	{DaemonElsewhere, "Neither cell nor scheduler looks to which machine a task of a daemon job belongs.",
 		Ours, "S30", "kinds"},
+	{QuarantineForEver, "A copy stays in quarantine when its time is over.",
+		Ours, "S36", "quarantine"},
+	{QuarantinePlacedBack, "A task whose copy is in quarantine is placed on that machine again, although others take it.",
+		Ours, "S36", "quarantine"},
 }
 
 // Find returns the mutant of that name.

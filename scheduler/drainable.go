@@ -118,6 +118,9 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 		displaced = append(displaced, d.needyOfAlloc(a))
 	}
 	for p := range m.Copies() {
+		if p.Quarantined() && len(v.Holds) < maxNamed {
+			v.Holds = append(v.Holds, *d.c.HoldOf([]*cell.Copy{p}))
+		}
 		if !p.Current() {
 			continue
 		}

@@ -228,7 +228,7 @@ func countEvictable(t *site) evictable {
 			continue
 		}
 		priority := p.Priority()
-		if !p.Current() {
+		if !p.Current() && !p.Quarantined() {
 			priority = stoppingPriority
 		}
 		// A bound in both views: a reservation may be above the limit.
@@ -338,7 +338,7 @@ func (f *search) copyUnit(c *class, t *site, p *cell.Copy) (u unit, ok bool) {
 		return u, false
 	}
 	u = unit{id: p.ID(), priority: stoppingPriority, res: p.Held(c.view == viewProd), other: p.Held(c.view != viewProd), ports: p.Ports(), devices: p.Devices()}
-	if p.Current() {
+	if p.Current() || p.Quarantined() {
 		u.priority, u.tasks = p.Priority(), 1
 		if !f.c.MayTake(&c.by, p.Key().User, p.Priority()) {
 			return u, false
@@ -359,10 +359,11 @@ func (f *search) allocUnit(c *class, t *site, a *cell.Alloc) (u unit, ok bool) {
 	}
 	u = unit{id: allocID(a), priority: set.Priority(), tasks: 1, res: a.Capacity(), other: a.Capacity(), devices: a.Devices()}
 	for p := range a.Copies() {
-		if p.Claimed() || p.Waits() || p.Current() && !f.c.MayTake(&c.by, p.Key().User, p.Priority()) {
+		stays := p.Current() || p.Quarantined()
+		if p.Claimed() || p.Waits() || stays && !f.c.MayTake(&c.by, p.Key().User, p.Priority()) {
 			return u, false
 		}
-		if p.Current() {
+		if stays {
 			u.tasks++
 			u.priority = max(u.priority, p.Priority())
 			if f.s.cfg.Churn > 0 {

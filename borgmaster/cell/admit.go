@@ -18,6 +18,7 @@ import (
 //
 // An alloc set is charged for its allocs; tasks inside them are charged nothing, as
 // their room was bought with the allocs. Of priority 0 everybody has as much as he likes.
+// A copy in quarantine is charged as one task more: another one runs in its place.
 
 // chargeRun is what so many tasks with a need are charged.
 func (s *Spec) chargeRun(need *Need, tasks uint64) charge {
@@ -61,7 +62,7 @@ func (j *Job) chargeWith(specs []*Spec, tasks uint32) (sum charge) {
 		}
 		sum = sum.plus(chargeAny(specs, first, j.aliveIn(first, end)))
 	}
-	return sum
+	return sum.plus(j.chargedKept)
 }
 
 // aliveIn counts the tasks from first up to end that are not dead, those that the job

@@ -207,6 +207,8 @@ func (c *Cell) evictAlloc(a *Alloc, e edge, to state, cause borgpb.StopCause, re
 				grace = min(grace, graceNs)
 			}
 			c.evict(p.row(), edgeEvict, statePending, cause, reason, grace)
+		} else if p.state == attemptQuarantined {
+			c.letGo(p, cause, reason, graceNs)
 		}
 		c.detach(p)
 	}
@@ -269,6 +271,8 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 	for _, p := range slices.Clone(a.copies) {
 		if p.state == attemptUnreachable && p.stop == nil {
 			c.order(p, cause, reason, p.grace())
+		} else if p.state == attemptQuarantined {
+			c.letGo(p, cause, reason, -1)
 		}
 		c.detach(p)
 	}

@@ -76,6 +76,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.expireBans()
 	c.expireHold()
 	c.leaveTainted()
+	c.quarantineOn()
 	c.drainOn()
 	c.updatesOn()
 	c.settleJobs()
@@ -226,6 +227,10 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkSuspendCron(o.SuspendCron)
 	case *borgpb.Op_JudgeGate:
 		return c.checkJudgeGate(o.JudgeGate)
+	case *borgpb.Op_QuarantineTask:
+		return c.checkQuarantineTask(o.QuarantineTask)
+	case *borgpb.Op_ReleaseTask:
+		return c.checkReleaseTask(o.ReleaseTask)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -250,6 +255,10 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.SuspendCron)
 	case *borgpb.Op_JudgeGate:
 		return keyWords(o.JudgeGate)
+	case *borgpb.Op_QuarantineTask:
+		return keyWords(o.QuarantineTask)
+	case *borgpb.Op_ReleaseTask:
+		return keyWords(o.ReleaseTask)
 	case *borgpb.Op_SubmitAllocSet:
 		return keyWords(o.SubmitAllocSet)
 	case *borgpb.Op_KillAllocSet:

@@ -71,11 +71,14 @@ func (j *Job) Disruptable() uint32 {
 
 // HoldOf says why the budgets of their jobs do not let copies be taken off their
 // places, all of them now; nil: they do. Who is down already takes nothing from
-// those who run: for him only the window counts.
+// those who run: for him only the window counts. Who is in quarantine goes when that ends.
 func (c *Cell) HoldOf(going []*Copy) *Hold {
 	// How many of each job that run would go; the last one may be the only one.
 	up := make(map[*Job]uint32, 1)
 	for _, p := range going {
+		if p.state == attemptQuarantined {
+			return p.holdKept()
+		}
 		if p.state == attemptRunning {
 			up[p.job]++
 		}

@@ -65,6 +65,10 @@ type Cell struct {
 	// looked at because of the time; derived.
 	drains     int
 	drainDueNs int64
+	// Copies in quarantine, ordered by id, and the cell time before which the time of
+	// none of them is over; derived.
+	quarantined     []*Copy
+	quarantineDueNs int64
 	// When updates have to be looked at because of the time; derived.
 	updateDues updateDues
 	// Who has which package, and who lacks one; derived.

@@ -68,6 +68,9 @@ func (c *Cell) Check() error {
 	if err := c.checkQuotas(); err != nil {
 		return err
 	}
+	if err := c.checkQuarantined(); err != nil {
+		return err
+	}
 	if err := c.labelPolicy.check(c.format); err != nil {
 		return err
 	}
@@ -306,7 +309,7 @@ func (c *Cell) checkMachineState(m *Machine) error {
 			return fmt.Errorf("copy %v (%d) should not be here", p.ID(), p.state)
 		}
 		if (p.state == attemptUnreachable && !m.down) || (p.state == attemptStopping && p.stop == nil) ||
-			(p.spec == nil) != (p.stop != nil) {
+			(p.spec == nil) != (p.stop != nil || p.state == attemptQuarantined) {
 			return fmt.Errorf("copy %v (%d) has no right to be so", p.ID(), p.state)
 		}
 		if t := p.row(); t == nil != p.orphan || (p.orphan && p.stop == nil) {
@@ -361,7 +364,7 @@ func (c *Cell) checkStays(p *Copy) error {
 	}
 	going := []*Copy{p}
 	if p.alloc != nil {
-		going = slices.DeleteFunc(slices.Clone(p.alloc.copies), func(o *Copy) bool { return !o.state.current() })
+		going = slices.DeleteFunc(slices.Clone(p.alloc.copies), func(o *Copy) bool { return !o.state.stays() })
 	}
 	if h := c.HoldOf(going); !c.restored.held && (m.drain.forced || h == nil || h.UntilNs != 0 && h.UntilNs < c.drainDueNs) {
 		return fmt.Errorf("copy %v is on %s, which drains, and nothing holds it: %+v", p.ID(), m.name, h)

@@ -79,9 +79,11 @@ const (
 	tagDisrupted = 4
 	// Of a copy that runs; and of an update.
 	tagUpSince = 190
-	tagNotice  = 215
 	tagRollout = 190
 	tagPace    = 200
+	// Of a copy, in this order.
+	tagQuarantine = 200
+	tagNotice     = 215
 	// Of a machine.
 	tagTaints   = 1
 	tagHeard    = 2

@@ -65,6 +65,8 @@ type rareCopy struct {
 	// Cell time since which an update watches it run; zero: none does. Only of one
 	// that is current and running.
 	upNs int64
+	// Why it is kept out of service; nil: it is not.
+	quarantine *quarantine
 }
 
 // rare makes room for what few copies have.

@@ -1,5 +1,7 @@
 package cell
 
+import "borg/mutant"
+
 // formatCrashes is the format from which on a task is kept away from a machine
 // on which its copies crash.
 const formatCrashes = 3
@@ -9,7 +11,8 @@ const formatCrashes = 3
 const formatCrashesTold = 5
 
 // crashedOn returns the name of the machine that a task is kept away from, as its
-// last copies crashed there, two or more, and not elsewhere since; empty: there is none.
+// last copies crashed there, two or more, and not elsewhere since, or as one is in
+// quarantine there; empty: there is none.
 // The machine or the pairing may be at fault, so others are to be tried; if it
 // crashes there too, it is the task (paper §4). Where no other machine that takes
 // tasks suits it, there is no choice.
@@ -23,6 +26,9 @@ func (c *Cell) crashedOn(t *Task) string {
 
 // lastCrash is crashedOn where there is a choice. It looks at no other machine.
 func (c *Cell) lastCrash(t *Task) string {
+	if name := c.quarantinedOn(t); name != "" && t.state == statePending && !mutant.Planted(mutant.QuarantinePlacedBack) {
+		return name
+	}
 	if t.attempt < 2 {
 		// Nearly all; what it did before lies elsewhere in memory.
 		return ""
@@ -71,7 +77,7 @@ func (c *Cell) takesElsewhere(t *Task, but string) bool {
 // crashedHere tells whether a task is kept away from m.
 func (c *Cell) crashedHere(t *Task, m *Machine) bool {
 	// Asked of every machine; what crashedOn finds out may take a look at all.
-	return t.attempt >= 2 && t.past != nil && t.past.machine.name == m.name && c.crashedOn(t) == m.name
+	return (t.attempt >= 2 && t.past != nil && t.past.machine.name == m.name || c.quarantinedOn(t) == m.name) && c.crashedOn(t) == m.name
 }
 
 // LastCrash is CrashedOn if any other machine takes tasks and suits the task, room
@@ -84,7 +90,8 @@ func (c *Cell) LastCrash(j *Job, index uint32) string {
 }
 
 // CrashedOn is the name of the machine that task index of j is kept away from
-// for a while, as it crashed there twice in a row; empty: there is none.
+// for a while, as it crashed there twice in a row or a copy of it is in quarantine
+// there; empty: there is none.
 func (c *Cell) CrashedOn(j *Job, index uint32) string {
 	if t := j.Task(index); t != nil {
 		return c.crashedOn(t)

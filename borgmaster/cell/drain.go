@@ -7,6 +7,10 @@ import (
 	"borg/proto/borgpb"
 )
 
+// formatLastLeave is the format from which on tasks of daemon jobs that a budget holds
+// on a machine where only such are left are looked at again as soon as it may not.
+const formatLastLeave = 8
+
 // drain is a machine being emptied. What has a place on it goes as soon as the
 // budgets of the jobs allow, and all of it once the drain is forced. It looks only
 // at what is, as an update does: whenever a task comes up, or the time has come.
@@ -148,7 +152,12 @@ func (c *Cell) vacate(m *Machine) {
 	}
 	for _, p := range m.copies {
 		if p.state.current() && p.alloc == nil {
-			c.vacateCopy(p)
+			if again := c.vacateCopy(p); c.format >= formatLastLeave {
+				// A daemon that stays no longer to the last may leave when others come up.
+				p.job.leaveDueNs = min(p.job.leaveDueNs, again)
+			}
+		} else if p.state == attemptQuarantined && m.emptied() {
+			c.letGo(p, borgpb.StopCause_STOP_CAUSE_DRAIN, m.drainWords(), -1)
 		}
 	}
 }
@@ -193,7 +202,7 @@ func (c *Cell) vacateCopy(p *Copy) (againNs int64) {
 func (c *Cell) vacateAlloc(a *Alloc) (againNs int64) {
 	var inside []*Copy
 	for _, p := range a.copies {
-		if p.state.current() {
+		if p.state.stays() {
 			inside = append(inside, p)
 		}
 	}
@@ -202,8 +211,10 @@ func (c *Cell) vacateAlloc(a *Alloc) (againNs int64) {
 		return again
 	}
 	for _, p := range inside {
-		c.disturb(p.row())
-		c.countEvicted(m)
+		if p.state.current() {
+			c.disturb(p.row())
+			c.countEvicted(m)
+		}
 	}
 	c.evictAlloc(a, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_DRAIN, m.drainWords(), -1)
 	return maxTimeNs
@@ -254,11 +265,11 @@ func (c *Cell) Blockers(m *Machine, most int) []Hold {
 	}
 	for _, a := range m.allocs {
 		if a.machine == m {
-			add(slices.DeleteFunc(slices.Clone(a.copies), func(p *Copy) bool { return !p.state.current() }))
+			add(slices.DeleteFunc(slices.Clone(a.copies), func(p *Copy) bool { return !p.state.stays() }))
 		}
 	}
 	for _, p := range m.copies {
-		if p.state.current() && p.alloc == nil {
+		if p.state.stays() && p.alloc == nil {
 			add([]*Copy{p})
 		}
 	}
@@ -273,7 +284,7 @@ func (c *Cell) drainProto(m *Machine) *borgpb.Drain {
 	}
 	p := &borgpb.Drain{Reason: d.reason, User: d.user, SinceWallNs: d.sinceWallNs, Forced: d.forced, Evicted: d.evicted}
 	for _, o := range m.copies {
-		if o.state.current() {
+		if o.state.stays() {
 			p.Left++
 		}
 	}

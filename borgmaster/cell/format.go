@@ -143,6 +143,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Op.set_preemption_policy": FormatPreemption, "borg.SetPreemptionPolicy.collapse": FormatPreemption,
 	"borg.Assignment.victims_why": FormatPreemption, "borg.JobSpec.preempt_wait_ns": FormatPreemption, "borg.AllocSetSpec.preempt_wait_ns": FormatPreemption,
 	"borg.PREEMPT_OWN": FormatPreemption, "borg.TaskSpec.notice_ns": FormatPreemption, "borg.TaskSpec.notice_signal": FormatPreemption,
+	"borg.Op.quarantine_task": FormatQuarantine, "borg.Op.release_task": FormatQuarantine,
+	"borg.QuarantineTask.user": FormatQuarantine, "borg.QuarantineTask.name": FormatQuarantine, "borg.QuarantineTask.index": FormatQuarantine,
+	"borg.QuarantineTask.attempt": FormatQuarantine, "borg.QuarantineTask.for_ns": FormatQuarantine,
+	"borg.ReleaseTask.user": FormatQuarantine, "borg.ReleaseTask.name": FormatQuarantine, "borg.ReleaseTask.index": FormatQuarantine, "borg.ReleaseTask.attempt": FormatQuarantine,
 
 	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
 

@@ -41,6 +41,8 @@ func (g *generator) next() []byte {
 	}
 	var op *borgpb.Op
 	switch n := g.r.IntN(1000); {
+	case g.c.format >= FormatQuarantine && g.one(40):
+		op = g.quarantineOp()
 	case g.c.format >= FormatQuotas && g.one(50):
 		op = g.quotaOp()
 	case n < 330:
@@ -157,10 +159,17 @@ func (g *generator) standingOp() *borgpb.Op {
 	if len(crons) == 0 || g.one(3) {
 		s := g.jobSpec()
 		s.Overrides, s.Gang, s.BatchQueue = nil, false, false
-		if s.Kind = borgpb.JobKind_JOB_KIND_DAEMON; g.one(3) {
+		if s.Kind = borgpb.JobKind_JOB_KIND_DAEMON; len(crons) == 0 && g.one(2) || g.one(3) {
 			s.Kind = borgpb.JobKind_JOB_KIND_CRON
+			if s.Update != nil && !g.one(10) {
+				s.Update.Surge = 0
+			}
+			if len(crons) == 0 {
+				// Of many that are asked for a quota refuses most.
+				s.Priority = 0
+			}
 			s.Cron = &borgpb.CronSpec{
-				Schedule: pick(g.r, []string{"@hourly", "* * * * *", "* * * * *", ""}), Overlap: borgpb.CronOverlap(g.r.IntN(4)),
+				Schedule: pick(g.r, []string{"@hourly", "@hourly", "* * * * *", "* * * * *", "* * * * *", ""}), Overlap: borgpb.CronOverlap(g.r.IntN(4)),
 				StartingDeadlineNs: int64(g.r.IntN(300)) * second, KeepFinished: uint32(g.r.IntN(3)),
 			}
 		} else if !g.one(10) {

@@ -127,6 +127,12 @@ func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
 	case *borgpb.Op_SuspendCron:
 		key = JobKey{o.SuspendCron.User, o.SuspendCron.Name}
 		owner = c.ownerOf(key)
+	case *borgpb.Op_QuarantineTask:
+		key = JobKey{o.QuarantineTask.User, o.QuarantineTask.Name}
+		owner = c.ownerOf(key)
+	case *borgpb.Op_ReleaseTask:
+		key = JobKey{o.ReleaseTask.User, o.ReleaseTask.Name}
+		owner = c.ownerOf(key)
 	case *borgpb.Op_SubmitAllocSet:
 		key = JobKey{o.SubmitAllocSet.User, o.SubmitAllocSet.Name}
 		owner = c.ownerOf(key)

@@ -53,6 +53,8 @@ type Job struct {
 
 	// What its user is charged for it; nil while quotas are not enforced; derived.
 	charged charge
+	// Of that, or of what that would be, for its copies in quarantine; derived.
+	chargedKept charge
 
 	// Current copies by failure domain; nil when no limit per domain is set.
 	domains *occupancy
@@ -318,6 +320,7 @@ func (c *Cell) die(j *Job) {
 	c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_REPLACED, "the job ended")
 	c.closeUpdate(j, "closed: the job ended")
 	c.links.remove(j)
+	c.letGoJob(j)
 	c.unstand(j)
 	c.freeSeats(j)
 	c.graveyard.add(c, &j.deathSeq, &j.deathNs, grave{job: j})

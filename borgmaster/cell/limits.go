@@ -141,6 +141,12 @@ const (
 	// Tasks that a drain shows as waiting.
 	maxBlockersShown = 64
 
+	// Copies in quarantine, of one task and in the cell, and for how long.
+	maxQuarantinedOfTask = 4
+	maxQuarantined       = 10_000
+	quarantineNs         = 24 * 3600 * second
+	maxQuarantineNs      = 30 * 24 * 3600 * second
+
 	// How long a task is kept away from the machine on which it crashed twice in a row,
 	// and before format 5.
 	crashMemoryNs     = 3600 * second

@@ -486,7 +486,7 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	if p.estimate != nil && (!p.state.live() || len(ids) > 0 || l.c.format < formatReservations) {
 		return errOdd
 	}
-	if err := l.upSince(d, p); err != nil {
+	if err := errors.Join(l.upSince(d, p), l.quarantine(d, p)); err != nil {
 		return err
 	}
 	if err := l.notice(d, p); err != nil {
@@ -534,6 +534,12 @@ func (l *loader) place(p *Copy, name string) error {
 	l.c.setCopyState(p, st)
 	l.c.hold(p)
 	l.c.want(p)
+	if st == attemptQuarantined {
+		if p.few == nil || p.few.quarantine == nil {
+			return errOdd
+		}
+		l.c.keep(p)
+	}
 	return nil
 }
 

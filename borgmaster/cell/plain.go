@@ -389,6 +389,11 @@ func copyForm(f *form) {
 	})
 	f.tagged(tagReservation, "reservation", func(f *form) { f.ints("cpu_milli", "mem_bytes", "set_ns") })
 	f.tagged(tagUpSince, "watched", func(f *form) { f.ints("since_ns") })
+	f.tagged(tagQuarantine, "quarantine", func(f *form) {
+		f.str("user")
+		f.str("reason")
+		f.ints("since_wall_ns", "until_ns", "grace_ns")
+	})
 	f.tagged(tagNotice, "notice", func(f *form) { f.ints("ns") })
 }
 

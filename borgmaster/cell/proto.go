@@ -54,7 +54,9 @@ func (c *Cell) TaskProto(j *Job, index uint32, attempts bool) *borgpb.Task {
 	p := v.Proto(j.meta(v.Version()), index)
 	if attempts {
 		for past := range t.Past() {
-			p.Status.Attempts = append(p.Status.Attempts, past.Proto())
+			a := past.Proto()
+			a.Quarantine = past.quarantineProto(c)
+			p.Status.Attempts = append(p.Status.Attempts, a)
 		}
 	}
 	return p

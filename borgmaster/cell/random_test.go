@@ -23,6 +23,7 @@ var diagram = map[borgpb.EventKind][][2]borgpb.State{
 	borgpb.EventKind_EVENT_KIND_SCHEDULE:       {{1, 2}},
 	borgpb.EventKind_EVENT_KIND_RETURN:         {{1, 2}},
 	borgpb.EventKind_EVENT_KIND_EVICT:          {{2, 1}},
+	borgpb.EventKind_EVENT_KIND_QUARANTINE:     {{2, 1}},
 	borgpb.EventKind_EVENT_KIND_FAIL:           {{2, 1}, {2, 3}},
 	borgpb.EventKind_EVENT_KIND_FINISH:         {{2, 3}},
 	borgpb.EventKind_EVENT_KIND_KILL:           {{1, 3}, {2, 3}},
@@ -238,6 +239,10 @@ func (w *walk) hear(e Event, later []Event) {
 	id := CopyID{e.UID, e.Task, e.Attempt}
 	if e.Kind == borgpb.EventKind_EVENT_KIND_STOPPED {
 		w.ended[id] = true
+		return
+	}
+	if e.Kind == borgpb.EventKind_EVENT_KIND_RELEASE {
+		// Of a copy that is not its task's any more.
 		return
 	}
 	t := taskOf{e.UID, e.Task}

@@ -300,6 +300,7 @@ func (e *encoder) copy(p *Copy) {
 	e.note(p.ownNote())
 	e.reservation(p.estimate)
 	e.upSince(p.upNs())
+	e.quarantine(p)
 	e.notice(p)
 }
 

@@ -50,9 +50,9 @@ func (c *Cell) effect(m *Machine, r *borgpb.TaskReport) (ReportEffect, *Copy) {
 		return ReportStale, p
 	case !state.live():
 		return ReportNews, p
-	case p.state == attemptStopping || state == attemptStopping:
-		// All that matters of a copy told to stop is its end; one that stops
-		// without having been told is heard of again when it has.
+	case p.state == attemptStopping || state == attemptStopping || p.state == attemptQuarantined:
+		// All that matters of a copy told to stop, or out of service, is its end; one
+		// that stops without having been told is heard of again when it has.
 		return ReportKnown, p
 	case r.Restarts < p.restarts && state != attemptBackoff:
 		// Said before what is known. (A start that could not even begin is no
@@ -225,9 +225,14 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 // place is freed; with a current one its task moves on.
 func (c *Cell) hearEnd(p *Copy, to attemptState) {
 	if !p.state.current() {
+		kept := p.state == attemptQuarantined
 		c.end(p, to)
 		e := taskEvent(p, borgpb.EventKind_EVENT_KIND_STOPPED, stateNone, stateNone)
-		e.Cause, e.Reason, e.Exit = p.stop.cause, p.stop.reason, p.exit
+		if e.Exit = p.exit; kept {
+			e.Reason = "it ended in quarantine"
+		} else {
+			e.Cause, e.Reason = p.stop.cause, p.stop.reason
+		}
 		c.emit(e)
 		return
 	}

@@ -102,10 +102,18 @@ const (
 	attemptFailed      = attemptState(borgpb.AttemptState_ATTEMPT_STATE_FAILED)
 	attemptStopped     = attemptState(borgpb.AttemptState_ATTEMPT_STATE_STOPPED)
 	attemptLost        = attemptState(borgpb.AttemptState_ATTEMPT_STATE_LOST)
+
+	attemptQuarantined = attemptState(borgpb.AttemptState_ATTEMPT_STATE_QUARANTINED)
 )
 
 // live tells whether a copy in that state holds a place.
-func (s attemptState) live() bool { return s >= attemptAssigned && s <= attemptUnreachable }
+func (s attemptState) live() bool {
+	return s >= attemptAssigned && s <= attemptUnreachable || s == attemptQuarantined
+}
 
 // current tells whether a copy in that state is its task's current one.
 func (s attemptState) current() bool { return s >= attemptAssigned && s <= attemptBackoff }
+
+// stays tells whether a copy in that state is where it is until it is told to go: its
+// task's current one, or one in quarantine.
+func (s attemptState) stays() bool { return s.current() || s == attemptQuarantined }

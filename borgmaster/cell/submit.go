@@ -249,6 +249,7 @@ func (c *Cell) killTask(t *Task, cause borgpb.StopCause, reason string) {
 			c.order(p, cause, reason, p.grace())
 		}
 	}
+	c.letGoTask(t, cause, reason)
 	switch t.state {
 	case stateRunning:
 		c.evict(t, edgeKill, stateDead, cause, reason, t.cur.grace())

@@ -259,7 +259,11 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	if p.state == attemptStopping && !p.orphan {
 		j.stopping--
 	}
+	was := p.state
 	p.state = to
+	if was == attemptQuarantined {
+		c.unkeep(p)
+	}
 	if to == attemptRunning {
 		j.started++
 	}

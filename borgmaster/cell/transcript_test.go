@@ -299,6 +299,8 @@ func (s *script) op() *borgpb.Op {
 			o.Annotations = map[string]string{k: v}
 		}
 		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: o}}
+	case "quarantine", "release":
+		return s.quarantine()
 	case "label":
 		return s.label()
 	case "policy":
@@ -684,6 +686,8 @@ func (s *script) show() string {
 			fmt.Fprintf(&b, "  %d %s %q by hand %v, %d slots (%s)\n", r.SlotWallNs/minute,
 				strings.ToLower(strings.TrimPrefix(r.Outcome.String(), "CRON_OUTCOME_")), r.Job, r.Manual, r.Slots, r.Reason)
 		}
+	case "quarantine":
+		s.showQuarantine(&b)
 	case "seats":
 		j := s.c.jobs[mustKey(s.first(1))]
 		for i := range j.Tasks() {

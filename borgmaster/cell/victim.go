@@ -88,7 +88,7 @@ func (c *Cell) addCopy(v *victims, p *Placement, o *Copy, id CopyID) *borgpb.Ref
 		return stale(p.name(), "the victim %v holds no place on %s", id, p.Machine.name)
 	case o.room() != p.room():
 		return about(p.name(), invalid("victims", "%v (%v) does not hold its place there", o.TaskID(), id))
-	case o.state.current() && (a.by.Never() || !c.MayTake(&a.by, o.job.key.User, o.priority) && !slices.Contains(v.leaving, o)):
+	case o.state.stays() && (a.by.Never() || !c.MayTake(&a.by, o.job.key.User, o.priority) && !slices.Contains(v.leaving, o)):
 		return c.notTaken(p, &a, o.TaskID().String(), o.priority, "")
 	}
 	v.copies = append(v.copies, o)
@@ -109,7 +109,7 @@ func (c *Cell) addAlloc(v *victims, p *Placement, o *Alloc, id CopyID) *borgpb.R
 		return c.notTaken(p, &a, o.Name(), o.set.spec.Priority, "")
 	}
 	for _, in := range o.copies {
-		if in.state.current() && !c.MayTake(&a.by, in.job.key.User, in.priority) {
+		if in.state.stays() && !c.MayTake(&a.by, in.job.key.User, in.priority) {
 			return c.notTaken(p, &a, in.TaskID().String(), in.priority, " in "+o.Name())
 		}
 	}
@@ -192,6 +192,8 @@ func (c *Cell) stopVictims(v *victims, by *taking) {
 		}
 		if o.state.current() {
 			c.preempt(o, reason, by.waitNs)
+		} else if o.state == attemptQuarantined {
+			c.letGo(o, borgpb.StopCause_STOP_CAUSE_PREEMPTION, reason, by.waitNs)
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package linkshard
 
 import (
+	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/proto"
@@ -122,8 +123,8 @@ func clipped(t *borgpb.TaskReport) *borgpb.TaskReport {
 	return t
 }
 
-// gone reports copies that were ordered to stop and that the borglet does not
-// have: the order came before the start, or the machine lost them.
+// gone reports copies that were ordered to stop, or that are in quarantine, and that
+// the borglet does not have: the order came before the start, or the machine lost them.
 func (cmp *Comparison) gone(now int64, m *cell.Machine, sent *borgrpc.PollRequest, seen map[cell.CopyID]bool, before, after map[cell.CopyID]telling) {
 	for _, stop := range sent.GetStops() {
 		uid, err := cell.ParseUID(stop.GetCopy().GetJobUid())
@@ -142,13 +143,31 @@ func (cmp *Comparison) gone(now int64, m *cell.Machine, sent *borgrpc.PollReques
 		}
 		cmp.tell(now, id, t, before, after)
 	}
+	for p := range m.Copies() {
+		if p.Quarantined() && !seen[p.ID()] && asked(sent, p.ID()) {
+			id := p.ID()
+			cmp.tell(now, id, &borgpb.TaskReport{
+				JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt, Restarts: p.Restarts(),
+				State: int32(borgpb.AttemptState_ATTEMPT_STATE_LOST), Text: "its machine no longer knows it", Exit: &borgpb.Exit{Unknown: true},
+			}, before, after)
+		}
+	}
+}
+
+// asked tells whether a poll named a copy as one in quarantine.
+func asked(sent *borgrpc.PollRequest, id cell.CopyID) bool {
+	return slices.ContainsFunc(sent.GetDesired(), func(d *borgrpc.Desired) bool {
+		c := d.GetCopy()
+		return d.GetQuarantined() && c.GetJobUid() == id.Job.String() && c.GetIndex() == id.Index && c.GetAttempt() == id.Attempt
+	})
 }
 
 // differs tells whether the log should hear of a report. Of a copy that is
-// stopping or on a machine that is down only the end counts.
+// stopping, in quarantine or on a machine that is down only the end counts.
 func differs(p *cell.Copy, t *borgpb.TaskReport) bool {
 	switch p.State() {
-	case borgpb.AttemptState_ATTEMPT_STATE_STOPPING, borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE:
+	case borgpb.AttemptState_ATTEMPT_STATE_STOPPING, borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE,
+		borgpb.AttemptState_ATTEMPT_STATE_QUARANTINED:
 		return terminal(t.State)
 	}
 	return int32(p.State()) != t.State || p.Restarts() != t.Restarts || p.PID() != t.Pid || healthDiffers(p, t)

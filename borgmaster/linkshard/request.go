@@ -115,6 +115,12 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 			req.Stops = append(req.Stops, &borgrpc.Stop{
 				Copy: copyID(p.ID()), Cause: p.Cause(), Reason: p.StopReason(), Index: p.StopIndex(), GraceNs: p.GraceNs(), NoticeNs: p.NoticeNs(),
 			})
+		case borgpb.AttemptState_ATTEMPT_STATE_QUARANTINED:
+			// A borglet that does not have it is not to start it.
+			if d := desired(p, cellName, held); !m.Unheard() {
+				d.Quarantined = true
+				req.Desired = append(req.Desired, d)
+			}
 		case borgpb.AttemptState_ATTEMPT_STATE_UNREACHABLE:
 			// Neither wanted nor unwanted until the machine is up again.
 		default:

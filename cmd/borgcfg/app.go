@@ -121,7 +121,7 @@ func group(name, usage string, subs ...*ucli.Command) *ucli.Command {
 
 func commands(con *console) []*ucli.Command {
 	with := func(base []ucli.Flag, more ...ucli.Flag) []ucli.Flag { return append(base, more...) }
-	return append(labelCommands(con), []*ucli.Command{
+	return append(append(labelCommands(con), quarantineCommands(con)...), []*ucli.Command{
 		command(con, "eval", "evaluate a job file and print what it says", "FILE", 1, 1, evalFile, with(fileFlags(), outputFlag(),
 			&ucli.StringFlag{Name: "explain", Usage: "tell where the value at `PATH` comes from, such as task.resources.mem"})...),
 		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, fileFlags()...),
@@ -149,6 +149,7 @@ func commands(con *console) []*ucli.Command {
 			&ucli.IntFlag{Name: "max-tasks", Value: 50, Usage: "of a job with more than `N` tasks nothing is read"},
 			&ucli.StringFlag{Name: "tail", Usage: "only the last `BYTES`, such as 4096 or 64KiB"}),
 		command(con, "exec", "run a program in a task that runs, beside its own; exit code as the program's", "TASK -- PROGRAM [ARGUMENT...]", 2, -1, execTask,
+			&ucli.Uint64Flag{Name: "attempt", Usage: "in a copy in quarantine, by `NUMBER`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "stdin", Aliases: []string{"i"}, Usage: "give it what comes in here"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "terminal", Aliases: []string{"t", "it"}, Usage: "give it this terminal"}),
 		command(con, "why", "say why a task or an alloc waits, or where it runs", "TASK|ALLOC", 1, 1, why, outputFlag()),

@@ -26,7 +26,7 @@ func execTask(s *session) error {
 	if err != nil {
 		return err
 	}
-	req := &borgrpc.ExecRequest{User: job.user, Name: job.name, Index: index, Program: &borgrpc.ExecProgram{
+	req := &borgrpc.ExecRequest{User: job.user, Name: job.name, Index: index, Attempt: s.flag.Uint64("attempt"), Program: &borgrpc.ExecProgram{
 		Args: s.args[1:], Terminal: s.flag.Bool("terminal"), Stdin: s.flag.Bool("stdin") || s.flag.Bool("terminal"),
 	}}
 	var screen *os.File

@@ -131,6 +131,9 @@ func endText(e *borgpb.Exit, reason string) string {
 }
 
 func attemptReason(a *borgpb.Attempt) string {
+	if a.GetQuarantine() != nil {
+		return quarantineText(a.Quarantine)
+	}
 	cause := word(a.GetCause())
 	switch {
 	case cause == "":

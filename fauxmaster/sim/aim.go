@@ -32,7 +32,7 @@ func (s *swarm) calm() {
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
 	s.budgets, s.membersNs, s.labels, s.updates, s.quotas, s.kinds = false, 0, false, false, false, false
-	s.mishaps, s.bands = false, false
+	s.mishaps, s.bands, s.quarantine = false, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
@@ -94,6 +94,11 @@ var Aims = []Aim{
 		s.only(map[faultKind]int{passTime: 1})
 		s.kinds, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.everyNs = true, false, 8000, 100*millisecond, 2, 200*millisecond
 		s.electedNs, s.electedKinds, s.dutyLateNs = 700*millisecond, []faultKind{pauseReplica}, 4*second
+	}},
+	{"quarantine", "copies that are put in quarantine and let go, on machines that come and go", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1, killScheduler: 1})
+		s.quarantine, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 8000, 20*millisecond, 3
 	}},
 	{"updates", "jobs that are updated again and again, to good versions and bad ones", 8 * second, func(s *swarm) {
 		s.calm()

@@ -102,7 +102,7 @@ func (c *client) next() {
 	if c.idle = c.ended(); c.idle {
 		return
 	}
-	op := c.banded(c.quotaOp(c.labelled(c.draw())))
+	op := c.quarantined(c.banded(c.quotaOp(c.labelled(c.draw()))))
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = c.w.wallNs()
@@ -230,6 +230,10 @@ func opName(op *borgpb.Op) string {
 		return fmt.Sprintf("resize %s/%s to %d", o.ResizeJob.User, o.ResizeJob.Name, o.ResizeJob.Tasks)
 	case *borgpb.Op_ControlUpdate:
 		return fmt.Sprintf("%v of %s/%s", o.ControlUpdate.Verb, o.ControlUpdate.User, o.ControlUpdate.Name)
+	case *borgpb.Op_QuarantineTask:
+		return fmt.Sprintf("quarantine %s/%s/%d", o.QuarantineTask.User, o.QuarantineTask.Name, o.QuarantineTask.Index)
+	case *borgpb.Op_ReleaseTask:
+		return fmt.Sprintf("release %s/%s/%d", o.ReleaseTask.User, o.ReleaseTask.Name, o.ReleaseTask.Index)
 	case *borgpb.Op_DrainMachine:
 		return fmt.Sprintf("drain %s %v", o.DrainMachine.Name, o.DrainMachine.Drain)
 	case *borgpb.Op_SubmitAllocSet:

@@ -83,6 +83,8 @@ type swarm struct {
 	drainsPercent int
 	// Objects have labels, which are changed and ruled.
 	labels bool
+	// Copies are put in quarantine.
+	quarantine bool
 	// Quotas are granted and enforced.
 	quotas bool
 	// Jobs are of many priorities, and bands collapse and do not.
@@ -233,6 +235,8 @@ func drawSwarm(r *rand.Rand) swarm {
 	if r.IntN(4) == 0 {
 		s.kinds, s.weights[passTime] = true, 2
 	}
+	// The model of quotas does not follow what is charged for copies in quarantine.
+	s.quarantine = r.IntN(3) == 0 && !s.quotas
 	return s
 }
 

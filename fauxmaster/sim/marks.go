@@ -72,6 +72,8 @@ var Marks = map[string]string{
 	"quotas enforced or not":                    "an admin began or ended to enforce quotas",
 	"quota granted":                             "an admin granted a quota",
 	"let in by quota":                           "what a job asks for was raised while quotas were enforced",
+	"quarantine begun":                          "a copy was put in quarantine",
+	"placed with a copy in quarantine":          "a task was placed while a copy of it was in quarantine",
 	"rules for labels changed":                  "an admin put another policy of labels in the place of the one before",
 	"link clogged":                              "a link holds all for a while and then delivers it",
 	"links cut one by one":                      "links are cut one after the other and healed in another order",

@@ -297,6 +297,10 @@ func ownerOf(op *borgpb.Op) string {
 		return o.ResizeJob.User
 	case *borgpb.Op_ControlUpdate:
 		return o.ControlUpdate.User
+	case *borgpb.Op_QuarantineTask:
+		return o.QuarantineTask.User
+	case *borgpb.Op_ReleaseTask:
+		return o.ReleaseTask.User
 	case *borgpb.Op_SubmitAllocSet:
 		return o.SubmitAllocSet.User
 	case *borgpb.Op_KillAllocSet:

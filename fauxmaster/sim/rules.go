@@ -165,6 +165,9 @@ var taskEdges = map[borgpb.EventKind][][2]borgpb.State{
 	borgpb.EventKind_EVENT_KIND_SCHEDULE: {{borgpb.State_STATE_PENDING, borgpb.State_STATE_RUNNING}},
 	borgpb.EventKind_EVENT_KIND_RETURN:   {{borgpb.State_STATE_PENDING, borgpb.State_STATE_RUNNING}},
 	borgpb.EventKind_EVENT_KIND_EVICT:    {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_PENDING}},
+
+	borgpb.EventKind_EVENT_KIND_QUARANTINE: {{borgpb.State_STATE_RUNNING, borgpb.State_STATE_PENDING}},
+	borgpb.EventKind_EVENT_KIND_RELEASE:    {{borgpb.State_STATE_UNSPECIFIED, borgpb.State_STATE_UNSPECIFIED}},
 	borgpb.EventKind_EVENT_KIND_FAIL: {
 		{borgpb.State_STATE_RUNNING, borgpb.State_STATE_PENDING}, {borgpb.State_STATE_RUNNING, borgpb.State_STATE_DEAD},
 	},

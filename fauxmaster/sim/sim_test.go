@@ -46,179 +46,75 @@ func TestSeeds(t *testing.T) {
 // TestStrangers: who asks for what is not his is refused, and all that is there to
 // be refused comes.
 func TestStrangers(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 2; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 6 * second, Aim: "strangers"})
+	comesTo(t, "strangers", 2, 6*second, "trespass refused", "revoked caller refused", "logged in again", "forged message refused")
+}
+
+// comesTo runs the first seeds of an aim, which must show nothing and between them come
+// to all marks.
+func comesTo(t *testing.T, aim string, seeds uint64, durationNs int64, marks ...string) {
+	t.Helper()
+	came := map[string]int{}
+	for seed := uint64(1); seed <= seeds; seed++ {
+		r := Run(Config{Seed: seed, DurationNs: durationNs, Aim: aim})
 		if r.Violation != nil {
-			t.Errorf("seed %d: %v", seed, r.Violation)
+			t.Errorf("seed %d: %v; run it again: fauxmaster faults --seed %d --aim %s --duration %ds", seed, r.Violation, seed, aim, durationNs/second)
 		}
-		for name, n := range r.Marks {
-			marks[name] += n
+		for mark, n := range r.Marks {
+			came[mark] += n
 		}
 	}
-	for _, name := range []string{"trespass refused", "revoked caller refused", "logged in again", "forged message refused"} {
-		if marks[name] == 0 {
-			t.Errorf("no seed came to: %s", name)
+	for _, mark := range marks {
+		if came[mark] == 0 {
+			t.Errorf("no seed came to: %s", mark)
 		}
 	}
 }
 
 // TestLabels: labels are changed and ruled.
 func TestLabels(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 2; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "labels"})
-		if r.Violation != nil {
-			t.Fatalf("seed %d: %v; run it again: fauxmaster run --seed %d --aim labels --duration 8s", seed, r.Violation, seed)
-		}
-		for name, n := range r.Marks {
-			marks[name] += n
-		}
-	}
-	for _, name := range []string{"label refused by a rule", "labels changed alone", "rules for labels changed"} {
-		if marks[name] == 0 {
-			t.Errorf("no seed came to %q", name)
-		}
-	}
+	comesTo(t, "labels", 2, 8*second, "label refused by a rule", "labels changed alone", "rules for labels changed")
 }
 
 // TestQuotas: quotas are granted, enforced, passed and taken back.
 func TestQuotas(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 3; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "quotas"})
-		if r.Violation != nil {
-			t.Fatalf("seed %d: %v; run it again: fauxmaster run --seed %d --aim quotas --duration 8s", seed, r.Violation, seed)
-		}
-		for name, n := range r.Marks {
-			marks[name] += n
-		}
-	}
-	for _, name := range []string{"refused for want of quota", "quotas enforced or not", "quota granted", "let in by quota"} {
-		if marks[name] == 0 {
-			t.Errorf("no seed came to %q", name)
-		}
-	}
+	comesTo(t, "quotas", 3, 8*second, "refused for want of quota", "quotas enforced or not", "quota granted", "let in by quota")
 }
 
 // TestBands: jobs of many priorities take each other's places, and bands collapse.
 func TestBands(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 3; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "bands"})
-		if r.Violation != nil {
-			t.Fatalf("seed %d: %v; run it again: fauxmaster run --seed %d --aim bands --duration 8s", seed, r.Violation, seed)
-		}
-		for name, n := range r.Marks {
-			marks[name] += n
-		}
-	}
-	for _, name := range []string{"bands collapse", "gave way within a band", "victim told ahead"} {
-		if marks[name] == 0 {
-			t.Errorf("no seed came to %q", name)
-		}
-	}
+	comesTo(t, "bands", 3, 8*second, "bands collapse", "gave way within a band", "victim told ahead")
+}
+
+// TestQuarantines: copies are put in quarantine and let go.
+func TestQuarantines(t *testing.T) {
+	comesTo(t, "quarantine", 3, 8*second, "quarantine begun", "placed with a copy in quarantine")
 }
 
 // TestKinds: slots of cron jobs come while clocks step and masters follow one another, and
 // machines come to match daemon jobs and no longer do.
 func TestKinds(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 4; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "kinds"})
-		if r.Violation != nil {
-			t.Errorf("seed %d: %v; run it again: fauxmaster faults --seed %d --aim kinds --duration 8s", seed, r.Violation, seed)
-		}
-		for mark, n := range r.Marks {
-			marks[mark] += n
-		}
-	}
-	for _, mark := range []string{
-		"slot of a cron job run", "slot of a cron job skipped", "slots of a cron job missed", "runs of a cron job overlap",
-		"cron job run by hand", "hole in a daemon job",
-	} {
-		if marks[mark] == 0 {
-			t.Errorf("no seed came to: %s", mark)
-		}
-	}
+	comesTo(t, "kinds", 4, 8*second, "slot of a cron job run", "slot of a cron job skipped", "slots of a cron job missed", "runs of a cron job overlap", "cron job run by hand", "hole in a daemon job")
 }
 
 // TestBudgets: machines are emptied again and again, and jobs have disruption budgets.
 func TestBudgets(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 4; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "budgets"})
-		if r.Violation != nil {
-			t.Errorf("seed %d: %v", seed, r.Violation)
-		}
-		for mark, n := range r.Marks {
-			marks[mark] += n
-		}
-	}
-	for _, mark := range []string{"task disturbed within its budget", "drain held back by nothing", "drain came to its deadline", "task moved"} {
-		if marks[mark] == 0 {
-			t.Errorf("no seed came to: %s", mark)
-		}
-	}
+	comesTo(t, "budgets", 4, 8*second, "task disturbed within its budget", "drain held back by nothing", "drain came to its deadline", "task moved")
 }
 
 // TestUpdates: jobs are updated again and again, to good versions and bad ones.
 func TestUpdates(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 4; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "updates"})
-		if r.Violation != nil {
-			t.Errorf("seed %d: %v", seed, r.Violation)
-		}
-		for mark, n := range r.Marks {
-			marks[mark] += n
-		}
-	}
-	for _, mark := range []string{"update with a policy", "task disturbed by an update with a policy", "update rolled back", "canary runs",
-		"update with extra tasks", "extra task runs", "update spread over shelves", "gate let a batch go"} {
-		if marks[mark] == 0 {
-			t.Errorf("no seed came to: %s", mark)
-		}
-	}
+	comesTo(t, "updates", 4, 8*second, "update with a policy", "task disturbed by an update with a policy", "update rolled back", "canary runs", "update with extra tasks", "extra task runs", "update spread over shelves", "gate let a batch go")
 }
 
 // TestRestored: all disks are lost, and a checkpoint of before is restored.
 func TestRestored(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 3; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 8 * second, Aim: "restored"})
-		if r.Violation != nil {
-			t.Errorf("seed %d: %v", seed, r.Violation)
-		}
-		for mark, n := range r.Marks {
-			marks[mark] += n
-		}
-	}
-	for _, mark := range []string{"all disks lost", "old checkpoint restored", "acknowledged and lost with the disks", "unknown job adopted"} {
-		if marks[mark] == 0 {
-			t.Errorf("no seed came to: %s", mark)
-		}
-	}
+	comesTo(t, "restored", 3, 8*second, "all disks lost", "old checkpoint restored", "acknowledged and lost with the disks", "unknown job adopted")
 }
 
 // TestReclaimed: what production does not use is given to others, while masters
 // follow one another.
 func TestReclaimed(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 3; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 12 * second, Aim: "reclaimed"})
-		if r.Violation != nil {
-			t.Errorf("seed %d: %v", seed, r.Violation)
-		}
-		for mark, n := range r.Marks {
-			marks[mark] += n
-		}
-	}
-	for _, mark := range []string{"reservation below the limit", "reservation rose", "placed in reclaimed resources"} {
-		if marks[mark] == 0 {
-			t.Errorf("no seed came to: %s", mark)
-		}
-	}
+	comesTo(t, "reclaimed", 3, 12*second, "reservation below the limit", "reservation rose", "placed in reclaimed resources")
 }
 
 // TestFlood: one user asks for ten times what the log can do, tasks crash, and others go on.
@@ -236,21 +132,7 @@ func TestFlood(t *testing.T) {
 
 // TestMembers: replicas are replaced, added and taken out while others are away.
 func TestMembers(t *testing.T) {
-	marks := map[string]int{}
-	for seed := uint64(1); seed <= 6; seed++ {
-		r := Run(Config{Seed: seed, DurationNs: 10 * second, Aim: "members"})
-		if r.Violation != nil {
-			t.Errorf("seed %d: %v", seed, r.Violation)
-		}
-		for mark, n := range r.Marks {
-			marks[mark] += n
-		}
-	}
-	for _, mark := range []string{"member joined", "member given its vote", "member taken out", "change of members refused", "election transferred", "disk lost"} {
-		if marks[mark] == 0 {
-			t.Errorf("no seed came to: %s", mark)
-		}
-	}
+	comesTo(t, "members", 6, 10*second, "member joined", "member given its vote", "member taken out", "change of members refused", "election transferred", "disk lost")
 }
 
 // TestDisks: disks hang, are full, and take no checkpoint, and what is not confirmed
@@ -434,6 +316,10 @@ func TestCheckers(t *testing.T) {
 			for range 4*mostOfAStorm + 1 {
 				w.truth.crashed(&borgpb.TaskReport{State: int32(borgpb.AttemptState_ATTEMPT_STATE_FAILED)})
 			}
+		},
+		"S36": func(w *World) {
+			w.truth.keptEpoch, w.truth.kept = w.truth.cell.Epoch(), kept{{Index: 1}: 5}
+			w.truth.quarantines(borgmaster.CommittedEntry{}, nil)
 		},
 		"S32": func(w *World) {
 			w.truth.labelled.policy = labelPolicies[2]

@@ -76,6 +76,9 @@ type truth struct {
 	banded bandModel
 	// What the ops make of cron and daemon jobs.
 	kind kindsModel
+	// What the ops put in quarantine, in the epoch of that number.
+	kept      kept
+	keptEpoch uint64
 	rules
 }
 
@@ -168,6 +171,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.labels(e, results)
 	t.quotas(e, results)
 	t.kinds(e, results, events)
+	t.quarantines(e, events)
 	t.rollouts(events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {

@@ -511,6 +511,9 @@ const (
 	AttemptState_ATTEMPT_STATE_STOPPED AttemptState = 9
 	// Never to be heard of again.
 	AttemptState_ATTEMPT_STATE_LOST AttemptState = 10
+	// In quarantine: out of service and out of its job's count, kept to be looked at. It
+	// still holds its resources. Since format 8.
+	AttemptState_ATTEMPT_STATE_QUARANTINED AttemptState = 44
 )
 
 // Enum value maps for AttemptState.
@@ -527,6 +530,7 @@ var (
 		8:  "ATTEMPT_STATE_FAILED",
 		9:  "ATTEMPT_STATE_STOPPED",
 		10: "ATTEMPT_STATE_LOST",
+		44: "ATTEMPT_STATE_QUARANTINED",
 	}
 	AttemptState_value = map[string]int32{
 		"ATTEMPT_STATE_UNSPECIFIED": 0,
@@ -540,6 +544,7 @@ var (
 		"ATTEMPT_STATE_FAILED":      8,
 		"ATTEMPT_STATE_STOPPED":     9,
 		"ATTEMPT_STATE_LOST":        10,
+		"ATTEMPT_STATE_QUARANTINED": 44,
 	}
 )
 
@@ -598,6 +603,8 @@ const (
 	StopCause_STOP_CAUSE_MOVE StopCause = 20
 	// Its machine no longer matches its daemon job. Since format 7.
 	StopCause_STOP_CAUSE_UNMATCHED StopCause = 180
+	// Its quarantine is over. Since format 8.
+	StopCause_STOP_CAUSE_RELEASE StopCause = 44
 )
 
 // Enum value maps for StopCause.
@@ -614,6 +621,7 @@ var (
 		8:   "STOP_CAUSE_TAINT",
 		20:  "STOP_CAUSE_MOVE",
 		180: "STOP_CAUSE_UNMATCHED",
+		44:  "STOP_CAUSE_RELEASE",
 	}
 	StopCause_value = map[string]int32{
 		"STOP_CAUSE_UNSPECIFIED": 0,
@@ -627,6 +635,7 @@ var (
 		"STOP_CAUSE_TAINT":       8,
 		"STOP_CAUSE_MOVE":        20,
 		"STOP_CAUSE_UNMATCHED":   180,
+		"STOP_CAUSE_RELEASE":     44,
 	}
 )
 
@@ -2765,7 +2774,9 @@ type Attempt struct {
 	Devices []*DeviceGrant `protobuf:"bytes,40,rep,name=devices,proto3" json:"devices,omitempty"`
 	// Bound on the time between the notice that it asked for and SIGTERM. Nanoseconds;
 	// zero: none.
-	NoticeNs      int64 `protobuf:"varint,430,opt,name=notice_ns,json=noticeNs,proto3" json:"notice_ns,omitempty"`
+	NoticeNs int64 `protobuf:"varint,430,opt,name=notice_ns,json=noticeNs,proto3" json:"notice_ns,omitempty"`
+	// Absent: it is not in quarantine.
+	Quarantine    *Quarantine `protobuf:"bytes,440,opt,name=quarantine,proto3" json:"quarantine,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2933,6 +2944,86 @@ func (x *Attempt) GetNoticeNs() int64 {
 	return 0
 }
 
+func (x *Attempt) GetQuarantine() *Quarantine {
+	if x != nil {
+		return x.Quarantine
+	}
+	return nil
+}
+
+// Quarantine is why and for how long a copy is kept that is out of service.
+type Quarantine struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Why, in the words of who asked.
+	Reason string `protobuf:"bytes,1,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Who asked.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Nanoseconds since 1970.
+	SinceWallNs int64 `protobuf:"varint,3,opt,name=since_wall_ns,json=sinceWallNs,proto3" json:"since_wall_ns,omitempty"`
+	// It ends by itself after so long. Nanoseconds.
+	LeftNs        int64 `protobuf:"varint,4,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Quarantine) Reset() {
+	*x = Quarantine{}
+	mi := &file_borgpb_job_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Quarantine) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Quarantine) ProtoMessage() {}
+
+func (x *Quarantine) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
+func (*Quarantine) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *Quarantine) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *Quarantine) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *Quarantine) GetSinceWallNs() int64 {
+	if x != nil {
+		return x.SinceWallNs
+	}
+	return 0
+}
+
+func (x *Quarantine) GetLeftNs() int64 {
+	if x != nil {
+		return x.LeftNs
+	}
+	return 0
+}
+
 // Reservation is the master's estimate of what a task will use (paper §5.5).
 type Reservation struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2946,7 +3037,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_borgpb_job_proto_msgTypes[18]
+	mi := &file_borgpb_job_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2958,7 +3049,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[18]
+	mi := &file_borgpb_job_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2971,7 +3062,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Reservation) GetResources() *Resources {
@@ -3199,7 +3290,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	".borg.UsedR\x04used\x1aB\n" +
 	"\x14NoteAnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xbb\x04\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xee\x04\n" +
 	"\aAttempt\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x17\n" +
@@ -3222,7 +3313,16 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\tresources\x18\x10 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x14\n" +
 	"\x05ports\x18\x11 \x03(\rR\x05ports\x12+\n" +
 	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12\x1c\n" +
-	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\\\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\x121\n" +
+	"\n" +
+	"quarantine\x18\xb8\x03 \x01(\v2\x10.borg.QuarantineR\n" +
+	"quarantine\"u\n" +
+	"\n" +
+	"Quarantine\x12\x16\n" +
+	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\"\n" +
+	"\rsince_wall_ns\x18\x03 \x01(\x03R\vsinceWallNs\x12\x17\n" +
+	"\aleft_ns\x18\x04 \x01(\x03R\x06leftNs\"\\\n" +
 	"\vReservation\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x1e\n" +
 	"\vset_cell_ns\x18\x02 \x01(\x03R\tsetCellNs*u\n" +
@@ -3265,7 +3365,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x05Slack\x12\x15\n" +
 	"\x11SLACK_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSLACK_ON\x10\x01\x12\r\n" +
-	"\tSLACK_OFF\x10\x02*\xbf\x02\n" +
+	"\tSLACK_OFF\x10\x02*\xde\x02\n" +
 	"\fAttemptState\x12\x1d\n" +
 	"\x19ATTEMPT_STATE_UNSPECIFIED\x10\x00\x12\x1a\n" +
 	"\x16ATTEMPT_STATE_ASSIGNED\x10\x01\x12\x1a\n" +
@@ -3278,7 +3378,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x14ATTEMPT_STATE_FAILED\x10\b\x12\x19\n" +
 	"\x15ATTEMPT_STATE_STOPPED\x10\t\x12\x16\n" +
 	"\x12ATTEMPT_STATE_LOST\x10\n" +
-	"*\x96\x02\n" +
+	"\x12\x1d\n" +
+	"\x19ATTEMPT_STATE_QUARANTINED\x10,*\xae\x02\n" +
 	"\tStopCause\x12\x1a\n" +
 	"\x16STOP_CAUSE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fSTOP_CAUSE_KILL\x10\x01\x12\x19\n" +
@@ -3290,7 +3391,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x15STOP_CAUSE_OVERCOMMIT\x10\a\x12\x14\n" +
 	"\x10STOP_CAUSE_TAINT\x10\b\x12\x13\n" +
 	"\x0fSTOP_CAUSE_MOVE\x10\x14\x12\x19\n" +
-	"\x14STOP_CAUSE_UNMATCHED\x10\xb4\x01B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x14STOP_CAUSE_UNMATCHED\x10\xb4\x01\x12\x16\n" +
+	"\x12STOP_CAUSE_RELEASE\x10,B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_job_proto_rawDescOnce sync.Once
@@ -3305,7 +3407,7 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
 	(Preempt)(0),             // 1: borg.Preempt
@@ -3335,22 +3437,23 @@ var file_borgpb_job_proto_goTypes = []any{
 	(*Task)(nil),             // 25: borg.Task
 	(*TaskStatus)(nil),       // 26: borg.TaskStatus
 	(*Attempt)(nil),          // 27: borg.Attempt
-	(*Reservation)(nil),      // 28: borg.Reservation
-	nil,                      // 29: borg.JobSpec.ExtensionsEntry
-	nil,                      // 30: borg.JobSpec.MaxPerEntry
-	nil,                      // 31: borg.TaskSpec.EnvEntry
-	nil,                      // 32: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 33: borg.Meta
-	(*Resources)(nil),        // 34: borg.Resources
-	(*Constraint)(nil),       // 35: borg.Constraint
-	(*Toleration)(nil),       // 36: borg.Toleration
-	(State)(0),               // 37: borg.State
-	(*Exit)(nil),             // 38: borg.Exit
-	(*DeviceGrant)(nil),      // 39: borg.DeviceGrant
-	(*Used)(nil),             // 40: borg.Used
+	(*Quarantine)(nil),       // 28: borg.Quarantine
+	(*Reservation)(nil),      // 29: borg.Reservation
+	nil,                      // 30: borg.JobSpec.ExtensionsEntry
+	nil,                      // 31: borg.JobSpec.MaxPerEntry
+	nil,                      // 32: borg.TaskSpec.EnvEntry
+	nil,                      // 33: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 34: borg.Meta
+	(*Resources)(nil),        // 35: borg.Resources
+	(*Constraint)(nil),       // 36: borg.Constraint
+	(*Toleration)(nil),       // 37: borg.Toleration
+	(State)(0),               // 38: borg.State
+	(*Exit)(nil),             // 39: borg.Exit
+	(*DeviceGrant)(nil),      // 40: borg.DeviceGrant
+	(*Used)(nil),             // 41: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	33, // 0: borg.Job.meta:type_name -> borg.Meta
+	34, // 0: borg.Job.meta:type_name -> borg.Meta
 	11, // 1: borg.Job.spec:type_name -> borg.JobSpec
 	24, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
@@ -3360,50 +3463,51 @@ var file_borgpb_job_proto_depIdxs = []int32{
 	13, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
 	15, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	29, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	30, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	30, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	31, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
 	12, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
 	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
 	14, // 14: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
 	4,  // 15: borg.CronSpec.overlap:type_name -> borg.CronOverlap
 	17, // 16: borg.CronStatus.runs:type_name -> borg.CronRun
 	5,  // 17: borg.CronRun.outcome:type_name -> borg.CronOutcome
-	34, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
-	31, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	35, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	35, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
+	32, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	36, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
 	21, // 21: borg.TaskSpec.packages:type_name -> borg.Package
 	22, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
 	23, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
 	6,  // 24: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	36, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	37, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
 	7,  // 26: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
 	7,  // 27: borg.TaskSpec.mem_slack:type_name -> borg.Slack
 	19, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
 	18, // 29: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	37, // 30: borg.JobStatus.state:type_name -> borg.State
+	38, // 30: borg.JobStatus.state:type_name -> borg.State
 	16, // 31: borg.JobStatus.cron:type_name -> borg.CronStatus
-	33, // 32: borg.Task.meta:type_name -> borg.Meta
+	34, // 32: borg.Task.meta:type_name -> borg.Meta
 	18, // 33: borg.Task.spec:type_name -> borg.TaskSpec
 	26, // 34: borg.Task.status:type_name -> borg.TaskStatus
-	37, // 35: borg.TaskStatus.state:type_name -> borg.State
+	38, // 35: borg.TaskStatus.state:type_name -> borg.State
 	8,  // 36: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	38, // 37: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	28, // 38: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	39, // 37: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	29, // 38: borg.TaskStatus.reservation:type_name -> borg.Reservation
 	27, // 39: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	32, // 40: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	39, // 41: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	40, // 42: borg.TaskStatus.used:type_name -> borg.Used
+	33, // 40: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	40, // 41: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	41, // 42: borg.TaskStatus.used:type_name -> borg.Used
 	8,  // 43: borg.Attempt.state:type_name -> borg.AttemptState
 	9,  // 44: borg.Attempt.cause:type_name -> borg.StopCause
-	38, // 45: borg.Attempt.exit:type_name -> borg.Exit
-	34, // 46: borg.Attempt.resources:type_name -> borg.Resources
-	39, // 47: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	34, // 48: borg.Reservation.resources:type_name -> borg.Resources
-	49, // [49:49] is the sub-list for method output_type
-	49, // [49:49] is the sub-list for method input_type
-	49, // [49:49] is the sub-list for extension type_name
-	49, // [49:49] is the sub-list for extension extendee
-	0,  // [0:49] is the sub-list for field type_name
+	39, // 45: borg.Attempt.exit:type_name -> borg.Exit
+	35, // 46: borg.Attempt.resources:type_name -> borg.Resources
+	40, // 47: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	28, // 48: borg.Attempt.quarantine:type_name -> borg.Quarantine
+	35, // 49: borg.Reservation.resources:type_name -> borg.Resources
+	50, // [50:50] is the sub-list for method output_type
+	50, // [50:50] is the sub-list for method input_type
+	50, // [50:50] is the sub-list for extension type_name
+	50, // [50:50] is the sub-list for extension extendee
+	0,  // [0:50] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -3420,7 +3524,7 @@ func file_borgpb_job_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
 			NumEnums:      10,
-			NumMessages:   23,
+			NumMessages:   24,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -378,6 +378,11 @@ const (
 	EventKind_EVENT_KIND_LABEL_POLICY EventKind = 201
 	// Other bands collapse.
 	EventKind_EVENT_KIND_PREEMPTION_POLICY EventKind = 430
+	// A copy of a task was put in quarantine; its task waits for another place. Since
+	// format 8.
+	EventKind_EVENT_KIND_QUARANTINE EventKind = 440
+	// The quarantine of a copy is over, and it is told to stop. Since format 8.
+	EventKind_EVENT_KIND_RELEASE EventKind = 441
 )
 
 // Enum value maps for EventKind.
@@ -440,6 +445,8 @@ var (
 		200: "EVENT_KIND_LABEL",
 		201: "EVENT_KIND_LABEL_POLICY",
 		430: "EVENT_KIND_PREEMPTION_POLICY",
+		440: "EVENT_KIND_QUARANTINE",
+		441: "EVENT_KIND_RELEASE",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":       0,
@@ -499,6 +506,8 @@ var (
 		"EVENT_KIND_LABEL":             200,
 		"EVENT_KIND_LABEL_POLICY":      201,
 		"EVENT_KIND_PREEMPTION_POLICY": 430,
+		"EVENT_KIND_QUARANTINE":        440,
+		"EVENT_KIND_RELEASE":           441,
 	}
 )
 
@@ -762,6 +771,8 @@ type Op struct {
 	//	*Op_SuspendCron
 	//	*Op_SetPreemptionPolicy
 	//	*Op_JudgeGate
+	//	*Op_QuarantineTask
+	//	*Op_ReleaseTask
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1269,6 +1280,24 @@ func (x *Op) GetJudgeGate() *JudgeGate {
 	return nil
 }
 
+func (x *Op) GetQuarantineTask() *QuarantineTask {
+	if x != nil {
+		if x, ok := x.Op.(*Op_QuarantineTask); ok {
+			return x.QuarantineTask
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetReleaseTask() *ReleaseTask {
+	if x != nil {
+		if x, ok := x.Op.(*Op_ReleaseTask); ok {
+			return x.ReleaseTask
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1511,6 +1540,16 @@ type Op_JudgeGate struct {
 	JudgeGate *JudgeGate `protobuf:"bytes,420,opt,name=judge_gate,json=judgeGate,proto3,oneof"`
 }
 
+type Op_QuarantineTask struct {
+	// A task's copy is taken out of service and kept to be looked at. Since format 8.
+	QuarantineTask *QuarantineTask `protobuf:"bytes,440,opt,name=quarantine_task,json=quarantineTask,proto3,oneof"`
+}
+
+type Op_ReleaseTask struct {
+	// A copy need not be kept any longer. Since format 8.
+	ReleaseTask *ReleaseTask `protobuf:"bytes,441,opt,name=release_task,json=releaseTask,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1604,6 +1643,10 @@ func (*Op_SuspendCron) isOp_Op() {}
 func (*Op_SetPreemptionPolicy) isOp_Op() {}
 
 func (*Op_JudgeGate) isOp_Op() {}
+
+func (*Op_QuarantineTask) isOp_Op() {}
+
+func (*Op_ReleaseTask) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -5464,6 +5507,164 @@ func (x *SuspendCron) GetSuspend() bool {
 	return false
 }
 
+// QuarantineTask takes the present copy of a task out of service and out of its job's
+// count. It stays where it is, to be looked at, and holds what it holds; its task waits
+// for another place. The op's reason is that of the quarantine. Since format 8.
+type QuarantineTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job. Since format 8.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job. Since format 8.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task. Since format 8.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// The copy that is meant must be the present one; zero: whichever is. Since format 8.
+	Attempt uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// It ends by itself after so long. Nanoseconds of cell time, at most 30 days; zero:
+	// 24 hours. Since format 8.
+	ForNs         int64 `protobuf:"varint,5,opt,name=for_ns,json=forNs,proto3" json:"for_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *QuarantineTask) Reset() {
+	*x = QuarantineTask{}
+	mi := &file_borgpb_op_proto_msgTypes[53]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *QuarantineTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*QuarantineTask) ProtoMessage() {}
+
+func (x *QuarantineTask) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[53]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use QuarantineTask.ProtoReflect.Descriptor instead.
+func (*QuarantineTask) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{53}
+}
+
+func (x *QuarantineTask) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *QuarantineTask) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *QuarantineTask) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *QuarantineTask) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *QuarantineTask) GetForNs() int64 {
+	if x != nil {
+		return x.ForNs
+	}
+	return 0
+}
+
+// ReleaseTask has copies stopped that are in quarantine. Since format 8.
+type ReleaseTask struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job. Since format 8.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job. Since format 8.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task. Since format 8.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// Which copy; zero: all of the task that are in quarantine. Since format 8.
+	Attempt       uint64 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReleaseTask) Reset() {
+	*x = ReleaseTask{}
+	mi := &file_borgpb_op_proto_msgTypes[54]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReleaseTask) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReleaseTask) ProtoMessage() {}
+
+func (x *ReleaseTask) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[54]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReleaseTask.ProtoReflect.Descriptor instead.
+func (*ReleaseTask) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{54}
+}
+
+func (x *ReleaseTask) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ReleaseTask) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ReleaseTask) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *ReleaseTask) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
 var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
@@ -5474,7 +5675,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xa2\x15\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x9d\x16\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -5545,7 +5746,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\fsuspend_cron\x18\xb5\x01 \x01(\v2\x11.borg.SuspendCronH\x00R\vsuspendCron\x12P\n" +
 	"\x15set_preemption_policy\x18\xae\x03 \x01(\v2\x19.borg.SetPreemptionPolicyH\x00R\x13setPreemptionPolicy\x121\n" +
 	"\n" +
-	"judge_gate\x18\xa4\x03 \x01(\v2\x0f.borg.JudgeGateH\x00R\tjudgeGateB\x04\n" +
+	"judge_gate\x18\xa4\x03 \x01(\v2\x0f.borg.JudgeGateH\x00R\tjudgeGate\x12@\n" +
+	"\x0fquarantine_task\x18\xb8\x03 \x01(\v2\x14.borg.QuarantineTaskH\x00R\x0equarantineTask\x127\n" +
+	"\frelease_task\x18\xb9\x03 \x01(\v2\x11.borg.ReleaseTaskH\x00R\vreleaseTaskB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -5867,7 +6070,18 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vSuspendCron\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x18\n" +
-	"\asuspend\x18\x03 \x01(\bR\asuspend*s\n" +
+	"\asuspend\x18\x03 \x01(\bR\asuspend\"\x7f\n" +
+	"\x0eQuarantineTask\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\x12\x15\n" +
+	"\x06for_ns\x18\x05 \x01(\x03R\x05forNs\"e\n" +
+	"\vReleaseTask\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt*s\n" +
 	"\vGateVerdict\x12\x1c\n" +
 	"\x18GATE_VERDICT_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11GATE_VERDICT_PASS\x10\x01\x12\x15\n" +
@@ -5899,7 +6113,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xfc\v\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xb1\f\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -5958,7 +6172,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x16EVENT_KIND_FILE_DELETE\x10Q\x12\x15\n" +
 	"\x10EVENT_KIND_LABEL\x10\xc8\x01\x12\x1c\n" +
 	"\x17EVENT_KIND_LABEL_POLICY\x10\xc9\x01\x12!\n" +
-	"\x1cEVENT_KIND_PREEMPTION_POLICY\x10\xae\x03*\xab\x02\n" +
+	"\x1cEVENT_KIND_PREEMPTION_POLICY\x10\xae\x03\x12\x1a\n" +
+	"\x15EVENT_KIND_QUARANTINE\x10\xb8\x03\x12\x17\n" +
+	"\x12EVENT_KIND_RELEASE\x10\xb9\x03*\xab\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -5987,7 +6203,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 63)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
 var file_borgpb_op_proto_goTypes = []any{
 	(GateVerdict)(0),            // 0: borg.GateVerdict
 	(UpdateVerb)(0),             // 1: borg.UpdateVerb
@@ -6047,36 +6263,38 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*UnknownCopy)(nil),         // 55: borg.UnknownCopy
 	(*FireCron)(nil),            // 56: borg.FireCron
 	(*SuspendCron)(nil),         // 57: borg.SuspendCron
-	nil,                         // 58: borg.AddMachine.LabelsEntry
-	nil,                         // 59: borg.AddMachine.AnnotationsEntry
-	nil,                         // 60: borg.SetMachine.SetAttributesEntry
-	nil,                         // 61: borg.SubmitJob.LabelsEntry
-	nil,                         // 62: borg.SubmitJob.AnnotationsEntry
-	nil,                         // 63: borg.UpdateJob.LabelsEntry
-	nil,                         // 64: borg.UpdateJob.AnnotationsEntry
-	nil,                         // 65: borg.SubmitAllocSet.LabelsEntry
-	nil,                         // 66: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                         // 67: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),           // 68: borg.Principal
-	(*SetLabels)(nil),           // 69: borg.SetLabels
-	(*SetLabelPolicy)(nil),      // 70: borg.SetLabelPolicy
-	(*SetQuota)(nil),            // 71: borg.SetQuota
-	(*DeleteQuota)(nil),         // 72: borg.DeleteQuota
-	(*SetQuotaPolicy)(nil),      // 73: borg.SetQuotaPolicy
-	(*SetTaskLimits)(nil),       // 74: borg.SetTaskLimits
-	(*SetPreemptionPolicy)(nil), // 75: borg.SetPreemptionPolicy
-	(*MachineSpec)(nil),         // 76: borg.MachineSpec
-	(*Resources)(nil),           // 77: borg.Resources
-	(*Taint)(nil),               // 78: borg.Taint
-	(*DeviceGrant)(nil),         // 79: borg.DeviceGrant
-	(*TaskReport)(nil),          // 80: borg.TaskReport
-	(State)(0),                  // 81: borg.State
-	(StopCause)(0),              // 82: borg.StopCause
-	(*Exit)(nil),                // 83: borg.Exit
-	(JobKind)(0),                // 84: borg.JobKind
+	(*QuarantineTask)(nil),      // 58: borg.QuarantineTask
+	(*ReleaseTask)(nil),         // 59: borg.ReleaseTask
+	nil,                         // 60: borg.AddMachine.LabelsEntry
+	nil,                         // 61: borg.AddMachine.AnnotationsEntry
+	nil,                         // 62: borg.SetMachine.SetAttributesEntry
+	nil,                         // 63: borg.SubmitJob.LabelsEntry
+	nil,                         // 64: borg.SubmitJob.AnnotationsEntry
+	nil,                         // 65: borg.UpdateJob.LabelsEntry
+	nil,                         // 66: borg.UpdateJob.AnnotationsEntry
+	nil,                         // 67: borg.SubmitAllocSet.LabelsEntry
+	nil,                         // 68: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                         // 69: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),           // 70: borg.Principal
+	(*SetLabels)(nil),           // 71: borg.SetLabels
+	(*SetLabelPolicy)(nil),      // 72: borg.SetLabelPolicy
+	(*SetQuota)(nil),            // 73: borg.SetQuota
+	(*DeleteQuota)(nil),         // 74: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil),      // 75: borg.SetQuotaPolicy
+	(*SetTaskLimits)(nil),       // 76: borg.SetTaskLimits
+	(*SetPreemptionPolicy)(nil), // 77: borg.SetPreemptionPolicy
+	(*MachineSpec)(nil),         // 78: borg.MachineSpec
+	(*Resources)(nil),           // 79: borg.Resources
+	(*Taint)(nil),               // 80: borg.Taint
+	(*DeviceGrant)(nil),         // 81: borg.DeviceGrant
+	(*TaskReport)(nil),          // 82: borg.TaskReport
+	(State)(0),                  // 83: borg.State
+	(StopCause)(0),              // 84: borg.StopCause
+	(*Exit)(nil),                // 85: borg.Exit
+	(JobKind)(0),                // 86: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	68, // 0: borg.Op.principal:type_name -> borg.Principal
+	70, // 0: borg.Op.principal:type_name -> borg.Principal
 	7,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	8,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	9,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -6113,64 +6331,66 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	53, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
 	54, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
 	51, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
-	69, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
-	70, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
+	71, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
+	72, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
 	18, // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
-	71, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
-	72, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
-	73, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
-	74, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
+	73, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
+	74, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
+	75, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
+	76, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
 	56, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
 	57, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
-	75, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
+	77, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
 	19, // 47: borg.Op.judge_gate:type_name -> borg.JudgeGate
-	58, // 48: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	59, // 49: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	76, // 50: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	60, // 51: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	77, // 52: borg.SetMachine.capacity:type_name -> borg.Resources
-	78, // 53: borg.SetMachine.set_taints:type_name -> borg.Taint
-	10, // 54: borg.SetMachine.packages:type_name -> borg.PackageChange
-	61, // 55: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	62, // 56: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	63, // 57: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	64, // 58: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	1,  // 59: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	0,  // 60: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
-	65, // 61: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	66, // 62: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	23, // 63: borg.Assign.assignments:type_name -> borg.Assignment
-	24, // 64: borg.Assignment.victims:type_name -> borg.Victim
-	79, // 65: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	23, // 66: borg.MoveTasks.moves:type_name -> borg.Assignment
-	23, // 67: borg.MoveTasks.placement:type_name -> borg.Assignment
-	27, // 68: borg.Reports.machines:type_name -> borg.MachineReport
-	80, // 69: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	28, // 70: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	67, // 71: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	2,  // 72: borg.Refusal.kind:type_name -> borg.RefusalKind
-	45, // 73: borg.Result.refusal:type_name -> borg.Refusal
-	45, // 74: borg.Result.items:type_name -> borg.Refusal
-	3,  // 75: borg.Event.kind:type_name -> borg.EventKind
-	4,  // 76: borg.Event.object_kind:type_name -> borg.ObjectKind
-	81, // 77: borg.Event.from:type_name -> borg.State
-	81, // 78: borg.Event.to:type_name -> borg.State
-	82, // 79: borg.Event.cause:type_name -> borg.StopCause
-	83, // 80: borg.Event.exit:type_name -> borg.Exit
-	49, // 81: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	24, // 82: borg.HeardMachine.missing:type_name -> borg.Victim
-	50, // 83: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	80, // 84: borg.FoundCopy.report:type_name -> borg.TaskReport
-	79, // 85: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	50, // 86: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	55, // 87: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	84, // 88: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	77, // 89: borg.UnknownCopy.resources:type_name -> borg.Resources
-	90, // [90:90] is the sub-list for method output_type
-	90, // [90:90] is the sub-list for method input_type
-	90, // [90:90] is the sub-list for extension type_name
-	90, // [90:90] is the sub-list for extension extendee
-	0,  // [0:90] is the sub-list for field type_name
+	58, // 48: borg.Op.quarantine_task:type_name -> borg.QuarantineTask
+	59, // 49: borg.Op.release_task:type_name -> borg.ReleaseTask
+	60, // 50: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	61, // 51: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	78, // 52: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	62, // 53: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	79, // 54: borg.SetMachine.capacity:type_name -> borg.Resources
+	80, // 55: borg.SetMachine.set_taints:type_name -> borg.Taint
+	10, // 56: borg.SetMachine.packages:type_name -> borg.PackageChange
+	63, // 57: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	64, // 58: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	65, // 59: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	66, // 60: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	1,  // 61: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	0,  // 62: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
+	67, // 63: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	68, // 64: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	23, // 65: borg.Assign.assignments:type_name -> borg.Assignment
+	24, // 66: borg.Assignment.victims:type_name -> borg.Victim
+	81, // 67: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	23, // 68: borg.MoveTasks.moves:type_name -> borg.Assignment
+	23, // 69: borg.MoveTasks.placement:type_name -> borg.Assignment
+	27, // 70: borg.Reports.machines:type_name -> borg.MachineReport
+	82, // 71: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	28, // 72: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	69, // 73: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	2,  // 74: borg.Refusal.kind:type_name -> borg.RefusalKind
+	45, // 75: borg.Result.refusal:type_name -> borg.Refusal
+	45, // 76: borg.Result.items:type_name -> borg.Refusal
+	3,  // 77: borg.Event.kind:type_name -> borg.EventKind
+	4,  // 78: borg.Event.object_kind:type_name -> borg.ObjectKind
+	83, // 79: borg.Event.from:type_name -> borg.State
+	83, // 80: borg.Event.to:type_name -> borg.State
+	84, // 81: borg.Event.cause:type_name -> borg.StopCause
+	85, // 82: borg.Event.exit:type_name -> borg.Exit
+	49, // 83: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	24, // 84: borg.HeardMachine.missing:type_name -> borg.Victim
+	50, // 85: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	82, // 86: borg.FoundCopy.report:type_name -> borg.TaskReport
+	81, // 87: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	50, // 88: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	55, // 89: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	86, // 90: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	79, // 91: borg.UnknownCopy.resources:type_name -> borg.Resources
+	92, // [92:92] is the sub-list for method output_type
+	92, // [92:92] is the sub-list for method input_type
+	92, // [92:92] is the sub-list for extension type_name
+	92, // [92:92] is the sub-list for extension extendee
+	0,  // [0:92] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -6232,6 +6452,8 @@ func file_borgpb_op_proto_init() {
 		(*Op_SuspendCron)(nil),
 		(*Op_SetPreemptionPolicy)(nil),
 		(*Op_JudgeGate)(nil),
+		(*Op_QuarantineTask)(nil),
+		(*Op_ReleaseTask)(nil),
 	}
 	file_borgpb_op_proto_msgTypes[35].OneofWrappers = []any{}
 	file_borgpb_op_proto_msgTypes[36].OneofWrappers = []any{}
@@ -6241,7 +6463,7 @@ func file_borgpb_op_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   63,
+			NumMessages:   65,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

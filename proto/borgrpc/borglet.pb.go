@@ -583,8 +583,11 @@ type Desired struct {
 	// Memory that it reserves, for who must give way when the machine runs out of
 	// it; zero: its limit. Bytes.
 	ReservedMemBytes int64 `protobuf:"varint,300,opt,name=reserved_mem_bytes,json=reservedMemBytes,proto3" json:"reserved_mem_bytes,omitempty"`
-	unknownFields    protoimpl.UnknownFields
-	sizeCache        protoimpl.SizeCache
+	// It is in quarantine: not checked, and not started again when it ends. Its spec is
+	// not sent any more.
+	Quarantined   bool `protobuf:"varint,440,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Desired) Reset() {
@@ -713,6 +716,13 @@ func (x *Desired) GetReservedMemBytes() int64 {
 		return x.ReservedMemBytes
 	}
 	return 0
+}
+
+func (x *Desired) GetQuarantined() bool {
+	if x != nil {
+		return x.Quarantined
+	}
+	return false
 }
 
 // Stop is an order to stop a copy.
@@ -1475,7 +1485,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xce\x03\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xf1\x03\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -1491,7 +1501,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x04cell\x18\v \x01(\tR\x04cell\x12%\n" +
 	"\x05after\x18\f \x03(\v2\x0f.borgrpc.CopyIDR\x05after\x12+\n" +
 	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12-\n" +
-	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\"\xba\x01\n" +
+	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\x12!\n" +
+	"\vquarantined\x18\xb8\x03 \x01(\bR\vquarantined\"\xba\x01\n" +
 	"\x04Stop\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12%\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x0f.borg.StopCauseR\x05cause\x12\x14\n" +

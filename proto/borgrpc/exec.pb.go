@@ -34,7 +34,10 @@ type ExecRequest struct {
 	// What to run.
 	Program *ExecProgram `protobuf:"bytes,4,opt,name=program,proto3" json:"program,omitempty"`
 	// For the program. In all messages but the first.
-	Input         *ExecInput `protobuf:"bytes,5,opt,name=input,proto3" json:"input,omitempty"`
+	Input *ExecInput `protobuf:"bytes,5,opt,name=input,proto3" json:"input,omitempty"`
+	// Which copy of the task: the present one, or one in quarantine; zero: the present
+	// one.
+	Attempt       uint64 `protobuf:"varint,440,opt,name=attempt,proto3" json:"attempt,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -102,6 +105,13 @@ func (x *ExecRequest) GetInput() *ExecInput {
 		return x.Input
 	}
 	return nil
+}
+
+func (x *ExecRequest) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
 }
 
 // ExecProgram is a program that is run beside a task's own.
@@ -384,13 +394,14 @@ var File_borgrpc_exec_proto protoreflect.FileDescriptor
 
 const file_borgrpc_exec_proto_rawDesc = "" +
 	"\n" +
-	"\x12borgrpc/exec.proto\x12\aborgrpc\x1a\x11borgpb/meta.proto\x1a\x14borgrpc/master.proto\"\xa5\x01\n" +
+	"\x12borgrpc/exec.proto\x12\aborgrpc\x1a\x11borgpb/meta.proto\x1a\x14borgrpc/master.proto\"\xc0\x01\n" +
 	"\vExecRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12.\n" +
 	"\aprogram\x18\x04 \x01(\v2\x14.borgrpc.ExecProgramR\aprogram\x12(\n" +
-	"\x05input\x18\x05 \x01(\v2\x12.borgrpc.ExecInputR\x05input\"\x92\x01\n" +
+	"\x05input\x18\x05 \x01(\v2\x12.borgrpc.ExecInputR\x05input\x12\x19\n" +
+	"\aattempt\x18\xb8\x03 \x01(\x04R\aattempt\"\x92\x01\n" +
 	"\vExecProgram\x12\x12\n" +
 	"\x04args\x18\x01 \x03(\tR\x04args\x12\x1a\n" +
 	"\bterminal\x18\x02 \x01(\bR\bterminal\x12)\n" +

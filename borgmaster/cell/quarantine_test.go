@@ -1,0 +1,51 @@
+package cell
+
+import (
+	"testing"
+
+	"borg/proto/borgpb"
+)
+
+func quarantineTask(name string, index uint32) *borgpb.Op {
+	return &borgpb.Op{Op: &borgpb.Op_QuarantineTask{QuarantineTask: &borgpb.QuarantineTask{User: "u", Name: name, Index: index}}}
+}
+
+// start places a task and has its machine say that it runs.
+func (l *testLog) start(name string, index uint32, machine string) {
+	l.t.Helper()
+	j := l.c.Job(JobKey{"u", name})
+	l.do(&borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{Assignments: []*borgpb.Assignment{
+		{Uid: j.uid.String(), Index: index, LastAttempt: j.rows[index].attempt, Machine: machine}}}}})
+	l.do(&borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{{Machine: machine, Tasks: []*borgpb.TaskReport{{
+		JobUid: j.uid.String(), Index: index, Attempt: j.rows[index].attempt, State: int32(borgpb.AttemptState_ATTEMPT_STATE_RUNNING), Pid: 7,
+	}}}}}}})
+}
+
+// A copy in quarantine is charged as one task more, until it is gone from there.
+func TestQuarantineIsCharged(t *testing.T) {
+	l := quotaLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatQuarantine}}})
+	l.do(setQuota("u", production, 3_000, 0))
+	l.do(submitJob(t, "web", service(2, 200, 1_000, 0)))
+	l.start("web", 0, "m0")
+	l.start("web", 1, "m1")
+	l.do(quarantineTask("web", 0))
+	if got := l.c.ChargeOf("u", production).CPUMilli; got != 3_000 {
+		t.Errorf("the user is charged %d with a copy in quarantine, want 3000", got)
+	}
+	l.short(quarantineTask("web", 1), "cpu is missing: 3 granted, 3 used, 1 more")
+	l.short(resizeJob("web", 3), "cpu is missing")
+	// Nothing that the copy still runs is asked of the others: they become smaller.
+	l.do(updateJob(t, "web", service(2, 200, 500, 0)))
+	l.fine()
+	l.do(&borgpb.Op{Op: &borgpb.Op_ReleaseTask{ReleaseTask: &borgpb.ReleaseTask{User: "u", Name: "web"}}})
+	if got := l.c.ChargeOf("u", production).CPUMilli; got > 2_000 {
+		t.Errorf("the user is charged %d when the copy was released, want 2000 at most", got)
+	}
+	l.fine()
+	// Of priority 0 nothing is charged.
+	l.do(submitJob(t, "free", service(1, 0, 1_000, 0)))
+	l.start("free", 0, "m2")
+	l.do(quarantineTask("free", 0))
+	l.fine()
+}
