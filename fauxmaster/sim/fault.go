@@ -779,13 +779,13 @@ func (w *World) heal() {
 		}
 	})
 	w.after(settleWithinNs, func() {
-		letter := "L3"
+		letter, why := "L3", w.unsettled()
 		if w.membersUnsettled() != "" {
 			letter = "L6"
-		} else if w.left() != "" {
+		} else if left := w.left(); left != "" && left == why {
 			letter = "L10"
 		}
-		w.fail("%s: not settled %d s after healing: %s", letter, settleWithinNs/second, w.unsettled())
+		w.fail("%s: not settled %d s after healing: %s", letter, settleWithinNs/second, why)
 	})
 }
 
