@@ -145,8 +145,8 @@ func (x *roller) checkFresh(fresh map[uint32]bool) {
 		newly[rack] = newly[rack] || fresh[t.index]
 	}
 	for rack := range newly {
-		if most := (int(j.update.room())*tasks[rack] + all - 1) / all; newly[rack] && down[rack] > most {
-			x.r.Fatalf("%d of %d tasks of rack %s are down, with room for %d of %d", down[rack], tasks[rack], rack, j.update.room(), all)
+		if most := (x.most()*tasks[rack] + all - 1) / all; newly[rack] && down[rack] > most {
+			x.r.Fatalf("%d of %d tasks of rack %s are down, with room for %d of %d", down[rack], tasks[rack], rack, x.most(), all)
 		}
 	}
 }
