@@ -28,6 +28,8 @@ type roller struct {
 	pids      int64
 	// Its gate has let one batch go, which has not gone yet.
 	passed bool
+	// Who came back with his machine when no update was under way: as he was.
+	returned map[uint32]bool
 }
 
 func (x *roller) job() *Job { return x.c.Job(JobKey{"u", "j"}) }
@@ -54,7 +56,7 @@ func (x *roller) do1(ops ...*borgpb.Op) {
 			if most := int(x.policy.MaxDisruptions); most > 0 && x.disturbed > most {
 				x.r.Fatalf("the update disturbed %d times, it may %d times", x.disturbed, most)
 			}
-			if x.policy.NoNeighbours && (x.down[e.Task+1] || e.Task > 0 && x.down[e.Task-1]) {
+			if x.policy.NoNeighbours && fresh[e.Task] && (x.down[e.Task+1] || e.Task > 0 && x.down[e.Task-1]) {
 				x.r.Fatalf("task %d went down beside another: %v", e.Task, x.down)
 			}
 		case e.Kind == borgpb.EventKind_EVENT_KIND_RESTART:
@@ -69,6 +71,11 @@ func (x *roller) do1(ops ...*borgpb.Op) {
 	}
 	j := x.job()
 	x.checkFresh(fresh)
+	for _, e := range events {
+		if e.Kind == borgpb.EventKind_EVENT_KIND_RETURN && !j.update.Rolling() {
+			x.returned[e.Task] = true
+		}
+	}
 	if u := j.update; u.canarying() {
 		n := 0
 		for _, t := range j.rows {
@@ -145,8 +152,8 @@ func (x *roller) checkFresh(fresh map[uint32]bool) {
 		newly[rack] = newly[rack] || fresh[t.index]
 	}
 	for rack := range newly {
-		if most := (int(j.update.room())*tasks[rack] + all - 1) / all; newly[rack] && down[rack] > most {
-			x.r.Fatalf("%d of %d tasks of rack %s are down, with room for %d of %d", down[rack], tasks[rack], rack, j.update.room(), all)
+		if most := (x.most()*tasks[rack] + all - 1) / all; newly[rack] && down[rack] > most {
+			x.r.Fatalf("%d of %d tasks of rack %s are down, with room for %d of %d", down[rack], tasks[rack], rack, x.most(), all)
 		}
 	}
 }
@@ -259,7 +266,7 @@ func (x *roller) upset() {
 // rolls back by itself, every task that could be placed has the old spec at the end.
 func TestUpdateMachine(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
-		x := &roller{testLog: newTestLog(t), r: r, down: map[uint32]bool{}}
+		x := &roller{testLog: newTestLog(t), r: r, down: map[uint32]bool{}, returned: map[uint32]bool{}}
 		x.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatSurges}}})
 		for i := range 3 {
 			m := addMachine(fmt.Sprintf("m%d", i), 10_000, 1<<34)
@@ -339,7 +346,7 @@ func (x *roller) settle() {
 	x.borglets(100)
 	for _, t := range j.rows {
 		p := t.cur
-		if p == nil || t.flags&taskSkipped != 0 {
+		if p == nil || t.flags&taskSkipped != 0 || x.returned[t.index] {
 			continue
 		}
 		if args := p.spec.Proto.Task.Args[0]; u.state == borgpb.UpdateState_UPDATE_STATE_ROLLED_BACK && args != "old" || u.state == borgpb.UpdateState_UPDATE_STATE_DONE && args != "new" {

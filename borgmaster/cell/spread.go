@@ -7,12 +7,15 @@ import "borg/mutant"
 // was last. It is made when an update looks for whom to deal with next: to keep it up
 // with every copy that comes and goes would cost all jobs for what few ask for.
 type shares struct {
+	// How many of them may be down at once: what extra tasks that do not run take of
+	// the room is not theirs.
+	room        uint32
 	all         uint32
 	tasks, down map[domain]uint32
 }
 
 func (c *Cell) shares(u *Update) *shares {
-	s := &shares{tasks: make(map[domain]uint32), down: make(map[domain]uint32)}
+	s := &shares{room: u.room() - min(u.room(), u.extrasDown()), tasks: make(map[domain]uint32), down: make(map[domain]uint32)}
 	for _, t := range u.job.rows[:u.job.Size()] {
 		d, ok := c.spreadDomain(u, t)
 		if !ok {
@@ -54,7 +57,7 @@ func (c *Cell) domainFull(u *Update, t *Task, memo *changeMemo) bool {
 	}
 	s := memo.shares
 	d := t.cur.machine.outer(DomainAttribute, u.spreadBy)
-	if s.down[d] >= shareOf(u.room(), s.tasks[d], s.all) {
+	if s.down[d] >= shareOf(s.room, s.tasks[d], s.all) {
 		return true
 	}
 	s.down[d]++

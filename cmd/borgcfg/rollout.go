@@ -143,7 +143,7 @@ func (s *session) rolloutLines(name string, u *borgpb.Update) (lines []string) {
 	}
 	if st.GetGateLeftNs() > 0 {
 		add("fails in %v unless its gate is within bounds before", in(st.GetGateLeftNs()))
-	} else if st.GetGate() != "" {
+	} else if st.GetGate() != "" && !strings.HasPrefix(st.GetWaitsFor(), "its gate") {
 		add("its gate said: %s", st.GetGate())
 	}
 	if st.GetFailures() > 0 {

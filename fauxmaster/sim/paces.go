@@ -16,6 +16,8 @@ type pace struct {
 	// Extra tasks that ran when the entry before had been applied, and those that were
 	// seen starting since.
 	extra map[uint32]bool
+	// Tasks that ran then; nil: no update was under way, so that all count as such.
+	runs map[uint32]bool
 	// Tasks of each shelf then, and all of them.
 	tasks map[string]int
 	all   int
@@ -104,7 +106,8 @@ func (t *truth) paceTask(ev *cell.Event, j *cell.Job, x *rollout) {
 	shelf := t.shelfOf(ev.Machine)
 	down := 0
 	for i := range x.down {
-		if t.shelfOf(p.machines[i]) == shelf {
+		// Who was placed elsewhere meanwhile is down there.
+		if at := lastAt(j.Task(i)); at != nil && t.shelfOf(p.machines[i]) == shelf && t.shelfOf(at.Machine().Name()) == shelf {
 			down++
 		}
 	}
@@ -131,19 +134,25 @@ func (t *truth) shelfOf(machine string) string {
 	return "of " + machine
 }
 
+// lastAt is the copy of a task that says where it is, or was last; nil: nowhere.
+func lastAt(task *cell.Task) *cell.Copy {
+	if task == nil {
+		return nil
+	}
+	if p := task.Current(); p != nil {
+		return p
+	}
+	for past := range task.Past() {
+		return past
+	}
+	return nil
+}
+
 // shelves counts the tasks of a job by where they are, or were last.
 func (t *truth) shelves(j *cell.Job) (tasks map[string]int, all int) {
 	tasks = map[string]int{}
 	for i := range j.Size() {
-		task := j.Task(i)
-		p := task.Current()
-		if p == nil {
-			for past := range task.Past() {
-				p = past
-				break
-			}
-		}
-		if p != nil {
+		if p := lastAt(j.Task(i)); p != nil {
 			tasks[t.shelfOf(p.Machine().Name())]++
 			all++
 		}
@@ -155,9 +164,14 @@ func (t *truth) shelves(j *cell.Job) (tasks map[string]int, all int) {
 func (t *truth) paceStands(j *cell.Job, x *rollout) {
 	p := &x.pace
 	clear(p.extra)
+	p.runs = map[uint32]bool{}
 	u := j.Update()
-	for i := j.Size(); i < j.NumTasks(); i++ {
-		if c := j.Task(i).Current(); c != nil && c.State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+	for i, task := range j.Tasks() {
+		c := task.Current()
+		if c == nil || c.State() != borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+			continue
+		}
+		if p.runs[i] = true; i >= j.Size() {
 			p.extra[i] = true
 			t.w.mark("extra task runs")
 		}
@@ -167,6 +181,16 @@ func (t *truth) paceStands(j *cell.Job, x *rollout) {
 	}
 	if x.policy.GetSpreadBy() != "" {
 		p.tasks, p.all = t.shelves(j)
+	}
+}
+
+// paceRuns notes that a task runs, or not, within an entry.
+func (p *pace) paceRuns(index uint32, runs bool) {
+	if runs {
+		p.extra[index] = true
+	}
+	if p.runs != nil {
+		p.runs[index] = runs
 	}
 }
 

@@ -178,6 +178,7 @@ func (t *truth) rolloutEvent(ev *cell.Event) {
 	if x != nil {
 		n.inherited = x.shaky
 		maps.Copy(n.inherited, x.inherited)
+		n.pace.runs = x.pace.runs
 	}
 	if n.rollback {
 		t.w.mark("update rolled back")
@@ -196,7 +197,8 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		if !strings.HasSuffix(ev.Reason, x.uid) {
 			return
 		}
-		again := x.shaky[ev.Task]
+		// Who did not run is dealt with however many are down: nothing is taken from it.
+		again := x.shaky[ev.Task] || x.pace.runs != nil && !x.pace.runs[ev.Task]
 		x.down[ev.Task] = true
 		x.shaky[ev.Task] = true
 		x.disturbed++
@@ -212,6 +214,7 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		}
 		t.w.mark("task disturbed by an update with a policy")
 	case ev.Kind == borgpb.EventKind_EVENT_KIND_RESTART:
+		x.pace.paceRuns(ev.Task, false)
 		task := j.Task(ev.Task)
 		if x.down[ev.Task] && task != nil && task.Current() != nil && task.Current().Attempt() == ev.Attempt {
 			x.failures++
@@ -222,7 +225,7 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		x.shaky[ev.Task] = true
 	case ev.Kind == borgpb.EventKind_EVENT_KIND_START, ev.Kind == borgpb.EventKind_EVENT_KIND_RETURN, ev.To == borgpb.State_STATE_DEAD:
 		delete(x.down, ev.Task)
-		x.pace.extra[ev.Task] = true
+		x.pace.paceRuns(ev.Task, ev.To != borgpb.State_STATE_DEAD)
 		// Who is watched may fail without another event, and is down again.
 		if x.policy.GetWatchNs() == 0 || ev.To == borgpb.State_STATE_DEAD {
 			delete(x.shaky, ev.Task)
@@ -240,6 +243,7 @@ func (t *truth) rolloutStands(key cell.JobKey, x *rollout) {
 	if j == nil || j.Update() == nil || j.Update().UID().String() != x.uid || !j.Update().Rolling() {
 		clear(x.down)
 		clear(x.shaky)
+		x.pace.runs = nil
 		return
 	}
 	t.paceStands(j, x)
