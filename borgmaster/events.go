@@ -28,15 +28,22 @@ type eventRing struct {
 	more pulse
 
 	mu sync.Mutex
-	// The latest events; the one with sequence number n is at n % maxEvents.
-	// Guarded by mu.
-	ring []cell.Event
+	// The latest events, by entry. Guarded by mu.
+	entries []entryEvents
 	// Sequence number of the next event, from 0. Guarded by mu.
 	next uint64
 	// Events up to this log index were never seen here. Guarded by mu.
 	blindTo uint64
 }
 
+// entryEvents are the events of one entry, never none, and the sequence number of the
+// first. They are as the cell made them: others keep them too.
+type entryEvents struct {
+	first  uint64
+	events []cell.Event
+}
+
+// add keeps events, which must not be changed afterwards.
 func (r *eventRing) add(events []cell.Event) {
 	if len(events) == 0 {
 		return
@@ -45,13 +52,16 @@ func (r *eventRing) add(events []cell.Event) {
 	if r.next == 0 && r.blindTo == 0 {
 		r.blindTo = events[0].Index - 1
 	}
-	for _, e := range events {
-		if len(r.ring) < maxEvents {
-			r.ring = append(r.ring, e)
-		} else {
-			r.ring[r.next%maxEvents] = e
+	r.entries = append(r.entries, entryEvents{r.next, events})
+	r.next += uint64(len(events))
+	for r.held() > maxEvents {
+		oldest := &r.entries[0]
+		if over := r.held() - maxEvents; over < uint64(len(oldest.events)) {
+			oldest.first, oldest.events = oldest.first+over, oldest.events[over:]
+			break
 		}
-		r.next++
+		*oldest = entryEvents{}
+		r.entries = r.entries[1:]
 	}
 	r.mu.Unlock()
 	r.more.Fire()
@@ -61,14 +71,22 @@ func (r *eventRing) add(events []cell.Event) {
 func (r *eventRing) restart(index uint64) {
 	r.mu.Lock()
 	// Sequence numbers go on, so that readers see that they were cut off.
-	r.ring, r.blindTo = nil, index
-	r.next += maxEvents - r.next%maxEvents + maxEvents
+	r.entries, r.blindTo = nil, index
+	r.next++
 	r.mu.Unlock()
 	r.more.Fire()
 }
 
 // oldest returns the first sequence number that is held. The caller holds mu.
-func (r *eventRing) oldest() uint64 { return r.next - uint64(len(r.ring)) }
+func (r *eventRing) oldest() uint64 {
+	if len(r.entries) == 0 {
+		return r.next
+	}
+	return r.entries[0].first
+}
+
+// held is how many events there are. The caller holds mu.
+func (r *eventRing) held() uint64 { return r.next - r.oldest() }
 
 // read returns at most max events from sequence number from on, and the number
 // to go on from; ok is false when from is no longer held.
@@ -78,8 +96,11 @@ func (r *eventRing) read(from uint64, most int) (events []cell.Event, next uint6
 	if from < r.oldest() {
 		return nil, from, false
 	}
-	for n := from; n < r.next && len(events) < most; n++ {
-		events = append(events, r.ring[n%maxEvents])
+	at := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].first > from }) - 1
+	for ; at >= 0 && at < len(r.entries) && len(events) < most; at++ {
+		e := r.entries[at]
+		rest := e.events[min(from+uint64(len(events))-e.first, uint64(len(e.events))):]
+		events = append(events, rest[:min(len(rest), most-len(events))]...)
 	}
 	return events, from + uint64(len(events)), true
 }
@@ -90,13 +111,15 @@ func (r *eventRing) read(from uint64, most int) (events []cell.Event, next uint6
 func (r *eventRing) seek(index uint64) (from, end, oldestIndex uint64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	from, end = r.oldest(), r.next
+	from, end = r.next, r.next
 	oldestIndex = r.blindTo + 1
-	if len(r.ring) == maxEvents {
+	if r.held() == maxEvents {
 		// The first one may have had elder siblings at the same index.
-		oldestIndex = r.ring[from%maxEvents].Index + 1
+		oldestIndex = r.entries[0].events[0].Index + 1
 	}
-	from += uint64(sort.Search(len(r.ring), func(i int) bool { return r.ring[(from+uint64(i))%maxEvents].Index >= index }))
+	if at := sort.Search(len(r.entries), func(i int) bool { return r.entries[i].events[0].Index >= index }); at < len(r.entries) {
+		from = r.entries[at].first
+	}
 	return from, end, oldestIndex
 }
 

@@ -62,7 +62,12 @@ type journal struct {
 	chain [sha256.Size]byte
 	// Something is not synced.
 	unsynced bool
+	// Room for the next batch, with its frame.
+	buf []byte
 }
+
+// maxBufBytes is how much room is kept from one batch to the next.
+const maxBufBytes = 256 << 10
 
 type journalFile struct {
 	number uint64
@@ -137,19 +142,23 @@ func (j *journal) path(number uint64) string {
 // append writes a batch. When it returns without an error, the batch outlives
 // this process; it outlives the machine once it is synced.
 func (j *journal) append(batch *borgpb.AuditBatch) error {
-	data, err := proto.Marshal(batch)
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	frame, err := proto.MarshalOptions{}.MarshalAppend(slices.Grow(j.buf[:0], frameBytes)[:frameBytes], batch)
 	if err != nil {
 		return fmt.Errorf("encode an audit record: %w", err)
 	}
-	j.mu.Lock()
-	defer j.mu.Unlock()
-	if err := j.room(int64(frameBytes + len(data))); err != nil {
+	if j.buf = frame; cap(frame) > maxBufBytes {
+		j.buf = nil
+	}
+	if err := j.room(int64(len(frame))); err != nil {
 		return err
 	}
 	file := &j.files[len(j.files)-1]
+	data := frame[frameBytes:]
 	hash := chained(j.chain, data)
-	frame := binary.BigEndian.AppendUint32(make([]byte, 0, frameBytes+len(data)), uint32(len(data)))
-	frame = append(append(frame, hash[:]...), data...)
+	binary.BigEndian.PutUint32(frame, uint32(len(data)))
+	copy(frame[4:], hash[:])
 	if _, err := j.open.WriteAt(frame, file.bytes); err != nil {
 		// What was written of it is written over by the next one.
 		return fmt.Errorf("write an audit record: %w", err)

@@ -120,7 +120,7 @@ func fields(message []byte, f func(protowire.Number, []byte)) {
 }
 
 // RecordOf is the record of an op as it is in the log, with what came of it. Nil:
-// it cannot be read.
+// it cannot be read. It refers to data, which must not be changed afterwards.
 func RecordOf(data []byte, result *borgpb.Result) *borgpb.AuditRecord {
 	op := new(borgpb.Op)
 	if proto.Unmarshal(data, op) != nil {
@@ -129,7 +129,7 @@ func RecordOf(data []byte, result *borgpb.Result) *borgpb.AuditRecord {
 	r := Asked(op)
 	r.Refusal, r.Uid, r.Version = result.GetRefusal(), result.GetUid(), result.GetVersion()
 	if len(data) <= maxOpBytes && len(op.GetWriteFile().GetContent()) <= maxContentBytes {
-		r.Op = append([]byte{}, data...)
+		r.Op = data
 	} else {
 		hash := sha256.Sum256(data)
 		r.OpHash = hash[:]

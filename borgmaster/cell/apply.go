@@ -81,6 +81,8 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.updatesOn()
 	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
+	// Most ops are told by one event.
+	c.now.events = slices.Grow(c.now.events, len(entry.Ops))
 	for i, data := range entry.Ops {
 		results[i] = c.applyOp(data)
 	}

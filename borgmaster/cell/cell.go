@@ -55,6 +55,7 @@ type Cell struct {
 
 	requests requests
 	records  recordBook
+	readings readings
 	diverged error
 
 	// Tasks of all jobs that are not dead, for the limit; derived.

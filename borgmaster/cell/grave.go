@@ -138,7 +138,8 @@ type links struct {
 
 func (l *links) add(j *Job) {
 	s := j.latest().Proto
-	if k, err := ParseJobKey(s.Parent); err == nil {
+	if s.Parent != "" {
+		k, _ := ParseJobKey(s.Parent)
 		at, _ := slices.BinarySearchFunc(l.children[k], j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
 		l.children[k] = slices.Insert(l.children[k], at, j)
 	}
@@ -150,7 +151,8 @@ func (l *links) add(j *Job) {
 
 func (l *links) remove(j *Job) {
 	s := j.latest().Proto
-	if k, err := ParseJobKey(s.Parent); err == nil {
+	if s.Parent != "" {
+		k, _ := ParseJobKey(s.Parent)
 		l.children[k] = slices.DeleteFunc(l.children[k], func(o *Job) bool { return o == j })
 		if len(l.children[k]) == 0 {
 			delete(l.children, k)

@@ -358,7 +358,7 @@ func (l *loader) spec(uid UID, version uint64, d *decoder) error {
 	if j == nil || version == 0 || version > j.version {
 		return errors.New("a spec of no job")
 	}
-	s, r := readSpec(j.key, data, l.c.format)
+	s, r := l.c.readSpec(j.key, data)
 	if r != nil {
 		return errors.New(r.Message)
 	}

@@ -44,7 +44,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "outage", "jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "build", "diverged", "liveTasks", "leaveDueNs", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "readings", "build", "diverged", "liveTasks", "leaveDueNs", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
@@ -60,7 +60,7 @@ var derivedFields = map[string][]string{
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
 		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended"},
-	"Spec":        {"Proto", "uses", "gone", "allocSet", "limits", "needs"},
+	"Spec":        {"uses", "gone"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next"},
 	"Update":      {"down", "cursor", "chosen", "watched"},
@@ -223,6 +223,9 @@ func changePointer(r record, v reflect.Value) bool {
 		} else {
 			v.SetZero()
 		}
+	case *reading:
+		// All else of it follows from the bytes.
+		v.Set(reflect.ValueOf(&reading{Bytes: []byte("something else")}))
 	case *Resources:
 		// What a bound copy holds follows from its spec.
 		if p, ok := r.(*Copy); ok && p.spec != nil {

@@ -124,7 +124,9 @@ func (c *Cell) remember(op *borgpb.Op, res *borgpb.Result) {
 		r.user = op.Principal.GetUser()
 	}
 	r.uid, _ = parseUID(res.Uid)
-	r.updateUID, _ = parseUID(res.UpdateUid)
+	if res.UpdateUid != "" {
+		r.updateUID, _ = parseUID(res.UpdateUid)
+	}
 	q.nextSeq++
 	q.byID[r.id] = r
 	q.queue = append(q.queue, r)

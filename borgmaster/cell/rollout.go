@@ -410,7 +410,7 @@ func (c *Cell) checkRollback(j *Job) (*Spec, uint32, *borgpb.Refusal) {
 	if !stands(j.Kind()) && tasks == j.latest().Proto.Tasks {
 		tasks = u.stableTasks
 	}
-	spec, r := readSpec(j.key, old.Bytes, c.format)
+	spec, r := c.readSpec(j.key, old.Bytes)
 	if r == nil && !stands(j.Kind()) {
 		r = c.checkSize(j, tasks)
 	}

@@ -14,18 +14,10 @@ type Spec struct {
 	mark
 	job     *Job
 	Version uint64
-	// The committed bytes, and what they say.
-	Bytes []byte
-	Proto *borgpb.JobSpec
+	*reading
 	// Copies that run it; derived.
 	uses uint32
 	gone bool
-
-	allocSet JobKey
-	// Nil: none.
-	limits *Limits
-	// Disjoint, ascending, without gaps: what each index needs.
-	needs []*Need
 }
 
 // Need is what a run of task indices asks for: the job's task spec with the
@@ -53,30 +45,37 @@ func (s *Spec) Need(index uint32) *Need {
 }
 
 // readSpec decodes and checks a job spec. The bytes are kept.
-func readSpec(key JobKey, data []byte, format uint32) (*Spec, *borgpb.Refusal) {
+func (c *Cell) readSpec(key JobKey, data []byte) (*Spec, *borgpb.Refusal) {
 	if len(data) > MaxSpecBytes {
 		return nil, limit("spec", "%d bytes; at most %d", len(data), MaxSpecBytes)
 	}
+	if was := c.readings.of(data, c.format); was != nil {
+		if r := checkJobSpec(key, was.Proto, c.format); r != nil {
+			return nil, r
+		}
+		return &Spec{reading: was}, nil
+	}
 	p := new(borgpb.JobSpec)
-	if r := decode(data, p, format); r != nil {
+	if r := decode(data, p, c.format); r != nil {
 		return nil, r
 	}
-	if r := checkJobSpec(key, p, format); r != nil {
+	if r := checkJobSpec(key, p, c.format); r != nil {
 		return nil, r
 	}
-	s := &Spec{Bytes: data, Proto: p, limits: limitsOf(p)}
+	s := &reading{Bytes: data, Proto: p, limits: limitsOf(p)}
 	if p.AllocSet != "" {
 		s.allocSet, _ = ParseJobKey(p.AllocSet)
 	}
 	if r := s.cutNeeds(); r != nil {
 		return nil, r
 	}
-	return s, nil
+	c.readings.keep(s, c.format)
+	return &Spec{reading: s}, nil
 }
 
 // cutNeeds cuts the indices where an override begins or ends and merges the
 // overrides of each run.
-func (s *Spec) cutNeeds() *borgpb.Refusal {
+func (s *reading) cutNeeds() *borgpb.Refusal {
 	cuts := []uint32{0}
 	for _, o := range s.Proto.Overrides {
 		cuts = append(cuts, o.First)
@@ -112,7 +111,7 @@ func (s *Spec) cutNeeds() *borgpb.Refusal {
 
 // checkMergeWork bounds what merging and checking the runs costs: a small spec
 // could otherwise hold up every replica for seconds.
-func (s *Spec) checkMergeWork(cuts []uint32) *borgpb.Refusal {
+func (s *reading) checkMergeWork(cuts []uint32) *borgpb.Refusal {
 	base := s.Proto.Task
 	work := len(cuts) * (1 + len(base.Env) + len(base.Args))
 	for _, o := range s.Proto.Overrides {

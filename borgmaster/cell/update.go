@@ -61,7 +61,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r := checkLabels(o.Labels, o.Annotations); r != nil {
 		return nil, about(j.key.String(), r)
 	}
-	spec, r := readSpec(j.key, o.Spec, c.format)
+	spec, r := c.readSpec(j.key, o.Spec)
 	if r == nil && spec.Proto.Kind != j.Kind() {
 		r = invalid("spec.kind", "the kind of a job cannot change; kill it and submit it anew")
 	}

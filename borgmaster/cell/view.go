@@ -50,6 +50,8 @@ type taskHow struct {
 type Looker struct {
 	// Of the task before.
 	how *taskHow
+	// Of the last task that was never placed: those of jobs alike have it in common.
+	place *taskPlace
 }
 
 // Look sees t as it is now. Was is what was seen of the same task before; nil: nothing.
@@ -89,18 +91,27 @@ func (l *Looker) Look(t *Task, was *TaskView) (v TaskView) {
 	}
 	place.need = spec.Need(t.index)
 	place.seat = j.Seat(t.index)
-	v.place, v.how = place.keep(was), l.keep(&how, was)
+	v.place, v.how = l.keepPlace(&place, was), l.keep(&how, was)
 	return v
 }
 
-// keep is that as was seen before, if it is alike in all that it refers to.
-func (p *taskPlace) keep(was *TaskView) *taskPlace {
-	if was != nil {
-		o := was.place
-		if p.need == o.need && p.attempt == o.attempt && p.version == o.version && p.machine == o.machine && p.alloc == o.alloc &&
-			p.res == o.res && p.estimate == o.estimate && p.few.same(o.few) && p.seat == o.seat && slices.Equal(p.ports, o.ports) {
-			return o
+// refersTo tells whether both are alike in all that they refer to.
+func (p *taskPlace) refersTo(o *taskPlace) bool {
+	return p.need == o.need && p.attempt == o.attempt && p.version == o.version && p.machine == o.machine && p.alloc == o.alloc &&
+		p.res == o.res && p.estimate == o.estimate && p.few.same(o.few) && p.seat == o.seat && slices.Equal(p.ports, o.ports)
+}
+
+// keepPlace is that as was seen before, if it is alike in all that it refers to.
+func (l *Looker) keepPlace(p *taskPlace, was *TaskView) *taskPlace {
+	if was != nil && p.refersTo(was.place) {
+		return was.place
+	}
+	if p.attempt == 0 {
+		if l.place == nil || !p.refersTo(l.place) {
+			kept := *p
+			l.place = &kept
 		}
+		return l.place
 	}
 	kept := *p
 	if p.few != nil {

@@ -38,9 +38,11 @@ const (
 	// Polls of machines at rest begin at multiples of it, so that this replica and the
 	// borglets wake up for some at once.
 	gridNs = 10e6
-	// The first polls of a share that has moved take this part of the period: each
-	// needs a handshake, and all must be made soon.
+	// The first polls of the first share take this part of the period: each needs a
+	// handshake, and all must be made soon.
 	spreadPart = 4
+	// Machines of a share that has moved are due so long ago: before all that wait.
+	movedFirstNs = 3600e9
 	// The lag is an average over about so many polls.
 	lagPolls = 64
 	// A machine where something is under way, or changes again and again, is polled
@@ -179,6 +181,8 @@ type polled struct {
 	slow bool
 	// It is ours, and did not answer its last poll or was not polled yet.
 	unheard bool
+	// It came with a share that has moved here, and was not polled yet.
+	moved bool
 	// Touched while in flight: poll again at once.
 	again     bool
 	dueNs     int64
@@ -388,7 +392,7 @@ func (c *Core) add(now int64, name string) bool {
 	if m == nil {
 		m = &polled{name: name, place: -1}
 		c.machines[name] = m
-		c.assign(now, m)
+		c.assign(now, m, false)
 	}
 	return m.mine
 }
@@ -424,7 +428,7 @@ func (c *Core) setLive(now int64, e LiveSet) {
 	slices.Sort(names)
 	had := c.mine
 	for _, name := range names {
-		c.assign(now, c.machines[name])
+		c.assign(now, c.machines[name], had > 0)
 	}
 	if had == 0 {
 		// Of these it has had no time to hear.
@@ -432,15 +436,18 @@ func (c *Core) setLive(now int64, e LiveSet) {
 	}
 }
 
-// assign makes the machine ours or not. One that becomes ours is first polled
-// at its own moment of a part of the period, so that a share that moves is no
-// storm; at once when the old owner may have died before it passed on what changed.
-func (c *Core) assign(now int64, m *polled) {
+// assign makes the machine ours or not. One that becomes ours with the first share is
+// polled at its own moment of a part of the period, so that this is no storm of
+// handshakes. One that has moved here goes before all of ours, however late those are:
+// its last owner may have polled it long ago, or not at all. That is no storm either, as
+// only so many polls are in flight. First of all go those whose old owner may have died
+// before it passed on what changed.
+func (c *Core) assign(now int64, m *polled, moved bool) {
 	mine := Owner(m.name, c.live) == c.cfg.Replica
 	if mine == m.mine {
 		return
 	}
-	m.mine, m.missed, m.fastNs, m.again = mine, 0, 0, false
+	m.mine, m.missed, m.fastNs, m.again, m.moved = mine, 0, 0, false, false
 	if !mutant.Planted(mutant.SilenceInherited) {
 		m.heardNs = now
 	}
@@ -454,11 +461,13 @@ func (c *Core) assign(now int64, m *polled) {
 	if m.inFlight {
 		return
 	}
-	// Its last owner may have polled it long ago, or not at all: it does not wait behind
-	// those of ours for which polls begin late.
-	due := now + int64(nameHash(m.name)%uint64(c.cfg.PeriodNs/spreadPart)) - c.lagNs
+	due := now + int64(nameHash(m.name)%uint64(c.cfg.PeriodNs/spreadPart))
 	if m.touchedNs != 0 && now-m.touchedNs < 2*c.cfg.PeriodNs {
 		due = now
+	}
+	if moved {
+		m.moved = true
+		due -= movedFirstNs
 	}
 	c.enqueue(m, due)
 }
@@ -489,11 +498,11 @@ func (c *Core) start(now int64, eff *Effects) {
 	for len(c.queue) > 0 && c.queue[0].dueNs <= now && c.inFlight < c.cfg.MaxInFlight {
 		m := heap.Pop(&c.queue).(*polled)
 		lateNs := int64(0)
-		if held {
+		if held && !m.moved {
 			lateNs = now - m.dueNs
 		}
 		c.lagNs += (lateNs - c.lagNs) / lagPolls
-		m.inFlight, m.startedNs = true, now
+		m.inFlight, m.startedNs, m.moved = true, now, false
 		c.inFlight++
 		c.unanswered++
 		c.flights = append(c.flights, flight{m, now})

@@ -27,7 +27,11 @@ type group struct {
 	present, stable *cell.Spec
 	shown           *borgpb.JobSpec
 	// What all tasks of a need are that were never placed and are pending, or dead, as
-	// far as that was asked for since it was so.
+	// far as that was asked for since it was so: the first that was, and the others.
+	first struct {
+		of unplaced
+		is *object
+	}
 	unplaced map[unplaced]*object
 }
 
@@ -53,10 +57,13 @@ type feeding struct {
 	look cell.Looker
 	// Objects to be used, of a piece; see object.
 	spare []object
+	// Room for the first changes of runs, of a piece: most have no other.
+	firsts []change
 }
 
 // changesInRun is how many changes a run has at most: room for so many is taken at once.
-const changesInRun = 512
+// firstsInPiece are the first changes of so many runs.
+const changesInRun, firstsInPiece = 512, 64
 
 func newSeen() *seen {
 	return &seen{jobs: map[cell.UID]*group{}, sets: map[cell.UID]*group{}, machines: map[cell.UID]*object{}}
@@ -66,7 +73,12 @@ func (f *feeding) note(kind borgpb.ObjectKind, k key, before, after *object) {
 	last := len(f.runs) - 1
 	switch {
 	case last < 0 || !f.runs[last].takes(kind, k.uid, before, after):
-		f.runs = append(f.runs, run{kind: kind, uid: k.uid, changes: make([]change, 0, 1)})
+		if len(f.firsts) == cap(f.firsts) {
+			f.firsts = make([]change, 0, min(max(1, len(f.runs)), firstsInPiece))
+		}
+		n := len(f.firsts)
+		f.firsts = f.firsts[:n+1]
+		f.runs = append(f.runs, run{kind: kind, uid: k.uid, changes: f.firsts[n : n : n+1]})
 		last++
 	case len(f.runs[last].changes) == changesInRun:
 		f.runs = append(f.runs, run{kind: kind, uid: k.uid, changes: make([]change, 0, changesInRun)})
@@ -161,7 +173,7 @@ func (f *feeding) job(j *cell.Job) (scanned bool) {
 	dead := j.State() == borgpb.State_STATE_DEAD
 	if scanned = scanned || now.head != oldHead || dead != g.dead; scanned {
 		g.dead = dead
-		g.unplaced = nil
+		g.first.is, g.unplaced = nil, nil
 		f.tasks(g, j)
 	}
 	return scanned
@@ -233,12 +245,21 @@ func (f *feeding) task(g *group, j *cell.Job, index uint32) {
 // unplaced is what a task is that was never placed.
 func (f *feeding) unplaced(g *group, j *cell.Job, t *cell.Task) *object {
 	k := unplaced{j.Need(t.ID().Index), t.State() == borgpb.State_STATE_DEAD, j.Seat(t.ID().Index)}
+	if g.first.is != nil && g.first.of == k {
+		return g.first.is
+	}
 	o := g.unplaced[k]
-	if o == nil {
-		o = &object{head: g.own.head, task: f.look.Look(t, nil)}
-		if g.unplaced == nil {
-			g.unplaced = map[unplaced]*object{}
-		}
+	if o != nil {
+		return o
+	}
+	o = &object{head: g.own.head, task: f.look.Look(t, nil)}
+	switch {
+	case g.first.is == nil:
+		// Most jobs have no other.
+		g.first.of, g.first.is = k, o
+	case g.unplaced == nil:
+		g.unplaced = map[unplaced]*object{k: o}
+	default:
 		g.unplaced[k] = o
 	}
 	return o

@@ -43,6 +43,9 @@ type Hub struct {
 	// Of the cell as it was seen last.
 	epoch, index uint64
 	seen         *seen
+	look         cell.Looker
+	// Room for what the next entry changes.
+	runs []run
 	// All changes of later indices than floor are held.
 	floor uint64
 	ring  []*batch
@@ -84,6 +87,7 @@ func (h *Hub) Held() (changes, bytes int) { return h.held.changes, h.held.bytes 
 func (h *Hub) Reset(c *cell.Cell) {
 	h.epoch, h.index, h.floor = c.Epoch(), c.Index(), c.Index()
 	h.seen, h.ring, h.held.changes, h.held.bytes = newSeen(), nil, 0, 0
+	h.look = cell.Looker{}
 	f := feeding{c: c, seen: h.seen}
 	f.all()
 	if mutant.Planted(mutant.WatchOverCheckpoint) {
@@ -96,11 +100,13 @@ func (h *Hub) Reset(c *cell.Cell) {
 
 // Applied takes in what the last Apply of the cell changed. It is called after each.
 func (h *Hub) Applied(c *cell.Cell) {
-	f := feeding{c: c, seen: h.seen}
+	f := feeding{c: c, seen: h.seen, look: h.look, runs: h.runs[:0]}
 	f.changed()
+	h.look, h.runs = f.look, f.runs
 	h.index = c.Index()
 	if len(f.runs) > 0 {
-		b := newBatch(h.index, c.TimeNs(), f.runs)
+		b := newBatch(h.index, c.TimeNs(), slices.Clone(f.runs))
+		clear(f.runs)
 		h.ring = append(h.ring, b)
 		h.held.changes += b.changes
 		h.held.bytes += b.bytes

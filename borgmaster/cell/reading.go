@@ -1,0 +1,53 @@
+package cell
+
+import "borg/proto/borgpb"
+
+// reading is what the bytes of a spec say. It depends on nothing else and never changes,
+// so jobs whose specs have the same bytes share one.
+type reading struct {
+	// As committed, and decoded.
+	Bytes []byte
+	Proto *borgpb.JobSpec
+
+	allocSet JobKey
+	// Nil: none.
+	limits *Limits
+	// Disjoint, ascending, without gaps: what each index needs.
+	needs []*Need
+}
+
+// Bounds of what is remembered of specs that were read. Larger specs are rare, and cost
+// little beside what they ask for.
+const (
+	maxReadings     = 1_024
+	maxReadingBytes = 16 << 10
+)
+
+// readings are the last specs that were read and found well formed. Many jobs are the
+// one before with another name: a pipeline's, the runs of a cron job. What is remembered
+// changes no answer.
+type readings struct {
+	// What is known depends on the format.
+	format  uint32
+	byBytes map[string]*reading
+}
+
+// of is what the bytes say, if it is remembered; nil: they have to be read.
+func (s *readings) of(data []byte, format uint32) *reading {
+	if s.format != format {
+		return nil
+	}
+	return s.byBytes[string(data)]
+}
+
+// keep remembers a reading. When there are too many all are forgotten: those that still
+// come are soon back.
+func (s *readings) keep(r *reading, format uint32) {
+	if len(r.Bytes) > maxReadingBytes {
+		return
+	}
+	if s.format != format || len(s.byBytes) >= maxReadings {
+		*s = readings{format: format, byBytes: make(map[string]*reading)}
+	}
+	s.byBytes[string(r.Bytes)] = r
+}
