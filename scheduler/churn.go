@@ -24,7 +24,7 @@ type churn struct {
 
 // gaveWay takes in that a task of a job gave way.
 func (s *Scheduler) gaveWay(c *cell.Cell, e *cell.Event) {
-	if s.cfg.Churn == 0 || e.Cause != borgpb.StopCause_STOP_CAUSE_PREEMPTION || e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK {
+	if s.cfg.Churn == 0 || e.Kind != borgpb.EventKind_EVENT_KIND_EVICT || e.Cause != borgpb.StopCause_STOP_CAUSE_PREEMPTION || e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK {
 		return
 	}
 	h := &s.churn

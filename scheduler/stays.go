@@ -41,7 +41,7 @@ func (e *explanation) staysWords() string {
 	case within > 0:
 		return fmt.Sprintf("; %s: within %s nobody takes the place of others", stay(within), cell.BandName(band))
 	case spared > 0 && by.Priority < prodPriority:
-		return fmt.Sprintf("; %s: their jobs gave way as often as they may, %d times in %d s", stay(spared), e.s.cfg.Churn, e.s.cfg.ChurnWindowNs/1_000_000_000)
+		return fmt.Sprintf("; %s: their jobs gave way as often as they may, %d times in %d s", stay(spared), e.s.cfg.Churn, e.s.cfg.ChurnWindowNs/1e9)
 	}
 	return ""
 }
