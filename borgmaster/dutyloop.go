@@ -93,15 +93,15 @@ func (d *dutyLoop) Run(ctx context.Context) {
 		case <-ticker.C:
 			state := d.m.cfg.Log.State()
 			var format uint32
-			first, lost := "", false
+			first, lost, dueInNs := "", false, int64(0)
 			d.m.cfg.Log.View(func(c *cell.Cell) {
 				if format = c.Format(); c.NumAdmins() == 0 {
 					first = d.m.cfg.FirstAdmin
 				}
-				lost = c.LostDeclared() > 0
+				lost, dueInNs = c.LostDeclared() > 0, c.DueInNs()
 			})
 			members := d.m.memberIDs()
-			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: members, LostDeclared: lost})
+			d.step(duty.Ticked{Applied: state.Applied, Format: format, FirstAdmin: first, Members: members, LostDeclared: lost, DueInNs: dueInNs})
 			if state.Ready {
 				d.lookAtDoors(state.Replica, members)
 			}

@@ -73,6 +73,26 @@ func (c *Cell) setDue(j *Job) {
 	}
 }
 
+// DueInNs is how long after the last entry the time alone may change something: an update
+// is watched or has a deadline, a drain waits for one, a taint is forgiven for a while.
+// Zero: nothing waits for the time.
+func (c *Cell) DueInNs() int64 {
+	due := int64(maxTimeNs)
+	if len(c.updateDues) > 0 {
+		due = c.updateDues[0].ns
+	}
+	if c.drains > 0 {
+		due = min(due, c.drainDueNs)
+	}
+	if c.format >= formatTaints {
+		due = min(due, c.leaveDueNs)
+	}
+	if due == maxTimeNs {
+		return 0
+	}
+	return max(due-c.clock.cellNs, 1)
+}
+
 // updatesOn follows what time alone brings about in updates.
 func (c *Cell) updatesOn() {
 	if c.restored.held {

@@ -56,6 +56,8 @@ const (
 	usersFormat = 2
 	// The cell's clocks are moved on when no entry did for so long.
 	timeIdleNs = 10e9
+	// And when something waits for them, but not oftener than so.
+	timeDueNs = 1e9
 	// The budget of downs is that of a minute; of it so much may be taken at once, or
 	// so many machines where that is more: a rack.
 	downBurstNs   = 6e9
@@ -145,6 +147,9 @@ type (
 		Members    []uint64
 		// An operator has said that machines which cannot be reached are lost.
 		LostDeclared bool
+		// How long after the last entry something in the cell waits for the time; zero:
+		// nothing does.
+		DueInNs int64
 	}
 )
 
@@ -624,7 +629,11 @@ func (d *Core) tick(now int64, e Ticked) []Effect {
 	if e.Applied != d.applied {
 		d.applied, d.appliedAtNs = e.Applied, now
 	}
-	if now-d.appliedAtNs >= timeIdleNs {
+	idleNs := int64(timeIdleNs)
+	if e.DueInNs > 0 {
+		idleNs = min(idleNs, max(e.DueInNs, timeDueNs))
+	}
+	if now-d.appliedAtNs >= idleNs {
 		d.appliedAtNs = now
 		effects = append(effects, Propose{Op: &borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}}})
 	}

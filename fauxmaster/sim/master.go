@@ -177,7 +177,7 @@ func (m *masterSide) dutyTick() {
 	m.r.after(dutyTickNs, func() {
 		m.follow()
 		if m.dutyTerm != 0 {
-			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0}
+			ticked := duty.Ticked{Applied: m.r.cell.Index(), Format: m.r.cell.Format(), Members: m.memberIDs(), LostDeclared: m.r.cell.LostDeclared() > 0, DueInNs: m.r.cell.DueInNs()}
 			if m.r.cell.NumAdmins() == 0 {
 				ticked.FirstAdmin = m.gate.FirstAdmin
 			}

@@ -1,0 +1,337 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+)
+
+// Scenarios about where tasks run.
+
+func constrained(key string, relation borgpb.Relation, value string, soft bool) *borgpb.JobSpec {
+	spec := sized(1, 1<<20)
+	spec.Task.Constraints = []*borgpb.Constraint{{Key: key, Relation: relation, Value: value, Soft: soft}}
+	return spec
+}
+
+// A hard constraint that no machine meets waits and says so, a soft one does not wait;
+// each relation finds the one machine that is like that.
+func constraints(t *testing.T, s *scenarios) {
+	names := s.names(t)
+	if r := s.asks(t, s.ann, "ann", "arm", constrained("arch", borgpb.Relation_RELATION_EQUAL, "arm", false)); r != nil {
+		t.Fatal(r)
+	}
+	s.why(t, "ann", "arm", 0, fmt.Sprintf("0 of %d machines", len(names)))
+	if r := s.asks(t, s.ann, "ann", "arm-soft", constrained("arch", borgpb.Relation_RELATION_EQUAL, "arm", true)); r != nil {
+		t.Fatal(r)
+	}
+	s.until(t, "ann", "arm-soft", "it runs although no machine is like that", allStarted)
+	// One machine is at 3, all others at 5, and one of those is odd.
+	for i, name := range names {
+		level := map[string]string{"level": "5", "plain": "yes"}
+		if i == 0 {
+			level["level"] = "3"
+		} else if i == 1 {
+			level = map[string]string{"level": "7", "odd": "yes"}
+		}
+		s.set(t, name, level)
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+			defer cancel()
+			o := &borgpb.SetMachine{Name: name, RemoveAttributes: []string{"level"}}
+			if _, err := s.client.Mutate(ctx, &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, q := range []struct {
+		key      string
+		relation borgpb.Relation
+		value    string
+		where    int
+	}{
+		{"level", borgpb.Relation_RELATION_EQUAL, "3", 0},
+		{"plain", borgpb.Relation_RELATION_NOT_EQUAL, "yes", 1},
+		{"level", borgpb.Relation_RELATION_LESS_THAN, "5", 0},
+		{"level", borgpb.Relation_RELATION_GREATER_THAN, "5", 1},
+		{"level", borgpb.Relation_RELATION_LESS_THAN_EQUAL, "3", 0},
+		{"level", borgpb.Relation_RELATION_GREATER_THAN_EQUAL, "7", 1},
+		{"odd", borgpb.Relation_RELATION_PRESENT, "", 1},
+		{"plain", borgpb.Relation_RELATION_NOT_PRESENT, "", 1},
+	} {
+		name := fmt.Sprint("rel", int32(q.relation))
+		if r := s.asks(t, s.ann, "ann", name, constrained(q.key, q.relation, q.value, false)); r != nil {
+			t.Fatal(r)
+		}
+		s.until(t, "ann", name, fmt.Sprintf("a task with %v runs", q.relation), allStarted)
+		if at := s.tasksOf(t, "ann", name)[0].Status.Machine; at != names[q.where] {
+			t.Errorf("%s %v %q runs on %s, want %s", q.key, q.relation, q.value, at, names[q.where])
+		}
+	}
+}
+
+// racks makes six racks of two machines each, three in each of two power domains.
+func (s *scenarios) racks(t *testing.T) (rack, power map[string]string) {
+	t.Helper()
+	rack, power = map[string]string{}, map[string]string{}
+	for i, name := range s.names(t) {
+		rack[name], power[name] = fmt.Sprint("rack", i/2), fmt.Sprint("power", i/6)
+		s.set(t, name, map[string]string{"rack": rack[name], "power": power[name]})
+	}
+	return rack, power
+}
+
+// across counts the tasks of a job in each domain.
+func (s *scenarios) across(t *testing.T, name string, domain map[string]string) map[string]int {
+	n := map[string]int{}
+	for _, x := range s.tasksOf(t, "ann", name) {
+		n[domain[x.Status.Machine]]++
+	}
+	return n
+}
+
+// 12 tasks on 6 racks in 2 power domains are 2 in each rack and 6 in each power domain,
+// without being asked.
+func failureDomains(t *testing.T, s *scenarios) {
+	rack, power := s.racks(t)
+	if r := s.asks(t, s.ann, "ann", "spread", sized(12, 1<<20)); r != nil {
+		t.Fatal(r)
+	}
+	s.until(t, "ann", "spread", "all tasks run", allStarted)
+	for name, n := range s.across(t, "spread", rack) {
+		if n != 2 {
+			t.Errorf("%d tasks in %s, want 2", n, name)
+		}
+	}
+	for name, n := range s.across(t, "spread", power) {
+		if n != 6 {
+			t.Errorf("%d tasks in %s, want 6", n, name)
+		}
+	}
+}
+
+// At most 2 of a rack, and 12 of 14 tasks find a place; the others say why.
+func limitPerRack(t *testing.T, s *scenarios) {
+	rack, _ := s.racks(t)
+	spec := sized(14, 1<<20)
+	spec.MaxPerRack = 2
+	if r := s.asks(t, s.ann, "ann", "limited", spec); r != nil {
+		t.Fatal(r)
+	}
+	s.until(t, "ann", "limited", "12 of 14 run", func(j *borgpb.Job) bool { return j.Status.GetStarted() == 12 })
+	waits := slices.IndexFunc(s.tasksOf(t, "ann", "limited"), func(x *borgpb.Task) bool { return x.Status.GetState() == borgpb.State_STATE_PENDING })
+	s.why(t, "ann", "limited", uint32(waits), "rack")
+	for name, n := range s.across(t, "limited", rack) {
+		if name != "" && n != 2 {
+			t.Errorf("%d tasks in %s, want 2", n, name)
+		}
+	}
+}
+
+// Two tasks with three ports each on one machine share no port; where five are left, who
+// asks for six has no place.
+func portsOfAMachine(t *testing.T, s *scenarios) {
+	at := s.names(t)[3]
+	run := func(name string, tasks, ports int) {
+		t.Helper()
+		if r := s.asks(t, s.ann, "ann", name, withPorts(at, tasks, ports)); r != nil {
+			t.Fatal(r)
+		}
+	}
+	run("ports", 2, 3)
+	s.until(t, "ann", "ports", "both tasks run", allStarted)
+	granted := map[uint32]bool{}
+	for _, x := range s.tasksOf(t, "ann", "ports") {
+		for _, p := range x.Status.Ports {
+			granted[p] = true
+		}
+	}
+	if len(granted) != 6 {
+		t.Errorf("two tasks have the ports %v, want six different ones", granted)
+	}
+	const most, free = 16, 5
+	spec := s.machines(t)[at].Spec
+	taken := int(spec.PortLast-spec.PortFirst) + 1 - len(granted) - free
+	run("fill", taken/most, most)
+	s.until(t, "ann", "fill", "nearly all ports are granted", allStarted)
+	run("last", 1, taken%most)
+	s.until(t, "ann", "last", "five ports are left", allStarted)
+	run("more", 1, free+1)
+	s.why(t, "ann", "more", 0, "ports")
+	run("fits", 1, free)
+	s.until(t, "ann", "fits", "who asks for five has them", allStarted)
+}
+
+// withPorts is a job on one machine whose tasks have so many ports.
+func withPorts(machine string, tasks, ports int) *borgpb.JobSpec {
+	spec := constrained(cell.NameAttribute, borgpb.Relation_RELATION_EQUAL, machine, false)
+	spec.Tasks = uint32(tasks)
+	for i := range ports {
+		spec.Task.Ports = append(spec.Task.Ports, fmt.Sprint("p", i))
+	}
+	return spec
+}
+
+// What starts after a job waits until that has finished; if it is killed instead, what
+// starts after it goes on to wait, and its child ends with it.
+func dependencies(t *testing.T, s *scenarios) {
+	batch := sized(2, 1<<20)
+	batch.Kind = borgpb.JobKind_JOB_KIND_BATCH
+	after := func(name string) *borgpb.JobSpec {
+		spec := sized(1, 1<<20)
+		spec.StartAfter = []string{"ann/" + name}
+		return spec
+	}
+	if r := s.asks(t, s.ann, "ann", "a", batch); r != nil {
+		t.Fatal(r)
+	}
+	if r := s.asks(t, s.ann, "ann", "b", after("a")); r != nil {
+		t.Fatal(r)
+	}
+	b := s.until(t, "ann", "b", "b runs", allStarted)
+	if a := s.until(t, "ann", "a", "a has finished", finished); a.Status.GetDead() != 2 || b.Status.GetStarted() != 1 {
+		t.Errorf("b runs and a is %v", a.Status)
+	}
+
+	if r := s.asks(t, s.ann, "ann", "long", sized(1, 1<<20)); r != nil {
+		t.Fatal(r)
+	}
+	if r := s.asks(t, s.ann, "ann", "held", after("long")); r != nil {
+		t.Fatal(r)
+	}
+	child := sized(1, 1<<20)
+	child.Parent = "ann/long"
+	if r := s.asks(t, s.ann, "ann", "child", child); r != nil {
+		t.Fatal(r)
+	}
+	s.until(t, "ann", "child", "the child runs", allStarted)
+	s.must(t, killOf("ann", "long"))
+	s.until(t, "ann", "child", "the child is dead with its parent", func(j *borgpb.Job) bool { return j.Status.GetDead() == 1 })
+	if j, err := s.job(shortly(t), "ann", "held"); err != nil || j.Status.GetPending() != 1 {
+		t.Errorf("what starts after a job that was killed is %v, %v; want it to wait", j.GetStatus(), err)
+	}
+}
+
+// A daemon job has a task for each machine that matches, follows them, and its other
+// tasks keep their indices.
+func daemonsFollow(t *testing.T, s *scenarios) {
+	names := s.names(t)
+	for _, name := range names[:8] {
+		s.set(t, name, map[string]string{"lamp": "on"})
+	}
+	spec := constrained("lamp", borgpb.Relation_RELATION_PRESENT, "", false)
+	spec.Kind, spec.Tasks = borgpb.JobKind_JOB_KIND_DAEMON, 0
+	if r := s.asks(t, s.ann, "ann", "daemon", spec); r != nil {
+		t.Fatal(r)
+	}
+	at := func(n uint32) map[string]uint32 {
+		s.until(t, "ann", "daemon", fmt.Sprintf("%d tasks run", n), func(j *borgpb.Job) bool {
+			return j.Status.GetStarted() == n && j.Status.GetPending()+j.Status.GetStopping() == 0
+		})
+		at := map[string]uint32{}
+		for _, x := range s.tasksOf(t, "ann", "daemon") {
+			if x.Status.GetState() == borgpb.State_STATE_RUNNING {
+				at[x.Status.Machine] = x.Index
+			}
+		}
+		return at
+	}
+	first := at(8)
+	s.set(t, names[4], map[string]string{"lamp": ""})
+	with := at(7)
+	if _, still := with[names[4]]; still {
+		t.Errorf("a task is left on %s, which no longer matches: %v", names[4], with)
+	}
+	for name, index := range with {
+		if first[name] != index {
+			t.Errorf("the task on %s was %d and is %d", name, first[name], index)
+		}
+	}
+	for _, name := range names[8:] {
+		s.set(t, name, map[string]string{"lamp": "on"})
+	}
+	more := at(uint32(7 + len(names) - 8))
+	for name, index := range with {
+		if more[name] != index {
+			t.Errorf("the task on %s was %d and is %d when machines came", name, index, more[name])
+		}
+	}
+	filled := false
+	for _, name := range names[8:] {
+		filled = filled || more[name] == first[names[4]]
+	}
+	if !filled {
+		t.Errorf("nobody has taken the hole at index %d: %v", first[names[4]], more)
+	}
+}
+
+// Who forgives a taint for a while stays for so long, and goes then; who does not goes
+// at once.
+func forgiveness(t *testing.T, s *scenarios) {
+	at := s.names(t)[5]
+	patient := constrained(cell.NameAttribute, borgpb.Relation_RELATION_EQUAL, at, false)
+	const forgives = 3 * time.Second
+	patient.Task.Tolerations = []*borgpb.Toleration{{Key: "smoke", ForgivenessNs: int64(forgives)}}
+	if r := s.asks(t, s.ann, "ann", "patient", patient); r != nil {
+		t.Fatal(r)
+	}
+	if r := s.asks(t, s.ann, "ann", "hasty", constrained(cell.NameAttribute, borgpb.Relation_RELATION_EQUAL, at, false)); r != nil {
+		t.Fatal(r)
+	}
+	s.until(t, "ann", "patient", "it runs", allStarted)
+	s.until(t, "ann", "hasty", "it runs", allStarted)
+	s.must(t, &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: at, SetTaints: []*borgpb.Taint{{Key: "smoke", Evict: true}}}}})
+	tainted := time.Now()
+	gone := func(j *borgpb.Job) bool { return j.Status.GetPending() == 1 && j.Status.GetStopping() == 0 }
+	s.until(t, "ann", "hasty", "who does not forgive is gone", gone)
+	s.until(t, "ann", "patient", "who forgives is gone", gone)
+	if stayed := time.Since(tainted); stayed < forgives-100*time.Millisecond {
+		t.Errorf("who forgives for %v was gone after %v", forgives, stayed)
+	}
+	s.must(t, &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: &borgpb.SetMachine{Name: at, RemoveTaints: []string{"smoke"}}}})
+	s.until(t, "ann", "patient", "it runs again", allStarted)
+}
+
+// With a budget of one, of two machines that are emptied at once the second waits until
+// what the first gave up runs elsewhere.
+func budgetOfTwoDrains(t *testing.T, s *scenarios) {
+	spec := sized(5, 1<<20)
+	spec.MaxPerMachine, spec.DisruptionBudget = 1, &borgpb.DisruptionBudget{MaxDown: 1}
+	// Five machines and no other, so that nobody has a place elsewhere.
+	names := s.names(t)[:5]
+	for _, name := range names {
+		s.set(t, name, map[string]string{"five": "yes"})
+	}
+	spec.Task.Constraints = []*borgpb.Constraint{{Key: "five", Relation: borgpb.Relation_RELATION_PRESENT}}
+	if r := s.asks(t, s.ann, "ann", "budget", spec); r != nil {
+		t.Fatal(r)
+	}
+	s.until(t, "ann", "budget", "all tasks run", allStarted)
+	drain := func(name string, on bool) {
+		s.must(t, &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{Name: name, Drain: on}}})
+	}
+	drain(names[0], true)
+	drain(names[1], true)
+	s.until(t, "ann", "budget", "one of two has gone", func(j *borgpb.Job) bool { return j.Status.GetPending() == 1 && j.Status.GetStarted() == 4 })
+	on := map[string]bool{}
+	for _, x := range s.tasksOf(t, "ann", "budget") {
+		on[x.Status.Machine] = true
+	}
+	if on[names[0]] == on[names[1]] {
+		t.Errorf("of two machines that are emptied, a task is on %v; want one to wait", on)
+	}
+	drain(names[0], false)
+	s.until(t, "ann", "budget", "the other has gone, and the first is used again", func(j *borgpb.Job) bool {
+		if j.Status.GetStarted() != 4 || j.Status.GetPending() != 1 {
+			return false
+		}
+		return !slices.ContainsFunc(s.tasksOf(t, "ann", "budget"), func(x *borgpb.Task) bool { return x.Status.Machine == names[1] })
+	})
+	drain(names[1], false)
+	s.until(t, "ann", "budget", "all run again", allStarted)
+}
