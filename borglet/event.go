@@ -184,6 +184,8 @@ type Record struct {
 	StartedWallNs int64
 	// A health check of the present run has passed.
 	Passed bool
+	// What the last check of readiness of the present run came to.
+	Ready bool
 	// Not nil: it was told to stop.
 	Stop *StopOrder
 	// Not zero: it has ended, for good.

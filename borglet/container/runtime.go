@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -286,7 +287,10 @@ func awaitReady(ctx context.Context, ready *os.File) {
 }
 
 // Terminate sends SIGTERM to the task.
-func (r *Runtime) Terminate(id borglet.ID) error {
+func (r *Runtime) Terminate(id borglet.ID) error { return r.Signal(id, unix.SIGTERM) }
+
+// Signal sends a signal to the task.
+func (r *Runtime) Signal(id borglet.ID, signal syscall.Signal) error {
 	r.mu.Lock()
 	followed := r.runs[id]
 	var task proc
@@ -295,10 +299,10 @@ func (r *Runtime) Terminate(id borglet.ID) error {
 	}
 	r.mu.Unlock()
 	if task.Pid == 0 {
-		return errors.New("terminate: no process is known")
+		return fmt.Errorf("send %s: no process is known", signal)
 	}
 	r.awaitListening(followed.dir, task)
-	return ignoreGone(task.signal(unix.SIGTERM))
+	return ignoreGone(task.signal(signal))
 }
 
 // listenBound is how long a signal is held back for a container that has only

@@ -140,6 +140,10 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.LabelRule.default_value": FormatLabels, "borg.LabelRule.values": FormatLabels,
 	"borg.LABELLED_UNSPECIFIED": FormatLabels, "borg.LABELLED_JOB": FormatLabels, "borg.LABELLED_ALLOC_SET": FormatLabels, "borg.LABELLED_MACHINE": FormatLabels,
 
+	"borg.TaskSpec.files": FormatPushed, "borg.PushedFile.name": FormatPushed, "borg.PushedFile.signal": FormatPushed,
+	"borg.RELOAD_SIGNAL_UNSPECIFIED": FormatPushed, "borg.RELOAD_SIGNAL_HUP": FormatPushed, "borg.RELOAD_SIGNAL_USR1": FormatPushed, "borg.RELOAD_SIGNAL_USR2": FormatPushed,
+	"borg.TaskSpec.ready": FormatReady, "borg.Package.credentials": FormatPackageCredentials,
+
 	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
 }
 

@@ -286,7 +286,7 @@ func (m *Machine) do(e borglet.Effect) borglet.Event {
 		return borglet.Updated{ID: e.Record.ID, Run: e.Record.Run}
 	case borglet.Check:
 		// What is pretended is well.
-		return borglet.Checked{ID: e.Record.ID, Run: e.Record.Run}
+		return borglet.Checked{ID: e.Record.ID, Run: e.Record.Run, Ready: e.Ready}
 	case borglet.Terminate:
 		failed.Op, failed.Run = borglet.OpTerminate, e.Run
 		m.cfg.Witness.Stops(e.ID)

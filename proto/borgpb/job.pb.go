@@ -419,6 +419,64 @@ func (AppClass) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
 }
 
+// ReloadSignal is a signal on which many programs read their files anew. Since format
+// 8.
+type ReloadSignal int32
+
+const (
+	// None: the task looks by itself. Since format 8.
+	ReloadSignal_RELOAD_SIGNAL_UNSPECIFIED ReloadSignal = 0
+	// SIGHUP. Since format 8.
+	ReloadSignal_RELOAD_SIGNAL_HUP ReloadSignal = 1
+	// SIGUSR1. Since format 8.
+	ReloadSignal_RELOAD_SIGNAL_USR1 ReloadSignal = 2
+	// SIGUSR2. Since format 8.
+	ReloadSignal_RELOAD_SIGNAL_USR2 ReloadSignal = 3
+)
+
+// Enum value maps for ReloadSignal.
+var (
+	ReloadSignal_name = map[int32]string{
+		0: "RELOAD_SIGNAL_UNSPECIFIED",
+		1: "RELOAD_SIGNAL_HUP",
+		2: "RELOAD_SIGNAL_USR1",
+		3: "RELOAD_SIGNAL_USR2",
+	}
+	ReloadSignal_value = map[string]int32{
+		"RELOAD_SIGNAL_UNSPECIFIED": 0,
+		"RELOAD_SIGNAL_HUP":         1,
+		"RELOAD_SIGNAL_USR1":        2,
+		"RELOAD_SIGNAL_USR2":        3,
+	}
+)
+
+func (x ReloadSignal) Enum() *ReloadSignal {
+	p := new(ReloadSignal)
+	*p = x
+	return p
+}
+
+func (x ReloadSignal) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReloadSignal) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_job_proto_enumTypes[7].Descriptor()
+}
+
+func (ReloadSignal) Type() protoreflect.EnumType {
+	return &file_borgpb_job_proto_enumTypes[7]
+}
+
+func (x ReloadSignal) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReloadSignal.Descriptor instead.
+func (ReloadSignal) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+}
+
 // Slack is whether a limit may be passed while there is room.
 type Slack int32
 
@@ -456,11 +514,11 @@ func (x Slack) String() string {
 }
 
 func (Slack) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[7].Descriptor()
+	return file_borgpb_job_proto_enumTypes[8].Descriptor()
 }
 
 func (Slack) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[7]
+	return &file_borgpb_job_proto_enumTypes[8]
 }
 
 func (x Slack) Number() protoreflect.EnumNumber {
@@ -469,7 +527,7 @@ func (x Slack) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Slack.Descriptor instead.
 func (Slack) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
 }
 
 // AttemptState is what a borglet knows of one copy of a task.
@@ -542,11 +600,11 @@ func (x AttemptState) String() string {
 }
 
 func (AttemptState) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[8].Descriptor()
+	return file_borgpb_job_proto_enumTypes[9].Descriptor()
 }
 
 func (AttemptState) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[8]
+	return &file_borgpb_job_proto_enumTypes[9]
 }
 
 func (x AttemptState) Number() protoreflect.EnumNumber {
@@ -555,7 +613,7 @@ func (x AttemptState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AttemptState.Descriptor instead.
 func (AttemptState) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 // StopCause is why a copy of a task is stopped. Each is written in the log;
@@ -629,11 +687,11 @@ func (x StopCause) String() string {
 }
 
 func (StopCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[9].Descriptor()
+	return file_borgpb_job_proto_enumTypes[10].Descriptor()
 }
 
 func (StopCause) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[9]
+	return &file_borgpb_job_proto_enumTypes[10]
 }
 
 func (x StopCause) Number() protoreflect.EnumNumber {
@@ -642,7 +700,7 @@ func (x StopCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopCause.Descriptor instead.
 func (StopCause) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 // Job is a number of like tasks that run in one cell (paper §2.3).
@@ -1566,7 +1624,14 @@ type TaskSpec struct {
 	NoEstimation bool `protobuf:"varint,18,opt,name=no_estimation,json=noEstimation,proto3" json:"no_estimation,omitempty"`
 	// What it has less of between itself and its machine; absent: nothing. Since
 	// format 7.
-	Relax         *Relax `protobuf:"bytes,210,opt,name=relax,proto3" json:"relax,omitempty"`
+	Relax *Relax `protobuf:"bytes,210,opt,name=relax,proto3" json:"relax,omitempty"`
+	// Small files of the owner that the task sees, and sees change; at most 16, none
+	// twice. Each must be there when the job is submitted or updated. Since format 8.
+	Files []*PushedFile `protobuf:"bytes,450,rep,name=files,proto3" json:"files,omitempty"`
+	// How to see that others may rely on the task at the moment: while it fails the task
+	// is out of the names, and goes on. Absent: that it is healthy is enough. Since
+	// format 8.
+	Ready         *HealthCheck `protobuf:"bytes,451,opt,name=ready,proto3" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1734,6 +1799,76 @@ func (x *TaskSpec) GetRelax() *Relax {
 	return nil
 }
 
+func (x *TaskSpec) GetFiles() []*PushedFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *TaskSpec) GetReady() *HealthCheck {
+	if x != nil {
+		return x.Ready
+	}
+	return nil
+}
+
+// PushedFile is a small file of the owner as a task sees it, read-only. Since format 8.
+type PushedFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in WriteFile. It is the name below the directory of such files, too. Since
+	// format 8.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What the task gets when the file has changed. Since format 8.
+	Signal        ReloadSignal `protobuf:"varint,2,opt,name=signal,proto3,enum=borg.ReloadSignal" json:"signal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushedFile) Reset() {
+	*x = PushedFile{}
+	mi := &file_borgpb_job_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushedFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushedFile) ProtoMessage() {}
+
+func (x *PushedFile) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushedFile.ProtoReflect.Descriptor instead.
+func (*PushedFile) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *PushedFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PushedFile) GetSignal() ReloadSignal {
+	if x != nil {
+		return x.Signal
+	}
+	return ReloadSignal_RELOAD_SIGNAL_UNSPECIFIED
+}
+
 // Relax takes away some of what keeps a task apart from its machine and from
 // others. Since format 7.
 type Relax struct {
@@ -1751,7 +1886,7 @@ type Relax struct {
 
 func (x *Relax) Reset() {
 	*x = Relax{}
-	mi := &file_borgpb_job_proto_msgTypes[8]
+	mi := &file_borgpb_job_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1763,7 +1898,7 @@ func (x *Relax) String() string {
 func (*Relax) ProtoMessage() {}
 
 func (x *Relax) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[8]
+	mi := &file_borgpb_job_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1776,7 +1911,7 @@ func (x *Relax) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relax.ProtoReflect.Descriptor instead.
 func (*Relax) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Relax) GetSystemCalls() bool {
@@ -1811,7 +1946,7 @@ type TaskOverride struct {
 
 func (x *TaskOverride) Reset() {
 	*x = TaskOverride{}
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1823,7 +1958,7 @@ func (x *TaskOverride) String() string {
 func (*TaskOverride) ProtoMessage() {}
 
 func (x *TaskOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1836,7 +1971,7 @@ func (x *TaskOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskOverride.ProtoReflect.Descriptor instead.
 func (*TaskOverride) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *TaskOverride) GetFirst() uint32 {
@@ -1869,14 +2004,18 @@ type Package struct {
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Absolute path where it appears in the task, read-only; "/": it is the task's
 	// root, which each run may write to for itself.
-	Path          string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// Name of the owner's secret that says who the machine is to the registry when it
+	// brings this package for this task; empty: what the machine has of its own. It must
+	// be there when the job is submitted or updated. Since format 8.
+	Credentials   string `protobuf:"bytes,450,opt,name=credentials,proto3" json:"credentials,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1888,7 +2027,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1901,7 +2040,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Package) GetName() string {
@@ -1925,6 +2064,13 @@ func (x *Package) GetPath() string {
 	return ""
 }
 
+func (x *Package) GetCredentials() string {
+	if x != nil {
+		return x.Credentials
+	}
+	return ""
+}
+
 // Mount makes a directory of the machine visible in a task.
 type Mount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1940,7 +2086,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1952,7 +2098,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1965,7 +2111,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Mount) GetSource() string {
@@ -2016,7 +2162,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2028,7 +2174,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2041,7 +2187,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *HealthCheck) GetHttpPath() string {
@@ -2132,7 +2278,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2144,7 +2290,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2157,7 +2303,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *JobStatus) GetState() State {
@@ -2278,7 +2424,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2290,7 +2436,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2303,7 +2449,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Task) GetMeta() *Meta {
@@ -2386,7 +2532,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[15]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2398,7 +2544,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[15]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2411,7 +2557,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TaskStatus) GetState() State {
@@ -2604,7 +2750,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_borgpb_job_proto_msgTypes[16]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2616,7 +2762,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[16]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2629,7 +2775,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Attempt) GetUser() string {
@@ -2771,7 +2917,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2783,7 +2929,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2796,7 +2942,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Reservation) GetResources() *Resources {
@@ -2908,7 +3054,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12&\n" +
 	"\x0fdecided_wall_ns\x18\a \x01(\x03R\rdecidedWallNs\x12\"\n" +
 	"\rended_wall_ns\x18\b \x01(\x03R\vendedWallNs\x12\x14\n" +
-	"\x05slots\x18\t \x01(\rR\x05slots\"\xfb\x05\n" +
+	"\x05slots\x18\t \x01(\rR\x05slots\"\xce\x06\n" +
 	"\bTaskSpec\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x12\n" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x12)\n" +
@@ -2929,21 +3075,28 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\tmem_slack\x18\x10 \x01(\x0e2\v.borg.SlackR\bmemSlack\x12'\n" +
 	"\x0fexclusive_cores\x18\x11 \x01(\bR\x0eexclusiveCores\x12#\n" +
 	"\rno_estimation\x18\x12 \x01(\bR\fnoEstimation\x12\"\n" +
-	"\x05relax\x18\xd2\x01 \x01(\v2\v.borg.RelaxR\x05relax\x1a6\n" +
+	"\x05relax\x18\xd2\x01 \x01(\v2\v.borg.RelaxR\x05relax\x12'\n" +
+	"\x05files\x18\xc2\x03 \x03(\v2\x10.borg.PushedFileR\x05files\x12(\n" +
+	"\x05ready\x18\xc3\x03 \x01(\v2\x11.borg.HealthCheckR\x05ready\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"E\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\n" +
+	"PushedFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
+	"\x06signal\x18\x02 \x01(\x0e2\x12.borg.ReloadSignalR\x06signal\"E\n" +
 	"\x05Relax\x12!\n" +
 	"\fsystem_calls\x18\x01 \x01(\bR\vsystemCalls\x12\x19\n" +
 	"\buser_ids\x18\x02 \x01(\bR\auserIds\"\\\n" +
 	"\fTaskOverride\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\rR\x04last\x12\"\n" +
-	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\"I\n" +
+	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\"l\n" +
 	"\aPackage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
-	"\x04path\x18\x03 \x01(\tR\x04path\"O\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12!\n" +
+	"\vcredentials\x18\xc2\x03 \x01(\tR\vcredentials\"O\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1a\n" +
@@ -3066,7 +3219,12 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\bAppClass\x12\x19\n" +
 	"\x15APP_CLASS_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bAPP_CLASS_LATENCY_SENSITIVE\x10\x01\x12\x13\n" +
-	"\x0fAPP_CLASS_BATCH\x10\x02*;\n" +
+	"\x0fAPP_CLASS_BATCH\x10\x02*t\n" +
+	"\fReloadSignal\x12\x1d\n" +
+	"\x19RELOAD_SIGNAL_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11RELOAD_SIGNAL_HUP\x10\x01\x12\x16\n" +
+	"\x12RELOAD_SIGNAL_USR1\x10\x02\x12\x16\n" +
+	"\x12RELOAD_SIGNAL_USR2\x10\x03*;\n" +
 	"\x05Slack\x12\x15\n" +
 	"\x11SLACK_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSLACK_ON\x10\x01\x12\r\n" +
@@ -3109,8 +3267,8 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 	return file_borgpb_job_proto_rawDescData
 }
 
-var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 22)
+var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 23)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
 	(Preempt)(0),             // 1: borg.Preempt
@@ -3119,94 +3277,99 @@ var file_borgpb_job_proto_goTypes = []any{
 	(CronOverlap)(0),         // 4: borg.CronOverlap
 	(CronOutcome)(0),         // 5: borg.CronOutcome
 	(AppClass)(0),            // 6: borg.AppClass
-	(Slack)(0),               // 7: borg.Slack
-	(AttemptState)(0),        // 8: borg.AttemptState
-	(StopCause)(0),           // 9: borg.StopCause
-	(*Job)(nil),              // 10: borg.Job
-	(*JobSpec)(nil),          // 11: borg.JobSpec
-	(*DisruptionBudget)(nil), // 12: borg.DisruptionBudget
-	(*UpdatePolicy)(nil),     // 13: borg.UpdatePolicy
-	(*CronSpec)(nil),         // 14: borg.CronSpec
-	(*CronStatus)(nil),       // 15: borg.CronStatus
-	(*CronRun)(nil),          // 16: borg.CronRun
-	(*TaskSpec)(nil),         // 17: borg.TaskSpec
-	(*Relax)(nil),            // 18: borg.Relax
-	(*TaskOverride)(nil),     // 19: borg.TaskOverride
-	(*Package)(nil),          // 20: borg.Package
-	(*Mount)(nil),            // 21: borg.Mount
-	(*HealthCheck)(nil),      // 22: borg.HealthCheck
-	(*JobStatus)(nil),        // 23: borg.JobStatus
-	(*Task)(nil),             // 24: borg.Task
-	(*TaskStatus)(nil),       // 25: borg.TaskStatus
-	(*Attempt)(nil),          // 26: borg.Attempt
-	(*Reservation)(nil),      // 27: borg.Reservation
-	nil,                      // 28: borg.JobSpec.ExtensionsEntry
-	nil,                      // 29: borg.JobSpec.MaxPerEntry
-	nil,                      // 30: borg.TaskSpec.EnvEntry
-	nil,                      // 31: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 32: borg.Meta
-	(*Resources)(nil),        // 33: borg.Resources
-	(*Constraint)(nil),       // 34: borg.Constraint
-	(*Toleration)(nil),       // 35: borg.Toleration
-	(State)(0),               // 36: borg.State
-	(*Exit)(nil),             // 37: borg.Exit
-	(*DeviceGrant)(nil),      // 38: borg.DeviceGrant
-	(*Used)(nil),             // 39: borg.Used
+	(ReloadSignal)(0),        // 7: borg.ReloadSignal
+	(Slack)(0),               // 8: borg.Slack
+	(AttemptState)(0),        // 9: borg.AttemptState
+	(StopCause)(0),           // 10: borg.StopCause
+	(*Job)(nil),              // 11: borg.Job
+	(*JobSpec)(nil),          // 12: borg.JobSpec
+	(*DisruptionBudget)(nil), // 13: borg.DisruptionBudget
+	(*UpdatePolicy)(nil),     // 14: borg.UpdatePolicy
+	(*CronSpec)(nil),         // 15: borg.CronSpec
+	(*CronStatus)(nil),       // 16: borg.CronStatus
+	(*CronRun)(nil),          // 17: borg.CronRun
+	(*TaskSpec)(nil),         // 18: borg.TaskSpec
+	(*PushedFile)(nil),       // 19: borg.PushedFile
+	(*Relax)(nil),            // 20: borg.Relax
+	(*TaskOverride)(nil),     // 21: borg.TaskOverride
+	(*Package)(nil),          // 22: borg.Package
+	(*Mount)(nil),            // 23: borg.Mount
+	(*HealthCheck)(nil),      // 24: borg.HealthCheck
+	(*JobStatus)(nil),        // 25: borg.JobStatus
+	(*Task)(nil),             // 26: borg.Task
+	(*TaskStatus)(nil),       // 27: borg.TaskStatus
+	(*Attempt)(nil),          // 28: borg.Attempt
+	(*Reservation)(nil),      // 29: borg.Reservation
+	nil,                      // 30: borg.JobSpec.ExtensionsEntry
+	nil,                      // 31: borg.JobSpec.MaxPerEntry
+	nil,                      // 32: borg.TaskSpec.EnvEntry
+	nil,                      // 33: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 34: borg.Meta
+	(*Resources)(nil),        // 35: borg.Resources
+	(*Constraint)(nil),       // 36: borg.Constraint
+	(*Toleration)(nil),       // 37: borg.Toleration
+	(State)(0),               // 38: borg.State
+	(*Exit)(nil),             // 39: borg.Exit
+	(*DeviceGrant)(nil),      // 40: borg.DeviceGrant
+	(*Used)(nil),             // 41: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	32, // 0: borg.Job.meta:type_name -> borg.Meta
-	11, // 1: borg.Job.spec:type_name -> borg.JobSpec
-	23, // 2: borg.Job.status:type_name -> borg.JobStatus
+	34, // 0: borg.Job.meta:type_name -> borg.Meta
+	12, // 1: borg.Job.spec:type_name -> borg.JobSpec
+	25, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
-	17, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
-	19, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
+	18, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
+	21, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
 	1,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
-	13, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
-	14, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
+	14, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
+	15, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	28, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	29, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
-	12, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
+	30, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	31, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	13, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
 	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
 	4,  // 14: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	16, // 15: borg.CronStatus.runs:type_name -> borg.CronRun
+	17, // 15: borg.CronStatus.runs:type_name -> borg.CronRun
 	5,  // 16: borg.CronRun.outcome:type_name -> borg.CronOutcome
-	33, // 17: borg.TaskSpec.resources:type_name -> borg.Resources
-	30, // 18: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	34, // 19: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	20, // 20: borg.TaskSpec.packages:type_name -> borg.Package
-	21, // 21: borg.TaskSpec.mounts:type_name -> borg.Mount
-	22, // 22: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	35, // 17: borg.TaskSpec.resources:type_name -> borg.Resources
+	32, // 18: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	36, // 19: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	22, // 20: borg.TaskSpec.packages:type_name -> borg.Package
+	23, // 21: borg.TaskSpec.mounts:type_name -> borg.Mount
+	24, // 22: borg.TaskSpec.health:type_name -> borg.HealthCheck
 	6,  // 23: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	35, // 24: borg.TaskSpec.tolerations:type_name -> borg.Toleration
-	7,  // 25: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
-	7,  // 26: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	18, // 27: borg.TaskSpec.relax:type_name -> borg.Relax
-	17, // 28: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	36, // 29: borg.JobStatus.state:type_name -> borg.State
-	15, // 30: borg.JobStatus.cron:type_name -> borg.CronStatus
-	32, // 31: borg.Task.meta:type_name -> borg.Meta
-	17, // 32: borg.Task.spec:type_name -> borg.TaskSpec
-	25, // 33: borg.Task.status:type_name -> borg.TaskStatus
-	36, // 34: borg.TaskStatus.state:type_name -> borg.State
-	8,  // 35: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	37, // 36: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	27, // 37: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	26, // 38: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	31, // 39: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	38, // 40: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	39, // 41: borg.TaskStatus.used:type_name -> borg.Used
-	8,  // 42: borg.Attempt.state:type_name -> borg.AttemptState
-	9,  // 43: borg.Attempt.cause:type_name -> borg.StopCause
-	37, // 44: borg.Attempt.exit:type_name -> borg.Exit
-	33, // 45: borg.Attempt.resources:type_name -> borg.Resources
-	38, // 46: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	33, // 47: borg.Reservation.resources:type_name -> borg.Resources
-	48, // [48:48] is the sub-list for method output_type
-	48, // [48:48] is the sub-list for method input_type
-	48, // [48:48] is the sub-list for extension type_name
-	48, // [48:48] is the sub-list for extension extendee
-	0,  // [0:48] is the sub-list for field type_name
+	37, // 24: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	8,  // 25: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
+	8,  // 26: borg.TaskSpec.mem_slack:type_name -> borg.Slack
+	20, // 27: borg.TaskSpec.relax:type_name -> borg.Relax
+	19, // 28: borg.TaskSpec.files:type_name -> borg.PushedFile
+	24, // 29: borg.TaskSpec.ready:type_name -> borg.HealthCheck
+	7,  // 30: borg.PushedFile.signal:type_name -> borg.ReloadSignal
+	18, // 31: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	38, // 32: borg.JobStatus.state:type_name -> borg.State
+	16, // 33: borg.JobStatus.cron:type_name -> borg.CronStatus
+	34, // 34: borg.Task.meta:type_name -> borg.Meta
+	18, // 35: borg.Task.spec:type_name -> borg.TaskSpec
+	27, // 36: borg.Task.status:type_name -> borg.TaskStatus
+	38, // 37: borg.TaskStatus.state:type_name -> borg.State
+	9,  // 38: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	39, // 39: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	29, // 40: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	28, // 41: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	33, // 42: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	40, // 43: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	41, // 44: borg.TaskStatus.used:type_name -> borg.Used
+	9,  // 45: borg.Attempt.state:type_name -> borg.AttemptState
+	10, // 46: borg.Attempt.cause:type_name -> borg.StopCause
+	39, // 47: borg.Attempt.exit:type_name -> borg.Exit
+	35, // 48: borg.Attempt.resources:type_name -> borg.Resources
+	40, // 49: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	35, // 50: borg.Reservation.resources:type_name -> borg.Resources
+	51, // [51:51] is the sub-list for method output_type
+	51, // [51:51] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -3221,8 +3384,8 @@ func file_borgpb_job_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
-			NumEnums:      10,
-			NumMessages:   22,
+			NumEnums:      11,
+			NumMessages:   23,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
