@@ -119,6 +119,7 @@ type Agent struct {
 	master      Master
 	usage       *usage
 	papers      *papers
+	pushed      *pushed
 	clock       *logClock
 	rotator     *rotator
 	incarnation string
@@ -197,6 +198,7 @@ func New(cfg Config) (*Agent, error) {
 		results:     make(chan Event, resultQueue),
 		done:        make(chan struct{}),
 	}
+	a.pushed = newPushed(a.papers, cfg)
 	a.prober = newProber(cfg.Runtime)
 	a.meter = newMeter(a)
 	a.removed.Store(&fence.Removed)
@@ -219,6 +221,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var sampler sync.WaitGroup
 	sampler.Go(func() { a.sample(ctx) })
 	sampler.Go(func() { a.rotator.run(ctx, a.begun) })
+	sampler.Go(func() { a.pushed.run(ctx, a.running) })
 	// Papers are renewed.
 	sampler.Go(func() { a.papers.run(ctx, a.begun) })
 	a.apply(a.core.Step(a.now(), Recovered{Copies: found}))
@@ -318,6 +321,17 @@ func (a *Agent) begun() map[ID]bool {
 		return v.begun
 	}
 	return nil
+}
+
+// running are the copies that run now.
+func (a *Agent) running() map[ID]bool {
+	ids := map[ID]bool{}
+	if v := a.view.Load(); v != nil {
+		for id := range v.runs {
+			ids[id] = true
+		}
+	}
+	return ids
 }
 
 // runOf returns the run of a copy that runs now.
@@ -467,6 +481,7 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		failed.Op, failed.Run = OpDestroy, e.Run
 		err = a.cfg.Runtime.Destroy(e.ID)
 		if err == nil && e.Ended {
+			a.pushed.drop(e.ID)
 			err = errors.Join(a.papers.drop(e.ID), a.dropPackages(e.ID))
 		}
 	case Clear:
@@ -477,6 +492,7 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		}
 	case Remove:
 		failed.Op = OpRemove
+		a.pushed.drop(e.ID)
 		if err = errors.Join(a.cfg.Runtime.Destroy(e.ID), a.papers.drop(e.ID), a.dropPackages(e.ID)); err == nil {
 			err = a.store.Remove(e.ID)
 		}
@@ -518,6 +534,9 @@ func (a *Agent) begin(r Record) error {
 	}
 	a.rotator.begin(r.ID)
 	if err := a.papers.before(r.ID, a.taskName(r), r.Desired.GetSpec().GetSecrets()); err != nil {
+		return err
+	}
+	if err := a.pushed.before(r); err != nil {
 		return err
 	}
 	if err := a.papers.unnotify(r.ID); err != nil {
@@ -594,6 +613,9 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 		a.advise(req.GetPackages())
 	}
 	a.apply(effects)
+	if err == nil && !resp.Fenced {
+		a.pushed.hear(req.GetDesired(), a.core.desired)
+	}
 	if err != nil {
 		return nil, err
 	}

@@ -98,6 +98,8 @@ type task struct {
 	squeezed string
 	// health is how its checks stand.
 	health health
+	// readiness is how its check of readiness stands.
+	readiness readiness
 }
 
 // NewCore returns a Core that knows of nothing.
@@ -158,8 +160,17 @@ func (c *Core) NextNs() (ns int64, ok bool) {
 		least(t.destroyNs)
 		least(t.saveNs)
 		least(t.health.dueNs)
+		least(t.readiness.dueNs)
 	}
 	return ns, ok
+}
+
+// desired is what is wanted of a copy that has not ended; nil: nothing.
+func (c *Core) desired(id ID) *borgrpc.Desired {
+	if t := c.copies[id]; t != nil && t.phase != ended {
+		return t.Desired
+	}
+	return nil
 }
 
 func (c *Core) add(t *task) {
@@ -252,6 +263,9 @@ func (c *Core) update(t *task) {
 	if checkOf(t.Desired.GetSpec()) == nil && t.health.ended == "" {
 		t.health = health{}
 	}
+	if readyCheckOf(t.Desired.GetSpec()) == nil {
+		t.readiness = readiness{}
+	}
 	c.beginChecks(t)
 	c.emit(Save{t.Record})
 	c.emit(Update{t.Record})
@@ -278,7 +292,7 @@ func (c *Core) stop(id ID, s *borgrpc.Stop) {
 	if !first && order.endNs() >= t.Stop.endNs() {
 		return
 	}
-	t.Stop, t.health = order, health{ended: t.health.ended}
+	t.Stop, t.health, t.readiness = order, health{ended: t.health.ended}, readiness{}
 	if t.phase == waiting || t.phase == backoff || mutant.Planted(mutant.StopLeaksProcess) {
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, "")
 		return
@@ -320,7 +334,7 @@ func (c *Core) forget(id ID) {
 // end is the last state of a copy.
 func (c *Core) end(t *task, state borgpb.AttemptState, text string) {
 	t.phase, t.Ended, t.Text, t.note = ended, state, text, ""
-	t.pid, t.dueNs, t.termNs, t.updateNs, t.updateNote, t.health = 0, 0, 0, 0, "", health{}
+	t.pid, t.dueNs, t.termNs, t.updateNs, t.updateNote, t.health, t.readiness = 0, 0, 0, 0, "", health{}, readiness{}
 	c.emit(Save{t.Record})
 	c.emit(Destroy{t.ID, t.Run, t.phase == ended})
 }
@@ -367,6 +381,7 @@ func (c *Core) begin(t *task) {
 	t.RunEnded, t.RunVersion, t.Boot = false, t.Desired.GetVersion(), c.cfg.Boot
 	t.phase, t.dueNs, t.warned, t.terminated, t.note, t.squeezed = starting, 0, false, false, "", ""
 	t.pid, t.StartedWallNs, t.ShimLost, t.Text, t.Passed, t.health = 0, 0, false, "", false, health{}
+	t.Ready, t.readiness = false, readiness{}
 	c.emit(Start{t.Record})
 }
 
@@ -401,6 +416,9 @@ func (c *Core) fire() {
 		if t.termNs != 0 && now >= t.termNs {
 			t.termNs = 0
 			c.terminate(t)
+		}
+		if t.readiness.dueNs != 0 && now >= t.readiness.dueNs {
+			c.checkReady(t)
 		}
 		if t.dueNs == 0 || now < t.dueNs {
 			continue

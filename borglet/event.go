@@ -196,6 +196,8 @@ type Record struct {
 	Passed bool
 	// It is kept to be looked at: not checked, and not started again.
 	Quarantined bool `json:",omitempty"`
+	// What the last check of readiness of the present run came to.
+	Ready bool
 	// Not nil: it was told to stop.
 	Stop *StopOrder
 	// Not zero: it has ended, for good.

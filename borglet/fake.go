@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"borg/proto/borgpb"
@@ -20,6 +21,8 @@ type Fake struct {
 	Refuse func(*Launch) error
 
 	events chan Observed
+	// Signals that were sent, while nothing is sent.
+	Signals []syscall.Signal
 
 	mu sync.Mutex
 	// runs are those that live. Guarded by mu.
@@ -114,6 +117,17 @@ func (f *Fake) Terminate(id ID) error {
 	if !deaf {
 		f.End(id, &borgpb.Exit{Signal: 15})
 	}
+	return nil
+}
+
+// Signal notes a signal, which changes nothing.
+func (f *Fake) Signal(id ID, signal syscall.Signal) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.runs[id] == nil {
+		return fmt.Errorf("copy %s does not run", id)
+	}
+	f.Signals = append(f.Signals, signal)
 	return nil
 }
 

@@ -29,10 +29,16 @@ type Checked struct {
 	Failure string
 	// Undecided: the machine could not make it. It counts neither way.
 	Undecided bool
+	// As in Check.
+	Ready bool
 }
 
 // Check makes one health check of the running process, and answers with Checked.
-type Check struct{ Record Record }
+type Check struct {
+	Record Record
+	// Ready: whether it is ready is asked, and not whether it works.
+	Ready bool
+}
 
 func (Checked) event() {}
 
@@ -64,8 +70,9 @@ type health struct {
 const notYetHealthy = "no health check has passed yet"
 
 // checkOf is a task's health check with all that it leaves open; nil: it has none.
-func checkOf(spec *borgpb.TaskSpec) *borgpb.HealthCheck {
-	h := spec.GetHealth()
+func checkOf(spec *borgpb.TaskSpec) *borgpb.HealthCheck { return filledIn(spec.GetHealth(), spec) }
+
+func filledIn(h *borgpb.HealthCheck, spec *borgpb.TaskSpec) *borgpb.HealthCheck {
 	if h == nil || (h.HttpPath == "" && len(h.Command) == 0 && len(spec.Ports) == 0) {
 		return nil
 	}
@@ -81,6 +88,7 @@ func checkOf(spec *borgpb.TaskSpec) *borgpb.HealthCheck {
 // beginChecks is done when a process runs that has just been started, or that an
 // earlier borglet left. Its grace goes by when it was started.
 func (c *Core) beginChecks(t *task) {
+	c.beginReady(t)
 	h := checkOf(t.Desired.GetSpec())
 	if h == nil || t.Quarantined || t.Stop != nil || t.health.ended != "" || t.health.dueNs != 0 || t.health.checking {
 		return
@@ -95,7 +103,8 @@ func (c *Core) beginChecks(t *task) {
 
 // ready tells whether others may rely on it: who has no checks is ready once he runs.
 func (t *task) ready() bool {
-	return checkOf(t.Desired.GetSpec()) == nil || (t.Passed && t.health.ended == "")
+	healthy := checkOf(t.Desired.GetSpec()) == nil || (t.Passed && t.health.ended == "")
+	return healthy && (readyCheckOf(t.Desired.GetSpec()) == nil || t.Ready)
 }
 
 // check orders the check that is due.
@@ -105,13 +114,17 @@ func (c *Core) check(t *task) {
 		return
 	}
 	t.health.checking, t.health.begunNs = true, c.now.MonoNs
-	c.emit(Check{t.Record})
+	c.emit(Check{Record: t.Record})
 }
 
 // checked takes in what came of a check. Enough failures in a row end the run, and it
 // is started again as if it had ended by itself.
 func (c *Core) checked(ev Checked) {
 	t := c.copies[ev.ID]
+	if ev.Ready {
+		c.checkedReady(t, ev)
+		return
+	}
 	if t == nil || t.Run != ev.Run || t.phase != running || !t.health.checking {
 		return
 	}

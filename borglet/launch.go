@@ -118,6 +118,12 @@ func newNames(d *borgrpc.Desired, id ID, p Places) names {
 	if p.OwnFiles {
 		n["task.dir"] = "/task"
 	}
+	if p.Papers != "" {
+		n["task.files"] = filepath.Join(p.Papers, FilesPapers)
+		if p.OwnFiles {
+			n["task.files"] = filepath.Join(PapersPath, FilesPapers)
+		}
+	}
 	if d.GetAlloc() != "" {
 		n["alloc.dir"] = p.AllocDir
 		if p.OwnFiles {
@@ -208,6 +214,9 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 		env["BORG_KEY"] = filepath.Join(at, KeyPaper)
 		env["BORG_CA"] = filepath.Join(at, CAPaper)
 		env["BORG_CELL_FILE"] = filepath.Join(at, CellPaper)
+		if len(d.GetSpec().GetFiles()) > 0 {
+			env["BORG_FILES"] = n["task.files"]
+		}
 		if len(d.GetSpec().GetSecrets()) > 0 {
 			env["BORG_SECRETS"] = filepath.Join(at, SecretPapers)
 		}

@@ -126,7 +126,7 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 	t.Exit = exit
 	t.pid = 0
 	unhealthy := t.health.ended
-	t.health = health{}
+	t.health, t.readiness = health{}, readiness{}
 	if text == "" {
 		text = unhealthy
 	}
@@ -174,7 +174,7 @@ func (c *Core) backOff(t *task, text string) {
 	delay := c.cfg.Backoff.delayNs(t.Failures)
 	t.Failures++
 	t.phase, t.RunEnded = backoff, true
-	t.pid, t.StartedWallNs, t.updateNs, t.updateNote, t.health = 0, 0, 0, "", health{}
+	t.pid, t.StartedWallNs, t.updateNs, t.updateNote, t.health, t.readiness = 0, 0, 0, "", health{}, readiness{}
 	t.dueNs = c.now.MonoNs + delay
 	t.Text = text
 	t.note = "starts again " + time.Duration(delay).String() + " after that"

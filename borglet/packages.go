@@ -20,7 +20,8 @@ type Packages interface {
 	// Hold brings packages, by their digests, and keeps them until Drop. It returns
 	// for each the directories that make it up, the lowest first. What is there
 	// already costs nothing; what is not may take long, until ctx ends.
-	Hold(ctx context.Context, holder string, digests []string) (trees [][]string, err error)
+	// login is asked when something has to be brought; nil: the machine's own counts.
+	Hold(ctx context.Context, holder string, digests []string, login PackageLogin) (trees [][]string, err error)
 	// Drop ends what a holder keeps; it may keep nothing.
 	Drop(holder string) error
 	// Keep ends what all others keep.
@@ -33,6 +34,10 @@ type Packages interface {
 	// that were wanted last. The same slice comes back for as long as it is the same.
 	Whole(limit int) []string
 }
+
+// PackageLogin is who the machine is to registries when it brings a package, by its digest:
+// the value of a secret; nil: what it is of its own.
+type PackageLogin func(ctx context.Context, digest string) ([]byte, error)
 
 // PackageAdvice is what masters say of where a package is to be brought from.
 type PackageAdvice struct {
@@ -122,7 +127,7 @@ func (a *Agent) holdPackages(ctx context.Context, r Record) ([]LaunchPackage, er
 	for i, p := range list {
 		digests[i] = p.GetDigest()
 	}
-	trees, err := a.cfg.Packages.Hold(ctx, r.ID.String(), digests)
+	trees, err := a.cfg.Packages.Hold(ctx, r.ID.String(), digests, a.packageLogin(r))
 	if err != nil && ctx.Err() != nil {
 		return nil, errors.New("its packages were on their way when it was told to stop, or its borglet ended")
 	}
@@ -130,6 +135,32 @@ func (a *Agent) holdPackages(ctx context.Context, r Record) ([]LaunchPackage, er
 		return nil, fmt.Errorf("bring its packages: %w", err)
 	}
 	return launchPackages(list, trees), nil
+}
+
+// packageLogin asks the masters for a secret when a package is to be brought that names
+// one. It is not kept: what is there needs none, also while the masters are away.
+func (a *Agent) packageLogin(r Record) PackageLogin {
+	list := r.Desired.GetSpec().GetPackages()
+	return func(ctx context.Context, digest string) ([]byte, error) {
+		at := slices.IndexFunc(list, func(p *borgpb.Package) bool { return p.GetDigest() == digest && p.GetCredentials() != "" })
+		if at < 0 {
+			return nil, nil
+		}
+		name := list[at].GetCredentials()
+		if a.cfg.Issuer == nil {
+			return nil, fmt.Errorf("it is brought with secret %s, and this borglet asks no masters for secrets", name)
+		}
+		ctx, cancel := context.WithTimeout(ctx, issueBound)
+		defer cancel()
+		values, err := a.cfg.Issuer.PackageCredentials(ctx, r.ID)
+		if err != nil {
+			return nil, fmt.Errorf("get secret %s: %w", name, err)
+		}
+		if values[name] == nil {
+			return nil, fmt.Errorf("get secret %s: masters do not give it", name)
+		}
+		return values[name], nil
+	}
 }
 
 func launchPackages(list []*borgpb.Package, trees [][]string) []LaunchPackage {

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"borg/proto/borgrpc"
 )
 
 // Papers are what a copy is given to prove who it is, and the secrets that it
@@ -58,6 +60,10 @@ const (
 // that the cell does not have running on this machine.
 type Issuer interface {
 	Issue(ctx context.Context, id ID) (*Papers, error)
+	// Files are the small files that its spec names, as far as the cell has them.
+	Files(ctx context.Context, id ID) ([]*borgrpc.TaskFile, error)
+	// PackageCredentials are the secrets, by name, with which its packages are brought.
+	PackageCredentials(ctx context.Context, id ID) (map[string][]byte, error)
 }
 
 const (

@@ -44,6 +44,14 @@ func (f *fakeIssuer) Issue(_ context.Context, id ID) (*Papers, error) {
 	}, nil
 }
 
+// Files gives none.
+func (f *fakeIssuer) Files(context.Context, ID) ([]*borgrpc.TaskFile, error) { return nil, nil }
+
+// PackageCredentials gives none.
+func (f *fakeIssuer) PackageCredentials(context.Context, ID) (map[string][]byte, error) {
+	return nil, nil
+}
+
 func (f *fakeIssuer) set(err error, life time.Duration) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -197,6 +205,14 @@ type authorityIssuer struct {
 	ca   *identity.Authority
 	away atomic.Bool
 	n    atomic.Int64
+}
+
+// Files gives none.
+func (a *authorityIssuer) Files(context.Context, ID) ([]*borgrpc.TaskFile, error) { return nil, nil }
+
+// PackageCredentials gives none.
+func (a *authorityIssuer) PackageCredentials(context.Context, ID) (map[string][]byte, error) {
+	return nil, nil
 }
 
 func (a *authorityIssuer) Issue(_ context.Context, id ID) (*Papers, error) {

@@ -58,9 +58,12 @@ func newProber(r Runtime) *prober {
 }
 
 // check makes one check and returns why the task does not pass it, or errUndecided.
-func (p *prober) check(ctx context.Context, r Record, dir string) error {
-	spec := r.Desired.GetSpec()
+func (p *prober) check(ctx context.Context, e Check, dir string) error {
+	r, spec := e.Record, e.Record.Desired.GetSpec()
 	h := checkOf(spec)
+	if e.Ready {
+		h = readyCheckOf(spec)
+	}
 	slots := p.network
 	if len(h.GetCommand()) > 0 {
 		slots = p.commands
@@ -190,8 +193,8 @@ func told(text []byte) string {
 // probe makes a check and tells the core what came of it.
 func (a *Agent) probe(e Check) {
 	a.prober.wg.Go(func() {
-		answer := Checked{ID: e.Record.ID, Run: e.Record.Run}
-		if err := a.prober.check(a.life, e.Record, a.store.TaskDir(e.Record.ID)); err != nil {
+		answer := Checked{ID: e.Record.ID, Run: e.Record.Run, Ready: e.Ready}
+		if err := a.prober.check(a.life, e, a.store.TaskDir(e.Record.ID)); err != nil {
 			answer.Undecided = errors.Is(err, errUndecided)
 			answer.Failure = err.Error()
 		}

@@ -75,7 +75,7 @@ func TestProbe(t *testing.T) {
 			Spec: &borgpb.TaskSpec{Ports: []string{"http", "admin"}, Health: c.check}, Ports: []uint32{port(server.URL), free},
 		}}
 		got := ""
-		if err := p.check(t.Context(), r, ""); err != nil {
+		if err := p.check(t.Context(), Check{Record: r}, ""); err != nil {
 			got = err.Error()
 		}
 		if got != c.failure && (c.failure == "" || !strings.HasPrefix(got, c.failure)) || len(got) > maxTextBytes {
@@ -94,7 +94,7 @@ func TestProbe(t *testing.T) {
 	end()
 	lost := Record{Desired: &borgrpc.Desired{Spec: &borgpb.TaskSpec{Ports: []string{"http"}, Health: &borgpb.HealthCheck{}}}}
 	gone := Record{Desired: &borgrpc.Desired{Spec: &borgpb.TaskSpec{Health: &borgpb.HealthCheck{Command: []string{"true"}}}}}
-	for i, err := range []error{p.check(ended, lost, ""), p.check(t.Context(), lost, ""), p.check(t.Context(), gone, "")} {
+	for i, err := range []error{p.check(ended, Check{Record: lost}, ""), p.check(t.Context(), Check{Record: lost}, ""), p.check(t.Context(), Check{Record: gone}, "")} {
 		if !errors.Is(err, errUndecided) {
 			t.Errorf("case %d: %v, want that it is not decided", i, err)
 		}

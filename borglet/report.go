@@ -71,7 +71,7 @@ func (t *task) report() *borgpb.TaskReport {
 
 func (t *task) reportAs(state borgpb.AttemptState) *borgpb.TaskReport {
 	var text []string
-	for _, s := range []string{t.Text, t.note, t.health.text, t.updateNote} {
+	for _, s := range []string{t.Text, t.note, t.health.text, t.readiness.text, t.updateNote} {
 		if s != "" {
 			text = append(text, s)
 		}

@@ -1,6 +1,9 @@
 package borglet
 
-import "time"
+import (
+	"syscall"
+	"time"
+)
 
 // Runtime starts the processes of tasks and sees them end. It outlives the
 // borglet: what it started goes on without it, and the next one's runtime finds
@@ -16,6 +19,8 @@ type Runtime interface {
 	// Warn sends SIGUSR1, Terminate SIGTERM, Kill ends the run for certain.
 	Warn(id ID) error
 	Terminate(id ID) error
+	// Signal sends another signal, which the task's program handles as it likes.
+	Signal(id ID, signal syscall.Signal) error
 	Kill(id ID) error
 	// Update changes the limits of a run in place.
 	Update(l *Launch) error

@@ -3,6 +3,7 @@ package borgmaster
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -28,6 +29,16 @@ func (a *identityAPI) CertifyTask(ctx context.Context, req *borgrpc.CertifyTaskR
 	if err != nil {
 		return nil, err
 	}
+	switch {
+	case req.GetFiles():
+		return &borgrpc.CertifyTaskResponse{Files: m.filesFor(task.Job.User, spec)}, nil
+	case req.GetPackageCredentials():
+		secrets, err := m.open(task.Job.User, credentialsOf(spec))
+		if err != nil {
+			return nil, err
+		}
+		return &borgrpc.CertifyTaskResponse{Secrets: secrets}, nil
+	}
 	secrets, err := m.open(task.Job.User, spec.GetSecrets())
 	if err != nil {
 		return nil, err
@@ -38,6 +49,28 @@ func (a *identityAPI) CertifyTask(ctx context.Context, req *borgrpc.CertifyTaskR
 		return nil, err
 	}
 	return &borgrpc.CertifyTaskResponse{Certificate: cert, Secrets: secrets}, nil
+}
+
+// filesFor are the files that a task of the user sees, as far as they are there.
+func (m *Master) filesFor(user string, spec *borgpb.TaskSpec) (files []*borgrpc.TaskFile) {
+	m.cfg.Log.View(func(c *cell.Cell) {
+		for _, named := range spec.GetFiles() {
+			if f := c.File(user, named.GetName()); f != nil {
+				files = append(files, &borgrpc.TaskFile{Name: f.Name(), Version: f.Version(), Content: f.Content()})
+			}
+		}
+	})
+	return files
+}
+
+// credentialsOf are the secrets by which a task's packages are brought, each once.
+func credentialsOf(spec *borgpb.TaskSpec) (names []string) {
+	for _, p := range spec.GetPackages() {
+		if name := p.GetCredentials(); name != "" && !slices.Contains(names, name) {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // runsOn finds the task of a copy that is current and on that machine.

@@ -10,7 +10,7 @@ import (
 // starts a task, besides {{port.NAME}} for each of the task's ports and
 // {{alloc.dir}} in an alloc.
 func LateBound() []string {
-	return []string{"cell", "machine.name", "job.user", "job.name", "task.index", "task.attempt", "task.dir"}
+	return []string{"cell", "machine.name", "job.user", "job.name", "task.index", "task.attempt", "task.dir", "task.files"}
 }
 
 // lateBound matches what may be a late-bound name. Anything else in double

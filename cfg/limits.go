@@ -48,6 +48,8 @@ const (
 	maxPackages        = 64
 	maxMounts          = 64
 	maxSecrets         = 32
+	maxPushedFiles     = 16
+	maxFileNameBytes   = 255
 	maxStartAfter      = 32
 	maxDevices         = 16
 	maxOverrides       = 1_000

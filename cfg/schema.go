@@ -42,6 +42,7 @@ func constructors() []*constructor {
 		{"toleration", describe(&borgpb.Toleration{}), false},
 		{"override", describe(&borgpb.TaskOverride{}), false},
 		{"cron", describe(&borgpb.CronSpec{}), false},
+		{"file", describe(&borgpb.PushedFile{}), false},
 	}
 }
 

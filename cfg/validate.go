@@ -19,6 +19,7 @@ import (
 var (
 	dnsLabel  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$`)
 	envName   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+	fileName  = regexp.MustCompile(`^[a-z0-9]([a-z0-9-]*[a-z0-9])?([./][a-z0-9]([a-z0-9-]*[a-z0-9])?)*$`)
 	sha256Hex = regexp.MustCompile(`^sha256:[0-9a-f]{64}$`)
 )
 
@@ -416,7 +417,7 @@ func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
 		have, most int
 	}{
 		{"packages", len(t.Packages), maxPackages}, {"mounts", len(t.Mounts), maxMounts},
-		{"secrets", len(t.Secrets), maxSecrets}, {"tolerations", len(t.Tolerations), maxTolerations},
+		{"secrets", len(t.Secrets), maxSecrets}, {"files", len(t.Files), maxPushedFiles}, {"tolerations", len(t.Tolerations), maxTolerations},
 	} {
 		if n.have > n.most {
 			c.bad(join(where, n.name), "", "%d %s; a task may have %d", n.have, n.name, n.most)
@@ -443,12 +444,32 @@ func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
 		if p.Name == "" || !sha256Hex.MatchString(p.Digest) {
 			c.bad(at, `digest is "sha256:" and 64 hexadecimal digits`, "a package needs a name and a digest")
 		}
+		if p.Credentials != "" {
+			c.name(join(at, "credentials"), "secret", p.Credentials)
+		}
 	}
 	for i, s := range t.Secrets {
 		c.name(fmt.Sprintf("%s[%d]", join(where, "secrets"), i), "secret", s)
 	}
+	for i, f := range t.Files {
+		at := join(fmt.Sprintf("%s[%d]", join(where, "files"), i), "name")
+		if len(f.Name) > maxFileNameBytes || !fileName.MatchString(f.Name) {
+			c.bad(at, `write the name of a small file of yours, such as file(name = "conf/app.json")`, "%s is not the name of a file", quote(f.Name))
+		}
+		for _, other := range t.Files[:i] {
+			if strings.HasPrefix(f.Name+"/", other.Name+"/") || strings.HasPrefix(other.Name+"/", f.Name+"/") {
+				c.bad(at, "", "%s and %s cannot be files beside each other", quote(other.Name), quote(f.Name))
+			}
+		}
+	}
 	if t.Health != nil {
 		c.health(join(where, "health"), t.Health, ports)
+	}
+	if t.Ready != nil {
+		c.health(join(where, "ready"), t.Ready, ports)
+		if t.Ready.StartGraceNs != 0 {
+			c.bad(join(join(where, "ready"), "start_grace_ns"), "leave it out: a task that is not ready yet goes on", "a check of readiness has no grace")
+		}
 	}
 }
 

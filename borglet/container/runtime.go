@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -288,12 +289,13 @@ func awaitReady(ctx context.Context, ready *os.File) {
 }
 
 // Warn sends SIGUSR1 to the task.
-func (r *Runtime) Warn(id borglet.ID) error { return r.signal(id, unix.SIGUSR1) }
+func (r *Runtime) Warn(id borglet.ID) error { return r.Signal(id, unix.SIGUSR1) }
 
 // Terminate sends SIGTERM to the task.
-func (r *Runtime) Terminate(id borglet.ID) error { return r.signal(id, unix.SIGTERM) }
+func (r *Runtime) Terminate(id borglet.ID) error { return r.Signal(id, unix.SIGTERM) }
 
-func (r *Runtime) signal(id borglet.ID, sig unix.Signal) error {
+// Signal sends a signal to the task.
+func (r *Runtime) Signal(id borglet.ID, signal syscall.Signal) error {
 	r.mu.Lock()
 	followed := r.runs[id]
 	var task proc
@@ -302,10 +304,10 @@ func (r *Runtime) signal(id borglet.ID, sig unix.Signal) error {
 	}
 	r.mu.Unlock()
 	if task.Pid == 0 {
-		return fmt.Errorf("send %v: no process is known", sig)
+		return fmt.Errorf("send %s: no process is known", signal)
 	}
 	r.awaitListening(followed.dir, task)
-	return ignoreGone(task.signal(sig))
+	return ignoreGone(task.signal(signal))
 }
 
 // listenBound is how long a signal is held back for a container that has only

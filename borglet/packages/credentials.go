@@ -95,14 +95,9 @@ func (c Credentials) Resolve(of authn.Resource) (authn.Authenticator, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, name := range []string{of.String(), of.RegistryStr(), "https://" + of.RegistryStr()} {
-		if one, has := all[name]; has {
-			config, err := one.config()
-			if err != nil {
-				return nil, fmt.Errorf("%s: %s: %w", c, name, err)
-			}
-			return authn.FromConfig(config), nil
-		}
+	who, err := resolve(all, of)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", c, err)
 	}
-	return authn.Anonymous, nil
+	return who, nil
 }

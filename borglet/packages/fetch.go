@@ -16,7 +16,7 @@ import (
 )
 
 // bring makes sure that all of an image is there.
-func (s *Store) bring(ctx context.Context, d Digest) (*image, error) {
+func (s *Store) bring(ctx context.Context, d Digest, login borglet.PackageLogin) (*image, error) {
 	if i, ok := s.use(d); ok {
 		return i, nil
 	}
@@ -29,6 +29,9 @@ func (s *Store) bring(ctx context.Context, d Digest) (*image, error) {
 		return i, nil
 	}
 	r := s.newRoute(d)
+	if err := r.logIn(ctx, login); err != nil {
+		return nil, err
+	}
 	i, err := s.attempt(ctx, r)
 	for errors.Is(err, errWait) && ctx.Err() == nil {
 		i, err = s.attempt(ctx, r)

@@ -133,7 +133,7 @@ func TestLogin(t *testing.T) {
 				t.Fatal(err)
 			}
 			hold := func(i *testImage) error {
-				_, err := s.Hold(context.Background(), "copy", texts([]Digest{i.digest}))
+				_, err := s.Hold(context.Background(), "copy", texts([]Digest{i.digest}), nil)
 				if err != nil {
 					said.WriteString(err.Error())
 				}
@@ -164,6 +164,99 @@ func TestLogin(t *testing.T) {
 				if strings.Contains(said.String()+fmt.Sprint(from), secret) {
 					t.Errorf("%s was said: %s", secret, said.String())
 				}
+			}
+		})
+	}
+}
+
+// TestLoginOfASecret: a package that names a secret is brought as that says, and no other
+// one; the secret is in no word, and in no file.
+func TestLoginOfASecret(t *testing.T) {
+	for name, bearer := range map[string]bool{"basic": false, "bearer": true} {
+		t.Run(name, func(t *testing.T) {
+			first, second := zstdImage(t, "first"), zstdImage(t, "second")
+			both := &testImage{digest: first.digest, blobs: map[Digest][]byte{}}
+			for _, i := range []*testImage{first, second} {
+				maps.Copy(both.blobs, i.blobs)
+			}
+			g := &guarded{password: "secret-password", manifests: map[string][]byte{string(second.digest): second.blobs[second.digest]}}
+			source := serveRegistry(t, both, g.around(bearer))
+			u, err := url.Parse(source)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var said strings.Builder
+			// The machine's own is of no use.
+			path := filepath.Join(t.TempDir(), "credentials.json")
+			if err := os.WriteFile(path, []byte(`{"auths": {"elsewhere": {"username": "cell", "password": "x"}}}`), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			from, err := ParseSource(source, Credentials(path))
+			if err != nil {
+				t.Fatal(err)
+			}
+			dir := t.TempDir()
+			s, err := Open(Config{Dir: dir, Sources: []Source{from}, LimitBytes: 1 << 30, Log: slog.New(slog.NewTextHandler(&said, nil))})
+			if err != nil {
+				t.Fatal(err)
+			}
+			asked := 0
+			hold := func(i *testImage, holder, value string) error {
+				_, err := s.Hold(context.Background(), holder, texts([]Digest{i.digest}), func(_ context.Context, digest string) ([]byte, error) {
+					if asked++; digest != string(i.digest) {
+						t.Errorf("a login for %s was asked for", digest)
+					}
+					if value == "" {
+						return nil, nil
+					}
+					return []byte(value), nil
+				})
+				if err != nil {
+					said.WriteString(err.Error())
+				}
+				return err
+			}
+			if hold(first, "nobody", "") == nil {
+				t.Error("it was had without a login")
+			}
+			for _, wrong := range []string{
+				`secret-password`, `{}`, `{"username": ""}`, `{"auths": {"h": {"auth": "secret-password"}}}`,
+				`{"username": "cell", "password": "wrong-secret-password"}`, `{"auths": {"elsewhere": {"username": "cell", "password": "secret-password"}}}`,
+			} {
+				if hold(first, "wrong", wrong) == nil {
+					t.Errorf("it was had with %s", wrong)
+				}
+			}
+			if err := hold(first, "one", `{"username": "cell", "password": "secret-password"}`); err != nil {
+				t.Fatal(err)
+			}
+			// Who has the package is asked for nothing.
+			before := asked
+			if err := hold(first, "two", "secret-password is not looked at"); err != nil || asked != before {
+				t.Errorf("what is here: %v, asked %d times", err, asked-before)
+			}
+			// Nobody else is who that was.
+			if hold(second, "three", "") == nil {
+				t.Error("another package was had with the login of the first")
+			}
+			if err := hold(second, "four", fmt.Sprintf(`{"auths": {%q: {"username": "cell", "password": "secret-password"}}}`, u.Host)); err != nil {
+				t.Error(err)
+			}
+			if strings.Contains(said.String(), "secret-password") {
+				t.Errorf("the secret was said: %s", said.String())
+			}
+			err = filepath.WalkDir(dir, func(path string, e os.DirEntry, err error) error {
+				if err != nil || !e.Type().IsRegular() {
+					return err
+				}
+				text, err := os.ReadFile(path)
+				if strings.Contains(string(text), "secret-password") {
+					t.Errorf("the secret is in %s", path)
+				}
+				return err
+			})
+			if err != nil {
+				t.Error(err)
 			}
 		})
 	}

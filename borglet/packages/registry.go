@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 )
@@ -22,7 +23,7 @@ type registry struct {
 	text string
 	repo name.Repository
 	base http.RoundTripper
-	who  Credentials
+	who  authn.Keychain
 
 	mu sync.Mutex
 	// client has logged in. Guarded by mu.
@@ -50,6 +51,12 @@ func newRegistry(text string, who Credentials) (*registry, error) {
 	// What is compressed is meant so: digests are of the bytes as they are.
 	base.DisableCompression = true
 	return &registry{text: text, repo: repo, base: base, who: who}, nil
+}
+
+// as is the same registry, to which somebody else is shown; what he has not is the
+// machine's own.
+func (r *registry) as(who authn.Keychain) *registry {
+	return &registry{text: r.text, repo: r.repo, base: r.base, who: authn.NewMultiKeychain(who, r.who)}
 }
 
 func (r *registry) String() string { return "registry " + r.text }

@@ -20,14 +20,40 @@ var errWait = errors.New("it waits for a machine that has it")
 type route struct {
 	s     *Store
 	image Digest
+	// sources are where packages come from, as who brings this one.
+	sources []Source
 	// From then on it needs no turn. It moves on while bytes come.
 	patientUntil time.Time
 }
 
 func (s *Store) newRoute(image Digest) *route {
-	r := &route{s: s, image: image}
+	r := &route{s: s, image: image, sources: s.cfg.Sources}
 	r.hope()
 	return r
+}
+
+// logIn has registries shown somebody else for this image, if there is somebody. Other
+// images know nothing of it, and it is gone with the route.
+func (r *route) logIn(ctx context.Context, login borglet.PackageLogin) error {
+	if login == nil {
+		return nil
+	}
+	value, err := login(ctx, string(r.image))
+	if err != nil || value == nil {
+		return err
+	}
+	who, err := parseLogin(value)
+	if err != nil {
+		return err
+	}
+	r.sources = make([]Source, len(r.s.cfg.Sources))
+	for i, source := range r.s.cfg.Sources {
+		if registry, is := source.(*registry); is {
+			source = registry.as(who)
+		}
+		r.sources[i] = source
+	}
+	return nil
 }
 
 // hope begins the waiting anew. Not all machines lose patience at the same time: who
@@ -67,7 +93,7 @@ func (r *route) now() ways {
 	w := ways{advised: r.s.advised, again: r.patientUntil}
 	r.s.mu.Unlock()
 	if !said || r.s.cfg.Peers == nil {
-		w.list, w.origin = r.s.cfg.Sources, true
+		w.list, w.origin = r.sources, true
 		return w
 	}
 	now, lacking := time.Now(), 0
@@ -86,7 +112,7 @@ func (r *route) now() ways {
 	none := len(advice.Peers) > 0 && lacking == len(advice.Peers)
 	if advice.Origin || none || !now.Before(r.patientUntil) {
 		w.origin = true
-		w.list = append(w.list, r.s.cfg.Sources...)
+		w.list = append(w.list, r.sources...)
 	}
 	return w
 }

@@ -247,7 +247,8 @@ var holderPattern = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,254}$`)
 // Hold brings packages to the machine and keeps them until Drop. It returns for
 // each the directories that make it up, the lowest first. What is there already
 // costs nothing.
-func (s *Store) Hold(ctx context.Context, holder string, digests []string) ([][]string, error) {
+// login says who the machine is to registries meanwhile; it is not kept.
+func (s *Store) Hold(ctx context.Context, holder string, digests []string, login borglet.PackageLogin) ([][]string, error) {
 	list := make([]Digest, len(digests))
 	for n, text := range digests {
 		var err error
@@ -260,7 +261,7 @@ func (s *Store) Hold(ctx context.Context, holder string, digests []string) ([][]
 	}
 	trees := make([][]string, len(list))
 	for n, d := range list {
-		i, err := s.bring(ctx, d)
+		i, err := s.bring(ctx, d, login)
 		if err != nil {
 			s.mu.Lock()
 			s.stats.failed++

@@ -147,6 +147,9 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.QuarantineTask.user": FormatQuarantine, "borg.QuarantineTask.name": FormatQuarantine, "borg.QuarantineTask.index": FormatQuarantine,
 	"borg.QuarantineTask.attempt": FormatQuarantine, "borg.QuarantineTask.for_ns": FormatQuarantine,
 	"borg.ReleaseTask.user": FormatQuarantine, "borg.ReleaseTask.name": FormatQuarantine, "borg.ReleaseTask.index": FormatQuarantine, "borg.ReleaseTask.attempt": FormatQuarantine,
+	"borg.TaskSpec.files": FormatPushed, "borg.PushedFile.name": FormatPushed, "borg.PushedFile.signal": FormatPushed,
+	"borg.RELOAD_SIGNAL_UNSPECIFIED": FormatPushed, "borg.RELOAD_SIGNAL_HUP": FormatPushed, "borg.RELOAD_SIGNAL_USR1": FormatPushed, "borg.RELOAD_SIGNAL_USR2": FormatPushed,
+	"borg.TaskSpec.ready": FormatReady, "borg.Package.credentials": FormatPackageCredentials,
 
 	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
 

@@ -480,6 +480,7 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 	if g.one(10) {
 		t.Constraints = append(t.Constraints, &borgpb.Constraint{Key: NameAttribute, Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: g.machineName()})
 	}
+	g.local(t)
 	return t
 }
 

@@ -49,6 +49,7 @@ const (
 	maxPackages        = 64
 	maxMounts          = 64
 	maxSecrets         = 32
+	maxPushedFiles     = 16
 	maxStartAfter      = 32
 	maxDevices         = 16
 	maxGangTasks       = 10_000

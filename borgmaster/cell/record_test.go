@@ -398,7 +398,17 @@ func TestLoadRefuses(t *testing.T) {
 			// What was added to it in format 2 may be missing.
 			continue
 		}
-		if what == "cut short" || what == "with a byte more" || what == "twice" {
+		// What is written only when there is something to say may be missing at the end:
+		// then it is a record that a cell would write.
+		asWritten := func() bool {
+			for k, v := range n.Records() {
+				if bytes.Equal(k, list[i].k) {
+					return bytes.Equal(v, list[i].v)
+				}
+			}
+			return false
+		}
+		if what == "cut short" && !asWritten() || what == "with a byte more" || what == "twice" {
 			t.Errorf("record %x %s was taken", records[i].k, what)
 		}
 		if n.Digest() == c.Digest() {

@@ -421,7 +421,7 @@ func (c *Cell) checkRollback(j *Job) (*Spec, uint32, *borgpb.Refusal) {
 		}
 	}
 	if r == nil {
-		r = c.checkSecrets(j.key.User, spec)
+		r = c.checkOwned(j.key.User, spec)
 	}
 	if r == nil {
 		// It named all of this when it was the present one.

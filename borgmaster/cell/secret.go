@@ -197,7 +197,7 @@ func (c *Cell) needsSecret(user, name string) *Job {
 		}
 		for _, s := range j.specs {
 			for _, n := range s.needs {
-				if slices.Contains(n.Task.Secrets, name) {
+				if slices.Contains(secretsNamed(n.Task), name) {
 					return j
 				}
 			}
@@ -212,7 +212,7 @@ func (c *Cell) checkSecrets(user string, s *Spec) *borgpb.Refusal {
 		return nil
 	}
 	for _, n := range s.needs {
-		for _, name := range n.Task.Secrets {
+		for _, name := range secretsNamed(n.Task) {
 			if c.Secret(user, name) == nil {
 				return refuse(borgpb.RefusalKind_REFUSAL_KIND_NOT_FOUND, "", "spec.task.secrets",
 					"user %s has no secret %q; set it first: borgcfg secret set %s", user, clip(name, 64), clip(name, 64))

@@ -80,7 +80,7 @@ func (c *Cell) checkSubmit(key JobKey, o *borgpb.SubmitJob) (*Spec, *borgpb.Refu
 	if c.liveTasks+int(spec.Proto.Tasks) > maxLiveTasks && spec.Proto.Kind != borgpb.JobKind_JOB_KIND_CRON {
 		return nil, limit("spec.tasks", "the cell has %d tasks; at most %d", c.liveTasks, maxLiveTasks)
 	}
-	if r := c.checkSecrets(key.User, spec); r != nil {
+	if r := c.checkOwned(key.User, spec); r != nil {
 		return nil, r
 	}
 	if r := c.checkPowers(spec, nil); r != nil {

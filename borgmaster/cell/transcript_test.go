@@ -482,7 +482,15 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 	}
 	for _, text := range s.list("package") {
 		name, digest, _ := strings.Cut(text, "@")
-		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: digest, Path: "/opt/" + name})
+		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: digest, Path: "/opt/" + name, Credentials: s.arg("credentials", "")})
+	}
+	for _, text := range s.list("file") {
+		name, signal, _ := strings.Cut(text, ":")
+		spec.Task.Files = append(spec.Task.Files, &borgpb.PushedFile{
+			Name: name, Signal: borgpb.ReloadSignal(borgpb.ReloadSignal_value["RELOAD_SIGNAL_"+strings.ToUpper(signal)])})
+	}
+	if s.has("ready") {
+		spec.Task.Ready = &borgpb.HealthCheck{HttpPath: s.arg("ready", ""), PeriodNs: s.num("ready-period", 0)}
 	}
 	return spec
 }

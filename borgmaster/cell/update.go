@@ -72,7 +72,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		r = c.checkSize(j, spec.Proto.Tasks)
 	}
 	if r == nil {
-		r = c.checkSecrets(j.key.User, spec)
+		r = c.checkOwned(j.key.User, spec)
 	}
 	if r == nil {
 		r = c.checkPowers(spec, j.latest())

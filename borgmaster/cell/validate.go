@@ -138,6 +138,12 @@ func checkTask(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	if r := checkHealth(t.Health, field+".health"); r != nil {
 		return r
 	}
+	if r := checkHealth(t.Ready, field+".ready"); r != nil {
+		return r
+	}
+	if r := checkPushed(t.Files, field+".files"); r != nil {
+		return r
+	}
 	return checkFiles(t, field)
 }
 
@@ -226,6 +232,9 @@ func checkFiles(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	for i, p := range t.Packages {
 		if p.Name == "" || !absolute(p.Path) {
 			return invalid(field+".packages", "package %d: want a name and an absolute path", i)
+		}
+		if p.Credentials != "" && !validName(p.Credentials) {
+			return invalid(field+".packages", "package %d: %q is not the name of a secret", i, clip(p.Credentials, 64))
 		}
 	}
 	for i, m := range t.Mounts {

@@ -177,7 +177,7 @@ func differs(p *cell.Copy, t *borgpb.TaskReport) bool {
 // than the cell knows. Other words alone are not worth an entry of the log; these come
 // when the health changes, and not with each check.
 func healthDiffers(p *cell.Copy, t *borgpb.TaskReport) bool {
-	return t.Pid != 0 && len(t.Text) <= maxTextBytes && t.Text != p.Reason() && p.TaskSpec().GetHealth() != nil
+	return t.Pid != 0 && len(t.Text) <= maxTextBytes && t.Text != p.Reason() && (p.TaskSpec().GetHealth() != nil || p.TaskSpec().GetReady() != nil)
 }
 
 // underWay tells whether the next word on a copy is awaited soon.

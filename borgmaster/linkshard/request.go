@@ -128,6 +128,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 				continue
 			}
 			d := desired(p, cellName, held)
+			d.Files = fileVersions(c, p)
 			if first && p.State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
 				d.Spec = nil
 			}
@@ -166,6 +167,22 @@ func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrp
 		d.Spec = p.TaskSpec()
 	}
 	return d
+}
+
+// fileVersions are those of the files that a copy sees.
+func fileVersions(c *cell.Cell, p *cell.Copy) []*borgrpc.FileVersion {
+	named := p.TaskSpec().GetFiles()
+	if len(named) == 0 {
+		return nil
+	}
+	list := make([]*borgrpc.FileVersion, len(named))
+	for i, one := range named {
+		list[i] = &borgrpc.FileVersion{Name: one.GetName()}
+		if f := c.File(p.Key().User, one.GetName()); f != nil {
+			list[i].Version = f.Version()
+		}
+	}
+	return list
 }
 
 // remembers tells whether c is late enough in the log to have known the copy

@@ -65,7 +65,8 @@ func (k *Known) rest(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest, cm
 		return
 	}
 	for i, t := range k.Tasks {
-		if terminal(t.State) || req.Desired[i].Spec != nil {
+		// That a file was written is no change of a machine.
+		if terminal(t.State) || req.Desired[i].Spec != nil || len(req.Desired[i].Files) > 0 {
 			return
 		}
 	}

@@ -45,7 +45,7 @@ func (i *issuer) Issue(ctx context.Context, id borglet.ID) (*borglet.Papers, err
 		return nil, fmt.Errorf("make a key: %w", err)
 	}
 	resp, err := i.ask(ctx, &borgrpc.CertifyTaskRequest{
-		Copy: &borgrpc.CopyID{JobUid: id.JobUID, Index: id.Index, Attempt: id.Attempt}, PublicKey: public,
+		Copy: wireOf(id), PublicKey: public,
 	})
 	if err != nil {
 		return nil, err
@@ -64,6 +64,29 @@ func (i *issuer) Issue(ctx context.Context, id borglet.ID) (*borglet.Papers, err
 		files[filepath.Join(borglet.SecretPapers, s.GetName())] = s.GetValue()
 	}
 	return &borglet.Papers{Files: files, RenewAt: c.RenewAt()}, nil
+}
+
+// Files asks for the small files that a copy's spec names.
+func (i *issuer) Files(ctx context.Context, id borglet.ID) ([]*borgrpc.TaskFile, error) {
+	resp, err := i.ask(ctx, &borgrpc.CertifyTaskRequest{Copy: wireOf(id), Files: true})
+	return resp.GetFiles(), err
+}
+
+// PackageCredentials asks for the secrets with which a copy's packages are brought.
+func (i *issuer) PackageCredentials(ctx context.Context, id borglet.ID) (map[string][]byte, error) {
+	resp, err := i.ask(ctx, &borgrpc.CertifyTaskRequest{Copy: wireOf(id), PackageCredentials: true})
+	if err != nil {
+		return nil, err
+	}
+	named := make(map[string][]byte, len(resp.GetSecrets()))
+	for _, s := range resp.GetSecrets() {
+		named[s.GetName()] = s.GetValue()
+	}
+	return named, nil
+}
+
+func wireOf(id borglet.ID) *borgrpc.CopyID {
+	return &borgrpc.CopyID{JobUid: id.JobUID, Index: id.Index, Attempt: id.Attempt}
 }
 
 func papersOf(c *identity.Credential, masters []string) (map[string][]byte, error) {

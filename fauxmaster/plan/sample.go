@@ -235,7 +235,7 @@ func (s *sampling) specFor(j *cell.Job, indices []uint32) *borgpb.JobSpec {
 		s.from.Notes["jobs do not wait for others, or end with them, any more"]++
 		spec.Parent, spec.StartAfter = "", nil
 	}
-	spec.Task.Secrets = nil
+	withoutOwned(spec.Task)
 	var overrides []*borgpb.TaskOverride
 	for _, o := range spec.Overrides {
 		first, _ := slices.BinarySearch(indices, o.First)
@@ -245,12 +245,20 @@ func (s *sampling) specFor(j *cell.Job, indices []uint32) *borgpb.JobSpec {
 		}
 		o.First, o.Last = uint32(first), uint32(next-1)
 		if o.Spec != nil {
-			o.Spec.Secrets = nil
+			withoutOwned(o.Spec)
 		}
 		overrides = append(overrides, o)
 	}
 	spec.Overrides = overrides
 	return spec
+}
+
+// withoutOwned leaves out what a task names of its owner's.
+func withoutOwned(t *borgpb.TaskSpec) {
+	t.Secrets, t.Files = nil, nil
+	for _, p := range t.Packages {
+		p.Credentials = ""
+	}
 }
 
 // reserved is what a task of the sample reserved where it ran; of one of a job that

@@ -298,7 +298,7 @@ func (m *Machine) do(e borglet.Effect) borglet.Event {
 		return borglet.Updated{ID: e.Record.ID, Run: e.Record.Run}
 	case borglet.Check:
 		// What is pretended is well.
-		return borglet.Checked{ID: e.Record.ID, Run: e.Record.Run}
+		return borglet.Checked{ID: e.Record.ID, Run: e.Record.Run, Ready: e.Ready}
 	case borglet.Warn:
 		// What is pretended goes on.
 	case borglet.Terminate:

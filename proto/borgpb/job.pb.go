@@ -431,6 +431,64 @@ func (AppClass) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{6}
 }
 
+// ReloadSignal is a signal on which many programs read their files anew. Since format
+// 8.
+type ReloadSignal int32
+
+const (
+	// None: the task looks by itself. Since format 8.
+	ReloadSignal_RELOAD_SIGNAL_UNSPECIFIED ReloadSignal = 0
+	// SIGHUP. Since format 8.
+	ReloadSignal_RELOAD_SIGNAL_HUP ReloadSignal = 1
+	// SIGUSR1. Since format 8.
+	ReloadSignal_RELOAD_SIGNAL_USR1 ReloadSignal = 2
+	// SIGUSR2. Since format 8.
+	ReloadSignal_RELOAD_SIGNAL_USR2 ReloadSignal = 3
+)
+
+// Enum value maps for ReloadSignal.
+var (
+	ReloadSignal_name = map[int32]string{
+		0: "RELOAD_SIGNAL_UNSPECIFIED",
+		1: "RELOAD_SIGNAL_HUP",
+		2: "RELOAD_SIGNAL_USR1",
+		3: "RELOAD_SIGNAL_USR2",
+	}
+	ReloadSignal_value = map[string]int32{
+		"RELOAD_SIGNAL_UNSPECIFIED": 0,
+		"RELOAD_SIGNAL_HUP":         1,
+		"RELOAD_SIGNAL_USR1":        2,
+		"RELOAD_SIGNAL_USR2":        3,
+	}
+)
+
+func (x ReloadSignal) Enum() *ReloadSignal {
+	p := new(ReloadSignal)
+	*p = x
+	return p
+}
+
+func (x ReloadSignal) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (ReloadSignal) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_job_proto_enumTypes[7].Descriptor()
+}
+
+func (ReloadSignal) Type() protoreflect.EnumType {
+	return &file_borgpb_job_proto_enumTypes[7]
+}
+
+func (x ReloadSignal) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use ReloadSignal.Descriptor instead.
+func (ReloadSignal) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+}
+
 // Slack is whether a limit may be passed while there is room.
 type Slack int32
 
@@ -468,11 +526,11 @@ func (x Slack) String() string {
 }
 
 func (Slack) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[7].Descriptor()
+	return file_borgpb_job_proto_enumTypes[8].Descriptor()
 }
 
 func (Slack) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[7]
+	return &file_borgpb_job_proto_enumTypes[8]
 }
 
 func (x Slack) Number() protoreflect.EnumNumber {
@@ -481,7 +539,7 @@ func (x Slack) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Slack.Descriptor instead.
 func (Slack) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
 }
 
 // AttemptState is what a borglet knows of one copy of a task.
@@ -559,11 +617,11 @@ func (x AttemptState) String() string {
 }
 
 func (AttemptState) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[8].Descriptor()
+	return file_borgpb_job_proto_enumTypes[9].Descriptor()
 }
 
 func (AttemptState) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[8]
+	return &file_borgpb_job_proto_enumTypes[9]
 }
 
 func (x AttemptState) Number() protoreflect.EnumNumber {
@@ -572,7 +630,7 @@ func (x AttemptState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AttemptState.Descriptor instead.
 func (AttemptState) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 // StopCause is why a copy of a task is stopped. Each is written in the log;
@@ -650,11 +708,11 @@ func (x StopCause) String() string {
 }
 
 func (StopCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[9].Descriptor()
+	return file_borgpb_job_proto_enumTypes[10].Descriptor()
 }
 
 func (StopCause) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[9]
+	return &file_borgpb_job_proto_enumTypes[10]
 }
 
 func (x StopCause) Number() protoreflect.EnumNumber {
@@ -663,7 +721,7 @@ func (x StopCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopCause.Descriptor instead.
 func (StopCause) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 // Job is a number of like tasks that run in one cell (paper §2.3).
@@ -1726,7 +1784,14 @@ type TaskSpec struct {
 	NoticeNs int64 `protobuf:"varint,430,opt,name=notice_ns,json=noticeNs,proto3" json:"notice_ns,omitempty"`
 	// It is sent SIGUSR1 with that notice, which ends a program that does not expect it.
 	// Only with notice_ns. Since format 8.
-	NoticeSignal  bool `protobuf:"varint,431,opt,name=notice_signal,json=noticeSignal,proto3" json:"notice_signal,omitempty"`
+	NoticeSignal bool `protobuf:"varint,431,opt,name=notice_signal,json=noticeSignal,proto3" json:"notice_signal,omitempty"`
+	// Small files of the owner that the task sees, and sees change; at most 16, none
+	// twice. Each must be there when the job is submitted or updated. Since format 8.
+	Files []*PushedFile `protobuf:"bytes,450,rep,name=files,proto3" json:"files,omitempty"`
+	// How to see that others may rely on the task at the moment: while it fails the task
+	// is out of the names, and goes on. Absent: that it is healthy is enough. Since
+	// format 8.
+	Ready         *HealthCheck `protobuf:"bytes,451,opt,name=ready,proto3" json:"ready,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1908,6 +1973,76 @@ func (x *TaskSpec) GetNoticeSignal() bool {
 	return false
 }
 
+func (x *TaskSpec) GetFiles() []*PushedFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+func (x *TaskSpec) GetReady() *HealthCheck {
+	if x != nil {
+		return x.Ready
+	}
+	return nil
+}
+
+// PushedFile is a small file of the owner as a task sees it, read-only. Since format 8.
+type PushedFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in WriteFile. It is the name below the directory of such files, too. Since
+	// format 8.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// What the task gets when the file has changed. Since format 8.
+	Signal        ReloadSignal `protobuf:"varint,2,opt,name=signal,proto3,enum=borg.ReloadSignal" json:"signal,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PushedFile) Reset() {
+	*x = PushedFile{}
+	mi := &file_borgpb_job_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PushedFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PushedFile) ProtoMessage() {}
+
+func (x *PushedFile) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PushedFile.ProtoReflect.Descriptor instead.
+func (*PushedFile) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *PushedFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PushedFile) GetSignal() ReloadSignal {
+	if x != nil {
+		return x.Signal
+	}
+	return ReloadSignal_RELOAD_SIGNAL_UNSPECIFIED
+}
+
 // Relax takes away some of what keeps a task apart from its machine and from
 // others. Since format 7.
 type Relax struct {
@@ -1925,7 +2060,7 @@ type Relax struct {
 
 func (x *Relax) Reset() {
 	*x = Relax{}
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1937,7 +2072,7 @@ func (x *Relax) String() string {
 func (*Relax) ProtoMessage() {}
 
 func (x *Relax) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1950,7 +2085,7 @@ func (x *Relax) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relax.ProtoReflect.Descriptor instead.
 func (*Relax) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Relax) GetSystemCalls() bool {
@@ -1985,7 +2120,7 @@ type TaskOverride struct {
 
 func (x *TaskOverride) Reset() {
 	*x = TaskOverride{}
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1997,7 +2132,7 @@ func (x *TaskOverride) String() string {
 func (*TaskOverride) ProtoMessage() {}
 
 func (x *TaskOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2010,7 +2145,7 @@ func (x *TaskOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskOverride.ProtoReflect.Descriptor instead.
 func (*TaskOverride) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TaskOverride) GetFirst() uint32 {
@@ -2043,14 +2178,18 @@ type Package struct {
 	Digest string `protobuf:"bytes,2,opt,name=digest,proto3" json:"digest,omitempty"`
 	// Absolute path where it appears in the task, read-only; "/": it is the task's
 	// root, which each run may write to for itself.
-	Path          string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	Path string `protobuf:"bytes,3,opt,name=path,proto3" json:"path,omitempty"`
+	// Name of the owner's secret that says who the machine is to the registry when it
+	// brings this package for this task; empty: what the machine has of its own. It must
+	// be there when the job is submitted or updated. Since format 8.
+	Credentials   string `protobuf:"bytes,450,opt,name=credentials,proto3" json:"credentials,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2062,7 +2201,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2075,7 +2214,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Package) GetName() string {
@@ -2099,6 +2238,13 @@ func (x *Package) GetPath() string {
 	return ""
 }
 
+func (x *Package) GetCredentials() string {
+	if x != nil {
+		return x.Credentials
+	}
+	return ""
+}
+
 // Mount makes a directory of the machine visible in a task.
 type Mount struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2114,7 +2260,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2272,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2285,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Mount) GetSource() string {
@@ -2190,7 +2336,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2202,7 +2348,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2215,7 +2361,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *HealthCheck) GetHttpPath() string {
@@ -2306,7 +2452,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2318,7 +2464,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2331,7 +2477,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JobStatus) GetState() State {
@@ -2452,7 +2598,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_borgpb_job_proto_msgTypes[15]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2610,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[15]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2623,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Task) GetMeta() *Meta {
@@ -2560,7 +2706,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[16]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2572,7 +2718,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[16]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2585,7 +2731,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *TaskStatus) GetState() State {
@@ -2783,7 +2929,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2795,7 +2941,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2808,7 +2954,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Attempt) GetUser() string {
@@ -2968,7 +3114,7 @@ type Quarantine struct {
 
 func (x *Quarantine) Reset() {
 	*x = Quarantine{}
-	mi := &file_borgpb_job_proto_msgTypes[18]
+	mi := &file_borgpb_job_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2980,7 +3126,7 @@ func (x *Quarantine) String() string {
 func (*Quarantine) ProtoMessage() {}
 
 func (x *Quarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[18]
+	mi := &file_borgpb_job_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2993,7 +3139,7 @@ func (x *Quarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
 func (*Quarantine) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Quarantine) GetReason() string {
@@ -3037,7 +3183,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_borgpb_job_proto_msgTypes[19]
+	mi := &file_borgpb_job_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3049,7 +3195,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[19]
+	mi := &file_borgpb_job_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3062,7 +3208,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Reservation) GetResources() *Resources {
@@ -3189,7 +3335,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12&\n" +
 	"\x0fdecided_wall_ns\x18\a \x01(\x03R\rdecidedWallNs\x12\"\n" +
 	"\rended_wall_ns\x18\b \x01(\x03R\vendedWallNs\x12\x14\n" +
-	"\x05slots\x18\t \x01(\rR\x05slots\"\xbf\x06\n" +
+	"\x05slots\x18\t \x01(\rR\x05slots\"\x92\a\n" +
 	"\bTaskSpec\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x12\n" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x12)\n" +
@@ -3212,21 +3358,28 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\rno_estimation\x18\x12 \x01(\bR\fnoEstimation\x12\"\n" +
 	"\x05relax\x18\xd2\x01 \x01(\v2\v.borg.RelaxR\x05relax\x12\x1c\n" +
 	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\x12$\n" +
-	"\rnotice_signal\x18\xaf\x03 \x01(\bR\fnoticeSignal\x1a6\n" +
+	"\rnotice_signal\x18\xaf\x03 \x01(\bR\fnoticeSignal\x12'\n" +
+	"\x05files\x18\xc2\x03 \x03(\v2\x10.borg.PushedFileR\x05files\x12(\n" +
+	"\x05ready\x18\xc3\x03 \x01(\v2\x11.borg.HealthCheckR\x05ready\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"E\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\n" +
+	"PushedFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
+	"\x06signal\x18\x02 \x01(\x0e2\x12.borg.ReloadSignalR\x06signal\"E\n" +
 	"\x05Relax\x12!\n" +
 	"\fsystem_calls\x18\x01 \x01(\bR\vsystemCalls\x12\x19\n" +
 	"\buser_ids\x18\x02 \x01(\bR\auserIds\"\\\n" +
 	"\fTaskOverride\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\rR\x05first\x12\x12\n" +
 	"\x04last\x18\x02 \x01(\rR\x04last\x12\"\n" +
-	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\"I\n" +
+	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\"l\n" +
 	"\aPackage\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x16\n" +
 	"\x06digest\x18\x02 \x01(\tR\x06digest\x12\x12\n" +
-	"\x04path\x18\x03 \x01(\tR\x04path\"O\n" +
+	"\x04path\x18\x03 \x01(\tR\x04path\x12!\n" +
+	"\vcredentials\x18\xc2\x03 \x01(\tR\vcredentials\"O\n" +
 	"\x05Mount\x12\x16\n" +
 	"\x06source\x18\x01 \x01(\tR\x06source\x12\x12\n" +
 	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1a\n" +
@@ -3361,7 +3514,12 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\bAppClass\x12\x19\n" +
 	"\x15APP_CLASS_UNSPECIFIED\x10\x00\x12\x1f\n" +
 	"\x1bAPP_CLASS_LATENCY_SENSITIVE\x10\x01\x12\x13\n" +
-	"\x0fAPP_CLASS_BATCH\x10\x02*;\n" +
+	"\x0fAPP_CLASS_BATCH\x10\x02*t\n" +
+	"\fReloadSignal\x12\x1d\n" +
+	"\x19RELOAD_SIGNAL_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11RELOAD_SIGNAL_HUP\x10\x01\x12\x16\n" +
+	"\x12RELOAD_SIGNAL_USR1\x10\x02\x12\x16\n" +
+	"\x12RELOAD_SIGNAL_USR2\x10\x03*;\n" +
 	"\x05Slack\x12\x15\n" +
 	"\x11SLACK_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSLACK_ON\x10\x01\x12\r\n" +
@@ -3406,8 +3564,8 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 	return file_borgpb_job_proto_rawDescData
 }
 
-var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 10)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 24)
+var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
 	(Preempt)(0),             // 1: borg.Preempt
@@ -3416,98 +3574,103 @@ var file_borgpb_job_proto_goTypes = []any{
 	(CronOverlap)(0),         // 4: borg.CronOverlap
 	(CronOutcome)(0),         // 5: borg.CronOutcome
 	(AppClass)(0),            // 6: borg.AppClass
-	(Slack)(0),               // 7: borg.Slack
-	(AttemptState)(0),        // 8: borg.AttemptState
-	(StopCause)(0),           // 9: borg.StopCause
-	(*Job)(nil),              // 10: borg.Job
-	(*JobSpec)(nil),          // 11: borg.JobSpec
-	(*DisruptionBudget)(nil), // 12: borg.DisruptionBudget
-	(*UpdatePolicy)(nil),     // 13: borg.UpdatePolicy
-	(*MetricGate)(nil),       // 14: borg.MetricGate
-	(*CronSpec)(nil),         // 15: borg.CronSpec
-	(*CronStatus)(nil),       // 16: borg.CronStatus
-	(*CronRun)(nil),          // 17: borg.CronRun
-	(*TaskSpec)(nil),         // 18: borg.TaskSpec
-	(*Relax)(nil),            // 19: borg.Relax
-	(*TaskOverride)(nil),     // 20: borg.TaskOverride
-	(*Package)(nil),          // 21: borg.Package
-	(*Mount)(nil),            // 22: borg.Mount
-	(*HealthCheck)(nil),      // 23: borg.HealthCheck
-	(*JobStatus)(nil),        // 24: borg.JobStatus
-	(*Task)(nil),             // 25: borg.Task
-	(*TaskStatus)(nil),       // 26: borg.TaskStatus
-	(*Attempt)(nil),          // 27: borg.Attempt
-	(*Quarantine)(nil),       // 28: borg.Quarantine
-	(*Reservation)(nil),      // 29: borg.Reservation
-	nil,                      // 30: borg.JobSpec.ExtensionsEntry
-	nil,                      // 31: borg.JobSpec.MaxPerEntry
-	nil,                      // 32: borg.TaskSpec.EnvEntry
-	nil,                      // 33: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 34: borg.Meta
-	(*Resources)(nil),        // 35: borg.Resources
-	(*Constraint)(nil),       // 36: borg.Constraint
-	(*Toleration)(nil),       // 37: borg.Toleration
-	(State)(0),               // 38: borg.State
-	(*Exit)(nil),             // 39: borg.Exit
-	(*DeviceGrant)(nil),      // 40: borg.DeviceGrant
-	(*Used)(nil),             // 41: borg.Used
+	(ReloadSignal)(0),        // 7: borg.ReloadSignal
+	(Slack)(0),               // 8: borg.Slack
+	(AttemptState)(0),        // 9: borg.AttemptState
+	(StopCause)(0),           // 10: borg.StopCause
+	(*Job)(nil),              // 11: borg.Job
+	(*JobSpec)(nil),          // 12: borg.JobSpec
+	(*DisruptionBudget)(nil), // 13: borg.DisruptionBudget
+	(*UpdatePolicy)(nil),     // 14: borg.UpdatePolicy
+	(*MetricGate)(nil),       // 15: borg.MetricGate
+	(*CronSpec)(nil),         // 16: borg.CronSpec
+	(*CronStatus)(nil),       // 17: borg.CronStatus
+	(*CronRun)(nil),          // 18: borg.CronRun
+	(*TaskSpec)(nil),         // 19: borg.TaskSpec
+	(*PushedFile)(nil),       // 20: borg.PushedFile
+	(*Relax)(nil),            // 21: borg.Relax
+	(*TaskOverride)(nil),     // 22: borg.TaskOverride
+	(*Package)(nil),          // 23: borg.Package
+	(*Mount)(nil),            // 24: borg.Mount
+	(*HealthCheck)(nil),      // 25: borg.HealthCheck
+	(*JobStatus)(nil),        // 26: borg.JobStatus
+	(*Task)(nil),             // 27: borg.Task
+	(*TaskStatus)(nil),       // 28: borg.TaskStatus
+	(*Attempt)(nil),          // 29: borg.Attempt
+	(*Quarantine)(nil),       // 30: borg.Quarantine
+	(*Reservation)(nil),      // 31: borg.Reservation
+	nil,                      // 32: borg.JobSpec.ExtensionsEntry
+	nil,                      // 33: borg.JobSpec.MaxPerEntry
+	nil,                      // 34: borg.TaskSpec.EnvEntry
+	nil,                      // 35: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 36: borg.Meta
+	(*Resources)(nil),        // 37: borg.Resources
+	(*Constraint)(nil),       // 38: borg.Constraint
+	(*Toleration)(nil),       // 39: borg.Toleration
+	(State)(0),               // 40: borg.State
+	(*Exit)(nil),             // 41: borg.Exit
+	(*DeviceGrant)(nil),      // 42: borg.DeviceGrant
+	(*Used)(nil),             // 43: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	34, // 0: borg.Job.meta:type_name -> borg.Meta
-	11, // 1: borg.Job.spec:type_name -> borg.JobSpec
-	24, // 2: borg.Job.status:type_name -> borg.JobStatus
+	36, // 0: borg.Job.meta:type_name -> borg.Meta
+	12, // 1: borg.Job.spec:type_name -> borg.JobSpec
+	26, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
-	18, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
-	20, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
+	19, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
+	22, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
 	1,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
-	13, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
-	15, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
+	14, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
+	16, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	30, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	31, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
-	12, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
+	32, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	33, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	13, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
 	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
-	14, // 14: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
+	15, // 14: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
 	4,  // 15: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	17, // 16: borg.CronStatus.runs:type_name -> borg.CronRun
+	18, // 16: borg.CronStatus.runs:type_name -> borg.CronRun
 	5,  // 17: borg.CronRun.outcome:type_name -> borg.CronOutcome
-	35, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
-	32, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	36, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	21, // 21: borg.TaskSpec.packages:type_name -> borg.Package
-	22, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
-	23, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	37, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
+	34, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	38, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	23, // 21: borg.TaskSpec.packages:type_name -> borg.Package
+	24, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
+	25, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
 	6,  // 24: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	37, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
-	7,  // 26: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
-	7,  // 27: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	19, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
-	18, // 29: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	38, // 30: borg.JobStatus.state:type_name -> borg.State
-	16, // 31: borg.JobStatus.cron:type_name -> borg.CronStatus
-	34, // 32: borg.Task.meta:type_name -> borg.Meta
-	18, // 33: borg.Task.spec:type_name -> borg.TaskSpec
-	26, // 34: borg.Task.status:type_name -> borg.TaskStatus
-	38, // 35: borg.TaskStatus.state:type_name -> borg.State
-	8,  // 36: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	39, // 37: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	29, // 38: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	27, // 39: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	33, // 40: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	40, // 41: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	41, // 42: borg.TaskStatus.used:type_name -> borg.Used
-	8,  // 43: borg.Attempt.state:type_name -> borg.AttemptState
-	9,  // 44: borg.Attempt.cause:type_name -> borg.StopCause
-	39, // 45: borg.Attempt.exit:type_name -> borg.Exit
-	35, // 46: borg.Attempt.resources:type_name -> borg.Resources
-	40, // 47: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	28, // 48: borg.Attempt.quarantine:type_name -> borg.Quarantine
-	35, // 49: borg.Reservation.resources:type_name -> borg.Resources
-	50, // [50:50] is the sub-list for method output_type
-	50, // [50:50] is the sub-list for method input_type
-	50, // [50:50] is the sub-list for extension type_name
-	50, // [50:50] is the sub-list for extension extendee
-	0,  // [0:50] is the sub-list for field type_name
+	39, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	8,  // 26: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
+	8,  // 27: borg.TaskSpec.mem_slack:type_name -> borg.Slack
+	21, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
+	20, // 29: borg.TaskSpec.files:type_name -> borg.PushedFile
+	25, // 30: borg.TaskSpec.ready:type_name -> borg.HealthCheck
+	7,  // 31: borg.PushedFile.signal:type_name -> borg.ReloadSignal
+	19, // 32: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	40, // 33: borg.JobStatus.state:type_name -> borg.State
+	17, // 34: borg.JobStatus.cron:type_name -> borg.CronStatus
+	36, // 35: borg.Task.meta:type_name -> borg.Meta
+	19, // 36: borg.Task.spec:type_name -> borg.TaskSpec
+	28, // 37: borg.Task.status:type_name -> borg.TaskStatus
+	40, // 38: borg.TaskStatus.state:type_name -> borg.State
+	9,  // 39: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	41, // 40: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	31, // 41: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	29, // 42: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	35, // 43: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	42, // 44: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	43, // 45: borg.TaskStatus.used:type_name -> borg.Used
+	9,  // 46: borg.Attempt.state:type_name -> borg.AttemptState
+	10, // 47: borg.Attempt.cause:type_name -> borg.StopCause
+	41, // 48: borg.Attempt.exit:type_name -> borg.Exit
+	37, // 49: borg.Attempt.resources:type_name -> borg.Resources
+	42, // 50: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	30, // 51: borg.Attempt.quarantine:type_name -> borg.Quarantine
+	37, // 52: borg.Reservation.resources:type_name -> borg.Resources
+	53, // [53:53] is the sub-list for method output_type
+	53, // [53:53] is the sub-list for method input_type
+	53, // [53:53] is the sub-list for extension type_name
+	53, // [53:53] is the sub-list for extension extendee
+	0,  // [0:53] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -3523,8 +3686,8 @@ func file_borgpb_job_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
-			NumEnums:      10,
-			NumMessages:   24,
+			NumEnums:      11,
+			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -585,7 +585,9 @@ type Desired struct {
 	ReservedMemBytes int64 `protobuf:"varint,300,opt,name=reserved_mem_bytes,json=reservedMemBytes,proto3" json:"reserved_mem_bytes,omitempty"`
 	// It is in quarantine: not checked, and not started again when it ends. Its spec is
 	// not sent any more.
-	Quarantined   bool `protobuf:"varint,440,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	Quarantined bool `protobuf:"varint,440,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
+	// The files that its spec names, as the cell has them now.
+	Files         []*FileVersion `protobuf:"bytes,450,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -725,6 +727,69 @@ func (x *Desired) GetQuarantined() bool {
 	return false
 }
 
+func (x *Desired) GetFiles() []*FileVersion {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// FileVersion says which version of a small file counts.
+type FileVersion struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in the spec.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in FileStatus; zero: there is no such file any more, and the task keeps what it
+	// has.
+	Version       uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FileVersion) Reset() {
+	*x = FileVersion{}
+	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FileVersion) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FileVersion) ProtoMessage() {}
+
+func (x *FileVersion) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FileVersion.ProtoReflect.Descriptor instead.
+func (*FileVersion) Descriptor() ([]byte, []int) {
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *FileVersion) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *FileVersion) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
 // Stop is an order to stop a copy.
 type Stop struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -746,7 +811,7 @@ type Stop struct {
 
 func (x *Stop) Reset() {
 	*x = Stop{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	mi := &file_borgrpc_borglet_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -758,7 +823,7 @@ func (x *Stop) String() string {
 func (*Stop) ProtoMessage() {}
 
 func (x *Stop) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[8]
+	mi := &file_borgrpc_borglet_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -771,7 +836,7 @@ func (x *Stop) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Stop.ProtoReflect.Descriptor instead.
 func (*Stop) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Stop) GetCopy() *CopyID {
@@ -848,7 +913,7 @@ type PollResponse struct {
 
 func (x *PollResponse) Reset() {
 	*x = PollResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[9]
+	mi := &file_borgrpc_borglet_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +925,7 @@ func (x *PollResponse) String() string {
 func (*PollResponse) ProtoMessage() {}
 
 func (x *PollResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[9]
+	mi := &file_borgrpc_borglet_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +938,7 @@ func (x *PollResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PollResponse.ProtoReflect.Descriptor instead.
 func (*PollResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PollResponse) GetFenced() bool {
@@ -981,7 +1046,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[10]
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -993,7 +1058,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[10]
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1006,7 +1071,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Usage) GetCopy() *CopyID {
@@ -1117,7 +1182,7 @@ type UsageHistogram struct {
 
 func (x *UsageHistogram) Reset() {
 	*x = UsageHistogram{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1129,7 +1194,7 @@ func (x *UsageHistogram) String() string {
 func (*UsageHistogram) ProtoMessage() {}
 
 func (x *UsageHistogram) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1142,7 +1207,7 @@ func (x *UsageHistogram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageHistogram.ProtoReflect.Descriptor instead.
 func (*UsageHistogram) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *UsageHistogram) GetFromWallNs() int64 {
@@ -1195,7 +1260,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1207,7 +1272,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1220,7 +1285,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ReadLogRequest) GetCopy() *CopyID {
@@ -1301,7 +1366,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[13]
+	mi := &file_borgrpc_borglet_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1313,7 +1378,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[13]
+	mi := &file_borgrpc_borglet_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1326,7 +1391,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -1388,7 +1453,7 @@ type ExecCopyRequest struct {
 
 func (x *ExecCopyRequest) Reset() {
 	*x = ExecCopyRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[14]
+	mi := &file_borgrpc_borglet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1400,7 +1465,7 @@ func (x *ExecCopyRequest) String() string {
 func (*ExecCopyRequest) ProtoMessage() {}
 
 func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[14]
+	mi := &file_borgrpc_borglet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1413,7 +1478,7 @@ func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecCopyRequest.ProtoReflect.Descriptor instead.
 func (*ExecCopyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ExecCopyRequest) GetCopy() *CopyID {
@@ -1485,7 +1550,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xf1\x03\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\x9e\x04\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -1502,7 +1567,11 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05after\x18\f \x03(\v2\x0f.borgrpc.CopyIDR\x05after\x12+\n" +
 	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12-\n" +
 	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\x12!\n" +
-	"\vquarantined\x18\xb8\x03 \x01(\bR\vquarantined\"\xba\x01\n" +
+	"\vquarantined\x18\xb8\x03 \x01(\bR\vquarantined\x12+\n" +
+	"\x05files\x18\xc2\x03 \x03(\v2\x14.borgrpc.FileVersionR\x05files\";\n" +
+	"\vFileVersion\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\"\xba\x01\n" +
 	"\x04Stop\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12%\n" +
 	"\x05cause\x18\x02 \x01(\x0e2\x0f.borg.StopCauseR\x05cause\x12\x14\n" +
@@ -1587,7 +1656,7 @@ func file_borgrpc_borglet_proto_rawDescGZIP() []byte {
 	return file_borgrpc_borglet_proto_rawDescData
 }
 
-var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 15)
+var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
 var file_borgrpc_borglet_proto_goTypes = []any{
 	(*DescribeRequest)(nil),    // 0: borgrpc.DescribeRequest
 	(*DescribeResponse)(nil),   // 1: borgrpc.DescribeResponse
@@ -1597,70 +1666,72 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(*Belief)(nil),             // 5: borgrpc.Belief
 	(*CopyID)(nil),             // 6: borgrpc.CopyID
 	(*Desired)(nil),            // 7: borgrpc.Desired
-	(*Stop)(nil),               // 8: borgrpc.Stop
-	(*PollResponse)(nil),       // 9: borgrpc.PollResponse
-	(*Usage)(nil),              // 10: borgrpc.Usage
-	(*UsageHistogram)(nil),     // 11: borgrpc.UsageHistogram
-	(*ReadLogRequest)(nil),     // 12: borgrpc.ReadLogRequest
-	(*ReadLogResponse)(nil),    // 13: borgrpc.ReadLogResponse
-	(*ExecCopyRequest)(nil),    // 14: borgrpc.ExecCopyRequest
-	(*borgpb.MachineSpec)(nil), // 15: borg.MachineSpec
-	(borgpb.JobKind)(0),        // 16: borg.JobKind
-	(*borgpb.Resources)(nil),   // 17: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 18: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 19: borg.DeviceGrant
-	(borgpb.StopCause)(0),      // 20: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 21: borg.TaskReport
-	(LogStream)(0),             // 22: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 23: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 24: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 25: borgrpc.ExecResponse
+	(*FileVersion)(nil),        // 8: borgrpc.FileVersion
+	(*Stop)(nil),               // 9: borgrpc.Stop
+	(*PollResponse)(nil),       // 10: borgrpc.PollResponse
+	(*Usage)(nil),              // 11: borgrpc.Usage
+	(*UsageHistogram)(nil),     // 12: borgrpc.UsageHistogram
+	(*ReadLogRequest)(nil),     // 13: borgrpc.ReadLogRequest
+	(*ReadLogResponse)(nil),    // 14: borgrpc.ReadLogResponse
+	(*ExecCopyRequest)(nil),    // 15: borgrpc.ExecCopyRequest
+	(*borgpb.MachineSpec)(nil), // 16: borg.MachineSpec
+	(borgpb.JobKind)(0),        // 17: borg.JobKind
+	(*borgpb.Resources)(nil),   // 18: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 19: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 20: borg.DeviceGrant
+	(borgpb.StopCause)(0),      // 21: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 22: borg.TaskReport
+	(LogStream)(0),             // 23: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 24: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 25: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 26: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
-	15, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
+	16, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
 	2,  // 1: borgrpc.PollRequest.fence:type_name -> borgrpc.Fence
 	7,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
-	8,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
+	9,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
 	6,  // 4: borgrpc.PollRequest.forget:type_name -> borgrpc.CopyID
 	5,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
 	6,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
 	4,  // 7: borgrpc.PollRequest.packages:type_name -> borgrpc.WantedPackage
 	6,  // 8: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	16, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
-	17, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	18, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	17, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
+	18, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	19, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
 	6,  // 12: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	19, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
-	6,  // 14: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	20, // 15: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 16: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	21, // 17: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	10, // 18: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	15, // 19: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	7,  // 20: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
-	6,  // 21: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	11, // 22: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
-	6,  // 23: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	22, // 24: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	22, // 25: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	6,  // 26: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	23, // 27: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	24, // 28: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 29: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 30: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 31: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	12, // 32: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	14, // 33: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 34: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	9,  // 35: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	9,  // 36: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	13, // 37: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	25, // 38: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	34, // [34:39] is the sub-list for method output_type
-	29, // [29:34] is the sub-list for method input_type
-	29, // [29:29] is the sub-list for extension type_name
-	29, // [29:29] is the sub-list for extension extendee
-	0,  // [0:29] is the sub-list for field type_name
+	20, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	8,  // 14: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
+	6,  // 15: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	21, // 16: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 17: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	22, // 18: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	11, // 19: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	16, // 20: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	7,  // 21: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
+	6,  // 22: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	12, // 23: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
+	6,  // 24: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	23, // 25: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	23, // 26: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 27: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	24, // 28: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	25, // 29: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 30: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 31: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 32: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	13, // 33: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	15, // 34: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 35: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	10, // 36: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	10, // 37: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	14, // 38: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	26, // 39: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	35, // [35:40] is the sub-list for method output_type
+	30, // [30:35] is the sub-list for method input_type
+	30, // [30:30] is the sub-list for extension type_name
+	30, // [30:30] is the sub-list for extension extendee
+	0,  // [0:30] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }
@@ -1676,7 +1747,7 @@ func file_borgrpc_borglet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_borglet_proto_rawDesc), len(file_borgrpc_borglet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   15,
+			NumMessages:   16,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -285,10 +285,14 @@ type CertifyTaskRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// It must be its task's current copy, on the machine of who asks.
 	Copy *CopyID `protobuf:"bytes,1,opt,name=copy,proto3" json:"copy,omitempty"`
-	// Ed25519, 32 bytes; made on that machine.
-	PublicKey     []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	// Ed25519, 32 bytes; made on that machine. Empty with the fields below.
+	PublicKey []byte `protobuf:"bytes,2,opt,name=public_key,json=publicKey,proto3" json:"public_key,omitempty"`
+	// Only the files that the copy's spec names: no key is certified.
+	Files bool `protobuf:"varint,450,opt,name=files,proto3" json:"files,omitempty"`
+	// Only the secrets by which its packages are brought, the same.
+	PackageCredentials bool `protobuf:"varint,451,opt,name=package_credentials,json=packageCredentials,proto3" json:"package_credentials,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *CertifyTaskRequest) Reset() {
@@ -335,13 +339,30 @@ func (x *CertifyTaskRequest) GetPublicKey() []byte {
 	return nil
 }
 
+func (x *CertifyTaskRequest) GetFiles() bool {
+	if x != nil {
+		return x.Files
+	}
+	return false
+}
+
+func (x *CertifyTaskRequest) GetPackageCredentials() bool {
+	if x != nil {
+		return x.PackageCredentials
+	}
+	return false
+}
+
 // CertifyTaskResponse is for that copy alone.
 type CertifyTaskResponse struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Never absent.
+	// Absent if files or credentials were asked for.
 	Certificate *Certificate `protobuf:"bytes,1,opt,name=certificate,proto3" json:"certificate,omitempty"`
-	// Those that the copy's spec names.
-	Secrets       []*Secret `protobuf:"bytes,2,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// Those that the copy's spec names; if asked for, those by which its packages are
+	// brought instead.
+	Secrets []*Secret `protobuf:"bytes,2,rep,name=secrets,proto3" json:"secrets,omitempty"`
+	// If asked for: those that the copy's spec names, as far as they are there.
+	Files         []*TaskFile `protobuf:"bytes,450,rep,name=files,proto3" json:"files,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -390,6 +411,77 @@ func (x *CertifyTaskResponse) GetSecrets() []*Secret {
 	return nil
 }
 
+func (x *CertifyTaskResponse) GetFiles() []*TaskFile {
+	if x != nil {
+		return x.Files
+	}
+	return nil
+}
+
+// TaskFile is a small file of a task's owner.
+type TaskFile struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in the copy's spec.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in FileStatus.
+	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
+	// At most 256 KiB.
+	Content       []byte `protobuf:"bytes,3,opt,name=content,proto3" json:"content,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TaskFile) Reset() {
+	*x = TaskFile{}
+	mi := &file_borgrpc_identity_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TaskFile) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TaskFile) ProtoMessage() {}
+
+func (x *TaskFile) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_identity_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TaskFile.ProtoReflect.Descriptor instead.
+func (*TaskFile) Descriptor() ([]byte, []int) {
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *TaskFile) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *TaskFile) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+func (x *TaskFile) GetContent() []byte {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
 // InviteRequest says who may join.
 type InviteRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -407,7 +499,7 @@ type InviteRequest struct {
 
 func (x *InviteRequest) Reset() {
 	*x = InviteRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[7]
+	mi := &file_borgrpc_identity_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -419,7 +511,7 @@ func (x *InviteRequest) String() string {
 func (*InviteRequest) ProtoMessage() {}
 
 func (x *InviteRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[7]
+	mi := &file_borgrpc_identity_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -432,7 +524,7 @@ func (x *InviteRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteRequest.ProtoReflect.Descriptor instead.
 func (*InviteRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{7}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *InviteRequest) GetName() string {
@@ -474,7 +566,7 @@ type InviteResponse struct {
 
 func (x *InviteResponse) Reset() {
 	*x = InviteResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[8]
+	mi := &file_borgrpc_identity_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -486,7 +578,7 @@ func (x *InviteResponse) String() string {
 func (*InviteResponse) ProtoMessage() {}
 
 func (x *InviteResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[8]
+	mi := &file_borgrpc_identity_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -499,7 +591,7 @@ func (x *InviteResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use InviteResponse.ProtoReflect.Descriptor instead.
 func (*InviteResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *InviteResponse) GetCertificate() *Certificate {
@@ -522,7 +614,7 @@ type CertifyMasterRequest struct {
 
 func (x *CertifyMasterRequest) Reset() {
 	*x = CertifyMasterRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[9]
+	mi := &file_borgrpc_identity_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -534,7 +626,7 @@ func (x *CertifyMasterRequest) String() string {
 func (*CertifyMasterRequest) ProtoMessage() {}
 
 func (x *CertifyMasterRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[9]
+	mi := &file_borgrpc_identity_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -547,7 +639,7 @@ func (x *CertifyMasterRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMasterRequest.ProtoReflect.Descriptor instead.
 func (*CertifyMasterRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *CertifyMasterRequest) GetReplica() uint64 {
@@ -575,7 +667,7 @@ type CertifyMasterResponse struct {
 
 func (x *CertifyMasterResponse) Reset() {
 	*x = CertifyMasterResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[10]
+	mi := &file_borgrpc_identity_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -587,7 +679,7 @@ func (x *CertifyMasterResponse) String() string {
 func (*CertifyMasterResponse) ProtoMessage() {}
 
 func (x *CertifyMasterResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[10]
+	mi := &file_borgrpc_identity_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -600,7 +692,7 @@ func (x *CertifyMasterResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CertifyMasterResponse.ProtoReflect.Descriptor instead.
 func (*CertifyMasterResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CertifyMasterResponse) GetCertificate() *Certificate {
@@ -619,7 +711,7 @@ type GetAuthorityRequest struct {
 
 func (x *GetAuthorityRequest) Reset() {
 	*x = GetAuthorityRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[11]
+	mi := &file_borgrpc_identity_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -631,7 +723,7 @@ func (x *GetAuthorityRequest) String() string {
 func (*GetAuthorityRequest) ProtoMessage() {}
 
 func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[11]
+	mi := &file_borgrpc_identity_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -644,7 +736,7 @@ func (x *GetAuthorityRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAuthorityRequest.ProtoReflect.Descriptor instead.
 func (*GetAuthorityRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{12}
 }
 
 // GetAuthorityResponse is a secret.
@@ -660,7 +752,7 @@ type GetAuthorityResponse struct {
 
 func (x *GetAuthorityResponse) Reset() {
 	*x = GetAuthorityResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[12]
+	mi := &file_borgrpc_identity_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -672,7 +764,7 @@ func (x *GetAuthorityResponse) String() string {
 func (*GetAuthorityResponse) ProtoMessage() {}
 
 func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[12]
+	mi := &file_borgrpc_identity_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -685,7 +777,7 @@ func (x *GetAuthorityResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetAuthorityResponse.ProtoReflect.Descriptor instead.
 func (*GetAuthorityResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *GetAuthorityResponse) GetAuthority() []byte {
@@ -711,7 +803,7 @@ type WhoAmIRequest struct {
 
 func (x *WhoAmIRequest) Reset() {
 	*x = WhoAmIRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[13]
+	mi := &file_borgrpc_identity_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -723,7 +815,7 @@ func (x *WhoAmIRequest) String() string {
 func (*WhoAmIRequest) ProtoMessage() {}
 
 func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[13]
+	mi := &file_borgrpc_identity_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -736,7 +828,7 @@ func (x *WhoAmIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIRequest.ProtoReflect.Descriptor instead.
 func (*WhoAmIRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{14}
 }
 
 // WhoAmIResponse is who the caller is.
@@ -754,7 +846,7 @@ type WhoAmIResponse struct {
 
 func (x *WhoAmIResponse) Reset() {
 	*x = WhoAmIResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[14]
+	mi := &file_borgrpc_identity_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -766,7 +858,7 @@ func (x *WhoAmIResponse) String() string {
 func (*WhoAmIResponse) ProtoMessage() {}
 
 func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[14]
+	mi := &file_borgrpc_identity_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -779,7 +871,7 @@ func (x *WhoAmIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhoAmIResponse.ProtoReflect.Descriptor instead.
 func (*WhoAmIResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *WhoAmIResponse) GetName() string {
@@ -812,7 +904,7 @@ type ListUsersRequest struct {
 
 func (x *ListUsersRequest) Reset() {
 	*x = ListUsersRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[15]
+	mi := &file_borgrpc_identity_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -824,7 +916,7 @@ func (x *ListUsersRequest) String() string {
 func (*ListUsersRequest) ProtoMessage() {}
 
 func (x *ListUsersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[15]
+	mi := &file_borgrpc_identity_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -837,7 +929,7 @@ func (x *ListUsersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsersRequest.ProtoReflect.Descriptor instead.
 func (*ListUsersRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{16}
 }
 
 // ListUsersResponse is at most 7 MiB; what is longer is an error.
@@ -851,7 +943,7 @@ type ListUsersResponse struct {
 
 func (x *ListUsersResponse) Reset() {
 	*x = ListUsersResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[16]
+	mi := &file_borgrpc_identity_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -863,7 +955,7 @@ func (x *ListUsersResponse) String() string {
 func (*ListUsersResponse) ProtoMessage() {}
 
 func (x *ListUsersResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[16]
+	mi := &file_borgrpc_identity_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -876,7 +968,7 @@ func (x *ListUsersResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListUsersResponse.ProtoReflect.Descriptor instead.
 func (*ListUsersResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListUsersResponse) GetUsers() []*UserStatus {
@@ -902,7 +994,7 @@ type UserStatus struct {
 
 func (x *UserStatus) Reset() {
 	*x = UserStatus{}
-	mi := &file_borgrpc_identity_proto_msgTypes[17]
+	mi := &file_borgrpc_identity_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -914,7 +1006,7 @@ func (x *UserStatus) String() string {
 func (*UserStatus) ProtoMessage() {}
 
 func (x *UserStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[17]
+	mi := &file_borgrpc_identity_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -927,7 +1019,7 @@ func (x *UserStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UserStatus.ProtoReflect.Descriptor instead.
 func (*UserStatus) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{17}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *UserStatus) GetName() string {
@@ -964,7 +1056,7 @@ type CanIRequest struct {
 
 func (x *CanIRequest) Reset() {
 	*x = CanIRequest{}
-	mi := &file_borgrpc_identity_proto_msgTypes[18]
+	mi := &file_borgrpc_identity_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -976,7 +1068,7 @@ func (x *CanIRequest) String() string {
 func (*CanIRequest) ProtoMessage() {}
 
 func (x *CanIRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[18]
+	mi := &file_borgrpc_identity_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -989,7 +1081,7 @@ func (x *CanIRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CanIRequest.ProtoReflect.Descriptor instead.
 func (*CanIRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{18}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *CanIRequest) GetVerb() string {
@@ -1019,7 +1111,7 @@ type CanIResponse struct {
 
 func (x *CanIResponse) Reset() {
 	*x = CanIResponse{}
-	mi := &file_borgrpc_identity_proto_msgTypes[19]
+	mi := &file_borgrpc_identity_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1031,7 +1123,7 @@ func (x *CanIResponse) String() string {
 func (*CanIResponse) ProtoMessage() {}
 
 func (x *CanIResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_identity_proto_msgTypes[19]
+	mi := &file_borgrpc_identity_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1044,7 +1136,7 @@ func (x *CanIResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CanIResponse.ProtoReflect.Descriptor instead.
 func (*CanIResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_identity_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_identity_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *CanIResponse) GetYes() bool {
@@ -1080,14 +1172,21 @@ const file_borgrpc_identity_proto_rawDesc = "" +
 	"public_key\x18\x01 \x01(\fR\tpublicKey\x12%\n" +
 	"\x04spec\x18\x02 \x01(\v2\x11.borg.MachineSpecR\x04spec\"F\n" +
 	"\fJoinResponse\x126\n" +
-	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"X\n" +
+	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\"\xa1\x01\n" +
 	"\x12CertifyTaskRequest\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x1d\n" +
 	"\n" +
-	"public_key\x18\x02 \x01(\fR\tpublicKey\"x\n" +
+	"public_key\x18\x02 \x01(\fR\tpublicKey\x12\x15\n" +
+	"\x05files\x18\xc2\x03 \x01(\bR\x05files\x120\n" +
+	"\x13package_credentials\x18\xc3\x03 \x01(\bR\x12packageCredentials\"\xa2\x01\n" +
 	"\x13CertifyTaskResponse\x126\n" +
 	"\vcertificate\x18\x01 \x01(\v2\x14.borgrpc.CertificateR\vcertificate\x12)\n" +
-	"\asecrets\x18\x02 \x03(\v2\x0f.borgrpc.SecretR\asecrets\"t\n" +
+	"\asecrets\x18\x02 \x03(\v2\x0f.borgrpc.SecretR\asecrets\x12(\n" +
+	"\x05files\x18\xc2\x03 \x03(\v2\x11.borgrpc.TaskFileR\x05files\"R\n" +
+	"\bTaskFile\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
+	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
+	"\acontent\x18\x03 \x01(\fR\acontent\"t\n" +
 	"\rInviteRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1d\n" +
 	"\n" +
@@ -1148,7 +1247,7 @@ func file_borgrpc_identity_proto_rawDescGZIP() []byte {
 	return file_borgrpc_identity_proto_rawDescData
 }
 
-var file_borgrpc_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 20)
+var file_borgrpc_identity_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
 var file_borgrpc_identity_proto_goTypes = []any{
 	(*Certificate)(nil),           // 0: borgrpc.Certificate
 	(*RenewRequest)(nil),          // 1: borgrpc.RenewRequest
@@ -1157,56 +1256,58 @@ var file_borgrpc_identity_proto_goTypes = []any{
 	(*JoinResponse)(nil),          // 4: borgrpc.JoinResponse
 	(*CertifyTaskRequest)(nil),    // 5: borgrpc.CertifyTaskRequest
 	(*CertifyTaskResponse)(nil),   // 6: borgrpc.CertifyTaskResponse
-	(*InviteRequest)(nil),         // 7: borgrpc.InviteRequest
-	(*InviteResponse)(nil),        // 8: borgrpc.InviteResponse
-	(*CertifyMasterRequest)(nil),  // 9: borgrpc.CertifyMasterRequest
-	(*CertifyMasterResponse)(nil), // 10: borgrpc.CertifyMasterResponse
-	(*GetAuthorityRequest)(nil),   // 11: borgrpc.GetAuthorityRequest
-	(*GetAuthorityResponse)(nil),  // 12: borgrpc.GetAuthorityResponse
-	(*WhoAmIRequest)(nil),         // 13: borgrpc.WhoAmIRequest
-	(*WhoAmIResponse)(nil),        // 14: borgrpc.WhoAmIResponse
-	(*ListUsersRequest)(nil),      // 15: borgrpc.ListUsersRequest
-	(*ListUsersResponse)(nil),     // 16: borgrpc.ListUsersResponse
-	(*UserStatus)(nil),            // 17: borgrpc.UserStatus
-	(*CanIRequest)(nil),           // 18: borgrpc.CanIRequest
-	(*CanIResponse)(nil),          // 19: borgrpc.CanIResponse
-	(*borgpb.MachineSpec)(nil),    // 20: borg.MachineSpec
-	(*CopyID)(nil),                // 21: borgrpc.CopyID
-	(*Secret)(nil),                // 22: borgrpc.Secret
+	(*TaskFile)(nil),              // 7: borgrpc.TaskFile
+	(*InviteRequest)(nil),         // 8: borgrpc.InviteRequest
+	(*InviteResponse)(nil),        // 9: borgrpc.InviteResponse
+	(*CertifyMasterRequest)(nil),  // 10: borgrpc.CertifyMasterRequest
+	(*CertifyMasterResponse)(nil), // 11: borgrpc.CertifyMasterResponse
+	(*GetAuthorityRequest)(nil),   // 12: borgrpc.GetAuthorityRequest
+	(*GetAuthorityResponse)(nil),  // 13: borgrpc.GetAuthorityResponse
+	(*WhoAmIRequest)(nil),         // 14: borgrpc.WhoAmIRequest
+	(*WhoAmIResponse)(nil),        // 15: borgrpc.WhoAmIResponse
+	(*ListUsersRequest)(nil),      // 16: borgrpc.ListUsersRequest
+	(*ListUsersResponse)(nil),     // 17: borgrpc.ListUsersResponse
+	(*UserStatus)(nil),            // 18: borgrpc.UserStatus
+	(*CanIRequest)(nil),           // 19: borgrpc.CanIRequest
+	(*CanIResponse)(nil),          // 20: borgrpc.CanIResponse
+	(*borgpb.MachineSpec)(nil),    // 21: borg.MachineSpec
+	(*CopyID)(nil),                // 22: borgrpc.CopyID
+	(*Secret)(nil),                // 23: borgrpc.Secret
 }
 var file_borgrpc_identity_proto_depIdxs = []int32{
 	0,  // 0: borgrpc.RenewResponse.certificate:type_name -> borgrpc.Certificate
-	20, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
+	21, // 1: borgrpc.JoinRequest.spec:type_name -> borg.MachineSpec
 	0,  // 2: borgrpc.JoinResponse.certificate:type_name -> borgrpc.Certificate
-	21, // 3: borgrpc.CertifyTaskRequest.copy:type_name -> borgrpc.CopyID
+	22, // 3: borgrpc.CertifyTaskRequest.copy:type_name -> borgrpc.CopyID
 	0,  // 4: borgrpc.CertifyTaskResponse.certificate:type_name -> borgrpc.Certificate
-	22, // 5: borgrpc.CertifyTaskResponse.secrets:type_name -> borgrpc.Secret
-	0,  // 6: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
-	0,  // 7: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
-	17, // 8: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
-	1,  // 9: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
-	3,  // 10: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
-	5,  // 11: borgrpc.IdentityService.CertifyTask:input_type -> borgrpc.CertifyTaskRequest
-	7,  // 12: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
-	9,  // 13: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
-	11, // 14: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
-	13, // 15: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
-	15, // 16: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
-	18, // 17: borgrpc.IdentityService.CanI:input_type -> borgrpc.CanIRequest
-	2,  // 18: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
-	4,  // 19: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
-	6,  // 20: borgrpc.IdentityService.CertifyTask:output_type -> borgrpc.CertifyTaskResponse
-	8,  // 21: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
-	10, // 22: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
-	12, // 23: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
-	14, // 24: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
-	16, // 25: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
-	19, // 26: borgrpc.IdentityService.CanI:output_type -> borgrpc.CanIResponse
-	18, // [18:27] is the sub-list for method output_type
-	9,  // [9:18] is the sub-list for method input_type
-	9,  // [9:9] is the sub-list for extension type_name
-	9,  // [9:9] is the sub-list for extension extendee
-	0,  // [0:9] is the sub-list for field type_name
+	23, // 5: borgrpc.CertifyTaskResponse.secrets:type_name -> borgrpc.Secret
+	7,  // 6: borgrpc.CertifyTaskResponse.files:type_name -> borgrpc.TaskFile
+	0,  // 7: borgrpc.InviteResponse.certificate:type_name -> borgrpc.Certificate
+	0,  // 8: borgrpc.CertifyMasterResponse.certificate:type_name -> borgrpc.Certificate
+	18, // 9: borgrpc.ListUsersResponse.users:type_name -> borgrpc.UserStatus
+	1,  // 10: borgrpc.IdentityService.Renew:input_type -> borgrpc.RenewRequest
+	3,  // 11: borgrpc.IdentityService.Join:input_type -> borgrpc.JoinRequest
+	5,  // 12: borgrpc.IdentityService.CertifyTask:input_type -> borgrpc.CertifyTaskRequest
+	8,  // 13: borgrpc.IdentityService.Invite:input_type -> borgrpc.InviteRequest
+	10, // 14: borgrpc.IdentityService.CertifyMaster:input_type -> borgrpc.CertifyMasterRequest
+	12, // 15: borgrpc.IdentityService.GetAuthority:input_type -> borgrpc.GetAuthorityRequest
+	14, // 16: borgrpc.IdentityService.WhoAmI:input_type -> borgrpc.WhoAmIRequest
+	16, // 17: borgrpc.IdentityService.ListUsers:input_type -> borgrpc.ListUsersRequest
+	19, // 18: borgrpc.IdentityService.CanI:input_type -> borgrpc.CanIRequest
+	2,  // 19: borgrpc.IdentityService.Renew:output_type -> borgrpc.RenewResponse
+	4,  // 20: borgrpc.IdentityService.Join:output_type -> borgrpc.JoinResponse
+	6,  // 21: borgrpc.IdentityService.CertifyTask:output_type -> borgrpc.CertifyTaskResponse
+	9,  // 22: borgrpc.IdentityService.Invite:output_type -> borgrpc.InviteResponse
+	11, // 23: borgrpc.IdentityService.CertifyMaster:output_type -> borgrpc.CertifyMasterResponse
+	13, // 24: borgrpc.IdentityService.GetAuthority:output_type -> borgrpc.GetAuthorityResponse
+	15, // 25: borgrpc.IdentityService.WhoAmI:output_type -> borgrpc.WhoAmIResponse
+	17, // 26: borgrpc.IdentityService.ListUsers:output_type -> borgrpc.ListUsersResponse
+	20, // 27: borgrpc.IdentityService.CanI:output_type -> borgrpc.CanIResponse
+	19, // [19:28] is the sub-list for method output_type
+	10, // [10:19] is the sub-list for method input_type
+	10, // [10:10] is the sub-list for extension type_name
+	10, // [10:10] is the sub-list for extension extendee
+	0,  // [0:10] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_identity_proto_init() }
@@ -1222,7 +1323,7 @@ func file_borgrpc_identity_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_identity_proto_rawDesc), len(file_borgrpc_identity_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   20,
+			NumMessages:   21,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
