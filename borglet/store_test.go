@@ -21,7 +21,7 @@ func full(id ID) Record {
 	d.Copy = id.wire()
 	return Record{
 		ID: id, Desired: d, Boot: "b1", Run: 4, RunEnded: true, RunVersion: 1, Clear: true, Restarts: 2, Failures: 3,
-		StartedWallNs: 12345, Passed: true, Ready: true, Stop: &StopOrder{Cause: borgpb.StopCause_STOP_CAUSE_DRAIN, Index: 9, GraceNs: 77},
+		StartedWallNs: 12345, Passed: true, Ready: true, Quarantined: true, Stop: &StopOrder{Cause: borgpb.StopCause_STOP_CAUSE_DRAIN, Index: 9, GraceNs: 77},
 		Ended: borgpb.AttemptState_ATTEMPT_STATE_STOPPED,
 		Exit:  &borgpb.Exit{Code: 3, Signal: 9, Oom: true, Unknown: true, EndedWallNs: 99, Error: "e"},
 		Text:  "why", ShimLost: true,
