@@ -60,6 +60,7 @@ type intentFile struct {
 	StartedWallNs int64      `json:"started_wall_ns,omitempty"`
 	Passed        bool       `json:"passed,omitempty"`
 	Ready         bool       `json:"ready,omitempty"`
+	Quarantined   bool       `json:"quarantined,omitempty"`
 	Stop          *StopOrder `json:"stop,omitempty"`
 	Ended         string     `json:"ended,omitempty"`
 	Exit          *ExitFile  `json:"exit,omitempty"`
@@ -139,7 +140,7 @@ func (s *Store) save(r Record) error {
 	}
 	text, err := json.Marshal(intentFile{
 		Format: intentFormat, Boot: r.Boot, Run: r.Run, RunEnded: r.RunEnded, RunVersion: r.RunVersion, Clear: r.Clear,
-		Restarts: r.Restarts, Failures: r.Failures, StartedWallNs: r.StartedWallNs, Passed: r.Passed, Ready: r.Ready, Stop: r.Stop,
+		Restarts: r.Restarts, Failures: r.Failures, StartedWallNs: r.StartedWallNs, Passed: r.Passed, Ready: r.Ready, Quarantined: r.Quarantined, Stop: r.Stop,
 		Ended: endedName(r.Ended), Exit: ExitToFile(r.Run, r.Exit), Text: r.Text, ShimLost: r.ShimLost,
 	})
 	if err != nil {
@@ -231,7 +232,7 @@ func (s *Store) load(id ID) (Record, error) {
 	}
 	r.Boot, r.Run, r.RunEnded, r.RunVersion, r.Clear = f.Boot, f.Run, f.RunEnded, f.RunVersion, f.Clear
 	r.Restarts, r.Failures, r.StartedWallNs, r.Stop = f.Restarts, f.Failures, f.StartedWallNs, f.Stop
-	r.Passed, r.Ready, r.Ended = f.Passed, f.Ready, endedState(f.Ended)
+	r.Passed, r.Ready, r.Quarantined, r.Ended = f.Passed, f.Ready, f.Quarantined, endedState(f.Ended)
 	r.Exit = f.Exit.Exit()
 	r.Text, r.ShimLost = f.Text, f.ShimLost
 	return r, nil

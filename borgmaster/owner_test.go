@@ -132,6 +132,10 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"declare_lost": func(*owners, int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_DeclareLost{DeclareLost: &borgpb.DeclareLost{}}}
 	},
+	// Of a job that no update rolls through.
+	"judge_gate": func(o *owners, n int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_JudgeGate{JudgeGate: &borgpb.JudgeGate{User: "alice", Name: o.job(n), Verdict: borgpb.GateVerdict_GATE_VERDICT_PASS}}}
+	},
 	"fire_cron": func(o *owners, n int) *borgpb.Op {
 		name, run := o.cron(n)
 		return &borgpb.Op{Op: &borgpb.Op_FireCron{FireCron: &borgpb.FireCron{User: "alice", Name: name, Version: 1, Manual: true, Spec: run}}}

@@ -209,7 +209,7 @@ func (s *scenarios) grant(t *testing.T, user string, band borgpb.Band, memBytes,
 func (s *scenarios) enforce(t *testing.T) {
 	t.Helper()
 	rule := func(on bool) *borgpb.Op {
-		return &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: proto.Bool(on)}}}
+		return &borgpb.Op{Op: &borgpb.Op_SetQuotaPolicy{SetQuotaPolicy: &borgpb.SetQuotaPolicy{Enforce: new(on)}}}
 	}
 	s.must(t, rule(true))
 	t.Cleanup(func() {
