@@ -81,7 +81,7 @@ func (c *client) rolloutOp() *borgpb.Op {
 		}
 	}
 	if name == "r0" && u.GetStatus().GetState() == borgpb.UpdateState_UPDATE_STATE_ROLLING && r.IntN(60) > 0 {
-		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: j.NumTasks()}}}
+		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: j.Size()}}}
 	}
 	control := &borgpb.Op{Op: &borgpb.Op_ControlUpdate{ControlUpdate: &borgpb.ControlUpdate{User: user, Name: name, Verb: verb}}}
 	switch n := r.IntN(20); {
