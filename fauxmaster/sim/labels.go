@@ -124,7 +124,7 @@ func (t *truth) labels(e borgmaster.CommittedEntry, results []*borgpb.Result) {
 	}
 }
 
-// runLabels: a run has the labels of its cron job.
+// runLabels: a run has the labels of its cron job, whatever rules there are by now.
 func (t *truth) runLabels(o *borgpb.FireCron, res *borgpb.Result) {
 	uid, err := cell.ParseUID(res.GetUid())
 	if o == nil || err != nil {
@@ -133,7 +133,6 @@ func (t *truth) runLabels(o *borgpb.FireCron, res *borgpb.Result) {
 	if run := t.cell.JobByUID(uid); run != nil {
 		m := &t.labelled
 		labels := maps.Clone(m.of[labelledObject{borgpb.Labelled_LABELLED_JOB, o.User + "/" + o.Name}])
-		m.give(borgpb.Labelled_LABELLED_JOB, labels, nil, true)
 		m.of[labelledObject{borgpb.Labelled_LABELLED_JOB, run.Key().String()}] = labels
 	}
 }
