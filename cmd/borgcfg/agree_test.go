@@ -37,7 +37,7 @@ func TestLateBoundNamesAreBound(t *testing.T) {
 	}
 	launch, err := borglet.NewLaunch(&borgrpc.Desired{
 		Copy: &borgrpc.CopyID{JobUid: "1-2-0", Attempt: 1}, User: "alice", Job: "web", Cell: "test", Alloc: "alice/place/0", Ports: []uint32{20001}, Spec: f.Objects[0].Job.Task,
-	}, 0, borglet.Places{Dir: "/d", AllocDir: "/a", Machine: "m1"})
+	}, 0, borglet.Places{Dir: "/d", AllocDir: "/a", Machine: "m1", Papers: "/p"})
 	if err != nil {
 		t.Fatal(err)
 	}
