@@ -108,7 +108,7 @@ func (m *borgletBench) processOf(id *borgrpc.CopyID, name string) (pid string) {
 	m.until(id, "running "+name, func(*borgpb.TaskReport) bool {
 		for _, group := range m.cgroups(id) {
 			text, _ := os.ReadFile(filepath.Join(group, "cgroup.procs"))
-			for _, one := range strings.Fields(string(text)) {
+			for one := range strings.FieldsSeq(string(text)) {
 				if comm, err := os.ReadFile("/proc/" + one + "/comm"); err == nil && strings.TrimSpace(string(comm)) == name {
 					pid = one
 				}
