@@ -67,6 +67,9 @@ var areas = map[string]area{
 	// Reads at all replicas of a cell of 150,000 tasks beside writes, the list of all of
 	// them, and what watches cost a change; three minutes.
 	"reads": {packages: []string{"./cmd/borgcell", "./borgmaster/watch"}, only: "^Benchmark(Reads|Watch.*)$", alone: true},
+	// What a borglet gives real tasks of the processor, and what it costs itself; needs root,
+	// a minute and a half.
+	"borglet": {packages: []string{"./cmd/borglet"}, only: "^BenchmarkBorglet$", alone: true},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
 	// One good client beside a thousand slow connections; a minute.
@@ -78,20 +81,24 @@ var areas = map[string]area{
 
 func main() {
 	out := flag.String("out", "bin/bench.json", "file to merge the figures into")
+	tags := flag.String("tags", "", "those of the build that is measured")
 	benchtime := flag.String("benchtime", "3s", "how long each benchmark runs")
 	flag.Parse()
-	if err := run(flag.Arg(0), *out, *benchtime); err != nil {
+	if err := run(flag.Arg(0), *out, *benchtime, *tags); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
 }
 
-func run(area, out, benchtime string) error {
+func run(area, out, benchtime, tags string) error {
 	of, err := areaOf(area)
 	if err != nil {
 		return err
 	}
 	bench := []string{"test", "-run", "^$", "-bench", of.only, "-benchtime", benchtime, "-count", "1", "-p", "1", "-timeout", "3h"}
+	if tags != "" {
+		bench = append(bench, "-tags", tags)
+	}
 	if of.skip != "" {
 		bench = append(bench, "-skip", of.skip)
 	}

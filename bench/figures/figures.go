@@ -32,7 +32,7 @@ type Figure struct {
 var units = []struct{ suffix, unit string }{
 	{"_per_s", "1/s"}, {"_per_cpu_s", "1/s"}, {".seconds", "s"}, {"cpu_seconds", "s"}, {".ms", "ms"}, {".ratio", "ratio"},
 	{"bytes_per_task", "B"}, {"_bytes", "B"}, {"_ms", "ms"}, {"_us", "us"}, {"_s", "s"}, {"_ratio", "ratio"}, {"_percent", "%"}, {"_pct", "%"},
-	{"_seconds", "s"}, {"_cores", "cores"}, {"_mib", "MiB"}, {"_entries", "entries"},
+	{"_seconds", "s"}, {"_cores", "cores"}, {".cores", "cores"}, {"_mib", "MiB"}, {"_entries", "entries"},
 }
 
 // New is a figure measured now, here. The last part of the name says its unit.

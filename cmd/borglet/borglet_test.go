@@ -50,7 +50,7 @@ const patienceVariable = "BORGLET_TEST_PATIENCE"
 
 // machine is a borglet under test and the master that polls it.
 type machine struct {
-	t       *testing.T
+	t       testing.TB
 	name    string
 	runtime string
 	flags   []string
@@ -87,7 +87,7 @@ func (b *syncBuffer) String() string {
 }
 
 // newMachine starts a borglet, and sweeps what it left when the test ends.
-func newMachine(t *testing.T, runtime string, flags ...string) *machine {
+func newMachine(t testing.TB, runtime string, flags ...string) *machine {
 	t.Helper()
 	if runtime == "container" && os.Getuid() != 0 {
 		t.Skip("containers need root")

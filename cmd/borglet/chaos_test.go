@@ -80,7 +80,7 @@ func TestTwoHundredAtOnce(t *testing.T) {
 }
 
 // privateKiB is the memory that a process has alone.
-func privateKiB(t *testing.T, pid int) (kib int) {
+func privateKiB(t testing.TB, pid int) (kib int) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/smaps_rollup", pid))
 	if err != nil {

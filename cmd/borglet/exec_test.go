@@ -21,7 +21,7 @@ import (
 
 // program is one that a test runs beside a task.
 type program struct {
-	t      *testing.T
+	t      testing.TB
 	stream borgrpc.BorgletService_ExecCopyClient
 	hangUp context.CancelFunc
 	// What it has written, and how it ended.
@@ -87,7 +87,7 @@ func (p *program) send(in *borgrpc.ExecInput) {
 }
 
 // gone waits until a process does not run any more.
-func gone(t *testing.T, pid int) {
+func gone(t testing.TB, pid int) {
 	t.Helper()
 	for deadline := time.Now().Add(patience); alive(pid); time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {

@@ -148,7 +148,7 @@ func TestPackageAsRoot(t *testing.T) {
 	}
 }
 
-func mountsBelow(t *testing.T, dir string) (list string) {
+func mountsBelow(t testing.TB, dir string) (list string) {
 	t.Helper()
 	text, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -321,7 +321,7 @@ func (m *machine) replant(id *borgrpc.CopyID, pid int) {
 }
 
 // startTicks is when a process started, as the kernel counts.
-func startTicks(t *testing.T, pid int) (ticks uint64) {
+func startTicks(t testing.TB, pid int) (ticks uint64) {
 	t.Helper()
 	text, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
 	if err != nil {
