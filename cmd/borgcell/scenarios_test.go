@@ -50,11 +50,15 @@ func TestScenarios(t *testing.T) {
 		{"21 constraints", constraints},
 		{"22 failure domains", failureDomains},
 		{"23 ports", portsOfAMachine},
+		{"36 an alloc keeps its room", allocKeepsRoom},
+		{"37 an alloc moves whole", allocMovesWhole},
 		{"41 dependencies", dependencies},
+		{"D1 tasks of one alloc move as one", sunitsMove},
 		{"D7 daemon jobs", daemonsFollow},
 		{"D22 limit per rack", limitPerRack},
 		{"D23 forgiveness", forgiveness},
 		{"D30 disruption budget", budgetOfTwoDrains},
+		{"D35 batch queue", batchQueueFills},
 	} {
 		t.Run(q.name, func(t *testing.T) { q.do(t, s) })
 	}

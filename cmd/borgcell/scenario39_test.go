@@ -1,0 +1,94 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+// TestScenario39: a server that answers no more within the timeout of its checks is
+// not named as running, and is restarted on its machine; once it answers it is named again.
+func TestScenario39(t *testing.T) {
+	alongside(t)
+	c := chaosCell(t, 1, 1)
+	c.hasLatestFormat(t)
+	signs := t.TempDir()
+	sign := func(name string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(signs, name), nil, 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	spec := sleepers(1)
+	spec.Task.Ports = []string{"http"}
+	spec.Task.Mounts = []*borgpb.Mount{{Source: c.binDir, Path: c.binDir}, {Source: signs, Path: "/signs"}}
+	second := int64(time.Second)
+	check := func(failures uint32) *borgpb.HealthCheck {
+		return &borgpb.HealthCheck{HttpPath: "/healthz", PeriodNs: second, TimeoutNs: second, Failures: failures}
+	}
+	spec.Task.Ready, spec.Task.Health = check(1), check(3)
+	// The first run hangs when it is told to, those that follow begin to serve when they are.
+	spec.Task.Args = []string{"/bin/sh", "-c", fmt.Sprintf(`
+trap '[ -z "$h" ] || kill -KILL "$h"; exit 0' TERM
+wait_for() { until [ -e "/signs/$1" ]; do sleep 0.05; done; }
+[ ! -e again ] || wait_for well
+%s & h=$!
+[ -e again ] || { touch again; wait_for sick; kill -STOP "$h"; }
+while :; do sleep 0.05; done`, filepath.Join(c.binDir, "hello"))}
+	c.run(t, "web", spec)
+	named := func(running bool) *borgrpc.Endpoint {
+		t.Helper()
+		var one *borgrpc.Endpoint
+		err := until(shortly(t), fmt.Sprintf("that it runs is named: %v", running), func(ctx context.Context) error {
+			resp, err := c.client.Resolve(ctx, &borgrpc.ResolveRequest{User: c.user, Job: "web"})
+			if err != nil {
+				return err
+			}
+			if one = resp.Endpoints[0]; one.Running != running {
+				return fmt.Errorf("it is at %v", one)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return one
+	}
+	task := func() *borgpb.TaskStatus {
+		t.Helper()
+		resp, err := c.client.ListTasks(shortly(t), &borgrpc.ListTasksRequest{User: c.user, Name: "web"})
+		if err != nil || len(resp.Tasks) != 1 {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		return resp.Tasks[0].Status
+	}
+	before := named(true)
+	if n := task().Restarts; n != 0 {
+		t.Fatalf("it was restarted %d times while it answered", n)
+	}
+	sign("sick")
+	named(false)
+	waitFor(t, "it is restarted", func() string {
+		if x := task(); x.Restarts == 0 {
+			return fmt.Sprint(x)
+		}
+		return ""
+	})
+	// Nobody answers yet.
+	named(false)
+	sign("well")
+	after := named(true)
+	if after.Attempt != before.Attempt || after.Machine != before.Machine || after.Ports["http"] != before.Ports["http"] {
+		t.Errorf("it was %v and is %v; want the same copy", before, after)
+	}
+	if out := c.output(t, "web"); strings.Count(out, "serving on port") < 2 {
+		t.Errorf("it says\n%s", out)
+	}
+}
