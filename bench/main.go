@@ -68,7 +68,7 @@ var areas = map[string]area{
 	// them, and what watches cost a change; three minutes.
 	"reads": {packages: []string{"./cmd/borgcell", "./borgmaster/watch"}, only: "^Benchmark(Reads|Watch.*)$", alone: true},
 	// What a borglet gives real tasks of the processor, and what it costs itself; needs root,
-	// a minute and a half.
+	// little more than a minute.
 	"borglet": {packages: []string{"./cmd/borglet"}, only: "^BenchmarkBorglet$", alone: true},
 	// What TLS costs: a build with the tag plaintext has none.
 	"tls": {packages: []string{"./proto/door", "./borgmaster/replica"}, only: "Handshakes|Connections|Calls|Slow|Writes", tag: "plaintext"},
