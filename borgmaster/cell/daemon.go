@@ -12,6 +12,11 @@ import (
 // FormatKinds is the format in which daemon and cron jobs began.
 const FormatKinds = 7
 
+// formatSeatsBack is the format in which a rollback of a daemon job began to leave the
+// number of its tasks alone. Its machines say it, and the spec that comes back may match
+// others: until then the tasks of those were cut off, and their seats stayed.
+const formatSeatsBack = 8
+
 // stands tells whether a job of that kind lives until it is killed, whatever has
 // become of its tasks, of which there may be none.
 func stands(kind borgpb.JobKind) bool {

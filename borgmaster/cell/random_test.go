@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -270,16 +271,18 @@ func (w *walk) hear(e Event, later []Event) {
 	}
 }
 
-// forget drops the tasks that a resize cut off; those of the same indices that
-// may come later start anew.
+// forget drops the tasks that a resize cut off, or the end of an update's extra ones;
+// those of the same indices that may come later start anew.
 func (w *walk) forget(e Event) {
-	var from, to uint32
-	if _, err := fmt.Sscanf(e.Reason, "%d to %d tasks", &from, &to); err != nil {
+	words := e.Reason
+	if _, after, ok := strings.Cut(words, " to "); ok && !strings.Contains(words, ":") {
+		words = after
+	}
+	var left uint32
+	if _, err := fmt.Sscanf(words, "%d tasks", &left); err != nil {
 		w.t.Fatalf("resize %q: %v", e.Reason, err)
 	}
-	for i := to; i < from; i++ {
-		delete(w.tasks, taskOf{e.UID, i})
-	}
+	maps.DeleteFunc(w.tasks, func(t taskOf, _ borgpb.State) bool { return t.uid == e.UID && t.index >= left })
 }
 
 // refilled tells whether what came later in the entry may have put a machine over

@@ -443,7 +443,7 @@ func (c *Cell) rollBack(j *Job, spec *Spec, tasks uint32, why string) {
 	next.rollback = true
 	next.pace = pace{spreadBy: u.spreadBy, surge: c.surgeBack(j, tasks)}
 	c.beginUpdate(j, spec, next, "it is rolled back")
-	if tasks != j.Size() {
+	if tasks != j.Size() && (c.format < formatSeatsBack || !stands(j.Kind())) {
 		c.resize(j, tasks)
 	}
 }
