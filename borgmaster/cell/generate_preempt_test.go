@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -80,6 +81,11 @@ func (w *walk) gaveWay(e Event, later []Event) {
 	name, ok := TakenBy(e.Reason)
 	id, err := ParseTaskID(name)
 	m := w.c.machines[e.Machine]
+	if m == nil && slices.ContainsFunc(later, func(o Event) bool {
+		return o.Kind == borgpb.EventKind_EVENT_KIND_MACHINE_REMOVE && o.Machine == e.Machine
+	}) {
+		return
+	}
 	if !ok || err != nil || m == nil {
 		w.t.Fatalf("%s gave way for %q", e.Object(), e.Reason)
 	}
