@@ -362,6 +362,10 @@ func (c *Cell) checkStays(p *Copy) error {
 	if m.drain == nil || !p.state.current() || p.staysToTheLast() || c.drainDueNs <= c.clock.cellNs {
 		return nil
 	}
+	if p.Stays() && c.format < formatLastLeave {
+		// It was not looked at again when its budget let it go.
+		return nil
+	}
 	going := []*Copy{p}
 	if p.alloc != nil {
 		going = slices.DeleteFunc(slices.Clone(p.alloc.copies), func(o *Copy) bool { return !o.state.stays() })

@@ -286,10 +286,12 @@ func (w *walk) forget(e Event) {
 }
 
 // refilled tells whether what came later in the entry may have put a machine over
-// in one view: a placement in the other view, or reservations.
+// in one view: a placement in the other view, reservations, or a copy in quarantine,
+// which holds its limit instead of what it was estimated to use.
 func refilled(later []Event, machine string) bool {
 	return slices.ContainsFunc(later, func(e Event) bool {
 		return e.Machine == machine && (e.Kind == borgpb.EventKind_EVENT_KIND_RESERVE || e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE ||
+			e.Kind == borgpb.EventKind_EVENT_KIND_QUARANTINE ||
 			// In place: its estimate was for another limit and is gone.
 			e.Kind == borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING)
 	})
