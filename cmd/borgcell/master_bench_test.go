@@ -227,10 +227,16 @@ func (m *masterBench) loseFollower() {
 // long that took.
 func (m *masterBench) covered(replica int, since time.Time, part, what string) {
 	m.Helper()
+	left := -1
 	m.every("others poll the machines of that replica", func(ctx context.Context) error {
 		s, err := m.cell.FakeStatus(ctx)
-		if n := s.ByReplica[uint64(replica)]; err == nil && n > 0 {
+		n := s.ByReplica[uint64(replica)]
+		if err == nil && n > 0 {
 			err = fmt.Errorf("%d machines were polled last by replica %d", n, replica)
+		}
+		if n != left {
+			left = n
+			m.Logf("%.2f s: %d machines were polled last by the replica that is gone", time.Since(since).Seconds(), n)
 		}
 		return err
 	})
@@ -260,6 +266,7 @@ func (m *masterBench) loseElected() {
 				polled += n
 			}
 		}
+		m.Logf("%.2f s: %d machines were polled in a later term, %d last by the replica that is gone", time.Since(killed).Seconds(), polled, s.ByReplica[uint64(elected)])
 		if err == nil && polled < s.Machines {
 			err = fmt.Errorf("%d of %d machines", polled, s.Machines)
 		}
