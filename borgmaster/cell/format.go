@@ -33,8 +33,12 @@ import (
 // Format 7: what a job can be: quotas, cron and daemon jobs, updates with canaries, labels that
 // are ruled and changed alone; what needs a capability.
 //
-// Format 8: what is the first format's in the model and was without effect until now.
-const BuildFormat = 8
+// Format 8: updates surge, spread over domains and wait for a metric; bands collapse by
+// a policy; copies in quarantine; files are pushed to running tasks, which say when they
+// are ready; packages are brought with secrets.
+//
+// Format 9: what is the first format's in the model and was without effect until now.
+const BuildFormat = 9
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
