@@ -63,6 +63,11 @@ func (a *masterAPI) GetJob(ctx context.Context, req *borgrpc.GetJobRequest) (*bo
 			if after, ok := j.CronNext(); ok {
 				resp.Job.Status.Cron.NextSlotWallNs = knowCron(j, after).nextAfter(max(after, c.WallNs()))
 			}
+			if c.Format() >= cell.FormatGiven {
+				g := &borgrpc.Given{}
+				g.Tasks, g.Labels, g.Annotations = j.Given()
+				resp.Given = g
+			}
 		}
 	})
 	if resp.Job == nil {

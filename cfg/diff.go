@@ -56,15 +56,7 @@ func (c Change) String() string {
 
 // DiffJob compares a job of the cell with what a file says of it.
 func DiffJob(old *borgpb.Job, o *Object) []Change {
-	out := DiffLabels(old.GetMeta(), o)
-	was := old.GetSpec()
-	// A resize changes the number of tasks and leaves the spec as it was.
-	st := old.GetStatus()
-	if n := st.GetPending() + st.GetRunning() + st.GetDead(); n > 0 && n != was.GetTasks() {
-		was = proto.CloneOf(was)
-		was.Tasks = n
-	}
-	return append(out, Diff(was, o.Job)...)
+	return append(DiffLabels(old.GetMeta(), o), Diff(old.GetSpec(), o.Job)...)
 }
 
 // DiffLabels compares labels and annotations of the cell with those of a file.

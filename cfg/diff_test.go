@@ -62,8 +62,10 @@ max_per.row: removed 2 (no task is disturbed)`
 	if same := DiffJob(&borgpb.Job{Meta: &borgpb.Meta{Labels: next.Labels}, Spec: proto.CloneOf(next.Job)}, next); len(same) != 0 {
 		t.Errorf("a job differs from itself: %v", same)
 	}
-	// A resize has changed the number, not the spec.
-	resized := &borgpb.Job{Meta: stored.Meta, Spec: old.Job, Status: &borgpb.JobStatus{Running: 4, Pending: 3}}
+	// The spec that a cell shows has the present number of tasks.
+	spec := proto.CloneOf(old.Job)
+	spec.Tasks = 7
+	resized := &borgpb.Job{Meta: stored.Meta, Spec: spec}
 	if got := DiffJob(resized, old); len(got) != 1 || got[0].String() != "tasks: 7 -> 3 (other tasks are left alone)" {
 		t.Errorf("after a resize: %v", got)
 	}

@@ -121,6 +121,9 @@ func (c *Cell) checkJob(j *Job) error {
 	if c.jobs[j.key] != j || c.jobsByUID[j.uid] != j || c.sets[j.key] != nil || j.gone || j.touched {
 		return fmt.Errorf("not indexed as it should be")
 	}
+	if err := c.checkGiven(j); err != nil {
+		return err
+	}
 	var n Job
 	n.domains = newOccupancy(j.latest().limits)
 	uses := make(map[*Spec]uint32)

@@ -93,6 +93,8 @@ const (
 	tagEnabled = 1
 	// Of a job: the slot whose run it is.
 	tagSlot = 180
+	// Of a job: what it was given before its labels or annotations were changed alone.
+	tagGiven = 190
 )
 
 // taints writes what format 3 added to them.

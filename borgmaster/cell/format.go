@@ -155,6 +155,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.RELOAD_SIGNAL_UNSPECIFIED": FormatPushed, "borg.RELOAD_SIGNAL_HUP": FormatPushed, "borg.RELOAD_SIGNAL_USR1": FormatPushed, "borg.RELOAD_SIGNAL_USR2": FormatPushed,
 	"borg.TaskSpec.ready": FormatReady, "borg.Package.credentials": FormatPackageCredentials,
 
+	"borg.UpdateJob.merge": FormatGiven,
+
 	"borg.UnknownCopy.job_uid": FormatRestore, "borg.UnknownCopy.index": FormatRestore, "borg.UnknownCopy.attempt": FormatRestore, "borg.UnknownCopy.user": FormatRestore, "borg.UnknownCopy.job": FormatRestore, "borg.UnknownCopy.kind": FormatRestore, "borg.UnknownCopy.priority": FormatRestore, "borg.UnknownCopy.resources": FormatRestore, "borg.UnknownCopy.ports": FormatRestore, "borg.UnknownCopy.grace_ns": FormatRestore,
 
 	"borg.UpdatePolicy.spread_by": FormatSurges, "borg.UpdatePolicy.surge": FormatSurges, "borg.UpdatePolicy.gate": FormatSurges,

@@ -510,6 +510,7 @@ func (g *generator) update() *borgpb.Op {
 		spec = g.vary(j)
 	}
 	o.Spec = g.specBytes(spec)
+	g.merge(o)
 	return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: o}}
 }
 

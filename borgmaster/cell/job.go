@@ -15,6 +15,8 @@ type Job struct {
 	uid         UID
 	labels      map[string]string
 	annotations map[string]string
+	// Before they were changed alone; nil: they were not.
+	given *given
 	// Spec versions that a task still runs, ascending. Never empty: the last
 	// one is the present one.
 	specs []*Spec

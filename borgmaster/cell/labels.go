@@ -25,6 +25,18 @@ type labelled struct {
 	event               Event
 }
 
+// change sets labels and annotations; a job remembers what it was given.
+func (l *labelled) change(labels, annotations map[string]string, format uint32) {
+	j, ok := l.record.(*Job)
+	if !ok || format < FormatGiven {
+		*l.labels, *l.annotations = labels, annotations
+		return
+	}
+	_, givenLabels, givenAnnotations := j.Given()
+	j.labels, j.annotations = labels, annotations
+	j.keep(givenLabels, givenAnnotations)
+}
+
 // Annotations must not be changed.
 func (j *Job) Annotations() map[string]string { return j.annotations }
 
@@ -108,7 +120,7 @@ func (c *Cell) checkSetLabels(o *borgpb.SetLabels) (commit, *borgpb.Refusal) {
 		words := changeWords("", *l.labels, labels) + changeWords("annotation ", *l.annotations, annotations)
 		if words != "" {
 			if !mutant.Planted(mutant.LabelLost) {
-				*l.labels, *l.annotations = labels, annotations
+				l.change(labels, annotations, c.format)
 			}
 			c.dirty(l.record)
 			l.event.Reason = clip(strings.TrimSuffix(words, ", "), maxReasonBytes)

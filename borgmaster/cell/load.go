@@ -312,6 +312,9 @@ func (l *loader) job(uid UID, d *decoder) error {
 			return errOdd
 		}
 	}
+	if err := l.given(d, j); err != nil {
+		return err
+	}
 	if err := d.done(); err != nil {
 		return err
 	}

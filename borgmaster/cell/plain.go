@@ -160,6 +160,10 @@ var valueForms = map[byte]func(*form){
 		f.ints("death_ns")
 		f.tagged(tagEnabled, "enabled", func(*form) {})
 		f.tagged(tagSlot, "slot", func(f *form) { f.ints("wall_ns") })
+		f.tagged(tagGiven, "given", func(f *form) {
+			f.strs("labels")
+			f.strs("annotations")
+		})
 	},
 	kindSpec: func(f *form) { f.message("spec", &borgpb.JobSpec{}) },
 	kindTask: func(f *form) {

@@ -244,6 +244,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&stopping{index: 12345}))
 	case *rareCopy:
 		v.Set(reflect.ValueOf(&rareCopy{devices: []DeviceGrant{{"tpu", 7, 1000}}}))
+	case *given:
+		v.Set(reflect.ValueOf(&given{labels: map[string]string{"given": "before"}}))
 	case *drain:
 		v.Set(reflect.ValueOf(&drain{reason: "something else"}))
 	case *[]int64:

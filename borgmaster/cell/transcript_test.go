@@ -202,7 +202,8 @@ func (s *script) op() *borgpb.Op {
 	case "update":
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{
-			User: user, Name: name, ExpectVersion: uint64(s.num("expect", 0)), Labels: s.words("labels"), Spec: marshal(s.t, s.jobSpec())}}}
+			User: user, Name: name, ExpectVersion: uint64(s.num("expect", 0)), Labels: s.words("labels"), Annotations: s.words("annotations"), Spec: marshal(s.t, s.jobSpec()),
+			Merge: s.d.HasArg("merge")}}}
 	case "promote", "pause", "resume", "abort", "rollback", "close", "pulse":
 		user, name := s.key()
 		verb := borgpb.UpdateVerb_value["UPDATE_VERB_"+strings.ToUpper(s.d.Cmd)]

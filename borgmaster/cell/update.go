@@ -68,8 +68,15 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r == nil && j.slotNs != 0 && spec.Proto.Parent != j.Spec().Parent {
 		r = invalid("spec.parent", "a run of a cron job stays with it")
 	}
+	size := uint32(0)
+	if r == nil {
+		size = spec.Proto.Tasks
+	}
 	if r == nil && !stands(j.Kind()) {
-		r = c.checkSize(j, spec.Proto.Tasks)
+		if o.Merge {
+			size = MergeTasks(j.Spec().Tasks, j.Size(), size)
+		}
+		r = c.checkSize(j, size)
 	}
 	if r == nil {
 		r = c.checkOwned(j.key.User, spec)
@@ -82,36 +89,36 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	}
 	if fresh := string(o.Spec) != string(j.latest().Bytes); r == nil && fresh {
 		if r = c.checkSpecBounds(j.key.User, spec); r == nil {
-			r = c.checkJobQuota(j.key, j, spec, spec.Proto.Tasks+spec.Proto.Update.GetSurge())
+			r = c.checkJobQuota(j.key, j, spec, size+spec.Proto.Update.GetSurge())
 		}
 	} else if r == nil {
-		r = c.checkJobQuota(j.key, j, nil, spec.Proto.Tasks+j.surging())
+		r = c.checkJobQuota(j.key, j, nil, size+j.surging())
 	}
 	if r == nil {
 		healthy, _ := j.lastHealthy()
 		r = checkCanaries(j.specAt(healthy).Proto, spec.Proto)
 	}
-	labels := o.Labels
+	var labels, annotations map[string]string
 	if r == nil {
-		labels, r = c.given(borgpb.Labelled_LABELLED_JOB, o.Labels)
+		labels, annotations, r = c.merged(j, o)
 	}
 	if r != nil {
 		return nil, about(j.key.String(), r)
 	}
 	return func(res *borgpb.Result) {
-		j.labels, j.annotations = labels, o.Annotations
+		c.give(j, o, labels, annotations)
 		c.dirty(j)
 		if string(o.Spec) != string(j.latest().Bytes) {
 			c.startUpdate(j, spec)
 			res.UpdateUid = j.update.uid.String()
 		}
 		c.touch(j, edgeUpdate)
-		if spec.Proto.Tasks != j.Size() && !stands(j.Kind()) {
+		if size != j.Size() && !stands(j.Kind()) {
 			if res.UpdateUid == "" {
 				// The same spec undoes a resize.
 				j.version++
 			}
-			c.resize(j, spec.Proto.Tasks)
+			c.resize(j, size)
 		}
 		res.Uid, res.Version = j.uid.String(), j.version
 	}, nil

@@ -82,6 +82,11 @@ func fileFlags() []ucli.Flag {
 	}
 }
 
+// exactFlag is of the commands that compare files with the cell.
+func exactFlag() ucli.Flag {
+	return &ucli.BoolFlag{DisableDefaultText: true, Name: "exactly", Usage: "undo what was changed in the cell since the last up or update and is as it was in the file: resizes, labels, annotations"}
+}
+
 // command makes a command whose arguments are counted before it runs: least to
 // most, most < 0: any number.
 func command(con *console, name, usage, args string, least, most int, run func(*session) error, flags ...ucli.Flag) *ucli.Command {
@@ -124,13 +129,14 @@ func commands(con *console) []*ucli.Command {
 	return append(append(labelCommands(con), quarantineCommands(con)...), []*ucli.Command{
 		command(con, "eval", "evaluate a job file and print what it says", "FILE", 1, 1, evalFile, with(fileFlags(), outputFlag(),
 			&ucli.StringFlag{Name: "explain", Usage: "tell where the value at `PATH` comes from, such as task.resources.mem"})...),
-		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, fileFlags()...),
+		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, with(fileFlags(), exactFlag())...),
 		command(con, "up", "make it so: create what is missing, update what differs", "FILE...", 1, -1, upFiles, with(fileFlags(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "dry-run", Usage: "say what would be done, and do nothing"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run jobs again that have finished"},
+			exactFlag(),
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		cronCommands(con),
-		updateCommand(con, with(fileFlags(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
+		updateCommand(con, with(fileFlags(), exactFlag(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
 		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
 		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), reasonFlag(), waitFlag("wait until the last process is gone"))...),
 		command(con, "status", "tell how the cell is, or a job", "[JOB]", 0, 1, status, outputFlag(), selectorFlag("jobs"),

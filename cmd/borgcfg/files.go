@@ -136,19 +136,9 @@ func (d declared) submit() (*borgpb.Op, error) {
 	return op, nil
 }
 
-// updateTo is the mutation that gives a job this spec.
-func (d declared) updateTo(version uint64) (*borgpb.Op, error) {
-	spec, err := d.SpecBytes()
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", d.Key(), err)
-	}
-	return &borgpb.Op{ConfigHash: d.file.Hash, Op: &borgpb.Op_UpdateJob{UpdateJob: &borgpb.UpdateJob{
-		User: d.User, Name: d.Name, ExpectVersion: version, Labels: d.Labels, Annotations: d.Annotations, Spec: spec}}}, nil
-}
-
-// same tells whether the cell holds just what the file says.
-func (d declared) same(meta *borgpb.Meta, spec proto.Message) bool {
-	return proto.Equal(d.Spec(), spec) && sameMap(d.Labels, meta.GetLabels()) && sameMap(d.Annotations, meta.GetAnnotations())
+// same tells whether the cell holds just this.
+func same(o *cfg.Object, meta *borgpb.Meta, spec proto.Message) bool {
+	return proto.Equal(o.Spec(), spec) && sameMap(o.Labels, meta.GetLabels()) && sameMap(o.Annotations, meta.GetAnnotations())
 }
 
 func sameMap(a, b map[string]string) bool {

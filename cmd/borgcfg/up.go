@@ -31,6 +31,11 @@ type step struct {
 	// What the cell holds; nil: nothing of that name.
 	job    *borgpb.Job
 	allocs *borgpb.AllocSet
+	// What the cell is to hold: what the file says, and what was changed in the cell
+	// since and stays. Nil: just what the file says.
+	merged *cfg.Object
+	// What stays, for people.
+	kept []string
 	// Why nothing is to be done.
 	note string
 }
@@ -72,7 +77,10 @@ func (s *session) planJob(m *client.Client, st *step) error {
 		return err
 	}
 	st.job = resp.Job
-	same := st.same(resp.Job.GetMeta(), resp.Job.GetSpec()) && numTasks(resp.Job) == st.Job.Tasks
+	if !s.flag.Bool("exactly") {
+		st.merge(resp)
+	}
+	same := same(st.wanted(), resp.Job.GetMeta(), resp.Job.GetSpec()) && st.repeats(resp.Given)
 	dead := resp.Job.GetStatus().GetState() == borgpb.State_STATE_DEAD
 	finished := dead && resp.Job.Status.Finished == numTasks(resp.Job)
 	switch {
@@ -106,7 +114,7 @@ func (s *session) planAllocSet(m *client.Client, st *step) error {
 	switch {
 	case st.allocs.GetStatus().GetState() == borgpb.State_STATE_DEAD:
 		st.action = create
-	case st.same(st.allocs.GetMeta(), st.allocs.GetSpec()):
+	case same(st.Object, st.allocs.GetMeta(), st.allocs.GetSpec()):
 		st.note = "unchanged"
 	case proto.Equal(st.Spec(), st.allocs.GetSpec()):
 		// Its labels can be.
@@ -125,6 +133,7 @@ func (s *session) show(steps []*step) {
 		switch st.action {
 		case nothing:
 			s.say("= %s: %s", name, st.note)
+			s.sayKept(st)
 		case create:
 			s.say("+ %s: new, %s", name, st.size())
 		case change:
@@ -137,10 +146,17 @@ func (s *session) show(steps []*step) {
 func (s *session) sayChanges(st *step) {
 	diff := cfg.DiffLabels(st.allocs.GetMeta(), st.Object)
 	if st.Kind == cfg.KindJob {
-		diff = cfg.DiffJob(st.job, st.Object)
+		diff = cfg.DiffJob(st.job, st.wanted())
 	}
 	for _, c := range diff {
 		s.say("    %s", c)
+	}
+	s.sayKept(st)
+}
+
+func (s *session) sayKept(st *step) {
+	for _, what := range st.kept {
+		s.say("    %s", what)
 	}
 }
 
@@ -163,10 +179,31 @@ func diffFiles(s *session) error {
 	s.show(steps)
 	for _, st := range steps {
 		if st.action != nothing {
-			return &cli.Error{Code: cli.Changes, What: "there are changes", Next: "make it so: borgcfg up " + strings.Join(s.args, " ")}
+			return &cli.Error{Code: cli.Changes, What: "there are changes", Next: "make it so: borgcfg up " + s.sameFiles()}
 		}
 	}
 	return nil
+}
+
+// sameFiles are the files of a command, with the flags that say how they are read.
+func (s *session) sameFiles() string {
+	var b strings.Builder
+	for _, set := range s.flag.StringSlice("set") {
+		b.WriteString("--set " + quoted(set) + " ")
+	}
+	if root := s.flag.String("root"); root != "" {
+		b.WriteString("--root " + quoted(root) + " ")
+	}
+	if s.flag.Bool("exactly") {
+		b.WriteString("--exactly ")
+	}
+	for i, name := range s.args {
+		if i > 0 {
+			b.WriteByte(' ')
+		}
+		b.WriteString(quoted(name))
+	}
+	return b.String()
 }
 
 func upFiles(s *session) error {
@@ -210,6 +247,7 @@ func (s *session) apply(st *step) error {
 	switch st.action {
 	case nothing:
 		s.say("%s %s: %s", st.Kind, name, st.note)
+		s.sayKept(st)
 		return nil
 	case create:
 		op, err = st.submit()
@@ -217,7 +255,7 @@ func (s *session) apply(st *step) error {
 		if st.Kind == cfg.KindAllocSet {
 			op = st.relabelTo(st.allocs.GetMeta())
 		} else {
-			op, err = st.updateTo(st.job.GetMeta().GetVersion())
+			op, err = st.update()
 		}
 	}
 	if err != nil {

@@ -2332,7 +2332,12 @@ type UpdateJob struct {
 	// A JobSpec of the same kind, at most 256 KiB. Equal to the present bytes:
 	// no task is updated, and the version stays. A resize leaves the bytes as
 	// they were given, so the spec that GetJob shows after one is a new version.
-	Spec          []byte `protobuf:"bytes,6,opt,name=spec,proto3" json:"spec,omitempty"`
+	Spec []byte `protobuf:"bytes,6,opt,name=spec,proto3" json:"spec,omitempty"`
+	// What was changed in the cell since the job was last submitted or updated, and is
+	// given here as it was then, stays as it is in the cell: its number of tasks, each of
+	// its labels and annotations. Otherwise what is given here takes its place.
+	// Since format 9.
+	Merge         bool `protobuf:"varint,540,opt,name=merge,proto3" json:"merge,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2407,6 +2412,13 @@ func (x *UpdateJob) GetSpec() []byte {
 		return x.Spec
 	}
 	return nil
+}
+
+func (x *UpdateJob) GetMerge() bool {
+	if x != nil {
+		return x.Merge
+	}
+	return false
 }
 
 // ResizeJob changes the number of tasks: new ones pend, those with the highest
@@ -5814,14 +5826,15 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\aKillJob\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
-	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\"\xe2\x02\n" +
+	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\"\xf9\x02\n" +
 	"\tUpdateJob\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
 	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\x123\n" +
 	"\x06labels\x18\x04 \x03(\v2\x1b.borg.UpdateJob.LabelsEntryR\x06labels\x12B\n" +
 	"\vannotations\x18\x05 \x03(\v2 .borg.UpdateJob.AnnotationsEntryR\vannotations\x12\x12\n" +
-	"\x04spec\x18\x06 \x01(\fR\x04spec\x1a9\n" +
+	"\x04spec\x18\x06 \x01(\fR\x04spec\x12\x15\n" +
+	"\x05merge\x18\x9c\x04 \x01(\bR\x05merge\x1a9\n" +
 	"\vLabelsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +

@@ -745,7 +745,10 @@ type GetJobResponse struct {
 	// The update that is rolling, or the last one; absent: none ever was.
 	Update *borgpb.Update `protobuf:"bytes,2,opt,name=update,proto3" json:"update,omitempty"`
 	// Log index that the answer stands for.
-	Index         uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// What the job was last given; absent from a cell of a format before 9, which does not
+	// know it and takes no update that merges.
+	Given         *Given `protobuf:"bytes,540,opt,name=given,proto3" json:"given,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -801,6 +804,77 @@ func (x *GetJobResponse) GetIndex() uint64 {
 	return 0
 }
 
+func (x *GetJobResponse) GetGiven() *Given {
+	if x != nil {
+		return x.Given
+	}
+	return nil
+}
+
+// Given is what a job was given when it was last submitted or updated, of what can be
+// changed alone since.
+type Given struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Its spec's number of tasks.
+	Tasks uint32 `protobuf:"varint,1,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// With those that the cell's policy gave.
+	Labels        map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	Annotations   map[string]string `protobuf:"bytes,3,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Given) Reset() {
+	*x = Given{}
+	mi := &file_borgrpc_master_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Given) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Given) ProtoMessage() {}
+
+func (x *Given) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Given.ProtoReflect.Descriptor instead.
+func (*Given) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *Given) GetTasks() uint32 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *Given) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *Given) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
 // ListJobsRequest says which jobs; all that is given must hold.
 type ListJobsRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -822,7 +896,7 @@ type ListJobsRequest struct {
 
 func (x *ListJobsRequest) Reset() {
 	*x = ListJobsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -834,7 +908,7 @@ func (x *ListJobsRequest) String() string {
 func (*ListJobsRequest) ProtoMessage() {}
 
 func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[8]
+	mi := &file_borgrpc_master_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -847,7 +921,7 @@ func (x *ListJobsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsRequest.ProtoReflect.Descriptor instead.
 func (*ListJobsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{8}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListJobsRequest) GetUser() string {
@@ -907,7 +981,7 @@ type ListJobsResponse struct {
 
 func (x *ListJobsResponse) Reset() {
 	*x = ListJobsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -919,7 +993,7 @@ func (x *ListJobsResponse) String() string {
 func (*ListJobsResponse) ProtoMessage() {}
 
 func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[9]
+	mi := &file_borgrpc_master_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -932,7 +1006,7 @@ func (x *ListJobsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListJobsResponse.ProtoReflect.Descriptor instead.
 func (*ListJobsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{9}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListJobsResponse) GetJobs() []*borgpb.Job {
@@ -991,7 +1065,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1003,7 +1077,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[10]
+	mi := &file_borgrpc_master_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1016,7 +1090,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{10}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTasksRequest) GetUser() string {
@@ -1111,7 +1185,7 @@ type ListTasksResponse struct {
 
 func (x *ListTasksResponse) Reset() {
 	*x = ListTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1123,7 +1197,7 @@ func (x *ListTasksResponse) String() string {
 func (*ListTasksResponse) ProtoMessage() {}
 
 func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[11]
+	mi := &file_borgrpc_master_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1136,7 +1210,7 @@ func (x *ListTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksResponse.ProtoReflect.Descriptor instead.
 func (*ListTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *ListTasksResponse) GetTasks() []*borgpb.Task {
@@ -1182,7 +1256,7 @@ type ListAllocsRequest struct {
 
 func (x *ListAllocsRequest) Reset() {
 	*x = ListAllocsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1194,7 +1268,7 @@ func (x *ListAllocsRequest) String() string {
 func (*ListAllocsRequest) ProtoMessage() {}
 
 func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[12]
+	mi := &file_borgrpc_master_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1207,7 +1281,7 @@ func (x *ListAllocsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsRequest.ProtoReflect.Descriptor instead.
 func (*ListAllocsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListAllocsRequest) GetUser() string {
@@ -1269,7 +1343,7 @@ type ListAllocsResponse struct {
 
 func (x *ListAllocsResponse) Reset() {
 	*x = ListAllocsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1355,7 @@ func (x *ListAllocsResponse) String() string {
 func (*ListAllocsResponse) ProtoMessage() {}
 
 func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[13]
+	mi := &file_borgrpc_master_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1368,7 @@ func (x *ListAllocsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListAllocsResponse.ProtoReflect.Descriptor instead.
 func (*ListAllocsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListAllocsResponse) GetAllocSets() []*borgpb.AllocSet {
@@ -1344,7 +1418,7 @@ type ListMachinesRequest struct {
 
 func (x *ListMachinesRequest) Reset() {
 	*x = ListMachinesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1356,7 +1430,7 @@ func (x *ListMachinesRequest) String() string {
 func (*ListMachinesRequest) ProtoMessage() {}
 
 func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[14]
+	mi := &file_borgrpc_master_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1369,7 +1443,7 @@ func (x *ListMachinesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesRequest.ProtoReflect.Descriptor instead.
 func (*ListMachinesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListMachinesRequest) GetName() string {
@@ -1422,7 +1496,7 @@ type ListMachinesResponse struct {
 
 func (x *ListMachinesResponse) Reset() {
 	*x = ListMachinesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1434,7 +1508,7 @@ func (x *ListMachinesResponse) String() string {
 func (*ListMachinesResponse) ProtoMessage() {}
 
 func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[15]
+	mi := &file_borgrpc_master_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1447,7 +1521,7 @@ func (x *ListMachinesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListMachinesResponse.ProtoReflect.Descriptor instead.
 func (*ListMachinesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListMachinesResponse) GetMachines() []*borgpb.Machine {
@@ -1480,7 +1554,7 @@ type ListPackageBansRequest struct {
 
 func (x *ListPackageBansRequest) Reset() {
 	*x = ListPackageBansRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1492,7 +1566,7 @@ func (x *ListPackageBansRequest) String() string {
 func (*ListPackageBansRequest) ProtoMessage() {}
 
 func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[16]
+	mi := &file_borgrpc_master_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1505,7 +1579,7 @@ func (x *ListPackageBansRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPackageBansRequest.ProtoReflect.Descriptor instead.
 func (*ListPackageBansRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{16}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
 }
 
 // ListPackageBansResponse is at most as long as the cell's limit of bans.
@@ -1521,7 +1595,7 @@ type ListPackageBansResponse struct {
 
 func (x *ListPackageBansResponse) Reset() {
 	*x = ListPackageBansResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1533,7 +1607,7 @@ func (x *ListPackageBansResponse) String() string {
 func (*ListPackageBansResponse) ProtoMessage() {}
 
 func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[17]
+	mi := &file_borgrpc_master_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1546,7 +1620,7 @@ func (x *ListPackageBansResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListPackageBansResponse.ProtoReflect.Descriptor instead.
 func (*ListPackageBansResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{17}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListPackageBansResponse) GetBans() []*PackageBan {
@@ -1586,7 +1660,7 @@ type PackageBan struct {
 
 func (x *PackageBan) Reset() {
 	*x = PackageBan{}
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1598,7 +1672,7 @@ func (x *PackageBan) String() string {
 func (*PackageBan) ProtoMessage() {}
 
 func (x *PackageBan) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[18]
+	mi := &file_borgrpc_master_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1611,7 +1685,7 @@ func (x *PackageBan) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PackageBan.ProtoReflect.Descriptor instead.
 func (*PackageBan) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{18}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PackageBan) GetName() string {
@@ -1672,7 +1746,7 @@ type GetPreemptionPolicyRequest struct {
 
 func (x *GetPreemptionPolicyRequest) Reset() {
 	*x = GetPreemptionPolicyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1684,7 +1758,7 @@ func (x *GetPreemptionPolicyRequest) String() string {
 func (*GetPreemptionPolicyRequest) ProtoMessage() {}
 
 func (x *GetPreemptionPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[19]
+	mi := &file_borgrpc_master_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1697,7 +1771,7 @@ func (x *GetPreemptionPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPreemptionPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetPreemptionPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{19}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
 }
 
 // GetPreemptionPolicyResponse is which bands collapse.
@@ -1713,7 +1787,7 @@ type GetPreemptionPolicyResponse struct {
 
 func (x *GetPreemptionPolicyResponse) Reset() {
 	*x = GetPreemptionPolicyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1725,7 +1799,7 @@ func (x *GetPreemptionPolicyResponse) String() string {
 func (*GetPreemptionPolicyResponse) ProtoMessage() {}
 
 func (x *GetPreemptionPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[20]
+	mi := &file_borgrpc_master_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1738,7 +1812,7 @@ func (x *GetPreemptionPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetPreemptionPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetPreemptionPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{20}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *GetPreemptionPolicyResponse) GetCollapse() []borgpb.Band {
@@ -1770,7 +1844,7 @@ type GetLabelPolicyRequest struct {
 
 func (x *GetLabelPolicyRequest) Reset() {
 	*x = GetLabelPolicyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1782,7 +1856,7 @@ func (x *GetLabelPolicyRequest) String() string {
 func (*GetLabelPolicyRequest) ProtoMessage() {}
 
 func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[21]
+	mi := &file_borgrpc_master_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1795,7 +1869,7 @@ func (x *GetLabelPolicyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLabelPolicyRequest.ProtoReflect.Descriptor instead.
 func (*GetLabelPolicyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{21}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *GetLabelPolicyRequest) GetCheck() bool {
@@ -1832,7 +1906,7 @@ type GetLabelPolicyResponse struct {
 
 func (x *GetLabelPolicyResponse) Reset() {
 	*x = GetLabelPolicyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1844,7 +1918,7 @@ func (x *GetLabelPolicyResponse) String() string {
 func (*GetLabelPolicyResponse) ProtoMessage() {}
 
 func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[22]
+	mi := &file_borgrpc_master_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1857,7 +1931,7 @@ func (x *GetLabelPolicyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetLabelPolicyResponse.ProtoReflect.Descriptor instead.
 func (*GetLabelPolicyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{22}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *GetLabelPolicyResponse) GetPolicy() *borgpb.LabelPolicy {
@@ -1906,7 +1980,7 @@ type ListQuotasRequest struct {
 
 func (x *ListQuotasRequest) Reset() {
 	*x = ListQuotasRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1918,7 +1992,7 @@ func (x *ListQuotasRequest) String() string {
 func (*ListQuotasRequest) ProtoMessage() {}
 
 func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[23]
+	mi := &file_borgrpc_master_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1931,7 +2005,7 @@ func (x *ListQuotasRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasRequest.ProtoReflect.Descriptor instead.
 func (*ListQuotasRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{23}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ListQuotasRequest) GetUser() string {
@@ -1960,7 +2034,7 @@ type ListQuotasResponse struct {
 
 func (x *ListQuotasResponse) Reset() {
 	*x = ListQuotasResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1972,7 +2046,7 @@ func (x *ListQuotasResponse) String() string {
 func (*ListQuotasResponse) ProtoMessage() {}
 
 func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[24]
+	mi := &file_borgrpc_master_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1985,7 +2059,7 @@ func (x *ListQuotasResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListQuotasResponse.ProtoReflect.Descriptor instead.
 func (*ListQuotasResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{24}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ListQuotasResponse) GetEnforced() bool {
@@ -2038,7 +2112,7 @@ type LabelBreach struct {
 
 func (x *LabelBreach) Reset() {
 	*x = LabelBreach{}
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2050,7 +2124,7 @@ func (x *LabelBreach) String() string {
 func (*LabelBreach) ProtoMessage() {}
 
 func (x *LabelBreach) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[25]
+	mi := &file_borgrpc_master_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2063,7 +2137,7 @@ func (x *LabelBreach) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelBreach.ProtoReflect.Descriptor instead.
 func (*LabelBreach) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{25}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *LabelBreach) GetKind() borgpb.Labelled {
@@ -2114,7 +2188,7 @@ type QuotaUse struct {
 
 func (x *QuotaUse) Reset() {
 	*x = QuotaUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2126,7 +2200,7 @@ func (x *QuotaUse) String() string {
 func (*QuotaUse) ProtoMessage() {}
 
 func (x *QuotaUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[26]
+	mi := &file_borgrpc_master_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2139,7 +2213,7 @@ func (x *QuotaUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuotaUse.ProtoReflect.Descriptor instead.
 func (*QuotaUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{26}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *QuotaUse) GetUser() string {
@@ -2223,7 +2297,7 @@ type TaskBounds struct {
 
 func (x *TaskBounds) Reset() {
 	*x = TaskBounds{}
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2235,7 +2309,7 @@ func (x *TaskBounds) String() string {
 func (*TaskBounds) ProtoMessage() {}
 
 func (x *TaskBounds) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[27]
+	mi := &file_borgrpc_master_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2248,7 +2322,7 @@ func (x *TaskBounds) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskBounds.ProtoReflect.Descriptor instead.
 func (*TaskBounds) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{27}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *TaskBounds) GetUser() string {
@@ -2296,7 +2370,7 @@ type SoldBand struct {
 
 func (x *SoldBand) Reset() {
 	*x = SoldBand{}
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2308,7 +2382,7 @@ func (x *SoldBand) String() string {
 func (*SoldBand) ProtoMessage() {}
 
 func (x *SoldBand) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[28]
+	mi := &file_borgrpc_master_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2321,7 +2395,7 @@ func (x *SoldBand) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SoldBand.ProtoReflect.Descriptor instead.
 func (*SoldBand) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{28}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SoldBand) GetBand() borgpb.Band {
@@ -2377,7 +2451,7 @@ type AddMachineRequest struct {
 
 func (x *AddMachineRequest) Reset() {
 	*x = AddMachineRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2389,7 +2463,7 @@ func (x *AddMachineRequest) String() string {
 func (*AddMachineRequest) ProtoMessage() {}
 
 func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[29]
+	mi := &file_borgrpc_master_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2402,7 +2476,7 @@ func (x *AddMachineRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineRequest.ProtoReflect.Descriptor instead.
 func (*AddMachineRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{29}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AddMachineRequest) GetAddr() string {
@@ -2474,7 +2548,7 @@ type AddMachineResponse struct {
 
 func (x *AddMachineResponse) Reset() {
 	*x = AddMachineResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2486,7 +2560,7 @@ func (x *AddMachineResponse) String() string {
 func (*AddMachineResponse) ProtoMessage() {}
 
 func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[30]
+	mi := &file_borgrpc_master_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2499,7 +2573,7 @@ func (x *AddMachineResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddMachineResponse.ProtoReflect.Descriptor instead.
 func (*AddMachineResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{30}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *AddMachineResponse) GetResult() *borgpb.Result {
@@ -2532,7 +2606,7 @@ type SafeToDrainRequest struct {
 
 func (x *SafeToDrainRequest) Reset() {
 	*x = SafeToDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2544,7 +2618,7 @@ func (x *SafeToDrainRequest) String() string {
 func (*SafeToDrainRequest) ProtoMessage() {}
 
 func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[31]
+	mi := &file_borgrpc_master_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2557,7 +2631,7 @@ func (x *SafeToDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainRequest.ProtoReflect.Descriptor instead.
 func (*SafeToDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{31}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SafeToDrainRequest) GetMachines() []string {
@@ -2596,7 +2670,7 @@ type SafeToDrainResponse struct {
 
 func (x *SafeToDrainResponse) Reset() {
 	*x = SafeToDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2608,7 +2682,7 @@ func (x *SafeToDrainResponse) String() string {
 func (*SafeToDrainResponse) ProtoMessage() {}
 
 func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[32]
+	mi := &file_borgrpc_master_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2621,7 +2695,7 @@ func (x *SafeToDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SafeToDrainResponse.ProtoReflect.Descriptor instead.
 func (*SafeToDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{32}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SafeToDrainResponse) GetVerdicts() []*DrainVerdict {
@@ -2666,7 +2740,7 @@ type DrainVerdict struct {
 
 func (x *DrainVerdict) Reset() {
 	*x = DrainVerdict{}
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2678,7 +2752,7 @@ func (x *DrainVerdict) String() string {
 func (*DrainVerdict) ProtoMessage() {}
 
 func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[33]
+	mi := &file_borgrpc_master_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2691,7 +2765,7 @@ func (x *DrainVerdict) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainVerdict.ProtoReflect.Descriptor instead.
 func (*DrainVerdict) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{33}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *DrainVerdict) GetMachine() string {
@@ -2751,7 +2825,7 @@ type WhyRequest struct {
 
 func (x *WhyRequest) Reset() {
 	*x = WhyRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2763,7 +2837,7 @@ func (x *WhyRequest) String() string {
 func (*WhyRequest) ProtoMessage() {}
 
 func (x *WhyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[34]
+	mi := &file_borgrpc_master_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2776,7 +2850,7 @@ func (x *WhyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyRequest.ProtoReflect.Descriptor instead.
 func (*WhyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{34}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *WhyRequest) GetUser() string {
@@ -2827,7 +2901,7 @@ type WhyResponse struct {
 
 func (x *WhyResponse) Reset() {
 	*x = WhyResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2839,7 +2913,7 @@ func (x *WhyResponse) String() string {
 func (*WhyResponse) ProtoMessage() {}
 
 func (x *WhyResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[35]
+	mi := &file_borgrpc_master_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2852,7 +2926,7 @@ func (x *WhyResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyResponse.ProtoReflect.Descriptor instead.
 func (*WhyResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{35}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *WhyResponse) GetTask() *borgpb.Task {
@@ -2936,7 +3010,7 @@ type WhyPlacement struct {
 
 func (x *WhyPlacement) Reset() {
 	*x = WhyPlacement{}
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2948,7 +3022,7 @@ func (x *WhyPlacement) String() string {
 func (*WhyPlacement) ProtoMessage() {}
 
 func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[36]
+	mi := &file_borgrpc_master_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2961,7 +3035,7 @@ func (x *WhyPlacement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPlacement.ProtoReflect.Descriptor instead.
 func (*WhyPlacement) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{36}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WhyPlacement) GetMachine() string {
@@ -3029,7 +3103,7 @@ type WhyPart struct {
 
 func (x *WhyPart) Reset() {
 	*x = WhyPart{}
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3041,7 +3115,7 @@ func (x *WhyPart) String() string {
 func (*WhyPart) ProtoMessage() {}
 
 func (x *WhyPart) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[37]
+	mi := &file_borgrpc_master_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3054,7 +3128,7 @@ func (x *WhyPart) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyPart.ProtoReflect.Descriptor instead.
 func (*WhyPart) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{37}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *WhyPart) GetPart() string {
@@ -3107,7 +3181,7 @@ type WhyFight struct {
 
 func (x *WhyFight) Reset() {
 	*x = WhyFight{}
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3119,7 +3193,7 @@ func (x *WhyFight) String() string {
 func (*WhyFight) ProtoMessage() {}
 
 func (x *WhyFight) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[38]
+	mi := &file_borgrpc_master_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3132,7 +3206,7 @@ func (x *WhyFight) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyFight.ProtoReflect.Descriptor instead.
 func (*WhyFight) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{38}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WhyFight) GetBy() string {
@@ -3220,7 +3294,7 @@ type WhyHolder struct {
 
 func (x *WhyHolder) Reset() {
 	*x = WhyHolder{}
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3232,7 +3306,7 @@ func (x *WhyHolder) String() string {
 func (*WhyHolder) ProtoMessage() {}
 
 func (x *WhyHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[39]
+	mi := &file_borgrpc_master_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3245,7 +3319,7 @@ func (x *WhyHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyHolder.ProtoReflect.Descriptor instead.
 func (*WhyHolder) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{39}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *WhyHolder) GetName() string {
@@ -3288,7 +3362,7 @@ type WhyReason struct {
 
 func (x *WhyReason) Reset() {
 	*x = WhyReason{}
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3300,7 +3374,7 @@ func (x *WhyReason) String() string {
 func (*WhyReason) ProtoMessage() {}
 
 func (x *WhyReason) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[40]
+	mi := &file_borgrpc_master_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3313,7 +3387,7 @@ func (x *WhyReason) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyReason.ProtoReflect.Descriptor instead.
 func (*WhyReason) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{40}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *WhyReason) GetTest() string {
@@ -3357,7 +3431,7 @@ type WhyChange struct {
 
 func (x *WhyChange) Reset() {
 	*x = WhyChange{}
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3369,7 +3443,7 @@ func (x *WhyChange) String() string {
 func (*WhyChange) ProtoMessage() {}
 
 func (x *WhyChange) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[41]
+	mi := &file_borgrpc_master_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3382,7 +3456,7 @@ func (x *WhyChange) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WhyChange.ProtoReflect.Descriptor instead.
 func (*WhyChange) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{41}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *WhyChange) GetChange() string {
@@ -3418,7 +3492,7 @@ type EventsRequest struct {
 
 func (x *EventsRequest) Reset() {
 	*x = EventsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3430,7 +3504,7 @@ func (x *EventsRequest) String() string {
 func (*EventsRequest) ProtoMessage() {}
 
 func (x *EventsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[42]
+	mi := &file_borgrpc_master_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3443,7 +3517,7 @@ func (x *EventsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsRequest.ProtoReflect.Descriptor instead.
 func (*EventsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{42}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *EventsRequest) GetFromIndex() uint64 {
@@ -3495,7 +3569,7 @@ type EventsResponse struct {
 
 func (x *EventsResponse) Reset() {
 	*x = EventsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3507,7 +3581,7 @@ func (x *EventsResponse) String() string {
 func (*EventsResponse) ProtoMessage() {}
 
 func (x *EventsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[43]
+	mi := &file_borgrpc_master_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3520,7 +3594,7 @@ func (x *EventsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EventsResponse.ProtoReflect.Descriptor instead.
 func (*EventsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{43}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *EventsResponse) GetEvents() []*borgpb.Event {
@@ -3571,7 +3645,7 @@ type LogsRequest struct {
 
 func (x *LogsRequest) Reset() {
 	*x = LogsRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3583,7 +3657,7 @@ func (x *LogsRequest) String() string {
 func (*LogsRequest) ProtoMessage() {}
 
 func (x *LogsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[44]
+	mi := &file_borgrpc_master_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3596,7 +3670,7 @@ func (x *LogsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsRequest.ProtoReflect.Descriptor instead.
 func (*LogsRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{44}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *LogsRequest) GetUser() string {
@@ -3699,7 +3773,7 @@ type LogsResponse struct {
 
 func (x *LogsResponse) Reset() {
 	*x = LogsResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3711,7 +3785,7 @@ func (x *LogsResponse) String() string {
 func (*LogsResponse) ProtoMessage() {}
 
 func (x *LogsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[45]
+	mi := &file_borgrpc_master_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3724,7 +3798,7 @@ func (x *LogsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogsResponse.ProtoReflect.Descriptor instead.
 func (*LogsResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{45}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *LogsResponse) GetData() []byte {
@@ -3782,7 +3856,7 @@ type FollowRequest struct {
 
 func (x *FollowRequest) Reset() {
 	*x = FollowRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3794,7 +3868,7 @@ func (x *FollowRequest) String() string {
 func (*FollowRequest) ProtoMessage() {}
 
 func (x *FollowRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[46]
+	mi := &file_borgrpc_master_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3807,7 +3881,7 @@ func (x *FollowRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowRequest.ProtoReflect.Descriptor instead.
 func (*FollowRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{46}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FollowRequest) GetScheduler() string {
@@ -3845,7 +3919,7 @@ type FollowResponse struct {
 
 func (x *FollowResponse) Reset() {
 	*x = FollowResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3857,7 +3931,7 @@ func (x *FollowResponse) String() string {
 func (*FollowResponse) ProtoMessage() {}
 
 func (x *FollowResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[47]
+	mi := &file_borgrpc_master_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3870,7 +3944,7 @@ func (x *FollowResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FollowResponse.ProtoReflect.Descriptor instead.
 func (*FollowResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{47}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *FollowResponse) GetRecords() []*Record {
@@ -3928,7 +4002,7 @@ type Record struct {
 
 func (x *Record) Reset() {
 	*x = Record{}
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3940,7 +4014,7 @@ func (x *Record) String() string {
 func (*Record) ProtoMessage() {}
 
 func (x *Record) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[48]
+	mi := &file_borgrpc_master_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3953,7 +4027,7 @@ func (x *Record) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Record.ProtoReflect.Descriptor instead.
 func (*Record) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{48}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *Record) GetKey() []byte {
@@ -3985,7 +4059,7 @@ type CommittedEntry struct {
 
 func (x *CommittedEntry) Reset() {
 	*x = CommittedEntry{}
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3997,7 +4071,7 @@ func (x *CommittedEntry) String() string {
 func (*CommittedEntry) ProtoMessage() {}
 
 func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[49]
+	mi := &file_borgrpc_master_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4010,7 +4084,7 @@ func (x *CommittedEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CommittedEntry.ProtoReflect.Descriptor instead.
 func (*CommittedEntry) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{49}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CommittedEntry) GetIndex() uint64 {
@@ -4045,7 +4119,7 @@ type AssignRequest struct {
 
 func (x *AssignRequest) Reset() {
 	*x = AssignRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4057,7 +4131,7 @@ func (x *AssignRequest) String() string {
 func (*AssignRequest) ProtoMessage() {}
 
 func (x *AssignRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[50]
+	mi := &file_borgrpc_master_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4070,7 +4144,7 @@ func (x *AssignRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignRequest.ProtoReflect.Descriptor instead.
 func (*AssignRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{50}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *AssignRequest) GetAssign() *borgpb.Assign {
@@ -4091,7 +4165,7 @@ type AssignResponse struct {
 
 func (x *AssignResponse) Reset() {
 	*x = AssignResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4103,7 +4177,7 @@ func (x *AssignResponse) String() string {
 func (*AssignResponse) ProtoMessage() {}
 
 func (x *AssignResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[51]
+	mi := &file_borgrpc_master_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4116,7 +4190,7 @@ func (x *AssignResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AssignResponse.ProtoReflect.Descriptor instead.
 func (*AssignResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{51}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AssignResponse) GetResult() *borgpb.Result {
@@ -4137,7 +4211,7 @@ type MoveTasksRequest struct {
 
 func (x *MoveTasksRequest) Reset() {
 	*x = MoveTasksRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4149,7 +4223,7 @@ func (x *MoveTasksRequest) String() string {
 func (*MoveTasksRequest) ProtoMessage() {}
 
 func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[52]
+	mi := &file_borgrpc_master_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4162,7 +4236,7 @@ func (x *MoveTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksRequest.ProtoReflect.Descriptor instead.
 func (*MoveTasksRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{52}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *MoveTasksRequest) GetMove() *borgpb.MoveTasks {
@@ -4183,7 +4257,7 @@ type MoveTasksResponse struct {
 
 func (x *MoveTasksResponse) Reset() {
 	*x = MoveTasksResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4195,7 +4269,7 @@ func (x *MoveTasksResponse) String() string {
 func (*MoveTasksResponse) ProtoMessage() {}
 
 func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[53]
+	mi := &file_borgrpc_master_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4208,7 +4282,7 @@ func (x *MoveTasksResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasksResponse.ProtoReflect.Descriptor instead.
 func (*MoveTasksResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{53}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *MoveTasksResponse) GetResult() *borgpb.Result {
@@ -4233,7 +4307,7 @@ type CheckDrainRequest struct {
 
 func (x *CheckDrainRequest) Reset() {
 	*x = CheckDrainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4245,7 +4319,7 @@ func (x *CheckDrainRequest) String() string {
 func (*CheckDrainRequest) ProtoMessage() {}
 
 func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[54]
+	mi := &file_borgrpc_master_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4258,7 +4332,7 @@ func (x *CheckDrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainRequest.ProtoReflect.Descriptor instead.
 func (*CheckDrainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{54}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *CheckDrainRequest) GetMachines() []string {
@@ -4293,7 +4367,7 @@ type CheckDrainResponse struct {
 
 func (x *CheckDrainResponse) Reset() {
 	*x = CheckDrainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4305,7 +4379,7 @@ func (x *CheckDrainResponse) String() string {
 func (*CheckDrainResponse) ProtoMessage() {}
 
 func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[55]
+	mi := &file_borgrpc_master_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4318,7 +4392,7 @@ func (x *CheckDrainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckDrainResponse.ProtoReflect.Descriptor instead.
 func (*CheckDrainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{55}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *CheckDrainResponse) GetAnswer() *SafeToDrainResponse {
@@ -4345,7 +4419,7 @@ type ExplainRequest struct {
 
 func (x *ExplainRequest) Reset() {
 	*x = ExplainRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4357,7 +4431,7 @@ func (x *ExplainRequest) String() string {
 func (*ExplainRequest) ProtoMessage() {}
 
 func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[56]
+	mi := &file_borgrpc_master_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4370,7 +4444,7 @@ func (x *ExplainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainRequest.ProtoReflect.Descriptor instead.
 func (*ExplainRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{56}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *ExplainRequest) GetUser() string {
@@ -4412,7 +4486,7 @@ type ExplainResponse struct {
 
 func (x *ExplainResponse) Reset() {
 	*x = ExplainResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4424,7 +4498,7 @@ func (x *ExplainResponse) String() string {
 func (*ExplainResponse) ProtoMessage() {}
 
 func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[57]
+	mi := &file_borgrpc_master_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4437,7 +4511,7 @@ func (x *ExplainResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExplainResponse.ProtoReflect.Descriptor instead.
 func (*ExplainResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{57}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ExplainResponse) GetWhy() *WhyResponse {
@@ -4490,7 +4564,7 @@ type ReportRequest struct {
 
 func (x *ReportRequest) Reset() {
 	*x = ReportRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4502,7 +4576,7 @@ func (x *ReportRequest) String() string {
 func (*ReportRequest) ProtoMessage() {}
 
 func (x *ReportRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[58]
+	mi := &file_borgrpc_master_proto_msgTypes[59]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4515,7 +4589,7 @@ func (x *ReportRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportRequest.ProtoReflect.Descriptor instead.
 func (*ReportRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{58}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
 }
 
 func (x *ReportRequest) GetReplica() uint64 {
@@ -4616,7 +4690,7 @@ type MachineUsage struct {
 
 func (x *MachineUsage) Reset() {
 	*x = MachineUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4628,7 +4702,7 @@ func (x *MachineUsage) String() string {
 func (*MachineUsage) ProtoMessage() {}
 
 func (x *MachineUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[59]
+	mi := &file_borgrpc_master_proto_msgTypes[60]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4641,7 +4715,7 @@ func (x *MachineUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineUsage.ProtoReflect.Descriptor instead.
 func (*MachineUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{59}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
 }
 
 func (x *MachineUsage) GetMachine() string {
@@ -4677,7 +4751,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4689,7 +4763,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[60]
+	mi := &file_borgrpc_master_proto_msgTypes[61]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4702,7 +4776,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{60}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -4765,7 +4839,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4777,7 +4851,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4790,7 +4864,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *Contact) GetMachine() string {
@@ -4857,7 +4931,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4869,7 +4943,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4882,7 +4956,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -4942,7 +5016,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4954,7 +5028,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4967,7 +5041,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -5004,7 +5078,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5016,7 +5090,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5029,7 +5103,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5102,11 +5176,22 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\rGetJobRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
-	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\"i\n" +
+	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\"\x90\x01\n" +
 	"\x0eGetJobResponse\x12\x1b\n" +
 	"\x03job\x18\x01 \x01(\v2\t.borg.JobR\x03job\x12$\n" +
 	"\x06update\x18\x02 \x01(\v2\f.borg.UpdateR\x06update\x12\x14\n" +
-	"\x05index\x18\x03 \x01(\x04R\x05index\"\xa8\x01\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index\x12%\n" +
+	"\x05given\x18\x9c\x04 \x01(\v2\x0e.borgrpc.GivenR\x05given\"\x8f\x02\n" +
+	"\x05Given\x12\x14\n" +
+	"\x05tasks\x18\x01 \x01(\rR\x05tasks\x122\n" +
+	"\x06labels\x18\x02 \x03(\v2\x1a.borgrpc.Given.LabelsEntryR\x06labels\x12A\n" +
+	"\vannotations\x18\x03 \x03(\v2\x1f.borgrpc.Given.AnnotationsEntryR\vannotations\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xa8\x01\n" +
 	"\x0fListJobsRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x1a\n" +
 	"\bselector\x18\x02 \x01(\tR\bselector\x12%\n" +
@@ -5481,7 +5566,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 67)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -5493,208 +5578,214 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*Simulated)(nil),                   // 7: borgrpc.Simulated
 	(*GetJobRequest)(nil),               // 8: borgrpc.GetJobRequest
 	(*GetJobResponse)(nil),              // 9: borgrpc.GetJobResponse
-	(*ListJobsRequest)(nil),             // 10: borgrpc.ListJobsRequest
-	(*ListJobsResponse)(nil),            // 11: borgrpc.ListJobsResponse
-	(*ListTasksRequest)(nil),            // 12: borgrpc.ListTasksRequest
-	(*ListTasksResponse)(nil),           // 13: borgrpc.ListTasksResponse
-	(*ListAllocsRequest)(nil),           // 14: borgrpc.ListAllocsRequest
-	(*ListAllocsResponse)(nil),          // 15: borgrpc.ListAllocsResponse
-	(*ListMachinesRequest)(nil),         // 16: borgrpc.ListMachinesRequest
-	(*ListMachinesResponse)(nil),        // 17: borgrpc.ListMachinesResponse
-	(*ListPackageBansRequest)(nil),      // 18: borgrpc.ListPackageBansRequest
-	(*ListPackageBansResponse)(nil),     // 19: borgrpc.ListPackageBansResponse
-	(*PackageBan)(nil),                  // 20: borgrpc.PackageBan
-	(*GetPreemptionPolicyRequest)(nil),  // 21: borgrpc.GetPreemptionPolicyRequest
-	(*GetPreemptionPolicyResponse)(nil), // 22: borgrpc.GetPreemptionPolicyResponse
-	(*GetLabelPolicyRequest)(nil),       // 23: borgrpc.GetLabelPolicyRequest
-	(*GetLabelPolicyResponse)(nil),      // 24: borgrpc.GetLabelPolicyResponse
-	(*ListQuotasRequest)(nil),           // 25: borgrpc.ListQuotasRequest
-	(*ListQuotasResponse)(nil),          // 26: borgrpc.ListQuotasResponse
-	(*LabelBreach)(nil),                 // 27: borgrpc.LabelBreach
-	(*QuotaUse)(nil),                    // 28: borgrpc.QuotaUse
-	(*TaskBounds)(nil),                  // 29: borgrpc.TaskBounds
-	(*SoldBand)(nil),                    // 30: borgrpc.SoldBand
-	(*AddMachineRequest)(nil),           // 31: borgrpc.AddMachineRequest
-	(*AddMachineResponse)(nil),          // 32: borgrpc.AddMachineResponse
-	(*SafeToDrainRequest)(nil),          // 33: borgrpc.SafeToDrainRequest
-	(*SafeToDrainResponse)(nil),         // 34: borgrpc.SafeToDrainResponse
-	(*DrainVerdict)(nil),                // 35: borgrpc.DrainVerdict
-	(*WhyRequest)(nil),                  // 36: borgrpc.WhyRequest
-	(*WhyResponse)(nil),                 // 37: borgrpc.WhyResponse
-	(*WhyPlacement)(nil),                // 38: borgrpc.WhyPlacement
-	(*WhyPart)(nil),                     // 39: borgrpc.WhyPart
-	(*WhyFight)(nil),                    // 40: borgrpc.WhyFight
-	(*WhyHolder)(nil),                   // 41: borgrpc.WhyHolder
-	(*WhyReason)(nil),                   // 42: borgrpc.WhyReason
-	(*WhyChange)(nil),                   // 43: borgrpc.WhyChange
-	(*EventsRequest)(nil),               // 44: borgrpc.EventsRequest
-	(*EventsResponse)(nil),              // 45: borgrpc.EventsResponse
-	(*LogsRequest)(nil),                 // 46: borgrpc.LogsRequest
-	(*LogsResponse)(nil),                // 47: borgrpc.LogsResponse
-	(*FollowRequest)(nil),               // 48: borgrpc.FollowRequest
-	(*FollowResponse)(nil),              // 49: borgrpc.FollowResponse
-	(*Record)(nil),                      // 50: borgrpc.Record
-	(*CommittedEntry)(nil),              // 51: borgrpc.CommittedEntry
-	(*AssignRequest)(nil),               // 52: borgrpc.AssignRequest
-	(*AssignResponse)(nil),              // 53: borgrpc.AssignResponse
-	(*MoveTasksRequest)(nil),            // 54: borgrpc.MoveTasksRequest
-	(*MoveTasksResponse)(nil),           // 55: borgrpc.MoveTasksResponse
-	(*CheckDrainRequest)(nil),           // 56: borgrpc.CheckDrainRequest
-	(*CheckDrainResponse)(nil),          // 57: borgrpc.CheckDrainResponse
-	(*ExplainRequest)(nil),              // 58: borgrpc.ExplainRequest
-	(*ExplainResponse)(nil),             // 59: borgrpc.ExplainResponse
-	(*ReportRequest)(nil),               // 60: borgrpc.ReportRequest
-	(*MachineUsage)(nil),                // 61: borgrpc.MachineUsage
-	(*CopyUsage)(nil),                   // 62: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 63: borgrpc.Contact
-	(*ReportResponse)(nil),              // 64: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 65: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 66: borgrpc.ProbeResponse
-	nil,                                 // 67: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 68: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 69: borg.Op
-	(*borgpb.Result)(nil),               // 70: borg.Result
-	(*borgpb.Member)(nil),               // 71: borg.Member
-	(*borgpb.Job)(nil),                  // 72: borg.Job
-	(*borgpb.Update)(nil),               // 73: borg.Update
-	(*borgpb.Task)(nil),                 // 74: borg.Task
-	(*borgpb.AllocSet)(nil),             // 75: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 76: borg.Alloc
-	(*borgpb.Machine)(nil),              // 77: borg.Machine
-	(borgpb.Band)(0),                    // 78: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 79: borg.LabelPolicy
-	(borgpb.Labelled)(0),                // 80: borg.Labelled
-	(*borgpb.Resources)(nil),            // 81: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 82: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 83: borg.Event
-	(*borgpb.Assign)(nil),               // 84: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 85: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 86: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 87: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 88: borg.HearMachines
-	(*borgpb.SetMachine)(nil),           // 89: borg.SetMachine
+	(*Given)(nil),                       // 10: borgrpc.Given
+	(*ListJobsRequest)(nil),             // 11: borgrpc.ListJobsRequest
+	(*ListJobsResponse)(nil),            // 12: borgrpc.ListJobsResponse
+	(*ListTasksRequest)(nil),            // 13: borgrpc.ListTasksRequest
+	(*ListTasksResponse)(nil),           // 14: borgrpc.ListTasksResponse
+	(*ListAllocsRequest)(nil),           // 15: borgrpc.ListAllocsRequest
+	(*ListAllocsResponse)(nil),          // 16: borgrpc.ListAllocsResponse
+	(*ListMachinesRequest)(nil),         // 17: borgrpc.ListMachinesRequest
+	(*ListMachinesResponse)(nil),        // 18: borgrpc.ListMachinesResponse
+	(*ListPackageBansRequest)(nil),      // 19: borgrpc.ListPackageBansRequest
+	(*ListPackageBansResponse)(nil),     // 20: borgrpc.ListPackageBansResponse
+	(*PackageBan)(nil),                  // 21: borgrpc.PackageBan
+	(*GetPreemptionPolicyRequest)(nil),  // 22: borgrpc.GetPreemptionPolicyRequest
+	(*GetPreemptionPolicyResponse)(nil), // 23: borgrpc.GetPreemptionPolicyResponse
+	(*GetLabelPolicyRequest)(nil),       // 24: borgrpc.GetLabelPolicyRequest
+	(*GetLabelPolicyResponse)(nil),      // 25: borgrpc.GetLabelPolicyResponse
+	(*ListQuotasRequest)(nil),           // 26: borgrpc.ListQuotasRequest
+	(*ListQuotasResponse)(nil),          // 27: borgrpc.ListQuotasResponse
+	(*LabelBreach)(nil),                 // 28: borgrpc.LabelBreach
+	(*QuotaUse)(nil),                    // 29: borgrpc.QuotaUse
+	(*TaskBounds)(nil),                  // 30: borgrpc.TaskBounds
+	(*SoldBand)(nil),                    // 31: borgrpc.SoldBand
+	(*AddMachineRequest)(nil),           // 32: borgrpc.AddMachineRequest
+	(*AddMachineResponse)(nil),          // 33: borgrpc.AddMachineResponse
+	(*SafeToDrainRequest)(nil),          // 34: borgrpc.SafeToDrainRequest
+	(*SafeToDrainResponse)(nil),         // 35: borgrpc.SafeToDrainResponse
+	(*DrainVerdict)(nil),                // 36: borgrpc.DrainVerdict
+	(*WhyRequest)(nil),                  // 37: borgrpc.WhyRequest
+	(*WhyResponse)(nil),                 // 38: borgrpc.WhyResponse
+	(*WhyPlacement)(nil),                // 39: borgrpc.WhyPlacement
+	(*WhyPart)(nil),                     // 40: borgrpc.WhyPart
+	(*WhyFight)(nil),                    // 41: borgrpc.WhyFight
+	(*WhyHolder)(nil),                   // 42: borgrpc.WhyHolder
+	(*WhyReason)(nil),                   // 43: borgrpc.WhyReason
+	(*WhyChange)(nil),                   // 44: borgrpc.WhyChange
+	(*EventsRequest)(nil),               // 45: borgrpc.EventsRequest
+	(*EventsResponse)(nil),              // 46: borgrpc.EventsResponse
+	(*LogsRequest)(nil),                 // 47: borgrpc.LogsRequest
+	(*LogsResponse)(nil),                // 48: borgrpc.LogsResponse
+	(*FollowRequest)(nil),               // 49: borgrpc.FollowRequest
+	(*FollowResponse)(nil),              // 50: borgrpc.FollowResponse
+	(*Record)(nil),                      // 51: borgrpc.Record
+	(*CommittedEntry)(nil),              // 52: borgrpc.CommittedEntry
+	(*AssignRequest)(nil),               // 53: borgrpc.AssignRequest
+	(*AssignResponse)(nil),              // 54: borgrpc.AssignResponse
+	(*MoveTasksRequest)(nil),            // 55: borgrpc.MoveTasksRequest
+	(*MoveTasksResponse)(nil),           // 56: borgrpc.MoveTasksResponse
+	(*CheckDrainRequest)(nil),           // 57: borgrpc.CheckDrainRequest
+	(*CheckDrainResponse)(nil),          // 58: borgrpc.CheckDrainResponse
+	(*ExplainRequest)(nil),              // 59: borgrpc.ExplainRequest
+	(*ExplainResponse)(nil),             // 60: borgrpc.ExplainResponse
+	(*ReportRequest)(nil),               // 61: borgrpc.ReportRequest
+	(*MachineUsage)(nil),                // 62: borgrpc.MachineUsage
+	(*CopyUsage)(nil),                   // 63: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 64: borgrpc.Contact
+	(*ReportResponse)(nil),              // 65: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 66: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 67: borgrpc.ProbeResponse
+	nil,                                 // 68: borgrpc.Given.LabelsEntry
+	nil,                                 // 69: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 70: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 71: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 72: borg.Op
+	(*borgpb.Result)(nil),               // 73: borg.Result
+	(*borgpb.Member)(nil),               // 74: borg.Member
+	(*borgpb.Job)(nil),                  // 75: borg.Job
+	(*borgpb.Update)(nil),               // 76: borg.Update
+	(*borgpb.Task)(nil),                 // 77: borg.Task
+	(*borgpb.AllocSet)(nil),             // 78: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 79: borg.Alloc
+	(*borgpb.Machine)(nil),              // 80: borg.Machine
+	(borgpb.Band)(0),                    // 81: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 82: borg.LabelPolicy
+	(borgpb.Labelled)(0),                // 83: borg.Labelled
+	(*borgpb.Resources)(nil),            // 84: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 85: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 86: borg.Event
+	(*borgpb.Assign)(nil),               // 87: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 88: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 89: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 90: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 91: borg.HearMachines
+	(*borgpb.SetMachine)(nil),           // 92: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	69, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	70, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	71, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	72, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	73, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	74, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	72, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	73, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
-	0,  // 8: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	72, // 9: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
-	0,  // 10: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	74, // 11: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
-	0,  // 12: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	75, // 13: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	76, // 14: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	0,  // 15: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	77, // 16: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	20, // 17: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	78, // 18: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	79, // 19: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	79, // 20: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	27, // 21: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	28, // 22: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	29, // 23: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	30, // 24: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	80, // 25: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	78, // 26: borgrpc.QuotaUse.band:type_name -> borg.Band
-	81, // 27: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	81, // 28: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	81, // 29: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	81, // 30: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	81, // 31: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	78, // 32: borgrpc.SoldBand.band:type_name -> borg.Band
-	81, // 33: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	81, // 34: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	67, // 35: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	68, // 36: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	70, // 37: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	35, // 38: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	82, // 39: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	74, // 40: borgrpc.WhyResponse.task:type_name -> borg.Task
-	42, // 41: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	43, // 42: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	38, // 43: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	40, // 44: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	39, // 45: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	40, // 46: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	41, // 47: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	41, // 48: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	83, // 49: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 50: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 51: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	50, // 52: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	51, // 53: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	84, // 54: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	70, // 55: borgrpc.AssignResponse.result:type_name -> borg.Result
-	85, // 56: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	70, // 57: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	34, // 58: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	37, // 59: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	86, // 60: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	63, // 61: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	87, // 62: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	88, // 63: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	61, // 64: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	62, // 65: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	89, // 66: borgrpc.Contact.set:type_name -> borg.SetMachine
-	70, // 67: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,  // 68: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	2,  // 69: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 70: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 71: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	10, // 72: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	12, // 73: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	14, // 74: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	16, // 75: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	18, // 76: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	23, // 77: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	21, // 78: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	25, // 79: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	31, // 80: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	36, // 81: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	33, // 82: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	44, // 83: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	46, // 84: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	48, // 85: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	52, // 86: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	54, // 87: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	58, // 88: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	56, // 89: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	60, // 90: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	65, // 91: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 92: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 93: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 94: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	11, // 95: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	13, // 96: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	15, // 97: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	17, // 98: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	19, // 99: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	24, // 100: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	22, // 101: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	26, // 102: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	32, // 103: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	37, // 104: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	34, // 105: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	45, // 106: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	47, // 107: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	49, // 108: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	53, // 109: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	55, // 110: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	59, // 111: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	57, // 112: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	64, // 113: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	66, // 114: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	92, // [92:115] is the sub-list for method output_type
-	69, // [69:92] is the sub-list for method input_type
-	69, // [69:69] is the sub-list for extension type_name
-	69, // [69:69] is the sub-list for extension extendee
-	0,  // [0:69] is the sub-list for field type_name
+	75, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	76, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	10, // 8: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
+	68, // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	69, // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	0,  // 11: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
+	75, // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	0,  // 13: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
+	77, // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	0,  // 15: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
+	78, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	79, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	0,  // 18: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
+	80, // 19: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	21, // 20: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	81, // 21: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	82, // 22: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	82, // 23: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	28, // 24: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	29, // 25: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	30, // 26: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	31, // 27: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	83, // 28: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	81, // 29: borgrpc.QuotaUse.band:type_name -> borg.Band
+	84, // 30: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	84, // 31: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	84, // 32: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	84, // 33: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	84, // 34: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	81, // 35: borgrpc.SoldBand.band:type_name -> borg.Band
+	84, // 36: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	84, // 37: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	70, // 38: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	71, // 39: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	73, // 40: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	36, // 41: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	85, // 42: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	77, // 43: borgrpc.WhyResponse.task:type_name -> borg.Task
+	43, // 44: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	44, // 45: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	39, // 46: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	41, // 47: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	40, // 48: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	41, // 49: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	42, // 50: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	42, // 51: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	86, // 52: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 53: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 54: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	51, // 55: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	52, // 56: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	87, // 57: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	73, // 58: borgrpc.AssignResponse.result:type_name -> borg.Result
+	88, // 59: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	73, // 60: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	35, // 61: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	38, // 62: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	89, // 63: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	64, // 64: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	90, // 65: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	91, // 66: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	62, // 67: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	63, // 68: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	92, // 69: borgrpc.Contact.set:type_name -> borg.SetMachine
+	73, // 70: borgrpc.ReportResponse.result:type_name -> borg.Result
+	6,  // 71: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	2,  // 72: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 73: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 74: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11, // 75: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13, // 76: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15, // 77: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17, // 78: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19, // 79: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24, // 80: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22, // 81: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26, // 82: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	32, // 83: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	37, // 84: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	34, // 85: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	45, // 86: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	47, // 87: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	49, // 88: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	53, // 89: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	55, // 90: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	59, // 91: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	57, // 92: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	61, // 93: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	66, // 94: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 95: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 96: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 97: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12, // 98: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14, // 99: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16, // 100: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18, // 101: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20, // 102: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25, // 103: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23, // 104: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27, // 105: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	33, // 106: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	38, // 107: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	35, // 108: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	46, // 109: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	48, // 110: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	50, // 111: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	54, // 112: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	56, // 113: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	60, // 114: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	58, // 115: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	65, // 116: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	67, // 117: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	95, // [95:118] is the sub-list for method output_type
+	72, // [72:95] is the sub-list for method input_type
+	72, // [72:72] is the sub-list for extension type_name
+	72, // [72:72] is the sub-list for extension extendee
+	0,  // [0:72] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -5702,14 +5793,14 @@ func file_borgrpc_master_proto_init() {
 	if File_borgrpc_master_proto != nil {
 		return
 	}
-	file_borgrpc_master_proto_msgTypes[58].OneofWrappers = []any{}
+	file_borgrpc_master_proto_msgTypes[59].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   67,
+			NumMessages:   70,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -1,0 +1,120 @@
+package cell
+
+import (
+	"fmt"
+	"maps"
+
+	"borg/proto/borgpb"
+)
+
+// FormatGiven is the format in which a cell began to know what a job was last given as a
+// whole, beside what was changed of it alone since.
+const FormatGiven = 9
+
+// given is what a job was last given of what can be changed alone. The number of tasks
+// is the one in its spec, which a resize leaves as it was.
+type given struct {
+	labels, annotations map[string]string
+}
+
+// Given is what a job was last given by who submits or updates the whole of it. What it
+// has now differs where it was resized, labelled or annotated since.
+func (j *Job) Given() (tasks uint32, labels, annotations map[string]string) {
+	if j.given != nil {
+		return j.Spec().Tasks, j.given.labels, j.given.annotations
+	}
+	return j.Spec().Tasks, j.labels, j.annotations
+}
+
+// MergeTasks is how many tasks a job gets that was given base, has now and is given next:
+// who repeats what he gave before changes nothing about it, and whoever resized it since
+// keeps what he did.
+func MergeTasks(base, now, next uint32) uint32 {
+	if next == base {
+		return now
+	}
+	return next
+}
+
+// MergeMap does so for each key of labels or annotations.
+func MergeMap(base, now, next map[string]string) map[string]string {
+	merged := maps.Clone(now)
+	if merged == nil {
+		merged = make(map[string]string, len(next))
+	}
+	for k := range base {
+		if _, said := next[k]; !said {
+			delete(merged, k)
+		}
+	}
+	for k, v := range next {
+		if was, said := base[k]; !said || was != v {
+			merged[k] = v
+		}
+	}
+	return merged
+}
+
+// keep remembers what a job was given before its labels and annotations are changed
+// alone; or forgets it, when they are as they were given.
+func (j *Job) keep(labels, annotations map[string]string) {
+	j.given = nil
+	if !maps.Equal(labels, j.labels) || !maps.Equal(annotations, j.annotations) {
+		j.given = &given{labels, annotations}
+	}
+}
+
+// merged are the labels and annotations that a job gets from an update.
+func (c *Cell) merged(j *Job, o *borgpb.UpdateJob) (labels, annotations map[string]string, r *borgpb.Refusal) {
+	labels, annotations = o.Labels, o.Annotations
+	if o.Merge {
+		_, wasLabels, wasAnnotations := j.Given()
+		labels = MergeMap(wasLabels, j.labels, c.labelPolicy.fill(borgpb.Labelled_LABELLED_JOB, o.Labels))
+		annotations = MergeMap(wasAnnotations, j.annotations, o.Annotations)
+		if r = checkLabels(labels, annotations); r != nil {
+			return nil, nil, r
+		}
+	}
+	labels, r = c.given(borgpb.Labelled_LABELLED_JOB, labels)
+	return labels, annotations, r
+}
+
+// give sets the labels and annotations of a job to those of an update.
+func (c *Cell) give(j *Job, o *borgpb.UpdateJob, labels, annotations map[string]string) {
+	j.labels, j.annotations, j.given = labels, annotations, nil
+	if o.Merge {
+		j.keep(c.labelPolicy.fill(borgpb.Labelled_LABELLED_JOB, o.Labels), o.Annotations)
+	}
+}
+
+func (e *encoder) given(g *given) {
+	if g != nil {
+		e.byte(tagGiven)
+		e.strs(g.labels)
+		e.strs(g.annotations)
+	}
+}
+
+func (l *loader) given(d *decoder, j *Job) error {
+	if !d.tagged(tagGiven) {
+		return nil
+	}
+	j.keep(d.strs(), d.strs())
+	if !d.bad && (j.given == nil || l.c.format < FormatGiven) {
+		return errOdd
+	}
+	return nil
+}
+
+// checkGiven: what a job was given is kept only while it is something else.
+func (c *Cell) checkGiven(j *Job) error {
+	switch g := j.given; {
+	case g == nil:
+		return nil
+	case c.format < FormatGiven:
+		return fmt.Errorf("it knows what it was given, in format %d", c.format)
+	case maps.Equal(g.labels, j.labels) && maps.Equal(g.annotations, j.annotations):
+		return fmt.Errorf("it keeps what it was given, which is what it has")
+	}
+	return nil
+}
