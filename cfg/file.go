@@ -68,6 +68,20 @@ type Object struct {
 
 	pos     Position
 	origins map[string]Origin
+	lacks   *Fault
+}
+
+// Lacks is what is missing in what each task or alloc asks for; nil: nothing is. It is a
+// fault unless the cell fills it in, as its bounds of the user's tasks may say.
+func (o *Object) Lacks() *Fault {
+	r := o.AllocSet.GetResources()
+	if o.Kind == KindJob {
+		r = o.Job.GetTask().GetResources()
+	}
+	if r.GetCpuMilli() != 0 && r.GetMemBytes() != 0 {
+		return nil
+	}
+	return o.lacks
 }
 
 // Key is "<user>/<name>".

@@ -69,6 +69,11 @@ func evalText(t *testing.T, d *datadriven.TestData, file string) string {
 	for _, w := range f.Warnings {
 		fmt.Fprintf(&printed, "warning: %s\n", w)
 	}
+	for _, o := range f.Objects {
+		if fault := o.Lacks(); fault != nil {
+			fmt.Fprintf(&printed, "unless the cell fills it in: %s\n", fault)
+		}
+	}
 	if d.HasArg("explain") {
 		var path string
 		d.ScanArgs(t, "explain", &path)

@@ -59,6 +59,11 @@ func (c check) bad(where, hint, format string, args ...any) {
 	c.d.faultAtPath(c.o, where, hint, format, args...)
 }
 
+// lacks is bad unless the cell fills it in.
+func (c check) lacks(where, hint, what string) {
+	c.o.lacks = c.d.faultOf(c.o, where, hint, what)
+}
+
 // notYet warns that a value is kept and that nothing acts on it so far.
 func (c check) notYet(where string) {
 	if _, given := c.d.origins[where]; given {
@@ -387,7 +392,7 @@ func (c check) task(where string, t *borgpb.TaskSpec, inAlloc bool) {
 		c.bad(join(where, "args"), `write args = ["/bin/program", "--flag"]`, "the task has no program to run")
 	}
 	if t.Resources.GetCpuMilli() == 0 || t.Resources.GetMemBytes() == 0 {
-		c.bad(join(where, "resources"), `write resources = resources(cpu = 0.1, mem = "64MiB")`, "the task must say how much cpu and mem it may use")
+		c.lacks(join(where, "resources"), `write resources = resources(cpu = 0.1, mem = "64MiB")`, "the task must say how much cpu and mem it may use")
 	}
 	c.texts(where, t, t.Ports, inAlloc)
 	c.parts(where, t, t.Ports)
@@ -651,7 +656,7 @@ func (c check) allocSet(a *borgpb.AllocSetSpec) {
 		c.bad("gang", "", "a gang of %d allocs; it may have %d", a.Allocs, maxGang)
 	}
 	if a.Resources.GetCpuMilli() == 0 || a.Resources.GetMemBytes() == 0 {
-		c.bad("resources", `write resources = resources(cpu = 1, mem = "1GiB")`, "an alloc set must say how much cpu and mem each alloc holds")
+		c.lacks("resources", `write resources = resources(cpu = 1, mem = "1GiB")`, "an alloc set must say how much cpu and mem each alloc holds")
 	}
 	c.resources("resources", a.Resources, false)
 	c.constraints("constraints", a.Constraints)

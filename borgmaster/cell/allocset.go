@@ -21,6 +21,10 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r != nil {
 		return nil, about(key.String(), r)
 	}
+	specBytes := c.filled(key.User, o.Spec, spec.Resources, allocAsks...)
+	if spec, r = readAllocSetSpec(specBytes, c.format); r != nil {
+		return nil, about(key.String(), r)
+	}
 	labels, r := c.given(borgpb.Labelled_LABELLED_ALLOC_SET, o.Labels)
 	if r != nil {
 		return nil, about(key.String(), r)
@@ -36,7 +40,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 		c.bury(key)
 		s := &AllocSet{
 			key: key, uid: c.newUID(), labels: labels, annotations: o.Annotations,
-			specBytes: o.Spec, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
+			specBytes: specBytes, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
 		}
 		s.setSpec(spec)
 		for i := range spec.Allocs {

@@ -133,6 +133,9 @@ func (c *Cell) quarantine(t *Task, forNs int64) {
 
 // keep counts a copy in whose quarantine begins.
 func (c *Cell) keep(p *Copy) {
+	if len(c.quarantined) == 0 {
+		c.quarantineDueNs = maxTimeNs
+	}
 	c.quarantined = insertCopy(c.quarantined, p)
 	c.quarantineDueNs = min(c.quarantineDueNs, p.few.quarantine.untilNs)
 	c.chargeKept(p.job)

@@ -49,3 +49,22 @@ func TestQuarantineIsCharged(t *testing.T) {
 	l.do(quarantineTask("free", 0))
 	l.fine()
 }
+
+// In a cell in which nothing else happens, the end of a quarantine is waited for.
+func TestQuarantineIsDue(t *testing.T) {
+	l := quotaLog(t)
+	l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatQuarantine}}})
+	l.do(submitJob(t, "web", service(1, 0, 1_000, 0)))
+	l.start("web", 0, "m0")
+	// Time was looked at.
+	l.do(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+	if due := l.c.DueInNs(); due != 0 {
+		t.Errorf("something is due in %d ns before there is a quarantine", due)
+	}
+	op := quarantineTask("web", 0)
+	op.GetQuarantineTask().ForNs = 100 * second
+	l.do(op)
+	if due := l.c.DueInNs(); due <= 0 || due > 100*second {
+		t.Errorf("its end is due in %d ns, want at most 100 s", due)
+	}
+}

@@ -74,8 +74,8 @@ func (c *Cell) setDue(j *Job) {
 }
 
 // DueInNs is how long after the last entry the time alone may change something: an update
-// is watched or has a deadline, a drain waits for one, a taint is forgiven for a while.
-// Zero: nothing waits for the time.
+// is watched or has a deadline, a drain waits for one, a taint is forgiven for a while, a
+// quarantine ends. Zero: nothing waits for the time.
 func (c *Cell) DueInNs() int64 {
 	due := int64(maxTimeNs)
 	if len(c.updateDues) > 0 {
@@ -86,6 +86,9 @@ func (c *Cell) DueInNs() int64 {
 	}
 	if c.format >= formatTaints {
 		due = min(due, c.leaveDueNs)
+	}
+	if len(c.quarantined) > 0 {
+		due = min(due, c.quarantineDueNs)
 	}
 	if due == maxTimeNs {
 		return 0

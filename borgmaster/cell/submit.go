@@ -73,7 +73,7 @@ func (c *Cell) checkSubmit(key JobKey, o *borgpb.SubmitJob) (*Spec, *borgpb.Refu
 	if r := checkLabels(o.Labels, o.Annotations); r != nil {
 		return nil, r
 	}
-	spec, r := c.readSpec(key, o.Spec)
+	spec, r := c.readGivenSpec(key, o.Spec)
 	if r != nil {
 		return nil, r
 	}

@@ -24,8 +24,7 @@ func (b *TaskBounds) User() string { return b.user }
 // Min is what a task asks for at least.
 func (b *TaskBounds) Min() Resources { return b.min }
 
-// Default is what whoever writes specs should ask for who says nothing; the cell fills in
-// nothing.
+// Default is what a task asks for that asks for none of it.
 func (b *TaskBounds) Default() Resources { return b.otherwise }
 
 // Max is what a task asks for at most; of what is zero as much as it likes.

@@ -308,6 +308,9 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_SetLabelPolicy{SetLabelPolicy: &borgpb.SetLabelPolicy{Policy: s.labelPolicy(), ExpectVersion: uint64(s.num("expect", 0))}}}
 	case "collapse":
 		return s.collapse()
+	case "bounds":
+		// What tasks of a user ask for who say nothing.
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: &borgpb.SetTaskLimits{User: s.first(0), Default: s.resources()}}}
 	case "fire":
 		return s.fire()
 	case "suspend-cron", "resume-cron":
@@ -647,6 +650,17 @@ func (s *script) fit() string {
 func (s *script) show() string {
 	var b strings.Builder
 	switch s.first(0) {
+	case "asks":
+		r := new(borgpb.Resources)
+		if j := s.c.jobs[mustKey(s.first(1))]; j != nil {
+			// What is placed is what its spec says.
+			if r = j.Spec().Task.Resources; !FromProto(r).Equal(j.Need(0).Resources) {
+				s.t.Errorf("%s: its spec asks for %v, and its task for %v", s.first(1), r, j.Need(0).Resources)
+			}
+		} else {
+			r = s.c.sets[mustKey(s.first(1))].spec.Resources
+		}
+		fmt.Fprintf(&b, "cpu %d mem %d devices %v shares %v\n", r.CpuMilli, r.MemBytes, r.Devices, r.DeviceMilli)
 	case "job":
 		j := s.c.JobProto(s.c.jobs[mustKey(s.first(1))])
 		st := j.Status

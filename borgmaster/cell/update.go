@@ -53,6 +53,9 @@ func (u *Update) Rolling() bool {
 	return false
 }
 
+// same tells whether nothing is new in a spec.
+func (s *Spec) same(was *Spec) bool { return string(s.Bytes) == string(was.Bytes) }
+
 func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	j, r := c.checkLive(JobKey{o.User, o.Name}, o.ExpectVersion)
 	if r != nil {
@@ -61,7 +64,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r := checkLabels(o.Labels, o.Annotations); r != nil {
 		return nil, about(j.key.String(), r)
 	}
-	spec, r := c.readSpec(j.key, o.Spec)
+	spec, r := c.readGivenSpec(j.key, o.Spec)
 	if r == nil && spec.Proto.Kind != j.Kind() {
 		r = invalid("spec.kind", "the kind of a job cannot change; kill it and submit it anew")
 	}
@@ -87,7 +90,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r == nil {
 		r = c.checkLinks(spec.Proto, j.latest().Proto)
 	}
-	if fresh := string(o.Spec) != string(j.latest().Bytes); r == nil && fresh {
+	if r == nil && !spec.same(j.latest()) {
 		if r = c.checkSpecBounds(j.key.User, spec); r == nil {
 			r = c.checkJobQuota(j.key, j, spec, size+spec.Proto.Update.GetSurge())
 		}
@@ -108,7 +111,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	return func(res *borgpb.Result) {
 		c.give(j, o, labels, annotations)
 		c.dirty(j)
-		if string(o.Spec) != string(j.latest().Bytes) {
+		if !spec.same(j.latest()) {
 			c.startUpdate(j, spec)
 			res.UpdateUid = j.update.uid.String()
 		}

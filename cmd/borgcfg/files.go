@@ -65,6 +65,11 @@ func evalFile(s *session) error {
 	if err != nil {
 		return err
 	}
+	for _, o := range f.Objects {
+		if fault := o.Lacks(); fault != nil {
+			s.progress("warning: unless the cell fills it in for user %s (borgcfg quota bounds --default): %s", o.User, fault)
+		}
+	}
 	if path := s.flag.String("explain"); path != "" {
 		return s.explainValue(f, path)
 	}

@@ -10,7 +10,13 @@ import (
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
+	"google.golang.org/grpc/codes"
+	grpcstatus "google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
+	borgcell "borg/borgmaster/cell"
+	"borg/borgmaster/client"
+	"borg/cfg"
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -268,4 +274,53 @@ func (s *session) quotas(user string) error {
 		}
 	}
 	return nil
+}
+
+// fillResources adds to what files ask for what the cell gives who asks for none, so
+// that it is no difference, and returns what it was, by key.
+func (s *session) fillResources(m *client.Client, objects []declared) (map[string]string, error) {
+	bounds := make(map[string]*borgpb.Resources)
+	filled := make(map[string]string)
+	for _, d := range objects {
+		otherwise, known := bounds[d.User]
+		if !known {
+			resp, err := m.ListQuotas(s.ctx, d.User)
+			switch grpcstatus.Code(err) {
+			case codes.OK:
+			case codes.Unimplemented, codes.PermissionDenied:
+				// Then what the cell fills in is seen as a difference.
+				resp = &borgrpc.ListQuotasResponse{}
+			default:
+				return nil, err
+			}
+			for _, b := range resp.Bounds {
+				otherwise = b.Default
+			}
+			bounds[d.User] = otherwise
+		}
+		asks := d.resources()
+		more := borgcell.Defaults(*asks, otherwise)
+		if !proto.Equal(more, &borgpb.Resources{}) {
+			if *asks == nil {
+				*asks = &borgpb.Resources{}
+			}
+			proto.Merge(*asks, more)
+			filled[d.Key()] = amountsText(more)
+		}
+		if fault := d.Lacks(); fault != nil {
+			return nil, cfg.Faults{fault}
+		}
+	}
+	return filled, nil
+}
+
+// resources is where an object says what each of its tasks or allocs asks for.
+func (d declared) resources() **borgpb.Resources {
+	if d.Kind == cfg.KindAllocSet {
+		return &d.AllocSet.Resources
+	}
+	if d.Job.Task == nil {
+		d.Job.Task = &borgpb.TaskSpec{}
+	}
+	return &d.Job.Task.Resources
 }

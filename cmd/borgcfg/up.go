@@ -50,9 +50,16 @@ func (s *session) plan(objects []declared) ([]*step, error) {
 	if err := s.fillLabels(m, objects); err != nil {
 		return nil, err
 	}
+	filled, err := s.fillResources(m, objects)
+	if err != nil {
+		return nil, err
+	}
 	var steps []*step
 	for _, d := range objects {
 		st := &step{declared: d}
+		if what := filled[d.Key()]; what != "" {
+			st.kept = append(st.kept, "asks for "+what+" by default, as "+d.User+"'s bounds say (borgcfg quota show "+d.User+")")
+		}
 		if d.Kind == cfg.KindAllocSet {
 			err = s.planAllocSet(m, st)
 		} else {
@@ -136,6 +143,7 @@ func (s *session) show(steps []*step) {
 			s.sayKept(st)
 		case create:
 			s.say("+ %s: new, %s", name, st.size())
+			s.sayKept(st)
 		case change:
 			s.say("~ %s:", name)
 			s.sayChanges(st)
@@ -267,6 +275,7 @@ func (s *session) apply(st *step) error {
 	}
 	if st.action == create {
 		s.say("%s %s: created, %s", st.Kind, name, st.size())
+		s.sayKept(st)
 		return nil
 	}
 	s.say("%s %s: updated to version %d", st.Kind, name, result.GetVersion())

@@ -73,6 +73,11 @@ func readObjects(ctx *ucli.Context, paths []string) (all []*cfg.Object, err erro
 		if err != nil {
 			return nil, cli.Errorf(cli.Invalid, "%w", err)
 		}
+		for _, o := range f.Objects {
+			if fault := o.Lacks(); fault != nil {
+				return nil, cli.Errorf(cli.Invalid, "%w", fault)
+			}
+		}
 		all = append(all, f.Objects...)
 	}
 	return all, nil
