@@ -92,16 +92,22 @@ func (p *peer) run(ctx context.Context) {
 	}
 }
 
-// refused tells the replica when the peer will never let it in.
+// refused tells the replica when the peer will never let it in. A replica's certificate
+// is revoked by its removal alone, and the door may say so before admit does.
 func (p *peer) refused(err error) {
-	if status.Code(err) != codes.FailedPrecondition {
-		return
-	}
-	switch text := status.Convert(err).Message(); {
-	case strings.Contains(text, refusedRemoved):
-		p.t.in.Refused(ErrRemoved)
-	case strings.Contains(text, refusedIncarnation):
-		p.t.in.Refused(ErrIncarnation)
+	said := status.Convert(err)
+	switch text := said.Message(); said.Code() {
+	case codes.Unauthenticated:
+		if text == status.Convert(door.Revoked(p.t.own.Name())).Message() {
+			p.t.in.Refused(ErrRemoved)
+		}
+	case codes.FailedPrecondition:
+		switch {
+		case strings.Contains(text, refusedRemoved):
+			p.t.in.Refused(ErrRemoved)
+		case strings.Contains(text, refusedIncarnation):
+			p.t.in.Refused(ErrIncarnation)
+		}
 	}
 }
 
