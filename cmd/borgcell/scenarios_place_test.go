@@ -75,11 +75,13 @@ func constraints(t *testing.T, s *scenarios) {
 	}
 }
 
-// racks makes six racks of two machines each, three in each of two power domains.
+// racks makes six racks of two machines each, three in each of two power domains. Rack 0
+// is what vanishes when 2 of every 12 machines do, power domain 0 when 6 do.
 func (s *scenarios) racks(t *testing.T) (rack, power map[string]string) {
 	t.Helper()
 	rack, power = map[string]string{}, map[string]string{}
-	for i, name := range s.names(t) {
+	for _, name := range s.names(t) {
+		i := s.machineNumber(name) % s.Machines
 		rack[name], power[name] = fmt.Sprint("rack", i/2), fmt.Sprint("power", i/6)
 		s.set(t, name, map[string]string{"rack": rack[name], "power": power[name]})
 	}
@@ -112,6 +114,69 @@ func failureDomains(t *testing.T, s *scenarios) {
 		if n != 6 {
 			t.Errorf("%d tasks in %s, want 6", n, name)
 		}
+	}
+	s.killDomain(t, "rack0", rack, 2)
+	if size(0, 1) == 1 {
+		// The cell gives up a tenth of the machines in a minute, and has just done so.
+		s.killDomain(t, "power0", power, 6)
+	}
+}
+
+// killDomain has the machines of a domain vanish, each of which runs a task, and wants no
+// other task to be touched: of the domain's, those are placed elsewhere whose machines are
+// given up, as fast as the cell gives machines up; none runs twice when all are back.
+func (s *scenarios) killDomain(t *testing.T, name string, domain map[string]string, most int) {
+	t.Helper()
+	attempts := func() map[uint32]uint64 {
+		at := map[uint32]uint64{}
+		for _, x := range s.tasksOf(t, "ann", "spread") {
+			at[x.Index] = x.Status.Attempt
+		}
+		return at
+	}
+	there := map[uint32]bool{}
+	for _, x := range s.tasksOf(t, "ann", "spread") {
+		there[x.Index] = domain[x.Status.Machine] == name
+	}
+	before := attempts()
+	tell := func(part int) {
+		t.Helper()
+		if err := s.FakeVanish(shortly(t), part, s.Machines); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tell(most)
+	moved := func() (n int) {
+		for index, attempt := range attempts() {
+			if attempt == before[index] {
+				continue
+			}
+			if n++; !there[index] {
+				t.Errorf("%s is gone, and task %d, which was not there, was moved", name, index)
+			}
+		}
+		return n
+	}
+	waitFor(t, "a task of "+name+" is placed elsewhere", func() string {
+		if moved() == 0 {
+			return "none is"
+		}
+		return ""
+	})
+	tell(0)
+	s.until(t, "ann", "spread", "all tasks run, and none twice", func(j *borgpb.Job) bool {
+		return allStarted(j) && j.Status.GetStopping() == 0
+	})
+	waitFor(t, "all machines are back", func() string {
+		for name, m := range s.machines(t) {
+			if m.Status.State != borgpb.MachineState_MACHINE_STATE_UP {
+				return name + " is down"
+			}
+		}
+		return ""
+	})
+	if n := moved(); n > most {
+		t.Errorf("%d tasks were lost with %s, want at most %d", n, name, most)
 	}
 }
 
