@@ -220,7 +220,7 @@ func (m *Master) Door() door.Config {
 }
 
 // RegisterServices makes s serve this master. s must have been made with Door.
-func (m *Master) RegisterServices(s *grpc.Server) {
+func (m *Master) RegisterServices(s grpc.ServiceRegistrar) {
 	borgrpc.RegisterMasterServiceServer(s, &masterAPI{m: m})
 	borgrpc.RegisterMemberServiceServer(s, &memberAPI{m: m})
 	borgrpc.RegisterSchedulingServiceServer(s, &schedulingAPI{m: m})

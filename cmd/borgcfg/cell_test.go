@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"google.golang.org/grpc"
@@ -34,6 +35,8 @@ import (
 // testCell is the real masters and the real scheduler over a log in memory,
 // with machines that only pretend.
 type testCell struct {
+	// Masters answer as those of a later build.
+	newer atomic.Bool
 	id    string
 	ca    *identity.Authority
 	corp  *corp
@@ -138,7 +141,7 @@ func (c *testCell) start(replicas int, id string) error {
 			return err
 		}
 		s := door.NewServer(m.Door())
-		m.RegisterServices(s)
+		m.RegisterServices(newerMasters{s, &c.newer})
 		servers = append(servers, s)
 		running.Go(func() { _ = s.Serve(l) })
 		running.Go(func() { _ = m.Run(ctx) })

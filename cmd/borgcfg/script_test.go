@@ -39,7 +39,7 @@ func TestScripts(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "metric": metricCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand, "imports": importsCommand,
+			"cell": cellCommand, "machine": machineCommand, "elect": electCommand, "metric": metricCommand, "exits": exitsCommand, "unchanged": unchangedCommand, "until": untilCommand, "imports": importsCommand, "newer": newerCommand,
 		},
 	})
 }
@@ -86,6 +86,9 @@ func machineCommand(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(err)
 	ts.Setenv(args[0], addr)
 }
+
+// newerCommand has the masters answer as those of a later build, or not any more.
+func newerCommand(ts *testscript.TestScript, neg bool, args []string) { theCell(ts).newer.Store(!neg) }
 
 func electCommand(ts *testscript.TestScript, neg bool, args []string) {
 	n, err := strconv.Atoi(args[0])

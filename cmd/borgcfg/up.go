@@ -84,6 +84,9 @@ func (s *session) planJob(m *client.Client, st *step) error {
 		return err
 	}
 	st.job = resp.Job
+	if err := st.checkKnown(resp.Job.GetSpec()); err != nil {
+		return err
+	}
 	if !s.flag.Bool("exactly") {
 		st.merge(resp)
 	}
@@ -118,6 +121,9 @@ func (s *session) planAllocSet(m *client.Client, st *step) error {
 		return err
 	}
 	st.allocs = resp.AllocSets[0]
+	if err := st.checkKnown(st.allocs.GetSpec()); err != nil {
+		return err
+	}
 	switch {
 	case st.allocs.GetStatus().GetState() == borgpb.State_STATE_DEAD:
 		st.action = create

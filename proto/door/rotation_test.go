@@ -104,7 +104,7 @@ func TestTwoDaysOfCalls(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		masterDoor := openMemoryDoor(&running, m.Door(), m.RegisterServices)
+		masterDoor := openMemoryDoor(&running, m.Door(), func(s *grpc.Server) { m.RegisterServices(s) })
 		group.Elect(1)
 		renewing := func(n identity.Name, life time.Duration) *identity.Source {
 			var s *identity.Source
