@@ -1,0 +1,36 @@
+package network
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sweep removes all networks of a borglet that runs no more, and says how many there
+// were.
+func Sweep(ctx context.Context, dir, runDir string) (int, error) {
+	s := newStore(Config{Dir: dir, RunDir: runDir, Log: slog.New(slog.DiscardHandler)})
+	if _, err := os.Stat(s.dir()); errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	keys, err := s.Keys()
+	if err != nil {
+		return 0, err
+	}
+	if err := s.prepare(ctx, keys); err != nil {
+		return 0, err
+	}
+	for i, key := range keys {
+		if err := s.Remove(key); err != nil {
+			return i, err
+		}
+	}
+	if err := unix.Unmount(Spaces(runDir), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
+		return len(keys), fmt.Errorf("unmount the directory of network name spaces: %w", err)
+	}
+	return len(keys), nil
+}
