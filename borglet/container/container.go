@@ -96,9 +96,6 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	if err := c.Start(p); err != nil {
 		return nil, startError(l, err)
 	}
-	if err := letSpacesGo(o); err != nil {
-		fmt.Fprintf(os.Stderr, "let network name spaces go: %v\n", err)
-	}
 	return watchContainer(dir, c, p, group)
 }
 

@@ -3,15 +3,12 @@
 package container
 
 import (
-	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
 
 	"golang.org/x/sys/unix"
-
-	"borg/borglet/network"
 )
 
 // sysDir is where the shim of a copy with a network of its own mounts the kernel's /sys
@@ -69,18 +66,4 @@ func mountSys(path, space string) error {
 		done <- err
 	}()
 	return <-done
-}
-
-// letSpacesGo gives up what a shim with a mount name space of its own has in it of the
-// networks of all copies: it would hold them for as long as it lives.
-func letSpacesGo(o *order) error {
-	if attributes(o).Unshareflags == 0 {
-		return nil
-	}
-	err := unix.Unmount(network.Spaces(filepath.Dir(o.StateDir)), unix.MNT_DETACH)
-	// There is none, or nobody has made it a mount.
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EINVAL) {
-		return nil
-	}
-	return err
 }

@@ -20,33 +20,6 @@ func containerID(runDir, key string) string {
 	return "borg-" + hex.EncodeToString(sum[:4]) + "-" + key
 }
 
-// holdSpaces makes a directory a mount of its own, so that a process with another view
-// of the machine's mounts lets all name spaces in it go at once: each mount of one
-// holds it. What is mounted in it later, and unmounted, is so for those that follow
-// this view.
-func holdSpaces(dir string) error {
-	if err := os.MkdirAll(dir, 0o711); err != nil {
-		return fmt.Errorf("make directory of network name spaces: %w", err)
-	}
-	var own, parent unix.Statx_t
-	if err := unix.Statx(unix.AT_FDCWD, dir, 0, unix.STATX_MNT_ID, &own); err != nil {
-		return fmt.Errorf("look at the directory of network name spaces: %w", err)
-	}
-	if err := unix.Statx(unix.AT_FDCWD, filepath.Dir(dir), 0, unix.STATX_MNT_ID, &parent); err != nil {
-		return fmt.Errorf("look at the directory of network name spaces: %w", err)
-	}
-	if own.Mnt_id != parent.Mnt_id {
-		return nil
-	}
-	if err := unix.Mount(dir, dir, "", unix.MS_BIND, ""); err != nil {
-		return fmt.Errorf("mount the directory of network name spaces: %w", err)
-	}
-	if err := unix.Mount("", dir, "", unix.MS_SHARED, ""); err != nil {
-		return fmt.Errorf("share the directory of network name spaces: %w", err)
-	}
-	return nil
-}
-
 // nsfsMagic is the kernel's file system of name spaces.
 const nsfsMagic = 0x6e736673
 
@@ -121,7 +94,9 @@ func loopbackUp() error {
 	return nil
 }
 
-// dropSpace lets a name space go; what is still in it keeps it.
+// dropSpace lets a name space go; what is still in it keeps it. With the file the kernel
+// takes away the mounts on it that others have in their view of the machine's mounts,
+// such as shims that began meanwhile.
 func dropSpace(path string) error {
 	for isSpace(path) {
 		if err := unix.Unmount(path, unix.MNT_DETACH); err != nil {

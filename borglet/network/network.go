@@ -71,9 +71,6 @@ type Config struct {
 	Log  *slog.Logger
 }
 
-// Spaces is the directory in which name spaces are held.
-func Spaces(runDir string) string { return filepath.Join(runDir, "net") }
-
 // Store is the networks of one machine. Its methods may be called from several
 // goroutines, for different keys at once.
 type Store struct {
@@ -153,7 +150,7 @@ func (s *Store) cni(bins []string) *libcni.CNIConfig {
 func (s *Store) pluginLock() string      { return filepath.Join(s.dir(), "lock") }
 func (s *Store) dir() string             { return filepath.Join(s.cfg.Dir, "networks") }
 func (s *Store) file(key string) string  { return filepath.Join(s.dir(), key+recordEnd) }
-func (s *Store) space(key string) string { return filepath.Join(Spaces(s.cfg.RunDir), key) }
+func (s *Store) space(key string) string { return filepath.Join(s.cfg.RunDir, "net", key) }
 
 func (s *Store) bounded() (context.Context, context.CancelFunc) {
 	// Not by who asks: a plugin that is stopped half-way leaves more to be undone.
@@ -166,10 +163,10 @@ func (s *Store) prepare(ctx context.Context, keys []string) error {
 	if err := os.MkdirAll(s.dir(), 0o700); err != nil {
 		return fmt.Errorf("make directory of networks: %w", err)
 	}
-	if err := holdSpaces(Spaces(s.cfg.RunDir)); err != nil {
-		return err
+	if err := os.MkdirAll(s.space(""), 0o711); err != nil {
+		return fmt.Errorf("make directory of network name spaces: %w", err)
 	}
-	if err := awaitPlugins(ctx, s.pluginLock()); err != nil {
+	if err := awaitPlugins(ctx, s.pluginLock(), s.cfg.Log); err != nil {
 		return err
 	}
 	for _, key := range keys {

@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"os"
 	"os/exec"
 	"strings"
@@ -72,7 +73,7 @@ func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 }
 
 // awaitPlugins waits until none runs that an earlier borglet has started.
-func awaitPlugins(ctx context.Context, lock string) error {
+func awaitPlugins(ctx context.Context, lock string, log *slog.Logger) error {
 	f, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("lock the running of plugins: %w", err)
@@ -82,13 +83,17 @@ func awaitPlugins(ctx context.Context, lock string) error {
 	defer cancel()
 	ticker := time.NewTicker(awaitEvery)
 	defer ticker.Stop()
-	for {
+	for waits := false; ; {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		if err == nil {
 			return nil
 		}
 		if !errors.Is(err, unix.EWOULDBLOCK) {
 			return fmt.Errorf("lock %s: %w", lock, err)
+		}
+		if !waits {
+			waits = true
+			log.Info("waits for network plugins that an earlier borglet has started")
 		}
 		select {
 		case <-ticker.C:

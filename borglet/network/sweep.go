@@ -3,11 +3,8 @@ package network
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
-
-	"golang.org/x/sys/unix"
 )
 
 // Sweep removes all networks of a borglet that runs no more, and says how many there
@@ -28,9 +25,6 @@ func Sweep(ctx context.Context, dir, runDir string) (int, error) {
 		if err := s.Remove(key); err != nil {
 			return i, err
 		}
-	}
-	if err := unix.Unmount(Spaces(runDir), unix.MNT_DETACH); err != nil && !errors.Is(err, unix.EINVAL) {
-		return len(keys), fmt.Errorf("unmount the directory of network name spaces: %w", err)
 	}
 	return len(keys), nil
 }

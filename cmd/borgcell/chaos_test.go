@@ -412,10 +412,6 @@ func (c *Cell) orphans() ([]string, error) {
 		return nil, err
 	}
 	for _, m := range mounts {
-		// The directory of a borglet's networks; what is mounted in it is a task's.
-		if filepath.Base(m) == "net" && c.machineNumber(filepath.Base(filepath.Dir(m))) != 0 {
-			continue
-		}
 		if !strings.HasPrefix(m, filepath.Join(c.dir, "masters")+"/") && c.machineNumber(filepath.Base(m)) == 0 {
 			orphans = append(orphans, "mount "+m)
 		}

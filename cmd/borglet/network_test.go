@@ -26,10 +26,12 @@ case "$CNI_COMMAND" in
 VERSION) echo '{"cniVersion":"1.0.0","supportedVersions":["0.4.0","1.0.0"]}'; exit 0;;
 esac
 conf=$(cat)
+echo "begin $CNI_COMMAND" >> "$dir/journal"
 if [ -e "$dir/shut.$CNI_COMMAND" ]; then
 	touch "$dir/at.$CNI_COMMAND"
 	while [ -e "$dir/shut.$CNI_COMMAND" ]; do sleep 0.02; done
 fi
+echo "end $CNI_COMMAND" >> "$dir/journal"
 if [ "$CNI_COMMAND" = ADD ]; then
 	echo "$conf" | tr -d '\n' | sed 's/.*"prevResult":\({.*}\),"type.*/\1/'
 fi
@@ -73,8 +75,8 @@ func withNetworks(t *testing.T) *networked {
 }
 
 func (n *networked) conf(bridge, subnet string) string {
-	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": "tasks", "plugins": [
-		{"type": "bridge", "bridge": %q, "isGateway": true, "ipam": {"type": "host-local", "subnet": %q, "dataDir": %q}},
+	return fmt.Sprintf(`{"cniVersion": "1.0.0", "name": %[1]q, "plugins": [
+		{"type": "bridge", "bridge": %[1]q, "isGateway": true, "ipam": {"type": "host-local", "subnet": %[2]q, "dataDir": %[3]q}},
 		{"type": "gate"}]}`, bridge, subnet, n.leases)
 }
 
@@ -320,11 +322,18 @@ func TestNetworkBorgletKilled(t *testing.T) {
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		// The next borglet is up by then, or waits for this.
-		time.Sleep(100 * time.Millisecond)
+		for deadline := time.Now().Add(patience); !strings.Contains(n.log.String(), "waits for network plugins"); time.Sleep(20 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				break
+			}
+		}
 		n.open("ADD")
 	}()
 	n.start()
+	journal, err := os.ReadFile(filepath.Join(n.gate, "journal"))
+	if want := "begin ADD\nend ADD\n"; err != nil || string(journal) != want {
+		t.Errorf("when the next borglet serves, the plugins say %q, %v; want %q", journal, err, want)
+	}
 	<-ended
 	addr := n.served(id, "80")
 	// Its record, what libcni keeps, its name space and the mount of that, an address, a device.
