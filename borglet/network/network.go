@@ -351,7 +351,12 @@ func (s *Store) remove(key string) error {
 	}
 	ctx, cancel := s.bounded()
 	defer cancel()
-	if err := s.cni(r.Bins).DelNetworkList(ctx, list, s.runtime(r)); err != nil {
+	how := s.runtime(r)
+	if !isSpace(how.NetNS) {
+		// Plugins take back the rest of it, such as its address, and refuse a file.
+		how.NetNS = ""
+	}
+	if err := s.cni(r.Bins).DelNetworkList(ctx, list, how); err != nil {
 		return fmt.Errorf("remove network %s: %w", key, err)
 	}
 	if err := dropSpace(s.space(key)); err != nil {

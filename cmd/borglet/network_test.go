@@ -366,6 +366,10 @@ func TestNetworkBorgletKilled(t *testing.T) {
 	n.kill()
 	killShim(t, n.machine, stray)
 	n.endsWith(stray)
+	// And its name space, but for the file that held it.
+	if err := unix.Unmount(filepath.Join(n.runDir, "net", filepath.Base(n.file(stray, ""))), unix.MNT_DETACH); err != nil {
+		t.Fatal(err)
+	}
 	if err := os.RemoveAll(n.file(stray, "")); err != nil {
 		t.Fatal(err)
 	}
@@ -437,4 +441,74 @@ func TestNetworkNotHad(t *testing.T) {
 			t.Log(r.GetText())
 		})
 	}
+}
+
+// TestSoakNetworks has copies with networks of their own, and two in an alloc, come and go
+// while the borglet is killed among them. Nothing is left of any.
+func TestSoakNetworks(t *testing.T) {
+	n := withNetworks(t)
+	if n == nil {
+		return
+	}
+	const perRound = 5
+	rounds := max(soakTasks(t)/soakLeast/perRound, 4)
+	var first atRest
+	for round := range rounds {
+		var ids []*borgrpc.CopyID
+		for i := range perRound {
+			id := n.want(borgpb.JobKind_JOB_KIND_SERVICE, &borgpb.TaskSpec{Args: []string{"sleep", "3600"}, Network: borgpb.Network_NETWORK_OWN})
+			if i < 2 {
+				d := n.desired[len(n.desired)-1]
+				d.Spec.Network = 0
+				d.Alloc, d.AllocResources, d.AllocNetwork = "alice/pool/0", &borgpb.Resources{CpuMilli: 1000, MemBytes: 256 << 20}, borgpb.Network_NETWORK_OWN
+			}
+			ids = append(ids, id)
+		}
+		n.allocNetworks = []string{"alice/pool/0"}
+		n.poll()
+		// Somewhere in their starts.
+		time.Sleep(time.Duration(round%9) * 25 * time.Millisecond)
+		n.kill()
+		n.start()
+		addrs := map[string]int{}
+		for _, id := range ids {
+			addrs[n.untilState(id, running).GetAddr()]++
+		}
+		if len(addrs) != perRound-1 || addrs[""] > 0 {
+			t.Errorf("%d copies, two of them in an alloc, have the addresses %v", perRound, addrs)
+		}
+		if round%2 == 0 {
+			n.allocNetworks = nil
+		}
+		for _, id := range ids {
+			n.stop(id, 0)
+		}
+		n.poll()
+		time.Sleep(time.Duration(round%5) * 25 * time.Millisecond)
+		n.kill()
+		n.start()
+		for _, id := range ids {
+			n.untilState(id, stopped)
+		}
+		n.desired, n.stops, n.forget, n.allocNetworks = nil, nil, ids, nil
+		for deadline := time.Now().Add(patience); ; time.Sleep(20 * time.Millisecond) {
+			told := n.poll().GetTasks()
+			if len(told) == 0 {
+				break
+			}
+			// Of an earlier round: its borglet was killed before it had removed it.
+			for _, r := range told {
+				n.forget = append(n.forget, &borgrpc.CopyID{JobUid: r.GetJobUid(), Index: r.GetIndex(), Attempt: r.GetAttempt()})
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("forgotten copies are still told of: %v", told)
+			}
+		}
+		if round == 0 {
+			first = n.atRest()
+		}
+	}
+	n.nothingLeft()
+	n.machine.left(first)
+	t.Logf("%d copies came and went, the borglet was killed %d times", rounds*perRound, 2*rounds)
 }
