@@ -89,8 +89,8 @@ func newNetworks(cfg Config) *networks {
 	return n
 }
 
-// recover takes note of who has which network, and removes those of nobody: before
-// anything is started, that could be given the same address.
+// recover takes note of who has which network, and has those of nobody removed. Their
+// addresses are not given to anybody before they are.
 func (n *networks) recover(records []Record) error {
 	if n.made == nil {
 		return nil
@@ -113,7 +113,7 @@ func (n *networks) recover(records []Record) error {
 			n.stray[key] = true
 		}
 	}
-	n.removeUnused()
+	n.lookSoon()
 	return nil
 }
 

@@ -149,6 +149,9 @@ func TestNetworksRecover(t *testing.T) {
 	if err := n.recover([]Record{own(a), ended}); err != nil {
 		t.Fatal(err)
 	}
+	if n.removeUnused() {
+		t.Error("nothing is to be removed any more, with one that could not be")
+	}
 	// That of a copy that has ended goes with what else is left of it.
 	f.until(t, "1-5-0.0.1", "1-6-0.0.1", "1-9-0.0.1", "alloc.ann.pool.0")
 	if n.of(a).Addr == "" {

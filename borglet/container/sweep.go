@@ -75,7 +75,7 @@ func Sweep(ctx context.Context, cfg SweepConfig) (Swept, error) {
 		return swept, fmt.Errorf("end tasks: %w", err)
 	}
 	var err error
-	if swept.Networks, err = network.Sweep(ctx, cfg.Dir, cfg.RunDir); err != nil {
+	if swept.Networks, err = network.Sweep(cfg.Dir, cfg.RunDir); err != nil {
 		return swept, err
 	}
 	if err := sweepContainers(cfg, &swept); err != nil {

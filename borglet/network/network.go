@@ -11,7 +11,7 @@
 //     be removed. It holds the configuration that the plugins were given, so that they
 //     undo what they did, whatever is in the machine's configuration by then.
 //   - Plugins go on when the borglet is killed. The next one waits until they have
-//     ended, before it starts any.
+//     ended before it starts any, and for nothing else.
 //
 // After a reboot the name spaces are gone, and what plugins keep on disk (leases of
 // addresses) may not be: such a network is removed before it is made anew.
@@ -78,6 +78,11 @@ type Store struct {
 	// lacks is why no network can be made here; nil: they can.
 	lacks error
 
+	// waiting is held while plugins of an earlier borglet are waited for; alone: there are
+	// none any more. Guarded by waiting.
+	waiting sync.Mutex
+	alone   bool
+
 	mu sync.Mutex
 	// made are the networks that are whole. Guarded by mu.
 	made map[string]borglet.Network
@@ -110,7 +115,7 @@ func Open(ctx context.Context, cfg Config) (*Store, error) {
 	if err != nil || s.lacks != nil && len(keys) == 0 {
 		return s, err
 	}
-	return s, s.prepare(ctx, keys)
+	return s, s.prepare(keys)
 }
 
 func newStore(cfg Config) *Store {
@@ -157,17 +162,13 @@ func (s *Store) bounded() (context.Context, context.CancelFunc) {
 	return context.WithTimeout(context.Background(), pluginsBound)
 }
 
-// prepare makes the directories, waits until what an earlier borglet started is
-// through, and reads what there is.
-func (s *Store) prepare(ctx context.Context, keys []string) error {
+// prepare makes the directories, and reads what there is.
+func (s *Store) prepare(keys []string) error {
 	if err := os.MkdirAll(s.dir(), 0o700); err != nil {
 		return fmt.Errorf("make directory of networks: %w", err)
 	}
 	if err := os.MkdirAll(s.space(""), 0o711); err != nil {
 		return fmt.Errorf("make directory of network name spaces: %w", err)
-	}
-	if err := awaitPlugins(ctx, s.pluginLock(), s.cfg.Log); err != nil {
-		return err
 	}
 	for _, key := range keys {
 		r, err := s.read(key)
@@ -272,6 +273,9 @@ func (s *Store) Make(key string) (borglet.Network, error) {
 	if n, ok := s.Find(key); ok && isSpace(n.Space) {
 		return n, nil
 	}
+	if err := s.await(); err != nil {
+		return borglet.Network{}, err
+	}
 	if err := s.remove(key); err != nil {
 		return borglet.Network{}, fmt.Errorf("take away what an earlier start left: %w", err)
 	}
@@ -330,6 +334,11 @@ func (s *Store) Remove(key string) error {
 		return err
 	}
 	defer s.lock(key)()
+	if _, err := os.Stat(s.file(key)); err == nil {
+		if err := s.await(); err != nil {
+			return err
+		}
+	}
 	return s.remove(key)
 }
 
@@ -366,6 +375,21 @@ func (s *Store) remove(key string) error {
 		return fmt.Errorf("remove network %s: %w", key, err)
 	}
 	return borglet.SyncDir(s.dir())
+}
+
+// await waits until what an earlier borglet started is through. Nothing else waits for
+// that: a plugin that hangs keeps no task from being taken over.
+func (s *Store) await() error {
+	s.waiting.Lock()
+	defer s.waiting.Unlock()
+	if s.alone {
+		return nil
+	}
+	if err := awaitPlugins(s.pluginLock(), s.cfg.Log); err != nil {
+		return err
+	}
+	s.alone = true
+	return nil
 }
 
 func (s *Store) runtime(r record) *libcni.RuntimeConf {

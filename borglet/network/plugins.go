@@ -73,13 +73,13 @@ func (p *plugins) ExecPlugin(ctx context.Context, path string, stdin []byte, env
 }
 
 // awaitPlugins waits until none runs that an earlier borglet has started.
-func awaitPlugins(ctx context.Context, lock string, log *slog.Logger) error {
+func awaitPlugins(lock string, log *slog.Logger) error {
 	f, err := os.OpenFile(lock, os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
 		return fmt.Errorf("lock the running of plugins: %w", err)
 	}
 	defer f.Close()
-	ctx, cancel := context.WithTimeout(ctx, pluginsPatience)
+	ctx, cancel := context.WithTimeout(context.Background(), pluginsPatience)
 	defer cancel()
 	ticker := time.NewTicker(awaitEvery)
 	defer ticker.Stop()

@@ -1,7 +1,6 @@
 package network
 
 import (
-	"context"
 	"errors"
 	"log/slog"
 	"os"
@@ -9,7 +8,7 @@ import (
 
 // Sweep removes all networks of a borglet that runs no more, and says how many there
 // were.
-func Sweep(ctx context.Context, dir, runDir string) (int, error) {
+func Sweep(dir, runDir string) (int, error) {
 	s := newStore(Config{Dir: dir, RunDir: runDir, Log: slog.New(slog.DiscardHandler)})
 	if _, err := os.Stat(s.dir()); errors.Is(err, os.ErrNotExist) {
 		return 0, nil
@@ -18,7 +17,7 @@ func Sweep(ctx context.Context, dir, runDir string) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	if err := s.prepare(ctx, keys); err != nil {
+	if err := s.prepare(keys); err != nil {
 		return 0, err
 	}
 	for i, key := range keys {

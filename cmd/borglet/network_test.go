@@ -330,12 +330,12 @@ func TestNetworkBorgletKilled(t *testing.T) {
 		n.open("ADD")
 	}()
 	n.start()
-	journal, err := os.ReadFile(filepath.Join(n.gate, "journal"))
-	if want := "begin ADD\nend ADD\n"; err != nil || string(journal) != want {
-		t.Errorf("when the next borglet serves, the plugins say %q, %v; want %q", journal, err, want)
-	}
-	<-ended
 	addr := n.served(id, "80")
+	<-ended
+	journal, err := os.ReadFile(filepath.Join(n.gate, "journal"))
+	if want := "begin ADD\nend ADD\nbegin DEL\nend DEL\nbegin ADD\nend ADD\n"; err != nil || string(journal) != want {
+		t.Errorf("plugins ran as %q, %v; want %q", journal, err, want)
+	}
 	// Its record, what libcni keeps, its name space and the mount of that, an address, a device.
 	if left := n.left(); len(left) != 6 {
 		t.Errorf("of one network there is %q", left)
