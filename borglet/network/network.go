@@ -184,26 +184,19 @@ func (s *Store) prepare(keys []string) error {
 
 // conf is the machine's configuration of networks.
 func (s *Store) conf() (*libcni.NetworkConfigList, error) {
-	names, err := libcni.ConfFiles(s.cfg.Conf, []string{".conflist", ".conf", ".json"})
+	names, err := libcni.ConfFiles(s.cfg.Conf, []string{".conflist"})
 	if err != nil {
 		return nil, fmt.Errorf("read the configuration of networks: %w", err)
 	}
 	if len(names) == 0 {
-		return nil, fmt.Errorf("%w in %s; write one (docs/network.md), or say where it is with --cni-conf", ErrNoConf, s.cfg.Conf)
+		return nil, fmt.Errorf("%w in %s; write one, such as 10-borg.conflist (docs/network.md), or say where it is with --cni-conf", ErrNoConf, s.cfg.Conf)
 	}
 	slices.Sort(names)
-	if strings.HasSuffix(names[0], ".conflist") {
-		return libcni.NetworkConfFromFile(names[0])
-	}
-	text, err := os.ReadFile(names[0])
+	list, err := libcni.NetworkConfFromFile(names[0])
 	if err != nil {
-		return nil, fmt.Errorf("read the configuration of networks: %w", err)
+		return nil, fmt.Errorf("read the configuration of networks: %s: %w", names[0], err)
 	}
-	one, err := libcni.NetworkPluginConfFromBytes(text)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", names[0], err)
-	}
-	return libcni.ConfListFromConf(one)
+	return list, nil
 }
 
 // keyPattern is what a key may be: it is part of paths, and of what plugins get.
