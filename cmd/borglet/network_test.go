@@ -202,24 +202,11 @@ func TestOwnNetworks(t *testing.T) {
 		return
 	}
 	one, two := n.listens("80"), n.listens("80")
-	looks := n.want(borgpb.JobKind_JOB_KIND_SERVICE, &borgpb.TaskSpec{
-		Args: []string{"/bin/sh", "-c", "ls /sys/class/net; echo $BORG_ADDR; cat /proc/net/dev; sleep 3600"}, Network: borgpb.Network_NETWORK_OWN,
-	})
 	addrs := []string{n.served(one, "80"), n.served(two, "80")}
 	if addrs[0] == addrs[1] {
 		t.Errorf("two tasks have the address %s", addrs[0])
 	}
-	own := n.untilState(looks, running).GetAddr()
-	n.untilSaid(looks, "eth0:")
-	lines := strings.Split(n.read(looks, "stdout"), "\n")
-	if want := []string{"eth0", "lo", own}; !slices.Equal(lines[:3], want) {
-		t.Errorf("it sees %q, want %q", lines[:3], want)
-	}
-	for _, l := range lines[5:] {
-		if name, _, ok := strings.Cut(strings.TrimSpace(l), ":"); ok && name != "eth0" && name != "lo" {
-			t.Errorf("it sees the device %s", name)
-		}
-	}
+	lookers := []*borgrpc.CopyID{n.looks(nil), n.looks(&borgpb.Relax{UserIds: true})}
 
 	pids := []int64{n.untilState(one, running).GetPid(), n.untilState(two, running).GetPid()}
 	n.kill()
@@ -243,8 +230,28 @@ func TestOwnNetworks(t *testing.T) {
 
 	n.ends(one)
 	n.reached(addrs[1], "80")
-	n.forgetAll(two, looks)
+	n.forgetAll(append(lookers, two)...)
 	n.nothingLeft()
+}
+
+// looks has a task see whose network it has, and a program beside it see the same.
+func (n *networked) looks(relax *borgpb.Relax) *borgrpc.CopyID {
+	n.t.Helper()
+	const look = "ls /sys/class/net; echo $BORG_ADDR; tail -n +3 /proc/net/dev | cut -d: -f1 | tr -d ' ' | sort; readlink /proc/self/ns/net"
+	id := n.want(borgpb.JobKind_JOB_KIND_SERVICE, &borgpb.TaskSpec{
+		Args: []string{"/bin/sh", "-c", look + "; sleep 3600"}, Network: borgpb.Network_NETWORK_OWN, Relax: relax,
+	})
+	addr := n.untilState(id, running).GetAddr()
+	n.untilSaid(id, "net:")
+	said := n.read(id, "stdout")
+	if lines := strings.Fields(said); !slices.Equal(lines[:len(lines)-1], []string{"eth0", "lo", addr, "eth0", "lo"}) {
+		n.t.Errorf("it sees %q, want eth0, lo and %s", lines, addr)
+	}
+	p := n.exec(id, &borgrpc.ExecProgram{Args: []string{"sh", "-c", look}})
+	if p.end(); p.stdout.String() != said {
+		n.t.Errorf("a program beside it sees %q, the task %q (%v, %q)", p.stdout.String(), said, p.err, p.stderr.String())
+	}
+	return id
 }
 
 // untilSaid waits until a copy has written something.
