@@ -51,7 +51,7 @@ const (
 	pluginsBound = 30 * time.Second
 	// pluginsPatience is how long plugins that an earlier borglet started are waited
 	// for; each of them is bounded by the same.
-	pluginsPatience = pluginsBound + 5*time.Second
+	pluginsPatience = 35 * time.Second
 	// maxKeyBytes bounds keys, which become names of files.
 	maxKeyBytes = 200
 	recordEnd   = ".json"
