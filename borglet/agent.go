@@ -62,6 +62,8 @@ type Config struct {
 	PackagePort uint16
 	// Issuer of papers; needed with PapersDir.
 	Issuer Issuer
+	// Networks for tasks that want one of their own; nil: those are refused.
+	Networks Networks
 	// TrustIs hears, with each poll that is obeyed, by which mark the cell's
 	// authorities go; it must not block. Nil: nobody.
 	TrustIs func(mark []byte)
@@ -120,6 +122,7 @@ type Agent struct {
 	usage       *usage
 	papers      *papers
 	pushed      *pushed
+	networks    *networks
 	clock       *logClock
 	rotator     *rotator
 	incarnation string
@@ -189,6 +192,7 @@ func New(cfg Config) (*Agent, error) {
 		master:      Master{Fence: fence, Dir: cfg.Dir},
 		usage:       newUsage(),
 		papers:      newPapers(cfg),
+		networks:    newNetworks(cfg),
 		clock:       newLogClock(cfg.LogKeepBytes),
 		rotator:     newRotator(store, cfg),
 		incarnation: hex.EncodeToString(id[:]),
@@ -222,6 +226,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	sampler.Go(func() { a.sample(ctx) })
 	sampler.Go(func() { a.rotator.run(ctx, a.begun) })
 	sampler.Go(func() { a.pushed.run(ctx, a.running) })
+	sampler.Go(func() { a.networks.run(ctx) })
 	// Papers are renewed.
 	sampler.Go(func() { a.papers.run(ctx, a.begun) })
 	a.apply(a.core.Step(a.now(), Recovered{Copies: found}))
@@ -265,6 +270,10 @@ func (a *Agent) loop(ctx context.Context) {
 		case ev = <-a.results:
 		case <-timer.C:
 			ev = Tick{}
+		}
+		if o, ok := ev.(Observed); ok {
+			o.Addr = a.networks.of(o.ID).Addr
+			ev = o
 		}
 		if ev != nil {
 			a.note(ev)
@@ -362,14 +371,14 @@ func (a *Agent) recover() ([]Found, error) {
 	for _, err := range bad {
 		a.cfg.Log.Error("a copy cannot be taken over; left as it is", "machine", a.cfg.Name, "err", err)
 	}
-	if err := errors.Join(a.papers.sweep(records), a.keepPackages(records)); err != nil {
+	if err := errors.Join(a.papers.sweep(records), a.keepPackages(records), a.networks.recover(records)); err != nil {
 		return nil, err
 	}
 	found := make([]Found, len(records))
 	slots := make(chan struct{}, parallelEffects)
 	var wg sync.WaitGroup
 	for i, r := range records {
-		found[i].Record = r
+		found[i].Record, found[i].Observed.Addr = r, a.networks.of(r.ID).Addr
 		if r.Ended != 0 || r.Run == 0 || r.RunEnded {
 			continue
 		}
@@ -377,6 +386,7 @@ func (a *Agent) recover() ([]Found, error) {
 		wg.Go(func() {
 			defer func() { <-slots }()
 			found[i].Observed = a.recoverOne(r)
+			found[i].Observed.Addr = a.networks.of(r.ID).Addr
 		})
 	}
 	wg.Wait()
@@ -407,6 +417,7 @@ func (a *Agent) launch(r Record) (*Launch, error) {
 		Papers:   a.papers.path(r.ID),
 		OwnFiles: a.cfg.Runtime.Capabilities().OwnFiles,
 		Path:     a.cfg.Path,
+		Network:  a.networks.of(r.ID),
 	})
 }
 
@@ -482,7 +493,7 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		err = a.cfg.Runtime.Destroy(e.ID)
 		if err == nil && e.Ended {
 			a.pushed.drop(e.ID)
-			err = errors.Join(a.papers.drop(e.ID), a.dropPackages(e.ID))
+			err = errors.Join(a.papers.drop(e.ID), a.dropPackages(e.ID), a.networks.drop(e.ID))
 		}
 	case Clear:
 		if err = a.store.Clear(e.ID); err != nil {
@@ -493,7 +504,7 @@ func (a *Agent) do(e Effect, fetchErr error) {
 	case Remove:
 		failed.Op = OpRemove
 		a.pushed.drop(e.ID)
-		if err = errors.Join(a.cfg.Runtime.Destroy(e.ID), a.papers.drop(e.ID), a.dropPackages(e.ID)); err == nil {
+		if err = errors.Join(a.cfg.Runtime.Destroy(e.ID), a.papers.drop(e.ID), a.dropPackages(e.ID), a.networks.drop(e.ID)); err == nil {
 			err = a.store.Remove(e.ID)
 		}
 	}
@@ -546,11 +557,18 @@ func (a *Agent) begin(r Record) error {
 	if err != nil {
 		return err
 	}
+	refused, err := a.networks.before(r)
+	if err != nil {
+		return err
+	}
 	l, err := a.launch(r)
-	if err == nil {
+	if err != nil {
+		refused = err.Error()
+	}
+	if refused == "" {
 		l.Packages = packages
 	} else {
-		l = &Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Refused: err.Error()}
+		l = &Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Refused: refused}
 	}
 	return a.cfg.Runtime.Start(l)
 }
@@ -611,6 +629,7 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	if err == nil && !resp.Fenced {
 		// Before what needs them begins.
 		a.advise(req.GetPackages())
+		a.networks.hear(req.GetAllocNetworks())
 	}
 	a.apply(effects)
 	if err == nil && !resp.Fenced {

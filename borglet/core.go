@@ -93,6 +93,9 @@ type task struct {
 	// reservedMemBytes is what masters say that it will use; zero: nothing yet, its
 	// limit counts.
 	reservedMemBytes int64
+	// addr is its own address; empty: it has its machine's, or none yet. It stays over
+	// restarts.
+	addr string
 	// squeezed is why the present run was killed for want of memory or disk; empty: it
 	// was not.
 	squeezed string
@@ -333,7 +336,7 @@ func (c *Core) forget(id ID) {
 
 // end is the last state of a copy.
 func (c *Core) end(t *task, state borgpb.AttemptState, text string) {
-	t.phase, t.Ended, t.Text, t.note = ended, state, text, ""
+	t.phase, t.Ended, t.Text, t.note, t.addr = ended, state, text, "", ""
 	t.pid, t.dueNs, t.termNs, t.updateNs, t.updateNote, t.health, t.readiness = 0, 0, 0, 0, "", health{}, readiness{}
 	c.emit(Save{t.Record})
 	c.emit(Destroy{t.ID, t.Run, t.phase == ended})

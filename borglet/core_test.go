@@ -157,7 +157,11 @@ func (w *coreWorld) step(ev Event) string {
 		case Start:
 			fmt.Fprintf(&out, "start %s\n", recordText(e.Record))
 		case Check:
-			fmt.Fprintf(&out, "check %s run=%d\n", e.Record.ID, e.Record.Run)
+			fmt.Fprintf(&out, "check %s run=%d", e.Record.ID, e.Record.Run)
+			if e.Addr != "" {
+				fmt.Fprintf(&out, " at %s", e.Addr)
+			}
+			out.WriteString("\n")
 		case Terminate:
 			fmt.Fprintf(&out, "terminate %s run=%d cause=%s", e.ID, e.Run, e.Notice.Cause)
 			if e.Notice.Reason != "" {
@@ -219,6 +223,9 @@ func (w *coreWorld) state() string {
 			strings.TrimPrefix(borgpb.AttemptState(r.State).String(), "ATTEMPT_STATE_"))
 		if r.Pid != 0 {
 			fmt.Fprintf(&out, " pid=%d", r.Pid)
+		}
+		if r.Addr != "" {
+			fmt.Fprintf(&out, " at %s", r.Addr)
 		}
 		if r.Restarts != 0 {
 			fmt.Fprintf(&out, " restarts=%d", r.Restarts)
@@ -340,7 +347,7 @@ func (w *coreWorld) polled(input string) Polled {
 }
 
 func (w *coreWorld) observed(id string, m map[string]string, bare []string) Observed {
-	o := Observed{ID: w.id(id), Run: uint32(w.number(m["run"])), Text: m["text"]}
+	o := Observed{ID: w.id(id), Run: uint32(w.number(m["run"])), Text: m["text"], Addr: m["addr"]}
 	for _, word := range bare {
 		switch word {
 		case "absent":

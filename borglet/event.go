@@ -42,6 +42,8 @@ type Observed struct {
 	// With Running.
 	Pid           int64
 	StartedWallNs int64
+	// Address of its own; empty: it has its machine's.
+	Addr string
 	// With Running: its shim is dead, so that its exit may stay unknown.
 	ShimLost bool
 	// With Exited.

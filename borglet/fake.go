@@ -36,7 +36,7 @@ type Fake struct {
 // NewFake returns a Fake without runs.
 func NewFake() *Fake {
 	return &Fake{
-		Caps:   Capabilities{Runtime: "fake", Cgroup: "none", Seccomp: "none", Userns: "none", Ports: "told", OwnFiles: true},
+		Caps:   Capabilities{Runtime: "fake", Cgroup: "none", Seccomp: "none", Userns: "none", Ports: "told", Network: "machine", OwnFiles: true},
 		events: make(chan Observed, 1<<14),
 		runs:   map[ID]*Launch{}, deaf: map[ID]bool{},
 	}

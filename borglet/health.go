@@ -36,6 +36,8 @@ type Checked struct {
 // Check makes one health check of the running process, and answers with Checked.
 type Check struct {
 	Record Record
+	// Addr is where it is to be reached; empty: on the machine's own address.
+	Addr string
 	// Ready: whether it is ready is asked, and not whether it works.
 	Ready bool
 }
@@ -114,7 +116,7 @@ func (c *Core) check(t *task) {
 		return
 	}
 	t.health.checking, t.health.begunNs = true, c.now.MonoNs
-	c.emit(Check{Record: t.Record})
+	c.emit(Check{Record: t.Record, Addr: t.addr})
 }
 
 // checked takes in what came of a check. Enough failures in a row end the run, and it

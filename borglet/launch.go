@@ -27,6 +27,8 @@ type Places struct {
 	Papers string
 	// Path is the search path of the machine, for tasks that see its files.
 	Path string
+	// Network is the copy's own; its zero value: the machine's.
+	Network Network
 }
 
 // taskSubdir is the part of a copy's directory that belongs to the task.
@@ -55,6 +57,7 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 		OOMScore: oomScore(d.GetPriority()),
 		Papers:   p.Papers,
 		Ports:    d.GetPorts(),
+		Network:  p.Network.Space,
 	}
 	if d.GetAlloc() != "" {
 		l.Alloc = AllocName(d.GetAlloc())
@@ -200,6 +203,9 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 	env["BORG_ATTEMPT"] = n["task.attempt"]
 	env["BORG_MACHINE"] = p.Machine
 	env["BORG_TASK_DIR"] = n["task.dir"]
+	if p.Network.Addr != "" {
+		env["BORG_ADDR"] = p.Network.Addr
+	}
 	if dir, ok := n["alloc.dir"]; ok {
 		env["BORG_ALLOC_DIR"] = dir
 	}

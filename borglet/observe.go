@@ -18,7 +18,7 @@ func (c *Core) recover(ev Recovered) {
 	found := slices.Clone(ev.Copies)
 	slices.SortFunc(found, func(a, b Found) int { return compareIDs(a.Record.ID, b.Record.ID) })
 	for _, f := range found {
-		t := &task{Record: f.Record}
+		t := &task{Record: f.Record, addr: f.Observed.Addr}
 		if t.Desired == nil && t.Ended == 0 && t.Run == 0 {
 			// Its maker was killed while it took it in; the master sends it again.
 			c.emit(Remove{t.ID})
@@ -72,6 +72,7 @@ func (c *Core) observe(o Observed) {
 }
 
 func (c *Core) seen(t *task, o Observed) {
+	t.addr = o.Addr
 	switch o.Kind {
 	case Absent:
 		c.notStarted(t, "the borglet was restarted before the task was started")

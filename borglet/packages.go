@@ -103,13 +103,14 @@ func (f *fetches) begin(ctx context.Context, id ID) (context.Context, context.Ca
 // fetch brings what a start needs before it has a turn: it may take minutes, and
 // others start meanwhile.
 func (a *Agent) fetch(r Record) error {
-	list := r.Desired.GetSpec().GetPackages()
-	if len(list) == 0 {
-		return nil
+	if len(r.Desired.GetSpec().GetPackages()) > 0 {
+		ctx, done := a.fetches.begin(a.life, r.ID)
+		defer done()
+		if _, err := a.holdPackages(ctx, r); err != nil {
+			return err
+		}
 	}
-	ctx, done := a.fetches.begin(a.life, r.ID)
-	defer done()
-	_, err := a.holdPackages(ctx, r)
+	_, err := a.networks.before(r)
 	return err
 }
 

@@ -1,6 +1,7 @@
 package borglet
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -80,7 +81,7 @@ func (p *prober) check(ctx context.Context, e Check, dir string) error {
 	if len(h.GetCommand()) > 0 {
 		err = p.command(within, &Program{ID: r.ID, Run: r.Run, Dir: dir, Args: h.GetCommand()})
 	} else {
-		err = p.dial(within, h, spec.GetPorts(), r.Desired.GetPorts())
+		err = p.dial(within, h, spec.GetPorts(), r.Desired.GetPorts(), cmp.Or(e.Addr, "127.0.0.1"))
 	}
 	switch {
 	case err == nil:
@@ -93,13 +94,14 @@ func (p *prober) check(ctx context.Context, e Check, dir string) error {
 	return err
 }
 
-// dial asks by network: for a page, or whether the port is open.
-func (p *prober) dial(ctx context.Context, h *borgpb.HealthCheck, names []string, granted []uint32) error {
+// dial asks by network: for a page, or whether the port is open, at the task's own
+// address or on the machine.
+func (p *prober) dial(ctx context.Context, h *borgpb.HealthCheck, names []string, granted []uint32, host string) error {
 	i := max(slices.Index(names, h.GetPort()), 0)
 	if i >= len(granted) {
 		return errUndecided
 	}
-	addr := net.JoinHostPort("127.0.0.1", strconv.FormatUint(uint64(granted[i]), 10))
+	addr := net.JoinHostPort(host, strconv.FormatUint(uint64(granted[i]), 10))
 	if h.GetHttpPath() == "" {
 		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		if err != nil {

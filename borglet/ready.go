@@ -42,7 +42,7 @@ func (c *Core) checkReady(t *task) {
 		return
 	}
 	t.readiness.checking, t.readiness.begunNs = true, c.now.MonoNs
-	c.emit(Check{Record: t.Record, Ready: true})
+	c.emit(Check{Record: t.Record, Addr: t.addr, Ready: true})
 }
 
 // checkedReady takes in what came of one. A task is ready with the first check that it

@@ -87,6 +87,7 @@ func (t *task) reportAs(state borgpb.AttemptState) *borgpb.TaskReport {
 		StartedWallNs: t.StartedWallNs,
 		Text:          strings.Join(text, "; "),
 		ShimLost:      t.ShimLost,
+		Addr:          t.addr,
 	}
 }
 
@@ -138,5 +139,10 @@ func hashReport(h hash.Hash, r *borgpb.TaskReport, version uint64) {
 	number(r.GetExit().GetEndedWallNs())
 	text(r.GetExit().GetError())
 	number(int64(version))
+	if r.GetAddr() != "" {
+		// Nothing that may follow begins so.
+		buf = append(buf, 0xff)
+		text(r.GetAddr())
+	}
 	h.Write(buf)
 }

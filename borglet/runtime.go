@@ -53,6 +53,9 @@ type Capabilities struct {
 	// "blocked" or "told": what becomes of a port that a task uses and was not granted;
 	// the machine's attribute ports.
 	Ports string
+	// "own" or "machine": whether tasks can have networks of their own here; the
+	// machine's attribute network.
+	Network string
 	// Limits are enforced.
 	Limits bool
 	// OwnFiles: a task has a file system of its own and sees its directory as
@@ -98,6 +101,9 @@ type Launch struct {
 	MachineIDs bool `json:",omitempty"`
 	// Ports of the machine that it was granted.
 	Ports []uint32 `json:",omitempty"`
+	// Network is the path of the name space that it has of its own; empty: it has the
+	// machine's.
+	Network string `json:",omitempty"`
 	// Packages put into the task's file system.
 	Packages []LaunchPackage `json:",omitempty"`
 	Limits   Limits

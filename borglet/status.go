@@ -160,6 +160,9 @@ func (a *Agent) look() look {
 		}
 		one := row{name: t.name(), attempt: id.Attempt, state: t.state(), restarts: r.Restarts, pid: r.Pid, text: r.Text, shimLost: r.ShimLost,
 			limits: t.Desired.GetSpec().GetResources()}
+		if t.addr != "" {
+			one.text = strings.TrimSuffix("at "+t.addr+"; "+one.text, "; ")
+		}
 		if r.StartedWallNs != 0 {
 			one.started = time.Unix(0, r.StartedWallNs)
 		}

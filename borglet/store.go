@@ -25,6 +25,7 @@ import (
 //	tasks/<copy>/intent             what the borglet is about to do, and did
 //	tasks/<copy>/task/              the task's own directory
 //	tasks/<copy>/...                files of the runtime
+//	networks/                       those of tasks' own, see borglet/network
 //	allocs/<alloc>/                 shared by the tasks of an alloc
 //	kept/<copy>/                    what forgotten copies wrote, bounded
 //	trash/                          forgotten copies on their way out

@@ -76,8 +76,12 @@ func endpointOf(t *cell.Task) *borgrpc.Endpoint {
 		return one
 	}
 	one.Machine, one.Running = p.Machine().Name(), p.State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING
-	// What a borglet answers on is where the tasks of its machine are.
-	if host, _, err := net.SplitHostPort(p.Machine().Addr()); err == nil {
+	if p.Network() == borgpb.Network_NETWORK_OWN {
+		// Empty until its borglet has said it.
+		one.Host = p.Addr()
+		one.Running = one.Running && one.Host != ""
+	} else if host, _, err := net.SplitHostPort(p.Machine().Addr()); err == nil {
+		// What a borglet answers on is where the tasks of its machine are.
 		one.Host = host
 	}
 	names := p.TaskSpec().GetPorts()

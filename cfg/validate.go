@@ -256,6 +256,7 @@ func (c check) job(j *borgpb.JobSpec) {
 		c.bad("max_failures", "", "%d failures of one task; there may be %d", j.MaxFailures, maxFailures)
 	}
 	c.update(j)
+	c.network(j)
 	if j.Scheduler != "" {
 		c.name("scheduler", "scheduler", j.Scheduler)
 	}

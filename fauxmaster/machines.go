@@ -106,13 +106,13 @@ func heldBy(p *cell.Copy, cellName string) (pretend.Held, bool) {
 	}
 	switch p.State() {
 	case borgpb.AttemptState_ATTEMPT_STATE_RUNNING, borgpb.AttemptState_ATTEMPT_STATE_STOPPING:
-		return pretend.Held{Record: r, Pid: p.PID()}, p.PID() != 0
+		return pretend.Held{Record: r, Pid: p.PID(), Addr: p.Addr()}, p.PID() != 0
 	case borgpb.AttemptState_ATTEMPT_STATE_BACKOFF:
 		r.RunEnded, r.Exit = true, p.Exit()
 		if r.Exit == nil {
 			r.Exit = &borgpb.Exit{Unknown: true}
 		}
-		return pretend.Held{Record: r}, true
+		return pretend.Held{Record: r, Addr: p.Addr()}, true
 	}
 	// What has not begun begins here.
 	return pretend.Held{}, false

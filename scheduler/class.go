@@ -325,7 +325,7 @@ func appendFlag(b []byte, v bool) []byte {
 
 func (w *want) constraints() []*borgpb.Constraint {
 	if w.line.set != nil {
-		return w.line.set.Spec().GetConstraints()
+		return w.line.set.Need().Task.GetConstraints()
 	}
 	return w.need.Task.GetConstraints()
 }

@@ -80,7 +80,7 @@ func (s *Scheduler) livingConstraints(c *cell.Cell, uid cell.UID) []*borgpb.Cons
 		return j.Need(0).Task.GetConstraints()
 	}
 	if set := c.AllocSetByUID(uid); set != nil && set.State() != borgpb.State_STATE_DEAD {
-		return set.Spec().GetConstraints()
+		return set.Need().Task.GetConstraints()
 	}
 	return nil
 }

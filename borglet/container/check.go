@@ -1,6 +1,7 @@
 package container
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -12,6 +13,9 @@ import (
 // check refuses what may not or cannot be started here, before anything is.
 func (r *Runtime) check(l *borglet.Launch) error {
 	own := r.Capabilities().OwnFiles
+	if l.Network != "" && !own {
+		return errors.New("network own: this machine runs tasks as plain processes, in its own network; add the constraint network=own to the job")
+	}
 	for i := range l.Packages {
 		if err := checkPackage(l, i, own); err != nil {
 			return err

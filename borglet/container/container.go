@@ -58,6 +58,9 @@ func beginContainer(dir string, o *order, stdout, stderr *os.File) (*begun, erro
 	if l.Papers != "" {
 		binds = append(binds, bind{source: l.Papers, path: borglet.PapersPath, owned: true})
 	}
+	if err := ownNetwork(dir, o); err != nil {
+		return nil, err
+	}
 	for _, m := range l.Mounts {
 		binds = append(binds, bind{source: m.Source, path: m.Path, writable: m.Writable, owned: true})
 	}
@@ -230,7 +233,8 @@ func (b *containerBackend) prepare(o *order) (err error) {
 		return err
 	}
 	o.Cover = !reachable(o.Launch.Dir)
-	if b.wall == nil {
+	// In a network of its own all ports are the copy's.
+	if b.wall == nil || o.Launch.Network != "" {
 		return nil
 	}
 	return b.wall.grant(o.Launch.ID, o.FirstID, o.Launch.Ports)
@@ -240,7 +244,7 @@ func (b *containerBackend) prepare(o *order) (err error) {
 func (b *containerBackend) remember(o *order) {
 	if b.ids != nil && o.FirstID != 0 {
 		b.ids.keep(o.Launch.ID, o.FirstID)
-		if b.wall != nil {
+		if b.wall != nil && o.Launch.Network == "" {
 			b.wall.remember(o.Launch.ID, o.FirstID, o.Launch.Ports)
 		}
 	}

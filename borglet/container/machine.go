@@ -47,6 +47,7 @@ func DescribeMachine(dir string, caps borglet.Capabilities) (*borgpb.MachineSpec
 			"seccomp":  caps.Seccomp,
 			"userns":   caps.Userns,
 			"ports":    caps.Ports,
+			"network":  caps.Network,
 		},
 	}, nil
 }

@@ -91,6 +91,9 @@ type Runtime struct {
 	runs map[borglet.ID]*run
 
 	listeners listeners
+
+	// OwnNetworks: tasks can have networks of their own here. Set before first use.
+	OwnNetworks bool
 }
 
 // run is one run that is followed.
@@ -141,7 +144,13 @@ func newBackend(cfg Config) (backend, error) {
 }
 
 // Capabilities says what this runtime can do here.
-func (r *Runtime) Capabilities() borglet.Capabilities { return r.backend.capabilities() }
+func (r *Runtime) Capabilities() borglet.Capabilities {
+	caps := r.backend.capabilities()
+	if caps.Network = "machine"; r.OwnNetworks {
+		caps.Network = "own"
+	}
+	return caps
+}
 
 // Events are what is observed, until Close.
 func (r *Runtime) Events() <-chan borglet.Observed { return r.events }
@@ -255,7 +264,7 @@ func (r *Runtime) spawn(o *order) (shim proc, ready *os.File, err error) {
 // space of its own, in which these mounts end with it.
 func attributes(o *order) *unix.SysProcAttr {
 	sys := &unix.SysProcAttr{Setsid: true}
-	if len(o.Launch.Packages) > 0 || o.Cover {
+	if len(o.Launch.Packages) > 0 || o.Cover || o.Launch.Network != "" {
 		sys.Unshareflags = unix.CLONE_NEWNS
 	}
 	return sys

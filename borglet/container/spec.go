@@ -52,7 +52,7 @@ var (
 
 // containerConfig says all of a copy's container: a file system, processes, user
 // ids, cgroups and a host name of its own, no capabilities, a list of system calls,
-// limits; the network is the machine's.
+// limits; the network is the machine's, unless it was given one.
 func containerConfig(o *order, root string, binds []bind) *configs.Config {
 	l := &o.Launch
 	mounts := []*configs.Mount{
@@ -68,7 +68,7 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 	if o.FirstID != 0 {
 		for i, m := range mounts {
 			if m.Device == "sysfs" {
-				mounts[i] = bindMount(bind{source: "/sys", path: "/sys"}, 0)
+				mounts[i] = bindMount(bind{source: o.sysSource(), path: "/sys"}, 0)
 				mounts[i].Flags |= unix.MS_NOEXEC
 			}
 		}
@@ -96,6 +96,9 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 		ReadonlyPaths: readonlyPaths,
 		OomScoreAdj:   &score,
 		Rlimits:       rlimits(),
+	}
+	if l.Network != "" {
+		cfg.Namespaces.Add(configs.NEWNET, l.Network)
 	}
 	if !l.AllCalls {
 		cfg.Seccomp = callFilter()

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"borg/borglet/network"
 )
 
 // SweepConfig says whose leftovers to sweep.
@@ -26,10 +28,11 @@ type Swept struct {
 	Containers int
 	Cgroups    int
 	Mounts     int
+	Networks   int
 }
 
 func (s Swept) String() string {
-	return fmt.Sprintf("%d processes, %d containers, %d cgroups, %d mounts", s.Processes, s.Containers, s.Cgroups, s.Mounts)
+	return fmt.Sprintf("%d processes, %d containers, %d cgroups, %d mounts, %d networks", s.Processes, s.Containers, s.Cgroups, s.Mounts, s.Networks)
 }
 
 const (
@@ -70,6 +73,10 @@ func Sweep(ctx context.Context, cfg SweepConfig) (Swept, error) {
 	// A shim that was starting a task may have finished doing so meanwhile.
 	if err := endAll(ctx, tasks, &swept.Processes); err != nil {
 		return swept, fmt.Errorf("end tasks: %w", err)
+	}
+	var err error
+	if swept.Networks, err = network.Sweep(cfg.Dir, cfg.RunDir); err != nil {
+		return swept, err
 	}
 	if err := sweepContainers(cfg, &swept); err != nil {
 		return swept, err

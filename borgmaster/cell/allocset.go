@@ -71,7 +71,7 @@ func readAllocSetSpec(data []byte, format uint32) (*borgpb.AllocSetSpec, *borgpb
 func (s *AllocSet) setSpec(spec *borgpb.AllocSetSpec) {
 	s.spec = spec
 	s.need = &Need{Last: 1<<32 - 1, Resources: FromProto(spec.Resources), Task: &borgpb.TaskSpec{
-		Resources: spec.Resources, Constraints: spec.Constraints, Tolerations: spec.Tolerations,
+		Resources: spec.Resources, Constraints: networkConstraints(spec), Tolerations: spec.Tolerations,
 	}}
 	s.limits = limitsOf(spec)
 	s.domains = newOccupancy(s.limits)

@@ -339,6 +339,9 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		if p.estimate != nil && (c.format < formatReservations || p.wait != nil) {
 			return fmt.Errorf("copy %v has a reservation of %+v", p.ID(), *p.estimate)
 		}
+		if err := c.checkAddr(p); err != nil {
+			return fmt.Errorf("copy %v: %w", p.ID(), err)
+		}
 		if p.wait != nil && (p.wait.room != p.room() || p.wait.res != p.res) {
 			return fmt.Errorf("copy %v waits for room elsewhere", p.ID())
 		}

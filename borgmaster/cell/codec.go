@@ -84,6 +84,8 @@ const (
 	// Of a copy, in this order.
 	tagQuarantine = 200
 	tagNotice     = 215
+	// Of a copy: its own address.
+	tagAddr = 230
 	// Of a machine.
 	tagTaints   = 1
 	tagHeard    = 2

@@ -67,6 +67,8 @@ type rareCopy struct {
 	upNs int64
 	// Why it is kept out of service; nil: it is not.
 	quarantine *quarantine
+	// Its own address; empty: its machine's, or it has not said.
+	addr string
 }
 
 // rare makes room for what few copies have.

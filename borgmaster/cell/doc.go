@@ -37,6 +37,7 @@
 //	submit.go    a job becomes pending, is resized, is killed
 //	assign.go    an assignment is refused, or becomes a new attempt (task.go)
 //	move.go      a plan of the rescheduler is refused, or moves what runs
+//	network.go   whose network a task has, and its address
 //	place.go     the test of feasibility; victim.go: whom it may preempt
 //	report.go    what a borglet says of a copy
 //	machines.go  machines come, change and go; lost.go: they are lost and return;

@@ -154,6 +154,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.TaskSpec.files": FormatPushed, "borg.PushedFile.name": FormatPushed, "borg.PushedFile.signal": FormatPushed,
 	"borg.RELOAD_SIGNAL_UNSPECIFIED": FormatPushed, "borg.RELOAD_SIGNAL_HUP": FormatPushed, "borg.RELOAD_SIGNAL_USR1": FormatPushed, "borg.RELOAD_SIGNAL_USR2": FormatPushed,
 	"borg.TaskSpec.ready": FormatReady, "borg.Package.credentials": FormatPackageCredentials,
+	"borg.TaskSpec.network": FormatNetworks, "borg.AllocSetSpec.network": FormatNetworks, "borg.TaskReport.addr": FormatNetworks,
+	"borg.NETWORK_UNSPECIFIED": FormatNetworks, "borg.NETWORK_MACHINE": FormatNetworks, "borg.NETWORK_OWN": FormatNetworks,
 
 	"borg.UpdateJob.merge": FormatGiven,
 
@@ -358,6 +360,9 @@ func knownReports(r *borgpb.Reports, format uint32) bool {
 			return false
 		}
 		for _, t := range m.Tasks {
+			if t.Addr != "" && format < FormatNetworks {
+				return false
+			}
 			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) {
 				return false
 			}

@@ -20,6 +20,7 @@ func (g *generator) submitAllocSet() *borgpb.Op {
 	if g.c.format >= formatLimits && g.one(3) {
 		spec.MaxPer = map[string]uint32{"arch": 1}
 	}
+	g.networkOfSet(spec)
 	if g.one(3) {
 		spec.Resources.Devices = map[string]int64{"gpu": 1}
 	}
@@ -133,6 +134,7 @@ func (g *generator) addMachine(name string) *borgpb.Op {
 		},
 		PortFirst: 20000, PortLast: 20000 + uint32(4+r.IntN(40)),
 	}
+	g.networkOfMachine(s)
 	if g.one(6) {
 		s.Taints = []*borgpb.Taint{g.taint()}
 	}

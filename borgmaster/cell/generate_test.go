@@ -351,6 +351,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 		s.AllocSet = "ann/" + pick(r, []string{"p", "q", "none"})
 		s.Task.Resources.CpuMilli /= 4
 	}
+	g.network(s)
 	if g.one(8) {
 		s.Parent = "bob/" + pick(r, []string{"a", "b", "c"})
 	}
@@ -862,6 +863,7 @@ func (g *generator) taskReport(p *Copy) *borgpb.TaskReport {
 	if !attemptState(r.State).live() {
 		r.Exit = &borgpb.Exit{Code: int32(g.r.IntN(3)), Oom: g.one(10)}
 	}
+	g.addr(p, r)
 	switch {
 	case g.one(40):
 		r.Attempt--

@@ -495,6 +495,9 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	if err := l.notice(d, p); err != nil {
 		return err
 	}
+	if err := l.addr(d, p); err != nil {
+		return err
+	}
 	if of != nil {
 		if err := l.disrupted(d, of); err != nil {
 			return err

@@ -206,6 +206,16 @@ var valueForms = map[byte]func(*form){
 			f.uints("failures")
 			f.ints("progress_ns", "canary_ns", "close_ns", "pulsed_ns")
 		})
+		f.tagged(tagPace, "pace", func(f *form) {
+			f.str("spread_by")
+			f.uints("surge", "extra")
+			f.bools("gate_asked")
+			f.ints("gate_fails_after_ns")
+			f.bools("gate_open")
+			f.byte("gate_verdict")
+			f.ints("gate_failed_ns")
+			f.str("gate_said")
+		})
 	},
 	kindSeat: func(f *form) { f.str("machine") },
 	kindCron: func(f *form) {
@@ -399,6 +409,7 @@ func copyForm(f *form) {
 		f.ints("since_wall_ns", "until_ns", "grace_ns")
 	})
 	f.tagged(tagNotice, "notice", func(f *form) { f.ints("ns") })
+	f.tagged(tagAddr, "network", func(f *form) { f.str("addr") })
 }
 
 func (f *form) victims() {

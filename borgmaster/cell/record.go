@@ -303,6 +303,7 @@ func (e *encoder) copy(p *Copy) {
 	e.upSince(p.upNs())
 	e.quarantine(p)
 	e.notice(p)
+	e.addr(p.Addr())
 }
 
 // wait writes the names of the victims that are waited for.

@@ -58,7 +58,7 @@ func (c *Cell) effect(m *Machine, r *borgpb.TaskReport) (ReportEffect, *Copy) {
 		// Said before what is known. (A start that could not even begin is no
 		// restart after all: the count goes back while the borglet waits.)
 		return ReportStale, p
-	case p.says(r):
+	case p.says(r) && p.Addr() == c.HearsAddr(p, r.Addr):
 		return ReportKnown, p
 	default:
 		return ReportNews, p
@@ -75,7 +75,7 @@ func validReport(r *borgpb.TaskReport) bool {
 		return false
 	}
 	e := r.Exit
-	return r.Pid >= 0 && r.StartedWallNs >= 0 && r.StartedWallNs <= maxTimeNs &&
+	return validAddr(r.Addr) && r.Pid >= 0 && r.StartedWallNs >= 0 && r.StartedWallNs <= maxTimeNs &&
 		e.GetEndedWallNs() >= 0 && e.GetEndedWallNs() <= maxTimeNs
 }
 
@@ -195,6 +195,8 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 		c.hearEnd(p, to)
 		return
 	}
+	moved := p.Addr() != c.HearsAddr(p, r.Addr)
+	p.setAddr(c.HearsAddr(p, r.Addr))
 	t := p.row()
 	c.setCopyState(p, to)
 	if restarted && p.upNs() != 0 {
@@ -206,7 +208,7 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	switch {
 	case restarted:
 		kind = borgpb.EventKind_EVENT_KIND_RESTART
-	case to == attemptRunning && (was != attemptRunning || newPid):
+	case to == attemptRunning && (was != attemptRunning || newPid || moved):
 		kind = borgpb.EventKind_EVENT_KIND_START
 	}
 	if kind != borgpb.EventKind_EVENT_KIND_UNSPECIFIED {

@@ -102,7 +102,10 @@ func (s *reading) cutNeeds() *borgpb.Refusal {
 		if r := checkTask(task, field); r != nil {
 			return r
 		}
-		need := &Need{First: first, Last: last, Task: task, Resources: FromProto(task.Resources)}
+		if r := checkNetwork(s.Proto, task, field); r != nil {
+			return r
+		}
+		need := &Need{First: first, Last: last, Task: networked(task), Resources: FromProto(task.Resources)}
 		need.Resources.Ports = int64(len(task.Ports))
 		s.needs = append(s.needs, need)
 	}

@@ -222,6 +222,7 @@ func (s *script) op() *borgpb.Op {
 		user, name := s.key()
 		spec := &borgpb.AllocSetSpec{
 			Allocs: uint32(s.num("allocs", 1)), Priority: int32(s.num("priority", 200)), Resources: s.resources(), MaxPer: s.maxPer(),
+			Network: s.network(),
 		}
 		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: marshal(s.t, spec)}}}
 	case "kill-allocset":
@@ -434,7 +435,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		Kind: borgpb.JobKind_JOB_KIND_SERVICE, Tasks: uint32(s.num("tasks", 1)), Priority: int32(s.num("priority", 200)),
 		Task: &borgpb.TaskSpec{
 			Resources: s.resources(), Args: s.list("args"), Ports: s.list("ports"), GraceNs: s.num("grace", 0), Secrets: s.list("secrets"),
-			NoEstimation: s.has("no-estimation"),
+			NoEstimation: s.has("no-estimation"), Network: s.network(),
 		},
 		SubmitChildren: s.has("submit-children"),
 		MaxFailures:    uint32(s.num("max-failures", 0)), AllocSet: s.arg("alloc-set", ""), Parent: s.arg("parent", ""),
@@ -497,6 +498,14 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		spec.Task.Ready = &borgpb.HealthCheck{HttpPath: s.arg("ready", ""), PeriodNs: s.num("ready-period", 0)}
 	}
 	return spec
+}
+
+// network reads own-network.
+func (s *script) network() borgpb.Network {
+	if s.has("own-network") {
+		return borgpb.Network_NETWORK_OWN
+	}
+	return borgpb.Network_NETWORK_UNSPECIFIED
 }
 
 // maxPer reads max-per=(KEY:N,...).
@@ -622,7 +631,7 @@ func (s *script) report() *borgpb.Op {
 	st := borgpb.AttemptState_value["ATTEMPT_STATE_"+strings.ToUpper(s.first(2))]
 	r := &borgpb.TaskReport{
 		JobUid: id.Job.String(), Index: id.Index, Attempt: id.Attempt, State: st,
-		Restarts: uint32(s.num("restarts", 0)), Pid: s.num("pid", 0), Text: s.arg("text", ""),
+		Restarts: uint32(s.num("restarts", 0)), Pid: s.num("pid", 0), Text: s.arg("text", ""), Addr: s.arg("addr", ""),
 	}
 	if s.has("code") {
 		r.Exit = &borgpb.Exit{Code: int32(s.num("code", 0))}
@@ -801,6 +810,9 @@ func (s *script) showTask(b *strings.Builder, j *Job, i uint32) {
 	fmt.Fprintf(b, "%d %s attempt %d", i, word(st.State), st.Attempt)
 	if st.Machine != "" {
 		fmt.Fprintf(b, " %s on %s version %d", attemptWord(st.AttemptState), st.Machine, t.Meta.Version)
+	}
+	if st.Addr != "" {
+		fmt.Fprintf(b, " at %s", st.Addr)
 	}
 	if st.Restarts > 0 {
 		fmt.Fprintf(b, " restarts %d", st.Restarts)

@@ -188,7 +188,7 @@ func (r *rareCopy) same(o *rareCopy) bool {
 	if o != nil {
 		b = *o
 	}
-	return slices.Equal(a.devices, b.devices) && a.note.same(b.note)
+	return slices.Equal(a.devices, b.devices) && a.note.same(b.note) && a.addr == b.addr
 }
 
 func (n *note) same(o *note) bool {
@@ -217,7 +217,7 @@ func (v *TaskView) Proto(meta *borgpb.Meta, index uint32) *borgpb.Task {
 			st.Reservation.SetCellNs = p.estimate.setNs
 		}
 		if p.few != nil {
-			st.Devices = GrantsProto(p.few.devices)
+			st.Devices, st.Addr = GrantsProto(p.few.devices), p.few.addr
 			if n := p.few.note; n != nil {
 				st.Note, st.NoteAnnotations = n.text, maps.Clone(n.annotations)
 			}

@@ -47,6 +47,7 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 	told := known.told
 	known.told = make(map[cell.CopyID]telling, len(told))
 	seen := make(map[cell.CopyID]bool, len(known.Tasks))
+	known.withoutAddrs(c.Format())
 	for _, t := range known.Tasks {
 		id, ok := idOf(t)
 		if !ok {
@@ -58,7 +59,7 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 		switch {
 		case p == nil && !ahead && (!terminal(t.State) || !remembers(c, id, t)):
 			cmp.unknown(t)
-		case p != nil && differs(p, t):
+		case p != nil && (differs(p, t) || readdressed(c, p, t)):
 			cmp.tell(now, id, t, told, known.told)
 		}
 		if p != nil {
@@ -95,8 +96,8 @@ func (cmp *Comparison) unknown(t *borgpb.TaskReport) {
 
 // tell reports a difference unless the same was reported a moment ago.
 func (cmp *Comparison) tell(now int64, id cell.CopyID, t *borgpb.TaskReport, before, after map[cell.CopyID]telling) {
-	say := telling{state: t.State, restarts: t.Restarts, pid: t.Pid}
-	if old, ok := before[id]; ok && old.state == say.state && old.restarts == say.restarts && old.pid == say.pid {
+	say := telling{state: t.State, restarts: t.Restarts, pid: t.Pid, addr: t.Addr}
+	if old, ok := before[id]; ok && old.state == say.state && old.restarts == say.restarts && old.pid == say.pid && old.addr == say.addr {
 		say.untilNs, say.times = old.untilNs, old.times
 	}
 	if now >= say.untilNs && !mutant.Planted(mutant.ReportedOnce) || say.times == 0 {

@@ -12,7 +12,7 @@ import (
 
 // facts are the attributes that only the machine can know. What anybody else
 // says of them would not last until the next poll.
-var facts = []string{"arch", "os", "kernel", "hostname", "runtime", "cgroup"}
+var facts = []string{"arch", "os", "kernel", "hostname", "runtime", "cgroup", cell.NetworkAttribute}
 
 // IsFact tells whether only the machine's borglet has a say on an attribute.
 func IsFact(key string) bool { return slices.Contains(facts, key) }

@@ -42,6 +42,7 @@ type telling struct {
 	state    int32
 	restarts uint32
 	pid      int64
+	addr     string
 	// Until when it is not sent again, and how often it was.
 	untilNs int64
 	times   uint
@@ -105,6 +106,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 		}
 	}
 	req.Describe = describe(c, m, known)
+	req.AllocNetworks = allocNetworks(m)
 	specBytes := 0
 	for p := range m.Copies() {
 		switch p.State() {
@@ -154,7 +156,7 @@ func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrp
 	if a := p.Alloc(); a != nil {
 		d.Alloc = a.Name()
 		capacity := a.Capacity()
-		d.AllocResources = capacity.Proto()
+		d.AllocResources, d.AllocNetwork = capacity.Proto(), a.Set().Spec().GetNetwork()
 	}
 	if reserved, _, ok := p.Reservation(); ok {
 		d.ReservedMemBytes = reserved.MemBytes

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -26,17 +27,17 @@ const (
 )
 
 // probed has the probe run as a task beside another one, and compares what it tells
-// with the table of what a task may see and do.
-func (c *Cell) probed(ctx context.Context) ([]checkedFact, error) {
+// with the table of what a task with that network may see and do.
+func (c *Cell) probed(ctx context.Context, network borgpb.Network) ([]checkedFact, error) {
 	attributes, err := c.attributes(ctx)
 	if err != nil {
 		return nil, err
 	}
-	table, err := profileOf(attributes)
+	table, err := profileOf(attributes, network)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.submitOwn(ctx, neighbourJob, borgpb.JobKind_JOB_KIND_SERVICE, "", []string{"sleep", "1000000"}); err != nil {
+	if err := c.submitOwn(ctx, neighbourJob, borgpb.JobKind_JOB_KIND_SERVICE, borgpb.Network_NETWORK_UNSPECIFIED, "", []string{"sleep", "1000000"}); err != nil {
 		return nil, err
 	}
 	if _, err := c.jobIs(ctx, neighbourJob, "the task beside the probe runs", started); err != nil {
@@ -46,7 +47,13 @@ func (c *Cell) probed(ctx context.Context) ([]checkedFact, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.submitOwn(ctx, probeJob, borgpb.JobKind_JOB_KIND_BATCH, c.binDir, args); err != nil {
+	// One of the machine's that is no file, and that answers to everybody.
+	socket, err := net.Listen("unix", "@"+c.CellID)
+	if err != nil {
+		return nil, fmt.Errorf("listen for the probe: %w", err)
+	}
+	defer socket.Close()
+	if err := c.submitOwn(ctx, probeJob, borgpb.JobKind_JOB_KIND_BATCH, network, c.binDir, append(args, "--socket", c.CellID)); err != nil {
 		return nil, err
 	}
 	job, err := c.jobIs(ctx, probeJob, "the probe has ended", func(j *borgpb.Job) bool { return j.Status.GetDead() == j.Spec.GetTasks() })
@@ -81,11 +88,11 @@ func (c *Cell) attributes(ctx context.Context) (map[string]string, error) {
 
 // submitOwn submits a job of one task, with a directory of the machine at probeDir
 // if one is given.
-func (c *Cell) submitOwn(ctx context.Context, name string, kind borgpb.JobKind, mounted string, args []string) error {
+func (c *Cell) submitOwn(ctx context.Context, name string, kind borgpb.JobKind, network borgpb.Network, mounted string, args []string) error {
 	spec := &borgpb.JobSpec{
 		Kind: kind, Tasks: 1, Priority: 200,
 		Task: &borgpb.TaskSpec{
-			Args: args, GraceNs: int64(time.Second),
+			Args: args, GraceNs: int64(time.Second), Network: network,
 			Resources: &borgpb.Resources{CpuMilli: 10, MemBytes: 64 << 20},
 		},
 	}
@@ -144,7 +151,16 @@ func (c *Cell) probeArgs(ctx context.Context) ([]string, error) {
 		}
 		args = append(args, "--ns", kind.Name()+"="+link)
 	}
-	return args, nil
+	devices, err := net.Interfaces()
+	if err != nil {
+		return nil, fmt.Errorf("list the machine's network devices: %w", err)
+	}
+	var names []string
+	for _, d := range devices {
+		names = append(names, d.Name)
+	}
+	slices.Sort(names)
+	return append(args, "--devices", strings.Join(names, " ")), nil
 }
 
 // papersOn is where the papers of a copy on machine k lie: below the borglet's
@@ -177,7 +193,7 @@ func (d *demo) probe(ctx context.Context) (string, error) {
 	if strings.Contains(runtimes, "plain processes") {
 		return "", expected("tasks that are containers, for the probe to look around in", "%s; see: borgcell doctor", runtimes)
 	}
-	all, err := d.cell.probed(ctx)
+	all, err := d.cell.probed(ctx, borgpb.Network_NETWORK_UNSPECIFIED)
 	if err != nil {
 		return "", err
 	}

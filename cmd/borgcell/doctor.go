@@ -124,7 +124,19 @@ func isolation(f facts) []finding {
 		closed = finding{level: weaker, what: "port filter", seen: "no nft, so ports that a task uses and was not granted are told, and not closed",
 			fix: "apt-get install -y nftables"}
 	}
-	return []finding{cgo, calls, groups, names, closed}
+	return []finding{cgo, calls, groups, names, closed, ownNetworks(f)}
+}
+
+// ownNetworks: a machine where nobody has configured one is as it was meant.
+func ownNetworks(f facts) finding {
+	switch {
+	case f.networkLacks == "":
+		return finding{what: "networks", seen: "CNI: tasks can have networks of their own"}
+	case f.noNetworkConf:
+		return finding{what: "networks", seen: "tasks have their machine's alone: " + f.networkLacks}
+	}
+	return finding{level: weaker, what: "networks", seen: "tasks have their machine's alone: " + f.networkLacks,
+		fix: "apt-get install -y containernetworking-plugins, or mend the file (docs/network.md)"}
 }
 
 func files(f facts) finding {

@@ -22,6 +22,10 @@ func TestDiagnose(t *testing.T) {
 	if got := worst(diagnose(goodFacts())); got != fine {
 		t.Errorf("a good machine is %v", got)
 	}
+	plain := goodFacts()
+	if plain.networkLacks, plain.noNetworkConf = "there is no configuration", true; worst(diagnose(plain)) != fine {
+		t.Error("a machine without a configuration of networks is weaker")
+	}
 	for _, c := range []struct {
 		name   string
 		spoil  func(*facts)
@@ -40,6 +44,7 @@ func TestDiagnose(t *testing.T) {
 		{"no pid namespace", func(f *facts) { f.namespacesMissing = []string{"pid"} }, "namespaces", weaker, "CONFIG_NAMESPACES"},
 		{"no user namespaces", func(f *facts) { f.userNamespaces = false }, "namespaces", weaker, "max_user_namespaces"},
 		{"no nft", func(f *facts) { f.nft = false }, "port filter", weaker, "nftables"},
+		{"no CNI plugins", func(f *facts) { f.networkLacks = "network borg: no bridge" }, "networks", weaker, "containernetworking-plugins"},
 		{"no shell", func(f *facts) { f.toolsMissing = []string{"/bin/sh"} }, "base files", broken, "apt-get"},
 		{"little memory", func(f *facts) { f.memFreeBytes = 1 << 30 }, "memory", weaker, "--masters"},
 		{"no memory", func(f *facts) { f.memFreeBytes = 1 << 20 }, "memory", broken, "--masters"},

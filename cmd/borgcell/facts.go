@@ -18,6 +18,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"borg/borglet/network"
 )
 
 // facts are what diagnose judges.
@@ -43,8 +45,12 @@ type facts struct {
 	userNamespaces    bool
 	namespacesMissing []string
 
-	toolsMissing           []string
-	nft                    bool
+	toolsMissing []string
+	nft          bool
+	// Why tasks can have no networks of their own; empty: they can. noNetworkConf: nobody
+	// has configured one.
+	networkLacks           string
+	noNetworkConf          bool
 	memBytes, memFreeBytes uint64
 	dir, dirErr            string
 	diskFreeBytes          uint64
@@ -75,6 +81,9 @@ func gather(ctx context.Context, l layout) facts {
 	}
 	_, err := exec.LookPath("nft")
 	f.nft = err == nil
+	if err := network.Check(ctx, network.DefaultConf, network.DefaultBins()); err != nil {
+		f.networkLacks, f.noNetworkConf = err.Error(), errors.Is(err, network.ErrNoConf)
+	}
 	f.memBytes, f.memFreeBytes = memorySizes()
 	f.diskFreeBytes, f.dirErr = writableDisk(l.dir)
 	_, f.runDirErr = writableDisk(l.RunDir)

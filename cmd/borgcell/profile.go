@@ -8,6 +8,8 @@ import (
 	"maps"
 	"slices"
 	"strings"
+
+	"borg/proto/borgpb"
 )
 
 // profileText is what a task may see and do, for people and for the comparison.
@@ -19,6 +21,11 @@ var profileText string
 //
 //go:embed testdata/profile-userns-none.txt
 var sharedUsersText string
+
+// ownNetworkText is what differs for tasks with networks of their own.
+//
+//go:embed testdata/profile-network-own.txt
+var ownNetworkText string
 
 // wantedFact is a line of the table: what the probe is to say, and why.
 type wantedFact struct {
@@ -61,24 +68,32 @@ func parseProfile(text string) ([]wantedFact, error) {
 	return facts, nil
 }
 
-// profileOf is the table for tasks of machines with these attributes.
-func profileOf(attributes map[string]string) ([]wantedFact, error) {
+// profileOf is the table for tasks of machines with these attributes, in that network.
+func profileOf(attributes map[string]string, network borgpb.Network) ([]wantedFact, error) {
 	table, err := parseProfile(profileText)
-	if err != nil || attributes["userns"] != "none" {
-		return table, err
+	if err == nil && attributes["userns"] == "none" {
+		err = change(table, "userns=none", sharedUsersText)
 	}
-	changes, err := parseProfile(sharedUsersText)
+	if err == nil && network == borgpb.Network_NETWORK_OWN {
+		err = change(table, "network=own", ownNetworkText)
+	}
+	return table, err
+}
+
+// change puts what is other in one case in the place of what the table has.
+func change(table []wantedFact, what, text string) error {
+	changes, err := parseProfile(text)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	for _, c := range changes {
 		i := slices.IndexFunc(table, func(f wantedFact) bool { return f.name == c.name })
 		if i < 0 || table[i].wanted == c.wanted {
-			return nil, fmt.Errorf("the table for userns=none has %q, which changes nothing of the profile", c.name)
+			return fmt.Errorf("the table for %s has %q, which changes nothing of the profile", what, c.name)
 		}
 		table[i] = c
 	}
-	return table, nil
+	return nil
 }
 
 // parseFacts reads what the probe printed.

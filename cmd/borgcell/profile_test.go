@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/identity"
+	"borg/proto/borgpb"
 	"borg/proto/door"
 )
 
@@ -107,11 +108,11 @@ func TestProfileHasTheTaskRole(t *testing.T) {
 // TestProfileOfMachine: only a machine without user ids of tasks' own is held against
 // the weaker table, and what that changes is what has to do with user ids.
 func TestProfileOfMachine(t *testing.T) {
-	own, err := profileOf(map[string]string{"userns": "own"})
+	own, err := profileOf(map[string]string{"userns": "own"}, borgpb.Network_NETWORK_UNSPECIFIED)
 	if err != nil {
 		t.Fatal(err)
 	}
-	none, err := profileOf(map[string]string{"userns": "none"})
+	none, err := profileOf(map[string]string{"userns": "none"}, borgpb.Network_NETWORK_UNSPECIFIED)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +162,7 @@ func probeCell(t *testing.T, userns string) {
 	if a["runtime"] != "container" || a["seccomp"] == "none" || a["userns"] != userns {
 		t.Skipf("the profile is not that here: runtime %s, seccomp %s, userns %s; want user ids: %s", a["runtime"], a["seccomp"], a["userns"], userns)
 	}
-	all, err := c.probed(shortly(t))
+	all, err := c.probed(shortly(t), borgpb.Network_NETWORK_UNSPECIFIED)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,8 @@ func tooLarge(t *borgpb.TaskSpec, what string, machines []*borgpb.Machine) strin
 		best.DiskBytes = max(best.DiskBytes, c.GetDiskBytes())
 	}
 	switch {
+	case matching == 0 && t.GetNetwork() == borgpb.Network_NETWORK_OWN:
+		return fmt.Sprintf("none of the %d satisfies its constraints, of which network=own is one, since it wants a network of its own", len(machines))
 	case matching == 0:
 		return fmt.Sprintf("none of the %d satisfies its constraints", len(machines))
 	case need.GetCpuMilli() > best.CpuMilli:

@@ -8,6 +8,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
+	borgcell "borg/borgmaster/cell"
 	"borg/borgmaster/client"
 	"borg/cfg"
 	"borg/cli"
@@ -333,12 +334,22 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 // asks is what a machine must have for a task or alloc; nil: an alloc must.
 func (st *step) asks() *borgpb.TaskSpec {
 	if a := st.AllocSet; st.Kind == cfg.KindAllocSet {
-		return &borgpb.TaskSpec{Resources: a.Resources, Constraints: a.Constraints}
+		return placed(&borgpb.TaskSpec{Resources: a.Resources, Constraints: a.Constraints, Network: a.Network})
 	}
 	if st.Job.AllocSet != "" {
 		return nil
 	}
-	return st.Job.Task
+	return placed(st.Job.Task)
+}
+
+// placed adds what the cell asks of a machine for the network.
+func placed(t *borgpb.TaskSpec) *borgpb.TaskSpec {
+	if t.GetNetwork() != borgpb.Network_NETWORK_OWN {
+		return t
+	}
+	t = proto.CloneOf(t)
+	t.Constraints = append(t.Constraints, &borgpb.Constraint{Key: borgcell.NetworkAttribute, Relation: borgpb.Relation_RELATION_EQUAL, Value: "own"})
+	return t
 }
 
 // one is what the machines are asked to hold.

@@ -65,6 +65,8 @@ type machine struct {
 	stops   []*borgrpc.Stop
 	forget  []*borgrpc.CopyID
 	wanted  []*borgrpc.WantedPackage
+	// allocNetworks are the allocs that have networks of their own.
+	allocNetworks []string
 	// next makes uids.
 	next int
 }
@@ -213,7 +215,7 @@ func (m *machine) poll() *borgrpc.PollResponse {
 	defer cancel()
 	m.fence.Index++
 	resp, err := m.client.Poll(ctx, &borgrpc.PollRequest{
-		Fence: m.fence, Machine: m.name, Desired: m.desired, Stops: m.stops, Forget: m.forget, Packages: m.wanted,
+		Fence: m.fence, Machine: m.name, Desired: m.desired, Stops: m.stops, Forget: m.forget, Packages: m.wanted, AllocNetworks: m.allocNetworks,
 	})
 	if err != nil {
 		m.t.Fatalf("Poll: %v", err)

@@ -21,6 +21,7 @@ import (
 
 	"borg/borglet"
 	"borg/borglet/container"
+	"borg/borglet/network"
 	"borg/borglet/packages"
 	"borg/cfg"
 	"borg/cli"
@@ -47,6 +48,8 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "task-ids", Value: fmt.Sprintf("%d-%d", container.DefaultTaskIDs[0], container.DefaultTaskIDs[1]),
 				Usage: "user ids of the machine that are the tasks', 65536 for each, `FIRST-LAST`"},
 			&ucli.StringSliceFlag{Name: "writable-mounts", Usage: "`DIRECTORY` below which tasks may have writable mounts; may be repeated"},
+			&ucli.StringFlag{Name: "cni-conf", Value: network.DefaultConf, Usage: "`DIRECTORY` with the CNI configuration of tasks with a network of their own; its first file counts"},
+			&ucli.StringSliceFlag{Name: "cni-bin", Value: ucli.NewStringSlice(network.DefaultBins()...), Usage: "`DIRECTORY` with CNI plugins; may be repeated"},
 			&ucli.DurationFlag{Name: "backoff", Value: 10 * time.Second, Usage: "wait before the second restart of a task; doubles up to 5m (the first is after 1s at most)"},
 			&ucli.DurationFlag{Name: "kept-for", Value: 24 * time.Hour, Usage: "how long the output of tasks is kept after they are forgotten; 0: as long as there is room in 1 GiB"},
 			&ucli.StringFlag{Name: "log-keep", Value: "64MiB", Usage: "how much disk each output stream of a task takes, with its compressed pieces; 0: all is kept"},
@@ -81,6 +84,8 @@ type serve struct {
 	ports         [2]uint32
 	taskIDs       [2]uint32
 	writable      []string
+	cniConf       string
+	cniBins       []string
 	backoff       borglet.Backoff
 	keepBytes     int64
 	keptFor       time.Duration
@@ -151,6 +156,7 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	if s.packages, err = newPackageConfig(ctx, s.listen); err != nil {
 		return nil, err
 	}
+	s.cniConf, s.cniBins = ctx.String("cni-conf"), ctx.StringSlice("cni-bin")
 	for _, dir := range ctx.StringSlice("writable-mounts") {
 		if !filepath.IsAbs(dir) {
 			return nil, cli.Errorf(cli.Usage, "--writable-mounts %q: want an absolute path", dir)
@@ -224,6 +230,10 @@ func (s *serve) run(ctx context.Context) error {
 		return cli.Errorf(cli.Failed, "%w", err)
 	}
 	defer rt.Close()
+	networks, err := s.networks(ctx, rt)
+	if err != nil {
+		return err
+	}
 	spec, err := s.describe(rt, listener.Addr().String())
 	if err != nil {
 		return err
@@ -236,13 +246,13 @@ func (s *serve) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	agent, err := s.agent(rt, spec, store, portOf(fetched))
+	agent, err := s.agent(rt, spec, store, portOf(fetched), networks)
 	if err != nil {
 		return err
 	}
 	caps := rt.Capabilities()
 	s.log.Info("borglet serves", "machine", s.name, "addr", listener.Addr().String(), "dir", s.dir,
-		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "seccomp", caps.Seccomp, "userns", caps.Userns, "ports", caps.Ports, "build", cli.Build())
+		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "seccomp", caps.Seccomp, "userns", caps.Userns, "ports", caps.Ports, "network", caps.Network, "build", cli.Build())
 	s.tellWeaker(caps)
 	return s.serve(ctx, listener, shown, agent, func(ctx context.Context, config door.Config) error {
 		if fetched == nil {
@@ -279,7 +289,23 @@ func (s *serve) describe(rt borglet.Runtime, addr string) (*borgpb.MachineSpec, 
 	return spec, nil
 }
 
-func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *packages.Store, packagePort uint16) (*borglet.Agent, error) {
+// networks are those of their own that tasks can have here; nil: none.
+func (s *serve) networks(ctx context.Context, rt *container.Runtime) (borglet.Networks, error) {
+	if !rt.Capabilities().OwnFiles {
+		return nil, nil
+	}
+	store, err := network.Open(ctx, network.Config{Dir: s.dir, RunDir: s.runDir, Conf: s.cniConf, Bins: s.cniBins, Log: s.log})
+	if err != nil {
+		return nil, cli.Errorf(cli.Failed, "take over the networks of tasks: %w", err)
+	}
+	rt.OwnNetworks = store.Lacks() == nil
+	if lacks := store.Lacks(); lacks != nil {
+		s.log.Info("tasks can have no networks of their own here", "machine", s.name, "reason", lacks.Error())
+	}
+	return store, nil
+}
+
+func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *packages.Store, packagePort uint16, networks borglet.Networks) (*borglet.Agent, error) {
 	boot, err := container.BootID()
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
@@ -290,6 +316,7 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 	}
 	agent, err := borglet.New(borglet.Config{
 		Packages:           store,
+		Networks:           networks,
 		PackagePort:        packagePort,
 		CertificateExpires: func() time.Time { return s.source.Current().Expires() },
 		PapersDir:          papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,

@@ -63,7 +63,7 @@ func knock(addr string, as credentials.TransportCredentials, method string) stri
 	// Nobody there is not a refusal.
 	there, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
-		return err.Error()
+		return outcome(err)
 	}
 	there.Close()
 	conn, err := grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(as))

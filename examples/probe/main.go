@@ -38,6 +38,9 @@ type outside struct {
 	pid int
 	// agent is where the borglet listens.
 	agent string
+	// devices are those of the machine's network, and socket is the name of a local one
+	// there that is no file.
+	devices, socket string
 }
 
 // probe collects facts.
@@ -91,6 +94,8 @@ func main() {
 	flag.Var(pairs(p.out.hidden), "hidden", "`NAME=PATH` on the machine that is not to be seen; repeated")
 	flag.IntVar(&p.out.pid, "pid", 0, "`PROCESS` of another task")
 	flag.StringVar(&p.out.agent, "agent", "", "`ADDRESS` of the borglet")
+	flag.StringVar(&p.out.devices, "devices", "", "`NAMES` of the machine's network devices")
+	flag.StringVar(&p.out.socket, "socket", "", "`NAME` of a local socket of the machine that is no file")
 	flag.Parse()
 	if flag.NArg() > 0 {
 		fmt.Fprintf(os.Stderr, "probe: %q: it takes flags alone; see probe -h\n", flag.Arg(0))
@@ -104,6 +109,7 @@ func main() {
 	p.files()
 	p.calls()
 	p.sockets()
+	p.network()
 	p.papers()
 	p.doors()
 	if err := p.print(); err != nil {

@@ -3,10 +3,12 @@ package pretend
 import (
 	"cmp"
 	"fmt"
+	"hash/crc32"
 	"math/rand/v2"
 	"slices"
 
 	"borg/borglet"
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
@@ -100,6 +102,8 @@ type Machine struct {
 	work map[borglet.ID][]borglet.Effect
 	// Due time of the timer that is set; 0: none.
 	timerNs int64
+	// Addresses of copies and allocs that were given with them, by their names.
+	addrs map[string]string
 }
 
 // disk is the borglet's directory. Every file in it is replaced whole and
@@ -187,6 +191,7 @@ func (m *Machine) StartAgent() {
 		if r.Ended == 0 && r.Run != 0 && !r.RunEnded {
 			f.Observed = m.kernel.recover(id, r.Run)
 		}
+		f.Observed.Addr = m.addr(r)
 		found = append(found, f)
 	}
 	if len(found) > 0 {
@@ -231,6 +236,12 @@ func (m *Machine) StopAgent() {
 }
 
 func (m *Machine) step(ev borglet.Event) {
+	if o, ok := ev.(borglet.Observed); ok {
+		r := m.disk.intent[o.ID]
+		r.ID, r.Desired = o.ID, m.disk.specs[o.ID]
+		o.Addr = m.addr(r)
+		ev = o
+	}
 	m.carryOut(m.core.Step(m.cfg.Env.Now(), ev))
 	m.cfg.Witness.Changed()
 }
@@ -400,11 +411,34 @@ func (m *Machine) usage() (all []*borgrpc.Usage) {
 	return all
 }
 
+// addr is the address of its own that a copy has: the one that it had when it was found,
+// or one of a range for documents, by its name or that of its alloc.
+func (m *Machine) addr(r borglet.Record) string {
+	d := r.Desired
+	switch {
+	case r.Ended != 0 || r.Run == 0:
+		return ""
+	case d.GetAlloc() != "" && d.GetAllocNetwork() == borgpb.Network_NETWORK_OWN:
+		if addr := m.addrs[d.GetAlloc()]; addr != "" {
+			return addr
+		}
+		return fmt.Sprintf("2001:db8:a::%x", crc32.ChecksumIEEE([]byte(d.GetAlloc()))&0xffff|1)
+	case d.GetAlloc() == "" && d.GetSpec().GetNetwork() == borgpb.Network_NETWORK_OWN:
+		if addr := m.addrs[r.ID.String()]; addr != "" {
+			return addr
+		}
+		return fmt.Sprintf("2001:db8::%x", crc32.ChecksumIEEE([]byte(r.ID.String()))&0xffff|1)
+	}
+	return ""
+}
+
 // Held is a copy that a machine has before it is first switched on.
 type Held struct {
 	Record borglet.Record
 	// Of its process; 0: none runs.
 	Pid int64
+	// Its own address, or its alloc's; empty: it has its machine's.
+	Addr string
 }
 
 // Hold gives a machine that was never on a copy, as an earlier borglet would have
@@ -412,6 +446,16 @@ type Held struct {
 func (m *Machine) Hold(h Held) {
 	h.Record.Boot = bootName(m.boot + 1)
 	m.save(h.Record)
+	if h.Addr != "" {
+		if m.addrs == nil {
+			m.addrs = map[string]string{}
+		}
+		name := h.Record.ID.String()
+		if alloc := h.Record.Desired.GetAlloc(); alloc != "" {
+			name = alloc
+		}
+		m.addrs[name] = h.Addr
+	}
 	if h.Pid != 0 {
 		m.kernel.hold(h)
 	}

@@ -112,6 +112,8 @@ type AllocSetSpec struct {
 	MaxPer map[string]uint32 `protobuf:"bytes,240,rep,name=max_per,json=maxPer,proto3" json:"max_per,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// As in JobSpec. Since format 8.
 	PreemptWaitNs int64 `protobuf:"varint,430,opt,name=preempt_wait_ns,json=preemptWaitNs,proto3" json:"preempt_wait_ns,omitempty"`
+	// Whose network the tasks in an alloc have, all of them the same. Since format 9.
+	Network       Network `protobuf:"varint,460,opt,name=network,proto3,enum=borg.Network" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -228,6 +230,13 @@ func (x *AllocSetSpec) GetPreemptWaitNs() int64 {
 		return x.PreemptWaitNs
 	}
 	return 0
+}
+
+func (x *AllocSetSpec) GetNetwork() Network {
+	if x != nil {
+		return x.Network
+	}
+	return Network_NETWORK_UNSPECIFIED
 }
 
 // AllocSetStatus sums up the allocs of a set.
@@ -504,7 +513,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.borg.AllocSetSpecR\x04spec\x12,\n" +
-	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xa2\x04\n" +
+	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xcc\x04\n" +
 	"\fAllocSetSpec\x12\x16\n" +
 	"\x06allocs\x18\x01 \x01(\rR\x06allocs\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12-\n" +
@@ -519,7 +528,8 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04gang\x18\n" +
 	" \x01(\bR\x04gang\x128\n" +
 	"\amax_per\x18\xf0\x01 \x03(\v2\x1e.borg.AllocSetSpec.MaxPerEntryR\x06maxPer\x12'\n" +
-	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x1a9\n" +
+	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x12(\n" +
+	"\anetwork\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\anetwork\x1a9\n" +
 	"\vMaxPerEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xe7\x01\n" +
@@ -570,7 +580,8 @@ var file_borgpb_alloc_proto_goTypes = []any{
 	(*Constraint)(nil),     // 8: borg.Constraint
 	(*Toleration)(nil),     // 9: borg.Toleration
 	(Preempt)(0),           // 10: borg.Preempt
-	(State)(0),             // 11: borg.State
+	(Network)(0),           // 11: borg.Network
+	(State)(0),             // 12: borg.State
 }
 var file_borgpb_alloc_proto_depIdxs = []int32{
 	6,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
@@ -581,16 +592,17 @@ var file_borgpb_alloc_proto_depIdxs = []int32{
 	9,  // 5: borg.AllocSetSpec.tolerations:type_name -> borg.Toleration
 	10, // 6: borg.AllocSetSpec.preempt:type_name -> borg.Preempt
 	5,  // 7: borg.AllocSetSpec.max_per:type_name -> borg.AllocSetSpec.MaxPerEntry
-	11, // 8: borg.AllocSetStatus.state:type_name -> borg.State
-	6,  // 9: borg.Alloc.meta:type_name -> borg.Meta
-	4,  // 10: borg.Alloc.status:type_name -> borg.AllocStatus
-	11, // 11: borg.AllocStatus.state:type_name -> borg.State
-	7,  // 12: borg.AllocStatus.used:type_name -> borg.Resources
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	11, // 8: borg.AllocSetSpec.network:type_name -> borg.Network
+	12, // 9: borg.AllocSetStatus.state:type_name -> borg.State
+	6,  // 10: borg.Alloc.meta:type_name -> borg.Meta
+	4,  // 11: borg.Alloc.status:type_name -> borg.AllocStatus
+	12, // 12: borg.AllocStatus.state:type_name -> borg.State
+	7,  // 13: borg.AllocStatus.used:type_name -> borg.Resources
+	14, // [14:14] is the sub-list for method output_type
+	14, // [14:14] is the sub-list for method input_type
+	14, // [14:14] is the sub-list for extension type_name
+	14, // [14:14] is the sub-list for extension extendee
+	0,  // [0:14] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_alloc_proto_init() }

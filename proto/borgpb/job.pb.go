@@ -489,6 +489,61 @@ func (ReloadSignal) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_job_proto_rawDescGZIP(), []int{7}
 }
 
+// Network is whose address a task has. Since format 9.
+type Network int32
+
+const (
+	// The machine's. Since format 9.
+	Network_NETWORK_UNSPECIFIED Network = 0
+	// The machine's: all its tasks share its address, and use the ports that they were
+	// granted. Since format 9.
+	Network_NETWORK_MACHINE Network = 1
+	// Its own: a name space with an address of its own, by the machine's CNI plugins. Only
+	// machines with the attribute network=own take it. Since format 9.
+	Network_NETWORK_OWN Network = 2
+)
+
+// Enum value maps for Network.
+var (
+	Network_name = map[int32]string{
+		0: "NETWORK_UNSPECIFIED",
+		1: "NETWORK_MACHINE",
+		2: "NETWORK_OWN",
+	}
+	Network_value = map[string]int32{
+		"NETWORK_UNSPECIFIED": 0,
+		"NETWORK_MACHINE":     1,
+		"NETWORK_OWN":         2,
+	}
+)
+
+func (x Network) Enum() *Network {
+	p := new(Network)
+	*p = x
+	return p
+}
+
+func (x Network) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (Network) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_job_proto_enumTypes[8].Descriptor()
+}
+
+func (Network) Type() protoreflect.EnumType {
+	return &file_borgpb_job_proto_enumTypes[8]
+}
+
+func (x Network) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use Network.Descriptor instead.
+func (Network) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+}
+
 // Slack is whether a limit may be passed while there is room.
 type Slack int32
 
@@ -526,11 +581,11 @@ func (x Slack) String() string {
 }
 
 func (Slack) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[8].Descriptor()
+	return file_borgpb_job_proto_enumTypes[9].Descriptor()
 }
 
 func (Slack) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[8]
+	return &file_borgpb_job_proto_enumTypes[9]
 }
 
 func (x Slack) Number() protoreflect.EnumNumber {
@@ -539,7 +594,7 @@ func (x Slack) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use Slack.Descriptor instead.
 func (Slack) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{8}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
 }
 
 // AttemptState is what a borglet knows of one copy of a task.
@@ -617,11 +672,11 @@ func (x AttemptState) String() string {
 }
 
 func (AttemptState) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[9].Descriptor()
+	return file_borgpb_job_proto_enumTypes[10].Descriptor()
 }
 
 func (AttemptState) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[9]
+	return &file_borgpb_job_proto_enumTypes[10]
 }
 
 func (x AttemptState) Number() protoreflect.EnumNumber {
@@ -630,7 +685,7 @@ func (x AttemptState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use AttemptState.Descriptor instead.
 func (AttemptState) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 // StopCause is why a copy of a task is stopped. Each is written in the log;
@@ -708,11 +763,11 @@ func (x StopCause) String() string {
 }
 
 func (StopCause) Descriptor() protoreflect.EnumDescriptor {
-	return file_borgpb_job_proto_enumTypes[10].Descriptor()
+	return file_borgpb_job_proto_enumTypes[11].Descriptor()
 }
 
 func (StopCause) Type() protoreflect.EnumType {
-	return &file_borgpb_job_proto_enumTypes[10]
+	return &file_borgpb_job_proto_enumTypes[11]
 }
 
 func (x StopCause) Number() protoreflect.EnumNumber {
@@ -721,7 +776,7 @@ func (x StopCause) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use StopCause.Descriptor instead.
 func (StopCause) EnumDescriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
 }
 
 // Job is a number of like tasks that run in one cell (paper §2.3).
@@ -1791,7 +1846,10 @@ type TaskSpec struct {
 	// How to see that others may rely on the task at the moment: while it fails the task
 	// is out of the names, and goes on. Absent: that it is healthy is enough. Since
 	// format 8.
-	Ready         *HealthCheck `protobuf:"bytes,451,opt,name=ready,proto3" json:"ready,omitempty"`
+	Ready *HealthCheck `protobuf:"bytes,451,opt,name=ready,proto3" json:"ready,omitempty"`
+	// Whose network it has. In an alloc it is that of the alloc set, and not said here.
+	// Since format 9.
+	Network       Network `protobuf:"varint,460,opt,name=network,proto3,enum=borg.Network" json:"network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1985,6 +2043,13 @@ func (x *TaskSpec) GetReady() *HealthCheck {
 		return x.Ready
 	}
 	return nil
+}
+
+func (x *TaskSpec) GetNetwork() Network {
+	if x != nil {
+		return x.Network
+	}
+	return Network_NETWORK_UNSPECIFIED
 }
 
 // PushedFile is a small file of the owner as a task sees it, read-only. Since format 8.
@@ -2699,7 +2764,9 @@ type TaskStatus struct {
 	Seat string `protobuf:"bytes,180,opt,name=seat,proto3" json:"seat,omitempty"`
 	// What it was last heard to use. Filled in by the elected master for who asks
 	// for it, not in the log; absent: not asked for, or not heard lately.
-	Used          *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
+	Used *Used `protobuf:"bytes,300,opt,name=used,proto3" json:"used,omitempty"`
+	// The task's own address; empty: its machine's, or it has not said.
+	Addr          string `protobuf:"bytes,460,opt,name=addr,proto3" json:"addr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2872,6 +2939,13 @@ func (x *TaskStatus) GetUsed() *Used {
 		return x.Used
 	}
 	return nil
+}
+
+func (x *TaskStatus) GetAddr() string {
+	if x != nil {
+		return x.Addr
+	}
+	return ""
 }
 
 // Attempt is a copy of a task that is no longer the current one: one that is
@@ -3335,7 +3409,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12&\n" +
 	"\x0fdecided_wall_ns\x18\a \x01(\x03R\rdecidedWallNs\x12\"\n" +
 	"\rended_wall_ns\x18\b \x01(\x03R\vendedWallNs\x12\x14\n" +
-	"\x05slots\x18\t \x01(\rR\x05slots\"\x92\a\n" +
+	"\x05slots\x18\t \x01(\rR\x05slots\"\xbc\a\n" +
 	"\bTaskSpec\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x12\n" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x12)\n" +
@@ -3360,7 +3434,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\x12$\n" +
 	"\rnotice_signal\x18\xaf\x03 \x01(\bR\fnoticeSignal\x12'\n" +
 	"\x05files\x18\xc2\x03 \x03(\v2\x10.borg.PushedFileR\x05files\x12(\n" +
-	"\x05ready\x18\xc3\x03 \x01(\v2\x11.borg.HealthCheckR\x05ready\x1a6\n" +
+	"\x05ready\x18\xc3\x03 \x01(\v2\x11.borg.HealthCheckR\x05ready\x12(\n" +
+	"\anetwork\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\anetwork\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
@@ -3415,7 +3490,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	".borg.MetaR\x04meta\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\"\n" +
 	"\x04spec\x18\x03 \x01(\v2\x0e.borg.TaskSpecR\x04spec\x12(\n" +
-	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\x90\x06\n" +
+	"\x06status\x18\x04 \x01(\v2\x10.borg.TaskStatusR\x06status\"\xa5\x06\n" +
 	"\n" +
 	"TaskStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
@@ -3440,7 +3515,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12\x13\n" +
 	"\x04seat\x18\xb4\x01 \x01(\tR\x04seat\x12\x1f\n" +
 	"\x04used\x18\xac\x02 \x01(\v2\n" +
-	".borg.UsedR\x04used\x1aB\n" +
+	".borg.UsedR\x04used\x12\x13\n" +
+	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\x1aB\n" +
 	"\x14NoteAnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"\xee\x04\n" +
@@ -3519,7 +3595,11 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x19RELOAD_SIGNAL_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11RELOAD_SIGNAL_HUP\x10\x01\x12\x16\n" +
 	"\x12RELOAD_SIGNAL_USR1\x10\x02\x12\x16\n" +
-	"\x12RELOAD_SIGNAL_USR2\x10\x03*;\n" +
+	"\x12RELOAD_SIGNAL_USR2\x10\x03*H\n" +
+	"\aNetwork\x12\x17\n" +
+	"\x13NETWORK_UNSPECIFIED\x10\x00\x12\x13\n" +
+	"\x0fNETWORK_MACHINE\x10\x01\x12\x0f\n" +
+	"\vNETWORK_OWN\x10\x02*;\n" +
 	"\x05Slack\x12\x15\n" +
 	"\x11SLACK_UNSPECIFIED\x10\x00\x12\f\n" +
 	"\bSLACK_ON\x10\x01\x12\r\n" +
@@ -3564,7 +3644,7 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 	return file_borgpb_job_proto_rawDescData
 }
 
-var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 11)
+var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
 var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
@@ -3575,102 +3655,104 @@ var file_borgpb_job_proto_goTypes = []any{
 	(CronOutcome)(0),         // 5: borg.CronOutcome
 	(AppClass)(0),            // 6: borg.AppClass
 	(ReloadSignal)(0),        // 7: borg.ReloadSignal
-	(Slack)(0),               // 8: borg.Slack
-	(AttemptState)(0),        // 9: borg.AttemptState
-	(StopCause)(0),           // 10: borg.StopCause
-	(*Job)(nil),              // 11: borg.Job
-	(*JobSpec)(nil),          // 12: borg.JobSpec
-	(*DisruptionBudget)(nil), // 13: borg.DisruptionBudget
-	(*UpdatePolicy)(nil),     // 14: borg.UpdatePolicy
-	(*MetricGate)(nil),       // 15: borg.MetricGate
-	(*CronSpec)(nil),         // 16: borg.CronSpec
-	(*CronStatus)(nil),       // 17: borg.CronStatus
-	(*CronRun)(nil),          // 18: borg.CronRun
-	(*TaskSpec)(nil),         // 19: borg.TaskSpec
-	(*PushedFile)(nil),       // 20: borg.PushedFile
-	(*Relax)(nil),            // 21: borg.Relax
-	(*TaskOverride)(nil),     // 22: borg.TaskOverride
-	(*Package)(nil),          // 23: borg.Package
-	(*Mount)(nil),            // 24: borg.Mount
-	(*HealthCheck)(nil),      // 25: borg.HealthCheck
-	(*JobStatus)(nil),        // 26: borg.JobStatus
-	(*Task)(nil),             // 27: borg.Task
-	(*TaskStatus)(nil),       // 28: borg.TaskStatus
-	(*Attempt)(nil),          // 29: borg.Attempt
-	(*Quarantine)(nil),       // 30: borg.Quarantine
-	(*Reservation)(nil),      // 31: borg.Reservation
-	nil,                      // 32: borg.JobSpec.ExtensionsEntry
-	nil,                      // 33: borg.JobSpec.MaxPerEntry
-	nil,                      // 34: borg.TaskSpec.EnvEntry
-	nil,                      // 35: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 36: borg.Meta
-	(*Resources)(nil),        // 37: borg.Resources
-	(*Constraint)(nil),       // 38: borg.Constraint
-	(*Toleration)(nil),       // 39: borg.Toleration
-	(State)(0),               // 40: borg.State
-	(*Exit)(nil),             // 41: borg.Exit
-	(*DeviceGrant)(nil),      // 42: borg.DeviceGrant
-	(*Used)(nil),             // 43: borg.Used
+	(Network)(0),             // 8: borg.Network
+	(Slack)(0),               // 9: borg.Slack
+	(AttemptState)(0),        // 10: borg.AttemptState
+	(StopCause)(0),           // 11: borg.StopCause
+	(*Job)(nil),              // 12: borg.Job
+	(*JobSpec)(nil),          // 13: borg.JobSpec
+	(*DisruptionBudget)(nil), // 14: borg.DisruptionBudget
+	(*UpdatePolicy)(nil),     // 15: borg.UpdatePolicy
+	(*MetricGate)(nil),       // 16: borg.MetricGate
+	(*CronSpec)(nil),         // 17: borg.CronSpec
+	(*CronStatus)(nil),       // 18: borg.CronStatus
+	(*CronRun)(nil),          // 19: borg.CronRun
+	(*TaskSpec)(nil),         // 20: borg.TaskSpec
+	(*PushedFile)(nil),       // 21: borg.PushedFile
+	(*Relax)(nil),            // 22: borg.Relax
+	(*TaskOverride)(nil),     // 23: borg.TaskOverride
+	(*Package)(nil),          // 24: borg.Package
+	(*Mount)(nil),            // 25: borg.Mount
+	(*HealthCheck)(nil),      // 26: borg.HealthCheck
+	(*JobStatus)(nil),        // 27: borg.JobStatus
+	(*Task)(nil),             // 28: borg.Task
+	(*TaskStatus)(nil),       // 29: borg.TaskStatus
+	(*Attempt)(nil),          // 30: borg.Attempt
+	(*Quarantine)(nil),       // 31: borg.Quarantine
+	(*Reservation)(nil),      // 32: borg.Reservation
+	nil,                      // 33: borg.JobSpec.ExtensionsEntry
+	nil,                      // 34: borg.JobSpec.MaxPerEntry
+	nil,                      // 35: borg.TaskSpec.EnvEntry
+	nil,                      // 36: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 37: borg.Meta
+	(*Resources)(nil),        // 38: borg.Resources
+	(*Constraint)(nil),       // 39: borg.Constraint
+	(*Toleration)(nil),       // 40: borg.Toleration
+	(State)(0),               // 41: borg.State
+	(*Exit)(nil),             // 42: borg.Exit
+	(*DeviceGrant)(nil),      // 43: borg.DeviceGrant
+	(*Used)(nil),             // 44: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	36, // 0: borg.Job.meta:type_name -> borg.Meta
-	12, // 1: borg.Job.spec:type_name -> borg.JobSpec
-	26, // 2: borg.Job.status:type_name -> borg.JobStatus
+	37, // 0: borg.Job.meta:type_name -> borg.Meta
+	13, // 1: borg.Job.spec:type_name -> borg.JobSpec
+	27, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
-	19, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
-	22, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
+	20, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
+	23, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
 	1,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
-	14, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
-	16, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
+	15, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
+	17, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	32, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	33, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
-	13, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
+	33, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	34, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	14, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
 	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
-	15, // 14: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
+	16, // 14: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
 	4,  // 15: borg.CronSpec.overlap:type_name -> borg.CronOverlap
-	18, // 16: borg.CronStatus.runs:type_name -> borg.CronRun
+	19, // 16: borg.CronStatus.runs:type_name -> borg.CronRun
 	5,  // 17: borg.CronRun.outcome:type_name -> borg.CronOutcome
-	37, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
-	34, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	38, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	23, // 21: borg.TaskSpec.packages:type_name -> borg.Package
-	24, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
-	25, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	38, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
+	35, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	39, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	24, // 21: borg.TaskSpec.packages:type_name -> borg.Package
+	25, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
+	26, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
 	6,  // 24: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	39, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
-	8,  // 26: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
-	8,  // 27: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	21, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
-	20, // 29: borg.TaskSpec.files:type_name -> borg.PushedFile
-	25, // 30: borg.TaskSpec.ready:type_name -> borg.HealthCheck
-	7,  // 31: borg.PushedFile.signal:type_name -> borg.ReloadSignal
-	19, // 32: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	40, // 33: borg.JobStatus.state:type_name -> borg.State
-	17, // 34: borg.JobStatus.cron:type_name -> borg.CronStatus
-	36, // 35: borg.Task.meta:type_name -> borg.Meta
-	19, // 36: borg.Task.spec:type_name -> borg.TaskSpec
-	28, // 37: borg.Task.status:type_name -> borg.TaskStatus
-	40, // 38: borg.TaskStatus.state:type_name -> borg.State
-	9,  // 39: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	41, // 40: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	31, // 41: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	29, // 42: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	35, // 43: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	42, // 44: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	43, // 45: borg.TaskStatus.used:type_name -> borg.Used
-	9,  // 46: borg.Attempt.state:type_name -> borg.AttemptState
-	10, // 47: borg.Attempt.cause:type_name -> borg.StopCause
-	41, // 48: borg.Attempt.exit:type_name -> borg.Exit
-	37, // 49: borg.Attempt.resources:type_name -> borg.Resources
-	42, // 50: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	30, // 51: borg.Attempt.quarantine:type_name -> borg.Quarantine
-	37, // 52: borg.Reservation.resources:type_name -> borg.Resources
-	53, // [53:53] is the sub-list for method output_type
-	53, // [53:53] is the sub-list for method input_type
-	53, // [53:53] is the sub-list for extension type_name
-	53, // [53:53] is the sub-list for extension extendee
-	0,  // [0:53] is the sub-list for field type_name
+	40, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	9,  // 26: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
+	9,  // 27: borg.TaskSpec.mem_slack:type_name -> borg.Slack
+	22, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
+	21, // 29: borg.TaskSpec.files:type_name -> borg.PushedFile
+	26, // 30: borg.TaskSpec.ready:type_name -> borg.HealthCheck
+	8,  // 31: borg.TaskSpec.network:type_name -> borg.Network
+	7,  // 32: borg.PushedFile.signal:type_name -> borg.ReloadSignal
+	20, // 33: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	41, // 34: borg.JobStatus.state:type_name -> borg.State
+	18, // 35: borg.JobStatus.cron:type_name -> borg.CronStatus
+	37, // 36: borg.Task.meta:type_name -> borg.Meta
+	20, // 37: borg.Task.spec:type_name -> borg.TaskSpec
+	29, // 38: borg.Task.status:type_name -> borg.TaskStatus
+	41, // 39: borg.TaskStatus.state:type_name -> borg.State
+	10, // 40: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	42, // 41: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	32, // 42: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	30, // 43: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	36, // 44: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	43, // 45: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	44, // 46: borg.TaskStatus.used:type_name -> borg.Used
+	10, // 47: borg.Attempt.state:type_name -> borg.AttemptState
+	11, // 48: borg.Attempt.cause:type_name -> borg.StopCause
+	42, // 49: borg.Attempt.exit:type_name -> borg.Exit
+	38, // 50: borg.Attempt.resources:type_name -> borg.Resources
+	43, // 51: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	31, // 52: borg.Attempt.quarantine:type_name -> borg.Quarantine
+	38, // 53: borg.Reservation.resources:type_name -> borg.Resources
+	54, // [54:54] is the sub-list for method output_type
+	54, // [54:54] is the sub-list for method input_type
+	54, // [54:54] is the sub-list for extension type_name
+	54, // [54:54] is the sub-list for extension extendee
+	0,  // [0:54] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -3686,7 +3768,7 @@ func file_borgpb_job_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
-			NumEnums:      11,
+			NumEnums:      12,
 			NumMessages:   25,
 			NumExtensions: 0,
 			NumServices:   0,

@@ -723,7 +723,10 @@ type TaskReport struct {
 	// bytes is cut off.
 	Text string `protobuf:"bytes,9,opt,name=text,proto3" json:"text,omitempty"`
 	// Its shim died; its exit code may stay unknown.
-	ShimLost      bool `protobuf:"varint,10,opt,name=shim_lost,json=shimLost,proto3" json:"shim_lost,omitempty"`
+	ShimLost bool `protobuf:"varint,10,opt,name=shim_lost,json=shimLost,proto3" json:"shim_lost,omitempty"`
+	// The task's own address, an IP address in its shortest form; empty: it has its
+	// machine's. Since format 9.
+	Addr          string `protobuf:"bytes,460,opt,name=addr,proto3" json:"addr,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -828,6 +831,13 @@ func (x *TaskReport) GetShimLost() bool {
 	return false
 }
 
+func (x *TaskReport) GetAddr() string {
+	if x != nil {
+		return x.Addr
+	}
+	return ""
+}
+
 var File_borgpb_machine_proto protoreflect.FileDescriptor
 
 const file_borgpb_machine_proto_rawDesc = "" +
@@ -888,7 +898,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
-	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\"\x92\x02\n" +
+	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\"\xa7\x02\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
@@ -902,7 +912,8 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x0fstarted_wall_ns\x18\b \x01(\x03R\rstartedWallNs\x12\x12\n" +
 	"\x04text\x18\t \x01(\tR\x04text\x12\x1b\n" +
 	"\tshim_lost\x18\n" +
-	" \x01(\bR\bshimLost*[\n" +
+	" \x01(\bR\bshimLost\x12\x13\n" +
+	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr*[\n" +
 	"\fMachineState\x12\x1d\n" +
 	"\x19MACHINE_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MACHINE_STATE_UP\x10\x01\x12\x16\n" +

@@ -227,8 +227,8 @@ type PollRequest struct {
 	KnownHash []byte `protobuf:"bytes,6,opt,name=known_hash,json=knownHash,proto3" json:"known_hash,omitempty"`
 	// Id of the replica that asks.
 	Replica uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
-	// On a stream: machine, desired, stops, forget, describe, belief and packages are
-	// those of the request before, and are left out.
+	// On a stream: machine, desired, stops, forget, describe, belief, packages and
+	// alloc_networks are those of the request before, and are left out.
 	SameOrders bool `protobuf:"varint,8,opt,name=same_orders,json=sameOrders,proto3" json:"same_orders,omitempty"`
 	// What copies use is not asked for now; it goes on being measured.
 	NoUsage bool `protobuf:"varint,9,opt,name=no_usage,json=noUsage,proto3" json:"no_usage,omitempty"`
@@ -241,7 +241,11 @@ type PollRequest struct {
 	// Where packages are to be brought from that what should run here needs, and that
 	// the machine has not said to have. One that is absent: from where packages come
 	// from.
-	Packages      []*WantedPackage `protobuf:"bytes,160,rep,name=packages,proto3" json:"packages,omitempty"`
+	Packages []*WantedPackage `protobuf:"bytes,160,rep,name=packages,proto3" json:"packages,omitempty"`
+	// Allocs of this machine with a network of their own, <user>/<name>/<index>: it stays
+	// while they are here, whether something runs in them or not. That of others goes when
+	// the last copy in it has.
+	AllocNetworks []string `protobuf:"bytes,460,rep,name=alloc_networks,json=allocNetworks,proto3" json:"alloc_networks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -356,6 +360,13 @@ func (x *PollRequest) GetDescribe() []*CopyID {
 func (x *PollRequest) GetPackages() []*WantedPackage {
 	if x != nil {
 		return x.Packages
+	}
+	return nil
+}
+
+func (x *PollRequest) GetAllocNetworks() []string {
+	if x != nil {
+		return x.AllocNetworks
 	}
 	return nil
 }
@@ -587,7 +598,9 @@ type Desired struct {
 	// not sent any more.
 	Quarantined bool `protobuf:"varint,440,opt,name=quarantined,proto3" json:"quarantined,omitempty"`
 	// The files that its spec names, as the cell has them now.
-	Files         []*FileVersion `protobuf:"bytes,450,rep,name=files,proto3" json:"files,omitempty"`
+	Files []*FileVersion `protobuf:"bytes,450,rep,name=files,proto3" json:"files,omitempty"`
+	// Whose network all that runs in the alloc has; unspecified without an alloc.
+	AllocNetwork  borgpb.Network `protobuf:"varint,460,opt,name=alloc_network,json=allocNetwork,proto3,enum=borg.Network" json:"alloc_network,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -732,6 +745,13 @@ func (x *Desired) GetFiles() []*FileVersion {
 		return x.Files
 	}
 	return nil
+}
+
+func (x *Desired) GetAllocNetwork() borgpb.Network {
+	if x != nil {
+		return x.AllocNetwork
+	}
+	return borgpb.Network(0)
 }
 
 // FileVersion says which version of a small file counts.
@@ -1524,7 +1544,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\xc9\x03\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\xf1\x03\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -1539,7 +1559,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\bno_usage\x18\t \x01(\bR\anoUsage\x12(\n" +
 	"\x06belief\x18\xdc\x01 \x01(\v2\x0f.borgrpc.BeliefR\x06belief\x12,\n" +
 	"\bdescribe\x18\x96\x01 \x03(\v2\x0f.borgrpc.CopyIDR\bdescribe\x123\n" +
-	"\bpackages\x18\xa0\x01 \x03(\v2\x16.borgrpc.WantedPackageR\bpackages\"U\n" +
+	"\bpackages\x18\xa0\x01 \x03(\v2\x16.borgrpc.WantedPackageR\bpackages\x12&\n" +
+	"\x0ealloc_networks\x18\xcc\x03 \x03(\tR\rallocNetworks\"U\n" +
 	"\rWantedPackage\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05peers\x18\x02 \x03(\tR\x05peers\x12\x16\n" +
@@ -1550,7 +1571,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\x9e\x04\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xd3\x04\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -1568,7 +1589,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\adevices\x18( \x03(\v2\x11.borg.DeviceGrantR\adevices\x12-\n" +
 	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\x12!\n" +
 	"\vquarantined\x18\xb8\x03 \x01(\bR\vquarantined\x12+\n" +
-	"\x05files\x18\xc2\x03 \x03(\v2\x14.borgrpc.FileVersionR\x05files\";\n" +
+	"\x05files\x18\xc2\x03 \x03(\v2\x14.borgrpc.FileVersionR\x05files\x123\n" +
+	"\ralloc_network\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\fallocNetwork\";\n" +
 	"\vFileVersion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\xba\x01\n" +
@@ -1679,12 +1701,13 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(*borgpb.Resources)(nil),   // 18: borg.Resources
 	(*borgpb.TaskSpec)(nil),    // 19: borg.TaskSpec
 	(*borgpb.DeviceGrant)(nil), // 20: borg.DeviceGrant
-	(borgpb.StopCause)(0),      // 21: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 22: borg.TaskReport
-	(LogStream)(0),             // 23: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 24: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 25: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 26: borgrpc.ExecResponse
+	(borgpb.Network)(0),        // 21: borg.Network
+	(borgpb.StopCause)(0),      // 22: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 23: borg.TaskReport
+	(LogStream)(0),             // 24: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 25: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 26: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 27: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
 	16, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
@@ -1702,36 +1725,37 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	6,  // 12: borgrpc.Desired.after:type_name -> borgrpc.CopyID
 	20, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
 	8,  // 14: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
-	6,  // 15: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	21, // 16: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 17: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	22, // 18: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	11, // 19: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	16, // 20: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	7,  // 21: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
-	6,  // 22: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	12, // 23: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
-	6,  // 24: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	23, // 25: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	23, // 26: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	6,  // 27: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	24, // 28: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	25, // 29: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 30: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 31: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 32: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	13, // 33: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	15, // 34: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 35: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	10, // 36: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	10, // 37: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	14, // 38: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	26, // 39: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	35, // [35:40] is the sub-list for method output_type
-	30, // [30:35] is the sub-list for method input_type
-	30, // [30:30] is the sub-list for extension type_name
-	30, // [30:30] is the sub-list for extension extendee
-	0,  // [0:30] is the sub-list for field type_name
+	21, // 15: borgrpc.Desired.alloc_network:type_name -> borg.Network
+	6,  // 16: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	22, // 17: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 18: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	23, // 19: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	11, // 20: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	16, // 21: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	7,  // 22: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
+	6,  // 23: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	12, // 24: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
+	6,  // 25: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	24, // 26: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	24, // 27: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 28: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	25, // 29: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	26, // 30: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 31: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 32: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 33: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	13, // 34: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	15, // 35: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 36: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	10, // 37: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	10, // 38: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	14, // 39: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	27, // 40: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	36, // [36:41] is the sub-list for method output_type
+	31, // [31:36] is the sub-list for method input_type
+	31, // [31:31] is the sub-list for extension type_name
+	31, // [31:31] is the sub-list for extension extendee
+	0,  // [0:31] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }
