@@ -97,6 +97,7 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 		OomScoreAdj:   &score,
 		Rlimits:       rlimits(),
 	}
+	cfg.Cgroups.Resources.CpusetCpus = o.Cpuset
 	if !l.AllCalls {
 		cfg.Seccomp = callFilter()
 	}

@@ -93,6 +93,8 @@ const (
 	tagEnabled = 1
 	// Of a job: the slot whose run it is.
 	tagSlot = 180
+	// Of a spec; it has no value.
+	tagCores = 225
 )
 
 // taints writes what format 3 added to them.

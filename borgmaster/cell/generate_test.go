@@ -481,6 +481,7 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 		t.Constraints = append(t.Constraints, &borgpb.Constraint{Key: NameAttribute, Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: g.machineName()})
 	}
 	g.local(t)
+	g.cores(t)
 	return t
 }
 

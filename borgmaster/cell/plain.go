@@ -161,7 +161,10 @@ var valueForms = map[byte]func(*form){
 		f.tagged(tagEnabled, "enabled", func(*form) {})
 		f.tagged(tagSlot, "slot", func(f *form) { f.ints("wall_ns") })
 	},
-	kindSpec: func(f *form) { f.message("spec", &borgpb.JobSpec{}) },
+	kindSpec: func(f *form) {
+		f.message("spec", &borgpb.JobSpec{})
+		f.tagged(tagCores, "exclusive_cores", func(*form) {})
+	},
 	kindTask: func(f *form) {
 		f.byte("state")
 		f.byte("flags")
