@@ -390,6 +390,10 @@ func (a *Agent) recover() ([]Found, error) {
 		})
 	}
 	wg.Wait()
+	if err := a.cfg.Runtime.Settle(); err != nil {
+		// It is tried again when the next task starts or ends that has a part in it.
+		a.cfg.Log.Error("what tasks share on the machine is not in order", "machine", a.cfg.Name, "err", err)
+	}
 	if len(records) > 0 {
 		a.cfg.Log.Info("took over what an earlier borglet left", "machine", a.cfg.Name, "copies", len(records))
 	}

@@ -70,6 +70,9 @@ func (f *Fake) Start(l *Launch) error {
 // Recover finds nothing: a Fake's runs end with it.
 func (f *Fake) Recover(*Launch) (Observed, error) { return Observed{Kind: Absent}, nil }
 
+// Settle does nothing.
+func (f *Fake) Settle() error { return nil }
+
 // End ends a run as exit says.
 func (f *Fake) End(id ID, exit *borgpb.Exit) {
 	f.mu.Lock()

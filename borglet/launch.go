@@ -58,6 +58,7 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 		Papers:   p.Papers,
 		Ports:    d.GetPorts(),
 		Network:  p.Network.Space,
+		OwnCPUs:  ownCPUs(d),
 	}
 	if d.GetAlloc() != "" {
 		l.Alloc = AllocName(d.GetAlloc())
@@ -238,6 +239,10 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 		env["PORT_"+portVariable(name)] = port
 	}
 	for _, g := range d.GetDevices() {
+		if g.GetName() == borgpb.ExclusiveCPU {
+			// The kernel tells it which processors these are.
+			continue
+		}
 		numbers := make([]string, len(g.GetNumbers()))
 		for i, n := range g.GetNumbers() {
 			numbers[i] = strconv.FormatUint(uint64(n), 10)

@@ -16,6 +16,9 @@ type Runtime interface {
 	// Recover says how a run that an earlier borglet began is, and follows it
 	// from then on. Of l, only ID, Run, Dir and Ports are set.
 	Recover(l *Launch) (Observed, error)
+	// Settle puts in order what runs share, after all those of an earlier borglet have
+	// been recovered.
+	Settle() error
 	// Warn sends SIGUSR1, Terminate SIGTERM, Kill ends the run for certain.
 	Warn(id ID) error
 	Terminate(id ID) error
@@ -61,6 +64,8 @@ type Capabilities struct {
 	// OwnFiles: a task has a file system of its own and sees its directory as
 	// /task; otherwise it sees the machine's.
 	OwnFiles bool
+	// Cores that tasks may have alone; without any where that cannot be done.
+	Cores Cores
 }
 
 // Stats is what a copy uses at a moment.
@@ -104,6 +109,8 @@ type Launch struct {
 	// Network is the path of the name space that it has of its own; empty: it has the
 	// machine's.
 	Network string `json:",omitempty"`
+	// Numbers of the processors that it has alone, as in Cores.
+	OwnCPUs []uint32 `json:",omitempty"`
 	// Packages put into the task's file system.
 	Packages []LaunchPackage `json:",omitempty"`
 	Limits   Limits

@@ -64,13 +64,6 @@ func (c check) lacks(where, hint, what string) {
 	c.o.lacks = c.d.faultOf(c.o, where, hint, what)
 }
 
-// notYet warns that a value is kept and that nothing acts on it so far.
-func (c check) notYet(where string) {
-	if _, given := c.d.origins[where]; given {
-		c.d.warnings = append(c.d.warnings, c.d.faultOf(c.o, where, "", lastName(where)+" is recorded, but cells do not act on it yet"))
-	}
-}
-
 // validate checks what no single value can tell. It mirrors the cell's own
 // checks, so that a file that passes here is refused only for what the file
 // cannot know.
@@ -289,6 +282,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	}
 	c.task("task", j.Task, j.AllocSet != "")
 	c.overrides(j)
+	c.cores(j)
 }
 
 // budget checks how far the cell may disturb the tasks.
@@ -417,7 +411,6 @@ func (c check) texts(where string, t *borgpb.TaskSpec, ports []string, inAlloc b
 
 // parts checks the parts of a task spec that overrides may have too.
 func (c check) parts(where string, t *borgpb.TaskSpec, ports []string) {
-	c.notYet(join(where, "exclusive_cores"))
 	for _, n := range []struct {
 		name       string
 		have, most int
@@ -619,6 +612,9 @@ func (c check) resources(where string, r *borgpb.Resources, ofTask bool) {
 		if r.Devices[k] > maxDeviceCount {
 			c.bad(join(join(where, "devices"), k), "", "%d devices are too many; at most %d", r.Devices[k], maxDeviceCount)
 		}
+	}
+	if r.Devices[borgpb.ExclusiveCPU] != 0 || r.DeviceMilli[borgpb.ExclusiveCPU] != 0 {
+		c.bad(where, "write exclusive_cores = True, and how much cpu", "%s cannot be asked for as a device", borgpb.ExclusiveCPU)
 	}
 	c.shares(where, r)
 }

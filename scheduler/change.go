@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
 )
 
 // dimension is one amount of a request.
@@ -108,13 +109,23 @@ func (e *explanation) changes() []Change {
 		}
 	}
 	for _, d := range dimensions(&asked.res) {
+		if e.want.need.Own && (d.fit == cell.FitCPU || d.device == borgpb.ExclusiveCPU) {
+			// One goes with the other, and with the threads of a core.
+			continue
+		}
 		if less, ok := e.mostOf(asked, d); ok {
 			r := asked
 			d.set(&r.res, less)
 			try(fmt.Sprintf("%s %s -> %s", d.name, d.text(d.asked), d.text(less)), r)
 		}
 	}
+	if e.want.need.Own {
+		try("drop exclusive_cores", asked.shared())
+	}
 	for i, k := range asked.constraints {
+		if e.want.need.Own && i == len(asked.constraints)-1 {
+			continue // it follows from the cores
+		}
 		r := asked
 		r.constraints = slices.Delete(slices.Clone(asked.constraints), i, i+1)
 		try("drop constraint "+cell.ConstraintWords(k), r)
@@ -122,6 +133,14 @@ func (e *explanation) changes() []Change {
 	e.tryTaints(asked, try)
 	e.tryLimits(asked, try)
 	return out
+}
+
+// shared is a request for cores of one's own without that: their device and the last
+// constraint are gone.
+func (r request) shared() request {
+	r.constraints = r.constraints[:len(r.constraints)-1]
+	r.res = r.res.Sub(cell.Resources{Devices: []cell.Device{{Name: borgpb.ExclusiveCPU, Milli: r.res.Device(borgpb.ExclusiveCPU)}}})
+	return r
 }
 
 // machinesFor counts the machines with a place for r. The probe of an alloc is

@@ -151,6 +151,9 @@ func placedSummary(t *borgpb.Task) string {
 	}
 	if a := st.GetAttemptState(); a != borgpb.AttemptState_ATTEMPT_STATE_UNSPECIFIED {
 		text += ", " + strings.ToLower(strings.TrimPrefix(a.String(), "ATTEMPT_STATE_"))
+		if st.GetReason() != "" && a != borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
+			text += ": " + st.GetReason()
+		}
 	}
 	return text
 }

@@ -57,9 +57,15 @@ func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 			soft = append(soft, k)
 		}
 	}
-	spec.Task.Constraints = append(soft, ch.request.constraints...)
+	req := ch.request
+	if spec.Task.ExclusiveCores {
+		if spec.Task.ExclusiveCores = req.res.Device(borgpb.ExclusiveCPU) > 0; spec.Task.ExclusiveCores {
+			req = req.shared()
+		}
+	}
+	spec.Task.Constraints = append(soft, req.constraints...)
 	spec.Task.Tolerations = ch.request.tolerations
-	spec.Task.Resources = ch.request.res.Proto()
+	spec.Task.Resources = req.res.Proto()
 	spec.Task.Resources.Ports = 0
 	spec.Task.Ports = spec.Task.Ports[:ch.request.res.Ports]
 	l := &ch.request.limits

@@ -35,6 +35,14 @@ func randomMachine(t *rapid.T) *borgpb.MachineSpec {
 	if rapid.Bool().Draw(t, "gpu") {
 		spec.Capacity.Devices = map[string]int64{"gpu": rapid.Int64Range(1, 4).Draw(t, "gpus")}
 	}
+	if rapid.Bool().Draw(t, "own cpus") {
+		threads := rapid.SampledFrom([]int64{1, 2}).Draw(t, "threads")
+		if spec.Capacity.Devices == nil {
+			spec.Capacity.Devices = map[string]int64{}
+		}
+		spec.Capacity.Devices[borgpb.ExclusiveCPU] = threads * rapid.Int64Range(1, 4).Draw(t, "own cores")
+		spec.Attributes[borgpb.CoreThreads] = fmt.Sprint(threads)
+	}
 	return spec
 }
 
@@ -69,6 +77,10 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 		spec.Task.Resources.Devices = map[string]int64{"gpu": rapid.Int64Range(1, 4).Draw(t, "gpus")}
 	case 1, 2:
 		spec.Task.Resources.DeviceMilli = map[string]int64{"gpu": rapid.Int64Range(1, 9).Draw(t, "tenths of a gpu") * 100}
+	}
+	if rapid.IntRange(0, 5).Draw(t, "exclusive") == 0 && spec.Kind == borgpb.JobKind_JOB_KIND_SERVICE {
+		spec.Task.ExclusiveCores = true
+		spec.Task.Resources.CpuMilli = 1000 * rapid.Int64Range(1, 4).Draw(t, "own cpu")
 	}
 	for range rapid.IntRange(0, 2).Draw(t, "constraints") {
 		if rapid.IntRange(0, 4).Draw(t, "by name") == 0 {
@@ -115,6 +127,7 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 	}
 	if rapid.IntRange(0, 4).Draw(t, "in set") == 0 {
 		spec.AllocSet = "ann/set"
+		spec.Task.ExclusiveCores = false
 	}
 	return spec
 }

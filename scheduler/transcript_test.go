@@ -19,13 +19,13 @@ import (
 //
 //	cell [enough=N] [batch=N] [name=S]    a new, empty cell and its scheduler
 //	    [policy=P] [weights=rack=512,...] [prefer=k=v] [workload=batch:1/2]
-//	machine NAME cpu=N mem=SIZE [gpu=N] [attr=k=v,...] [ports=A-B] [taint=k=v] [has=DIGEST,...]
+//	machine NAME cpu=N mem=SIZE [gpu=N] [own-cpus=N] [attr=k=v,...] [ports=A-B] [taint=k=v] [has=DIGEST,...]
 //	has MACHINE DIGEST...                 packages that are there now, besides; dN is a digest
 //	set MACHINE k=v,...                   attributes
 //	taint MACHINE KEY[=VALUE][:evict|:prefer-not]
 //	untaint MACHINE KEY
 //	drain|undrain|down|up|remove MACHINE
-//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [gpu=N] [priority=N] [kind=batch]
+//	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [gpu=N] [exclusive] [priority=N] [kind=batch]
 //	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never] [queue]
 //	    [packages=name:digest,...]
 //	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
@@ -191,6 +191,7 @@ func (o options) jobSpec() *borgpb.JobSpec {
 		name, digest, _ := strings.Cut(w, ":")
 		spec.Task.Packages = append(spec.Task.Packages, &borgpb.Package{Name: name, Digest: testDigest(digest), Path: "/" + name})
 	}
+	spec.Task.ExclusiveCores = o.has("exclusive")
 	if o.words["kind"] == "batch" {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 		spec.MaxFailures = uint32(o.number("failures", 0))
@@ -254,6 +255,9 @@ func (o options) config() scheduler.Config {
 func (o options) machineSpec() *borgpb.MachineSpec {
 	spec := machineSpec(o.milli("cpu"), o.number("mem", 0), o.list("attr")...)
 	spec.Capacity.Devices = o.resources().Devices
+	if n := o.number("own-cpus", 0); n > 0 {
+		spec.Capacity.Devices = map[string]int64{borgpb.ExclusiveCPU: n}
+	}
 	if a, b, ok := strings.Cut(o.words["ports"], "-"); ok {
 		first, _ := strconv.Atoi(a)
 		last, _ := strconv.Atoi(b)

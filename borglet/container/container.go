@@ -191,6 +191,8 @@ type containerBackend struct {
 	// wall is nil where ports cannot be closed.
 	wall   *wall
 	meters *meters
+	// cpus is nil where no copy can have processors alone.
+	cpus *processors
 }
 
 func newContainerBackend(cfg Config) (backend, error) {
@@ -205,6 +207,10 @@ func newContainerBackend(cfg Config) (backend, error) {
 	}
 	logrus.SetLevel(logrus.WarnLevel)
 	b := &containerBackend{cfg: cfg, meters: newMeters()}
+	var err error
+	if b.cpus, err = ownCores(cgroupParent(cfg.Name), cfg.ExclusiveCores); err != nil {
+		cfg.Log.Warn("no task can have cores of its own", "machine", cfg.Name, "err", err)
+	}
 	ids := cfg.TaskIDs
 	if ids == [2]uint32{} {
 		ids = DefaultTaskIDs
@@ -226,6 +232,9 @@ func newContainerBackend(cfg Config) (backend, error) {
 
 // prepare gives the copy what is its alone on the machine.
 func (b *containerBackend) prepare(o *order) (err error) {
+	if err := b.placeOn(o); err != nil {
+		return err
+	}
 	if b.ids == nil || o.Launch.MachineIDs {
 		return nil
 	}
@@ -242,12 +251,41 @@ func (b *containerBackend) prepare(o *order) (err error) {
 
 // remember is prepare for a run of an earlier borglet.
 func (b *containerBackend) remember(o *order) {
+	if b.cpus != nil && len(o.CPUs) > 0 {
+		b.cpus.keep(o.Launch.ID, o.CPUs)
+	}
 	if b.ids != nil && o.FirstID != 0 {
 		b.ids.keep(o.Launch.ID, o.FirstID)
 		if b.wall != nil && o.Launch.Network == "" {
 			b.wall.remember(o.Launch.ID, o.FirstID, o.Launch.Ports)
 		}
 	}
+}
+
+// placeOn says on which processors the copy begins.
+func (b *containerBackend) placeOn(o *order) (err error) {
+	switch {
+	case b.cpus != nil:
+		o.CPUs, o.Cpuset, o.cpusetChanges, err = b.cpus.take(o.Launch.ID, o.Launch.OwnCPUs)
+		return err
+	case len(o.Launch.OwnCPUs) > 0:
+		return errors.New("no task can have cores of its own here any more")
+	}
+	return nil
+}
+
+func (b *containerBackend) settleShared() error {
+	if b.cpus == nil {
+		return nil
+	}
+	return b.cpus.settle()
+}
+
+func (b *containerBackend) started(o *order) error {
+	if b.cpus == nil {
+		return nil
+	}
+	return b.cpus.started(o.cpusetChanges)
 }
 
 func (b *containerBackend) block(found map[borglet.ID][]borglet.Listener) error {
@@ -266,6 +304,9 @@ func (b *containerBackend) capabilities() borglet.Capabilities {
 	}
 	if b.wall != nil {
 		caps.Ports = "blocked"
+	}
+	if b.cpus != nil {
+		caps.Cores = b.cpus.cores
 	}
 	return caps
 }
@@ -344,6 +385,9 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 		r.BlkioWeight = resources(l.Limits).BlkioWeight
 	}
 	r.MemoryCheckBeforeUpdate = true
+	if r.CpusetCpus = ""; b.cpus != nil {
+		r.CpusetCpus = b.cpus.setFor(l.ID)
+	}
 	r.SkipDevices = true
 	group.Resources = &r
 	config.Cgroups = &group
@@ -388,6 +432,11 @@ func (b *containerBackend) destroy(id borglet.ID) error {
 	}
 	if b.ids != nil {
 		b.ids.free(id)
+	}
+	if b.cpus != nil {
+		if err := b.cpus.free(id); err != nil {
+			return err
+		}
 	}
 	if b.wall != nil {
 		return b.wall.free(id)

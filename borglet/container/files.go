@@ -52,8 +52,15 @@ type order struct {
 	FirstID uint32 `json:"first_id,omitempty"`
 	// Cover: its directory is where the copy's root cannot go, and its root file
 	// system is mounted where it can. The shim has a mount name space of its own.
-	Cover  bool           `json:"cover,omitempty"`
+	Cover bool `json:"cover,omitempty"`
+	// CPUs are the processors that it has alone; Cpuset is where it may run at first,
+	// empty: everywhere.
+	CPUs   []int          `json:"cpus,omitempty"`
+	Cpuset string         `json:"cpuset,omitempty"`
 	Launch borglet.Launch `json:"launch"`
+
+	// cpusetChanges is what take said, for started.
+	cpusetChanges int
 }
 
 // started is pid.json.

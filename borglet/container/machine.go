@@ -30,7 +30,7 @@ func DescribeMachine(dir string, caps borglet.Capabilities) (*borgpb.MachineSpec
 	if err := unix.Uname(&uts); err != nil {
 		return nil, fmt.Errorf("ask for the kernel's name: %w", err)
 	}
-	return &borgpb.MachineSpec{
+	spec := &borgpb.MachineSpec{
 		Capacity: &borgpb.Resources{
 			CpuMilli: int64(runtime.NumCPU()) * 1000,
 			MemBytes: mem,
@@ -49,7 +49,12 @@ func DescribeMachine(dir string, caps borglet.Capabilities) (*borgpb.MachineSpec
 			"ports":    caps.Ports,
 			"network":  caps.Network,
 		},
-	}, nil
+	}
+	if n := len(caps.Cores.Own); n > 0 {
+		spec.Capacity.Devices = map[string]int64{borgpb.ExclusiveCPU: int64(n)}
+		spec.Attributes[borgpb.CoreThreads] = strconv.Itoa(caps.Cores.Threads)
+	}
+	return spec, nil
 }
 
 func memTotalBytes() (int64, error) {

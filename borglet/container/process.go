@@ -215,6 +215,10 @@ func (b *processBackend) prepare(*order) error { return nil }
 
 func (b *processBackend) remember(*order) {}
 
+func (b *processBackend) settleShared() error { return nil }
+
+func (b *processBackend) started(*order) error { return nil }
+
 func (b *processBackend) capabilities() borglet.Capabilities {
 	return borglet.Capabilities{Runtime: kindProcess, Cgroup: "none", Seccomp: "none", Userns: "none", Ports: "told"}
 }

@@ -41,6 +41,8 @@ type Config struct {
 	// each copy gets 65,536; zero: DefaultTaskIDs. Borglets of one machine have
 	// different ones.
 	TaskIDs [2]uint32
+	// ExclusiveCores is how many cores tasks may have alone, at most.
+	ExclusiveCores int
 	// Private lists directories that no task may see: the borglet's own.
 	Private []string
 	Log     *slog.Logger
@@ -54,6 +56,10 @@ type backend interface {
 	// earlier borglet gave.
 	prepare(o *order) error
 	remember(o *order)
+	// settleShared puts in order what copies share, after all were remembered; started does
+	// it for one that was prepared and has begun since.
+	settleShared() error
+	started(o *order) error
 	// orphan finds the process of a run whose shim died without a word; begun
 	// says whether the task's program was let go.
 	orphan(id borglet.ID, dir string) (p proc, begun bool)
@@ -152,6 +158,9 @@ func (r *Runtime) Capabilities() borglet.Capabilities {
 	return caps
 }
 
+// Settle puts in order what runs share.
+func (r *Runtime) Settle() error { return r.backend.settleShared() }
+
 // Events are what is observed, until Close.
 func (r *Runtime) Events() <-chan borglet.Observed { return r.events }
 
@@ -201,6 +210,9 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 	r.runs[l.ID] = followed
 	r.mu.Unlock()
 	awaitReady(r.ctx, ready)
+	if err := r.backend.started(&o); err != nil {
+		r.cfg.Log.Error("a task may run on processors that another has alone", "machine", r.cfg.Name, "copy", l.ID.String(), "err", err)
+	}
 	r.wg.Go(func() { r.follow(followed) })
 	return nil
 }

@@ -100,6 +100,7 @@ func containerConfig(o *order, root string, binds []bind) *configs.Config {
 	if l.Network != "" {
 		cfg.Namespaces.Add(configs.NEWNET, l.Network)
 	}
+	cfg.Cgroups.Resources.CpusetCpus = o.Cpuset
 	if !l.AllCalls {
 		cfg.Seccomp = callFilter()
 	}

@@ -25,7 +25,7 @@ func (s *Spec) chargeRun(need *Need, tasks uint64) charge {
 	if s.Proto.AllocSet != "" || s.Proto.Priority == 0 {
 		return nil
 	}
-	return chargeOf(BandOf(s.Proto.Priority), &need.Resources, tasks)
+	return chargeOf(BandOf(s.Proto.Priority), need.bought(), tasks)
 }
 
 // chargeAny is what so many tasks from index are charged that may run any of the specs.

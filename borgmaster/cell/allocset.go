@@ -29,6 +29,11 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r != nil {
 		return nil, about(key.String(), r)
 	}
+	if c.format >= FormatCores {
+		if r := checkNoCPUDevice(spec.Resources, "spec.resources"); r != nil {
+			return nil, about(key.String(), r)
+		}
+	}
 	each := FromProto(spec.Resources)
 	if r := c.checkBounds(key.User, "spec.resources", &each); r != nil {
 		return nil, about(key.String(), r)

@@ -97,6 +97,8 @@ const (
 	tagSlot = 180
 	// Of a job: what it was given before its labels or annotations were changed alone.
 	tagGiven = 190
+	// Of a spec; it has no value.
+	tagCores = 225
 )
 
 // taints writes what format 3 added to them.

@@ -37,7 +37,8 @@ import (
 // a policy; copies in quarantine; files are pushed to running tasks, which say when they
 // are ready; packages are brought with secrets.
 //
-// Format 9: what is the first format's in the model and was without effect until now.
+// Format 9: what is the first format's in the model and was without effect until now:
+// exclusive cores.
 const BuildFormat = 9
 
 // BuildFormat is the latest format that this copy of the cell can apply.

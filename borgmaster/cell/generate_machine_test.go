@@ -56,6 +56,7 @@ func (g *generator) machineOp() *borgpb.Op {
 		if g.one(3) {
 			o.Capacity = &borgpb.Resources{CpuMilli: int64(r.IntN(9)) * 1000, MemBytes: 8 << 30, DiskBytes: 20 << 30}
 			o.Capacity.Devices = map[string]int64{"gpu": int64(r.IntN(4))}
+			g.offerCPUs(o.Capacity, nil)
 		}
 		if g.one(5) {
 			o.PortFirst, o.PortLast = 20000, 20000+uint32(r.IntN(50))
@@ -135,6 +136,7 @@ func (g *generator) addMachine(name string) *borgpb.Op {
 		PortFirst: 20000, PortLast: 20000 + uint32(4+r.IntN(40)),
 	}
 	g.networkOfMachine(s)
+	g.offerCPUs(s.Capacity, s.Attributes)
 	if g.one(6) {
 		s.Taints = []*borgpb.Taint{g.taint()}
 	}

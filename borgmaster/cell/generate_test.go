@@ -482,6 +482,7 @@ func (g *generator) taskSpec() *borgpb.TaskSpec {
 		t.Constraints = append(t.Constraints, &borgpb.Constraint{Key: NameAttribute, Relation: borgpb.Relation_RELATION_NOT_EQUAL, Value: g.machineName()})
 	}
 	g.local(t)
+	g.cores(t)
 	return t
 }
 

@@ -354,16 +354,19 @@ func (l *loader) setState(t *Task, to state) {
 
 func (l *loader) spec(uid UID, version uint64, d *decoder) error {
 	j := l.c.jobsByUID[uid]
-	data := d.raw()
+	data, cores := d.raw(), d.tagged(tagCores)
 	if err := d.done(); err != nil {
 		return err
 	}
 	if j == nil || version == 0 || version > j.version {
 		return errors.New("a spec of no job")
 	}
-	s, r := l.c.readSpec(j.key, data)
+	s, r := l.c.readSpecOf(j.key, data, cores)
 	if r != nil {
 		return errors.New(r.Message)
+	}
+	if s.cores != cores || cores && l.c.format < FormatCores {
+		return errOdd
 	}
 	s.job, s.Version = j, version
 	j.specs = append(j.specs, s)

@@ -165,7 +165,10 @@ var valueForms = map[byte]func(*form){
 			f.strs("annotations")
 		})
 	},
-	kindSpec: func(f *form) { f.message("spec", &borgpb.JobSpec{}) },
+	kindSpec: func(f *form) {
+		f.message("spec", &borgpb.JobSpec{})
+		f.tagged(tagCores, "exclusive_cores", func(*form) {})
+	},
 	kindTask: func(f *form) {
 		f.byte("state")
 		f.byte("flags")

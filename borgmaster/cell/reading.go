@@ -2,8 +2,9 @@ package cell
 
 import "borg/proto/borgpb"
 
-// reading is what the bytes of a spec say. It depends on nothing else and never changes,
-// so jobs whose specs have the same bytes share one.
+// reading is what the bytes of a spec say. It depends on nothing else, but on whether
+// exclusive cores have an effect, and never changes, so jobs whose specs have the same
+// bytes share one.
 type reading struct {
 	// As committed, and decoded.
 	Bytes []byte
@@ -14,6 +15,8 @@ type reading struct {
 	limits *Limits
 	// Disjoint, ascending, without gaps: what each index needs.
 	needs []*Need
+	// cores: some tasks have cores of their own.
+	cores bool
 }
 
 // Bounds of what is remembered of specs that were read. Larger specs are rare, and cost

@@ -212,6 +212,9 @@ func (s *Spec) exists() bool { return !s.gone }
 func (s *Spec) appendValue(b []byte) []byte {
 	e := encoder{append(b, recordLayout)}
 	e.bytes(s.Bytes)
+	if s.cores {
+		e.byte(tagCores)
+	}
 	return e.b
 }
 

@@ -105,7 +105,7 @@ func (c *Cell) reserve(m *Machine, rs []*borgpb.TaskReservation) {
 		p := m.find(CopyID{uid, r.Index, r.Attempt})
 		// Who waits for victims has used nothing; who stops keeps what he had, so
 		// that claims on his room stay what they are.
-		if p == nil || !p.state.current() || p.spec == nil || p.Waits() || p.spec.Need(p.index).Task.NoEstimation {
+		if p == nil || !p.state.current() || p.spec == nil || p.Waits() || p.Fixed() {
 			continue
 		}
 		next := reservation{r.CpuMilli, r.MemBytes, c.clock.cellNs}

@@ -28,6 +28,8 @@ type Need struct {
 	// Late-bound names ({{...}}) are as the owner wrote them. The constraints,
 	// tolerations and ports of an alloc set's Need are here too.
 	Task *borgpb.TaskSpec
+	// Own: it has its processors alone, whole cores.
+	Own bool
 }
 
 // Need returns what task index asks for.
@@ -46,10 +48,16 @@ func (s *Spec) Need(index uint32) *Need {
 
 // readSpec decodes and checks a job spec. The bytes are kept.
 func (c *Cell) readSpec(key JobKey, data []byte) (*Spec, *borgpb.Refusal) {
+	return c.readSpecOf(key, data, c.format >= FormatCores)
+}
+
+// readSpecOf is readSpec of a spec that was committed when exclusive cores had an effect,
+// or when they had none.
+func (c *Cell) readSpecOf(key JobKey, data []byte, cores bool) (*Spec, *borgpb.Refusal) {
 	if len(data) > MaxSpecBytes {
 		return nil, limit("spec", "%d bytes; at most %d", len(data), MaxSpecBytes)
 	}
-	if was := c.readings.of(data, c.format); was != nil {
+	if was := c.readings.of(data, c.format); was != nil && (was.cores == cores || !asksCores(was.Proto)) {
 		if r := checkJobSpec(key, was.Proto, c.format); r != nil {
 			return nil, r
 		}
@@ -62,11 +70,11 @@ func (c *Cell) readSpec(key JobKey, data []byte) (*Spec, *borgpb.Refusal) {
 	if r := checkJobSpec(key, p, c.format); r != nil {
 		return nil, r
 	}
-	s := &reading{Bytes: data, Proto: p, limits: limitsOf(p)}
+	s := &reading{Bytes: data, Proto: p, limits: limitsOf(p), cores: cores && asksCores(p)}
 	if p.AllocSet != "" {
 		s.allocSet, _ = ParseJobKey(p.AllocSet)
 	}
-	if r := s.cutNeeds(); r != nil {
+	if r := s.cutNeeds(cores); r != nil {
 		return nil, r
 	}
 	c.readings.keep(s, c.format)
@@ -75,7 +83,7 @@ func (c *Cell) readSpec(key JobKey, data []byte) (*Spec, *borgpb.Refusal) {
 
 // cutNeeds cuts the indices where an override begins or ends and merges the
 // overrides of each run.
-func (s *reading) cutNeeds() *borgpb.Refusal {
+func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 	cuts := []uint32{0}
 	for _, o := range s.Proto.Overrides {
 		cuts = append(cuts, o.First)
@@ -107,6 +115,14 @@ func (s *reading) cutNeeds() *borgpb.Refusal {
 		}
 		need := &Need{First: first, Last: last, Task: networked(task), Resources: FromProto(task.Resources)}
 		need.Resources.Ports = int64(len(task.Ports))
+		if cores {
+			if r := checkCores(s.Proto, task, field); r != nil {
+				return r
+			}
+			if task.ExclusiveCores {
+				need.own()
+			}
+		}
 		s.needs = append(s.needs, need)
 	}
 	return nil

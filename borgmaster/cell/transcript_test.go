@@ -399,6 +399,7 @@ func (s *script) taints() (out []*borgpb.Taint) {
 func (s *script) capacity() *borgpb.Resources {
 	r := s.resources()
 	r.CpuMilli, r.MemBytes = s.num("cpu", 4000), s.num("mem", 4<<30)
+	s.offerCPUs(r)
 	return r
 }
 
@@ -494,6 +495,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		spec.Task.Files = append(spec.Task.Files, &borgpb.PushedFile{
 			Name: name, Signal: borgpb.ReloadSignal(borgpb.ReloadSignal_value["RELOAD_SIGNAL_"+strings.ToUpper(signal)])})
 	}
+	s.asksCores(spec.Task)
 	if s.has("ready") {
 		spec.Task.Ready = &borgpb.HealthCheck{HttpPath: s.arg("ready", ""), PeriodNs: s.num("ready-period", 0)}
 	}
@@ -572,6 +574,9 @@ func (s *script) assignment() *borgpb.Assignment {
 	for _, p := range s.list("ports") {
 		n, _ := strconv.Atoi(p)
 		a.Ports = append(a.Ports, uint32(n))
+	}
+	if s.has("cpus") {
+		a.Devices = append(a.Devices, s.cpus())
 	}
 	if s.has("gpu") {
 		g := &borgpb.DeviceGrant{Name: "gpu"}

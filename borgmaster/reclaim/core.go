@@ -208,7 +208,7 @@ func (l *look) machine(machine *cell.Machine, m *heard) {
 		}
 		e.heardNs = l.nowNs
 		e.used = reservation.Amounts{CPUMilli: min(max(u.GetCpuMilli(), 0), maxCPUMilli), MemBytes: min(max(u.GetMemBytes(), 0), maxMemBytes)}
-		e.task.Use(l.nowNs, limitOf(p), e.used, l.cfg.Off || p.TaskSpec().GetNoEstimation(), l.with)
+		e.task.Use(l.nowNs, limitOf(p), e.used, l.cfg.Off || p.Fixed(), l.with)
 	}
 	m.word, m.copies = nil, next
 	for i := range next {
@@ -258,7 +258,7 @@ func (l *look) begin(p *cell.Copy) reservation.Task {
 // is used goes at once.
 func (l *look) weigh(machine *cell.Machine, e *estimate) {
 	p := machine.Copy(e.id)
-	if p.TaskSpec().GetNoEstimation() {
+	if p.Fixed() {
 		return
 	}
 	logged, _, _ := loggedOf(p)

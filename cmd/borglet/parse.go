@@ -4,8 +4,11 @@ import (
 	"fmt"
 	"math"
 	"net"
+	"runtime"
 	"strconv"
 	"strings"
+
+	ucli "github.com/urfave/cli/v2"
 
 	"borg/cli"
 	"borg/proto/borgpb"
@@ -39,6 +42,21 @@ func parseCapacity(text string) (*borgpb.Resources, error) {
 		}
 	}
 	return r, nil
+}
+
+// parseExclusiveCores is how many cores tasks may have alone. Who offers less than the
+// machine's processors shares it with others, who know nothing of this borglet's tasks.
+func parseExclusiveCores(ctx *ucli.Context, capacity *borgpb.Resources) (int, error) {
+	const name = "exclusive-cores"
+	if n := ctx.Int(name); n < 0 {
+		return 0, cli.Errorf(cli.Usage, "--%s %d is negative", name, n)
+	} else if ctx.IsSet(name) {
+		return n, nil
+	}
+	if cpu := capacity.GetCpuMilli(); cpu != 0 && cpu < int64(runtime.NumCPU())*1000 {
+		return 0, nil
+	}
+	return runtime.NumCPU(), nil
 }
 
 // override replaces amounts of have by those that want names.

@@ -43,6 +43,7 @@ func serveCommand() *ucli.Command {
 			&ucli.StringFlag{Name: "runtime", Value: "auto", Usage: "auto, container or process"},
 			&ucli.StringFlag{Name: "advertise", Usage: "`ADDRESS` (host:port) at which masters reach it (default: --listen)"},
 			&ucli.StringFlag{Name: "capacity", Usage: "what tasks may use in all, such as `cpu=2,mem=4GiB,disk=20GiB` (default: the machine's)"},
+			&ucli.IntFlag{Name: "exclusive-cores", Usage: "how many `CORES` tasks may have alone, at most (default: all but one; none if --capacity offers less cpu than the machine has)"},
 			&ucli.StringSliceFlag{Name: "attr", Usage: "attribute `KEY=VALUE` of the machine, for constraints; may be repeated"},
 			&ucli.StringFlag{Name: "task-ports", Value: "20000-29999", Usage: "ports that may be granted to tasks, `FIRST-LAST`"},
 			&ucli.StringFlag{Name: "task-ids", Value: fmt.Sprintf("%d-%d", container.DefaultTaskIDs[0], container.DefaultTaskIDs[1]),
@@ -80,17 +81,19 @@ type serve struct {
 	// A token or its file, and who is to be shown it; may be empty.
 	join, masters string
 	capacity      *borgpb.Resources
-	attrs         map[string]string
-	ports         [2]uint32
-	taskIDs       [2]uint32
-	writable      []string
-	cniConf       string
-	cniBins       []string
-	backoff       borglet.Backoff
-	keepBytes     int64
-	keptFor       time.Duration
-	packages      packageConfig
-	log           *slog.Logger
+	// How many cores tasks may have alone, at most.
+	exclusiveCores int
+	attrs          map[string]string
+	ports          [2]uint32
+	taskIDs        [2]uint32
+	writable       []string
+	cniConf        string
+	cniBins        []string
+	backoff        borglet.Backoff
+	keepBytes      int64
+	keptFor        time.Duration
+	packages       packageConfig
+	log            *slog.Logger
 	// Who this borglet is to the masters.
 	source *identity.Source
 	// Of the papers of tasks.
@@ -137,6 +140,9 @@ func newServe(ctx *ucli.Context) (*serve, error) {
 	}
 	if s.capacity, err = parseCapacity(ctx.String("capacity")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--capacity: %w", err)
+	}
+	if s.exclusiveCores, err = parseExclusiveCores(ctx, s.capacity); err != nil {
+		return nil, err
 	}
 	if s.attrs, err = parseAttrs(ctx.StringSlice("attr")); err != nil {
 		return nil, cli.Errorf(cli.Usage, "--attr: %w", err)
@@ -224,7 +230,7 @@ func (s *serve) run(ctx context.Context) error {
 	}
 	rt, err := container.New(container.Config{
 		Name: s.name, RunDir: s.runDir, Kind: s.runtime,
-		TaskIDs: s.taskIDs, Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
+		TaskIDs: s.taskIDs, ExclusiveCores: s.exclusiveCores, Writable: s.writable, Private: []string{s.dir, s.runDir}, Log: s.log,
 	})
 	if err != nil {
 		return cli.Errorf(cli.Failed, "%w", err)

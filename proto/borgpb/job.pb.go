@@ -1824,8 +1824,9 @@ type TaskSpec struct {
 	CpuSlack Slack `protobuf:"varint,15,opt,name=cpu_slack,json=cpuSlack,proto3,enum=borg.Slack" json:"cpu_slack,omitempty"`
 	// The same for memory: a soft limit instead of an out-of-memory kill.
 	MemSlack Slack `protobuf:"varint,16,opt,name=mem_slack,json=memSlack,proto3,enum=borg.Slack" json:"mem_slack,omitempty"`
-	// Whole physical cores kept free of other latency-sensitive tasks. Kept;
-	// borglets do not act on it yet.
+	// As many whole physical cores as it has cpu, kept free of all other tasks; only
+	// for latency-sensitive tasks outside of allocs. Without effect in specs that were
+	// committed before format 9.
 	ExclusiveCores bool `protobuf:"varint,17,opt,name=exclusive_cores,json=exclusiveCores,proto3" json:"exclusive_cores,omitempty"`
 	// Reservation stays at the limit (paper §2.5, a capability). Since format 7
 	// whoever asks for it needs the capability no-estimation.
