@@ -135,8 +135,7 @@ func NewServer(config Config) *grpc.Server {
 		grpc.InTapHandle(config.tap),
 		grpc.StatsHandler(callCounter{}),
 		grpc.ConnectionTimeout(handshakeTimeout),
-		// One that writes nothing keeps no buffer: of some processes there are thousands.
-		grpc.ReadBufferSize(readBufferBytes), grpc.SharedWriteBuffer(true),
+		grpc.ReadBufferSize(readBufferBytes),
 		grpc.InitialWindowSize(streamWindowBytes), grpc.InitialConnWindowSize(connWindowBytes),
 		grpc.MaxRecvMsgSize(maxMessageBytes),
 		grpc.MaxSendMsgSize(maxMessageBytes),
@@ -156,7 +155,7 @@ func Dial(addr string, who *identity.Source, want identity.Name, opts ...grpc.Di
 		target = "passthrough:///" + addr
 	}
 	base := []grpc.DialOption{
-		grpc.WithReadBufferSize(readBufferBytes), grpc.WithSharedWriteBuffer(true),
+		grpc.WithReadBufferSize(readBufferBytes),
 		grpc.WithInitialWindowSize(streamWindowBytes), grpc.WithInitialConnWindowSize(connWindowBytes),
 		grpc.WithTransportCredentials(&clientCredentials{credentials.NewTLS(who.ClientTLS(want)), who, want}),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessageBytes), grpc.MaxCallSendMsgSize(maxMessageBytes)),
