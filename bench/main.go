@@ -56,6 +56,8 @@ var areas = map[string]area{
 	// The same cell without a follower, without the way from one to the machines, without
 	// half of the machines, and without all; about twenty minutes.
 	"outage": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkOutage$", alone: true},
+	// The same cell that loses followers and elected masters, by turns; four minutes.
+	"coverage": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkCoverage$", alone: true},
 	// What five masters do in a second: submits of many clients, assignments; about two
 	// minutes.
 	"throughput": {packages: []string{"./cmd/borgcell"}, only: "^BenchmarkThroughput$", alone: true},

@@ -19,11 +19,12 @@ const (
 	// machines of a very large cell, as many for which it is next, and the other
 	// replicas.
 	maxConns = 65_536
-	// A connection that nobody used for so long is closed: its machine has left,
-	// or is polled by another replica now.
-	connIdleNs = 600e9
+	// A connection that nobody used for so long is closed: its machine has left, or is
+	// polled by another replica now. A replica that had no share for a minute has those of
+	// before when it has one again.
+	connIdleNs = 150e9
 	// Idle ones are looked for so often.
-	connSweepNs = 60e9
+	connSweepNs = 30e9
 	// So many connections to borglets are being made at once, at most, of those that
 	// were begun within slowDial. A handshake is work for both ends: with hundreds at
 	// once on a busy machine none is done in time, and all are begun again.
@@ -80,12 +81,12 @@ func (c *conns) to(want identity.Name, addr string) (*grpc.ClientConn, error) {
 		return nil, errors.New("this replica is stopping")
 	}
 	now := c.nowNs()
+	c.sweep(now)
 	to := peerAt{want, addr}
 	if p := c.byPeer[to]; p != nil {
 		p.usedNs = now
 		return p.conn, nil
 	}
-	c.sweep(now)
 	if len(c.byPeer) >= maxConns {
 		return nil, errTooManyConns
 	}

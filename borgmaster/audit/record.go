@@ -3,7 +3,6 @@ package audit
 import (
 	"cmp"
 	"crypto/sha256"
-	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
@@ -49,23 +48,29 @@ func Records(index uint64, entry []byte, results []*borgpb.Result) []*borgpb.Aud
 }
 
 // wallTimeNs is that of an entry, whose ops are not decoded for it.
-func wallTimeNs(entry []byte) (ns int64) {
-	for len(entry) > 0 {
-		field, kind, n := protowire.ConsumeTag(entry)
+func wallTimeNs(entry []byte) int64 {
+	ns, _ := varint(entry, entryWallTimeField)
+	return int64(ns)
+}
+
+// varint is the value of a field that is a number; the last one, if there are several.
+func varint(message []byte, of protowire.Number) (value uint64, ok bool) {
+	for len(message) > 0 {
+		field, kind, n := protowire.ConsumeTag(message)
 		if n < 0 {
-			return ns
+			return value, ok
 		}
-		entry = entry[n:]
-		if field == entryWallTimeField && kind == protowire.VarintType {
-			value, _ := protowire.ConsumeVarint(entry)
-			ns = int64(value)
+		message = message[n:]
+		if field == of && kind == protowire.VarintType {
+			value, n = protowire.ConsumeVarint(message)
+			ok = n > 0
 		}
-		if n = protowire.ConsumeFieldValue(field, kind, entry); n < 0 {
-			return ns
+		if n = protowire.ConsumeFieldValue(field, kind, message); n < 0 {
+			return value, ok
 		}
-		entry = entry[n:]
+		message = message[n:]
 	}
-	return ns
+	return value, ok
 }
 
 const (
@@ -73,7 +78,12 @@ const (
 	entryOpsField      protowire.Number = 3
 	opRequestIDField   protowire.Number = 1
 	opPrincipalField   protowire.Number = 3
+	opCommandField     protowire.Number = 4
+	opConfigHashField  protowire.Number = 5
+	opReasonField      protowire.Number = 6
 	principalUserField protowire.Number = 1
+	principalRoleField protowire.Number = 2
+	principalTaskField protowire.Number = 30
 )
 
 // wasAsked tells the ops that somebody asked for from the cell's own, which have
@@ -122,13 +132,20 @@ func fields(message []byte, f func(protowire.Number, []byte)) {
 // RecordOf is the record of an op as it is in the log, with what came of it. Nil:
 // it cannot be read. It refers to data, which must not be changed afterwards.
 func RecordOf(data []byte, result *borgpb.Result) *borgpb.AuditRecord {
-	op := new(borgpb.Op)
-	if proto.Unmarshal(data, op) != nil {
-		return nil
+	var r *borgpb.AuditRecord
+	var contentBytes int
+	if result.GetRefusal().GetKind() == borgpb.RefusalKind_REFUSAL_KIND_MALFORMED {
+		// Perhaps it cannot be read.
+		op := new(borgpb.Op)
+		if proto.Unmarshal(data, op) != nil {
+			return nil
+		}
+		r, contentBytes = Asked(op), len(op.GetWriteFile().GetContent())
+	} else {
+		r, contentBytes = readOff(data)
 	}
-	r := Asked(op)
 	r.Refusal, r.Uid, r.Version = result.GetRefusal(), result.GetUid(), result.GetVersion()
-	if len(data) <= maxOpBytes && len(op.GetWriteFile().GetContent()) <= maxContentBytes {
+	if len(data) <= maxOpBytes && contentBytes <= maxContentBytes {
 		r.Op = data
 	} else {
 		hash := sha256.Sum256(data)
@@ -161,11 +178,5 @@ func describe(op *borgpb.Op) (verb, object string) {
 		}
 		return ""
 	}
-	parts := make([]string, 0, 2)
-	for _, name := range []protoreflect.Name{"user", "name"} {
-		if s := text(name); s != "" {
-			parts = append(parts, s)
-		}
-	}
-	return strings.ReplaceAll(string(which.Name()), "_", "-"), strings.Join(parts, "/")
+	return verbOf(which.Name()), objectOf(text("user"), text("name"))
 }

@@ -7,6 +7,24 @@ import (
 	"testing"
 )
 
+// Heads that differ compare as their keys do.
+func TestKeyHeads(t *testing.T) {
+	parts := []string{"", "a", "a-long-name-of-a-user", "a-long-name-of-a-user-2", "ab", "ab0", "b", "seventeen-letters", "sixteen-letters-"}
+	for _, user := range parts {
+		for _, name := range parts {
+			for _, user2 := range parts {
+				for _, name2 := range parts {
+					a, b := JobKey{user, name}, JobKey{user2, name2}
+					x, y := headOf(a), headOf(b)
+					if got := slices.Compare(x[:], y[:]); got != 0 && got != a.Compare(b) || got == 0 && x != y {
+						t.Errorf("the heads of %v and %v compare as %d, they themselves as %d", a, b, got, a.Compare(b))
+					}
+				}
+			}
+		}
+	}
+}
+
 // A jobOrder is what one sorted list would be, whatever comes and goes.
 func TestJobOrderIsOneSortedList(t *testing.T) {
 	for seed := range uint64(4) {

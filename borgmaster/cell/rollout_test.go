@@ -557,3 +557,39 @@ func TestRollbackOfWhatIsDown(t *testing.T) {
 		t.Errorf("the rollback is %v", st)
 	}
 }
+
+// Updates whose deadlines have passed when time goes on at last are rolled back in the same
+// order by who has followed the cell and by who has just read it.
+func TestUpdatesAreDueInOneOrder(t *testing.T) {
+	l := raised(t, BuildFormat)
+	l.do(addMachine("m", 4_000, tib))
+	for _, q := range []struct {
+		name       string
+		deadlineNs int64
+	}{{"a", 10 * second}, {"b", 12 * second}} {
+		spec := service(2, 200, 100, 1<<20)
+		spec.Update = &borgpb.UpdatePolicy{BatchSize: 1, ProgressDeadlineNs: q.deadlineNs, AutoRollback: true}
+		l.do(submitJob(t, q.name, spec))
+		l.start(q.name, 0, "m")
+		l.start(q.name, 1, "m")
+		// The first spec is known to be good, and the second one is under way.
+		spec.Task.Args = []string{"new"}
+		l.do(updateJob(t, q.name, spec))
+	}
+	// One task of a is dealt with: it is looked at too early from now on, after b.
+	l.cellNs += 5 * second
+	l.start("a", 0, "m")
+	other := reload(t, l.c)
+	l.cellNs += 100 * second
+	entry := l.entry(&borgpb.Op{Op: &borgpb.Op_Time{Time: &borgpb.SetTime{}}})
+	l.c.Apply(l.c.Index()+1, l.term, entry)
+	other.Apply(other.Index()+1, l.term, entry)
+	for _, name := range []string{"a", "b"} {
+		if u := l.c.Job(JobKey{"u", name}).Update(); u.state != borgpb.UpdateState_UPDATE_STATE_ROLLING_BACK {
+			t.Errorf("the update of %s is %v, want it rolled back", name, u.state)
+		}
+	}
+	if l.c.Digest() != other.Digest() {
+		t.Error("who has just read the cell comes to another one")
+	}
+}

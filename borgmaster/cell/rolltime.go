@@ -2,6 +2,7 @@ package cell
 
 import (
 	"container/heap"
+	"slices"
 
 	"borg/mutant"
 	"borg/proto/borgpb"
@@ -102,15 +103,39 @@ func (c *Cell) updatesOn() {
 		return
 	}
 	for len(c.updateDues) > 0 && c.updateDues[0].ns <= c.clock.cellNs {
+		for _, j := range c.takeDue() {
+			c.updateOn(j)
+			c.setDue(j)
+		}
+	}
+}
+
+// formatDueOrder is the format in which updates that are due at once began to be followed
+// in the order of their jobs. Before, what the heap held decided, which may be too early in
+// one copy of the cell and is exact in one that was just read: the two made uids in
+// different orders.
+const formatDueOrder = 9
+
+// takeDue takes out of the heap whose updates are to be looked at next.
+func (c *Cell) takeDue() (jobs []*Job) {
+	for len(c.updateDues) > 0 && c.updateDues[0].ns <= c.clock.cellNs {
 		next := heap.Pop(&c.updateDues).(updateDue)
 		j := next.job
 		if j.gone || j.updateDueNs != next.ns {
 			continue
 		}
 		j.updateDueNs = 0
-		c.updateOn(j)
-		c.setDue(j)
+		if c.format < formatDueOrder {
+			return append(jobs, j)
+		}
+		if c.dueOf(j.update) > c.clock.cellNs {
+			c.setDue(j)
+			continue
+		}
+		jobs = append(jobs, j)
 	}
+	slices.SortFunc(jobs, func(a, b *Job) int { return a.uid.Compare(b.uid) })
+	return jobs
 }
 
 // updateOn does what is due of one update.

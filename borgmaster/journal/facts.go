@@ -18,6 +18,9 @@ func FactsOfJob(c *cell.Cell, j *cell.Job) *borgpb.ObjectFacts {
 		}
 	}
 	uidOf := func(name string) (string, bool) {
+		if name == "" {
+			return "", false
+		}
 		if key, err := cell.ParseJobKey(name); err == nil && c.Job(key) != nil {
 			return c.Job(key).UID().String(), true
 		}

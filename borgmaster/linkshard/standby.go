@@ -13,7 +13,7 @@ import (
 
 const (
 	// At most one connection is begun in so long, and only while polls begin in time.
-	standByPause = 25 * time.Millisecond
+	standByPause = 15 * time.Millisecond
 	standByLagNs = 5e6
 	// So many of them are looked at meanwhile.
 	standByLooks = 100

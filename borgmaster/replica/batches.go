@@ -80,6 +80,8 @@ type Moment struct {
 	State CoreState
 	// Appends handed out and not yet durable.
 	Appending int
+	// An entry is in the log that is not committed.
+	Uncommitted bool
 	// Term of the last applied entry, and the cell time at the first one of it.
 	BaseTerm   uint64
 	BaseCellNs int64
@@ -100,15 +102,19 @@ func (b *Batches[W]) Put(lane Lane, op []byte, who W) bool {
 }
 
 // Next makes the next entry of what is queued; nil: nothing yet. A small batch
-// waits until the append before it is durable, and grows meanwhile. Ops for
-// which nobody waits any more are left out. What raft then does not take is put
-// back with Back.
+// waits until the append before it is durable, and grows meanwhile; one of users alone
+// until the entry before it is committed. An entry costs each replica a sync and some
+// messages, whatever is in it, and with many who ask at once that is much of what an op
+// costs. What the masters do by themselves must not wait so: what they found out grows old.
+// Who asks alone waits for nothing. Ops for which nobody waits any more are left out. What
+// raft then does not take is put back with Back.
 func (b *Batches[W]) Next(m Moment, gone func(W) bool) []byte {
 	queued, bytes, _ := b.Waiting()
 	if !m.State.Settled || m.BaseTerm != m.State.Term || queued == 0 {
 		return nil
 	}
-	if m.Appending >= maxAppending || m.Appending > 0 && bytes < largeBatchBytes {
+	busy := m.Appending > 0 || m.Uncommitted && queued == len(b.queues[LaneUsers].ops)
+	if m.Appending >= maxAppending || busy && bytes < largeBatchBytes {
 		return nil
 	}
 	entry := &borgpb.Entry{CellTimeNs: m.BaseCellNs + m.SinceElectedNs, WallTimeNs: m.WallNs}

@@ -36,6 +36,7 @@ func TestBatches(t *testing.T) {
 		"not settled":               func(m *Moment) { m.State.Settled = false },
 		"nothing of the term is in": func(m *Moment) { m.BaseTerm = 3 },
 		"an append is under way":    func(m *Moment) { m.Appending = 1 },
+		"an entry is not committed": func(m *Moment) { m.Uncommitted = true },
 	} {
 		m := ready
 		change(&m)
@@ -74,6 +75,16 @@ func TestBatches(t *testing.T) {
 	}
 
 	b.Put(LaneUsers, []byte("e"), "asks e")
+	for _, lane := range []Lane{LaneOwn, LaneScheduler} {
+		// Neither waits until others have the entry before, and whoever waits goes along.
+		other := b
+		other.Put(lane, []byte("own"), "own")
+		m := ready
+		m.Uncommitted = true
+		if got := opsOf(t, other.Next(m, nobodyGone)); len(got) != 2 {
+			t.Errorf("lane %d beside one of users, an entry not committed: %v", lane, got)
+		}
+	}
 	b.Next(ready, nobodyGone)
 	b.Put(LaneUsers, []byte("f"), "asks f")
 	if pending, queued := b.TakePending(), b.TakeQueued(); !slices.Equal(pending, []string{"asks e"}) || !slices.Equal(queued, []string{"asks f"}) {

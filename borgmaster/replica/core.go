@@ -281,6 +281,9 @@ func (c *Core) Members() Membership { return c.members }
 // State is how the replica stands.
 func (c *Core) State() CoreState { return c.state }
 
+// Uncommitted: an entry was handed out to be appended and is not committed.
+func (c *Core) Uncommitted() bool { return c.last > c.state.Commit }
+
 // Step takes events in order and returns what is to be done.
 func (c *Core) Step(events ...Event) Effects {
 	for _, ev := range events {

@@ -87,6 +87,7 @@ func (r *Replica) nextEntry() []byte {
 	return r.batches.Next(Moment{
 		State:          s,
 		Appending:      r.appending,
+		Uncommitted:    r.core.Uncommitted(),
 		BaseTerm:       r.base.term,
 		BaseCellNs:     r.base.cellNs,
 		SinceElectedNs: r.cfg.MonotonicNs() - r.electedAtNs,

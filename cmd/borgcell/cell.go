@@ -184,7 +184,10 @@ func (l layout) doors() []string {
 		addrs = append(addrs, l.masterPage(i))
 	}
 	if l.Fake != nil {
-		return append(addrs, net.JoinHostPort("0.0.0.0", strconv.Itoa(int(l.fakePort()))))
+		for part := range l.fakeParts() {
+			addrs = append(addrs, net.JoinHostPort("0.0.0.0", strconv.Itoa(int(l.fakePort(part)))))
+		}
+		return addrs
 	}
 	for k := 1; k <= l.Machines; k++ {
 		addrs = append(addrs, l.borgletAddr(k), l.borgletPage(k))

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/ed25519"
 	"crypto/rand"
@@ -14,6 +15,7 @@ import (
 	"net/http/pprof"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"time"
 
 	ucli "github.com/urfave/cli/v2"
@@ -28,8 +30,12 @@ import (
 )
 
 const (
-	// The process of all pretended machines, and the command that it is.
+	// The command of a process of pretended machines, and the name of the first one.
 	fakeName = "fake-borglets"
+	// A process has so many of them at most: each of five masters may be connected to a
+	// machine while shares move, and a process may open 20,000 files where no more are
+	// allowed.
+	fakeEach = 3_500
 	// Machines are added so many at once; those under way share entries of the log.
 	fakeAddsAtOnce = 128
 	// Bound on adding pretended machines, and again on the first poll of each.
@@ -40,6 +46,8 @@ const (
 type fake struct {
 	Seed uint64 `json:"seed"`
 	fleet.Life
+	// Machines that a process has at most; 0: fakeEach.
+	Each int `json:"each,omitempty"`
 }
 
 // fakeFlags say which machines a cell pretends, and what becomes of their tasks.
@@ -79,22 +87,44 @@ func fakeFrom(ctx *ucli.Context) (*fake, error) {
 	return f, nil
 }
 
-func (l layout) fakePort() uint16   { return uint16(l.PortBase + borgletPortOffset) }
-func (l layout) fakeSocket() string { return filepath.Join(l.RunDir, "fake.sock") }
+// fakeParts is how many processes have the pretended machines, counted from 0.
+func (l layout) fakeParts() int { return l.fakePart(l.Machines) + 1 }
 
-// fakeCommand is the process that borgcell starts for pretended machines.
+// fakePart is the process that has machine k.
+func (l layout) fakePart(k int) int { return (k - 1) / cmp.Or(l.Fake.Each, fakeEach) }
+
+func (l layout) fakePort(part int) uint16 { return uint16(l.PortBase + borgletPortOffset + part) }
+
+func (l layout) fakeSocket(part int) string {
+	return filepath.Join(l.RunDir, "fake"+strings.TrimPrefix(fakePartName(part), fakeName)+".sock")
+}
+
+func fakePartName(part int) string {
+	if part == 0 {
+		return fakeName
+	}
+	return fmt.Sprintf("%s-%d", fakeName, part+1)
+}
+
+// fakeCommand is a process that borgcell starts for pretended machines.
 func fakeCommand() *ucli.Command {
 	return &ucli.Command{
-		Name: fakeName, Hidden: true, Usage: "answer for the pretended machines of a cell (started by run)",
+		Name: fakeName, Hidden: true, Usage: "answer for pretended machines of a cell (started by run)",
 		Flags: []ucli.Flag{
 			&ucli.StringFlag{Name: "dir", Required: true, Usage: "`DIRECTORY` of the cell"},
+			&ucli.IntFlag{Name: "part", Usage: "which of the processes this is, counted from 0"},
 			&ucli.StringFlag{Name: "log-level", Value: "info", Usage: "debug, info, warn or error"},
 			&ucli.StringFlag{Name: "log-format", Value: "text", Usage: "text or json"},
 		},
 		Action: func(ctx *ucli.Context) error {
 			l, err := readLayout(ctx.String("dir"))
-			if err == nil && l.Fake == nil {
+			part := ctx.Int("part")
+			switch {
+			case err != nil:
+			case l.Fake == nil:
 				err = errors.New("its machines are not pretended")
+			case part < 0 || part >= l.fakeParts():
+				err = fmt.Errorf("its machines are those of %d processes, and this one is --part %d", l.fakeParts(), part)
 			}
 			if err != nil {
 				return cli.Errorf(cli.Invalid, "the cell in %s: %w", ctx.String("dir"), err)
@@ -107,8 +137,9 @@ func fakeCommand() *ucli.Command {
 			if err != nil {
 				return err
 			}
+			each := cmp.Or(l.Fake.Each, fakeEach)
 			f, err := fleet.New(fleet.Config{
-				Machines: l.Machines, Port: l.fakePort(), Name: l.machineName, Identity: l.fakeIdentity(authority),
+				First: 1 + part*each, Machines: min(each, l.Machines-part*each), Port: l.fakePort(part), Name: l.machineName, Identity: l.fakeIdentity(authority),
 				Seed: l.Fake.Seed, Life: l.Fake.Life, Build: cli.Build(), Logger: log,
 			})
 			if err != nil {
@@ -116,20 +147,20 @@ func fakeCommand() *ucli.Command {
 			}
 			stop := catchSignals(ctx.Context)
 			defer stop.release()
-			return serveFake(stop.running, l, f)
+			return serveFake(stop.running, l, part, f)
 		},
 	}
 }
 
 // serveFake serves the machines, and how they stand, until ctx ends.
-func serveFake(ctx context.Context, l layout, f *fleet.Fleet) error {
+func serveFake(ctx context.Context, l layout, part int, f *fleet.Fleet) error {
 	// The page first: whoever finds the machines may ask how they stand.
-	socket, err := door.Listen("unix:" + l.fakeSocket())
+	socket, err := door.Listen("unix:" + l.fakeSocket(part))
 	if err != nil {
 		return err
 	}
 	defer socket.Close()
-	listener, err := fleet.Listen(l.fakePort())
+	listener, err := fleet.Listen(l.fakePort(part))
 	if err != nil {
 		return err
 	}
@@ -211,13 +242,20 @@ func (l layout) fakeIdentity(a *identity.Authority) func(machine string) (*ident
 	}
 }
 
-// StartFake starts the process of all pretended machines and returns when it
-// serves.
+// StartFake starts the processes of all pretended machines and returns when they
+// serve.
 func (c *Cell) StartFake(ctx context.Context) error {
-	return c.startAndServe(ctx, processSpec{
-		Name: fakeName, Path: c.bin("borgcell"), LogPath: c.logPath(fakeName), Env: []string{c.envMark()},
-		Args: []string{fakeName, "--dir", c.dir},
-	}, c.borgletAddr(1))
+	for part := range c.fakeParts() {
+		name := fakePartName(part)
+		err := c.startAndServe(ctx, processSpec{
+			Name: name, Path: c.bin("borgcell"), LogPath: c.logPath(name), Env: []string{c.envMark()},
+			Args: []string{fakeName, "--dir", c.dir, "--part", strconv.Itoa(part)},
+		}, c.borgletAddr(1+part*cmp.Or(c.Fake.Each, fakeEach)))
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // addFake makes the pretended machines machines of the cell, and waits until each
@@ -245,7 +283,7 @@ func (c *Cell) addFake(ctx context.Context) error {
 }
 
 func (c *Cell) addFakeMachine(ctx context.Context, k int) error {
-	add := &borgpb.AddMachine{Name: c.machineName(k), Spec: fleet.Spec(c.Fake.Seed, k, c.fakePort())}
+	add := &borgpb.AddMachine{Name: c.machineName(k), Spec: fleet.Spec(c.Fake.Seed, k, c.fakePort(c.fakePart(k)))}
 	_, err := c.client.Mutate(ctx, &borgpb.Op{Command: "borgcell: add pretended machines", Op: &borgpb.Op_AddMachine{AddMachine: add}})
 	var refused *client.RefusedError
 	if errors.As(err, &refused) && refused.Refusal.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS {
@@ -278,9 +316,20 @@ func (c *Cell) fakeReady(ctx context.Context) error {
 
 // FakeStatus asks how the pretended machines stand.
 func (c *Cell) FakeStatus(ctx context.Context) (s fleet.Status, err error) {
-	resp, err := c.askFake(ctx, http.MethodGet, "/status")
+	for part := range c.fakeParts() {
+		of, err := c.fakeStatus(ctx, part)
+		if err != nil {
+			return s, fmt.Errorf("ask the pretended machines how they stand: %w", err)
+		}
+		s = s.With(of)
+	}
+	return s, nil
+}
+
+func (c *Cell) fakeStatus(ctx context.Context, part int) (s fleet.Status, err error) {
+	resp, err := c.askFake(ctx, part, http.MethodGet, "/status")
 	if err != nil {
-		return s, fmt.Errorf("ask the pretended machines how they stand: %w", err)
+		return s, err
 	}
 	defer resp.Body.Close()
 	return s, json.NewDecoder(resp.Body).Decode(&s)
@@ -303,7 +352,16 @@ func (c *Cell) FakeUse(ctx context.Context, percent int) error {
 }
 
 func (c *Cell) tellFake(ctx context.Context, path string) error {
-	resp, err := c.askFake(ctx, http.MethodPost, path)
+	for part := range c.fakeParts() {
+		if err := c.tellFakePart(ctx, part, path); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *Cell) tellFakePart(ctx context.Context, part int, path string) error {
+	resp, err := c.askFake(ctx, part, http.MethodPost, path)
 	if err != nil {
 		return fmt.Errorf("tell the pretended machines: %w", err)
 	}
@@ -315,11 +373,11 @@ func (c *Cell) tellFake(ctx context.Context, path string) error {
 	return nil
 }
 
-func (c *Cell) askFake(ctx context.Context, method, path string) (*http.Response, error) {
+func (c *Cell) askFake(ctx context.Context, part int, method, path string) (*http.Response, error) {
 	asking := &http.Client{Transport: &http.Transport{
 		DisableKeepAlives: true,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return (&net.Dialer{}).DialContext(ctx, "unix", c.fakeSocket())
+			return (&net.Dialer{}).DialContext(ctx, "unix", c.fakeSocket(part))
 		},
 	}}
 	req, err := http.NewRequestWithContext(ctx, method, "http://fake"+path, nil)

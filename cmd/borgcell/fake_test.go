@@ -69,12 +69,19 @@ func (c *Cell) fakeIs(ctx context.Context, what string, ok func(fleet.Status) bo
 
 // A cell of pretended machines is a cell: real masters place, start and stop tasks
 // on it, each replica polls a part of it, and that of one that dies is polled by the
-// others.
+// others. The machines are those of several processes.
 func TestFakeCell(t *testing.T) {
 	alongside(t)
 	const machines, tasks = 50, 300
 	c := fakeCell(t, 5, machines, fleet.Life{StartDelay: 20 * time.Millisecond})
+	c.Fake.Each = 20
+	if err := writeJSON(c.layoutFile(), c.layout); err != nil {
+		t.Fatal(err)
+	}
 	c.startWith(t, tasks)
+	if n := c.fakeParts(); n != 3 || c.PID(fakePartName(n-1)) == 0 {
+		t.Fatalf("the machines are those of %d processes, want 3", n)
+	}
 	all := func(s fleet.Status) bool { return s.Running == tasks && len(s.ByReplica) == c.Masters }
 	if err := c.fakeIs(shortly(t), "all tasks run on machines that all replicas share", all); err != nil {
 		t.Fatal(err)

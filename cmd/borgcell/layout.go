@@ -118,7 +118,7 @@ func (l layout) masterAddr(i int) string {
 
 func (l layout) borgletAddr(k int) string {
 	if l.Fake != nil {
-		return fleet.Addr(k, l.fakePort()).String()
+		return fleet.Addr(k, l.fakePort(l.fakePart(k))).String()
 	}
 	return net.JoinHostPort("127.0.0.1", strconv.Itoa(l.PortBase+borgletPortOffset+k))
 }

@@ -51,6 +51,9 @@ type masterBench struct {
 	*testing.B
 	cell *Cell
 	size string
+	// Of each figure the largest value so far: what is done several times is as slow as
+	// the slowest of them.
+	most map[string]float64
 }
 
 // benchMachines is how many machines a benchmark has: BORG_BENCH_MACHINES, or as many.
@@ -78,8 +81,14 @@ func (m *masterBench) figure(value float64, part, what string) {
 }
 
 func (m *masterBench) named(value float64, name string) {
-	m.ReportMetric(value, name)
 	m.Logf("%s %.4g", name, value)
+	if m.most == nil {
+		m.most = map[string]float64{}
+	}
+	if most, ok := m.most[name]; !ok || value > most {
+		m.most[name] = value
+		m.ReportMetric(value, name)
+	}
 }
 
 // must bounds a part, and ends the benchmark when it fails.
@@ -253,7 +262,7 @@ func (m *masterBench) loseElected() {
 	go func() {
 		ctx, cancel := context.WithTimeout(m.Context(), benchWait)
 		defer cancel()
-		if _, err := m.cell.submit(ctx, "after-the-kill", unplaceable()); err != nil {
+		if _, err := m.cell.submit(ctx, fmt.Sprint("after-term-", term), unplaceable()); err != nil {
 			m.Errorf("submit after the kill: %v", err)
 		}
 		written <- time.Since(killed)
@@ -386,7 +395,7 @@ func spentBy(pid int) (s spent, err error) {
 // that used most, and the others.
 func (m *masterBench) tell(part string, before, now map[string]spent, took time.Duration) {
 	leader := m.cell.masterName(m.elected())
-	var followers, followersMem float64
+	var followers, followersMem, machines, machinesMem float64
 	for _, name := range m.cell.Processes() {
 		cores := (now[name].cpuSeconds - before[name].cpuSeconds) / took.Seconds()
 		m.Logf("%s: %s uses %.3f cores and has %.0f MiB", part, name, cores, now[name].residentBytes/(1<<20))
@@ -397,10 +406,11 @@ func (m *masterBench) tell(part string, before, now map[string]spent, took time.
 		case strings.HasPrefix(name, "master-"):
 			followers, followersMem = max(followers, cores), max(followersMem, now[name].residentBytes)
 		default:
-			m.figure(cores, part, "machines_cores")
-			m.figure(now[name].residentBytes/(1<<20), part, "machines_rss_mib")
+			machines, machinesMem = machines+cores, machinesMem+now[name].residentBytes
 		}
 	}
+	m.figure(machines, part, "machines_cores")
+	m.figure(machinesMem/(1<<20), part, "machines_rss_mib")
 	m.figure(followers, part, "follower_cores")
 	m.figure(followersMem/(1<<20), part, "follower_rss_mib")
 	const scheduler = "scheduler"

@@ -17,6 +17,9 @@ const (
 	halfAway, allAway = 3 * time.Minute, 5 * time.Minute
 	// After an outage the cell is given so long to come to rest.
 	outageRest = 15 * time.Second
+	// How often a follower and an elected master are lost, and how long the cell has in
+	// between: until masters have connections to the machines for which they are next.
+	coverageTurns, coverageRest = 2, time.Minute
 )
 
 // BenchmarkOutage is a full cell of five masters and ten thousand pretended machines
@@ -29,11 +32,29 @@ func BenchmarkOutage(b *testing.B) {
 		m := newMasterBench(b)
 		m.start()
 		m.fillAll()
-		time.Sleep(benchRest)
+		time.Sleep(coverageRest)
 		m.killFollower()
 		m.cutFollower()
 		m.halfVanish()
 		m.allVanish()
+	}
+}
+
+// BenchmarkCoverage is the same cell that loses followers and elected masters, by turns:
+// how long machines are polled by nobody, and until all were polled by who follows the new
+// master.
+func BenchmarkCoverage(b *testing.B) {
+	for range b.N {
+		m := newMasterBench(b)
+		m.start()
+		m.fillAll()
+		time.Sleep(coverageRest)
+		for range coverageTurns {
+			m.loseFollower()
+			time.Sleep(coverageRest)
+			m.loseElected()
+			time.Sleep(coverageRest)
+		}
 	}
 }
 

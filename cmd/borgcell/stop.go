@@ -104,8 +104,12 @@ func (c *Cell) Stop(ctx context.Context) error {
 	// that this takes, while a borglet without masters would be a worry in its
 	// log.
 	machines := c.processesOf(c.machineName, maxMachines)
-	if p := c.sup.get(fakeName); p != nil {
-		machines = append(machines, p)
+	if c.Fake != nil {
+		for part := range c.fakeParts() {
+			if p := c.sup.get(fakePartName(part)); p != nil {
+				machines = append(machines, p)
+			}
+		}
 	}
 	killed := c.sup.stopAll(ctx, machines, stopGrace)
 	killed = append(killed, c.sup.stopAll(ctx, c.processesOf(c.masterName, c.Masters), stopGrace)...)

@@ -27,8 +27,7 @@ import (
 )
 
 const (
-	// MaxMachines bounds a fleet: a process has a connection for each, twice while
-	// the shares of the replicas move.
+	// MaxMachines bounds a fleet, in all its processes.
 	MaxMachines = 50_000
 	// The machines are spread over so many worlds, each with a lock and a timer.
 	worlds = 16
@@ -36,7 +35,8 @@ const (
 
 // Config says what a fleet is of.
 type Config struct {
-	Machines int
+	// The machines First to First+Machines-1, of those of all processes; First 0: 1.
+	First, Machines int
 	// Port that all addresses have.
 	Port uint16
 	// Name of machine k, which counts from 1.
@@ -59,7 +59,7 @@ type Fleet struct {
 	borgrpc.UnimplementedBorgletServiceServer
 	cfg    Config
 	worlds []*fauxmaster.World
-	// Machine k is at k-1.
+	// Machine k is at k-First.
 	machines []*machine
 	// Time between two polls of a machine, counted in tenths of a second; the last
 	// one has all that is longer.
@@ -74,8 +74,9 @@ type Fleet struct {
 
 // New makes the machines and their certificates.
 func New(cfg Config) (*Fleet, error) {
-	if cfg.Machines < 1 || cfg.Machines > MaxMachines {
-		return nil, fmt.Errorf("a fleet of %d machines: want 1 to %d", cfg.Machines, MaxMachines)
+	cfg.First = max(cfg.First, 1)
+	if cfg.Machines < 1 || cfg.First+cfg.Machines-1 > MaxMachines {
+		return nil, fmt.Errorf("a fleet of the machines %d to %d: want 1 to %d", cfg.First, cfg.First+cfg.Machines-1, MaxMachines)
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -89,13 +90,13 @@ func New(cfg Config) (*Fleet, error) {
 	making.SetLimit(runtime.GOMAXPROCS(0))
 	// Time in a world begins now; what is drawn must not depend on when that is.
 	wallNs := began.UnixNano()
-	for k := 1; k <= cfg.Machines; k++ {
+	for k := cfg.First; k < cfg.First+cfg.Machines; k++ {
 		making.Go(func() error {
 			source, err := cfg.Identity(cfg.Name(k))
 			if err != nil {
 				return fmt.Errorf("machine %s: %w", cfg.Name(k), err)
 			}
-			f.machines[k-1] = newMachine(f, k, source, wallNs, rand.New(rand.NewPCG(cfg.Seed, uint64(k))))
+			f.machines[k-cfg.First] = newMachine(f, k, source, wallNs, rand.New(rand.NewPCG(cfg.Seed, uint64(k))))
 			return nil
 		})
 	}
@@ -131,10 +132,10 @@ func (f *Fleet) at(local net.Addr) *machine {
 		return nil
 	}
 	k := int(b[1]-first[1])<<16 | int(b[2])<<8 | int(b[3])
-	if k < 1 || k > len(f.machines) {
+	if k < f.cfg.First || k >= f.cfg.First+len(f.machines) {
 		return nil
 	}
-	return f.machines[k-1]
+	return f.machines[k-f.cfg.First]
 }
 
 // Listen opens the one listener of all machines.

@@ -15,7 +15,7 @@ import (
 
 // Each machine is found at its own address, and nobody at any other.
 func TestAddresses(t *testing.T) {
-	f := &Fleet{}
+	f := &Fleet{cfg: Config{First: 1}}
 	for range 70_000 {
 		f.machines = append(f.machines, &machine{})
 	}
@@ -41,6 +41,13 @@ func TestAddresses(t *testing.T) {
 	}
 	if f.at(&net.UnixAddr{Name: "@"}) != nil {
 		t.Error("a machine is on a socket")
+	}
+	// Those of another process.
+	f = &Fleet{cfg: Config{First: 101}, machines: f.machines[100:200]}
+	for k, there := range map[int]bool{100: false, 101: true, 200: true, 201: false} {
+		if got := at(Addr(k, 7100).String()); (got != nil) != there || there && got != f.machines[k-101] {
+			t.Errorf("of the machines 101 to 200 one is at the address of %d: %v", k, got != nil)
+		}
 	}
 }
 

@@ -1,6 +1,8 @@
 package fleet
 
 import (
+	"slices"
+
 	"borg/proto/borgrpc"
 )
 
@@ -32,6 +34,31 @@ type Status struct {
 	Intervals []int64 `json:"intervals"`
 }
 
+// With is how this fleet and another one stand together.
+func (s Status) With(other Status) Status {
+	s.Machines, s.Running, s.Unpolled = s.Machines+other.Machines, s.Running+other.Running, s.Unpolled+other.Unpolled
+	s.Away, s.RunningAway = s.Away+other.Away, s.RunningAway+other.RunningAway
+	s.Begun, s.Stopped = s.Begun+other.Begun, s.Stopped+other.Stopped
+	s.OldestNs = max(s.OldestNs, other.OldestNs)
+	s.ByReplica, s.ByTerm = sums(s.ByReplica, other.ByReplica), sums(s.ByTerm, other.ByTerm)
+	intervals := slices.Clone(other.Intervals)
+	for i, n := range s.Intervals {
+		intervals[i] += n
+	}
+	s.Intervals = intervals
+	return s
+}
+
+func sums(a, b map[uint64]int) map[uint64]int {
+	all := map[uint64]int{}
+	for _, m := range []map[uint64]int{a, b} {
+		for k, n := range m {
+			all[k] += n
+		}
+	}
+	return all
+}
+
 // polled notes a poll that was obeyed.
 func (m *machine) polled(req *borgrpc.PollRequest) {
 	now := m.world.AtNs()
@@ -47,10 +74,9 @@ func (f *Fleet) Status() Status {
 	s := Status{Machines: len(f.machines), Begun: f.begun.Load(), Stopped: f.stopped.Load(), ByReplica: map[uint64]int{}, ByTerm: map[uint64]int{}}
 	for i := range f.worlds {
 		f.worlds[i].Do(func() {
-			for k := i; k <= len(f.machines); k += worlds {
-				if k > 0 {
-					s.add(f.machines[k-1])
-				}
+			first := (i - f.cfg.First%worlds + worlds) % worlds
+			for at := first; at < len(f.machines); at += worlds {
+				s.add(f.machines[at])
 			}
 		})
 	}

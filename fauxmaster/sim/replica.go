@@ -403,7 +403,7 @@ func (r *replicaNode) turn(events ...replica.Event) {
 func (r *replicaNode) proposeQueued() {
 	for {
 		data := r.batches.Next(replica.Moment{
-			State: r.core.State(), Appending: r.appending, BaseTerm: r.baseTerm, BaseCellNs: r.baseCellNs,
+			State: r.core.State(), Appending: r.appending, Uncommitted: r.core.Uncommitted(), BaseTerm: r.baseTerm, BaseCellNs: r.baseCellNs,
 			SinceElectedNs: r.monoNs() - r.electedNs, WallNs: r.clock.wallNs(r.w.now),
 		}, func(x *waiter) bool { return r.w.now >= x.deadlineNs })
 		if data == nil {

@@ -25,8 +25,11 @@ const (
 	// maxCallsOfOne bounds the calls that one connection of such a caller has under
 	// way: each may hold a message.
 	maxCallsOfOne = 1024
-	// A connection rests for so long after each call that was not admitted.
-	refusedPause = 2 * time.Millisecond
+	// A connection rests after each call that was not admitted: for this part of the time
+	// after which its caller was told to come back, within bounds. Whoever asks again and
+	// again is told a longer one each time.
+	refusedPart                     = 40
+	refusedPause, refusedPauseLimit = 2 * time.Millisecond, 10 * time.Millisecond
 )
 
 // crowd counts who is at a door, so that nobody keeps others out.
@@ -102,6 +105,11 @@ func (c *countedConn) Close() error {
 	return c.Conn.Close()
 }
 
+// restAfter is how long nothing is read from a connection after a call on it was refused.
+func restAfter(refused error) time.Duration {
+	return min(max(RetryAfter(refused)/refusedPart, refusedPause), refusedPauseLimit)
+}
+
 // tap refuses a call before anything of its message is read: one that is not for
 // this caller's role, and one too many. It is called by the goroutine of the
 // connection, which reads nothing else meanwhile; guard looks again, at more.
@@ -126,7 +134,7 @@ func (c *Config) tap(ctx context.Context, call *tap.Info) (context.Context, erro
 		if err = c.Admit(call.FullMethodName, info.name); err != nil {
 			// Nothing else is read from this connection meanwhile: whoever goes on asking
 			// is slowed down by it, and costs less.
-			time.Sleep(refusedPause)
+			time.Sleep(restAfter(err))
 		}
 	}
 	if err != nil {
