@@ -24,9 +24,15 @@ func (c *Cell) crashedOn(t *Task) string {
 	return name
 }
 
+// formatMovedElsewhere is the format in which tasks that are moved began to be kept away
+// from their copies in quarantine, as those that wait for a place are.
+const formatMovedElsewhere = 9
+
 // lastCrash is crashedOn where there is a choice. It looks at no other machine.
 func (c *Cell) lastCrash(t *Task) string {
-	if name := c.quarantinedOn(t); name != "" && t.state == statePending && !mutant.Planted(mutant.QuarantinePlacedBack) {
+	// One that runs may be moved.
+	mayBePlaced := t.state == statePending || t.state == stateRunning && c.format >= formatMovedElsewhere
+	if name := c.quarantinedOn(t); name != "" && mayBePlaced && !mutant.Planted(mutant.QuarantinePlacedBack) {
 		return name
 	}
 	if t.attempt < 2 {

@@ -110,13 +110,9 @@ func (c *Cell) updatesOn() {
 	}
 }
 
-// formatDueOrder is the format in which updates that are due at once began to be followed
-// in the order of their jobs. Before, what the heap held decided, which may be too early in
-// one copy of the cell and is exact in one that was just read: the two made uids in
-// different orders.
-const formatDueOrder = 9
-
-// takeDue takes out of the heap whose updates are to be looked at next.
+// takeDue takes out of the heap whose updates are to be looked at next, in the order of
+// their jobs. What the heap holds must not decide: it may be too early in one copy of the
+// cell, and is exact in one that was just read.
 func (c *Cell) takeDue() (jobs []*Job) {
 	for len(c.updateDues) > 0 && c.updateDues[0].ns <= c.clock.cellNs {
 		next := heap.Pop(&c.updateDues).(updateDue)
@@ -125,9 +121,6 @@ func (c *Cell) takeDue() (jobs []*Job) {
 			continue
 		}
 		j.updateDueNs = 0
-		if c.format < formatDueOrder {
-			return append(jobs, j)
-		}
 		if c.dueOf(j.update) > c.clock.cellNs {
 			c.setDue(j)
 			continue
