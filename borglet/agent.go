@@ -148,6 +148,9 @@ type Agent struct {
 	strays atomic.Pointer[strays]
 	// removed is what the fence says of replicas that were taken out.
 	removed atomic.Pointer[[]uint64]
+	// Allocs whose directories masters want to stay, once one was heard. Of the loop.
+	keptAllocs []string
+	heard      bool
 	// done is closed when the loop has ended.
 	done chan struct{}
 }
@@ -291,6 +294,8 @@ type view struct {
 	ports map[ID][]uint32
 	// allocs is the directories of allocs that are in use.
 	allocs map[string]bool
+	// kept is those that masters want to stay; nil: no master was heard yet.
+	kept map[string]bool
 }
 
 // publish lets the other goroutines see who lives and who runs.
@@ -309,6 +314,12 @@ func (a *Agent) publish() {
 		}
 		if alloc := t.Desired.GetAlloc(); alloc != "" {
 			v.allocs[AllocName(alloc)] = true
+		}
+	}
+	if a.heard {
+		v.kept = make(map[string]bool, len(a.keptAllocs))
+		for _, alloc := range a.keptAllocs {
+			v.kept[AllocName(alloc)] = true
 		}
 	}
 	a.view.Store(v)
@@ -611,6 +622,8 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	if err == nil && !resp.Fenced {
 		// Before what needs them begins.
 		a.advise(req.GetPackages())
+		a.keptAllocs = req.GetKeepAllocs()
+		a.heard = true
 	}
 	a.apply(effects)
 	if err == nil && !resp.Fenced {

@@ -25,6 +25,9 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r != nil {
 		return nil, about(key.String(), r)
 	}
+	if r := c.checkSaver(key, spec, o.Spec); r != nil {
+		return nil, about(key.String(), r)
+	}
 	each := FromProto(spec.Resources)
 	if r := c.checkBounds(key.User, "spec.resources", &each); r != nil {
 		return nil, about(key.String(), r)
@@ -177,6 +180,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 func (c *Cell) enterMachine(a *Alloc, m *Machine) {
 	a.machine = m
 	m.allocs = insertAlloc(m.allocs, a)
+	m.changes++
 	a.set.domains.add(m, 1)
 }
 
@@ -216,6 +220,7 @@ func (c *Cell) evictAlloc(a *Alloc, e edge, to state, cause borgpb.StopCause, re
 	ev := allocEvent(a, m, edgeEvents[e], stateRunning, to)
 	ev.Cause, ev.Reason = cause, reason
 	c.emit(ev)
+	c.saveLeft(a, m)
 }
 
 // leaveMachine takes a running alloc out of its machine's list and room.
@@ -228,6 +233,7 @@ func (c *Cell) leaveMachine(a *Alloc) {
 	m.room.sub(inBoth(a.set.res()))
 	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
+	m.changes++
 	a.set.domains.add(m, -1)
 	a.machine = nil
 	c.lastToLeave(m)
@@ -268,6 +274,7 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 	m.room.sub(inBoth(a.set.res()))
 	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
+	m.changes++
 	for _, p := range slices.Clone(a.copies) {
 		if p.state == attemptUnreachable && p.stop == nil {
 			c.order(p, cause, reason, p.grace())
@@ -277,6 +284,7 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 		c.detach(p)
 	}
 	c.dirty(a)
+	c.saveLeft(a, m)
 }
 
 // returnAlloc takes an alloc back that waits and was on a machine that is up

@@ -93,6 +93,8 @@ const (
 	tagEnabled = 1
 	// Of a job: the slot whose run it is.
 	tagSlot = 180
+	// Of a job: what it saves.
+	tagSaving = 200
 )
 
 // taints writes what format 3 added to them.

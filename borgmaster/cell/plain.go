@@ -160,6 +160,13 @@ var valueForms = map[byte]func(*form){
 		f.ints("death_ns")
 		f.tagged(tagEnabled, "enabled", func(*form) {})
 		f.tagged(tagSlot, "slot", func(f *form) { f.ints("wall_ns") })
+		f.tagged(tagSaving, "saving", func(f *form) {
+			f.str("user")
+			f.str("set")
+			f.uints("index", "attempt")
+			f.str("machine")
+			f.ints("until_ns", "again_ns")
+		})
 	},
 	kindSpec: func(f *form) { f.message("spec", &borgpb.JobSpec{}) },
 	kindTask: func(f *form) {
@@ -201,6 +208,16 @@ var valueForms = map[byte]func(*form){
 			f.bools("rollback", "promoted")
 			f.uints("failures")
 			f.ints("progress_ns", "canary_ns", "close_ns", "pulsed_ns")
+		})
+		f.tagged(tagPace, "pace", func(f *form) {
+			f.str("spread_by")
+			f.uints("surge", "extra")
+			f.bools("gate_asked")
+			f.ints("gate_fails_after_ns")
+			f.bools("gate_open")
+			f.byte("gate_verdict")
+			f.ints("gate_failed_ns")
+			f.str("gate_said")
 		})
 	},
 	kindSeat: func(f *form) { f.str("machine") },

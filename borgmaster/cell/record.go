@@ -200,6 +200,7 @@ func (j *Job) appendValue(b []byte) []byte {
 		e.byte(tagSlot)
 		e.int(j.slotNs)
 	}
+	e.saving(j.saving)
 	return e.b
 }
 

@@ -112,6 +112,9 @@ type AllocSetSpec struct {
 	MaxPer map[string]uint32 `protobuf:"bytes,240,rep,name=max_per,json=maxPer,proto3" json:"max_per,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
 	// As in JobSpec. Since format 8.
 	PreemptWaitNs int64 `protobuf:"varint,430,opt,name=preempt_wait_ns,json=preemptWaitNs,proto3" json:"preempt_wait_ns,omitempty"`
+	// Saves what an alloc leaves behind on a machine; absent: nothing does, and it is
+	// removed after an hour. Since format 9.
+	Saver         *Saver `protobuf:"bytes,440,opt,name=saver,proto3" json:"saver,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -230,6 +233,74 @@ func (x *AllocSetSpec) GetPreemptWaitNs() int64 {
 	return 0
 }
 
+func (x *AllocSetSpec) GetSaver() *Saver {
+	if x != nil {
+		return x.Saver
+	}
+	return nil
+}
+
+// Saver is a task that is run wherever an alloc of the set left a machine, on that
+// machine and in the directory of the alloc, when all that ran in the alloc has
+// stopped: again and again until it has ended with exit code 0, or its time is over.
+// Since format 9.
+type Saver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is run. It has no ports, devices or secrets, and asks for at most 1 core and
+	// 1 GiB, of which nothing is charged; what its machine has free is not asked. Since
+	// format 9.
+	Task *TaskSpec `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// For how long it is tried. Nanoseconds, at most 72 hours; zero: 24 hours. Since
+	// format 9.
+	TimeNs        int64 `protobuf:"varint,2,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Saver) Reset() {
+	*x = Saver{}
+	mi := &file_borgpb_alloc_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Saver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Saver) ProtoMessage() {}
+
+func (x *Saver) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_alloc_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Saver.ProtoReflect.Descriptor instead.
+func (*Saver) Descriptor() ([]byte, []int) {
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Saver) GetTask() *TaskSpec {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *Saver) GetTimeNs() int64 {
+	if x != nil {
+		return x.TimeNs
+	}
+	return 0
+}
+
 // AllocSetStatus sums up the allocs of a set.
 type AllocSetStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -247,13 +318,16 @@ type AllocSetStatus struct {
 	SubmittedWallNs int64 `protobuf:"varint,6,opt,name=submitted_wall_ns,json=submittedWallNs,proto3" json:"submitted_wall_ns,omitempty"`
 	// When it was accepted or killed last. Nanoseconds since 1970.
 	ChangedWallNs int64 `protobuf:"varint,7,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
+	// What allocs left on machines and is not saved yet, or was given up within the last
+	// day, at most 100.
+	Saves         []*AllocSave `protobuf:"bytes,440,rep,name=saves,proto3" json:"saves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AllocSetStatus) Reset() {
 	*x = AllocSetStatus{}
-	mi := &file_borgpb_alloc_proto_msgTypes[2]
+	mi := &file_borgpb_alloc_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -265,7 +339,7 @@ func (x *AllocSetStatus) String() string {
 func (*AllocSetStatus) ProtoMessage() {}
 
 func (x *AllocSetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_alloc_proto_msgTypes[2]
+	mi := &file_borgpb_alloc_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -278,7 +352,7 @@ func (x *AllocSetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocSetStatus.ProtoReflect.Descriptor instead.
 func (*AllocSetStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_alloc_proto_rawDescGZIP(), []int{2}
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AllocSetStatus) GetState() State {
@@ -330,6 +404,113 @@ func (x *AllocSetStatus) GetChangedWallNs() int64 {
 	return 0
 }
 
+func (x *AllocSetStatus) GetSaves() []*AllocSave {
+	if x != nil {
+		return x.Saves
+	}
+	return nil
+}
+
+// AllocSave is about what one alloc left on one machine.
+type AllocSave struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Job that saves it, of the owner of the set.
+	Job string `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Index of the alloc.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Attempt of the alloc.
+	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Where it is.
+	Machine string `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Times that the saver failed.
+	Failures uint32 `protobuf:"varint,5,opt,name=failures,proto3" json:"failures,omitempty"`
+	// It is given up in so long; zero: it was given up. Nanoseconds.
+	LeftNs int64 `protobuf:"varint,6,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
+	// How the saver stands, or why it was given up.
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllocSave) Reset() {
+	*x = AllocSave{}
+	mi := &file_borgpb_alloc_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllocSave) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllocSave) ProtoMessage() {}
+
+func (x *AllocSave) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_alloc_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllocSave.ProtoReflect.Descriptor instead.
+func (*AllocSave) Descriptor() ([]byte, []int) {
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AllocSave) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *AllocSave) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *AllocSave) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *AllocSave) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *AllocSave) GetFailures() uint32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *AllocSave) GetLeftNs() int64 {
+	if x != nil {
+		return x.LeftNs
+	}
+	return 0
+}
+
+func (x *AllocSave) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Alloc is a place: resources held on one machine, in which tasks of one or
 // more jobs run.
 type Alloc struct {
@@ -346,7 +527,7 @@ type Alloc struct {
 
 func (x *Alloc) Reset() {
 	*x = Alloc{}
-	mi := &file_borgpb_alloc_proto_msgTypes[3]
+	mi := &file_borgpb_alloc_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -358,7 +539,7 @@ func (x *Alloc) String() string {
 func (*Alloc) ProtoMessage() {}
 
 func (x *Alloc) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_alloc_proto_msgTypes[3]
+	mi := &file_borgpb_alloc_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -371,7 +552,7 @@ func (x *Alloc) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alloc.ProtoReflect.Descriptor instead.
 func (*Alloc) Descriptor() ([]byte, []int) {
-	return file_borgpb_alloc_proto_rawDescGZIP(), []int{3}
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Alloc) GetMeta() *Meta {
@@ -418,7 +599,7 @@ type AllocStatus struct {
 
 func (x *AllocStatus) Reset() {
 	*x = AllocStatus{}
-	mi := &file_borgpb_alloc_proto_msgTypes[4]
+	mi := &file_borgpb_alloc_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -430,7 +611,7 @@ func (x *AllocStatus) String() string {
 func (*AllocStatus) ProtoMessage() {}
 
 func (x *AllocStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_alloc_proto_msgTypes[4]
+	mi := &file_borgpb_alloc_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -443,7 +624,7 @@ func (x *AllocStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocStatus.ProtoReflect.Descriptor instead.
 func (*AllocStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_alloc_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AllocStatus) GetState() State {
@@ -504,7 +685,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.borg.AllocSetSpecR\x04spec\x12,\n" +
-	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xa2\x04\n" +
+	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xc6\x04\n" +
 	"\fAllocSetSpec\x12\x16\n" +
 	"\x06allocs\x18\x01 \x01(\rR\x06allocs\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12-\n" +
@@ -519,10 +700,14 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04gang\x18\n" +
 	" \x01(\bR\x04gang\x128\n" +
 	"\amax_per\x18\xf0\x01 \x03(\v2\x1e.borg.AllocSetSpec.MaxPerEntryR\x06maxPer\x12'\n" +
-	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x1a9\n" +
+	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x12\"\n" +
+	"\x05saver\x18\xb8\x03 \x01(\v2\v.borg.SaverR\x05saver\x1a9\n" +
 	"\vMaxPerEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xe7\x01\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"D\n" +
+	"\x05Saver\x12\"\n" +
+	"\x04task\x18\x01 \x01(\v2\x0e.borg.TaskSpecR\x04task\x12\x17\n" +
+	"\atime_ns\x18\x02 \x01(\x03R\x06timeNs\"\x8f\x02\n" +
 	"\x0eAllocSetStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -530,7 +715,16 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\arunning\x18\x04 \x01(\rR\arunning\x12\x12\n" +
 	"\x04dead\x18\x05 \x01(\rR\x04dead\x12*\n" +
 	"\x11submitted_wall_ns\x18\x06 \x01(\x03R\x0fsubmittedWallNs\x12&\n" +
-	"\x0fchanged_wall_ns\x18\a \x01(\x03R\rchangedWallNs\"h\n" +
+	"\x0fchanged_wall_ns\x18\a \x01(\x03R\rchangedWallNs\x12&\n" +
+	"\x05saves\x18\xb8\x03 \x03(\v2\x0f.borg.AllocSaveR\x05saves\"\xb4\x01\n" +
+	"\tAllocSave\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x18\n" +
+	"\amachine\x18\x04 \x01(\tR\amachine\x12\x1a\n" +
+	"\bfailures\x18\x05 \x01(\rR\bfailures\x12\x17\n" +
+	"\aleft_ns\x18\x06 \x01(\x03R\x06leftNs\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"h\n" +
 	"\x05Alloc\x12\x1e\n" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12\x14\n" +
@@ -557,40 +751,46 @@ func file_borgpb_alloc_proto_rawDescGZIP() []byte {
 	return file_borgpb_alloc_proto_rawDescData
 }
 
-var file_borgpb_alloc_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_borgpb_alloc_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_borgpb_alloc_proto_goTypes = []any{
 	(*AllocSet)(nil),       // 0: borg.AllocSet
 	(*AllocSetSpec)(nil),   // 1: borg.AllocSetSpec
-	(*AllocSetStatus)(nil), // 2: borg.AllocSetStatus
-	(*Alloc)(nil),          // 3: borg.Alloc
-	(*AllocStatus)(nil),    // 4: borg.AllocStatus
-	nil,                    // 5: borg.AllocSetSpec.MaxPerEntry
-	(*Meta)(nil),           // 6: borg.Meta
-	(*Resources)(nil),      // 7: borg.Resources
-	(*Constraint)(nil),     // 8: borg.Constraint
-	(*Toleration)(nil),     // 9: borg.Toleration
-	(Preempt)(0),           // 10: borg.Preempt
-	(State)(0),             // 11: borg.State
+	(*Saver)(nil),          // 2: borg.Saver
+	(*AllocSetStatus)(nil), // 3: borg.AllocSetStatus
+	(*AllocSave)(nil),      // 4: borg.AllocSave
+	(*Alloc)(nil),          // 5: borg.Alloc
+	(*AllocStatus)(nil),    // 6: borg.AllocStatus
+	nil,                    // 7: borg.AllocSetSpec.MaxPerEntry
+	(*Meta)(nil),           // 8: borg.Meta
+	(*Resources)(nil),      // 9: borg.Resources
+	(*Constraint)(nil),     // 10: borg.Constraint
+	(*Toleration)(nil),     // 11: borg.Toleration
+	(Preempt)(0),           // 12: borg.Preempt
+	(*TaskSpec)(nil),       // 13: borg.TaskSpec
+	(State)(0),             // 14: borg.State
 }
 var file_borgpb_alloc_proto_depIdxs = []int32{
-	6,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
+	8,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
 	1,  // 1: borg.AllocSet.spec:type_name -> borg.AllocSetSpec
-	2,  // 2: borg.AllocSet.status:type_name -> borg.AllocSetStatus
-	7,  // 3: borg.AllocSetSpec.resources:type_name -> borg.Resources
-	8,  // 4: borg.AllocSetSpec.constraints:type_name -> borg.Constraint
-	9,  // 5: borg.AllocSetSpec.tolerations:type_name -> borg.Toleration
-	10, // 6: borg.AllocSetSpec.preempt:type_name -> borg.Preempt
-	5,  // 7: borg.AllocSetSpec.max_per:type_name -> borg.AllocSetSpec.MaxPerEntry
-	11, // 8: borg.AllocSetStatus.state:type_name -> borg.State
-	6,  // 9: borg.Alloc.meta:type_name -> borg.Meta
-	4,  // 10: borg.Alloc.status:type_name -> borg.AllocStatus
-	11, // 11: borg.AllocStatus.state:type_name -> borg.State
-	7,  // 12: borg.AllocStatus.used:type_name -> borg.Resources
-	13, // [13:13] is the sub-list for method output_type
-	13, // [13:13] is the sub-list for method input_type
-	13, // [13:13] is the sub-list for extension type_name
-	13, // [13:13] is the sub-list for extension extendee
-	0,  // [0:13] is the sub-list for field type_name
+	3,  // 2: borg.AllocSet.status:type_name -> borg.AllocSetStatus
+	9,  // 3: borg.AllocSetSpec.resources:type_name -> borg.Resources
+	10, // 4: borg.AllocSetSpec.constraints:type_name -> borg.Constraint
+	11, // 5: borg.AllocSetSpec.tolerations:type_name -> borg.Toleration
+	12, // 6: borg.AllocSetSpec.preempt:type_name -> borg.Preempt
+	7,  // 7: borg.AllocSetSpec.max_per:type_name -> borg.AllocSetSpec.MaxPerEntry
+	2,  // 8: borg.AllocSetSpec.saver:type_name -> borg.Saver
+	13, // 9: borg.Saver.task:type_name -> borg.TaskSpec
+	14, // 10: borg.AllocSetStatus.state:type_name -> borg.State
+	4,  // 11: borg.AllocSetStatus.saves:type_name -> borg.AllocSave
+	8,  // 12: borg.Alloc.meta:type_name -> borg.Meta
+	6,  // 13: borg.Alloc.status:type_name -> borg.AllocStatus
+	14, // 14: borg.AllocStatus.state:type_name -> borg.State
+	9,  // 15: borg.AllocStatus.used:type_name -> borg.Resources
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_alloc_proto_init() }
@@ -606,7 +806,7 @@ func file_borgpb_alloc_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_alloc_proto_rawDesc), len(file_borgpb_alloc_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},
