@@ -151,6 +151,9 @@ type Agent struct {
 	strays atomic.Pointer[strays]
 	// removed is what the fence says of replicas that were taken out.
 	removed atomic.Pointer[[]uint64]
+	// Allocs whose directories masters want to stay, once one was heard. Of the loop.
+	keptAllocs []string
+	heard      bool
 	// done is closed when the loop has ended.
 	done chan struct{}
 }
@@ -300,6 +303,8 @@ type view struct {
 	ports map[ID][]uint32
 	// allocs is the directories of allocs that are in use.
 	allocs map[string]bool
+	// kept is those that masters want to stay; nil: no master was heard yet.
+	kept map[string]bool
 }
 
 // publish lets the other goroutines see who lives and who runs.
@@ -318,6 +323,12 @@ func (a *Agent) publish() {
 		}
 		if alloc := t.Desired.GetAlloc(); alloc != "" {
 			v.allocs[AllocName(alloc)] = true
+		}
+	}
+	if a.heard {
+		v.kept = make(map[string]bool, len(a.keptAllocs))
+		for _, alloc := range a.keptAllocs {
+			v.kept[AllocName(alloc)] = true
 		}
 	}
 	a.view.Store(v)
@@ -634,6 +645,8 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 		// Before what needs them begins.
 		a.advise(req.GetPackages())
 		a.networks.hear(req.GetAllocNetworks())
+		a.keptAllocs = req.GetKeepAllocs()
+		a.heard = true
 	}
 	a.apply(effects)
 	if err == nil && !resp.Fenced {

@@ -33,6 +33,7 @@ func AnswerPolls(stream borgrpc.BorgletService_PollsServer, poll func(*borgrpc.P
 			req.Machine, req.Desired, req.Stops = before.Machine, before.Desired, before.Stops
 			req.Forget, req.Describe, req.Belief, req.Packages = before.Forget, before.Describe, before.Belief, before.Packages
 			req.AllocNetworks = before.AllocNetworks
+			req.KeepAllocs = before.KeepAllocs
 			req.SameOrders = false
 		}
 		before = req

@@ -110,20 +110,31 @@ func TestDropAllocs(t *testing.T) {
 	dir := s.AllocDir(d.Alloc)
 	idle := map[string]time.Time{}
 	start := time.Unix(0, 0)
+	if err := s.dropAllocs(nil, map[string]bool{}, idle, start); err != nil {
+		t.Fatal(err)
+	}
+	if err := s.dropAllocs(nil, nil, idle, start.Add(9*allocKeep)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir); err != nil {
+		t.Error("it went although no master was heard")
+	}
 	for _, step := range []struct {
-		used  bool
-		after time.Duration
-		want  bool
+		used, kept bool
+		after      time.Duration
+		want       bool
 	}{
-		{true, 0, true}, {true, 9 * time.Hour, true}, {false, 10 * time.Hour, true},
-		{true, 10*time.Hour + time.Minute, true}, {false, 20 * time.Hour, true},
-		{false, 20*time.Hour + allocKeep - 1, true}, {false, 20*time.Hour + allocKeep, false},
+		{true, true, 0, true}, {true, false, 9 * time.Hour, true}, {false, false, 10 * time.Hour, true},
+		{true, false, 10*time.Hour + time.Minute, true}, {false, true, 11 * time.Hour, true}, {false, true, 19 * time.Hour, true},
+		{false, false, 20 * time.Hour, true},
+		{false, false, 20*time.Hour + allocKeep - 1, true}, {false, false, 20*time.Hour + allocKeep, false},
 	} {
-		if err := s.dropAllocs(map[string]bool{AllocName(d.Alloc): step.used}, idle, start.Add(step.after)); err != nil {
+		name := AllocName(d.Alloc)
+		if err := s.dropAllocs(map[string]bool{name: step.used}, map[string]bool{name: step.kept}, idle, start.Add(step.after)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(dir); (err == nil) != step.want {
-			t.Errorf("used %v after %s: directory there %v, want %v", step.used, step.after, err == nil, step.want)
+			t.Errorf("used %v, kept %v after %s: directory there %v, want %v", step.used, step.kept, step.after, err == nil, step.want)
 		}
 	}
 }

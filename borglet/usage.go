@@ -195,7 +195,7 @@ func (a *Agent) sample(ctx context.Context) {
 		ids := a.usage.measured()
 		if round%allocsEvery == 0 {
 			if v := a.view.Load(); v != nil {
-				if err := a.store.dropAllocs(v.allocs, idle, time.Now()); err != nil {
+				if err := a.store.dropAllocs(v.allocs, v.kept, idle, time.Now()); err != nil {
 					a.cfg.Log.Warn("an alloc that has gone is still on disk", "machine", a.cfg.Name, "err", err)
 				}
 			}

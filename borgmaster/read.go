@@ -383,7 +383,9 @@ func (m *Master) listAllocs(key cell.JobKey, req *borgrpc.ListAllocsRequest, res
 			err = status.Errorf(codes.NotFound, "there is no alloc set %s", key)
 			return
 		}
-		resp.Index, resp.AllocSets = c.Index(), []*borgpb.AllocSet{c.AllocSetProto(s)}
+		one := c.AllocSetProto(s)
+		one.Status.Saves = c.SavesOf(s)
+		resp.Index, resp.AllocSets = c.Index(), []*borgpb.AllocSet{one}
 		p := newPage(req.GetLimit())
 		for i := first; i < s.NumAllocs(); i++ {
 			if !p.looks() {

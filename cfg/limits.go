@@ -42,6 +42,9 @@ const (
 	maxExtensionBytes  = 64 << 10
 	maxSpecBytes       = 256 << 10
 	maxPorts           = 16
+	maxSaveNs          = 72 * 3600 * 1_000_000_000
+	maxSaverCPUMilli   = 1_000
+	maxSaverMemBytes   = 1 << 30
 	maxConstraints     = 32
 	maxTolerations     = 32
 	maxAttributeLimits = 4

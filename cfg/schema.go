@@ -43,6 +43,7 @@ func constructors() []*constructor {
 		{"override", describe(&borgpb.TaskOverride{}), false},
 		{"cron", describe(&borgpb.CronSpec{}), false},
 		{"file", describe(&borgpb.PushedFile{}), false},
+		{"saver", describe(&borgpb.Saver{}), false},
 	}
 }
 

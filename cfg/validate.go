@@ -659,4 +659,5 @@ func (c check) allocSet(a *borgpb.AllocSetSpec) {
 	c.constraints("constraints", a.Constraints)
 	c.maxPer(a.MaxPer)
 	c.preemptWait(a.PreemptWaitNs, a.Preempt)
+	c.saver(a.Saver)
 }

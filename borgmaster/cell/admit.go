@@ -22,7 +22,7 @@ import (
 
 // chargeRun is what so many tasks with a need are charged.
 func (s *Spec) chargeRun(need *Need, tasks uint64) charge {
-	if s.Proto.AllocSet != "" || s.Proto.Priority == 0 {
+	if s.unpaid || s.Proto.AllocSet != "" || s.Proto.Priority == 0 {
 		return nil
 	}
 	return chargeOf(BandOf(s.Proto.Priority), need.bought(), tasks)

@@ -34,6 +34,9 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 			return nil, about(key.String(), r)
 		}
 	}
+	if r := c.checkSaver(key, spec, specBytes); r != nil {
+		return nil, about(key.String(), r)
+	}
 	each := FromProto(spec.Resources)
 	if r := c.checkBounds(key.User, "spec.resources", &each); r != nil {
 		return nil, about(key.String(), r)
@@ -186,6 +189,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 func (c *Cell) enterMachine(a *Alloc, m *Machine) {
 	a.machine = m
 	m.allocs = insertAlloc(m.allocs, a)
+	m.changes++
 	a.set.domains.add(m, 1)
 }
 
@@ -225,6 +229,7 @@ func (c *Cell) evictAlloc(a *Alloc, e edge, to state, cause borgpb.StopCause, re
 	ev := allocEvent(a, m, edgeEvents[e], stateRunning, to)
 	ev.Cause, ev.Reason = cause, reason
 	c.emit(ev)
+	c.saveLeft(a, m)
 }
 
 // leaveMachine takes a running alloc out of its machine's list and room.
@@ -237,6 +242,7 @@ func (c *Cell) leaveMachine(a *Alloc) {
 	m.room.sub(inBoth(a.set.res()))
 	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
+	m.changes++
 	a.set.domains.add(m, -1)
 	a.machine = nil
 	c.lastToLeave(m)
@@ -277,6 +283,7 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 	m.room.sub(inBoth(a.set.res()))
 	a.dropDevices(m)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
+	m.changes++
 	for _, p := range slices.Clone(a.copies) {
 		if p.state == attemptUnreachable && p.stop == nil {
 			c.order(p, cause, reason, p.grace())
@@ -286,6 +293,7 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 		c.detach(p)
 	}
 	c.dirty(a)
+	c.saveLeft(a, m)
 }
 
 // returnAlloc takes an alloc back that waits and was on a machine that is up

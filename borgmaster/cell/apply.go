@@ -79,6 +79,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.quarantineOn()
 	c.drainOn()
 	c.updatesOn()
+	c.saveOn()
 	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
 	// Most ops are told by one event.

@@ -79,6 +79,9 @@ func (c *Cell) HoldOf(going []*Copy) *Hold {
 		if p.state == attemptQuarantined {
 			return p.holdKept()
 		}
+		if p.job.saving != nil {
+			return p.holdSave()
+		}
 		if p.state == attemptRunning {
 			up[p.job]++
 		}

@@ -70,6 +70,8 @@ type Cell struct {
 	// none of them is over; derived.
 	quarantined     []*Copy
 	quarantineDueNs int64
+	// Jobs that save what allocs left, in the order of their uids; derived.
+	savers []*Job
 	// When updates have to be looked at because of the time; derived.
 	updateDues updateDues
 	// Who has which package, and who lacks one; derived.

@@ -71,6 +71,9 @@ func (c *Cell) Check() error {
 	if err := c.checkQuarantined(); err != nil {
 		return err
 	}
+	if err := c.checkSavers(); err != nil {
+		return err
+	}
 	if err := c.labelPolicy.check(c.format); err != nil {
 		return err
 	}
@@ -325,7 +328,7 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		} else if !slices.Contains(p.alloc.copies, p) || (p.alloc.machine != m && p.alloc.lostOn != m) {
 			return fmt.Errorf("copy %v is not in its alloc", p.ID())
 		}
-		if p.state.current() {
+		if p.state.current() && p.job.saving == nil {
 			if at, t := m.leavesNs(p.spec.Need(p.index).Task.Tolerations); t != nil && (at <= c.clock.cellNs || at < c.leaveDueNs) {
 				return fmt.Errorf("copy %v should have left at %d, it is %d: taint %s", p.ID(), at, c.clock.cellNs, t.Words())
 			}
@@ -365,7 +368,7 @@ func (c *Cell) checkMachineState(m *Machine) error {
 // checkStays wants a reason for each that is on a machine which drains.
 func (c *Cell) checkStays(p *Copy) error {
 	m := p.machine
-	if m.drain == nil || !p.state.current() || p.staysToTheLast() || c.drainDueNs <= c.clock.cellNs {
+	if m.drain == nil || !p.state.current() || p.job.saving != nil || p.staysToTheLast() || c.drainDueNs <= c.clock.cellNs {
 		return nil
 	}
 	if p.Stays() && c.format < formatLastLeave {

@@ -99,6 +99,8 @@ const (
 	tagGiven = 190
 	// Of a spec; it has no value.
 	tagCores = 225
+	// Of a job: what it saves.
+	tagSaving = 200
 )
 
 // taints writes what format 3 added to them.

@@ -169,6 +169,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.Op.judge_gate":            FormatSurges, "borg.JudgeGate.user": FormatSurges, "borg.JudgeGate.name": FormatSurges, "borg.JudgeGate.update_uid": FormatSurges,
 	"borg.JudgeGate.verdict": FormatSurges, "borg.JudgeGate.words": FormatSurges,
 	"borg.GATE_VERDICT_UNSPECIFIED": FormatSurges, "borg.GATE_VERDICT_PASS": FormatSurges, "borg.GATE_VERDICT_FAIL": FormatSurges, "borg.GATE_VERDICT_UNKNOWN": FormatSurges,
+
+	"borg.AllocSetSpec.saver": FormatSavers, "borg.Saver.task": FormatSavers, "borg.Saver.time_ns": FormatSavers,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

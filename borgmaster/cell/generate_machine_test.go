@@ -25,6 +25,7 @@ func (g *generator) submitAllocSet() *borgpb.Op {
 		spec.Resources.Devices = map[string]int64{"gpu": 1}
 	}
 	g.mayPreempt(&spec.Preempt, &spec.PreemptWaitNs)
+	spec.Saver = g.saver()
 	name := pick(g.r, []string{"p", "q", "a"})
 	return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
 		User: "ann", Name: name, Labels: g.labels(), Spec: marshal(g.t, spec)}}}

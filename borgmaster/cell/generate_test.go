@@ -178,6 +178,7 @@ func (g *generator) standingOp() *borgpb.Op {
 				t.ForgivenessNs = 0
 			}
 		}
+		g.noSeatsBack(s)
 		return g.user(&borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Spec: g.specBytes(s)}}})
 	}
 	j := pick(g.r, crons)
@@ -405,11 +406,23 @@ func (g *generator) rollout(p *borgpb.UpdatePolicy) {
 	g.pace(p)
 }
 
+// noSeatsBack lets no daemon job be rolled back in the formats in which that leaves it
+// with seats that have no tasks.
+func (g *generator) noSeatsBack(s *borgpb.JobSpec) {
+	if s.Kind == borgpb.JobKind_JOB_KIND_DAEMON && g.c.format < formatSeatsBack && s.Update != nil {
+		s.Update.AutoRollback = false
+	}
+}
+
 // controlUpdate tells updates how to go on.
 func (g *generator) controlUpdate() *borgpb.Op {
 	user, name := g.key()
 	o := &borgpb.ControlUpdate{User: user, Name: name, Verb: borgpb.UpdateVerb(g.r.IntN(9))}
-	if j := g.c.Job(JobKey{user, name}); j != nil && j.update != nil && g.one(3) {
+	j := g.c.Job(JobKey{user, name})
+	if j != nil && stands(j.Kind()) && g.c.format < formatSeatsBack && o.Verb == borgpb.UpdateVerb_UPDATE_VERB_ROLLBACK {
+		o.Verb = borgpb.UpdateVerb_UPDATE_VERB_ABORT
+	}
+	if j != nil && j.update != nil && g.one(3) {
 		o.UpdateUid = j.update.uid.String()
 		if g.one(5) {
 			o.UpdateUid = "1-2-3"
@@ -540,6 +553,7 @@ func (g *generator) vary(j *Job) *borgpb.JobSpec {
 			s.Update = &borgpb.UpdatePolicy{BatchSize: uint32(g.r.IntN(3)), MaxDisruptions: uint32(g.r.IntN(3))}
 			if g.c.format >= FormatUpdates {
 				g.rollout(s.Update)
+				g.noSeatsBack(s)
 			}
 		case 5:
 			s.Tasks = uint32(1 + g.r.IntN(8))

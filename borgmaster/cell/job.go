@@ -75,6 +75,8 @@ type Job struct {
 	ended  bool
 	// Of a run of a cron job, its slot; zero: it is none.
 	slotNs int64
+	// What it saves; nil: it was not made by the cell to save anything.
+	saving *saving
 	// Where it is in Changed, if it is there.
 	changedAt int
 	// Replaced or expired: no longer in the cell, kept only by orphan copies.
@@ -210,6 +212,9 @@ func (j *Job) roomToRun() uint32 {
 // HeldBack says why no task of the job is offered to schedulers now although
 // some wait; empty: they are offered.
 func (c *Cell) HeldBack(j *Job) string {
+	if v := j.saving; v != nil {
+		return "saves what alloc " + (TaskID{v.set, v.index}).String() + " left on " + v.machine + "; the cell starts it there"
+	}
 	if o := c.unfinished(j); o != "" {
 		k, _ := ParseJobKey(o)
 		switch dep := c.jobs[k]; {
@@ -231,7 +236,7 @@ func (c *Cell) HeldBack(j *Job) string {
 }
 
 // eligible tells whether everything that the job starts after has finished.
-func (c *Cell) eligible(j *Job) bool { return c.unfinished(j) == "" }
+func (c *Cell) eligible(j *Job) bool { return j.saving == nil && c.unfinished(j) == "" }
 
 // unfinished names the first job that j starts after and that has not finished.
 func (c *Cell) unfinished(j *Job) string {
@@ -297,7 +302,9 @@ func (c *Cell) settleJob(j *Job) {
 		e = edgeSchedule
 	case to == statePending && (j.lastEdge == edgeFail || j.lastEdge == edgeUpdate):
 		e = j.lastEdge
-	case to == stateDead && j.lastEdge == edgeKill:
+	case to == stateDead && (j.lastEdge == edgeKill || from == statePending):
+		// Nothing else ends a job that waits, whatever was touched last: a kill also ends
+		// its update, and takes the extra tasks of that away.
 		e = edgeKill
 	case to == stateDead && int(j.finished) == len(j.rows):
 		e = edgeFinish
@@ -325,6 +332,7 @@ func (c *Cell) die(j *Job) {
 	c.letGoJob(j)
 	c.unstand(j)
 	c.freeSeats(j)
+	c.saverEnded(j)
 	c.graveyard.add(c, &j.deathSeq, &j.deathNs, grave{job: j})
 	for _, child := range slices.Clone(c.links.children[j.key]) {
 		c.kill(child, "its parent "+j.key.String()+" ended")

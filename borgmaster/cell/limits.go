@@ -148,6 +148,18 @@ const (
 	quarantineNs         = 24 * 3600 * second
 	maxQuarantineNs      = 30 * 24 * 3600 * second
 
+	// Jobs at once that save what allocs left; what one may ask for, how long it is
+	// tried, and the pauses between.
+	maxSavers        = 1_000
+	maxSaverCPUMilli = 1_000
+	maxSaverMemBytes = 1 << 30
+	saveNs           = 24 * 3600 * second
+	maxSaveNs        = 72 * 3600 * second
+	saveAgainNs      = 10 * second
+	maxSaveAgainNs   = 600 * second
+	maxSavesShown    = 100
+	maxSaverNames    = 10
+
 	// How long a task is kept away from the machine on which it crashed twice in a row,
 	// and before format 5.
 	crashMemoryNs     = 3600 * second

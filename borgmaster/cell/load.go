@@ -312,10 +312,7 @@ func (l *loader) job(uid UID, d *decoder) error {
 			return errOdd
 		}
 	}
-	if err := l.given(d, j); err != nil {
-		return err
-	}
-	if err := d.done(); err != nil {
+	if err := errors.Join(l.given(d, j), l.saving(d, j), d.done()); err != nil {
 		return err
 	}
 	c := l.c
@@ -330,7 +327,9 @@ func (l *loader) job(uid UID, d *decoder) error {
 	}
 	c.jobs[j.key] = j
 	c.jobsByUID[uid] = j
-	l.jobs = append(l.jobs, j)
+	if l.jobs = append(l.jobs, j); j.saving != nil && j.deathSeq == 0 {
+		c.addSaver(j)
+	}
 	return nil
 }
 
@@ -368,7 +367,7 @@ func (l *loader) spec(uid UID, version uint64, d *decoder) error {
 	if s.cores != cores || cores && l.c.format < FormatCores {
 		return errOdd
 	}
-	s.job, s.Version = j, version
+	s.job, s.Version, s.unpaid = j, version, j.saving != nil
 	j.specs = append(j.specs, s)
 	return nil
 }

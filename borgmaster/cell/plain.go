@@ -164,6 +164,13 @@ var valueForms = map[byte]func(*form){
 			f.strs("labels")
 			f.strs("annotations")
 		})
+		f.tagged(tagSaving, "saving", func(f *form) {
+			f.str("user")
+			f.str("set")
+			f.uints("index", "attempt")
+			f.str("machine")
+			f.ints("until_ns", "again_ns")
+		})
 	},
 	kindSpec: func(f *form) {
 		f.message("spec", &borgpb.JobSpec{})

@@ -78,6 +78,8 @@ func (c *Cell) checkQuarantineTask(o *borgpb.QuarantineTask) (commit, *borgpb.Re
 		return nil, badState(id.String(), "it does not run: it is %v", t.state)
 	case o.Attempt != 0 && o.Attempt != t.attempt:
 		return nil, stale(id.String(), "attempt %d is meant, and attempt %d is the present one", o.Attempt, t.attempt)
+	case j.saving != nil:
+		return nil, badState(id.String(), "it saves what an alloc left; look at it where it runs")
 	case p.state == attemptAssigned || p.Waits():
 		return nil, badState(id.String(), "attempt %d has not started yet: there is nothing to look at", t.attempt)
 	case o.ForNs < 0 || o.ForNs > maxQuarantineNs:

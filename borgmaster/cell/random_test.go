@@ -304,6 +304,11 @@ func (w *walk) fits(e Event, later []Event) {
 	if m == nil || j == nil || e.Kind != borgpb.EventKind_EVENT_KIND_SCHEDULE {
 		return
 	}
+	if j.saving != nil {
+		// It goes where its files are, whatever is free there.
+		w.edges["saver started"]++
+		return
+	}
 	p := m.find(CopyID{e.UID, e.Task, e.Attempt})
 	if p == nil || m.version != 1 {
 		return

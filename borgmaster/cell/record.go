@@ -201,6 +201,7 @@ func (j *Job) appendValue(b []byte) []byte {
 		e.int(j.slotNs)
 	}
 	e.given(j.given)
+	e.saving(j.saving)
 	return e.b
 }
 

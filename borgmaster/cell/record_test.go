@@ -54,13 +54,14 @@ var derivedFields = map[string][]string{
 		// So has the policy of labels.
 		"labelPolicy", "quarantined", "quarantineDueNs",
 		// So has that of preemption.
-		"preemption"},
+		"preemption",
+		"savers"},
 	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
 		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended"},
-	"Spec":        {"uses", "gone"},
+	"Spec":        {"uses", "gone", "unpaid"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next"},
 	"Update":      {"down", "cursor", "chosen", "watched"},
@@ -250,6 +251,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&drain{reason: "something else"}))
 	case *[]int64:
 		v.Set(reflect.ValueOf(&[]int64{12345}))
+	case *saving:
+		v.Set(reflect.ValueOf(&saving{untilNs: 12345}))
 	case *quarantine:
 		v.Set(reflect.ValueOf(&quarantine{untilNs: 12345}))
 	case *reservation:
@@ -307,6 +310,24 @@ func TestNestedFieldsCount(t *testing.T) {
 				t.Errorf("%s.%s: changed, and the record is the same", name, f.Name)
 			}
 			fv.Set(old)
+		}
+	}
+}
+
+// TestSavingFieldsCount does it for what a job saves.
+func TestSavingFieldsCount(t *testing.T) {
+	j := &Job{saving: &saving{set: JobKey{"u", "s"}}}
+	v := reflect.ValueOf(j.saving).Elem()
+	for i := range v.NumField() {
+		f := v.Type().Field(i)
+		before := encoded(j)
+		if f.Name == "set" {
+			j.saving.set = JobKey{"u", "t"}
+		} else if !change1(j, reflect.NewAt(f.Type, unsafe.Pointer(v.Field(i).UnsafeAddr())).Elem()) {
+			t.Fatalf("saving.%s: the test does not know how to change a %v", f.Name, f.Type)
+		}
+		if bytes.Equal(before, encoded(j)) {
+			t.Errorf("saving.%s: changed, and the record is the same", f.Name)
 		}
 	}
 }

@@ -273,7 +273,7 @@ func (c *Cell) afterEnd(t *Task, to attemptState) (edge, state) {
 		return edgeEvict, statePending
 	}
 	t.failures++
-	if t.failures > spec.MaxFailures {
+	if t.failures > spec.MaxFailures && t.job.saving == nil {
 		return edgeFail, stateDead
 	}
 	return edgeFail, statePending

@@ -272,6 +272,8 @@ func (c *Cell) checkResizeJob(o *borgpb.ResizeJob) (commit, *borgpb.Refusal) {
 	}
 	r = c.checkSize(j, o.Tasks)
 	switch {
+	case j.saving != nil:
+		r = badState("", "%s", c.HeldBack(j))
 	case j.daemon != nil:
 		r = badState("", "its machines say how many tasks a daemon job has; update its constraints instead")
 	case j.cron != nil:

@@ -179,7 +179,7 @@ func (c *Cell) leaveTainted() {
 			}
 		}
 		for _, p := range m.copies {
-			if !p.state.current() {
+			if !p.state.current() || p.job.saving != nil {
 				continue
 			}
 			if reason, now := due(m, p.spec.Need(p.index).Task.Tolerations); now {

@@ -224,6 +224,10 @@ func (s *script) op() *borgpb.Op {
 			Allocs: uint32(s.num("allocs", 1)), Priority: int32(s.num("priority", 200)), Resources: s.resources(), MaxPer: s.maxPer(),
 			Network: s.network(),
 		}
+		if s.has("saver") {
+			spec.Saver = &borgpb.Saver{TimeNs: s.num("save-time", 0), Task: &borgpb.TaskSpec{
+				Args: s.list("saver"), Resources: &borgpb.Resources{CpuMilli: s.num("saver-cpu", 100), MemBytes: 1 << 20}}}
+		}
 		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: marshal(s.t, spec)}}}
 	case "kill-allocset":
 		user, name := s.key()
@@ -722,6 +726,10 @@ func (s *script) show() string {
 		for _, r := range st.Runs {
 			fmt.Fprintf(&b, "  %d %s %q by hand %v, %d slots (%s)\n", r.SlotWallNs/minute,
 				strings.ToLower(strings.TrimPrefix(r.Outcome.String(), "CRON_OUTCOME_")), r.Job, r.Manual, r.Slots, r.Reason)
+		}
+	case "saves":
+		for _, v := range s.c.SavesOf(s.c.sets[mustKey(s.first(1))]) {
+			fmt.Fprintf(&b, "%d.%d on %s by %s: failed %d times, %d s left (%s)\n", v.Index, v.Attempt, v.Machine, v.Job, v.Failures, v.LeftNs/second, v.Reason)
 		}
 	case "quarantine":
 		s.showQuarantine(&b)

@@ -61,6 +61,9 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r != nil {
 		return nil, r
 	}
+	if j.saving != nil {
+		return nil, badState(j.key.String(), "%s", c.HeldBack(j))
+	}
 	if r := checkLabels(o.Labels, o.Annotations); r != nil {
 		return nil, about(j.key.String(), r)
 	}

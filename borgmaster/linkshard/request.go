@@ -107,6 +107,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 	}
 	req.Describe = describe(c, m, known)
 	req.AllocNetworks = allocNetworks(m)
+	req.KeepAllocs = c.KeptOn(m)
 	specBytes := 0
 	for p := range m.Copies() {
 		switch p.State() {
@@ -157,6 +158,17 @@ func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrp
 		d.Alloc = a.Name()
 		capacity := a.Capacity()
 		d.AllocResources, d.AllocNetwork = capacity.Proto(), a.Set().Spec().GetNetwork()
+	} else if name := p.Saves(); name != "" {
+		// It works in the directory that the alloc left, or shares with the alloc that
+		// is there again.
+		d.Alloc = name
+		room := p.Resources()
+		for a := range p.Machine().Allocs() {
+			if a.Name() == name {
+				room = room.Add(a.Capacity())
+			}
+		}
+		d.AllocResources = room.Proto()
 	}
 	if reserved, _, ok := p.Reservation(); ok {
 		d.ReservedMemBytes = reserved.MemBytes

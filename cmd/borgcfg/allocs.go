@@ -3,11 +3,13 @@ package main
 import (
 	"errors"
 	"strings"
+	"time"
 
 	"google.golang.org/protobuf/proto"
 
 	"borg/borgmaster/client"
 	"borg/cli"
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
@@ -84,6 +86,27 @@ func (s *session) allocsOf(arg string) error {
 			cpuText(st.GetUsed().GetCpuMilli())+" of "+cpuText(capacity.GetCpuMilli()),
 			bytesText(st.GetUsed().GetMemBytes())+" of "+bytesText(capacity.GetMemBytes()),
 			strings.Join(st.GetTasks(), " "), ago(s.now(), st.GetChangedWallNs()), st.GetReason())
+	}
+	if err := t.write(s.out, ""); err != nil {
+		return err
+	}
+	return s.savesOf(resp.AllocSets[0])
+}
+
+// savesOf shows what allocs of a set left on machines and is not saved.
+func (s *session) savesOf(set *borgpb.AllocSet) error {
+	saves := set.GetStatus().GetSaves()
+	if len(saves) == 0 {
+		return nil
+	}
+	var t table
+	t.head("LEFT BY", "ATTEMPT", "MACHINE", "SAVED BY", "FAILED", "GIVEN UP IN", "REASON")
+	for _, v := range saves {
+		left := "given up"
+		if v.GetLeftNs() > 0 {
+			left = time.Duration(v.GetLeftNs()).Truncate(time.Second).String()
+		}
+		t.add(taskName(set.GetMeta().GetUser(), set.GetMeta().GetName(), v.GetIndex()), v.GetAttempt(), v.GetMachine(), v.GetJob(), v.GetFailures(), left, v.GetReason())
 	}
 	return t.write(s.out, "")
 }

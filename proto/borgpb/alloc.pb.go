@@ -113,7 +113,10 @@ type AllocSetSpec struct {
 	// As in JobSpec. Since format 8.
 	PreemptWaitNs int64 `protobuf:"varint,430,opt,name=preempt_wait_ns,json=preemptWaitNs,proto3" json:"preempt_wait_ns,omitempty"`
 	// Whose network the tasks in an alloc have, all of them the same. Since format 9.
-	Network       Network `protobuf:"varint,460,opt,name=network,proto3,enum=borg.Network" json:"network,omitempty"`
+	Network Network `protobuf:"varint,460,opt,name=network,proto3,enum=borg.Network" json:"network,omitempty"`
+	// Saves what an alloc leaves behind on a machine; absent: nothing does, and it is
+	// removed after an hour. Since format 9.
+	Saver         *Saver `protobuf:"bytes,440,opt,name=saver,proto3" json:"saver,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -239,6 +242,74 @@ func (x *AllocSetSpec) GetNetwork() Network {
 	return Network_NETWORK_UNSPECIFIED
 }
 
+func (x *AllocSetSpec) GetSaver() *Saver {
+	if x != nil {
+		return x.Saver
+	}
+	return nil
+}
+
+// Saver is a task that is run wherever an alloc of the set left a machine, on that
+// machine and in the directory of the alloc, when all that ran in the alloc has
+// stopped: again and again until it has ended with exit code 0, or its time is over.
+// Since format 9.
+type Saver struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// What is run. It has no ports, devices or secrets, and asks for at most 1 core and
+	// 1 GiB, of which nothing is charged; what its machine has free is not asked. Since
+	// format 9.
+	Task *TaskSpec `protobuf:"bytes,1,opt,name=task,proto3" json:"task,omitempty"`
+	// For how long it is tried. Nanoseconds, at most 72 hours; zero: 24 hours. Since
+	// format 9.
+	TimeNs        int64 `protobuf:"varint,2,opt,name=time_ns,json=timeNs,proto3" json:"time_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Saver) Reset() {
+	*x = Saver{}
+	mi := &file_borgpb_alloc_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Saver) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Saver) ProtoMessage() {}
+
+func (x *Saver) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_alloc_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Saver.ProtoReflect.Descriptor instead.
+func (*Saver) Descriptor() ([]byte, []int) {
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Saver) GetTask() *TaskSpec {
+	if x != nil {
+		return x.Task
+	}
+	return nil
+}
+
+func (x *Saver) GetTimeNs() int64 {
+	if x != nil {
+		return x.TimeNs
+	}
+	return 0
+}
+
 // AllocSetStatus sums up the allocs of a set.
 type AllocSetStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -256,13 +327,16 @@ type AllocSetStatus struct {
 	SubmittedWallNs int64 `protobuf:"varint,6,opt,name=submitted_wall_ns,json=submittedWallNs,proto3" json:"submitted_wall_ns,omitempty"`
 	// When it was accepted or killed last. Nanoseconds since 1970.
 	ChangedWallNs int64 `protobuf:"varint,7,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
+	// What allocs left on machines and is not saved yet, or was given up within the last
+	// day, at most 100.
+	Saves         []*AllocSave `protobuf:"bytes,440,rep,name=saves,proto3" json:"saves,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *AllocSetStatus) Reset() {
 	*x = AllocSetStatus{}
-	mi := &file_borgpb_alloc_proto_msgTypes[2]
+	mi := &file_borgpb_alloc_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -274,7 +348,7 @@ func (x *AllocSetStatus) String() string {
 func (*AllocSetStatus) ProtoMessage() {}
 
 func (x *AllocSetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_alloc_proto_msgTypes[2]
+	mi := &file_borgpb_alloc_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -287,7 +361,7 @@ func (x *AllocSetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocSetStatus.ProtoReflect.Descriptor instead.
 func (*AllocSetStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_alloc_proto_rawDescGZIP(), []int{2}
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *AllocSetStatus) GetState() State {
@@ -339,6 +413,113 @@ func (x *AllocSetStatus) GetChangedWallNs() int64 {
 	return 0
 }
 
+func (x *AllocSetStatus) GetSaves() []*AllocSave {
+	if x != nil {
+		return x.Saves
+	}
+	return nil
+}
+
+// AllocSave is about what one alloc left on one machine.
+type AllocSave struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Job that saves it, of the owner of the set.
+	Job string `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Index of the alloc.
+	Index uint32 `protobuf:"varint,2,opt,name=index,proto3" json:"index,omitempty"`
+	// Attempt of the alloc.
+	Attempt uint64 `protobuf:"varint,3,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Where it is.
+	Machine string `protobuf:"bytes,4,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Times that the saver failed.
+	Failures uint32 `protobuf:"varint,5,opt,name=failures,proto3" json:"failures,omitempty"`
+	// It is given up in so long; zero: it was given up. Nanoseconds.
+	LeftNs int64 `protobuf:"varint,6,opt,name=left_ns,json=leftNs,proto3" json:"left_ns,omitempty"`
+	// How the saver stands, or why it was given up.
+	Reason        string `protobuf:"bytes,7,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllocSave) Reset() {
+	*x = AllocSave{}
+	mi := &file_borgpb_alloc_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllocSave) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllocSave) ProtoMessage() {}
+
+func (x *AllocSave) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_alloc_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllocSave.ProtoReflect.Descriptor instead.
+func (*AllocSave) Descriptor() ([]byte, []int) {
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *AllocSave) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *AllocSave) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *AllocSave) GetAttempt() uint64 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *AllocSave) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *AllocSave) GetFailures() uint32 {
+	if x != nil {
+		return x.Failures
+	}
+	return 0
+}
+
+func (x *AllocSave) GetLeftNs() int64 {
+	if x != nil {
+		return x.LeftNs
+	}
+	return 0
+}
+
+func (x *AllocSave) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 // Alloc is a place: resources held on one machine, in which tasks of one or
 // more jobs run.
 type Alloc struct {
@@ -355,7 +536,7 @@ type Alloc struct {
 
 func (x *Alloc) Reset() {
 	*x = Alloc{}
-	mi := &file_borgpb_alloc_proto_msgTypes[3]
+	mi := &file_borgpb_alloc_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -367,7 +548,7 @@ func (x *Alloc) String() string {
 func (*Alloc) ProtoMessage() {}
 
 func (x *Alloc) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_alloc_proto_msgTypes[3]
+	mi := &file_borgpb_alloc_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -380,7 +561,7 @@ func (x *Alloc) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Alloc.ProtoReflect.Descriptor instead.
 func (*Alloc) Descriptor() ([]byte, []int) {
-	return file_borgpb_alloc_proto_rawDescGZIP(), []int{3}
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Alloc) GetMeta() *Meta {
@@ -427,7 +608,7 @@ type AllocStatus struct {
 
 func (x *AllocStatus) Reset() {
 	*x = AllocStatus{}
-	mi := &file_borgpb_alloc_proto_msgTypes[4]
+	mi := &file_borgpb_alloc_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -439,7 +620,7 @@ func (x *AllocStatus) String() string {
 func (*AllocStatus) ProtoMessage() {}
 
 func (x *AllocStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_alloc_proto_msgTypes[4]
+	mi := &file_borgpb_alloc_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -452,7 +633,7 @@ func (x *AllocStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocStatus.ProtoReflect.Descriptor instead.
 func (*AllocStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_alloc_proto_rawDescGZIP(), []int{4}
+	return file_borgpb_alloc_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *AllocStatus) GetState() State {
@@ -513,7 +694,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.borg.AllocSetSpecR\x04spec\x12,\n" +
-	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xcc\x04\n" +
+	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xf0\x04\n" +
 	"\fAllocSetSpec\x12\x16\n" +
 	"\x06allocs\x18\x01 \x01(\rR\x06allocs\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12-\n" +
@@ -529,10 +710,14 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	" \x01(\bR\x04gang\x128\n" +
 	"\amax_per\x18\xf0\x01 \x03(\v2\x1e.borg.AllocSetSpec.MaxPerEntryR\x06maxPer\x12'\n" +
 	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x12(\n" +
-	"\anetwork\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\anetwork\x1a9\n" +
+	"\anetwork\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\anetwork\x12\"\n" +
+	"\x05saver\x18\xb8\x03 \x01(\v2\v.borg.SaverR\x05saver\x1a9\n" +
 	"\vMaxPerEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"\xe7\x01\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"D\n" +
+	"\x05Saver\x12\"\n" +
+	"\x04task\x18\x01 \x01(\v2\x0e.borg.TaskSpecR\x04task\x12\x17\n" +
+	"\atime_ns\x18\x02 \x01(\x03R\x06timeNs\"\x8f\x02\n" +
 	"\x0eAllocSetStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -540,7 +725,16 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\arunning\x18\x04 \x01(\rR\arunning\x12\x12\n" +
 	"\x04dead\x18\x05 \x01(\rR\x04dead\x12*\n" +
 	"\x11submitted_wall_ns\x18\x06 \x01(\x03R\x0fsubmittedWallNs\x12&\n" +
-	"\x0fchanged_wall_ns\x18\a \x01(\x03R\rchangedWallNs\"h\n" +
+	"\x0fchanged_wall_ns\x18\a \x01(\x03R\rchangedWallNs\x12&\n" +
+	"\x05saves\x18\xb8\x03 \x03(\v2\x0f.borg.AllocSaveR\x05saves\"\xb4\x01\n" +
+	"\tAllocSave\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
+	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\x12\x18\n" +
+	"\amachine\x18\x04 \x01(\tR\amachine\x12\x1a\n" +
+	"\bfailures\x18\x05 \x01(\rR\bfailures\x12\x17\n" +
+	"\aleft_ns\x18\x06 \x01(\x03R\x06leftNs\x12\x16\n" +
+	"\x06reason\x18\a \x01(\tR\x06reason\"h\n" +
 	"\x05Alloc\x12\x1e\n" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12\x14\n" +
@@ -567,42 +761,48 @@ func file_borgpb_alloc_proto_rawDescGZIP() []byte {
 	return file_borgpb_alloc_proto_rawDescData
 }
 
-var file_borgpb_alloc_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
+var file_borgpb_alloc_proto_msgTypes = make([]protoimpl.MessageInfo, 8)
 var file_borgpb_alloc_proto_goTypes = []any{
 	(*AllocSet)(nil),       // 0: borg.AllocSet
 	(*AllocSetSpec)(nil),   // 1: borg.AllocSetSpec
-	(*AllocSetStatus)(nil), // 2: borg.AllocSetStatus
-	(*Alloc)(nil),          // 3: borg.Alloc
-	(*AllocStatus)(nil),    // 4: borg.AllocStatus
-	nil,                    // 5: borg.AllocSetSpec.MaxPerEntry
-	(*Meta)(nil),           // 6: borg.Meta
-	(*Resources)(nil),      // 7: borg.Resources
-	(*Constraint)(nil),     // 8: borg.Constraint
-	(*Toleration)(nil),     // 9: borg.Toleration
-	(Preempt)(0),           // 10: borg.Preempt
-	(Network)(0),           // 11: borg.Network
-	(State)(0),             // 12: borg.State
+	(*Saver)(nil),          // 2: borg.Saver
+	(*AllocSetStatus)(nil), // 3: borg.AllocSetStatus
+	(*AllocSave)(nil),      // 4: borg.AllocSave
+	(*Alloc)(nil),          // 5: borg.Alloc
+	(*AllocStatus)(nil),    // 6: borg.AllocStatus
+	nil,                    // 7: borg.AllocSetSpec.MaxPerEntry
+	(*Meta)(nil),           // 8: borg.Meta
+	(*Resources)(nil),      // 9: borg.Resources
+	(*Constraint)(nil),     // 10: borg.Constraint
+	(*Toleration)(nil),     // 11: borg.Toleration
+	(Preempt)(0),           // 12: borg.Preempt
+	(Network)(0),           // 13: borg.Network
+	(*TaskSpec)(nil),       // 14: borg.TaskSpec
+	(State)(0),             // 15: borg.State
 }
 var file_borgpb_alloc_proto_depIdxs = []int32{
-	6,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
+	8,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
 	1,  // 1: borg.AllocSet.spec:type_name -> borg.AllocSetSpec
-	2,  // 2: borg.AllocSet.status:type_name -> borg.AllocSetStatus
-	7,  // 3: borg.AllocSetSpec.resources:type_name -> borg.Resources
-	8,  // 4: borg.AllocSetSpec.constraints:type_name -> borg.Constraint
-	9,  // 5: borg.AllocSetSpec.tolerations:type_name -> borg.Toleration
-	10, // 6: borg.AllocSetSpec.preempt:type_name -> borg.Preempt
-	5,  // 7: borg.AllocSetSpec.max_per:type_name -> borg.AllocSetSpec.MaxPerEntry
-	11, // 8: borg.AllocSetSpec.network:type_name -> borg.Network
-	12, // 9: borg.AllocSetStatus.state:type_name -> borg.State
-	6,  // 10: borg.Alloc.meta:type_name -> borg.Meta
-	4,  // 11: borg.Alloc.status:type_name -> borg.AllocStatus
-	12, // 12: borg.AllocStatus.state:type_name -> borg.State
-	7,  // 13: borg.AllocStatus.used:type_name -> borg.Resources
-	14, // [14:14] is the sub-list for method output_type
-	14, // [14:14] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	3,  // 2: borg.AllocSet.status:type_name -> borg.AllocSetStatus
+	9,  // 3: borg.AllocSetSpec.resources:type_name -> borg.Resources
+	10, // 4: borg.AllocSetSpec.constraints:type_name -> borg.Constraint
+	11, // 5: borg.AllocSetSpec.tolerations:type_name -> borg.Toleration
+	12, // 6: borg.AllocSetSpec.preempt:type_name -> borg.Preempt
+	7,  // 7: borg.AllocSetSpec.max_per:type_name -> borg.AllocSetSpec.MaxPerEntry
+	13, // 8: borg.AllocSetSpec.network:type_name -> borg.Network
+	2,  // 9: borg.AllocSetSpec.saver:type_name -> borg.Saver
+	14, // 10: borg.Saver.task:type_name -> borg.TaskSpec
+	15, // 11: borg.AllocSetStatus.state:type_name -> borg.State
+	4,  // 12: borg.AllocSetStatus.saves:type_name -> borg.AllocSave
+	8,  // 13: borg.Alloc.meta:type_name -> borg.Meta
+	6,  // 14: borg.Alloc.status:type_name -> borg.AllocStatus
+	15, // 15: borg.AllocStatus.state:type_name -> borg.State
+	9,  // 16: borg.AllocStatus.used:type_name -> borg.Resources
+	17, // [17:17] is the sub-list for method output_type
+	17, // [17:17] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_alloc_proto_init() }
@@ -618,7 +818,7 @@ func file_borgpb_alloc_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_alloc_proto_rawDesc), len(file_borgpb_alloc_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   6,
+			NumMessages:   8,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

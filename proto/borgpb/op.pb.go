@@ -383,6 +383,11 @@ const (
 	EventKind_EVENT_KIND_QUARANTINE EventKind = 440
 	// The quarantine of a copy is over, and it is told to stop. Since format 8.
 	EventKind_EVENT_KIND_RELEASE EventKind = 441
+	// What an alloc left on a machine was saved. Since format 9.
+	EventKind_EVENT_KIND_SAVED EventKind = 442
+	// What an alloc left on a machine is not saved: why not tells the reason. Since
+	// format 9.
+	EventKind_EVENT_KIND_SAVE_GIVEN_UP EventKind = 443
 )
 
 // Enum value maps for EventKind.
@@ -447,6 +452,8 @@ var (
 		430: "EVENT_KIND_PREEMPTION_POLICY",
 		440: "EVENT_KIND_QUARANTINE",
 		441: "EVENT_KIND_RELEASE",
+		442: "EVENT_KIND_SAVED",
+		443: "EVENT_KIND_SAVE_GIVEN_UP",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":       0,
@@ -508,6 +515,8 @@ var (
 		"EVENT_KIND_PREEMPTION_POLICY": 430,
 		"EVENT_KIND_QUARANTINE":        440,
 		"EVENT_KIND_RELEASE":           441,
+		"EVENT_KIND_SAVED":             442,
+		"EVENT_KIND_SAVE_GIVEN_UP":     443,
 	}
 )
 
@@ -6126,7 +6135,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xb1\f\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xe7\f\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -6187,7 +6196,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x17EVENT_KIND_LABEL_POLICY\x10\xc9\x01\x12!\n" +
 	"\x1cEVENT_KIND_PREEMPTION_POLICY\x10\xae\x03\x12\x1a\n" +
 	"\x15EVENT_KIND_QUARANTINE\x10\xb8\x03\x12\x17\n" +
-	"\x12EVENT_KIND_RELEASE\x10\xb9\x03*\xab\x02\n" +
+	"\x12EVENT_KIND_RELEASE\x10\xb9\x03\x12\x15\n" +
+	"\x10EVENT_KIND_SAVED\x10\xba\x03\x12\x1d\n" +
+	"\x18EVENT_KIND_SAVE_GIVEN_UP\x10\xbb\x03*\xab\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +

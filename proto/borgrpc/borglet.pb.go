@@ -227,8 +227,8 @@ type PollRequest struct {
 	KnownHash []byte `protobuf:"bytes,6,opt,name=known_hash,json=knownHash,proto3" json:"known_hash,omitempty"`
 	// Id of the replica that asks.
 	Replica uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
-	// On a stream: machine, desired, stops, forget, describe, belief, packages and
-	// alloc_networks are those of the request before, and are left out.
+	// On a stream: machine, desired, stops, forget, describe, belief, packages,
+	// alloc_networks and keep_allocs are those of the request before, and are left out.
 	SameOrders bool `protobuf:"varint,8,opt,name=same_orders,json=sameOrders,proto3" json:"same_orders,omitempty"`
 	// What copies use is not asked for now; it goes on being measured.
 	NoUsage bool `protobuf:"varint,9,opt,name=no_usage,json=noUsage,proto3" json:"no_usage,omitempty"`
@@ -246,6 +246,9 @@ type PollRequest struct {
 	// while they are here, whether something runs in them or not. That of others goes when
 	// the last copy in it has.
 	AllocNetworks []string `protobuf:"bytes,460,rep,name=alloc_networks,json=allocNetworks,proto3" json:"alloc_networks,omitempty"`
+	// Allocs that are on the machine or left something there that is to be saved, as in
+	// Desired: their directories stay, also while no copy works in them.
+	KeepAllocs    []string `protobuf:"bytes,440,rep,name=keep_allocs,json=keepAllocs,proto3" json:"keep_allocs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -367,6 +370,13 @@ func (x *PollRequest) GetPackages() []*WantedPackage {
 func (x *PollRequest) GetAllocNetworks() []string {
 	if x != nil {
 		return x.AllocNetworks
+	}
+	return nil
+}
+
+func (x *PollRequest) GetKeepAllocs() []string {
+	if x != nil {
+		return x.KeepAllocs
 	}
 	return nil
 }
@@ -1544,7 +1554,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\xf1\x03\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\x93\x04\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -1560,7 +1570,9 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06belief\x18\xdc\x01 \x01(\v2\x0f.borgrpc.BeliefR\x06belief\x12,\n" +
 	"\bdescribe\x18\x96\x01 \x03(\v2\x0f.borgrpc.CopyIDR\bdescribe\x123\n" +
 	"\bpackages\x18\xa0\x01 \x03(\v2\x16.borgrpc.WantedPackageR\bpackages\x12&\n" +
-	"\x0ealloc_networks\x18\xcc\x03 \x03(\tR\rallocNetworks\"U\n" +
+	"\x0ealloc_networks\x18\xcc\x03 \x03(\tR\rallocNetworks\x12 \n" +
+	"\vkeep_allocs\x18\xb8\x03 \x03(\tR\n" +
+	"keepAllocs\"U\n" +
 	"\rWantedPackage\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05peers\x18\x02 \x03(\tR\x05peers\x12\x16\n" +

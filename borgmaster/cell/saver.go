@@ -1,0 +1,326 @@
+package cell
+
+import (
+	"fmt"
+	"slices"
+
+	"google.golang.org/protobuf/encoding/protowire"
+
+	"borg/proto/borgpb"
+)
+
+// FormatSavers is the format in which what allocs leave behind began to be saved.
+const FormatSavers = 9
+
+// saving is what a job is there for that the cell made itself: to save what an alloc
+// left on a machine. No scheduler places its one task: the cell starts it there as soon
+// as nothing of the alloc runs on that machine any more, and again whenever it failed.
+// It does not leave a machine that drains, and outlives its alloc set.
+type saving struct {
+	// Key of the set, and index and attempt of the alloc.
+	set     JobKey
+	index   uint32
+	attempt uint64
+	machine string
+	// Cell times at which it is given up, and before which it is not started again.
+	untilNs, againNs int64
+}
+
+// Saves names the alloc whose directory the copy saves, "<user>/<name>/<index>"; empty:
+// it saves none.
+func (p *Copy) Saves() string {
+	if v := p.job.saving; v != nil {
+		return TaskID{v.set, v.index}.String()
+	}
+	return ""
+}
+
+// saverSpec is the spec of the jobs that save what the allocs of a set leave behind: a
+// batch job with the task that the spec of the set names. Its bytes are put together here
+// and not by the protobuf library, whose output may differ from build to build.
+func (c *Cell) saverSpec(key JobKey, priority int32, set []byte) (*Spec, *borgpb.Refusal) {
+	var b []byte
+	number := func(field protowire.Number, v uint64) {
+		b = protowire.AppendVarint(protowire.AppendTag(b, field, protowire.VarintType), v)
+	}
+	number(jobKindField, uint64(borgpb.JobKind_JOB_KIND_BATCH))
+	number(jobTasksField, 1)
+	number(jobPriorityField, uint64(priority))
+	task := embedded(embedded(set, setSaverField), saverTaskField)
+	b = protowire.AppendBytes(protowire.AppendTag(b, jobTaskField, protowire.BytesType), task)
+	number(jobMaxFailuresField, maxFailures)
+	spec, r := c.readSpec(key, b)
+	if r == nil {
+		spec.unpaid = true
+	}
+	return spec, r
+}
+
+// Numbers of the fields that saverSpec reads and writes; TestSaverSpec compares them.
+const (
+	jobKindField        protowire.Number = 1
+	jobTasksField       protowire.Number = 2
+	jobPriorityField    protowire.Number = 3
+	jobTaskField        protowire.Number = 4
+	jobMaxFailuresField protowire.Number = 7
+	setSaverField       protowire.Number = 440
+	saverTaskField      protowire.Number = 1
+)
+
+// embedded is a message that is a field of a well-formed one. Where the field is there
+// more than once they follow each other, which is how protobuf merges them.
+func embedded(message []byte, field protowire.Number) (data []byte) {
+	for len(message) > 0 {
+		number, kind, n := protowire.ConsumeTag(message)
+		if n < 0 {
+			return data
+		}
+		message = message[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, message); n < 0 {
+			return data
+		}
+		if number == field && kind == protowire.BytesType {
+			value, _ := protowire.ConsumeBytes(message)
+			data = append(data, value...)
+		}
+		message = message[n:]
+	}
+	return data
+}
+
+// checkSaver range-checks what is to save what allocs leave behind.
+func (c *Cell) checkSaver(key JobKey, set *borgpb.AllocSetSpec, data []byte) *borgpb.Refusal {
+	v := set.Saver
+	if v == nil {
+		return nil
+	}
+	t := v.Task
+	res := FromProto(t.GetResources())
+	switch {
+	case v.TimeNs < 0 || v.TimeNs > maxSaveNs:
+		return invalid("spec.saver.time_ns", "%d is not in 0 to %d", v.TimeNs, int64(maxSaveNs))
+	case t == nil:
+		return invalid("spec.saver.task", "there is none")
+	case t.ExclusiveCores:
+		return invalid("spec.saver.task.exclusive_cores", "a saver has no cores of its own: it works beside whatever runs there")
+	case len(t.Ports) > 0 || len(t.Secrets) > 0 || len(res.Devices) > 0 || len(t.Resources.GetDeviceMilli()) > 0:
+		return invalid("spec.saver.task", "a saver has no ports, secrets or devices")
+	case res.CPUMilli > maxSaverCPUMilli || res.MemBytes > maxSaverMemBytes:
+		return invalid("spec.saver.task.resources", "a saver asks for at most %d milli-cores and %d bytes of memory", maxSaverCPUMilli, int64(maxSaverMemBytes))
+	}
+	spec, r := c.saverSpec(key, set.Priority, data)
+	if r == nil {
+		r = c.checkPowers(spec, nil)
+	}
+	return r
+}
+
+// saveLeft begins to save what an alloc leaves on a machine.
+func (c *Cell) saveLeft(a *Alloc, m *Machine) {
+	set := a.set
+	if set.spec.Saver == nil {
+		return
+	}
+	key, r := c.saverKey(a)
+	var spec *Spec
+	if r == nil {
+		spec, r = c.saverSpec(key, set.spec.Priority, set.specBytes)
+	}
+	switch {
+	case r != nil:
+	case len(c.savers) >= maxSavers || c.liveTasks >= maxLiveTasks:
+		r = limit("", "%d savers are under way", len(c.savers))
+	}
+	if r != nil {
+		e := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_SAVE_GIVEN_UP, stateNone, stateNone)
+		e.Reason = r.Message
+		c.emit(e)
+		return
+	}
+	j := c.submit(key, spec, nil, nil)
+	time := set.spec.Saver.TimeNs
+	if time == 0 {
+		time = saveNs
+	}
+	j.saving = &saving{set: set.key, index: a.index, attempt: a.attempt, machine: m.name, untilNs: min(c.clock.cellNs+time, maxTimeNs)}
+	c.addSaver(j)
+	m.changes++
+}
+
+// saverKey names the job that saves what an alloc left: SET-save-INDEX-ATTEMPT, and a
+// number where that is taken, by a set of that name that is there again.
+func (c *Cell) saverKey(a *Alloc) (JobKey, *borgpb.Refusal) {
+	set := a.set.key
+	for n := 1; n <= maxSaverNames; n++ {
+		suffix := fmt.Sprintf("-save-%d-%d", a.index, a.attempt)
+		if n > 1 {
+			suffix += fmt.Sprintf("-%d", n)
+		}
+		key := JobKey{set.User, set.Name[:min(len(set.Name), maxNameBytes-len(suffix))] + suffix}
+		if st := c.stateOfKey(key); st == stateNone || st == stateDead {
+			return key, nil
+		}
+	}
+	return JobKey{}, badState(TaskID{set, a.index}.String(), "there are %d other jobs of the name of its saver", maxSaverNames)
+}
+
+func (c *Cell) addSaver(j *Job) {
+	at, _ := slices.BinarySearchFunc(c.savers, j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
+	c.savers = slices.Insert(c.savers, at, j)
+}
+
+// saverEnded follows the death of a job: was anything given up with it?
+func (c *Cell) saverEnded(j *Job) {
+	v := j.saving
+	if v == nil {
+		return
+	}
+	c.savers = slices.DeleteFunc(c.savers, func(o *Job) bool { return o == j })
+	if m := c.machines[v.machine]; m != nil {
+		m.changes++
+	}
+	kind := borgpb.EventKind_EVENT_KIND_SAVED
+	if j.finished == 0 {
+		kind = borgpb.EventKind_EVENT_KIND_SAVE_GIVEN_UP
+	}
+	c.emit(Event{
+		Kind: kind, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_ALLOC, Key: v.set, Task: v.index, UID: j.uid,
+		Attempt: v.attempt, Machine: v.machine, Reason: j.reason,
+	})
+}
+
+// saveOn starts savers that can be started, and gives up those whose time is over.
+func (c *Cell) saveOn() {
+	for _, j := range slices.Clone(c.savers) {
+		v, t := j.saving, j.rows[0]
+		m := c.machines[v.machine]
+		switch {
+		case m == nil:
+			c.kill(j, "machine "+v.machine+" was removed")
+		case v.untilNs <= c.clock.cellNs:
+			c.kill(j, "its time is over")
+		case t.state == statePending && c.maySave(j, m):
+			c.schedule(t, place{machine: m})
+			// From start to start, so that it does not matter how it ended.
+			v.againNs = min(c.clock.cellNs+min(int64(saveAgainNs)<<min(t.attempt-1, 16), maxSaveAgainNs), maxTimeNs)
+			c.dirty(j)
+		}
+	}
+}
+
+// maySave tells whether a saver can be started now: its machine is there, what ran in
+// the alloc has stopped, and enough time has passed since it failed last.
+func (c *Cell) maySave(j *Job, m *Machine) bool {
+	t := j.rows[0]
+	if m.down || m.Closed() || t.holdsPlace() || len(m.copies) >= maxCopiesOnMachine || c.clock.cellNs < j.saving.againNs {
+		return false
+	}
+	for _, p := range m.copies {
+		if p.state == attemptStopping && !p.orphan && len(p.job.specs) > 0 && p.job.latest().allocSet == j.saving.set {
+			return false
+		}
+	}
+	return true
+}
+
+// KeptOn names the allocs whose directories are to stay on a machine: those that are
+// there, and those that left what is not saved yet.
+func (c *Cell) KeptOn(m *Machine) (allocs []string) {
+	for _, a := range m.allocs {
+		allocs = append(allocs, a.Name())
+	}
+	for _, j := range c.savers {
+		v := j.saving
+		if name := (TaskID{v.set, v.index}).String(); v.machine == m.name && !slices.Contains(allocs, name) {
+			allocs = append(allocs, name)
+		}
+	}
+	return allocs
+}
+
+// SavesOf shows what the allocs of a set left and is not saved. It changes with the time, so
+// it is no part of what is watched of a set.
+func (c *Cell) SavesOf(s *AllocSet) (saves []*borgpb.AllocSave) {
+	if s.spec.Saver == nil {
+		return nil
+	}
+	for j := range c.JobsAfter(JobKey{User: s.key.User}) {
+		if j.key.User != s.key.User || len(saves) == maxSavesShown {
+			break
+		}
+		v := j.saving
+		if v == nil || v.set != s.key || j.finished > 0 {
+			continue
+		}
+		t := j.rows[0]
+		one := &borgpb.AllocSave{Job: j.key.Name, Index: v.index, Attempt: v.attempt, Machine: v.machine, Failures: t.failures}
+		if j.deathSeq != 0 {
+			one.Reason = "given up: " + j.reason
+		} else if one.LeftNs = max(v.untilNs-c.clock.cellNs, 1); t.cur != nil {
+			one.Reason = "the saver runs"
+		} else if one.Reason = t.reason; one.Reason == "" {
+			one.Reason = "the saver waits for what ran there to stop"
+		}
+		saves = append(saves, one)
+	}
+	return saves
+}
+
+// holdSave is for what a saver is not taken off its machine.
+func (p *Copy) holdSave() *Hold {
+	return &Hold{Job: p.job.key, Task: p.TaskID(), UntilNs: p.job.saving.untilNs,
+		Reason: fmt.Sprintf("it saves what alloc %s left there; borgcfg down %s gives that up", p.Saves(), p.job.key)}
+}
+
+// checkSavers checks which jobs are savers.
+func (c *Cell) checkSavers() error {
+	n := 0
+	for j := range c.jobList.all() {
+		v := j.saving
+		if v == nil {
+			continue
+		}
+		if c.format < FormatSavers || len(j.rows) != 1 || len(j.specs) != 1 || !j.latest().unpaid || len(j.charged) > 0 {
+			return fmt.Errorf("job %v should not save anything", j.key)
+		}
+		if p := j.rows[0].cur; p != nil && (p.machine.name != v.machine || p.alloc != nil) {
+			return fmt.Errorf("job %v saves what is on %s, and runs on %s", j.key, v.machine, p.machine.name)
+		}
+		if j.deathSeq == 0 {
+			n++
+			if !slices.Contains(c.savers, j) {
+				return fmt.Errorf("job %v saves something and is not listed", j.key)
+			}
+		}
+	}
+	if n != len(c.savers) {
+		return fmt.Errorf("%d jobs save something, %d are listed", n, len(c.savers))
+	}
+	return nil
+}
+
+// saving writes what a job saves, if it does.
+func (e *encoder) saving(v *saving) {
+	if v == nil {
+		return
+	}
+	e.byte(tagSaving)
+	e.str(v.set.User)
+	e.str(v.set.Name)
+	e.uint(uint64(v.index))
+	e.uint(v.attempt)
+	e.str(v.machine)
+	e.int(v.untilNs)
+	e.int(v.againNs)
+}
+
+func (l *loader) saving(d *decoder, j *Job) error {
+	if l.c.format < FormatSavers || !d.tagged(tagSaving) {
+		return nil
+	}
+	j.saving = &saving{set: JobKey{d.str(), d.str()}, index: d.uint32(), attempt: d.uint(), machine: d.str(), untilNs: d.int(), againNs: d.int()}
+	if v := j.saving; checkKey(v.set) != nil || v.untilNs < 0 || v.untilNs > maxTimeNs || v.againNs < 0 || v.againNs > maxTimeNs {
+		return errOdd
+	}
+	return nil
+}

@@ -1,0 +1,26 @@
+package cfg
+
+import "borg/proto/borgpb"
+
+// saver checks what saves what the allocs of a set leave behind. It works in an alloc's
+// directory.
+func (c check) saver(v *borgpb.Saver) {
+	if v == nil {
+		return
+	}
+	if v.TimeNs < 0 || v.TimeNs > maxSaveNs {
+		c.bad("saver.time_ns", `leave it out for time = "24h"`, "a saver is tried for at most 72 hours")
+	}
+	if v.Task == nil {
+		c.bad("saver", `add task = task(args = ["/bin/save", "{{alloc.dir}}"], resources = resources(cpu = 0.1, mem = "64MiB"))`, "the saver has no task")
+		return
+	}
+	c.task("saver.task", v.Task, true)
+	c.resources("saver.task.resources", v.Task.Resources, false)
+	if len(v.Task.Ports) > 0 || len(v.Task.Secrets) > 0 || len(v.Task.Resources.GetDevices()) > 0 {
+		c.bad("saver.task", "", "a saver has no ports, secrets or devices")
+	}
+	if v.Task.Resources.GetCpuMilli() > maxSaverCPUMilli || v.Task.Resources.GetMemBytes() > maxSaverMemBytes {
+		c.bad("saver.task.resources", `write resources = resources(cpu = 0.1, mem = "64MiB")`, "a saver asks for at most 1 core and 1GiB")
+	}
+}
