@@ -78,7 +78,7 @@ func (k *Known) request(c *cell.Cell, m *cell.Machine, cellName string, replica 
 	if k.rests(c, m) {
 		return &borgrpc.PollRequest{
 			Fence: FenceOf(c), Machine: k.rested.req.Machine, Desired: k.rested.req.Desired, KnownHash: k.Hash, Replica: replica,
-			AllocNetworks: k.rested.req.AllocNetworks,
+			AllocNetworks: k.rested.req.AllocNetworks, KeepAllocs: k.rested.req.KeepAllocs,
 		}
 	}
 	k.asked++

@@ -230,14 +230,21 @@ func (t *truth) disturbs(ev *cell.Event, j *cell.Job, d *disturbances, ran bool)
 
 // overdue: nobody is on a machine whose deadline has passed.
 func (t *truth) overdue() {
+	alone := make(map[string]bool)
 	for m := range t.cell.Machines() {
 		deadlineNs, forced, ok := m.Drain()
 		if !ok || !m.Up() || !forced && (deadlineNs == 0 || t.cell.TimeNs() < deadlineNs) {
 			continue
 		}
 		for p := range m.Copies() {
-			// Tasks of daemon jobs leave when all others are gone.
-			if p.Current() && (!p.Stays() || m.OnlyDaemons()) {
+			// Tasks of daemon jobs leave when all others are gone: the cell looks with the
+			// entry after the one with which the last of them went.
+			late := !p.Stays()
+			if m.OnlyDaemons() {
+				late = late || t.daemonsAlone[m.Name()]
+				alone[m.Name()] = true
+			}
+			if p.Current() && late {
 				t.w.fail("S23: %v is on %s at index %d, which was to be empty %d ms ago", p.TaskID(), m.Name(), t.index, (t.cell.TimeNs()-deadlineNs)/millisecond)
 			}
 		}
@@ -245,4 +252,5 @@ func (t *truth) overdue() {
 			t.w.mark("drain came to its deadline")
 		}
 	}
+	t.daemonsAlone = alone
 }

@@ -114,7 +114,7 @@ func TestRestored(t *testing.T) {
 // TestReclaimed: what production does not use is given to others, while masters
 // follow one another.
 func TestReclaimed(t *testing.T) {
-	comesTo(t, "reclaimed", 3, 12*second, "reservation below the limit", "reservation rose", "placed in reclaimed resources")
+	comesTo(t, "reclaimed", 5, 12*second, "reservation below the limit", "reservation rose", "placed in reclaimed resources")
 }
 
 // TestFlood: one user asks for ten times what the log can do, tasks crash, and others go on.

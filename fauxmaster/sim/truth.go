@@ -58,6 +58,8 @@ type truth struct {
 	died        map[cell.JobKey]bool
 	// What was done to the tasks of jobs with budgets.
 	disturbed map[cell.UID]*disturbances
+	// Machines that were to be empty and had only tasks of daemon jobs left after the last entry.
+	daemonsAlone map[string]bool
 	// What the last update of each job did that is updated again and again.
 	rolling map[cell.JobKey]*rollout
 	// Machines that may have been forced to be empty by the entry at hand.
