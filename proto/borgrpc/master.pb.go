@@ -817,8 +817,9 @@ type Given struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Its spec's number of tasks.
 	Tasks uint32 `protobuf:"varint,1,opt,name=tasks,proto3" json:"tasks,omitempty"`
-	// With those that the cell's policy gave.
-	Labels        map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// With those that the cell's policy gave; empty: none.
+	Labels map[string]string `protobuf:"bytes,2,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As its owner gave them; empty: none.
 	Annotations   map[string]string `protobuf:"bytes,3,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
