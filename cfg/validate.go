@@ -387,7 +387,13 @@ func (c check) task(where string, t *borgpb.TaskSpec, inAlloc bool) {
 		c.bad(join(where, "args"), `write args = ["/bin/program", "--flag"]`, "the task has no program to run")
 	}
 	if t.Resources.GetCpuMilli() == 0 || t.Resources.GetMemBytes() == 0 {
-		c.lacks(join(where, "resources"), `write resources = resources(cpu = 0.1, mem = "64MiB")`, "the task must say how much cpu and mem it may use")
+		const hint, what = `write resources = resources(cpu = 0.1, mem = "64MiB")`, "the task must say how much cpu and mem it may use"
+		if c.o.Kind == KindJob {
+			c.lacks(join(where, "resources"), hint, what)
+		} else {
+			// Of savers the cell fills in nothing.
+			c.bad(join(where, "resources"), hint, what)
+		}
 	}
 	c.texts(where, t, t.Ports, inAlloc)
 	c.parts(where, t, t.Ports)
