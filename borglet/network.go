@@ -40,9 +40,9 @@ type Networks interface {
 // of the copy, which has one dot less.
 const allocNetwork = "alloc."
 
-// networkKey names the network of its own that a copy is to have; empty: the machine's.
+// NetworkKey names the network of its own that a copy is to have; empty: the machine's.
 // What runs in an alloc has the alloc's.
-func networkKey(id ID, d *borgrpc.Desired) string {
+func NetworkKey(id ID, d *borgrpc.Desired) string {
 	switch {
 	case d.GetAlloc() == "" && d.GetSpec().GetNetwork() == borgpb.Network_NETWORK_OWN:
 		return id.String()
@@ -99,7 +99,7 @@ func (n *networks) recover(records []Record) error {
 	n.mu.Lock()
 	for _, r := range records {
 		known[r.ID.String()] = true
-		if key := networkKey(r.ID, r.Desired); key != "" && r.Ended == 0 {
+		if key := NetworkKey(r.ID, r.Desired); key != "" && r.Ended == 0 {
 			n.keys[r.ID] = key
 		}
 	}
@@ -120,7 +120,7 @@ func (n *networks) recover(records []Record) error {
 // before makes the network of a copy whose run is to begin, unless it has it from an
 // earlier one. With none to be had here, the copy is refused.
 func (n *networks) before(r Record) (refused string, err error) {
-	key := networkKey(r.ID, r.Desired)
+	key := NetworkKey(r.ID, r.Desired)
 	switch {
 	case key == "":
 		return "", nil

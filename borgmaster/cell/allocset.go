@@ -17,12 +17,8 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r := checkLabels(o.Labels, o.Annotations); r != nil {
 		return nil, about(key.String(), r)
 	}
-	spec, r := readAllocSetSpec(o.Spec, c.format)
+	spec, specBytes, r := c.readGivenAllocSet(key, o.Spec)
 	if r != nil {
-		return nil, about(key.String(), r)
-	}
-	specBytes := c.filled(key.User, o.Spec, spec.Resources, allocAsks...)
-	if spec, r = readAllocSetSpec(specBytes, c.format); r != nil {
 		return nil, about(key.String(), r)
 	}
 	labels, r := c.given(borgpb.Labelled_LABELLED_ALLOC_SET, o.Labels)
@@ -78,9 +74,9 @@ func readAllocSetSpec(data []byte, format uint32) (*borgpb.AllocSetSpec, *borgpb
 // setSpec derives what placing needs from the spec.
 func (s *AllocSet) setSpec(spec *borgpb.AllocSetSpec) {
 	s.spec = spec
-	s.need = &Need{Last: 1<<32 - 1, Resources: FromProto(spec.Resources), Task: &borgpb.TaskSpec{
-		Resources: spec.Resources, Constraints: networkConstraints(spec), Tolerations: spec.Tolerations,
-	}}
+	s.need = &Need{Last: 1<<32 - 1, Resources: FromProto(spec.Resources), Task: Networked(&borgpb.TaskSpec{
+		Resources: spec.Resources, Constraints: spec.Constraints, Tolerations: spec.Tolerations, Network: spec.Network,
+	})}
 	s.limits = limitsOf(spec)
 	s.domains = newOccupancy(s.limits)
 }

@@ -73,12 +73,9 @@ func (n *Need) own() {
 	cpus := n.Resources.CPUMilli / 1000
 	n.Own = true
 	n.Resources = n.Resources.Add(Resources{Devices: []Device{{borgpb.ExclusiveCPU, cpus * wholeDevice}}})
-	t := new(borgpb.TaskSpec)
-	copyFields(t, n.Task)
-	t.Constraints = append(slices.Clone(t.Constraints), &borgpb.Constraint{
+	n.Task = constrained(n.Task, &borgpb.Constraint{
 		Key: borgpb.CoreThreads, Relation: borgpb.Relation_RELATION_LESS_THAN_EQUAL, Value: strconv.Itoa(1 << bits.TrailingZeros64(uint64(cpus))),
 	})
-	n.Task = t
 }
 
 // bought is what the need is charged for: its processors are there as cpu.

@@ -55,36 +55,31 @@ func MergeMap(base, now, next map[string]string) map[string]string {
 	return merged
 }
 
-// keep remembers what a job was given before its labels and annotations are changed
-// alone; or forgets it, when they are as they were given.
-func (j *Job) keep(labels, annotations map[string]string) {
+// keep remembers what a job was given, while its labels or annotations are others.
+func (j *Job) keep(g given) {
 	j.given = nil
-	if !maps.Equal(labels, j.labels) || !maps.Equal(annotations, j.annotations) {
-		j.given = &given{labels, annotations}
+	if !maps.Equal(g.labels, j.labels) || !maps.Equal(g.annotations, j.annotations) {
+		j.given = &g
 	}
 }
 
-// merged are the labels and annotations that a job gets from an update.
-func (c *Cell) merged(j *Job, o *borgpb.UpdateJob) (labels, annotations map[string]string, r *borgpb.Refusal) {
-	labels, annotations = o.Labels, o.Annotations
+// merged is what a job gets from an update, and what it was given with that: the same,
+// unless something of what it has stays.
+func (c *Cell) merged(j *Job, o *borgpb.UpdateJob) (gets, said given, r *borgpb.Refusal) {
+	gets = given{o.Labels, o.Annotations}
 	if o.Merge {
-		_, wasLabels, wasAnnotations := j.Given()
-		labels = MergeMap(wasLabels, j.labels, c.labelPolicy.fill(borgpb.Labelled_LABELLED_JOB, o.Labels))
-		annotations = MergeMap(wasAnnotations, j.annotations, o.Annotations)
-		if r = checkLabels(labels, annotations); r != nil {
-			return nil, nil, r
+		_, labels, annotations := j.Given()
+		said = given{c.labelPolicy.fill(borgpb.Labelled_LABELLED_JOB, o.Labels), o.Annotations}
+		gets = given{MergeMap(labels, j.labels, said.labels), MergeMap(annotations, j.annotations, said.annotations)}
+		if r = checkLabels(gets.labels, gets.annotations); r != nil {
+			return gets, said, r
 		}
 	}
-	labels, r = c.given(borgpb.Labelled_LABELLED_JOB, labels)
-	return labels, annotations, r
-}
-
-// give sets the labels and annotations of a job to those of an update.
-func (c *Cell) give(j *Job, o *borgpb.UpdateJob, labels, annotations map[string]string) {
-	j.labels, j.annotations, j.given = labels, annotations, nil
-	if o.Merge {
-		j.keep(c.labelPolicy.fill(borgpb.Labelled_LABELLED_JOB, o.Labels), o.Annotations)
+	gets.labels, r = c.given(borgpb.Labelled_LABELLED_JOB, gets.labels)
+	if !o.Merge {
+		said = gets
 	}
+	return gets, said, r
 }
 
 func (e *encoder) given(g *given) {
@@ -99,7 +94,7 @@ func (l *loader) given(d *decoder, j *Job) error {
 	if !d.tagged(tagGiven) {
 		return nil
 	}
-	j.keep(d.strs(), d.strs())
+	j.keep(given{d.strs(), d.strs()})
 	if !d.bad && (j.given == nil || l.c.format < FormatGiven) {
 		return errOdd
 	}

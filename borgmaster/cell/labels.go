@@ -32,9 +32,10 @@ func (l *labelled) change(labels, annotations map[string]string, format uint32) 
 		*l.labels, *l.annotations = labels, annotations
 		return
 	}
-	_, givenLabels, givenAnnotations := j.Given()
+	var was given
+	_, was.labels, was.annotations = j.Given()
 	j.labels, j.annotations = labels, annotations
-	j.keep(givenLabels, givenAnnotations)
+	j.keep(was)
 }
 
 // Annotations must not be changed.

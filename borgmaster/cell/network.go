@@ -2,10 +2,7 @@ package cell
 
 import (
 	"errors"
-	"slices"
 	"strings"
-
-	"google.golang.org/protobuf/proto"
 
 	"borg/proto/borgpb"
 )
@@ -32,23 +29,13 @@ func checkNetwork(job *borgpb.JobSpec, t *borgpb.TaskSpec, field string) *borgpb
 	return nil
 }
 
-// networked is a task as it is placed: only where it can have the network that it
+// Networked is a task as it is placed: only where it can have the network that it
 // wants.
-func networked(t *borgpb.TaskSpec) *borgpb.TaskSpec {
-	if t.Network != borgpb.Network_NETWORK_OWN {
+func Networked(t *borgpb.TaskSpec) *borgpb.TaskSpec {
+	if t.GetNetwork() != borgpb.Network_NETWORK_OWN {
 		return t
 	}
-	t = proto.CloneOf(t)
-	t.Constraints = append(t.Constraints, ownNetwork)
-	return t
-}
-
-// networkConstraints are those of the allocs of a set, with what its network asks for.
-func networkConstraints(s *borgpb.AllocSetSpec) []*borgpb.Constraint {
-	if s.Network != borgpb.Network_NETWORK_OWN {
-		return s.Constraints
-	}
-	return append(slices.Clip(s.Constraints), ownNetwork)
+	return constrained(t, ownNetwork)
 }
 
 // Network is whose network the copy has. That of a copy whose spec is not known any more

@@ -115,7 +115,7 @@ func (s *reading) cutNeeds(cores bool) *borgpb.Refusal {
 		if r := checkNetwork(s.Proto, task, field); r != nil {
 			return r
 		}
-		need := &Need{First: first, Last: last, Task: networked(task), Resources: FromProto(task.Resources)}
+		need := &Need{First: first, Last: last, Task: Networked(task), Resources: FromProto(task.Resources)}
 		need.Resources.Ports = int64(len(task.Ports))
 		if cores {
 			if r := checkCores(s.Proto, task, field); r != nil {
@@ -164,6 +164,14 @@ func override(base, o *borgpb.TaskSpec, fresh bool) *borgpb.TaskSpec {
 		t.Env = merged
 	}
 	return t
+}
+
+// constrained is a task that wants one thing more of its machine than its owner wrote.
+func constrained(t *borgpb.TaskSpec, k *borgpb.Constraint) *borgpb.TaskSpec {
+	more := new(borgpb.TaskSpec)
+	copyFields(more, t)
+	more.Constraints = append(slices.Clip(t.Constraints), k)
+	return more
 }
 
 // copyFields sets in dst every field that is set in src, sharing the values.

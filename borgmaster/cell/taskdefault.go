@@ -1,6 +1,7 @@
 package cell
 
 import (
+	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -29,15 +30,10 @@ func Defaults(r, otherwise *borgpb.Resources) *borgpb.Resources {
 		DiskBytesPerS: pick(r.GetDiskBytesPerS(), otherwise.GetDiskBytesPerS()),
 	}
 	missing := func(all map[string]int64) map[string]int64 {
-		var of map[string]int64
-		for name, n := range all {
-			if r.GetDevices()[name] == 0 && r.GetDeviceMilli()[name] == 0 {
-				if of == nil {
-					of = make(map[string]int64)
-				}
-				of[name] = n
-			}
-		}
+		of := maps.Clone(all)
+		maps.DeleteFunc(of, func(name string, _ int64) bool {
+			return r.GetDevices()[name] != 0 || r.GetDeviceMilli()[name] != 0
+		})
 		return of
 	}
 	more.Devices, more.DeviceMilli = missing(otherwise.GetDevices()), missing(otherwise.GetDeviceMilli())
@@ -111,4 +107,17 @@ func (c *Cell) readGivenSpec(key JobKey, data []byte) (*Spec, *borgpb.Refusal) {
 		return c.readSpec(key, more)
 	}
 	return spec, nil
+}
+
+// readGivenAllocSet does so for the spec of an alloc set.
+func (c *Cell) readGivenAllocSet(key JobKey, data []byte) (*borgpb.AllocSetSpec, []byte, *borgpb.Refusal) {
+	spec, r := readAllocSetSpec(data, c.format)
+	if r != nil {
+		return nil, nil, r
+	}
+	if more := c.filled(key.User, data, spec.Resources, allocAsks...); len(more) != len(data) {
+		data = more
+		spec, r = readAllocSetSpec(data, c.format)
+	}
+	return spec, data, r
 }

@@ -74,11 +74,11 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	if r == nil && j.slotNs != 0 && spec.Proto.Parent != j.Spec().Parent {
 		r = invalid("spec.parent", "a run of a cron job stays with it")
 	}
-	size := uint32(0)
-	if r == nil {
-		size = spec.Proto.Tasks
+	if r != nil {
+		return nil, about(j.key.String(), r)
 	}
-	if r == nil && !stands(j.Kind()) {
+	size := spec.Proto.Tasks
+	if !stands(j.Kind()) {
 		if o.Merge {
 			size = MergeTasks(j.Spec().Tasks, j.Size(), size)
 		}
@@ -104,15 +104,16 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 		healthy, _ := j.lastHealthy()
 		r = checkCanaries(j.specAt(healthy).Proto, spec.Proto)
 	}
-	var labels, annotations map[string]string
+	var gets, said given
 	if r == nil {
-		labels, annotations, r = c.merged(j, o)
+		gets, said, r = c.merged(j, o)
 	}
 	if r != nil {
 		return nil, about(j.key.String(), r)
 	}
 	return func(res *borgpb.Result) {
-		c.give(j, o, labels, annotations)
+		j.labels, j.annotations = gets.labels, gets.annotations
+		j.keep(said)
 		c.dirty(j)
 		if !spec.same(j.latest()) {
 			c.startUpdate(j, spec)

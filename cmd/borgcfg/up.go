@@ -35,7 +35,7 @@ type step struct {
 	// What the cell is to hold: what the file says, and what was changed in the cell
 	// since and stays. Nil: just what the file says.
 	merged *cfg.Object
-	// What stays, for people.
+	// What the cell is to hold that the file does not say, and why, for people.
 	kept []string
 	// Why nothing is to be done.
 	note string
@@ -202,23 +202,20 @@ func diffFiles(s *session) error {
 
 // sameFiles are the files of a command, with the flags that say how they are read.
 func (s *session) sameFiles() string {
-	var b strings.Builder
+	var words []string
 	for _, set := range s.flag.StringSlice("set") {
-		b.WriteString("--set " + quoted(set) + " ")
+		words = append(words, "--set", quoted(set))
 	}
 	if root := s.flag.String("root"); root != "" {
-		b.WriteString("--root " + quoted(root) + " ")
+		words = append(words, "--root", quoted(root))
 	}
 	if s.flag.Bool("exactly") {
-		b.WriteString("--exactly ")
+		words = append(words, "--exactly")
 	}
-	for i, name := range s.args {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(quoted(name))
+	for _, name := range s.args {
+		words = append(words, quoted(name))
 	}
-	return b.String()
+	return strings.Join(words, " ")
 }
 
 func upFiles(s *session) error {
@@ -334,22 +331,12 @@ func (s *session) misfits(steps []*step) (map[string]bool, error) {
 // asks is what a machine must have for a task or alloc; nil: an alloc must.
 func (st *step) asks() *borgpb.TaskSpec {
 	if a := st.AllocSet; st.Kind == cfg.KindAllocSet {
-		return placed(&borgpb.TaskSpec{Resources: a.Resources, Constraints: a.Constraints, Network: a.Network})
+		return borgcell.Networked(&borgpb.TaskSpec{Resources: a.Resources, Constraints: a.Constraints, Network: a.Network})
 	}
 	if st.Job.AllocSet != "" {
 		return nil
 	}
-	return placed(st.Job.Task)
-}
-
-// placed adds what the cell asks of a machine for the network.
-func placed(t *borgpb.TaskSpec) *borgpb.TaskSpec {
-	if t.GetNetwork() != borgpb.Network_NETWORK_OWN {
-		return t
-	}
-	t = proto.CloneOf(t)
-	t.Constraints = append(t.Constraints, &borgpb.Constraint{Key: borgcell.NetworkAttribute, Relation: borgpb.Relation_RELATION_EQUAL, Value: "own"})
-	return t
+	return borgcell.Networked(st.Job.Task)
 }
 
 // one is what the machines are asked to hold.

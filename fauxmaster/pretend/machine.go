@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"borg/borglet"
-	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
@@ -102,7 +101,7 @@ type Machine struct {
 	work map[borglet.ID][]borglet.Effect
 	// Due time of the timer that is set; 0: none.
 	timerNs int64
-	// Addresses of copies and allocs that were given with them, by their names.
+	// Addresses of networks whose copies were given with them, by the key of the network.
 	addrs map[string]string
 }
 
@@ -412,24 +411,16 @@ func (m *Machine) usage() (all []*borgrpc.Usage) {
 }
 
 // addr is the address of its own that a copy has: the one that it had when it was found,
-// or one of a range for documents, by its name or that of its alloc.
+// or one of a range for documents, by the key of its network.
 func (m *Machine) addr(r borglet.Record) string {
-	d := r.Desired
-	switch {
-	case r.Ended != 0 || r.Run == 0:
+	key := borglet.NetworkKey(r.ID, r.Desired)
+	if key == "" || r.Ended != 0 || r.Run == 0 {
 		return ""
-	case d.GetAlloc() != "" && d.GetAllocNetwork() == borgpb.Network_NETWORK_OWN:
-		if addr := m.addrs[d.GetAlloc()]; addr != "" {
-			return addr
-		}
-		return fmt.Sprintf("2001:db8:a::%x", crc32.ChecksumIEEE([]byte(d.GetAlloc()))&0xffff|1)
-	case d.GetAlloc() == "" && d.GetSpec().GetNetwork() == borgpb.Network_NETWORK_OWN:
-		if addr := m.addrs[r.ID.String()]; addr != "" {
-			return addr
-		}
-		return fmt.Sprintf("2001:db8::%x", crc32.ChecksumIEEE([]byte(r.ID.String()))&0xffff|1)
 	}
-	return ""
+	if addr := m.addrs[key]; addr != "" {
+		return addr
+	}
+	return fmt.Sprintf("2001:db8::%x", crc32.ChecksumIEEE([]byte(key))&0xffff|1)
 }
 
 // Held is a copy that a machine has before it is first switched on.
@@ -450,11 +441,7 @@ func (m *Machine) Hold(h Held) {
 		if m.addrs == nil {
 			m.addrs = map[string]string{}
 		}
-		name := h.Record.ID.String()
-		if alloc := h.Record.Desired.GetAlloc(); alloc != "" {
-			name = alloc
-		}
-		m.addrs[name] = h.Addr
+		m.addrs[borglet.NetworkKey(h.Record.ID, h.Record.Desired)] = h.Addr
 	}
 	if h.Pid != 0 {
 		m.kernel.hold(h)

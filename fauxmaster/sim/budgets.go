@@ -236,15 +236,12 @@ func (t *truth) overdue() {
 		if !ok || !m.Up() || !forced && (deadlineNs == 0 || t.cell.TimeNs() < deadlineNs) {
 			continue
 		}
+		// Tasks of daemon jobs leave when all others are gone: the cell looks with the
+		// entry after the one with which the last of them went.
+		only := m.OnlyDaemons()
 		for p := range m.Copies() {
-			// Tasks of daemon jobs leave when all others are gone: the cell looks with the
-			// entry after the one with which the last of them went.
-			late := !p.Stays()
-			if m.OnlyDaemons() {
-				late = late || t.daemonsAlone[m.Name()]
-				alone[m.Name()] = true
-			}
-			if p.Current() && late {
+			alone[m.Name()] = only
+			if p.Current() && (!p.Stays() || only && t.daemonsAlone[m.Name()]) {
 				t.w.fail("S23: %v is on %s at index %d, which was to be empty %d ms ago", p.TaskID(), m.Name(), t.index, (t.cell.TimeNs()-deadlineNs)/millisecond)
 			}
 		}
