@@ -39,7 +39,9 @@ import (
 //
 // Format 9: what is the first format's in the model and was without effect until now:
 // exclusive cores.
-const BuildFormat = 9
+//
+// Format 10: what stays on a machine's disk after its task; alloc sets are resized.
+const BuildFormat = 10
 
 // BuildFormat is the latest format that this copy of the cell can apply.
 func (c *Cell) BuildFormat() uint32 { return c.build }
