@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"slices"
 
 	ucli "github.com/urfave/cli/v2"
 
@@ -124,9 +125,28 @@ func group(name, usage string, subs ...*ucli.Command) *ucli.Command {
 	}}
 }
 
+// commands are in the order of the help: the groups by the alphabet.
 func commands(con *console) []*ucli.Command {
+	return slices.Concat(
+		category("Jobs", jobCommands(con)),
+		category("Looking", lookCommands(con)),
+		category("Machines", []*ucli.Command{machineCommands(con), outageCommands(con), packageCommands(con)}),
+		category("The cell", cellCommands(con)),
+		category("Users", userCommands(con)),
+	)
+}
+
+// category puts commands below a heading of the help.
+func category(name string, commands []*ucli.Command) []*ucli.Command {
+	for _, c := range commands {
+		c.Category = name
+	}
+	return commands
+}
+
+func jobCommands(con *console) []*ucli.Command {
 	with := func(base []ucli.Flag, more ...ucli.Flag) []ucli.Flag { return append(base, more...) }
-	return append(append(labelCommands(con), quarantineCommands(con)...), []*ucli.Command{
+	return slices.Concat([]*ucli.Command{
 		command(con, "eval", "evaluate a job file and print what it says", "FILE", 1, 1, evalFile, with(fileFlags(), outputFlag(),
 			&ucli.StringFlag{Name: "explain", Usage: "tell where the value at `PATH` comes from, such as task.resources.mem"})...),
 		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, with(fileFlags(), exactFlag())...),
@@ -135,17 +155,24 @@ func commands(con *console) []*ucli.Command {
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run jobs again that have finished"},
 			exactFlag(),
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
-		cronCommands(con),
 		updateCommand(con, with(fileFlags(), exactFlag(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
 		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
 		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), reasonFlag(), waitFlag("wait until the last process is gone"))...),
+		cronCommands(con),
+		command(con, "note", "(in a task) tell people what you are at; no text: nothing any more", "[TEXT]", 0, 1, setNote,
+			&ucli.StringSliceFlag{Name: "annotation", Usage: "`KEY=VALUE` for programs; may be repeated"}),
+	}, labelCommands(con), quarantineCommands(con))
+}
+
+func lookCommands(con *console) []*ucli.Command {
+	return []*ucli.Command{
 		command(con, "status", "tell how the cell is, or a job", "[JOB]", 0, 1, status, outputFlag(), selectorFlag("jobs"),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "all", Aliases: []string{"a"}, Usage: "every dead job too"}),
 		command(con, "tasks", "list tasks", "[JOB]", 0, 1, tasks, outputFlag(), selectorFlag("tasks of jobs"),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "attempts", Usage: "earlier copies of each task too"},
 			&ucli.StringFlag{Name: "machine", Usage: "only tasks on this `MACHINE`"}),
-		machineCommands(con),
 		group("alloc", "places held on machines", command(con, "list", "list alloc sets, or the allocs of one", "[ALLOCSET]", 0, 1, allocList, outputFlag(), selectorFlag("sets"))),
+		command(con, "why", "say why a task, an alloc, or those of a job wait, or where one runs", "TASK|ALLOC|JOB|ALLOCSET", 1, 1, why, outputFlag()),
 		command(con, "logs", "print what a task wrote, or all tasks of a job by time", "TASK|JOB", 1, 1, logs,
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "follow", Aliases: []string{"f"}, Usage: "go on as it writes"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "stderr", Usage: "its standard error instead of its standard output"},
@@ -158,12 +185,12 @@ func commands(con *console) []*ucli.Command {
 			&ucli.Uint64Flag{Name: "attempt", Usage: "in a copy in quarantine, by `NUMBER`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "stdin", Aliases: []string{"i"}, Usage: "give it what comes in here"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "terminal", Aliases: []string{"t", "it"}, Usage: "give it this terminal"}),
-		command(con, "why", "say why a task or an alloc waits, or where it runs", "TASK|ALLOC", 1, 1, why, outputFlag()),
 		eventsCommand(con),
 		command(con, "watch", "show what there is, and then every change of it as it comes", "jobs|tasks|machines|allocs|allocsets [JOB|SET|MACHINE]", 1, 2, watchObjects, outputFlag(),
 			&ucli.StringFlag{Name: "selector", Aliases: []string{"l"}, Usage: "only with these labels, of machines also attributes: `SELECTOR` such as tier=front,!canary"},
 			&ucli.StringFlag{Name: "owner", Usage: "only of this `USER`"},
 			&ucli.Uint64Flag{Name: "from", Usage: "not what there is, but only changes after this `INDEX` of the log"}),
+		command(con, "resolve", "tell where a task is, or the tasks of a job: machine, address, ports", "JOB|TASK", 1, 1, resolveName, outputFlag()),
 		command(con, "audit", "tell who did what, when, by which command, why, and what came of it", "[JOB|MACHINE|USER]", 0, 1, auditTrail, outputFlag(),
 			&ucli.StringFlag{Name: "by", Usage: "only what this `USER` did"},
 			&ucli.StringFlag{Name: "verb", Usage: "only what begins with `VERB`, such as submit-job or kill"},
@@ -171,10 +198,22 @@ func commands(con *console) []*ucli.Command {
 			&ucli.StringFlag{Name: "until", Usage: "before `TIME`"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "refused", Usage: "only what was refused"},
 			&ucli.Uint64Flag{Name: "last", Usage: "at most `N` of the newest (default: 50; all with -o json, --since or --until)"}),
+	}
+}
+
+func cellCommands(con *console) []*ucli.Command {
+	return []*ucli.Command{
 		checkpointCommands(con),
 		restoreCommands(con),
-		outageCommands(con),
 		masterCommands(con),
+		policyCommands(con),
+		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
+		command(con, "version", "tell which build this is", "", 0, 0, version),
+	}
+}
+
+func userCommands(con *console) []*ucli.Command {
+	return []*ucli.Command{
 		command(con, "login", "become a user of a cell with a token that an admin made", "TOKEN|FILE|MASTERS", 1, 1, login,
 			&ucli.StringFlag{Name: "certificate", Usage: "instead of with a token: `FILE` of a certificate that another authority issued, PEM; the argument is then host:port[,host:port] of masters"},
 			&ucli.StringFlag{Name: "key", Usage: "`FILE` of its key"},
@@ -187,16 +226,10 @@ func commands(con *console) []*ucli.Command {
 			command(con, "add", "make a token with which somebody becomes a user, once", "USER", 1, 1, userAdd, reasonFlag()),
 			command(con, "list", "list the users who were granted or revoked something", "", 0, 0, userList, outputFlag()),
 			command(con, "revoke", "make all certificates that a user has worthless", "USER", 1, 1, userRevoke, reasonFlag())),
-		secretCommands(con),
-		packageCommands(con),
 		quotaCommands(con),
+		secretCommands(con),
 		fileCommands(con),
-		command(con, "resolve", "tell where a task is, or the tasks of a job: machine, address, ports", "JOB|TASK", 1, 1, resolveName, outputFlag()),
-		command(con, "note", "(in a task) tell people what you are at; no text: nothing any more", "[TEXT]", 0, 1, setNote,
-			&ucli.StringSliceFlag{Name: "annotation", Usage: "`KEY=VALUE` for programs; may be repeated"}),
-		group("config", "the cell that is meant", command(con, "view", "tell which cell is meant and where that was found", "", 0, 0, configView, outputFlag())),
-		command(con, "version", "tell which build this is", "", 0, 0, version),
-	}...)
+	}
 }
 
 func machineCommands(con *console) *ucli.Command {

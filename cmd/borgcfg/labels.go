@@ -64,14 +64,17 @@ func labelCommands(con *console) []*ucli.Command {
 	return []*ucli.Command{
 		command(con, "label", "change labels of what there is, and nothing else: key=value sets, key- removes", args, 3, -1, setLabels, reasonFlag(), ifVersion()),
 		command(con, "annotate", "change annotations of what there is, and nothing else: key=value sets, key- removes", args, 3, -1, setAnnotations, reasonFlag(), ifVersion()),
-		group("policy", "what is ruled in the cell",
-			group("labels", "which labels objects must have, may not have, and are given",
-				command(con, "show", "print the rules for labels, as set takes them", "", 0, 0, labelPolicyShow, outputFlag()),
-				command(con, "set", "put the rules of a file in the place of those that hold; -: standard input", "FILE", 1, 1, labelPolicySet, reasonFlag(),
-					&ucli.Uint64Flag{Name: "if-version", Usage: "only if the rules that hold have this `VERSION`"}),
-				command(con, "check", "tell which objects would not be let in by the rules, or by those of a file; exit code 6: there are some", "[FILE]", 0, 1, labelPolicyCheck, outputFlag())),
-			preemptionCommands(con)),
 	}
+}
+
+func policyCommands(con *console) *ucli.Command {
+	return group("policy", "what is ruled in the cell",
+		group("labels", "which labels objects must have, may not have, and are given",
+			command(con, "show", "print the rules for labels, as set takes them", "", 0, 0, labelPolicyShow, outputFlag()),
+			command(con, "set", "put the rules of a file in the place of those that hold; -: standard input", "FILE", 1, 1, labelPolicySet, reasonFlag(),
+				&ucli.Uint64Flag{Name: "if-version", Usage: "only if the rules that hold have this `VERSION`"}),
+			command(con, "check", "tell which objects would not be let in by the rules, or by those of a file; exit code 6: there are some", "[FILE]", 0, 1, labelPolicyCheck, outputFlag())),
+		preemptionCommands(con))
 }
 
 // changes reads KEY=VALUE and KEY-.

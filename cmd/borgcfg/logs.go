@@ -62,7 +62,7 @@ func isTask(arg string) bool {
 	if at < 0 {
 		return false
 	}
-	_, err := strconv.ParseUint(arg[at+1:], 10, 32)
+	_, err := strconv.Atoi(arg[at+1:]) // -1 is meant as a number too; no job has that name.
 	return err == nil || arg[at+1:] == ""
 }
 

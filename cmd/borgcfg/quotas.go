@@ -270,7 +270,7 @@ func (s *session) quotas(user string) error {
 	}
 	if user == "" {
 		for _, b := range resp.Sold {
-			s.progress("%s: %s granted in all, of %s at %d‰", word(b.Band), amountsText(b.Sold), amountsText(b.Cell), b.OversellMilli)
+			s.progress("%s: %s granted in all; at most %s times the cell can be, which has %s", word(b.Band), amountsText(b.Sold), cpuText(int64(b.OversellMilli)), amountsText(b.Cell))
 		}
 	}
 	return nil

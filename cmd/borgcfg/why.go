@@ -1,17 +1,27 @@
 package main
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
+	"strings"
 
 	"borg/borgmaster/client"
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 	"borg/tell"
 )
 
+// mostAsked is how many tasks of a job are asked about, each of which costs the
+// scheduler a look at all machines. Tasks of one job mostly wait for the same.
+const mostAsked = 16
+
 // why prints the funnel: how many machines each test refused, until none is
 // left or some are.
 func why(s *session) error {
+	if !isTask(s.args[0]) {
+		return s.whyAll(s.args[0])
+	}
 	job, index, err := s.task(s.args[0])
 	if err != nil {
 		return err
@@ -35,4 +45,100 @@ func why(s *session) error {
 		return s.out.names([]string{taskName(job.user, job.name, index)})
 	}
 	return tell.Why(s.stdout, s.out.color, fmt.Sprintf("%s/%d", s.short(job.user, job.name), index), resp)
+}
+
+// alike is tasks of which the same is said.
+type alike struct {
+	names []string
+	resp  *borgrpc.WhyResponse
+}
+
+// whyAll says why those of a job's tasks, or of a set's allocs, wait that do, once
+// for all that wait for the same.
+func (s *session) whyAll(arg string) error {
+	job, err := s.job(arg)
+	if err != nil {
+		return err
+	}
+	waiting, total, err := s.waiting(job)
+	if err != nil {
+		return err
+	}
+	asked := waiting[:min(len(waiting), mostAsked)]
+	var groups []*alike
+	var answers []*borgrpc.WhyResponse
+	byText := map[string]*alike{}
+	for _, index := range asked {
+		resp, err := s.client.Why(s.ctx, &borgrpc.WhyRequest{User: job.user, Name: job.name, Index: index})
+		if err != nil {
+			return err
+		}
+		answers = append(answers, resp)
+		var text bytes.Buffer
+		if err := tell.Why(&text, false, "", resp); err != nil {
+			return err
+		}
+		g := byText[text.String()]
+		if g == nil {
+			g = &alike{resp: resp}
+			byText[text.String()], groups = g, append(groups, g)
+		}
+		g.names = append(g.names, fmt.Sprintf("%s/%d", s.short(job.user, job.name), index))
+	}
+	switch {
+	case s.out.machine():
+		return list(s.out, answers)
+	case s.out.format == "name":
+		var names []string
+		for _, index := range waiting {
+			names = append(names, taskName(job.user, job.name, index))
+		}
+		return s.out.names(names)
+	case len(waiting) == 0:
+		fmt.Fprintf(s.stdout, "%s: none of %d waits for a place\n", s.short(job.user, job.name), total)
+		s.progress("what the place of one was chosen for: borgcfg why %s/0", s.short(job.user, job.name))
+		return nil
+	}
+	for i, g := range groups {
+		if i > 0 {
+			fmt.Fprintln(s.stdout)
+		}
+		if err := tell.Why(s.stdout, s.out.color, strings.Join(g.names, ", "), g.resp); err != nil {
+			return err
+		}
+	}
+	if more := len(waiting) - len(asked); more > 0 {
+		s.progress("%d more wait; ask about one of them: borgcfg why %s/%d", more, s.short(job.user, job.name), waiting[mostAsked])
+	}
+	return nil
+}
+
+// waiting is which tasks of a job, or allocs of a set, wait for a place, of how many.
+func (s *session) waiting(n jobName) (indices []uint32, total int, err error) {
+	v, err := s.find(n)
+	if err != nil {
+		return nil, 0, err
+	}
+	if v.set != nil {
+		resp, err := s.client.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{User: n.user, Name: n.name})
+		if err != nil {
+			return nil, 0, err
+		}
+		for _, a := range resp.Allocs {
+			if a.GetStatus().GetState() == borgpb.State_STATE_PENDING {
+				indices = append(indices, a.GetIndex())
+			}
+		}
+		return indices, len(resp.Allocs), nil
+	}
+	resp, err := s.client.ListAllTasks(s.ctx, &borgrpc.ListTasksRequest{User: n.user, Name: n.name}, 0)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, t := range resp.Tasks {
+		if t.GetStatus().GetState() == borgpb.State_STATE_PENDING {
+			indices = append(indices, t.GetIndex())
+		}
+	}
+	return indices, len(resp.Tasks), nil
 }
