@@ -35,15 +35,36 @@ func (s *logSink) has(want []string) string {
 	return ""
 }
 
-// open lets the sink answer; until then connections to it are refused.
-func (s *logSink) open(t *testing.T) {
+// newLogSink is one that is shut; address and port stay free for it.
+func newLogSink(t *testing.T) (s *logSink, port string) {
+	t.Helper()
+	free, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s = &logSink{addr: free.Addr().String(), lines: map[string]int{}}
+	free.Close()
+	_, port, _ = net.SplitHostPort(s.addr)
+	return s, port
+}
+
+// savesTo is the program that sends all lines of an alloc to a sink, and succeeds when
+// that says that it has them.
+func savesTo(port string) string {
+	return `exec 3<>/dev/tcp/127.0.0.1/` + port + ` && cat {{alloc.dir}}/* >&3 && echo end >&3 && read -r answer <&3 && test "$answer" = saved`
+}
+
+// open lets the sink answer, until it is shut or the test ends; before and after,
+// connections to it are refused.
+func (s *logSink) open(t *testing.T) (shut func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", s.addr)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var serving sync.WaitGroup
-	t.Cleanup(func() { l.Close(); serving.Wait() })
+	shut = sync.OnceFunc(func() { l.Close(); serving.Wait() })
+	t.Cleanup(shut)
 	serving.Go(func() {
 		for {
 			conn, err := l.Accept()
@@ -59,6 +80,7 @@ func (s *logSink) open(t *testing.T) {
 			conn.Close()
 		}
 	})
+	return shut
 }
 
 // TestScenario38 has allocs leave lines on their machines, of which one is emptied and one
@@ -68,16 +90,9 @@ func TestScenario38(t *testing.T) {
 	alongside(t)
 	c := chaosCell(t, 3, 2)
 	c.hasLatestFormat(t)
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sink := &logSink{addr: free.Addr().String(), lines: map[string]int{}}
-	free.Close()
-	_, port, _ := net.SplitHostPort(sink.addr)
-	save := `exec 3<>/dev/tcp/127.0.0.1/` + port + ` && cat {{alloc.dir}}/* >&3 && echo end >&3 && read -r answer <&3 && test "$answer" = saved`
+	sink, port := newLogSink(t)
 	spec := &borgpb.AllocSetSpec{Allocs: 2, Priority: 200, MaxPerMachine: 1, Resources: &borgpb.Resources{CpuMilli: 300, MemBytes: 256 << 20}, Saver: &borgpb.Saver{
-		Task: &borgpb.TaskSpec{Args: []string{"/bin/bash", "-c", save}, Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 64 << 20}}}}
+		Task: &borgpb.TaskSpec{Args: []string{"/bin/bash", "-c", savesTo(port)}, Resources: &borgpb.Resources{CpuMilli: 100, MemBytes: 64 << 20}}}}
 	data, err := proto.Marshal(spec)
 	if err != nil {
 		t.Fatal(err)

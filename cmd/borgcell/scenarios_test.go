@@ -47,6 +47,8 @@ func TestScenarios(t *testing.T) {
 		{"12 production is sold within the cell", soldWithinTheCell},
 		{"13 a quota expires", quotaExpires},
 		{"14 capabilities", capabilities},
+		{"15 production stays", productionStays},
+		{"16 the cheapest go first", cheapestGoFirst},
 		{"21 constraints", constraints},
 		{"22 failure domains", failureDomains},
 		{"23 ports", portsOfAMachine},
