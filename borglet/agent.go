@@ -301,15 +301,17 @@ type view struct {
 	runs map[ID]uint32
 	// ports is what copies that run were granted.
 	ports map[ID][]uint32
-	// allocs is the directories of allocs that are in use.
-	allocs map[string]bool
+	// allocs is the allocs that are in use: their names, by AllocName.
+	allocs map[string]string
+	// inAlloc is the AllocName of the alloc that a copy is in.
+	inAlloc map[ID]string
 	// kept is those that masters want to stay; nil: no master was heard yet.
 	kept map[string]bool
 }
 
 // publish lets the other goroutines see who lives and who runs.
 func (a *Agent) publish() {
-	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, runs: map[ID]uint32{}, ports: map[ID][]uint32{}, allocs: map[string]bool{}}
+	v := &view{live: make(map[ID]bool, len(a.core.copies)), begun: map[ID]bool{}, runs: map[ID]uint32{}, ports: map[ID][]uint32{}, allocs: map[string]string{}, inAlloc: map[ID]string{}}
 	for id, t := range a.core.copies {
 		if t.phase != ended {
 			v.live[id] = true
@@ -322,7 +324,7 @@ func (a *Agent) publish() {
 			v.ports[id] = t.Desired.GetPorts()
 		}
 		if alloc := t.Desired.GetAlloc(); alloc != "" {
-			v.allocs[AllocName(alloc)] = true
+			v.allocs[AllocName(alloc)], v.inAlloc[id] = alloc, AllocName(alloc)
 		}
 	}
 	if a.heard {
@@ -665,6 +667,9 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	resp.Incarnation, resp.Spec = a.incarnation, a.spec()
 	if !resp.Fenced && !req.GetNoUsage() {
 		resp.Usage = a.usage.take()
+		if v := a.view.Load(); v != nil {
+			resp.AllocUsage = a.usage.takeAllocs(v.allocs)
+		}
 	}
 	return resp, nil
 }

@@ -15,7 +15,7 @@ const allocKeep = time.Hour
 // allocKeep, but for those that masters want kept: the allocs that are here, though
 // nothing runs in them, and those that left what is not saved yet. Until a master was
 // heard (kept is nil) all stay. idle remembers since when each has none.
-func (s *Store) dropAllocs(used, kept map[string]bool, idle map[string]time.Time, now time.Time) error {
+func (s *Store) dropAllocs(used map[string]string, kept map[string]bool, idle map[string]time.Time, now time.Time) error {
 	if kept == nil {
 		return nil
 	}
@@ -27,7 +27,7 @@ func (s *Store) dropAllocs(used, kept map[string]bool, idle map[string]time.Time
 		name := e.Name()
 		since, known := idle[name]
 		switch {
-		case used[name] || kept[name]:
+		case used[name] != "" || kept[name]:
 			delete(idle, name)
 		case !known:
 			idle[name] = now

@@ -3,6 +3,7 @@ package borglet
 import (
 	"context"
 	"fmt"
+	"maps"
 	"path/filepath"
 	"time"
 
@@ -154,21 +155,21 @@ func (a *Agent) freeDisk() (bytes int64, ok bool) {
 }
 
 // measureDisk adds up what copies and allocs keep, if that is due, and tells the
-// core.
-func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) map[ID]int64 {
+// core. What an alloc keeps is its directory and what those in it do, by AllocName.
+func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopies map[ID]int64, ofAllocs map[string]int64) {
 	began := time.Now()
 	free, known := a.freeDisk()
 	least := max(diskLeast, d.due.Sub(d.ended)-diskEvery)
 	// What was freed since may be filled again.
 	d.freeBytes = max(d.freeBytes, free)
 	if a.cfg.TreeBytes == nil || began.Before(d.due) && (!known || !d.hurry(began, free, least)) {
-		return nil
+		return nil, nil
 	}
 	ev := Filled{UsedBytes: make(map[ID]int64, len(ids)), AllocBytes: map[string]int64{}, Unmeasured: map[ID]string{}}
 	sum := int64(0)
 	for _, id := range ids {
 		if ctx.Err() != nil {
-			return nil
+			return nil, nil
 		}
 		for _, sub := range []string{taskSubdir, UpperSubdir} {
 			bytes, err := a.cfg.TreeBytes(filepath.Join(a.store.TaskDir(id), sub))
@@ -185,6 +186,12 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) map[ID]
 			bytes, _ := a.cfg.TreeBytes(filepath.Join(a.store.dir, "allocs", alloc))
 			ev.AllocBytes[alloc] = bytes
 		}
+		ofAllocs = maps.Clone(ev.AllocBytes)
+		for id, bytes := range ev.UsedBytes {
+			if alloc := v.inAlloc[id]; alloc != "" {
+				ofAllocs[alloc] += bytes
+			}
+		}
 	}
 	if total := a.cfg.Spec.GetCapacity().GetDiskBytes(); known && total > 0 {
 		ev.CapacityBytes = total
@@ -195,5 +202,5 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) map[ID]
 	case a.results <- ev:
 	case <-ctx.Done():
 	}
-	return ev.UsedBytes
+	return ev.UsedBytes, ofAllocs
 }

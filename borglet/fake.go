@@ -164,6 +164,19 @@ func (f *Fake) Stats(ids []ID) map[ID]Stats {
 	return out
 }
 
+// AllocStats says that allocs use what the runs in them do.
+func (f *Fake) AllocStats(allocs []string) map[string]Stats {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	out := map[string]Stats{}
+	for _, l := range f.runs {
+		if slices.Contains(allocs, l.Alloc) {
+			out[l.Alloc] = Stats{At: time.Now(), MemBytes: out[l.Alloc].MemBytes + l.Limits.MemBytes}
+		}
+	}
+	return out
+}
+
 // Exec has no processes to run a program beside.
 func (f *Fake) Exec(p *Program) (*Execution, error) {
 	f.mu.Lock()

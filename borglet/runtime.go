@@ -29,6 +29,9 @@ type Runtime interface {
 	Update(l *Launch) error
 	// Stats says what copies use. One that cannot be asked is absent.
 	Stats(ids []ID) map[ID]Stats
+	// AllocStats says what all in each alloc uses together, by AllocName. One that
+	// cannot be asked is absent, as all are where an alloc is not held together.
+	AllocStats(allocs []string) map[string]Stats
 	// Exec runs a program inside a run, beside the task's own; ErrNotRunning and
 	// *ProgramError are told from all else. It ends with the borglet and with the run.
 	Exec(p *Program) (*Execution, error)
@@ -68,7 +71,7 @@ type Capabilities struct {
 	Cores Cores
 }
 
-// Stats is what a copy uses at a moment.
+// Stats is what a copy or an alloc uses at a moment.
 type Stats struct {
 	At time.Time
 	// Processor time since its run began. Nanoseconds.

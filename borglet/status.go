@@ -127,6 +127,7 @@ type look struct {
 	held bool
 	// Ports that tasks listen on and were not granted.
 	strays int
+	allocs allocRows
 }
 
 // row is one copy.
@@ -147,13 +148,15 @@ type row struct {
 // look is called by the loop.
 func (a *Agent) look() look {
 	c := a.core
-	l := look{states: map[borgpb.AttemptState]int{}, fence: a.master.Fence, last: a.meter.last, leaving: len(c.leaving), held: c.holdNs != 0}
+	l := look{states: map[borgpb.AttemptState]int{}, fence: a.master.Fence, last: a.meter.last, leaving: len(c.leaving), held: c.holdNs != 0, allocs: allocRows{}}
 	used, stray := a.usage.memory(), a.strays.Load()
+	inAllocs := a.usage.allocMemory()
 	l.strays = stray.ports
 	for _, id := range c.ids {
 		t := c.copies[id]
 		r := t.reportAs(t.state())
 		l.states[t.state()]++
+		l.allocs.add(t, inAllocs)
 		if len(l.rows) == maxTasksShown {
 			l.more++
 			continue
@@ -238,6 +241,9 @@ func (a *Agent) statusPage(ctx context.Context) (*pages.Page, error) {
 		p.Sections = append(p.Sections, packageSection(a.cfg.Packages.State()))
 	}
 	p.Sections = append(p.Sections, taskSection(l))
+	if len(l.allocs) > 0 {
+		p.Sections = append(p.Sections, allocSection(l.allocs))
+	}
 	return p, nil
 }
 
@@ -442,6 +448,7 @@ var figures = []pages.Figure{
 	{Name: "offered_cores", Help: "Processors that the machine offers."},
 	{Name: "offered_bytes", Help: "Memory and disk that the machine offers.", Labels: []string{"resource"}},
 	{Name: "task_memory_bytes", Help: "Memory of all tasks together, as last measured."},
+	{Name: "alloc_memory_bytes", Help: "Memory of what is in allocs, of all of them together, as last measured."},
 	{Name: "packages", Help: "Packages of which all is on this machine."},
 	{Name: "package_bytes", Help: "Disk that packages take."},
 	{Name: "package_limit_bytes", Help: "Disk that packages may take."},
@@ -481,6 +488,11 @@ func (a *Agent) read(r *pages.Reading) {
 		memory += bytes
 	}
 	r.Set("task_memory_bytes", float64(memory))
+	var inAllocs int64
+	for _, bytes := range a.usage.allocMemory() {
+		inAllocs += bytes
+	}
+	r.Set("alloc_memory_bytes", float64(inAllocs))
 	var packages PackageState
 	if a.cfg.Packages != nil {
 		packages = a.cfg.Packages.State()

@@ -130,7 +130,11 @@ func TestDropAllocs(t *testing.T) {
 		{false, false, 20*time.Hour + allocKeep - 1, true}, {false, false, 20*time.Hour + allocKeep, false},
 	} {
 		name := AllocName(d.Alloc)
-		if err := s.dropAllocs(map[string]bool{name: step.used}, map[string]bool{name: step.kept}, idle, start.Add(step.after)); err != nil {
+		used := map[string]string{}
+		if step.used {
+			used[name] = d.Alloc
+		}
+		if err := s.dropAllocs(used, map[string]bool{name: step.kept}, idle, start.Add(step.after)); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := os.Stat(dir); (err == nil) != step.want {

@@ -2,24 +2,31 @@ package borglet
 
 import (
 	"context"
+	"maps"
 	"math/bits"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"borg/proto/borgrpc"
 )
 
-// usage is what copies have used since they were last asked about.
+// usage is what copies and allocs have used since they were last asked about.
 type usage struct {
 	mu sync.Mutex
 	// running is whom to measure. Guarded by mu.
 	running []ID
 	// windows is guarded by mu.
-	windows map[ID]*window
+	windows windows[ID]
+	// allocs is the same of allocs, by AllocName. Guarded by mu.
+	allocs windows[string]
 }
 
-// window collects samples of one copy from one poll to the next.
+// windows are those of all copies, or of all allocs.
+type windows[K comparable] map[K]*window
+
+// window collects samples of one copy or alloc from one poll to the next.
 type window struct {
 	// first and last are the ends of what has been measured; the last sample of
 	// a window is the first of the next one.
@@ -72,7 +79,7 @@ func rangeOf(v int64) int {
 	return 4*(n-1) + int(v>>(n-2)&3)
 }
 
-func newUsage() *usage { return &usage{windows: map[ID]*window{}} }
+func newUsage() *usage { return &usage{windows: windows[ID]{}, allocs: windows[string]{}} }
 
 func (u *usage) setRunning(ids []ID) {
 	u.mu.Lock()
@@ -84,8 +91,19 @@ func (u *usage) setRunning(ids []ID) {
 func (u *usage) memory() map[ID]int64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	bytes := make(map[ID]int64, len(u.windows))
-	for id, w := range u.windows {
+	return u.windows.memory()
+}
+
+// allocMemory is what all in each alloc had, by AllocName.
+func (u *usage) allocMemory() map[string]int64 {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.allocs.memory()
+}
+
+func (ws windows[K]) memory() map[K]int64 {
+	bytes := make(map[K]int64, len(ws))
+	for id, w := range ws {
 		bytes[id] = w.last.MemBytes
 	}
 	return bytes
@@ -97,17 +115,29 @@ func (u *usage) measured() []ID {
 	return u.running
 }
 
-// record takes in one round of samples and forgets who is not in it.
+// record takes in one round of samples of copies.
 func (u *usage) record(stats map[ID]Stats, disk map[ID]int64) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for id := range u.windows {
+	u.windows.record(stats, disk)
+}
+
+// recordAllocs takes in one round of samples of allocs.
+func (u *usage) recordAllocs(stats map[string]Stats, disk map[string]int64) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.allocs.record(stats, disk)
+}
+
+// record takes in one round of samples and forgets who is not in it.
+func (ws windows[K]) record(stats map[K]Stats, disk map[K]int64) {
+	for id := range ws {
 		if _, ok := stats[id]; !ok {
-			delete(u.windows, id)
+			delete(ws, id)
 		}
 	}
 	for id, s := range stats {
-		w := u.windows[id]
+		w := ws[id]
 		if w == nil || s.CPUNs < w.last.CPUNs {
 			// A new run counts from zero again.
 			next := &window{first: s, last: s}
@@ -115,7 +145,7 @@ func (u *usage) record(stats map[ID]Stats, disk map[ID]int64) {
 				next.diskBytes, next.open, next.over = w.diskBytes, w.open, w.over
 			}
 			w = next
-			u.windows[id] = w
+			ws[id] = w
 		}
 		cpu := cpuMilli(w.last, s)
 		w.count(s, cpu, w.last.At.Equal(s.At))
@@ -144,34 +174,61 @@ func cpuMilli(a, b Stats) int64 {
 func (u *usage) take() []*borgrpc.Usage {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	ids := make([]ID, 0, len(u.windows))
-	for id, w := range u.windows {
+	ids := u.windows.measured()
+	slices.SortFunc(ids, compareIDs)
+	list := make([]*borgrpc.Usage, 0, len(ids))
+	for _, id := range ids {
+		used := u.windows[id].take()
+		used.Copy = id.wire()
+		list = append(list, used)
+	}
+	return list
+}
+
+// takeAllocs is take for allocs, of which it is given the names that masters know, by
+// AllocName.
+func (u *usage) takeAllocs(names map[string]string) []*borgrpc.AllocUsage {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	var list []*borgrpc.AllocUsage
+	for _, key := range u.allocs.measured() {
+		if name, ok := names[key]; ok {
+			list = append(list, &borgrpc.AllocUsage{Alloc: name, Usage: u.allocs[key].take()})
+		}
+	}
+	slices.SortFunc(list, func(a, b *borgrpc.AllocUsage) int { return strings.Compare(a.Alloc, b.Alloc) })
+	return list
+}
+
+// measured are those with a sample since the last take.
+func (ws windows[K]) measured() []K {
+	ids := make([]K, 0, len(ws))
+	for id, w := range ws {
 		if w.samples > 0 {
 			ids = append(ids, id)
 		}
 	}
-	slices.SortFunc(ids, compareIDs)
-	list := make([]*borgrpc.Usage, 0, len(ids))
-	for _, id := range ids {
-		w := u.windows[id]
-		list = append(list, &borgrpc.Usage{
-			Copy:         id.wire(),
-			CpuMilliMean: cpuMilli(w.first, w.last),
-			CpuMilliPeak: w.cpuPeak,
-			MemBytesMean: w.memSum / w.samples,
-			MemBytesPeak: w.memPeak,
-			DiskBytes:    w.diskBytes,
-			ThrottledNs:  w.last.ThrottledNs - w.first.ThrottledNs,
-			RssBytes:     w.last.RSSBytes,
-			CacheBytes:   w.last.CacheBytes,
-			MemMaxBytes:  w.last.MemPeakBytes,
-			ReadBytes:    w.last.ReadBytes - w.first.ReadBytes,
-			WriteBytes:   w.last.WriteBytes - w.first.WriteBytes,
-			Histogram:    w.over,
-		})
-		*w = window{first: w.last, last: w.last, diskBytes: w.diskBytes, open: w.open}
+	return ids
+}
+
+// take tells the window, and begins the next one where it ends.
+func (w *window) take() *borgrpc.Usage {
+	used := &borgrpc.Usage{
+		CpuMilliMean: cpuMilli(w.first, w.last),
+		CpuMilliPeak: w.cpuPeak,
+		MemBytesMean: w.memSum / w.samples,
+		MemBytesPeak: w.memPeak,
+		DiskBytes:    w.diskBytes,
+		ThrottledNs:  w.last.ThrottledNs - w.first.ThrottledNs,
+		RssBytes:     w.last.RSSBytes,
+		CacheBytes:   w.last.CacheBytes,
+		MemMaxBytes:  w.last.MemPeakBytes,
+		ReadBytes:    w.last.ReadBytes - w.first.ReadBytes,
+		WriteBytes:   w.last.WriteBytes - w.first.WriteBytes,
+		Histogram:    w.over,
 	}
-	return list
+	*w = window{first: w.last, last: w.last, diskBytes: w.diskBytes, open: w.open}
+	return used
 }
 
 // allocsEvery is how often allocs that have gone are looked for, in rounds of
@@ -207,7 +264,11 @@ func (a *Agent) sample(ctx context.Context) {
 		}
 		a.markLogs()
 		stats := a.cfg.Runtime.Stats(ids)
-		a.usage.record(stats, a.measureDisk(ctx, &disk, ids))
+		onDisk, ofAllocs := a.measureDisk(ctx, &disk, ids)
+		a.usage.record(stats, onDisk)
+		if v := a.view.Load(); v != nil {
+			a.usage.recordAllocs(a.cfg.Runtime.AllocStats(slices.Collect(maps.Keys(v.allocs))), ofAllocs)
+		}
 		a.relieve(ctx, stats)
 		a.lookAtPorts(&portsDue, ids)
 	}

@@ -59,6 +59,36 @@ func TestUsage(t *testing.T) {
 	}
 }
 
+// TestUsageOfAllocs is told by the names that masters know, once, and goes with what is in
+// the alloc.
+func TestUsageOfAllocs(t *testing.T) {
+	u := newUsage()
+	start := time.Unix(600, 0)
+	at := func(seconds int, cpu time.Duration) map[string]Stats {
+		return map[string]Stats{"alice.pool.0": {At: start.Add(time.Duration(seconds) * time.Second), CPUNs: int64(cpu), MemBytes: 5}}
+	}
+	names := map[string]string{"alice.pool.0": "alice/pool/0", "alice.pool.1": "alice/pool/1"}
+	u.recordAllocs(at(0, 0), map[string]int64{"alice.pool.0": 42})
+	u.recordAllocs(at(300, 150*time.Second), nil)
+	if got := u.takeAllocs(map[string]string{}); len(got) != 0 {
+		t.Errorf("of an alloc that nobody knows: %v", got)
+	}
+	got := u.takeAllocs(names)
+	if len(got) != 1 || got[0].Alloc != "alice/pool/0" {
+		t.Fatalf("takeAllocs = %v, want one", got)
+	}
+	if g := got[0].Usage; g.Copy != nil || g.CpuMilliMean != 500 || g.MemBytesPeak != 5 || g.DiskBytes != 42 || g.Histogram.GetFromWallNs() != start.UnixNano() {
+		t.Errorf("takeAllocs = %v", g)
+	}
+	if got := u.takeAllocs(names); len(got) != 0 {
+		t.Errorf("without new samples: %v", got)
+	}
+	u.recordAllocs(nil, nil)
+	if len(u.allocs) != 0 {
+		t.Errorf("windows left: %v", u.allocs)
+	}
+}
+
 // TestHistogram: each sample is counted once, in the five minutes that it was taken
 // in, and these are told once, when they are over.
 func TestHistogram(t *testing.T) {

@@ -329,7 +329,20 @@ func pastOn(t *cell.Task, machine string) bool {
 	return false
 }
 
+// ListAllocs is answered by any replica, but by the elected master who is asked what
+// allocs use.
 func (a *masterAPI) ListAllocs(ctx context.Context, req *borgrpc.ListAllocsRequest) (*borgrpc.ListAllocsResponse, error) {
+	list := func(ctx context.Context) (*borgrpc.ListAllocsResponse, error) { return a.listAllocSets(ctx, req) }
+	if !req.GetUsed() || req.GetMode() == borgrpc.ReadMode_READ_MODE_STALE {
+		return list(ctx)
+	}
+	return onElected(ctx, a.m, true, list,
+		func(ctx context.Context, conn *grpc.ClientConn) (*borgrpc.ListAllocsResponse, error) {
+			return borgrpc.NewMasterServiceClient(conn).ListAllocs(ctx, req)
+		})
+}
+
+func (a *masterAPI) listAllocSets(ctx context.Context, req *borgrpc.ListAllocsRequest) (*borgrpc.ListAllocsResponse, error) {
 	pick, err := selector.Parse(req.GetSelector())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
@@ -386,6 +399,9 @@ func (m *Master) listAllocs(key cell.JobKey, req *borgrpc.ListAllocsRequest, res
 		one := c.AllocSetProto(s)
 		one.Status.Saves = c.SavesOf(s)
 		resp.Index, resp.AllocSets = c.Index(), []*borgpb.AllocSet{one}
+		if req.GetUsed() {
+			defer func() { m.reclaim.fillAllocs(c, resp.Allocs) }()
+		}
 		p := newPage(req.GetLimit())
 		for i := first; i < s.NumAllocs(); i++ {
 			if !p.looks() {

@@ -107,6 +107,22 @@ func (r *reclaimLoop) fillTasks(c *cell.Cell, tasks []*borgpb.Task) {
 	}
 }
 
+// fillAllocs says what all in allocs uses, as far as it was heard lately. In one in which
+// nothing is that is nothing.
+func (r *reclaimLoop) fillAllocs(c *cell.Cell, allocs []*borgpb.Alloc) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, a := range allocs {
+		switch st := a.Status; {
+		case st.GetState() != borgpb.State_STATE_RUNNING:
+		case len(st.Tasks) == 0:
+			st.Measured = &borgpb.Used{}
+		default:
+			st.Measured = r.core.UsedIn(c.TimeNs(), st.Machine, cell.TaskID{Job: keyOf(a.Meta), Index: a.Index}.String())
+		}
+	}
+}
+
 // fillMachines says what the copies on machines use together.
 func (r *reclaimLoop) fillMachines(c *cell.Cell, machines []*borgpb.Machine) {
 	r.mu.Lock()

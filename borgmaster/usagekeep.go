@@ -2,12 +2,14 @@ package borgmaster
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
 	"borg/borgmaster/cell"
+	"borg/borgmaster/journal"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -27,9 +29,9 @@ const (
 )
 
 // heardUsage hears what a poll told.
-func (m *Master) heardUsage(machine string, told []*borgrpc.Usage) {
+func (m *Master) heardUsage(machine string, told []*borgrpc.Usage, allocs []*borgrpc.AllocUsage) {
 	if m.cfg.Journal != nil {
-		m.cfg.Journal.Told(machine, told)
+		m.cfg.Journal.Told(machine, told, allocs)
 	}
 }
 
@@ -64,15 +66,7 @@ type usageKeeper struct {
 func (k *usageKeeper) round(ctx context.Context, all bool) {
 	m := k.m
 	rows := m.cfg.Journal.Ended(all)
-	m.cfg.Log.View(func(c *cell.Cell) {
-		for _, r := range rows {
-			if uid, err := cell.ParseUID(r.JobUid); err == nil {
-				if j := c.JobByUID(uid); j != nil {
-					r.Job = j.Key().String()
-				}
-			}
-		}
-	})
+	m.cfg.Log.View(func(c *cell.Cell) { rows = named(c, rows) })
 	// What this disk does not take, two others shall.
 	_ = m.cfg.Journal.Keep(rows)
 	k.waiting = append(k.waiting, rows...)
@@ -94,6 +88,37 @@ func (k *usageKeeper) round(ctx context.Context, all bool) {
 	if len(k.waiting) == 0 {
 		k.waiting = nil
 	}
+}
+
+// named says of copies the names of their jobs, and of allocs the uids of their sets, as
+// far as the cell knows them. An alloc whose set it does not know is left out: nobody
+// could tell whose it was.
+func named(c *cell.Cell, rows []*borgpb.UsageRow) []*borgpb.UsageRow {
+	ofAllocs := false
+	rows = slices.DeleteFunc(rows, func(r *borgpb.UsageRow) bool {
+		if !r.OfAlloc {
+			if uid, err := cell.ParseUID(r.JobUid); err == nil {
+				if j := c.JobByUID(uid); j != nil {
+					r.Job = j.Key().String()
+				}
+			}
+			return false
+		}
+		key, err := cell.ParseJobKey(r.Job)
+		if err != nil {
+			return true
+		}
+		s := c.AllocSet(key)
+		if s == nil || s.Alloc(r.Index) == nil {
+			return true
+		}
+		r.JobUid, r.Attempt, ofAllocs = s.UID().String(), s.Alloc(r.Index).Attempt(), true
+		return false
+	})
+	if ofAllocs {
+		slices.SortFunc(rows, journal.CompareUsage)
+	}
+	return rows
 }
 
 func (k *usageKeeper) drop(n int) {

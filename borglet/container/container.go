@@ -410,6 +410,14 @@ func (b *containerBackend) stats(runs map[borglet.ID]proc) map[borglet.ID]borgle
 	return stats
 }
 
+func (b *containerBackend) allocStats(allocs []string) map[string]borglet.Stats {
+	stats, err := b.meters.sampleAllocs(cgroupParent(b.cfg.Name), allocs)
+	if err != nil {
+		b.cfg.Log.Warn("the usage of allocs cannot be measured", "machine", b.cfg.Name, "err", err)
+	}
+	return stats
+}
+
 func (b *containerBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error) {
 	list, err := hierarchies()
 	if err != nil {

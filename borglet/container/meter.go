@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"time"
 
@@ -24,18 +25,21 @@ const (
 	meterBuf = 16 << 10
 )
 
-// meters reads what the cgroups of runs say of their use, from files that are kept
-// open: to find and open them anew takes most of the time.
+// meters reads what the cgroups of runs and of allocs say of their use, from files that
+// are kept open: to find and open them anew takes most of the time.
 type meters struct {
 	mu sync.Mutex
 	// Guarded by mu, and so is all in them.
 	open map[borglet.ID]*meter
-	buf  []byte
+	// By AllocName.
+	allocs map[string]*meter
+	buf    []byte
 }
 
-// meter has the open files of one run's cgroup. A file that is not there is nil, and
-// says zero.
+// meter has the open files of one cgroup, and counts what is in those below it. A file
+// that is not there is nil, and says zero.
 type meter struct {
+	// Zero in that of an alloc.
 	run proc
 	v2  bool
 	// cpu is cpuacct.usage, and nil in version 2, where throttling has it too.
@@ -45,7 +49,9 @@ type meter struct {
 	slowAt time.Time
 }
 
-func newMeters() *meters { return &meters{open: map[borglet.ID]*meter{}, buf: make([]byte, meterBuf)} }
+func newMeters() *meters {
+	return &meters{open: map[borglet.ID]*meter{}, allocs: map[string]*meter{}, buf: make([]byte, meterBuf)}
+}
 
 // openMeter opens the files of a cgroup.
 func openMeter(run proc, p paths) *meter {
@@ -67,7 +73,7 @@ func openMeter(run proc, p paths) *meter {
 	}
 	m.cpu, m.throttling = open("cpuacct", "cpuacct.usage"), open("cpu", "cpu.stat")
 	m.mem, m.memStat, m.memPeak = open("memory", "memory.usage_in_bytes"), open("memory", "memory.stat"), open("memory", "memory.max_usage_in_bytes")
-	m.io = open("blkio", "blkio.throttle.io_service_bytes")
+	m.io = open("blkio", "blkio.throttle.io_service_bytes_recursive")
 	return m
 }
 
@@ -153,9 +159,50 @@ func (m *meters) sample(runs map[borglet.ID]proc) (map[borglet.ID]borglet.Stats,
 	return out, nil
 }
 
+// sampleAllocs reads the meters of allocs below a borglet's cgroup, and closes those of
+// others. An alloc has a cgroup while something is in it.
+func (m *meters) sampleAllocs(parent string, allocs []string) (map[string]borglet.Stats, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	out := make(map[string]borglet.Stats, len(allocs))
+	for alloc, open := range m.allocs {
+		if !slices.Contains(allocs, alloc) {
+			m.dropAlloc(alloc, open)
+		}
+	}
+	var list []hierarchy
+	for _, alloc := range allocs {
+		open := m.allocs[alloc]
+		if open == nil {
+			if list == nil {
+				var err error
+				if list, err = hierarchies(); err != nil {
+					return out, err
+				}
+			}
+			open = openMeter(proc{}, pathsIn(list, allocPath(parent, alloc)))
+			m.allocs[alloc] = open
+		}
+		s, gone := open.read(m.buf, time.Now())
+		gone = gone || open.mem == nil
+		if !gone {
+			out[alloc] = s
+		}
+		if gone || len(m.allocs) > maxMeters {
+			m.dropAlloc(alloc, open)
+		}
+	}
+	return out, nil
+}
+
 func (m *meters) drop(id borglet.ID, open *meter) {
 	open.close()
 	delete(m.open, id)
+}
+
+func (m *meters) dropAlloc(alloc string, open *meter) {
+	open.close()
+	delete(m.allocs, alloc)
 }
 
 func (m *meters) close() {
@@ -163,6 +210,9 @@ func (m *meters) close() {
 	defer m.mu.Unlock()
 	for id, open := range m.open {
 		m.drop(id, open)
+	}
+	for alloc, open := range m.allocs {
+		m.dropAlloc(alloc, open)
 	}
 }
 

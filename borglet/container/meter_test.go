@@ -28,12 +28,12 @@ func tree(t *testing.T, files map[string]string) string {
 // TestMeter reads both versions alike.
 func TestMeter(t *testing.T) {
 	v1 := tree(t, map[string]string{
-		"cpuacct/cpuacct.usage":                 "5000000000\n",
-		"cpu/cpu.stat":                          "nr_periods 10\nnr_throttled 3\nthrottled_time 70000\n",
-		"memory/memory.usage_in_bytes":          "1000000\n",
-		"memory/memory.stat":                    "cache 1\nrss 2\ntotal_cache 400000\ntotal_rss 600000\ntotal_rss_huge 7\ntotal_inactive_file 300000\n",
-		"memory/memory.max_usage_in_bytes":      "1500000\n",
-		"blkio/blkio.throttle.io_service_bytes": "8:0 Read 4096\n8:0 Write 100\n8:0 Sync 4096\n8:16 Read 4\n8:16 Write 1\nTotal 4201\n",
+		"cpuacct/cpuacct.usage":                           "5000000000\n",
+		"cpu/cpu.stat":                                    "nr_periods 10\nnr_throttled 3\nthrottled_time 70000\n",
+		"memory/memory.usage_in_bytes":                    "1000000\n",
+		"memory/memory.stat":                              "cache 1\nrss 2\ntotal_cache 400000\ntotal_rss 600000\ntotal_rss_huge 7\ntotal_inactive_file 300000\n",
+		"memory/memory.max_usage_in_bytes":                "1500000\n",
+		"blkio/blkio.throttle.io_service_bytes_recursive": "8:0 Read 4096\n8:0 Write 100\n8:0 Sync 4096\n8:16 Read 4\n8:16 Write 1\nTotal 4201\n",
 	})
 	v2 := tree(t, map[string]string{
 		"cpu.stat":       "usage_usec 5000000\nuser_usec 1\nthrottled_usec 70\n",

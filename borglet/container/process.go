@@ -286,6 +286,9 @@ func (b *processBackend) settle(id borglet.ID, p proc) bool {
 
 func (b *processBackend) update(*borglet.Launch) error { return nil }
 
+// allocStats: nothing holds together what runs in an alloc.
+func (b *processBackend) allocStats([]string) map[string]borglet.Stats { return nil }
+
 func (b *processBackend) destroy(borglet.ID) error { return nil }
 
 func (b *processBackend) block(map[borglet.ID][]borglet.Listener) error { return nil }

@@ -72,6 +72,7 @@ type backend interface {
 	settle(id borglet.ID, p proc) (oom bool)
 	update(l *borglet.Launch) error
 	stats(runs map[borglet.ID]proc) map[borglet.ID]borglet.Stats
+	allocStats(allocs []string) map[string]borglet.Stats
 	// members are the processes of runs.
 	members(runs map[borglet.ID]proc) (map[borglet.ID][]int, error)
 	// block closes what copies were found to listen on, where that can be done.
@@ -385,6 +386,11 @@ func (r *Runtime) Update(l *borglet.Launch) error { return r.backend.update(l) }
 // Stats says what copies use.
 func (r *Runtime) Stats(ids []borglet.ID) map[borglet.ID]borglet.Stats {
 	return r.backend.stats(r.processes(ids))
+}
+
+// AllocStats says what all in each alloc uses together.
+func (r *Runtime) AllocStats(allocs []string) map[string]borglet.Stats {
+	return r.backend.allocStats(allocs)
 }
 
 // processes are those that copies began with.

@@ -424,14 +424,15 @@ func changed(events []cell.Event) (o Objects) {
 }
 
 // Told takes in what a poll of a machine told of usage.
-func (j *Journal) Told(machine string, told []*borgrpc.Usage) {
+func (j *Journal) Told(machine string, told []*borgrpc.Usage, allocs []*borgrpc.AllocUsage) {
 	j.usageMu.Lock()
 	defer j.usageMu.Unlock()
-	j.windows.Add(j.cfg.Now().UnixNano(), machine, told)
+	j.windows.Add(j.cfg.Now().UnixNano(), machine, told, allocs)
 }
 
 // Ended returns the rows of the windows that have ended, or with all of it of the one
-// that has not, too. They are not kept yet.
+// that has not, too. They are not kept yet, and those of allocs have no uid and attempt:
+// borglets know allocs by name.
 func (j *Journal) Ended(all bool) []*borgpb.UsageRow {
 	j.usageMu.Lock()
 	defer j.usageMu.Unlock()

@@ -167,13 +167,13 @@ func TestWindows(t *testing.T) {
 	use := func(cpu, peak, mem int64) []*borgrpc.Usage {
 		return []*borgrpc.Usage{{Copy: &borgrpc.CopyID{JobUid: "u", Index: 1, Attempt: 2}, CpuMilliMean: cpu, CpuMilliPeak: peak, MemBytesMean: mem, MemBytesPeak: mem + 1}}
 	}
-	w.Add(10*second, "m1", use(100, 500, 10))
-	w.Add(20*second, "m1", use(300, 400, 20))
+	w.Add(10*second, "m1", use(100, 500, 10), nil)
+	w.Add(20*second, "m1", use(300, 400, 20), nil)
 	if rows := w.Take(299*second, false); len(rows) > 0 {
 		t.Errorf("before the window has ended there are rows: %v", rows)
 	}
 	// The next window, before anybody asked.
-	w.Add(310*second, "m1", use(1, 1, 1))
+	w.Add(310*second, "m1", use(1, 1, 1), nil)
 	rows := w.Take(310*second, false)
 	want := &borgpb.UsageRow{FromNs: 10 * second, ToNs: 20 * second, JobUid: "u", Index: 1, Attempt: 2, Machine: "m1", Replica: 3, Samples: 2,
 		CpuMilliMean: 200, CpuMilliPeak: 500, MemBytesMean: 15, MemBytesPeak: 21}
@@ -181,12 +181,20 @@ func TestWindows(t *testing.T) {
 		t.Errorf("the rows are %v, want %v", rows, want)
 	}
 	// A clock that goes back ends a window too.
-	w.Add(5*second, "m1", use(1, 1, 1))
+	w.Add(5*second, "m1", use(1, 1, 1), nil)
 	if rows := w.Take(5*second, true); len(rows) != 2 || rows[0].FromNs != 5*second || rows[1].FromNs != 310*second {
 		t.Errorf("at the end there are %v", rows)
 	}
 	if rows := w.Take(5*second, true); len(rows) > 0 {
 		t.Errorf("then there are %v", rows)
+	}
+	// An alloc is known by its name, and has a row beside those of what runs in it.
+	alloc := []*borgrpc.AllocUsage{{Alloc: "alice/pool/7", Usage: use(700, 800, 30)[0]}, {Alloc: "nonsense", Usage: use(1, 1, 1)[0]}}
+	w.Add(5*second, "m1", use(600, 600, 20), alloc)
+	want = &borgpb.UsageRow{FromNs: 5 * second, ToNs: 5 * second, OfAlloc: true, Job: "alice/pool", Index: 7, Machine: "m1", Replica: 3, Samples: 1,
+		CpuMilliMean: 700, CpuMilliPeak: 800, MemBytesMean: 30, MemBytesPeak: 31}
+	if rows := w.Take(5*second, true); len(rows) != 2 || !proto.Equal(rows[0], want) || rows[1].JobUid != "u" || rows[1].OfAlloc {
+		t.Errorf("with an alloc there are %v, want first %v", rows, want)
 	}
 }
 

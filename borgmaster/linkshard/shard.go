@@ -71,7 +71,7 @@ type Config struct {
 	// What the copies on a machine use is passed on so often. Nanoseconds; 0: 5 s.
 	UsageEveryNs int64
 	// Heard is told what each poll said of usage; it must be short. Nil: nobody is.
-	Heard func(machine string, told []*borgrpc.Usage)
+	Heard func(machine string, told []*borgrpc.Usage, allocs []*borgrpc.AllocUsage)
 	// Whom borglets are to believe, asked for each poll; nil: they are not told.
 	Belief func() *borgrpc.Belief
 	// Monotonic nanoseconds.

@@ -62,6 +62,7 @@ type Answer struct {
 	event    Answered
 	compared *Comparison
 	usage    []*borgrpc.Usage
+	allocs   []*borgrpc.AllocUsage
 }
 
 // Notes say what may have changed since the last ones.
@@ -194,9 +195,9 @@ func (s *Station) TakeAnswer(a Answer) {
 			s.outbox.heard[a.event.Machine] = cmp.Heard
 		}
 	}
-	s.usage.add(a.event.Machine, a.usage)
+	s.usage.add(a.event.Machine, a.usage, a.allocs)
 	if s.cfg.Heard != nil && len(a.usage) > 0 {
-		s.cfg.Heard(a.event.Machine, a.usage)
+		s.cfg.Heard(a.event.Machine, a.usage, a.allocs)
 	}
 	s.step(a.event)
 }

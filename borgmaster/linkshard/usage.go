@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// Copies in one message, of whole machines. What is beyond it goes with the
+	// Copies and allocs in one message, of whole machines. What is beyond it goes with the
 	// next, who has waited longest first.
 	maxUsagePerMessage = 5_000
-	// Copies of one machine: a borglet keeps no more.
+	// Copies of one machine, and allocs: a borglet keeps no more.
 	maxUsagePerMachine = 4_096
 )
 
@@ -28,6 +28,8 @@ type usageBox struct {
 type waitingUsage struct {
 	// Ordered by copy, as the borglet sends it.
 	copies []*borgrpc.CopyUsage
+	// Ordered by alloc.
+	allocs []*borgrpc.AllocUse
 	// Not sent again before.
 	dueNs int64
 }
@@ -36,9 +38,9 @@ func newUsageBox(everyNs int64) *usageBox {
 	return &usageBox{everyNs: everyNs, machines: map[string]*waitingUsage{}}
 }
 
-// add takes in what a poll told. A copy of which nothing was measured between two
-// polls keeps what it had.
-func (u *usageBox) add(machine string, told []*borgrpc.Usage) {
+// add takes in what a poll told. A copy or alloc of which nothing was measured between
+// two polls keeps what it had.
+func (u *usageBox) add(machine string, told []*borgrpc.Usage, allocs []*borgrpc.AllocUsage) {
 	if len(told) == 0 {
 		return
 	}
@@ -61,6 +63,17 @@ func (u *usageBox) add(machine string, told []*borgrpc.Usage) {
 			w.copies = slices.Insert(w.copies, at, next)
 		}
 	}
+	for _, t := range allocs {
+		next := &borgrpc.AllocUse{Alloc: t.GetAlloc(), CpuMilli: t.GetUsage().GetCpuMilliMean(), MemBytes: t.GetUsage().GetMemBytesPeak()}
+		at, known := slices.BinarySearchFunc(w.allocs, next.Alloc, func(was *borgrpc.AllocUse, name string) int { return cmp.Compare(was.Alloc, name) })
+		switch {
+		case known:
+			was := w.allocs[at]
+			was.CpuMilli, was.MemBytes = max(was.CpuMilli, next.CpuMilli), max(was.MemBytes, next.MemBytes)
+		case len(w.allocs) < maxUsagePerMachine:
+			w.allocs = slices.Insert(w.allocs, at, next)
+		}
+	}
 }
 
 func compareUsage(a, b *borgrpc.CopyUsage) int {
@@ -81,11 +94,11 @@ func (u *usageBox) take(now int64, req *borgrpc.ReportRequest) {
 	n := 0
 	for _, machine := range due {
 		w := u.machines[machine]
-		if n += len(w.copies); n > maxUsagePerMessage && len(req.Usage) > 0 {
+		if n += len(w.copies) + len(w.allocs); n > maxUsagePerMessage && len(req.Usage) > 0 {
 			return
 		}
-		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: machine, Copies: w.copies})
-		w.copies, w.dueNs = nil, now+u.everyNs
+		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: machine, Copies: w.copies, Allocs: w.allocs})
+		w.copies, w.allocs, w.dueNs = nil, nil, now+u.everyNs
 	}
 }
 

@@ -30,8 +30,8 @@ func TestUsageKeepsTheMost(t *testing.T) {
 		}
 		return text.String()
 	}
-	u.add("m1", uses(0, 1, 100, 1000))
-	u.add("m2", nil)
+	u.add("m1", uses(0, 1, 100, 1000), nil)
+	u.add("m2", nil, nil)
 	for _, step := range []struct {
 		now  int64
 		tell []*borgrpc.Usage
@@ -45,15 +45,37 @@ func TestUsageKeepsTheMost(t *testing.T) {
 		{60e9, nil, ""},
 		{61e9, uses(1, 2, 1, 1), "m1/1 cpu 1 mem 1; "},
 	} {
-		u.add("m1", step.tell)
+		u.add("m1", step.tell, nil)
 		if got := sent(step.now); got != step.want {
 			t.Errorf("at %d s %q is sent, want %q", step.now/1e9, got, step.want)
 		}
 	}
-	u.add("m1", uses(0, 1, 7, 7))
+	u.add("m1", uses(0, 1, 7, 7), nil)
 	u.begin()
 	if got, want := sent(62e9), "m1/0 cpu 7 mem 7; "; got != want {
 		t.Errorf("to another master %q is sent, want %q", got, want)
+	}
+}
+
+// TestUsageOfAllocs goes the same way, in the order of names.
+func TestUsageOfAllocs(t *testing.T) {
+	u := newUsageBox(5e9)
+	alloc := func(name string, cpuMilli, memBytes int64) *borgrpc.AllocUsage {
+		return &borgrpc.AllocUsage{Alloc: name, Usage: &borgrpc.Usage{CpuMilliMean: cpuMilli, MemBytesPeak: memBytes}}
+	}
+	u.add("m1", uses(0, 1, 1, 1), []*borgrpc.AllocUsage{alloc("a/b/9", 10, 500), alloc("a/b/0", 1, 1)})
+	u.add("m1", uses(0, 1, 1, 1), []*borgrpc.AllocUsage{alloc("a/b/9", 20, 400)})
+	for _, want := range []string{"a/b/0 1 1; a/b/9 20 500; ", ""} {
+		req, got := &borgrpc.ReportRequest{}, ""
+		u.take(9e9, req)
+		for _, m := range req.Usage {
+			for _, a := range m.Allocs {
+				got += fmt.Sprintf("%s %d %d; ", a.Alloc, a.CpuMilli, a.MemBytes)
+			}
+		}
+		if got != want {
+			t.Errorf("sent is %q, want %q", got, want)
+		}
 	}
 }
 
@@ -62,7 +84,7 @@ func TestUsageKeepsTheMost(t *testing.T) {
 func TestUsageIsBounded(t *testing.T) {
 	u := newUsageBox(5e9)
 	for m := range 12 {
-		u.add(fmt.Sprintf("m%02d", m), uses(0, 1000, 1, 1))
+		u.add(fmt.Sprintf("m%02d", m), uses(0, 1000, 1, 1), nil)
 	}
 	last := map[string]int64{}
 	for now := range int64(50) {
@@ -75,7 +97,7 @@ func TestUsageIsBounded(t *testing.T) {
 				t.Errorf("%s is sent after %d messages, want every fourth at the latest", m.Machine, waited)
 			}
 			last[m.Machine] = now
-			u.add(m.Machine, uses(0, 1000, 1, 1))
+			u.add(m.Machine, uses(0, 1000, 1, 1), nil)
 		}
 		if n != maxUsagePerMessage {
 			t.Fatalf("a message holds %d, want %d", n, maxUsagePerMessage)
@@ -85,7 +107,7 @@ func TestUsageIsBounded(t *testing.T) {
 		t.Errorf("%d machines were sent, want 12", len(last))
 	}
 	// A borglet cannot have more kept than a borglet may hold copies.
-	u.add("m99", uses(0, maxUsagePerMachine+10, 1, 1))
+	u.add("m99", uses(0, maxUsagePerMachine+10, 1, 1), nil)
 	if n := len(u.machines["m99"].copies); n != maxUsagePerMachine {
 		t.Errorf("%d copies of a machine are kept, want %d", n, maxUsagePerMachine)
 	}

@@ -80,6 +80,13 @@ type heard struct {
 	word []*borgrpc.CopyUsage
 	// Ordered by copy. All are on the machine as of the last look.
 	copies []estimate
+	// What all in each alloc was last heard to use together, ordered by alloc. It is for
+	// people: what the copies in it use is estimated, and counts, by itself.
+	allocs []*borgrpc.AllocUse
+	// When that was looked at. Cell time.
+	allocsNs int64
+	// The newest word on allocs, if there is one on copies.
+	allocWord []*borgrpc.AllocUse
 }
 
 // estimate is what is known of one copy.
@@ -132,7 +139,7 @@ func (k *Core) Hear(usage []*borgrpc.MachineUsage) {
 		if m.word == nil {
 			k.queue = append(k.queue, u.GetMachine())
 		}
-		m.word = u.GetCopies()
+		m.word, m.allocWord = u.GetCopies(), u.GetAllocs()
 	}
 }
 
@@ -211,6 +218,7 @@ func (l *look) machine(machine *cell.Machine, m *heard) {
 		e.task.Use(l.nowNs, limitOf(p), e.used, l.cfg.Off || p.Fixed(), l.with)
 	}
 	m.word, m.copies = nil, next
+	m.allocs, m.allocWord, m.allocsNs = m.allocWord, nil, l.nowNs
 	for i := range next {
 		if e := &next[i]; e.heardNs == l.nowNs {
 			l.weigh(machine, e)
@@ -312,6 +320,20 @@ func (k *Core) Used(nowNs int64, machine string, id cell.CopyID) *borgpb.Used {
 	}
 	e := &m.copies[at]
 	return &borgpb.Used{CpuMilli: e.used.CPUMilli, MemBytes: e.used.MemBytes}
+}
+
+// UsedIn is what all in an alloc ("<user>/<name>/<index>") was last heard to use
+// together; nil: nothing was heard lately.
+func (k *Core) UsedIn(nowNs int64, machine, alloc string) *borgpb.Used {
+	m := k.machines[machine]
+	if m == nil || nowNs-m.allocsNs > unheardNs {
+		return nil
+	}
+	at, known := slices.BinarySearchFunc(m.allocs, alloc, func(u *borgrpc.AllocUse, name string) int { return cmp.Compare(u.GetAlloc(), name) })
+	if !known {
+		return nil
+	}
+	return &borgpb.Used{CpuMilli: max(m.allocs[at].GetCpuMilli(), 0), MemBytes: max(m.allocs[at].GetMemBytes(), 0)}
 }
 
 // UsedOn is what the copies on a machine were last heard to use together; nil:

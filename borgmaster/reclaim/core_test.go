@@ -386,6 +386,23 @@ func TestStrangeWordsAreIgnored(t *testing.T) {
 	if r := w.cell.Job(cell.JobKey{User: "alice", Name: "j0"}).Task(1).Current(); r.Held(false).MemBytes != maxMemBytes {
 		t.Errorf("the cell has %v", r.Held(false))
 	}
+	// What is said of an alloc is for people: what a machine uses is what its copies do.
+	before := w.core.UsedOn(w.cell.TimeNs(), "mj0")
+	w.core.Hear([]*borgrpc.MachineUsage{{Machine: "mj0", Copies: []*borgrpc.CopyUsage{{JobUid: uid, Index: 1, Attempt: 1, CpuMilli: 7, MemBytes: maxMemBytes}},
+		Allocs: []*borgrpc.AllocUse{{Alloc: "alice/pool/0", CpuMilli: 50, MemBytes: 60}, {Alloc: "alice/pool/1", CpuMilli: -1, MemBytes: 1}}}})
+	w.core.Look(w.cell)
+	now := w.cell.TimeNs()
+	if got := w.core.UsedOn(now, "mj0"); got.GetCpuMilli() != 7+before.GetCpuMilli()-maxCPUMilli || got.GetMemBytes() != before.GetMemBytes() {
+		t.Errorf("the machine uses %v beside an alloc, before %v", got, before)
+	}
+	for alloc, want := range map[string]string{"alice/pool/0": "cpu_milli:50 mem_bytes:60", "alice/pool/1": "mem_bytes:1", "alice/pool/2": "<nil>"} {
+		if got := w.core.UsedIn(now, "mj0", alloc); strings.ReplaceAll(fmt.Sprint(got), "  ", " ") != want {
+			t.Errorf("in alloc %s is used %v, want %s", alloc, got, want)
+		}
+	}
+	if got := w.core.UsedIn(now+2*unheardNs, "mj0", "alice/pool/0"); got != nil {
+		t.Errorf("long after the last word an alloc uses %v", got)
+	}
 	if w.core.UsedOn(w.cell.TimeNs(), "nowhere") != nil || w.core.UsedOn(w.cell.TimeNs(), "mj0") == nil {
 		t.Error("what machines use is not known where it was heard alone")
 	}

@@ -48,6 +48,8 @@ type fake struct {
 	fleet.Life
 	// Machines that a process has at most; 0: fakeEach.
 	Each int `json:"each,omitempty"`
+	// Cores of each machine that tasks may have alone.
+	ExclusiveCores int `json:"exclusive_cores,omitempty"`
 }
 
 // fakeFlags say which machines a cell pretends, and what becomes of their tasks.
@@ -59,13 +61,14 @@ func fakeFlags() []ucli.Flag {
 		&ucli.DurationFlag{Name: "task-run", Usage: "with --fake: `TIME` that a batch task runs, on average (default: for ever)"},
 		&ucli.IntFlag{Name: "task-fail", Usage: "with --fake: of a thousand runs of tasks so `MANY` fail"},
 		&ucli.IntFlag{Name: "task-usage", Value: 40, Usage: "with --fake: `PERCENT` of their limits that tasks use on average"},
+		&ucli.IntFlag{Name: "exclusive-cores", Usage: "with --fake: how many `CORES` of each machine, of two threads each, tasks may have alone"},
 	}
 }
 
 // fakeFrom is what the flags say of pretended machines; nil: there are none.
 func fakeFrom(ctx *ucli.Context) (*fake, error) {
 	if !ctx.Bool("fake") {
-		for _, flag := range []string{"seed", "task-start", "task-run", "task-fail", "task-usage"} {
+		for _, flag := range []string{"seed", "task-start", "task-run", "task-fail", "task-usage", "exclusive-cores"} {
 			if ctx.IsSet(flag) {
 				return nil, cli.Errorf(cli.Usage, "--%s is for pretended machines", flag).Hint("add --fake, or leave it out")
 			}
@@ -75,12 +78,14 @@ func fakeFrom(ctx *ucli.Context) (*fake, error) {
 	f := &fake{Seed: ctx.Uint64("seed"), Life: fleet.Life{
 		StartDelay: ctx.Duration("task-start"), RunTime: ctx.Duration("task-run"),
 		FailPermille: ctx.Int("task-fail"), UsagePercent: ctx.Int("task-usage"),
-	}}
+	}, ExclusiveCores: ctx.Int("exclusive-cores")}
 	switch {
 	case f.StartDelay < 0 || f.RunTime < 0:
 		return nil, cli.Errorf(cli.Usage, "--task-start and --task-run: want times that are not negative")
 	case f.FailPermille < 0 || f.FailPermille > 1000:
 		return nil, cli.Errorf(cli.Usage, "--task-fail %d: want 0 to 1000", f.FailPermille)
+	case f.ExclusiveCores < 0:
+		return nil, cli.Errorf(cli.Usage, "--exclusive-cores %d: want 0 or more", f.ExclusiveCores)
 	case f.UsagePercent < 1 || f.UsagePercent > 100:
 		return nil, cli.Errorf(cli.Usage, "--task-usage %d: want 1 to 100", f.UsagePercent)
 	}
@@ -140,7 +145,7 @@ func fakeCommand() *ucli.Command {
 			each := cmp.Or(l.Fake.Each, fakeEach)
 			f, err := fleet.New(fleet.Config{
 				First: 1 + part*each, Machines: min(each, l.Machines-part*each), Port: l.fakePort(part), Name: l.machineName, Identity: l.fakeIdentity(authority),
-				Seed: l.Fake.Seed, Life: l.Fake.Life, Build: cli.Build(), Logger: log,
+				Seed: l.Fake.Seed, Life: l.Fake.Life, ExclusiveCores: l.Fake.ExclusiveCores, Build: cli.Build(), Logger: log,
 			})
 			if err != nil {
 				return err
@@ -284,6 +289,7 @@ func (c *Cell) addFake(ctx context.Context) error {
 
 func (c *Cell) addFakeMachine(ctx context.Context, k int) error {
 	add := &borgpb.AddMachine{Name: c.machineName(k), Spec: fleet.Spec(c.Fake.Seed, k, c.fakePort(c.fakePart(k)))}
+	fleet.OfferCores(add.Spec, c.Fake.ExclusiveCores)
 	_, err := c.client.Mutate(ctx, &borgpb.Op{Command: "borgcell: add pretended machines", Op: &borgpb.Op_AddMachine{AddMachine: add}})
 	var refused *client.RefusedError
 	if errors.As(err, &refused) && refused.Refusal.GetKind() == borgpb.RefusalKind_REFUSAL_KIND_ALREADY_EXISTS {

@@ -59,7 +59,7 @@ func (s *session) allocsOf(arg string) error {
 	if err != nil {
 		return err
 	}
-	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{User: n.user, Name: n.name})
+	resp, err := m.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{User: n.user, Name: n.name, Used: s.out.wide() || s.out.machine()})
 	var missing *client.NotFoundError
 	if errors.As(err, &missing) || (err == nil && len(resp.AllocSets) == 0) {
 		return cli.Errorf(cli.NotFound, "there is no alloc set %s", n).Hint("see what there is: borgcfg alloc list")
@@ -79,18 +79,38 @@ func (s *session) allocsOf(arg string) error {
 	}
 	capacity := resp.AllocSets[0].GetSpec().GetResources()
 	var t table
-	t.head("ALLOC", "STATE", "ATTEMPT", "MACHINE", "CPU", "MEM", "TASKS", "CHANGED", "REASON")
+	head := []string{"ALLOC", "STATE", "ATTEMPT", "MACHINE", "CPU", "MEM"}
+	if s.out.wide() {
+		head = append(head, "CPU USED", "MEM USED")
+	}
+	t.head(append(head, "TASKS", "CHANGED", "REASON")...)
 	for _, a := range resp.Allocs {
 		st := a.GetStatus()
-		t.add(taskName(a.GetMeta().GetUser(), a.GetMeta().GetName(), a.GetIndex()), stateCell(st.GetState()), number(st.GetAttempt()), st.GetMachine(),
-			cpuText(st.GetUsed().GetCpuMilli())+" of "+cpuText(capacity.GetCpuMilli()),
-			bytesText(st.GetUsed().GetMemBytes())+" of "+bytesText(capacity.GetMemBytes()),
-			strings.Join(st.GetTasks(), " "), ago(s.now(), st.GetChangedWallNs()), st.GetReason())
+		cells := []any{
+			taskName(a.GetMeta().GetUser(), a.GetMeta().GetName(), a.GetIndex()), stateCell(st.GetState()), number(st.GetAttempt()), st.GetMachine(),
+			cpuText(st.GetUsed().GetCpuMilli()) + " of " + cpuText(capacity.GetCpuMilli()),
+			bytesText(st.GetUsed().GetMemBytes()) + " of " + bytesText(capacity.GetMemBytes()),
+		}
+		if s.out.wide() {
+			cells = append(cells, usedText(st)...)
+		}
+		t.add(append(cells, strings.Join(st.GetTasks(), " "), ago(s.now(), st.GetChangedWallNs()), st.GetReason())...)
 	}
 	if err := t.write(s.out, ""); err != nil {
 		return err
 	}
 	return s.savesOf(resp.AllocSets[0])
+}
+
+// usedText is what all in an alloc uses: nothing for one that is nowhere.
+func usedText(st *borgpb.AllocStatus) []any {
+	switch used := st.GetMeasured(); {
+	case used != nil:
+		return []any{cpuText(used.GetCpuMilli()), bytesText(used.GetMemBytes())}
+	case st.GetState() == borgpb.State_STATE_RUNNING:
+		return []any{"?", "?"}
+	}
+	return []any{"", ""}
 }
 
 // savesOf shows what allocs of a set left on machines and is not saved.

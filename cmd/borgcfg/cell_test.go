@@ -6,9 +6,11 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -240,7 +242,11 @@ func (b *pretendBorglet) Describe(context.Context, *borgrpc.DescribeRequest) (*b
 func (b *pretendBorglet) Poll(_ context.Context, req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	allocs := map[string]*borgrpc.AllocUsage{}
 	for _, d := range req.Desired {
+		if d.Alloc != "" {
+			allocs[d.Alloc] = &borgrpc.AllocUsage{Alloc: d.Alloc, Usage: &borgrpc.Usage{CpuMilliMean: 84, MemBytesPeak: 6 << 20}}
+		}
 		if key := d.Copy.String(); b.copies[key] == nil && d.Spec != nil {
 			b.copies[key] = b.started(d)
 		}
@@ -260,6 +266,7 @@ func (b *pretendBorglet) Poll(_ context.Context, req *borgrpc.PollRequest) (*bor
 		delete(b.copies, f.String())
 	}
 	resp := &borgrpc.PollResponse{Highest: req.Fence, Spec: proto.CloneOf(b.spec), Incarnation: "one"}
+	resp.AllocUsage = slices.Collect(maps.Values(allocs))
 	for _, r := range b.copies {
 		resp.Tasks = append(resp.Tasks, proto.CloneOf(r))
 		resp.Versions = append(resp.Versions, 0)

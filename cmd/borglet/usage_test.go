@@ -16,9 +16,15 @@ import (
 // version.
 func (m *machine) groupNumber(id *borgrpc.CopyID, controller, v1, v2 string) int64 {
 	m.t.Helper()
-	path := filepath.Join("/sys/fs/cgroup", controller, "borg", m.name, filepath.Base(m.file(id, "")), v1)
+	return m.numberIn(filepath.Base(m.file(id, "")), controller, v1, v2)
+}
+
+// numberIn does so for a cgroup below the borglet's.
+func (m *machine) numberIn(group, controller, v1, v2 string) int64 {
+	m.t.Helper()
+	path := filepath.Join("/sys/fs/cgroup", controller, "borg", m.name, group, v1)
 	if !exists("/sys/fs/cgroup/" + controller) {
-		path = filepath.Join("/sys/fs/cgroup/borg", m.name, filepath.Base(m.file(id, "")), v2)
+		path = filepath.Join("/sys/fs/cgroup/borg", m.name, group, v2)
 	}
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -77,4 +83,69 @@ func TestUsageIsTheCgroups(t *testing.T) {
 	if u.GetCpuMilliMean() > 200 {
 		t.Errorf("with a hard limit of 100: %v", u)
 	}
+}
+
+// TestUsageOfAllocIsTheCgroups: of an alloc is told what its cgroup says, within a
+// twentieth: all that is in it, what has ended there too, and not what is beside it.
+func TestUsageOfAllocIsTheCgroups(t *testing.T) {
+	m := newMachine(t, "container")
+	holds := func(mib int, then string) *borgrpc.CopyID {
+		return m.want(service, &borgpb.TaskSpec{
+			Args:      []string{"/bin/sh", "-c", "x=$(head -c " + strconv.Itoa(mib<<20) + " /dev/zero | tr '\\0' x); " + then + "; echo $x"},
+			Resources: &borgpb.Resources{CpuMilli: 500, MemBytes: 256 << 20},
+		})
+	}
+	one, two := holds(24, "head -c 4194304 /dev/zero > {{alloc.dir}}/file; sleep 3600"), holds(40, "while :; do :; done")
+	for _, d := range m.desired {
+		d.Alloc, d.AllocResources = "alice/pool/0", &borgpb.Resources{CpuMilli: 1000, MemBytes: 512 << 20}
+	}
+	beside := holds(8, "sleep 3600")
+	for _, id := range []*borgrpc.CopyID{one, two, beside} {
+		m.untilState(id, running)
+	}
+	const group = "alloc-alice.pool.0"
+	var told *borgrpc.Usage
+	for deadline := time.Now().Add(patience); ; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatalf("the alloc's usage is not at rest with its memory; last: %v", told)
+		}
+		all := m.poll().GetAllocUsage()
+		if len(all) == 1 && all[0].GetAlloc() == "alice/pool/0" {
+			told = all[0].GetUsage()
+		}
+		if told.GetRssBytes() > 64<<20 && told.GetCpuMilliMean() > 0 && told.GetDiskBytes() >= 4<<20 {
+			break
+		}
+	}
+	used := m.numberIn(group, "memory", "memory.usage_in_bytes", "memory.current")
+	if sum := told.GetRssBytes() + told.GetCacheBytes(); sum > used+used/20 || sum < used-used/10 {
+		t.Errorf("%d of its own and %d of files, the cgroup has %d", told.GetRssBytes(), told.GetCacheBytes(), used)
+	}
+	// One ends: what is left is the other.
+	m.stop(two, 0)
+	m.untilState(two, stopped)
+	m.allocUsage(t)
+	if u := m.allocUsage(t); u.GetRssBytes() < 24<<20 || u.GetRssBytes() > 40<<20 {
+		t.Errorf("with one task left: %v", u)
+	}
+	m.stop(one, 0)
+	m.untilState(one, stopped)
+	m.poll()
+	for deadline := time.Now().Add(patience); len(m.poll().GetAllocUsage()) > 0; time.Sleep(100 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("usage of an alloc is told in which nothing is")
+		}
+	}
+}
+
+// allocUsage polls until the usage of the only alloc is told again.
+func (m *machine) allocUsage(t *testing.T) *borgrpc.Usage {
+	t.Helper()
+	for deadline := time.Now().Add(patience); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		if all := m.poll().GetAllocUsage(); len(all) == 1 {
+			return all[0].GetUsage()
+		}
+	}
+	t.Fatal("nothing is told of the alloc")
+	return nil
 }

@@ -48,6 +48,8 @@ type Config struct {
 	// same lives of tasks.
 	Seed uint64
 	Life Life
+	// ExclusiveCores is how many cores of a machine tasks may have alone; see OfferCores.
+	ExclusiveCores int
 	// Build is what the borglets say they are.
 	Build string
 	// Nil: silent.

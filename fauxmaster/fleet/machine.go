@@ -37,6 +37,7 @@ func newMachine(f *Fleet, k int, source *identity.Source, wallNs int64, r *rand.
 		fleet: f, k: k, name: f.cfg.Name(k), source: source, world: f.worlds[k%worlds], wallNs: wallNs,
 		spec: Spec(f.cfg.Seed, k, f.cfg.Port),
 	}
+	OfferCores(m.spec, f.cfg.ExclusiveCores)
 	life := f.cfg.Life
 	m.Machine = pretend.New(pretend.Config{
 		Name: m.name, Env: m, Witness: m, Rand: r, Backoff: borglet.DefaultBackoff,

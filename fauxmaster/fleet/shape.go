@@ -20,6 +20,8 @@ const (
 	portFirst, portLast = 20000, 20999
 	ssdPercent          = 30
 	generations         = 8
+	// Threads of a core that tasks may have alone.
+	coreThreads = 2
 )
 
 // Spec is what machine k of the fleets of a seed is.
@@ -43,4 +45,15 @@ func Spec(seed uint64, k int, port uint16) *borgpb.MachineSpec {
 		PortFirst: portFirst, PortLast: portLast,
 		Attributes: attributes,
 	}
+}
+
+// OfferCores has a machine offer tasks so many cores of its own, of two threads each, as
+// far as it has them: the first core is everybody's.
+func OfferCores(m *borgpb.MachineSpec, cores int) {
+	cores = min(cores, int(m.Capacity.CpuMilli/1000/coreThreads)-1)
+	if cores <= 0 {
+		return
+	}
+	m.Capacity.Devices = map[string]int64{borgpb.ExclusiveCPU: int64(cores * coreThreads)}
+	m.Attributes[borgpb.CoreThreads] = fmt.Sprint(coreThreads)
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"hash/crc32"
+	"maps"
 	"math/rand/v2"
 	"slices"
 
@@ -395,6 +396,7 @@ func (m *Machine) Answer(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error
 	}
 	if m.cfg.Uses != nil && err == nil && !resp.Fenced && !req.GetNoUsage() {
 		resp.Usage = m.usage()
+		resp.AllocUsage = m.allocUsage(resp.Usage)
 	}
 	return resp, err
 }
@@ -408,6 +410,31 @@ func (m *Machine) usage() (all []*borgrpc.Usage) {
 		}
 	}
 	return all
+}
+
+// allocUsage is what all in each alloc uses: what the copies in it do, and no more.
+func (m *Machine) allocUsage(all []*borgrpc.Usage) []*borgrpc.AllocUsage {
+	in := map[string]*borgrpc.Usage{}
+	for _, u := range all {
+		id := borglet.ID{JobUID: u.Copy.GetJobUid(), Index: u.Copy.GetIndex(), Attempt: u.Copy.GetAttempt()}
+		alloc := m.disk.specs[id].GetAlloc()
+		if alloc == "" {
+			continue
+		}
+		sum := in[alloc]
+		if sum == nil {
+			sum = &borgrpc.Usage{}
+			in[alloc] = sum
+		}
+		sum.CpuMilliMean, sum.CpuMilliPeak = sum.CpuMilliMean+u.CpuMilliMean, sum.CpuMilliPeak+u.CpuMilliPeak
+		sum.MemBytesMean, sum.MemBytesPeak = sum.MemBytesMean+u.MemBytesMean, sum.MemBytesPeak+u.MemBytesPeak
+		sum.DiskBytes += u.DiskBytes
+	}
+	var list []*borgrpc.AllocUsage
+	for _, alloc := range slices.Sorted(maps.Keys(in)) {
+		list = append(list, &borgrpc.AllocUsage{Alloc: alloc, Usage: in[alloc]})
+	}
+	return list
 }
 
 // addr is the address of its own that a copy has: the one that it had when it was found,

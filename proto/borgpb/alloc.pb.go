@@ -601,7 +601,10 @@ type AllocStatus struct {
 	// Wall time of the last change of state. Nanoseconds since 1970.
 	ChangedWallNs int64 `protobuf:"varint,6,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
 	// Counted by the log from 1 with each placement; zero: never placed.
-	Attempt       uint64 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	Attempt uint64 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// What all in it uses together, as its cgroup counts; absent: not asked for, or
+	// nothing was heard lately.
+	Measured      *Used `protobuf:"bytes,590,opt,name=measured,proto3" json:"measured,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -685,6 +688,13 @@ func (x *AllocStatus) GetAttempt() uint64 {
 	return 0
 }
 
+func (x *AllocStatus) GetMeasured() *Used {
+	if x != nil {
+		return x.Measured
+	}
+	return nil
+}
+
 var File_borgpb_alloc_proto protoreflect.FileDescriptor
 
 const file_borgpb_alloc_proto_rawDesc = "" +
@@ -739,7 +749,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12)\n" +
-	"\x06status\x18\x03 \x01(\v2\x11.borg.AllocStatusR\x06status\"\xdf\x01\n" +
+	"\x06status\x18\x03 \x01(\v2\x11.borg.AllocStatusR\x06status\"\x88\x02\n" +
 	"\vAllocStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -747,7 +757,9 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04used\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x04used\x12\x14\n" +
 	"\x05tasks\x18\x05 \x03(\tR\x05tasks\x12&\n" +
 	"\x0fchanged_wall_ns\x18\x06 \x01(\x03R\rchangedWallNs\x12\x18\n" +
-	"\aattempt\x18\a \x01(\x04R\aattemptB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\aattempt\x18\a \x01(\x04R\aattempt\x12'\n" +
+	"\bmeasured\x18\xce\x04 \x01(\v2\n" +
+	".borg.UsedR\bmeasuredB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_alloc_proto_rawDescOnce sync.Once
@@ -779,6 +791,7 @@ var file_borgpb_alloc_proto_goTypes = []any{
 	(Network)(0),           // 13: borg.Network
 	(*TaskSpec)(nil),       // 14: borg.TaskSpec
 	(State)(0),             // 15: borg.State
+	(*Used)(nil),           // 16: borg.Used
 }
 var file_borgpb_alloc_proto_depIdxs = []int32{
 	8,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
@@ -798,11 +811,12 @@ var file_borgpb_alloc_proto_depIdxs = []int32{
 	6,  // 14: borg.Alloc.status:type_name -> borg.AllocStatus
 	15, // 15: borg.AllocStatus.state:type_name -> borg.State
 	9,  // 16: borg.AllocStatus.used:type_name -> borg.Resources
-	17, // [17:17] is the sub-list for method output_type
-	17, // [17:17] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	16, // 17: borg.AllocStatus.measured:type_name -> borg.Used
+	18, // [18:18] is the sub-list for method output_type
+	18, // [18:18] is the sub-list for method input_type
+	18, // [18:18] is the sub-list for extension type_name
+	18, // [18:18] is the sub-list for extension extendee
+	0,  // [0:18] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_alloc_proto_init() }

@@ -177,8 +177,8 @@ func (x *JournalEntry) GetFacts() []*ObjectFacts {
 	return nil
 }
 
-// UsageRow is what one copy used in a part of a window, as one replica was told by
-// its polls.
+// UsageRow is what one copy, or all in one alloc, used in a part of a window, as one
+// replica was told by its polls.
 type UsageRow struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// When the part begins, by the clock of that replica. Nanoseconds since 1970.
@@ -206,7 +206,10 @@ type UsageRow struct {
 	// Mean of what the polls told. Bytes.
 	MemBytesMean int64 `protobuf:"varint,12,opt,name=mem_bytes_mean,json=memBytesMean,proto3" json:"mem_bytes_mean,omitempty"`
 	// The most that one poll told. Bytes.
-	MemBytesPeak  int64 `protobuf:"varint,13,opt,name=mem_bytes_peak,json=memBytesPeak,proto3" json:"mem_bytes_peak,omitempty"`
+	MemBytesPeak int64 `protobuf:"varint,13,opt,name=mem_bytes_peak,json=memBytesPeak,proto3" json:"mem_bytes_peak,omitempty"`
+	// It is of an alloc: job, job_uid, index and attempt are those of the alloc set and
+	// of its alloc. What runs in it has rows of its own.
+	OfAlloc       bool `protobuf:"varint,590,opt,name=of_alloc,json=ofAlloc,proto3" json:"of_alloc,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -330,6 +333,13 @@ func (x *UsageRow) GetMemBytesPeak() int64 {
 		return x.MemBytesPeak
 	}
 	return 0
+}
+
+func (x *UsageRow) GetOfAlloc() bool {
+	if x != nil {
+		return x.OfAlloc
+	}
+	return false
 }
 
 // ObjectFacts is what other tools need to know of a job, an alloc set or a machine
@@ -694,7 +704,7 @@ const file_borgpb_journal_proto_rawDesc = "" +
 	"\awall_ns\x18\x02 \x01(\x03R\x06wallNs\x12#\n" +
 	"\x06events\x18\x03 \x03(\v2\v.borg.EventR\x06events\x12'\n" +
 	"\x05asked\x18\x04 \x03(\v2\x11.borg.AuditRecordR\x05asked\x12'\n" +
-	"\x05facts\x18\x05 \x03(\v2\x11.borg.ObjectFactsR\x05facts\"\xf9\x02\n" +
+	"\x05facts\x18\x05 \x03(\v2\x11.borg.ObjectFactsR\x05facts\"\x95\x03\n" +
 	"\bUsageRow\x12\x17\n" +
 	"\afrom_ns\x18\x01 \x01(\x03R\x06fromNs\x12\x13\n" +
 	"\x05to_ns\x18\x02 \x01(\x03R\x04toNs\x12\x10\n" +
@@ -709,7 +719,8 @@ const file_borgpb_journal_proto_rawDesc = "" +
 	" \x01(\x03R\fcpuMilliMean\x12$\n" +
 	"\x0ecpu_milli_peak\x18\v \x01(\x03R\fcpuMilliPeak\x12$\n" +
 	"\x0emem_bytes_mean\x18\f \x01(\x03R\fmemBytesMean\x12$\n" +
-	"\x0emem_bytes_peak\x18\r \x01(\x03R\fmemBytesPeak\"\xfb\x04\n" +
+	"\x0emem_bytes_peak\x18\r \x01(\x03R\fmemBytesPeak\x12\x1a\n" +
+	"\bof_alloc\x18\xce\x04 \x01(\bR\aofAlloc\"\xfb\x04\n" +
 	"\vObjectFacts\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\x04R\x05index\x12$\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x10.borg.ObjectKindR\x04kind\x12\x12\n" +

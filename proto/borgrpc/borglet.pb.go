@@ -936,7 +936,9 @@ type PollResponse struct {
 	Incarnation string `protobuf:"bytes,9,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// What the copies run that the asker wants described, as far as they are there
 	// and were ever wanted; with their specs.
-	Described     []*Desired `protobuf:"bytes,150,rep,name=described,proto3" json:"described,omitempty"`
+	Described []*Desired `protobuf:"bytes,150,rep,name=described,proto3" json:"described,omitempty"`
+	// Of allocs in which something runs; what runs in them is in usage too.
+	AllocUsage    []*AllocUsage `protobuf:"bytes,590,rep,name=alloc_usage,json=allocUsage,proto3" json:"alloc_usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1041,6 +1043,70 @@ func (x *PollResponse) GetDescribed() []*Desired {
 	return nil
 }
 
+func (x *PollResponse) GetAllocUsage() []*AllocUsage {
+	if x != nil {
+		return x.AllocUsage
+	}
+	return nil
+}
+
+// AllocUsage is what all in an alloc used together since the last poll that asked for
+// it, as its cgroup counts.
+type AllocUsage struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Desired: <user>/<name>/<index>.
+	Alloc string `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	// With no copy. Held back is by the alloc's limit; on disk are its shared directory
+	// and what its tasks keep.
+	Usage         *Usage `protobuf:"bytes,2,opt,name=usage,proto3" json:"usage,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllocUsage) Reset() {
+	*x = AllocUsage{}
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllocUsage) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllocUsage) ProtoMessage() {}
+
+func (x *AllocUsage) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllocUsage.ProtoReflect.Descriptor instead.
+func (*AllocUsage) Descriptor() ([]byte, []int) {
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
+}
+
+func (x *AllocUsage) GetAlloc() string {
+	if x != nil {
+		return x.Alloc
+	}
+	return ""
+}
+
+func (x *AllocUsage) GetUsage() *Usage {
+	if x != nil {
+		return x.Usage
+	}
+	return nil
+}
+
 // Usage of one copy since the last poll that asked for it.
 type Usage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1076,7 +1142,7 @@ type Usage struct {
 
 func (x *Usage) Reset() {
 	*x = Usage{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1088,7 +1154,7 @@ func (x *Usage) String() string {
 func (*Usage) ProtoMessage() {}
 
 func (x *Usage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[11]
+	mi := &file_borgrpc_borglet_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1101,7 +1167,7 @@ func (x *Usage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Usage.ProtoReflect.Descriptor instead.
 func (*Usage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{11}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Usage) GetCopy() *CopyID {
@@ -1212,7 +1278,7 @@ type UsageHistogram struct {
 
 func (x *UsageHistogram) Reset() {
 	*x = UsageHistogram{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1224,7 +1290,7 @@ func (x *UsageHistogram) String() string {
 func (*UsageHistogram) ProtoMessage() {}
 
 func (x *UsageHistogram) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[12]
+	mi := &file_borgrpc_borglet_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1237,7 +1303,7 @@ func (x *UsageHistogram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UsageHistogram.ProtoReflect.Descriptor instead.
 func (*UsageHistogram) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{12}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *UsageHistogram) GetFromWallNs() int64 {
@@ -1290,7 +1356,7 @@ type ReadLogRequest struct {
 
 func (x *ReadLogRequest) Reset() {
 	*x = ReadLogRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[13]
+	mi := &file_borgrpc_borglet_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1302,7 +1368,7 @@ func (x *ReadLogRequest) String() string {
 func (*ReadLogRequest) ProtoMessage() {}
 
 func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[13]
+	mi := &file_borgrpc_borglet_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1315,7 +1381,7 @@ func (x *ReadLogRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogRequest.ProtoReflect.Descriptor instead.
 func (*ReadLogRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{13}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ReadLogRequest) GetCopy() *CopyID {
@@ -1396,7 +1462,7 @@ type ReadLogResponse struct {
 
 func (x *ReadLogResponse) Reset() {
 	*x = ReadLogResponse{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[14]
+	mi := &file_borgrpc_borglet_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1474,7 @@ func (x *ReadLogResponse) String() string {
 func (*ReadLogResponse) ProtoMessage() {}
 
 func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[14]
+	mi := &file_borgrpc_borglet_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1487,7 @@ func (x *ReadLogResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadLogResponse.ProtoReflect.Descriptor instead.
 func (*ReadLogResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{14}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ReadLogResponse) GetData() []byte {
@@ -1483,7 +1549,7 @@ type ExecCopyRequest struct {
 
 func (x *ExecCopyRequest) Reset() {
 	*x = ExecCopyRequest{}
-	mi := &file_borgrpc_borglet_proto_msgTypes[15]
+	mi := &file_borgrpc_borglet_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1495,7 +1561,7 @@ func (x *ExecCopyRequest) String() string {
 func (*ExecCopyRequest) ProtoMessage() {}
 
 func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_borglet_proto_msgTypes[15]
+	mi := &file_borgrpc_borglet_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1508,7 +1574,7 @@ func (x *ExecCopyRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExecCopyRequest.ProtoReflect.Descriptor instead.
 func (*ExecCopyRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{15}
+	return file_borgrpc_borglet_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ExecCopyRequest) GetCopy() *CopyID {
@@ -1612,7 +1678,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
 	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\x12\x17\n" +
 	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\x12\x1c\n" +
-	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\xe6\x02\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\x9d\x03\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +
@@ -1623,7 +1689,13 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05usage\x18\a \x03(\v2\x0e.borgrpc.UsageR\x05usage\x12%\n" +
 	"\x04spec\x18\b \x01(\v2\x11.borg.MachineSpecR\x04spec\x12 \n" +
 	"\vincarnation\x18\t \x01(\tR\vincarnation\x12/\n" +
-	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\"\xe6\x03\n" +
+	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\x125\n" +
+	"\valloc_usage\x18\xce\x04 \x03(\v2\x13.borgrpc.AllocUsageR\n" +
+	"allocUsage\"H\n" +
+	"\n" +
+	"AllocUsage\x12\x14\n" +
+	"\x05alloc\x18\x01 \x01(\tR\x05alloc\x12$\n" +
+	"\x05usage\x18\x02 \x01(\v2\x0e.borgrpc.UsageR\x05usage\"\xe6\x03\n" +
 	"\x05Usage\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12$\n" +
 	"\x0ecpu_milli_mean\x18\x02 \x01(\x03R\fcpuMilliMean\x12$\n" +
@@ -1690,7 +1762,7 @@ func file_borgrpc_borglet_proto_rawDescGZIP() []byte {
 	return file_borgrpc_borglet_proto_rawDescData
 }
 
-var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 16)
+var file_borgrpc_borglet_proto_msgTypes = make([]protoimpl.MessageInfo, 17)
 var file_borgrpc_borglet_proto_goTypes = []any{
 	(*DescribeRequest)(nil),    // 0: borgrpc.DescribeRequest
 	(*DescribeResponse)(nil),   // 1: borgrpc.DescribeResponse
@@ -1703,26 +1775,27 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(*FileVersion)(nil),        // 8: borgrpc.FileVersion
 	(*Stop)(nil),               // 9: borgrpc.Stop
 	(*PollResponse)(nil),       // 10: borgrpc.PollResponse
-	(*Usage)(nil),              // 11: borgrpc.Usage
-	(*UsageHistogram)(nil),     // 12: borgrpc.UsageHistogram
-	(*ReadLogRequest)(nil),     // 13: borgrpc.ReadLogRequest
-	(*ReadLogResponse)(nil),    // 14: borgrpc.ReadLogResponse
-	(*ExecCopyRequest)(nil),    // 15: borgrpc.ExecCopyRequest
-	(*borgpb.MachineSpec)(nil), // 16: borg.MachineSpec
-	(borgpb.JobKind)(0),        // 17: borg.JobKind
-	(*borgpb.Resources)(nil),   // 18: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 19: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 20: borg.DeviceGrant
-	(borgpb.Network)(0),        // 21: borg.Network
-	(borgpb.StopCause)(0),      // 22: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 23: borg.TaskReport
-	(LogStream)(0),             // 24: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 25: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 26: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 27: borgrpc.ExecResponse
+	(*AllocUsage)(nil),         // 11: borgrpc.AllocUsage
+	(*Usage)(nil),              // 12: borgrpc.Usage
+	(*UsageHistogram)(nil),     // 13: borgrpc.UsageHistogram
+	(*ReadLogRequest)(nil),     // 14: borgrpc.ReadLogRequest
+	(*ReadLogResponse)(nil),    // 15: borgrpc.ReadLogResponse
+	(*ExecCopyRequest)(nil),    // 16: borgrpc.ExecCopyRequest
+	(*borgpb.MachineSpec)(nil), // 17: borg.MachineSpec
+	(borgpb.JobKind)(0),        // 18: borg.JobKind
+	(*borgpb.Resources)(nil),   // 19: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 20: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 21: borg.DeviceGrant
+	(borgpb.Network)(0),        // 22: borg.Network
+	(borgpb.StopCause)(0),      // 23: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 24: borg.TaskReport
+	(LogStream)(0),             // 25: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 26: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 27: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 28: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
-	16, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
+	17, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
 	2,  // 1: borgrpc.PollRequest.fence:type_name -> borgrpc.Fence
 	7,  // 2: borgrpc.PollRequest.desired:type_name -> borgrpc.Desired
 	9,  // 3: borgrpc.PollRequest.stops:type_name -> borgrpc.Stop
@@ -1731,43 +1804,45 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	6,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
 	4,  // 7: borgrpc.PollRequest.packages:type_name -> borgrpc.WantedPackage
 	6,  // 8: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	17, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
-	18, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	19, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	18, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
+	19, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	20, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
 	6,  // 12: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	20, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	21, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
 	8,  // 14: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
-	21, // 15: borgrpc.Desired.alloc_network:type_name -> borg.Network
+	22, // 15: borgrpc.Desired.alloc_network:type_name -> borg.Network
 	6,  // 16: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	22, // 17: borgrpc.Stop.cause:type_name -> borg.StopCause
+	23, // 17: borgrpc.Stop.cause:type_name -> borg.StopCause
 	2,  // 18: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	23, // 19: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	11, // 20: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	16, // 21: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	24, // 19: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	12, // 20: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	17, // 21: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
 	7,  // 22: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
-	6,  // 23: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	12, // 24: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
-	6,  // 25: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	24, // 26: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	24, // 27: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	6,  // 28: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	25, // 29: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	26, // 30: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 31: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 32: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 33: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	13, // 34: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	15, // 35: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 36: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	10, // 37: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	10, // 38: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	14, // 39: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	27, // 40: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	36, // [36:41] is the sub-list for method output_type
-	31, // [31:36] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	11, // 23: borgrpc.PollResponse.alloc_usage:type_name -> borgrpc.AllocUsage
+	12, // 24: borgrpc.AllocUsage.usage:type_name -> borgrpc.Usage
+	6,  // 25: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	13, // 26: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
+	6,  // 27: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	25, // 28: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	25, // 29: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 30: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	26, // 31: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	27, // 32: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 33: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 34: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 35: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	14, // 36: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	16, // 37: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 38: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	10, // 39: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	10, // 40: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	15, // 41: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	28, // 42: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	38, // [38:43] is the sub-list for method output_type
+	33, // [33:38] is the sub-list for method input_type
+	33, // [33:33] is the sub-list for extension type_name
+	33, // [33:33] is the sub-list for extension extendee
+	0,  // [0:33] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }
@@ -1783,7 +1858,7 @@ func file_borgrpc_borglet_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_borglet_proto_rawDesc), len(file_borgrpc_borglet_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   16,
+			NumMessages:   17,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

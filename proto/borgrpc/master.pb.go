@@ -1250,7 +1250,10 @@ type ListAllocsRequest struct {
 	// At most so many; zero: 1,000. More than that counts as that.
 	Limit uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
 	// As in ListJobsRequest: only sets with such labels.
-	Selector      string `protobuf:"bytes,200,opt,name=selector,proto3" json:"selector,omitempty"`
+	Selector string `protobuf:"bytes,200,opt,name=selector,proto3" json:"selector,omitempty"`
+	// With what all in each alloc of the named set uses, which the elected master alone
+	// knows: it answers then. Without effect on a stale read.
+	Used          bool `protobuf:"varint,590,opt,name=used,proto3" json:"used,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1325,6 +1328,13 @@ func (x *ListAllocsRequest) GetSelector() string {
 		return x.Selector
 	}
 	return ""
+}
+
+func (x *ListAllocsRequest) GetUsed() bool {
+	if x != nil {
+		return x.Used
+	}
+	return false
 }
 
 // ListAllocsResponse is one page, closed early once it has 4 MiB.
@@ -4684,7 +4694,9 @@ type MachineUsage struct {
 	// Name of the machine.
 	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
 	// Ordered by copy.
-	Copies        []*CopyUsage `protobuf:"bytes,2,rep,name=copies,proto3" json:"copies,omitempty"`
+	Copies []*CopyUsage `protobuf:"bytes,2,rep,name=copies,proto3" json:"copies,omitempty"`
+	// Ordered by alloc; what runs in them is in copies too.
+	Allocs        []*AllocUse `protobuf:"bytes,590,rep,name=allocs,proto3" json:"allocs,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4733,6 +4745,78 @@ func (x *MachineUsage) GetCopies() []*CopyUsage {
 	return nil
 }
 
+func (x *MachineUsage) GetAllocs() []*AllocUse {
+	if x != nil {
+		return x.Allocs
+	}
+	return nil
+}
+
+// AllocUse is the most that all in an alloc was seen to use together since it was last
+// sent.
+type AllocUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// <user>/<name>/<index>.
+	Alloc string `protobuf:"bytes,1,opt,name=alloc,proto3" json:"alloc,omitempty"`
+	// Mean between two polls. Thousandths of a core.
+	CpuMilli int64 `protobuf:"varint,2,opt,name=cpu_milli,json=cpuMilli,proto3" json:"cpu_milli,omitempty"`
+	// Highest sample. Bytes.
+	MemBytes      int64 `protobuf:"varint,3,opt,name=mem_bytes,json=memBytes,proto3" json:"mem_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AllocUse) Reset() {
+	*x = AllocUse{}
+	mi := &file_borgrpc_master_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AllocUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AllocUse) ProtoMessage() {}
+
+func (x *AllocUse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AllocUse.ProtoReflect.Descriptor instead.
+func (*AllocUse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *AllocUse) GetAlloc() string {
+	if x != nil {
+		return x.Alloc
+	}
+	return ""
+}
+
+func (x *AllocUse) GetCpuMilli() int64 {
+	if x != nil {
+		return x.CpuMilli
+	}
+	return 0
+}
+
+func (x *AllocUse) GetMemBytes() int64 {
+	if x != nil {
+		return x.MemBytes
+	}
+	return 0
+}
+
 // CopyUsage is the most that one copy was seen to use since it was last sent.
 type CopyUsage struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -4752,7 +4836,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4764,7 +4848,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4777,7 +4861,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -4840,7 +4924,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4852,7 +4936,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4865,7 +4949,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *Contact) GetMachine() string {
@@ -4932,7 +5016,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4944,7 +5028,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4957,7 +5041,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -5017,7 +5101,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5029,7 +5113,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5042,7 +5126,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -5079,7 +5163,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5091,7 +5175,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5104,7 +5188,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5222,14 +5306,15 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	".borg.TaskR\x05tasks\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x03 \x01(\tR\tnextAfter\"\xab\x01\n" +
+	"next_after\x18\x03 \x01(\tR\tnextAfter\"\xc0\x01\n" +
 	"\x11ListAllocsRequest\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
 	"\x04mode\x18\x03 \x01(\x0e2\x11.borgrpc.ReadModeR\x04mode\x12\x14\n" +
 	"\x05after\x18\x04 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x05 \x01(\rR\x05limit\x12\x1b\n" +
-	"\bselector\x18\xc8\x01 \x01(\tR\bselector\"\x9d\x01\n" +
+	"\bselector\x18\xc8\x01 \x01(\tR\bselector\x12\x13\n" +
+	"\x04used\x18\xce\x04 \x01(\bR\x04used\"\x9d\x01\n" +
 	"\x12ListAllocsResponse\x12-\n" +
 	"\n" +
 	"alloc_sets\x18\x01 \x03(\v2\x0e.borg.AllocSetR\tallocSets\x12#\n" +
@@ -5484,10 +5569,15 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
 	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usageB\n" +
 	"\n" +
-	"\b_unheard\"T\n" +
+	"\b_unheard\"\x80\x01\n" +
 	"\fMachineUsage\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12*\n" +
-	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\"\x8e\x01\n" +
+	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\x12*\n" +
+	"\x06allocs\x18\xce\x04 \x03(\v2\x11.borgrpc.AllocUseR\x06allocs\"Z\n" +
+	"\bAllocUse\x12\x14\n" +
+	"\x05alloc\x18\x01 \x01(\tR\x05alloc\x12\x1b\n" +
+	"\tcpu_milli\x18\x02 \x01(\x03R\bcpuMilli\x12\x1b\n" +
+	"\tmem_bytes\x18\x03 \x01(\x03R\bmemBytes\"\x8e\x01\n" +
 	"\tCopyUsage\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -5567,7 +5657,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -5632,82 +5722,83 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*ExplainResponse)(nil),             // 60: borgrpc.ExplainResponse
 	(*ReportRequest)(nil),               // 61: borgrpc.ReportRequest
 	(*MachineUsage)(nil),                // 62: borgrpc.MachineUsage
-	(*CopyUsage)(nil),                   // 63: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 64: borgrpc.Contact
-	(*ReportResponse)(nil),              // 65: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 66: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 67: borgrpc.ProbeResponse
-	nil,                                 // 68: borgrpc.Given.LabelsEntry
-	nil,                                 // 69: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 70: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 71: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 72: borg.Op
-	(*borgpb.Result)(nil),               // 73: borg.Result
-	(*borgpb.Member)(nil),               // 74: borg.Member
-	(*borgpb.Job)(nil),                  // 75: borg.Job
-	(*borgpb.Update)(nil),               // 76: borg.Update
-	(*borgpb.Task)(nil),                 // 77: borg.Task
-	(*borgpb.AllocSet)(nil),             // 78: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 79: borg.Alloc
-	(*borgpb.Machine)(nil),              // 80: borg.Machine
-	(borgpb.Band)(0),                    // 81: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 82: borg.LabelPolicy
-	(borgpb.Labelled)(0),                // 83: borg.Labelled
-	(*borgpb.Resources)(nil),            // 84: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 85: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 86: borg.Event
-	(*borgpb.Assign)(nil),               // 87: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 88: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 89: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 90: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 91: borg.HearMachines
-	(*borgpb.SetMachine)(nil),           // 92: borg.SetMachine
+	(*AllocUse)(nil),                    // 63: borgrpc.AllocUse
+	(*CopyUsage)(nil),                   // 64: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 65: borgrpc.Contact
+	(*ReportResponse)(nil),              // 66: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 67: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 68: borgrpc.ProbeResponse
+	nil,                                 // 69: borgrpc.Given.LabelsEntry
+	nil,                                 // 70: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 71: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 72: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 73: borg.Op
+	(*borgpb.Result)(nil),               // 74: borg.Result
+	(*borgpb.Member)(nil),               // 75: borg.Member
+	(*borgpb.Job)(nil),                  // 76: borg.Job
+	(*borgpb.Update)(nil),               // 77: borg.Update
+	(*borgpb.Task)(nil),                 // 78: borg.Task
+	(*borgpb.AllocSet)(nil),             // 79: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 80: borg.Alloc
+	(*borgpb.Machine)(nil),              // 81: borg.Machine
+	(borgpb.Band)(0),                    // 82: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 83: borg.LabelPolicy
+	(borgpb.Labelled)(0),                // 84: borg.Labelled
+	(*borgpb.Resources)(nil),            // 85: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 86: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 87: borg.Event
+	(*borgpb.Assign)(nil),               // 88: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 89: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 90: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 91: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 92: borg.HearMachines
+	(*borgpb.SetMachine)(nil),           // 93: borg.SetMachine
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	72, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	73, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	74, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	73, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	74, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	75, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	75, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	76, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	76, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	77, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	10, // 8: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	68, // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	69, // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	69, // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	70, // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
 	0,  // 11: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	75, // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	76, // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 13: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	77, // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	78, // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 15: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	78, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	79, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	79, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	80, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 18: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	80, // 19: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	81, // 19: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	21, // 20: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	81, // 21: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	82, // 22: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	82, // 23: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	82, // 21: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	83, // 22: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	83, // 23: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
 	28, // 24: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
 	29, // 25: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
 	30, // 26: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
 	31, // 27: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	83, // 28: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	81, // 29: borgrpc.QuotaUse.band:type_name -> borg.Band
-	84, // 30: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	84, // 31: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	84, // 32: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	84, // 33: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	84, // 34: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	81, // 35: borgrpc.SoldBand.band:type_name -> borg.Band
-	84, // 36: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	84, // 37: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	70, // 38: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	71, // 39: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	73, // 40: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	84, // 28: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	82, // 29: borgrpc.QuotaUse.band:type_name -> borg.Band
+	85, // 30: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	85, // 31: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	85, // 32: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	85, // 33: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	85, // 34: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	82, // 35: borgrpc.SoldBand.band:type_name -> borg.Band
+	85, // 36: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	85, // 37: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	71, // 38: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	72, // 39: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	74, // 40: borgrpc.AddMachineResponse.result:type_name -> borg.Result
 	36, // 41: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	85, // 42: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	77, // 43: borgrpc.WhyResponse.task:type_name -> borg.Task
+	86, // 42: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	78, // 43: borgrpc.WhyResponse.task:type_name -> borg.Task
 	43, // 44: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	44, // 45: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
 	39, // 46: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
@@ -5716,77 +5807,78 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	41, // 49: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
 	42, // 50: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
 	42, // 51: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	86, // 52: borgrpc.EventsResponse.events:type_name -> borg.Event
+	87, // 52: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,  // 53: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,  // 54: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
 	51, // 55: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
 	52, // 56: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	87, // 57: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	73, // 58: borgrpc.AssignResponse.result:type_name -> borg.Result
-	88, // 59: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	73, // 60: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	88, // 57: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	74, // 58: borgrpc.AssignResponse.result:type_name -> borg.Result
+	89, // 59: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	74, // 60: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
 	35, // 61: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
 	38, // 62: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	89, // 63: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	64, // 64: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	90, // 65: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	91, // 66: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	90, // 63: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	65, // 64: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	91, // 65: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	92, // 66: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
 	62, // 67: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	63, // 68: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	92, // 69: borgrpc.Contact.set:type_name -> borg.SetMachine
-	73, // 70: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,  // 71: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	2,  // 72: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 73: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 74: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11, // 75: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13, // 76: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15, // 77: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17, // 78: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19, // 79: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24, // 80: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22, // 81: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26, // 82: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	32, // 83: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	37, // 84: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	34, // 85: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	45, // 86: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	47, // 87: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	49, // 88: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	53, // 89: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	55, // 90: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	59, // 91: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	57, // 92: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	61, // 93: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	66, // 94: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 95: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 96: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 97: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12, // 98: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14, // 99: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16, // 100: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18, // 101: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20, // 102: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25, // 103: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23, // 104: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27, // 105: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	33, // 106: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	38, // 107: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	35, // 108: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	46, // 109: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	48, // 110: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	50, // 111: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	54, // 112: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	56, // 113: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	60, // 114: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	58, // 115: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	65, // 116: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	67, // 117: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	95, // [95:118] is the sub-list for method output_type
-	72, // [72:95] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	64, // 68: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	63, // 69: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	93, // 70: borgrpc.Contact.set:type_name -> borg.SetMachine
+	74, // 71: borgrpc.ReportResponse.result:type_name -> borg.Result
+	6,  // 72: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	2,  // 73: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 74: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 75: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11, // 76: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13, // 77: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15, // 78: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17, // 79: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19, // 80: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24, // 81: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22, // 82: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26, // 83: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	32, // 84: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	37, // 85: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	34, // 86: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	45, // 87: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	47, // 88: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	49, // 89: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	53, // 90: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	55, // 91: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	59, // 92: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	57, // 93: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	61, // 94: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	67, // 95: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 96: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 97: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 98: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12, // 99: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14, // 100: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16, // 101: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18, // 102: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20, // 103: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25, // 104: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23, // 105: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27, // 106: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	33, // 107: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	38, // 108: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	35, // 109: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	46, // 110: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	48, // 111: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	50, // 112: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	54, // 113: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	56, // 114: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	60, // 115: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	58, // 116: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	66, // 117: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	68, // 118: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	96, // [96:119] is the sub-list for method output_type
+	73, // [73:96] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -5801,7 +5893,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   70,
+			NumMessages:   71,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
