@@ -75,10 +75,19 @@ func (x *rollout) paceEvent(ev *cell.Event) {
 // when the entry began or run now.
 func (x *rollout) mayTakeDown(j *cell.Job) int {
 	u := j.Update()
-	if x.policy.GetSurge() == 0 || u.Surge() == 0 || j.Mixed() {
-		return int(max(x.policy.GetBatchSize(), 1))
-	}
 	n := int(x.policy.GetBatchSize())
+	if x.policy.GetSurge() > 0 && (u == nil || u.UID().String() != x.uid || !u.Rolling()) {
+		// The entry has ended it since, and its extra tasks are gone.
+		for i := range x.pace.extra {
+			if i >= j.Size() {
+				n++
+			}
+		}
+		return max(n, 1)
+	}
+	if x.policy.GetSurge() == 0 || u.Surge() == 0 || j.Mixed() {
+		return max(n, 1)
+	}
 	for i := j.Size(); i < j.NumTasks() || int(i) < int(j.Size()+u.Surge()); i++ {
 		t := j.Task(i)
 		if x.pace.extra[i] || t != nil && t.Current() != nil && t.Current().State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
@@ -176,7 +185,7 @@ func (t *truth) paceStands(j *cell.Job, x *rollout) {
 			t.w.mark("extra task runs")
 		}
 	}
-	if n := u.Extra(); n > 0 && n > x.policy.GetSurge() {
+	if n := u.Extra(); !x.unknown && n > x.policy.GetSurge() {
 		t.w.fail("S31: update %s has %d extra tasks at index %d, and may have %d", x.uid, n, t.index, x.policy.GetSurge())
 	}
 	if x.policy.GetSpreadBy() != "" {
