@@ -2,13 +2,17 @@ package main
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"borg/borgmaster/cell"
 	"borg/cli"
+	"borg/fauxmaster/fleet"
 	"borg/proto/borgpb"
 )
 
@@ -142,4 +146,84 @@ func TestScenario35(t *testing.T) {
 	u.push(t, "priority=210", "mem=3GiB", "more=1")
 	u.cfg(t, "0 changed in place, 1 restarted, 0 moved, 0 to do; done", "update", "status", "web")
 	is(c.machineName(2), 3)
+}
+
+// TestUpdatesAskTheirGate has an update ask a metrics server that the cell's operator lets
+// it ask, and no other: while the value is out of bounds nobody is disturbed, whoever is
+// elected, and once it is not the update goes on, without the client that asked for it.
+func TestUpdatesAskTheirGate(t *testing.T) {
+	alongside(t)
+	var good atomic.Bool
+	var asked atomic.Int64
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		value := "7"
+		if good.Load() {
+			value = "0"
+		}
+		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"vector","result":[{"metric":{},"value":[1,%q]}]}}`, value)
+	}))
+	defer server.Close()
+	c := fakeCell(t, 3, 2, fleet.Life{})
+	c.MetricGates = []string{server.URL}
+	if err := c.Start(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	c.hasLatestFormat(t)
+	u := newUpdater(t, c, `job(name = "web", tasks = 3,
+    task = task(args = ["/bin/web", param("flag", "a")], resources = resources(cpu = 0.1, mem = "16MiB")),
+    update = update(gate = gate(url = param("url", "`+server.URL+`"), query = "errors", most = 1, fail_after = "1h")))`)
+	u.cfg(t, "created", "up", u.file, "--wait", "--timeout", "60s")
+	if out, code := c.says(t, "borgcfg", "--cell", c.cellFile(), "update", u.file, "--set", "url=http://127.0.0.1:1"); code == cli.OK || !strings.Contains(out, "--metric-gates") {
+		t.Errorf("a server that nobody lets it ask: exit code %d: %s", code, out)
+	}
+	u.cfg(t, "", "update", u.file, "--set", "flag=b")
+	untouched := func() {
+		t.Helper()
+		tasks, err := c.tasks(shortly(t), "web")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, x := range tasks {
+			if x.Status.Attempt != 1 {
+				t.Fatalf("task %d was disturbed: %v", x.Index, x.Status)
+			}
+		}
+	}
+	wait := func(times int64) {
+		t.Helper()
+		want := asked.Load() + times
+		waitFor(t, "the server is asked", func() string {
+			if n := asked.Load(); n < want {
+				return fmt.Sprint(n, " times")
+			}
+			return ""
+		})
+		untouched()
+	}
+	wait(2)
+	elected, err := c.electedNow(shortly(t))
+	if err == nil {
+		err = c.Kill(c.masterName(elected))
+	}
+	if err == nil {
+		err = c.StartMaster(shortly(t), elected)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	wait(2)
+	good.Store(true)
+	if _, err := c.jobIs(shortly(t), "web", "all tasks are restarted", func(j *borgpb.Job) bool {
+		tasks, err := c.tasks(shortly(t), "web")
+		for _, x := range tasks {
+			if x.Status.Attempt != 2 {
+				return false
+			}
+		}
+		return err == nil && started(j)
+	}); err != nil {
+		t.Fatal(err)
+	}
+	u.cfg(t, "3 restarted, 0 moved, 0 to do; done", "update", "status", "web")
 }
