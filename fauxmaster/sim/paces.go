@@ -16,6 +16,9 @@ type pace struct {
 	// Extra tasks that ran when the entry before had been applied, and those that were
 	// seen starting since.
 	extra map[uint32]bool
+	// How many tasks the job was to have then: a resize in the entry may take the indices
+	// of extra tasks, and ends them.
+	size uint32
 	// Tasks that ran then; nil: no update was under way, so that all count as such.
 	runs map[uint32]bool
 	// Tasks of each shelf then, and all of them.
@@ -79,7 +82,7 @@ func (x *rollout) mayTakeDown(j *cell.Job) int {
 	if x.policy.GetSurge() > 0 && (u == nil || u.UID().String() != x.uid || !u.Rolling()) {
 		// The entry has ended it since, and its extra tasks are gone.
 		for i := range x.pace.extra {
-			if i >= j.Size() {
+			if i >= min(x.pace.size, j.Size()) {
 				n++
 			}
 		}
@@ -88,7 +91,7 @@ func (x *rollout) mayTakeDown(j *cell.Job) int {
 	if x.policy.GetSurge() == 0 || u.Surge() == 0 || j.Mixed() {
 		return max(n, 1)
 	}
-	for i := j.Size(); i < j.NumTasks() || int(i) < int(j.Size()+u.Surge()); i++ {
+	for i := min(x.pace.size, j.Size()); i < j.NumTasks() || int(i) < int(j.Size()+u.Surge()); i++ {
 		t := j.Task(i)
 		if x.pace.extra[i] || t != nil && t.Current() != nil && t.Current().State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
 			n++
@@ -174,6 +177,7 @@ func (t *truth) paceStands(j *cell.Job, x *rollout) {
 	p := &x.pace
 	clear(p.extra)
 	p.runs = map[uint32]bool{}
+	p.size = j.Size()
 	u := j.Update()
 	for i, task := range j.Tasks() {
 		c := task.Current()

@@ -176,6 +176,7 @@ func (t *truth) rolloutEvent(ev *cell.Event) {
 		return
 	}
 	n := &rollout{uid: ev.UID.String(), down: map[uint32]bool{}, shaky: map[uint32]bool{}, movedNs: t.cell.TimeNs(), pace: newPace()}
+	n.pace.size = j.Size()
 	if x != nil {
 		n.inherited = x.shaky
 		maps.Copy(n.inherited, x.inherited)
