@@ -50,6 +50,7 @@ const (
 	MovesUnproved          Name = "moves-unproved"
 	FileVersionNotAsked    Name = "file-version-not-asked"
 	BudgetNotAsked         Name = "budget-not-asked"
+	PlacedCountsAsUp       Name = "placed-counts-as-up"
 	WindowForgotten        Name = "window-forgotten"
 	DeadlineIgnored        Name = "deadline-ignored"
 	CapNotKept             Name = "cap-not-kept"
@@ -224,6 +225,8 @@ var All = []Mutant{
 		Ours, "S22", "files"},
 	{BudgetNotAsked, "Moves do not ask the disruption budgets of those who are moved.",
 		Ours, "S23", "budgets"},
+	{PlacedCountsAsUp, "For budgets a task is up as soon as it has a machine: the next one goes before it runs.",
+		"19: https://github.com/etcd-io/etcd/issues/6114", "S23", "budgets"},
 	{WindowForgotten, "A task that was drained or moved is not remembered as disturbed.",
 		Ours, "S23", "budgets"},
 	{DeadlineIgnored, "A drain waits for budgets when its deadline has passed.",
@@ -239,7 +242,7 @@ var All = []Mutant{
 	{RollbackUnbounded, "A rollback takes all tasks down at once, whatever the batch of the update that it undoes.",
 		"+: https://github.com/hashicorp/nomad/issues/14200", "S31", "updates"},
 	{SurgeNotAwaited, "An update takes as many more tasks down as it has extra ones, whether those run or not.",
-		Ours, "S31", "updates"},
+		"19: https://github.com/etcd-io/etcd/issues/6114", "S31", "updates"},
 	{SpreadNotAsked, "An update that spreads takes down as many tasks of one failure domain as its batch has.",
 		Ours, "S31", "updates"},
 	{GateNotAsked, "An update with a gate goes on without an answer.",

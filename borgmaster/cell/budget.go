@@ -56,7 +56,11 @@ func (j *Job) Down() uint32 {
 	if most := j.latest().Proto.MaxRunning; most > 0 {
 		want = min(want, most)
 	}
-	return want - min(want, j.started)
+	up := j.started
+	if mutant.Planted(mutant.PlacedCountsAsUp) {
+		up = j.running
+	}
+	return want - min(want, up)
 }
 
 // Disruptable counts how many more tasks that run the budget lets go down now; all

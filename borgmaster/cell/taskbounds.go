@@ -88,12 +88,25 @@ func (c *Cell) checkSetTaskLimits(o *borgpb.SetTaskLimits) (commit, *borgpb.Refu
 		if nothing {
 			c.taskBounds.remove(b)
 		} else {
-			text = fmt.Sprintf("at least %s, by default %s, at most %s",
-				chargeOf(0, &lo, 1).words(), chargeOf(0, &otherwise, 1).words(), chargeOf(0, &hi, 1).words())
+			text = boundsWords(&lo, &otherwise, &hi)
 		}
 		c.dirty(b)
 		c.emit(userEvent(borgpb.EventKind_EVENT_KIND_TASK_LIMITS, o.User, text, c.now.reason))
 	}, nil
+}
+
+// boundsWords says what bounds there are: none is not one of nothing.
+func boundsWords(lo, otherwise, hi *Resources) string {
+	var all []string
+	for _, q := range []struct {
+		how string
+		r   *Resources
+	}{{"at least", lo}, {"by default", otherwise}, {"at most", hi}} {
+		if !q.r.IsZero() {
+			all = append(all, q.how+" "+chargeOf(0, q.r, 1).words())
+		}
+	}
+	return strings.Join(all, ", ")
 }
 
 // below is the first amount that lo has and of which r has less; with said, r has to

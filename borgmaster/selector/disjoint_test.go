@@ -1,9 +1,10 @@
 package selector
 
 import (
-	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"pgregory.net/rapid"
 )
 
 // TestDisjoint holds Disjoint against all labels that could tell two selectors apart:
@@ -23,40 +24,39 @@ func TestDisjoint(t *testing.T) {
 			labels = append(labels, m)
 		}
 	}
-	r := rand.New(rand.NewPCG(1, 2))
-	draw := func() string {
-		var terms []string
-		for range r.IntN(4) {
-			key, v, w := keys[r.IntN(2)], values[r.IntN(3)], values[r.IntN(3)]
-			terms = append(terms, []string{key + "=" + v, key + "!=" + v, key + " in (" + v + "," + w + ")", key + " notin (" + v + "," + w + ")", key, "!" + key}[r.IntN(6)])
-		}
-		return strings.Join(terms, ",")
-	}
-	disjoint := 0
-	for range 20_000 {
-		x, y := draw(), draw()
-		a, errA := Parse(x)
-		b, errB := Parse(y)
-		if errA != nil || errB != nil {
-			t.Fatal(errA, errB)
-		}
-		var both map[string]string
-		for _, m := range labels {
-			if a.Matches(m) && b.Matches(m) {
-				both = m
+	terms := rapid.Custom(func(r *rapid.T) string {
+		key, v := rapid.SampledFrom(keys).Draw(r, "key"), rapid.SampledFrom(values[:3])
+		x, y := v.Draw(r, "value"), v.Draw(r, "other")
+		return rapid.SampledFrom([]string{key + "=" + x, key + "!=" + x, key + " in (" + x + "," + y + ")", key + " notin (" + x + "," + y + ")", key, "!" + key}).Draw(r, "term")
+	})
+	selectors := rapid.SliceOfN(terms, 0, 3)
+	pairs, disjoint := 0, 0
+	rapid.Check(t, func(r *rapid.T) {
+		for range 50 {
+			x, y := strings.Join(selectors.Draw(r, "one"), ","), strings.Join(selectors.Draw(r, "another"), ",")
+			a, errA := Parse(x)
+			b, errB := Parse(y)
+			if errA != nil || errB != nil {
+				r.Fatal(errA, errB)
+			}
+			var both map[string]string
+			for _, m := range labels {
+				if a.Matches(m) && b.Matches(m) {
+					both = m
+				}
+			}
+			if got, want := Disjoint(a, b), both == nil; got != want {
+				r.Fatalf("Disjoint(%q, %q) = %v, want %v: %v satisfies both", x, y, got, want, both)
+			}
+			if Disjoint(a, b) != Disjoint(b, a) {
+				r.Fatalf("Disjoint(%q, %q) depends on the order", x, y)
+			}
+			if pairs++; both == nil {
+				disjoint++
 			}
 		}
-		if got, want := Disjoint(a, b), both == nil; got != want {
-			t.Fatalf("Disjoint(%q, %q) = %v, want %v: %v satisfies both", x, y, got, want, both)
-		}
-		if Disjoint(a, b) != Disjoint(b, a) {
-			t.Fatalf("Disjoint(%q, %q) depends on the order", x, y)
-		}
-		if both == nil {
-			disjoint++
-		}
-	}
-	if disjoint < 2_000 {
-		t.Errorf("of 20,000 pairs %d are disjoint: the test draws too few", disjoint)
+	})
+	if disjoint < pairs/10 {
+		t.Errorf("of %d pairs %d are disjoint: the test draws too few", pairs, disjoint)
 	}
 }

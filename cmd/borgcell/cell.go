@@ -228,9 +228,12 @@ func (c *Cell) initMaster(ctx context.Context, i int) error {
 // StartMaster starts replica i and returns when it serves.
 func (c *Cell) StartMaster(ctx context.Context, i int) error {
 	name, listen := c.masterName(i), c.listenAddr(c.masterAddr(i))
+	args := []string{"serve", "--dir", c.masterDir(i), "--run-dir", c.runOf(name), "--listen", listen, "--http", c.masterPage(i), "--log-format", "text"}
+	for _, url := range c.MetricGates {
+		args = append(args, "--metric-gates", url)
+	}
 	return c.startAndServe(ctx, processSpec{
-		Name: name, Path: c.bin("borgmaster"), LogPath: c.logPath(name), Env: []string{c.envMark()},
-		Args: []string{"serve", "--dir", c.masterDir(i), "--run-dir", c.runOf(name), "--listen", listen, "--http", c.masterPage(i), "--log-format", "text"},
+		Name: name, Path: c.bin("borgmaster"), LogPath: c.logPath(name), Env: []string{c.envMark()}, Args: args,
 	}, listen)
 }
 

@@ -52,6 +52,10 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(0)
 	}
+	if file := os.Getenv(failingEnv); file != "" {
+		fmt.Fprintln(os.Stderr, "serve:", serveFailing(file))
+		os.Exit(1)
+	}
 	goleak.VerifyTestMain(m, goleak.Cleanup(func(code int) {
 		if builds.dir != os.Getenv("BORG_BIN") {
 			os.RemoveAll(builds.dir)

@@ -41,7 +41,7 @@ func layoutFrom(ctx *ucli.Context) (layout, error) {
 	l := layout{
 		Name: ctx.String("cell"), Masters: ctx.Int("masters"), Machines: ctx.Int("machines"),
 		PortBase: ctx.Int("port-base"), TaskPortBase: ctx.Int("task-port-base"),
-		Capacity: ctx.String("capacity"), Runtime: ctx.String("runtime"),
+		Capacity: ctx.String("capacity"), Runtime: ctx.String("runtime"), MetricGates: ctx.StringSlice("metric-gates"),
 		dir: ctx.String("dir"), RunDir: ctx.String("run-dir"), binDir: ctx.String("bin"),
 	}
 	var err error

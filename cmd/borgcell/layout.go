@@ -58,6 +58,8 @@ type layout struct {
 	// What the machines are drawn from when they are pretended; nil: they are
 	// processes here.
 	Fake *fake `json:"fake,omitempty"`
+	// As `borgmaster serve --metric-gates` takes them; none: gates are refused.
+	MetricGates []string `json:"metric_gates,omitempty"`
 	// Directories, absolute: RunDir holds what must not survive a boot, dir all
 	// else, binDir the programs.
 	RunDir      string `json:"run_dir"`
@@ -310,6 +312,9 @@ func (l layout) settle(asked func(flag string) bool) (layout, error) {
 	}
 	if !asked("runtime") {
 		l.Runtime = old.Runtime
+	}
+	if !asked("metric-gates") {
+		l.MetricGates = old.MetricGates
 	}
 	return l, l.validate()
 }

@@ -24,7 +24,9 @@ func runCommand() *ucli.Command {
 		Description: "The cell's data stay in --dir; the next run there is the same cell. " +
 			"A second Ctrl-C kills the tasks instead of waiting for them.",
 		Flags: append(cellFlags("local", ".borg", 7000, 20000, "warn"),
-			append(fakeFlags(), &ucli.BoolFlag{Name: "fresh", Usage: "throw away the cell that is in --dir and make a new one"})...),
+			append(fakeFlags(),
+				&ucli.StringSliceFlag{Name: "metric-gates", Usage: "the gates of updates may have masters ask the Prometheus servers below this `URL`; may be repeated (default: none, and gates are refused)"},
+				&ucli.BoolFlag{Name: "fresh", Usage: "throw away the cell that is in --dir and make a new one"})...),
 		Action: runCell,
 	}
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,8 +14,21 @@ import (
 	"borg/proto/borgrpc"
 )
 
-// TestScenario39: a server that answers no more within the timeout of its checks is
-// not named as running, and is restarted on its machine; once it answers it is named again.
+// failingEnv has this program serve a page: it is well until a file of that name is there.
+const failingEnv = "BORG_TEST_FAILING"
+
+// serveFailing answers with 200, and with 500 once the file is there.
+func serveFailing(file string) error {
+	return http.ListenAndServe(":"+os.Getenv("PORT"), http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		if _, err := os.Stat(file); err == nil {
+			http.Error(w, "it is failing", http.StatusInternalServerError)
+		}
+	}))
+}
+
+// TestScenario39: a server that answers no more within the timeout of its checks, and then
+// one that answers with 500, is not named as running, and is restarted on its machine; once
+// it answers well it is named again.
 func TestScenario39(t *testing.T) {
 	alongside(t)
 	c := chaosCell(t, 1, 1)
@@ -28,20 +42,29 @@ func TestScenario39(t *testing.T) {
 	}
 	spec := sleepers(1)
 	spec.Task.Ports = []string{"http"}
-	spec.Task.Mounts = []*borgpb.Mount{{Source: c.binDir, Path: c.binDir}, {Source: signs, Path: "/signs"}}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec.Task.Mounts = []*borgpb.Mount{{Source: c.binDir, Path: c.binDir}, {Source: signs, Path: "/signs"}, {Source: filepath.Dir(self), Path: "/test"}}
 	second := int64(time.Second)
 	check := func(failures uint32) *borgpb.HealthCheck {
 		return &borgpb.HealthCheck{HttpPath: "/healthz", PeriodNs: second, TimeoutNs: second, Failures: failures}
 	}
 	spec.Task.Ready, spec.Task.Health = check(1), check(3)
-	// The first run hangs when it is told to, those that follow begin to serve when they are.
+	// The first run hangs when it is told to, the second fails then, and the third is well;
+	// those that follow the first begin to serve when they are told.
 	spec.Task.Args = []string{"/bin/sh", "-c", fmt.Sprintf(`
 trap '[ -z "$h" ] || kill -KILL "$h"; exit 0' TERM
 wait_for() { until [ -e "/signs/$1" ]; do sleep 0.05; done; }
-[ ! -e again ] || wait_for well
-%s & h=$!
-[ -e again ] || { touch again; wait_for sick; kill -STOP "$h"; }
-while :; do sleep 0.05; done`, filepath.Join(c.binDir, "hello"))}
+read -r run < run || run=1
+echo $((run+1)) > run
+case $run in
+1) %[1]s & h=$!; wait_for sick; kill -STOP "$h";;
+2) wait_for well; %[2]s=/signs/failing /test/%[3]s & h=$!;;
+*) wait_for cured; %[1]s & h=$!;;
+esac
+while :; do sleep 0.05; done`, filepath.Join(c.binDir, "hello"), failingEnv, filepath.Base(self))}
 	c.run(t, "web", spec)
 	named := func(running bool) *borgrpc.Endpoint {
 		t.Helper()
@@ -73,22 +96,37 @@ while :; do sleep 0.05; done`, filepath.Join(c.binDir, "hello"))}
 	if n := task().Restarts; n != 0 {
 		t.Fatalf("it was restarted %d times while it answered", n)
 	}
-	sign("sick")
-	named(false)
-	waitFor(t, "it is restarted", func() string {
-		if x := task(); x.Restarts == 0 {
-			return fmt.Sprint(x)
-		}
-		return ""
-	})
-	// Nobody answers yet.
-	named(false)
-	sign("well")
-	after := named(true)
-	if after.Attempt != before.Attempt || after.Machine != before.Machine || after.Ports["http"] != before.Ports["http"] {
-		t.Errorf("it was %v and is %v; want the same copy", before, after)
+	restarted := func(times uint32) {
+		t.Helper()
+		named(false)
+		waitFor(t, "it is restarted", func() string {
+			if x := task(); x.Restarts < times {
+				return fmt.Sprint(x)
+			}
+			return ""
+		})
+		// Nobody answers yet.
+		named(false)
 	}
-	if out := c.output(t, "web"); strings.Count(out, "serving on port") < 2 {
+	again := func() {
+		t.Helper()
+		after := named(true)
+		if after.Attempt != before.Attempt || after.Machine != before.Machine || after.Ports["http"] != before.Ports["http"] {
+			t.Errorf("it was %v and is %v; want the same copy", before, after)
+		}
+	}
+	sign("sick")
+	restarted(1)
+	sign("well")
+	again()
+	if n := task().Restarts; n != 1 {
+		t.Errorf("it was restarted %d times, want once", n)
+	}
+	sign("failing")
+	restarted(2)
+	sign("cured")
+	again()
+	if out := c.output(t, "web"); strings.Count(out, "serving on port") < 1 {
 		t.Errorf("it says\n%s", out)
 	}
 }

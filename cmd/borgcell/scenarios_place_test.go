@@ -282,21 +282,26 @@ func dependencies(t *testing.T, s *scenarios) {
 	}
 }
 
-// A daemon job has a task for each machine that matches, follows them, and its other
-// tasks keep their indices.
+// A daemon job has a task for each machine that matches. Ten machines come and it has ten
+// more; one goes and leaves a hole at its index, and others are not renumbered; when it is
+// back the hole is taken again.
 func daemonsFollow(t *testing.T, s *scenarios) {
 	names := s.names(t)
-	for _, name := range names[:8] {
-		s.set(t, name, map[string]string{"lamp": "on"})
+	match := func(lamp string, names ...string) {
+		for _, name := range names {
+			s.set(t, name, map[string]string{"lamp": lamp})
+		}
 	}
+	match("on", names[:2]...)
+	defer match("", names...)
 	spec := constrained("lamp", borgpb.Relation_RELATION_PRESENT, "", false)
 	spec.Kind, spec.Tasks = borgpb.JobKind_JOB_KIND_DAEMON, 0
 	if r := s.asks(t, s.ann, "ann", "daemon", spec); r != nil {
 		t.Fatal(r)
 	}
-	at := func(n uint32) map[string]uint32 {
+	at := func(n int) map[string]uint32 {
 		s.until(t, "ann", "daemon", fmt.Sprintf("%d tasks run", n), func(j *borgpb.Job) bool {
-			return j.Status.GetStarted() == n && j.Status.GetPending()+j.Status.GetStopping() == 0
+			return int(j.Status.GetStarted()) == n && j.Status.GetPending()+j.Status.GetStopping() == 0
 		})
 		at := map[string]uint32{}
 		for _, x := range s.tasksOf(t, "ann", "daemon") {
@@ -306,32 +311,38 @@ func daemonsFollow(t *testing.T, s *scenarios) {
 		}
 		return at
 	}
-	first := at(8)
-	s.set(t, names[4], map[string]string{"lamp": ""})
-	with := at(7)
-	if _, still := with[names[4]]; still {
-		t.Errorf("a task is left on %s, which no longer matches: %v", names[4], with)
-	}
-	for name, index := range with {
-		if first[name] != index {
-			t.Errorf("the task on %s was %d and is %d", name, first[name], index)
+	keep := func(when string, before, now map[string]uint32) {
+		t.Helper()
+		for name, index := range before {
+			if is, there := now[name]; there && is != index {
+				t.Errorf("the task on %s was %d and is %d when %s", name, index, is, when)
+			}
 		}
 	}
-	for _, name := range names[8:] {
-		s.set(t, name, map[string]string{"lamp": "on"})
+	first := at(2)
+	match("on", names[2:]...)
+	all := at(len(names))
+	if len(all) != 12 {
+		t.Fatalf("they are on %v, want ten more than %v", all, first)
 	}
-	more := at(uint32(7 + len(names) - 8))
-	for name, index := range with {
-		if more[name] != index {
-			t.Errorf("the task on %s was %d and is %d when machines came", name, index, more[name])
+	keep("machines came", first, all)
+	gone := names[4]
+	match("", gone)
+	without := at(len(names) - 1)
+	if index, still := without[gone]; still {
+		t.Errorf("task %d is left on %s, which no longer matches", index, gone)
+	}
+	keep("a machine went", all, without)
+	for name, index := range without {
+		if index == all[gone] {
+			t.Errorf("the hole at %d is taken by %s", index, name)
 		}
 	}
-	filled := false
-	for _, name := range names[8:] {
-		filled = filled || more[name] == first[names[4]]
-	}
-	if !filled {
-		t.Errorf("nobody has taken the hole at index %d: %v", first[names[4]], more)
+	match("on", gone)
+	again := at(len(names))
+	keep("it came back", without, again)
+	if again[gone] != all[gone] {
+		t.Errorf("on %s is task %d, want it in the hole at %d", gone, again[gone], all[gone])
 	}
 }
 

@@ -52,6 +52,7 @@ func TestScenarios(t *testing.T) {
 		{"21 constraints", constraints},
 		{"22 failure domains", failureDomains},
 		{"23 ports", portsOfAMachine},
+		{"34 a rolling update and its cap", rollingUpdate},
 		{"36 an alloc keeps its room", allocKeepsRoom},
 		{"37 an alloc moves whole", allocMovesWhole},
 		{"41 dependencies", dependencies},

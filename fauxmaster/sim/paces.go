@@ -16,6 +16,9 @@ type pace struct {
 	// Extra tasks that ran when the entry before had been applied, and those that were
 	// seen starting since.
 	extra map[uint32]bool
+	// How many tasks the job was to have then: a resize in the entry may take the indices
+	// of extra tasks, and ends them.
+	size uint32
 	// Tasks that ran then; nil: no update was under way, so that all count as such.
 	runs map[uint32]bool
 	// Tasks of each shelf then, and all of them.
@@ -75,11 +78,20 @@ func (x *rollout) paceEvent(ev *cell.Event) {
 // when the entry began or run now.
 func (x *rollout) mayTakeDown(j *cell.Job) int {
 	u := j.Update()
-	if x.policy.GetSurge() == 0 || u.Surge() == 0 || j.Mixed() {
-		return int(max(x.policy.GetBatchSize(), 1))
-	}
 	n := int(x.policy.GetBatchSize())
-	for i := j.Size(); i < j.NumTasks() || int(i) < int(j.Size()+u.Surge()); i++ {
+	if x.policy.GetSurge() > 0 && (u == nil || u.UID().String() != x.uid || !u.Rolling()) {
+		// The entry has ended it since, and its extra tasks are gone.
+		for i := range x.pace.extra {
+			if i >= min(x.pace.size, j.Size()) {
+				n++
+			}
+		}
+		return max(n, 1)
+	}
+	if x.policy.GetSurge() == 0 || u.Surge() == 0 || j.Mixed() {
+		return max(n, 1)
+	}
+	for i := min(x.pace.size, j.Size()); i < j.NumTasks() || int(i) < int(j.Size()+u.Surge()); i++ {
 		t := j.Task(i)
 		if x.pace.extra[i] || t != nil && t.Current() != nil && t.Current().State() == borgpb.AttemptState_ATTEMPT_STATE_RUNNING {
 			n++
@@ -165,6 +177,7 @@ func (t *truth) paceStands(j *cell.Job, x *rollout) {
 	p := &x.pace
 	clear(p.extra)
 	p.runs = map[uint32]bool{}
+	p.size = j.Size()
 	u := j.Update()
 	for i, task := range j.Tasks() {
 		c := task.Current()
@@ -176,7 +189,7 @@ func (t *truth) paceStands(j *cell.Job, x *rollout) {
 			t.w.mark("extra task runs")
 		}
 	}
-	if n := u.Extra(); n > 0 && n > x.policy.GetSurge() {
+	if n := u.Extra(); !x.unknown && n > x.policy.GetSurge() {
 		t.w.fail("S31: update %s has %d extra tasks at index %d, and may have %d", x.uid, n, t.index, x.policy.GetSurge())
 	}
 	if x.policy.GetSpreadBy() != "" {

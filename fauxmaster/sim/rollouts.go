@@ -22,6 +22,9 @@ type rollout struct {
 	policy *borgpb.UpdatePolicy
 	// It takes another one back.
 	rollback bool
+	// What it may do is not known, because a newer one took its place in the entry in which
+	// it began: it is not judged, but whom it took down is down for those that follow.
+	unknown bool
 	// Tasks that it took down and that were not seen starting since.
 	down map[uint32]bool
 	// Tasks that it disturbed and that may not be up for good yet; and those of the
@@ -169,23 +172,28 @@ func (t *truth) rolloutEvent(ev *cell.Event) {
 	}
 	delete(t.rolling, ev.Key)
 	j := t.cell.Job(ev.Key)
-	if j == nil || j.Update() == nil || j.Update().UID() != ev.UID {
-		// Another one took its place in the same entry.
+	if j == nil || j.Update() == nil {
 		return
 	}
-	u := t.cell.UpdateProto(j)
-	n := &rollout{uid: ev.UID.String(), policy: j.Spec().GetUpdate(), rollback: u.Spec.Rollback, down: map[uint32]bool{}, shaky: map[uint32]bool{}, movedNs: t.cell.TimeNs(), pace: newPace()}
+	n := &rollout{uid: ev.UID.String(), down: map[uint32]bool{}, shaky: map[uint32]bool{}, movedNs: t.cell.TimeNs(), pace: newPace()}
+	n.pace.size = j.Size()
 	if x != nil {
 		n.inherited = x.shaky
 		maps.Copy(n.inherited, x.inherited)
 		n.pace.runs = x.pace.runs
+	}
+	if j.Update().UID() == ev.UID {
+		n.policy, n.rollback = j.Spec().GetUpdate(), t.cell.UpdateProto(j).Spec.Rollback
+	} else {
+		// Another one took its place in the same entry.
+		n.unknown = true
 	}
 	if n.rollback {
 		t.w.mark("update rolled back")
 		if x == nil {
 			return
 		}
-		n.policy = x.policy
+		n.policy, n.unknown = x.policy, x.unknown
 	}
 	t.rolling[ev.Key] = n
 }
@@ -204,6 +212,8 @@ func (t *truth) rolloutTask(ev *cell.Event, j *cell.Job, x *rollout) {
 		x.disturbed++
 		if x.inherited[ev.Task] {
 			delete(x.inherited, ev.Task)
+		} else if x.unknown {
+			return
 		} else if n := len(x.down); !again && n > x.mayTakeDown(j) {
 			t.w.fail("S31: with %s, %d tasks are down for update %s at index %d, which may take down %d at once", ev.Object(), n, x.uid, ev.Index, x.mayTakeDown(j))
 		} else if !again {
@@ -247,6 +257,9 @@ func (t *truth) rolloutStands(key cell.JobKey, x *rollout) {
 		return
 	}
 	t.paceStands(j, x)
+	if x.unknown {
+		return
+	}
 	u := t.cell.UpdateProto(j)
 	_, held := t.cell.Held()
 	switch st := u.Status; {
