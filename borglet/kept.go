@@ -18,9 +18,13 @@ const (
 	keptBytesMax  = 1 << 30
 )
 
+// recordFiles say what was to run and how it ended. They are kept with the output.
+var recordFiles = []string{"spec.json", "intent", "exit.json"}
+
 // keptOutput is what copies wrote that were forgotten: their end is in the
 // log, so that the master need not hear of them again, but people still want to
-// read why. It is a directory for each copy, with the files of outputFiles.
+// read why. It is a directory for each copy, with the files of outputFiles and
+// recordFiles.
 type keptOutput struct {
 	dir string
 
@@ -104,8 +108,27 @@ func (k *keptOutput) take(id ID, taskDir string) error {
 			return fmt.Errorf("keep output of copy %s: %w", id, err)
 		}
 	}
+	if err := k.linkRecords(id, taskDir); err != nil {
+		return err
+	}
 	k.add(keptCopy{name: id.String(), bytes: outputBytes(k.path(id)), since: time.Now()})
 	return k.trim()
+}
+
+// linkRecords has the record of a copy in both places: without it the copy's own directory
+// would be one that nobody can read.
+func (k *keptOutput) linkRecords(id ID, taskDir string) error {
+	for _, name := range recordFiles {
+		to := filepath.Join(k.path(id), name)
+		err := os.Remove(to)
+		if err == nil || errors.Is(err, fs.ErrNotExist) {
+			err = os.Link(filepath.Join(taskDir, name), to)
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("keep record of copy %s: %w", id, err)
+		}
+	}
+	return nil
 }
 
 // add counts a copy in as the newest.
@@ -160,7 +183,7 @@ func outputBytes(dir string) int64 {
 	// What cannot be listed takes nothing that could be removed.
 	names, _ := outputFiles(dir)
 	var bytes int64
-	for _, name := range names {
+	for _, name := range slices.Concat(names, recordFiles) {
 		info, err := os.Lstat(filepath.Join(dir, name))
 		if err != nil {
 			continue

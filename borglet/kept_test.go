@@ -13,7 +13,7 @@ import (
 // endedCopy makes the directory of a copy that has ended and written text.
 func endedCopy(t *testing.T, s *Store, id ID, text string) {
 	t.Helper()
-	if err := s.Save(Record{ID: id}); err != nil {
+	if err := s.Save(Record{ID: id, Desired: wanted(id)}); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(s.TaskDir(id), stdoutFile), []byte(text), 0o600); err != nil {
@@ -55,6 +55,12 @@ func TestOutputOutlivesForgetting(t *testing.T) {
 	}
 	if got := output(t, s, id); got != "a line\n" {
 		t.Errorf("output after = %q", got)
+	}
+	for _, name := range []string{"spec.json", "intent"} {
+		info, err := os.Stat(filepath.Join(s.kept.path(id), name))
+		if err != nil || info.Size() == 0 || info.Mode().Perm() != 0o600 {
+			t.Errorf("of the record is kept %v, %v, want %s", info, err, name)
+		}
 	}
 	if s, err = OpenStore(dir); err != nil {
 		t.Fatal(err)

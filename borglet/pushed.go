@@ -187,6 +187,9 @@ func (p *pushed) refresh(ctx context.Context, id ID) error {
 	if err != nil {
 		return err
 	}
+	// A replica that is behind gives older ones than the one that told of them, and a task
+	// does not go back.
+	given, whole := newest(given, named, wanted)
 	changed, err := p.put(id, named, given)
 	if err != nil {
 		return err
@@ -197,21 +200,26 @@ func (p *pushed) refresh(ctx context.Context, id ID) error {
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	// A replica that is behind gives older ones than the one that told of them.
-	if p.copies[id] == to && !behind(given, named, wanted) {
+	if p.copies[id] == to && whole {
 		to.have = wanted
 	}
 	return errors.Join(errs...)
 }
 
-func behind(given []*borgrpc.TaskFile, named []*borgpb.PushedFile, wanted []uint64) bool {
+// newest leaves out what is older than what is wanted, and says whether all that is wanted
+// is there.
+func newest(given []*borgrpc.TaskFile, named []*borgpb.PushedFile, wanted []uint64) (list []*borgrpc.TaskFile, whole bool) {
+	whole = true
 	for i, f := range named {
 		at := slices.IndexFunc(given, func(g *borgrpc.TaskFile) bool { return g.GetName() == f.GetName() })
-		if at >= 0 && given[at].GetVersion() < wanted[i] || at < 0 && wanted[i] > 0 {
-			return true
+		switch {
+		case at >= 0 && given[at].GetVersion() >= wanted[i]:
+			list = append(list, given[at])
+		case at >= 0 || wanted[i] > 0:
+			whole = false
 		}
 	}
-	return false
+	return list, whole
 }
 
 // put replaces the files that differ, and returns those. Files that are not given stay as

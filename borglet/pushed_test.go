@@ -91,10 +91,15 @@ func TestPushedFiles(t *testing.T) {
 		t.Errorf("who had it open reads %q", old[:n])
 	}
 	// A replica that is behind gives what was: it is asked for again.
+	issuer.files[1] = &borgrpc.TaskFile{Name: "b", Version: 2, Content: []byte("bee")}
 	hear(5, 4)
 	if err := p.refresh(t.Context(), id); err != nil || len(p.stale(running)) != 0 {
 		t.Fatalf("%v, asked for again at once", err)
 	}
+	if read("b") != "wasp" || len(runtime.Signals) != 1 {
+		t.Errorf("what is older than what it has: it has %q, signals %v", read("b"), runtime.Signals)
+	}
+	issuer.files[1] = &borgrpc.TaskFile{Name: "b", Version: 4, Content: []byte("wasp")}
 	p.copies[id].again = p.copies[id].again.Add(-repushAfter)
 	if !slices.Equal(p.stale(running), []ID{id}) {
 		t.Error("what a replica gave that is behind was taken for the newest")

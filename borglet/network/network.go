@@ -10,6 +10,8 @@
 //     started, and goes after the last: a network that is half made is one that is to
 //     be removed. It holds the configuration that the plugins were given, so that they
 //     undo what they did, whatever is in the machine's configuration by then.
+//   - A network that is being removed is written down as not whole before the first plugin
+//     is started.
 //   - Plugins go on when the borglet is killed. The next one waits until they have
 //     ended before it starts any, and for nothing else.
 //
@@ -350,6 +352,13 @@ func (s *Store) remove(key string) error {
 	list, err := libcni.NetworkConfFromBytes(r.Conf)
 	if err != nil {
 		return fmt.Errorf("remove network %s: read its configuration: %w", key, err)
+	}
+	if r.Addr != "" {
+		// From now on it is not whole, also for a borglet that finds the half of it.
+		r.Addr = ""
+		if err := s.write(r); err != nil {
+			return err
+		}
 	}
 	ctx, cancel := s.bounded()
 	defer cancel()

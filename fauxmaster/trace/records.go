@@ -247,12 +247,17 @@ func (p *parquetRecords) begin(in io.Reader, must int) {
 	}
 	size, err := file.Seek(0, io.SeekEnd)
 	if err == nil {
+		err = checkFooter(file, size)
+	}
+	if err == nil {
 		var f *parquet.File
 		if f, err = parquet.OpenFile(file, size, parquet.SkipBloomFilters(true), parquet.SkipPageIndex(true)); err == nil {
 			p.groups = f.RowGroups()
 			for _, path := range f.Schema().Columns() {
 				p.names = append(p.names, leafName(path))
 			}
+			claims := pageClaims{file: file, size: size}
+			err = claims.check(f)
 		}
 	}
 	if err != nil {
