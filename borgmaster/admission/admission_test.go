@@ -303,7 +303,7 @@ func TestManyUsers(t *testing.T) {
 		t.Errorf("%d users are remembered", len(c.users))
 	}
 	for n := range maxUsers + 1000 {
-		c.End(fmt.Sprint(n))
+		c.End(fmt.Sprint(n), true)
 	}
 	if c.sweep(60_000 * ms); len(c.users) != 0 {
 		t.Errorf("%d users are remembered who have nothing here", len(c.users))
@@ -338,6 +338,47 @@ func TestHeedless(t *testing.T) {
 	}
 }
 
+// TestAllowed: who was turned away may have half as many under way as he had then, more
+// with what is done since, and in the end as many as anybody.
+func TestAllowed(t *testing.T) {
+	c := New[int](Config{})
+	now := ms
+	begin := func() (n int) {
+		for n < 1000 && c.Begin(now, "alice", 10) == nil {
+			n++
+		}
+		return n
+	}
+	for range 40 {
+		c.Begin(now, "alice", 10)
+	}
+	for _, want := range []int{20, 10, 5, 4, 4} {
+		c.Close(now, "alice", refuse("alice", 200*ms, "b", "w"))
+		for range 1000 {
+			c.End("alice", false)
+		}
+		now += 201 * ms
+		if got := begin(); got != want {
+			t.Errorf("%d may be under way after that was too much, want %d", got, want)
+		}
+	}
+	if r := c.Closed(now, "alice"); r == nil || !strings.Contains(r.Error(), "turned away by replica") {
+		t.Errorf("one more: %v", r)
+	}
+	for want := 5; want < 20; want++ {
+		for range want - 1 {
+			c.End("alice", true)
+		}
+		now += momentNs
+		if got := begin(); got != want {
+			t.Errorf("%d may be under way after %d were done, want %d", got, want-1, want)
+		}
+	}
+	if now += forgiveNs; begin() != 1000 {
+		t.Error("it is held against her for ever")
+	}
+}
+
 func TestRates(t *testing.T) {
 	c := New[int](Config{WritesPerS: 100, ReadsPerS: 10, Replica: 2})
 	n := 0
@@ -355,6 +396,9 @@ func TestRates(t *testing.T) {
 	}
 	if r := c.Begin(ms, "bob", 0); r != nil {
 		t.Errorf("another user: %v", r)
+	}
+	for range n {
+		c.End("alice", true)
 	}
 	if r := c.Begin(ms+r.RetryNs+10*ms, "alice", 0); r != nil {
 		t.Errorf("after the time that was told: %v", r)
