@@ -27,12 +27,16 @@ build: ## all five programs, the example server, the auditor and the probe, into
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/auditor ./examples/auditor
 	CGO_ENABLED=0 $(GO) build -buildvcs=auto -o $(BIN)/probe ./examples/probe
 
+# What masters do under load, by which the compiler is guided (docs/master.md). It compiles all
+# packages once more, so that only what is installed or measured is built so.
+GUIDED := -pgo=$(CURDIR)/cmd/borgmaster/masters.pgo
 # Only containers want cgo; all other programs do without a C compiler.
 STATIC = $(GO) build -buildvcs=auto -o $(BIN)/static/
 
 static: ## the programs for other machines, without libraries, into bin/static/: make static [VERSION=1.0]
 	@mkdir -p $(BIN)/static
-	CGO_ENABLED=0 $(STATIC) -ldflags '-X borg/cli.version=$(VERSION)' $(addprefix ./cmd/,$(filter-out borglet,$(PROGRAMS)))
+	CGO_ENABLED=0 $(STATIC) $(GUIDED) -ldflags '-X borg/cli.version=$(VERSION)' ./cmd/borgmaster
+	CGO_ENABLED=0 $(STATIC) -ldflags '-X borg/cli.version=$(VERSION)' $(addprefix ./cmd/,$(filter-out borglet borgmaster,$(PROGRAMS)))
 	CGO_ENABLED=1 $(STATIC) -ldflags '-X borg/cli.version=$(VERSION) -linkmode external -extldflags -static' -tags '$(TAGS) netgo osusergo' ./cmd/borglet
 
 demo: build ## a cell of five masters and three borglets: real jobs, killed masters, clean end
@@ -68,6 +72,7 @@ proto: ## regenerate the Go beside the .proto files (needs protoc)
 	proto/generate.sh
 
 bench: build ## measure: make bench [BENCH=cell|sched|traces|checkpoint|linkshard|borglet|master|outage|coverage|throughput|million|reads|flood|tls|slow|failover|faux|all]; merges bin/bench.json
+	$(GO) build -buildvcs=auto -tags '$(TAGS)' $(GUIDED) -o $(BIN)/ ./cmd/borgmaster
 	BORG_BIN=$(CURDIR)/$(BIN) $(GO) run ./bench -out $(BIN)/bench.json -tags '$(TAGS)' $(BENCH)
 
 # To make an input small that is only interesting may otherwise take all of the time.

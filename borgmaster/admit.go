@@ -29,25 +29,28 @@ type admitter struct {
 	mu sync.Mutex
 	// Guarded by mu. Who waits hears once: nil, or why he is turned away.
 	core *admission.Core[chan error]
-	// Fires when somebody will have waited too long; guarded by mu.
-	timer *time.Timer
+	// Fires at firesNs, when somebody will have waited too long or may have a turn; guarded
+	// by mu.
+	timer   *time.Timer
+	firesNs int64
 }
 
 func newAdmitter(cfg admission.Config, nowNs func() int64) *admitter {
 	return &admitter{nowNs: nowNs, core: admission.New[chan error](cfg)}
 }
 
-// begin admits a change at the replica that is asked; end gives back what it holds.
-func (a *admitter) begin(user string, bytes int) (end func(), err error) {
+// begin admits a change at the replica that is asked; end gives back what it holds, and
+// says how it went.
+func (a *admitter) begin(user string, bytes int) (end func(err error), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	if r := a.core.Begin(a.nowNs(), user, bytes); r != nil {
 		return nil, tooMuch(r)
 	}
-	return func() {
+	return func(err error) {
 		a.mu.Lock()
 		defer a.mu.Unlock()
-		a.core.End(user)
+		a.core.End(user, status.Code(err) != codes.ResourceExhausted)
 	}, nil
 }
 
@@ -89,13 +92,15 @@ func (a *admitter) step() {
 	for _, l := range late {
 		l.Place.Who <- tooMuch(l.Refusal)
 	}
-	if a.timer != nil {
+	ns, ok := a.core.NextNs(a.nowNs())
+	if !ok || a.timer != nil && a.firesNs <= ns {
 		return
 	}
-	ns, ok := a.core.NextNs()
-	if !ok {
+	if a.timer != nil && !a.timer.Stop() {
+		// It fires, and waits for mu.
 		return
 	}
+	a.firesNs = ns
 	a.timer = time.AfterFunc(time.Duration(ns-a.nowNs()), func() {
 		a.mu.Lock()
 		defer a.mu.Unlock()

@@ -62,16 +62,16 @@ func (m *Master) mutate(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, 
 }
 
 // mutateOnElected is mutate once the op was looked at.
-func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (*borgpb.Result, error) {
+func (m *Master) mutateOnElected(ctx context.Context, asked *borgpb.Op) (result *borgpb.Result, err error) {
 	user, bytes := door.Caller(ctx).User(), proto.Size(asked)
 	if !isForwarded(ctx) && admitted(ctx) {
 		end, err := m.admit.begin(user, bytes)
 		if err != nil {
 			return nil, err
 		}
-		defer end()
+		defer func() { end(err) }()
 	}
-	result, err := onElected(ctx, m, true,
+	result, err = onElected(ctx, m, true,
 		func(ctx context.Context) (*borgpb.Result, error) { return m.propose(ctx, asked) },
 		func(ctx context.Context, conn *grpc.ClientConn) (*borgpb.Result, error) {
 			resp, err := borgrpc.NewMasterServiceClient(conn).Mutate(ctx, &borgrpc.MutateRequest{Op: asked})

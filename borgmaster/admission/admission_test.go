@@ -303,7 +303,7 @@ func TestManyUsers(t *testing.T) {
 		t.Errorf("%d users are remembered", len(c.users))
 	}
 	for n := range maxUsers + 1000 {
-		c.End(fmt.Sprint(n))
+		c.End(fmt.Sprint(n), true)
 	}
 	if c.sweep(60_000 * ms); len(c.users) != 0 {
 		t.Errorf("%d users are remembered who have nothing here", len(c.users))
@@ -338,6 +338,108 @@ func TestHeedless(t *testing.T) {
 	}
 }
 
+// TestAllowed: who was turned away may have half as many under way as he had then, more
+// with what is done since, and in the end as many as anybody.
+func TestAllowed(t *testing.T) {
+	c := New[int](Config{})
+	now := ms
+	begin := func() (n int) {
+		for n < 1000 && c.Begin(now, "alice", 10) == nil {
+			n++
+		}
+		return n
+	}
+	for range 40 {
+		c.Begin(now, "alice", 10)
+	}
+	for _, want := range []int{20, 10, 5, 4, 4} {
+		c.Close(now, "alice", refuse("alice", 200*ms, "b", "w"))
+		for range 1000 {
+			c.End("alice", false)
+		}
+		now += 201 * ms
+		if got := begin(); got != want {
+			t.Errorf("%d may be under way after that was too much, want %d", got, want)
+		}
+	}
+	if r := c.Closed(now, "alice"); r == nil || !strings.Contains(r.Error(), "turned away by replica") {
+		t.Errorf("one more: %v", r)
+	}
+	for want := 5; want < 20; want++ {
+		for range want - 1 {
+			c.End("alice", true)
+		}
+		now += momentNs
+		if got := begin(); got != want {
+			t.Errorf("%d may be under way after %d were done, want %d", got, want-1, want)
+		}
+	}
+	if now += forgiveNs; begin() != 1000 {
+		t.Error("it is held against her for ever")
+	}
+}
+
+// TestHeadsCount: heads that are let in count before their writes begin, for a moment.
+func TestHeadsCount(t *testing.T) {
+	c := New[int](Config{})
+	now := ms
+	c.Close(now, "alice", refuse("alice", 200*ms, "b", "w"))
+	now += 101 * ms
+	heads := func() (n int) {
+		for n < 1000 && c.Closed(now, "alice") == nil {
+			n++
+		}
+		return n
+	}
+	if got := heads(); got != leastAllowed {
+		t.Errorf("%d heads are let in, want %d", got, leastAllowed)
+	}
+	now += momentNs
+	if got := heads(); got != leastAllowed {
+		t.Errorf("%d heads are let in after none of those before has begun, want %d", got, leastAllowed)
+	}
+	now += momentNs
+	for range leastAllowed {
+		if r := c.Closed(now, "alice"); r != nil {
+			t.Fatal(r)
+		}
+		if r := c.Begin(now, "alice", 10); r != nil {
+			t.Fatal(r)
+		}
+	}
+	if got := heads(); got != 0 {
+		t.Errorf("%d heads are let in beside as many as are allowed", got)
+	}
+}
+
+// TestTurnsTogether: beside somebody who asks for little a flood has its turns together,
+// and he has none to wait for.
+func TestTurnsTogether(t *testing.T) {
+	l := newCellLog(t, 2*ms, 100_000)
+	turns, places := map[int64]bool{}, map[*Place[string]]bool{}
+	for ; l.now < 2_000*ms; l.to(l.now + ms) {
+		for range 4 {
+			l.ask("flood", 100)
+		}
+		if l.now/ms%20 == 0 {
+			l.ask("quiet", 100)
+		}
+		for _, p := range append(l.batch, l.pending...) {
+			if p.Who == "flood" && l.now > 1_000*ms {
+				turns[p.placedNs], places[p] = true, true
+			}
+		}
+	}
+	if most := int(1_000*ms/pauseNs) + 1; len(turns) > most || len(places) < 2*len(turns) {
+		t.Errorf("%d changes of the flood had %d turns in a second, want at most %d, and each for many", len(places), len(turns), most)
+	}
+	for _, ns := range l.took["quiet"] {
+		if ns > 10*ms {
+			t.Errorf("one of a user who asks for little took %d ms", ns/ms)
+		}
+	}
+}
+
 func TestRates(t *testing.T) {
 	c := New[int](Config{WritesPerS: 100, ReadsPerS: 10, Replica: 2})
 	n := 0
@@ -355,6 +457,9 @@ func TestRates(t *testing.T) {
 	}
 	if r := c.Begin(ms, "bob", 0); r != nil {
 		t.Errorf("another user: %v", r)
+	}
+	for range n {
+		c.End("alice", true)
 	}
 	if r := c.Begin(ms+r.RetryNs+10*ms, "alice", 0); r != nil {
 		t.Errorf("after the time that was told: %v", r)

@@ -51,10 +51,15 @@ const (
 	// Who is turned away and asks so often all the same is turned away for twice as long
 	// the next time, so often at most, unless it is so long ago.
 	heedlessCalls = 64
-	// He may have so many under way at a replica.
-	maxOfHeedless = 64
 	maxStrikes    = 4
-	forgiveNs     = 5e9
+	// Who was turned away may have half as many under way at a replica as he had then, at
+	// least so many, and one more with each so many that are done, until it is so long ago.
+	// Who asks for more is refused by the heads of his calls for a moment.
+	leastAllowed = 4
+	forgiveNs    = 5e9
+	momentNs     = 50e6
+	// Between the head of a write and its beginning lies so much at most.
+	heardNs = 10e6
 	// What one user may have out of turn, beyond the window, for all users.
 	maxOutOfTurn = 64
 	// Who has fewer in the log and waiting, or none that waits and less than this part of
@@ -76,6 +81,8 @@ type Core[W any] struct {
 	// What waits.
 	waiting, waitingBytes int
 	outOfTurn             int
+	// No turns before that.
+	pausedNs int64
 	// Writes with a place in the log, and those of them that are not light.
 	placed, heavy int
 	stats         Stats
@@ -111,7 +118,15 @@ type user[W any] struct {
 	heavyNs int64
 	// Writes that began here and are not answered yet.
 	underWay int
-	credit   int64
+	// How many that may be since he was turned away, and how many were done since that
+	// became more; 0: as many as anybody may have.
+	allowed, doneOfAllowed int
+	// When it became less.
+	halvedNs int64
+	// Writes whose heads were let in since heardNs and that have not begun.
+	heard   int
+	heardNs int64
+	credit  int64
 	// In the ring.
 	turns bool
 	// Cost that got a place in this epoch, and an average of those before.
@@ -219,23 +234,43 @@ func (c *Core[W]) Read(now int64, name string, cost int64) *Refusal {
 // ListCost is what reading a list costs, where one object costs 1.
 const ListCost = 50
 
-// Closed refuses a write before it is heard, if there is no room for it anyhow, or its
-// user heeds nothing and has some under way.
+// Closed refuses a write by its head, before it is heard, if there is no room for it
+// anyhow, or its user was turned away lately and has as many under way as went well since.
 func (c *Core[W]) Closed(now int64, name string) *Refusal {
-	if r := c.away(now, name); r != nil {
+	u := c.users[name]
+	if u != nil && now-u.heardNs > heardNs {
+		// Not all that are heard begin.
+		u.heard, u.heardNs = 0, now
+	}
+	r := c.closed(now, u)
+	if r == nil && u != nil {
+		u.heard++
+	}
+	return r
+}
+
+func (c *Core[W]) closed(now int64, u *user[W]) *Refusal {
+	if u == nil {
+		return nil
+	}
+	if r := c.away(now, u); r != nil {
 		return r
 	}
-	if u := c.users[name]; u != nil && u.strikes > 0 && u.underWay >= maxOfHeedless {
-		c.stats.WritesRefused++
-		return refuse(name, maxWaitNs/2, "docs/overload.md", "goes on asking replica %d when told to come back later, and has %d changes under way", c.cfg.Replica, u.underWay)
+	if now-u.halvedNs > forgiveNs {
+		u.allowed, u.doneOfAllowed = 0, 0
 	}
-	return nil
+	if u.allowed == 0 || u.underWay+u.heard < u.allowed {
+		return nil
+	}
+	c.stats.WritesRefused++
+	u.why = refuse(u.name, maxWaitNs/2, "docs/overload.md", "was turned away by replica %d a moment ago, and has %d changes under way", c.cfg.Replica, u.underWay)
+	u.closedNs = now + momentNs
+	return u.why
 }
 
 // away refuses a write of a user who was turned away a moment ago.
-func (c *Core[W]) away(now int64, name string) *Refusal {
-	u := c.users[name]
-	if u == nil || u.closedNs <= now {
+func (c *Core[W]) away(now int64, u *user[W]) *Refusal {
+	if u.closedNs <= now {
 		return nil
 	}
 	c.stats.WritesRefused++
@@ -252,6 +287,7 @@ func (c *Core[W]) Close(now int64, name string, why *Refusal) { c.close(now, c.o
 // there should be room, and until then no work is wasted on him. Who does not heed that
 // is turned away for longer each time.
 func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
+	u.halve(now)
 	if u.closedNs > now {
 		return
 	}
@@ -265,6 +301,19 @@ func (c *Core[W]) close(now int64, u *user[W], why *Refusal) {
 	}
 	u.heedless = 0
 	u.closedNs, u.why = now+min(why.RetryNs/2<<u.strikes, maxRetryNs), why
+}
+
+// halve allows a user half of what he has under way. What was turned away together counts
+// once.
+func (u *user[W]) halve(now int64) {
+	if u.allowed > 0 && now-u.halvedNs < epochNs {
+		return
+	}
+	had := u.underWay
+	if u.allowed > 0 && now-u.halvedNs <= forgiveNs {
+		had = min(had, u.allowed)
+	}
+	u.allowed, u.doneOfAllowed, u.halvedNs = max(had/2, leastAllowed), 0, now
 }
 
 func costOf(bytes int) int64 { return 1 + int64(bytes)/bytesPerCost }
@@ -283,7 +332,8 @@ func (c *Core[W]) write(now int64, u *user[W], name string, bytes int) *Refusal 
 // called when it is answered.
 func (c *Core[W]) Begin(now int64, name string, bytes int) *Refusal {
 	u := c.of(now, name)
-	if r := c.Closed(now, name); r != nil {
+	u.heard = max(u.heard-1, 0)
+	if r := c.closed(now, u); r != nil {
 		return r
 	}
 	r := c.write(now, u, name, bytes)
@@ -298,15 +348,22 @@ func (c *Core[W]) Begin(now int64, name string, bytes int) *Refusal {
 	return nil
 }
 
-// End ends what Begin began.
-func (c *Core[W]) End(name string) {
+// End ends what Begin began. Done: it was not turned away after all.
+func (c *Core[W]) End(name string, done bool) {
 	u := c.users[name]
 	if u == nil || u.underWay == 0 {
 		// It was counted with those above the bound.
 		u = c.users[""]
 	}
-	if u != nil && u.underWay > 0 {
-		u.underWay--
+	if u == nil || u.underWay == 0 {
+		return
+	}
+	u.underWay--
+	if !done || u.allowed == 0 {
+		return
+	}
+	if u.doneOfAllowed++; u.doneOfAllowed >= u.allowed {
+		u.allowed, u.doneOfAllowed = u.allowed+1, 0
 	}
 }
 

@@ -13,7 +13,7 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 		name = ""
 	}
 	u := c.of(now, name)
-	if r := c.away(now, name); r != nil {
+	if r := c.away(now, u); r != nil {
 		return nil, r
 	}
 	if r := c.room(now, u, name, bytes); r != nil {
@@ -32,7 +32,8 @@ func (c *Core[W]) Enter(now int64, name string, bytes int, who W) (*Place[W], *R
 			return p, nil
 		}
 		p.outOfTurn = false
-	} else if c.waiting == 0 && !c.win.full(p.cost) {
+	} else if c.waiting == 0 && !c.win.full(p.cost) && !c.paused(now) {
+		c.pause(now)
 		c.place(now, p)
 		return p, nil
 	}
@@ -158,7 +159,7 @@ func (c *Core[W]) unqueued(p *Place[W]) {
 func (c *Core[W]) Step(now int64) (granted []*Place[W], late []Late[W]) {
 	c.win.turn(now)
 	late = c.expire(now)
-	for len(c.ring) > 0 {
+	for len(c.ring) > 0 && !c.paused(now) {
 		u := c.ring[0]
 		if len(u.queue) == 0 {
 			c.ring = c.ring[1:]
@@ -186,7 +187,21 @@ func (c *Core[W]) Step(now int64) (granted []*Place[W], late []Late[W]) {
 			c.ring = append(c.ring[1:], u)
 		}
 	}
+	if slices.ContainsFunc(granted, func(p *Place[W]) bool { return !p.light }) {
+		c.pause(now)
+	}
 	return granted, append(late, c.shed(now)...)
+}
+
+// paused: beside somebody who asks for little the others have their turns together, and
+// then none for a while. Each entry of the log is a sync of every replica's disk, and
+// single writes one after the other would keep the disks busy without end.
+func (c *Core[W]) paused(now int64) bool { return now < c.pausedNs }
+
+func (c *Core[W]) pause(now int64) {
+	if c.win.epochs-c.win.lightAt <= lightEpochs && !c.paused(now) {
+		c.pausedNs = now + pauseNs
+	}
 }
 
 // expire turns away who waited too long.
@@ -227,7 +242,7 @@ func (c *Core[W]) turnAway(now int64, u *user[W], i int, why string, args ...any
 }
 
 // NextNs is when Step is wanted again at the latest, if anybody waits.
-func (c *Core[W]) NextNs() (ns int64, ok bool) {
+func (c *Core[W]) NextNs(now int64) (ns int64, ok bool) {
 	if c.waiting == 0 {
 		return 0, false
 	}
@@ -235,7 +250,11 @@ func (c *Core[W]) NextNs() (ns int64, ok bool) {
 	for _, u := range c.ring {
 		first = min(first, u.firstNs())
 	}
-	return first + maxWaitNs, true
+	first += maxWaitNs
+	if c.paused(now) {
+		first = min(first, c.pausedNs)
+	}
+	return first, true
 }
 
 func (u *user[W]) firstNs() int64 {

@@ -14,6 +14,8 @@ const (
 	lightEpochs = 100
 	// What a light write is taken to need until one was seen in quiet.
 	firstBaseNs = 20e6
+	// Beside somebody who asks for little the others have a turn so often at most.
+	pauseNs = 15e6
 	// No write may take so long on average: whoever asks for little may come at any
 	// moment, and then waits for what is on its way.
 	mostNs = 200e6

@@ -9,7 +9,10 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"runtime"
+	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +34,8 @@ type afarOrder struct {
 	Authority string
 	Masters   []string
 	PerS      float64
+	// Not zero: ask nothing, and take this part of the time of each processor.
+	Burn float64
 }
 
 // afarCounts are what a flood has come to so far.
@@ -47,11 +52,23 @@ type afar struct {
 // floodFromAfar begins to ask for so many changes a second, and to be slow.
 func (m *masterBench) floodFromAfar(perS float64) *afar {
 	m.Helper()
+	return m.fromAfar(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs(), PerS: perS})
+}
+
+// burnFromAfar takes as much processor time as a flood took, and asks the cell for
+// nothing: what others notice of that, they do not notice of the flood.
+func (m *masterBench) burnFromAfar(cores float64) *afar {
+	m.Helper()
+	return m.fromAfar(afarOrder{Burn: cores / float64(runtime.NumCPU())})
+}
+
+func (m *masterBench) fromAfar(o afarOrder) *afar {
+	m.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		m.Fatal(err)
 	}
-	order, err := json.Marshal(afarOrder{Cell: m.cell.Name, Authority: m.cell.authorityFile(), Masters: m.cell.masterAddrs(), PerS: perS})
+	order, err := json.Marshal(o)
 	if err != nil {
 		m.Fatal(err)
 	}
@@ -93,6 +110,16 @@ func (a *afar) counts() (c afarCounts) {
 	return c
 }
 
+// cpuSeconds is the processor time that it has used so far.
+func (a *afar) cpuSeconds() float64 {
+	a.m.Helper()
+	s, err := spentBy(a.cmd.Process.Pid)
+	if err != nil {
+		a.m.Fatal(err)
+	}
+	return s.cpuSeconds
+}
+
 // stop ends it.
 func (a *afar) stop() {
 	a.m.Helper()
@@ -111,6 +138,11 @@ func afarMain(order string) error {
 	if err := yield(); err != nil {
 		return err
 	}
+	if o.Burn > 0 {
+		return burn(o.Burn)
+	}
+	// Its collector would take all processors for a while, many times a second.
+	debug.SetGCPercent(1000)
 	pem, err := identity.ReadSecret(o.Authority)
 	if err != nil {
 		return err
@@ -151,6 +183,29 @@ func afarMain(order string) error {
 		}
 	}
 	return nil
+}
+
+// burn keeps each processor busy for a part of the time until nobody asks any more.
+func burn(part float64) error {
+	var over atomic.Bool
+	var at sync.WaitGroup
+	for range runtime.NumCPU() {
+		at.Go(func() {
+			tick := time.NewTicker(floodTick)
+			defer tick.Stop()
+			for began := range tick.C {
+				for float64(time.Since(began)) < part*float64(floodTick) && !over.Load() {
+				}
+				if over.Load() {
+					return
+				}
+			}
+		})
+	}
+	_, err := io.Copy(io.Discard, os.Stdin)
+	over.Store(true)
+	at.Wait()
+	return err
 }
 
 // yield gives all threads of this process the lowest priority; those to come have it

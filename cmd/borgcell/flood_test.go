@@ -176,6 +176,7 @@ func TestFloodBesideQuiet(t *testing.T) {
 const (
 	floodOthers  = 8
 	floodEvery   = 50 * time.Millisecond
+	floodTick    = 5 * time.Millisecond
 	floodMeasure = 12 * time.Second
 	floodTasks   = 1000
 	floodSlow    = 1000
@@ -200,12 +201,15 @@ func BenchmarkFlood(b *testing.B) {
 		m.storm()
 		far := m.floodFromAfar(10 * capacity)
 		time.Sleep(5 * time.Second)
-		before := far.counts()
+		before, spent, used := far.counts(), far.cpuSeconds(), m.usage()
 		term, polls := m.state().Term, m.status()
 		began := time.Now()
 		waited, p99 := m.others()
 		took := time.Since(began).Seconds()
 		after, now := far.counts(), m.status()
+		spent = (far.cpuSeconds() - spent) / took
+		m.tell("flood", used, m.usage(), time.Since(began))
+		m.figure(spent, "flood", "flooders_cores")
 		late := int64(0)
 		for i, n := range now.Intervals {
 			if i >= benchLongTenths {
@@ -222,6 +226,12 @@ func BenchmarkFlood(b *testing.B) {
 		m.figure(float64(late), "flood", "polls_missed")
 		m.figure(float64(m.state().Term-term), "flood", "elections")
 		far.stop()
+		time.Sleep(5 * time.Second)
+		burning := m.burnFromAfar(spent)
+		_, burnt := m.others()
+		burning.stop()
+		m.figure(burnt, "flood", "burnt_p99_ms")
+		m.figure(p99/burnt, "flood", "others_p99_burnt_ratio")
 	}
 }
 
@@ -353,7 +363,7 @@ func (f *flooder) flood(ctx context.Context, perS float64) {
 	var under atomic.Int64
 	var asking sync.WaitGroup
 	defer asking.Wait()
-	tick := time.NewTicker(5 * time.Millisecond)
+	tick := time.NewTicker(floodTick)
 	defer tick.Stop()
 	began, asked := time.Now(), 0.0
 	for {

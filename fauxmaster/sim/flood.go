@@ -70,7 +70,7 @@ func (m *masterSide) begin(from caller, op *borgpb.Op, forwarded bool, done func
 		return nil, false
 	}
 	return func(res *borgpb.Result, err error) {
-		m.admission.End(user)
+		m.admission.End(user, !errors.As(err, new(errTooMuch)))
 		done(res, err)
 	}, true
 }
@@ -84,10 +84,12 @@ func (m *masterSide) stepAdmission() {
 		m.r.w.mark("waited for a place in vain")
 		l.Place.Who(errTooMuch{l.Refusal})
 	}
-	if ns, ok := m.admission.NextNs(); ok && !m.stepping {
-		m.stepping = true
+	if ns, ok := m.admission.NextNs(m.r.monoNs()); ok && (m.stepNs == 0 || ns < m.stepNs) {
+		m.stepNs = ns
 		m.r.after(max(ns-m.r.monoNs(), millisecond), func() {
-			m.stepping = false
+			if m.stepNs == ns {
+				m.stepNs = 0
+			}
 			m.stepAdmission()
 		})
 	}

@@ -56,7 +56,8 @@ type masterSide struct {
 	gate     *borgmaster.Gate
 	// Who is served when too many ask, and whether a look at it is due.
 	admission *admission.Core[func(error)]
-	stepping  bool
+	// When it is stepped next; 0: nobody waits.
+	stepNs int64
 	// Nil: nobody watches in this run.
 	hub *watch.Hub
 }

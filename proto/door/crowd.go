@@ -28,8 +28,8 @@ const (
 	// A connection rests after each call that was not admitted: for this part of the time
 	// after which its caller was told to come back, within bounds. Whoever asks again and
 	// again is told a longer one each time.
-	refusedPart                     = 40
-	refusedPause, refusedPauseLimit = 2 * time.Millisecond, 10 * time.Millisecond
+	refusedPart                     = 4
+	refusedPause, refusedPauseLimit = 2 * time.Millisecond, 100 * time.Millisecond
 )
 
 // crowd counts who is at a door, so that nobody keeps others out.
