@@ -368,11 +368,15 @@ func (c *Cell) checkMachineState(m *Machine) error {
 // checkStays wants a reason for each that is on a machine which drains.
 func (c *Cell) checkStays(p *Copy) error {
 	m := p.machine
-	if m.drain == nil || !p.state.current() || p.job.saving != nil || p.staysToTheLast() || c.drainDueNs <= c.clock.cellNs {
+	if m.drain == nil || !p.state.current() || p.staysToTheLast() || c.drainDueNs <= c.clock.cellNs {
 		return nil
 	}
 	if p.Stays() && c.format < formatLastLeave {
 		// It was not looked at again when its budget let it go.
+		return nil
+	}
+	if p.job.saving != nil && (!m.drain.forced || c.format < FormatSaverDrains) {
+		// Its own time ends it, not that of a window.
 		return nil
 	}
 	going := []*Copy{p}

@@ -244,6 +244,7 @@ func (c *Cell) removeMachine(m *Machine) {
 			c.evictAlloc(a, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_UNSPECIFIED, reason, 0)
 		}
 	}
+	c.endSavers(m, reason)
 	c.endDrain(m)
 	m.gone = true
 	c.setPackages(m, &borgpb.PackageChange{Remove: m.packages})
