@@ -273,6 +273,9 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 }
 
 func (c *Cell) checkSet(s *AllocSet) error {
+	if err := c.checkSetChanges(s); err != nil {
+		return err
+	}
 	if c.sets[s.key] != s || c.setsByU[s.uid] != s || s.gone || (s.stateOf() == stateDead) != (s.deathSeq != 0) {
 		return fmt.Errorf("not indexed as it should be")
 	}
@@ -358,8 +361,8 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		if a.machine != m && a.lostOn != m {
 			return fmt.Errorf("alloc %s is not here", a.Name())
 		}
-		if c.format >= formatDevices && !sameDevices(a.set.res(), sumDevices(a.devices)) {
-			return fmt.Errorf("alloc %s holds %+v and has %v", a.Name(), a.set.res().Devices, a.devices)
+		if c.format >= formatDevices && !sameDevices(a.res(), sumDevices(a.devices)) {
+			return fmt.Errorf("alloc %s holds %+v and has %v", a.Name(), a.res().Devices, a.devices)
 		}
 	}
 	return checkRoom(&m.room, own, m.allocs)
@@ -404,7 +407,7 @@ func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
 		}
 	}
 	for _, a := range allocs {
-		taken = taken.add(inBoth(a.set.res()))
+		taken = taken.add(inBoth(a.res()))
 		devices = append(devices, a.devices...)
 		if a.wait != nil {
 			discount = discount.add(a.wait.discount)

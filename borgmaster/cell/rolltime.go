@@ -91,6 +91,9 @@ func (c *Cell) DueInNs() int64 {
 	if len(c.quarantined) > 0 {
 		due = min(due, c.quarantineDueNs)
 	}
+	for _, s := range c.setsBehind {
+		due = min(due, s.againNs)
+	}
 	if due == maxTimeNs {
 		return 0
 	}

@@ -220,15 +220,10 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(s.num("tasks", 0))}}}
 	case "allocset":
 		user, name := s.key()
-		spec := &borgpb.AllocSetSpec{
-			Allocs: uint32(s.num("allocs", 1)), Priority: int32(s.num("priority", 200)), Resources: s.resources(), MaxPer: s.maxPer(),
-			Network: s.network(),
-		}
-		if s.has("saver") {
-			spec.Saver = &borgpb.Saver{TimeNs: s.num("save-time", 0), Task: &borgpb.TaskSpec{
-				Args: s.list("saver"), Resources: &borgpb.Resources{CpuMilli: s.num("saver-cpu", 100), MemBytes: 1 << 20}}}
-		}
-		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: marshal(s.t, spec)}}}
+		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
+			User: user, Name: name, Labels: s.words("labels"), Spec: marshal(s.t, s.setSpec())}}}
+	case "update-allocset", "resize-allocset":
+		return s.changeSet()
 	case "kill-allocset":
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
@@ -688,6 +683,8 @@ func (s *script) show() string {
 			fmt.Fprintf(&b, " (%s)", st.Reason)
 		}
 		b.WriteString("\n")
+	case "allocset":
+		s.showSet(&b, s.c.sets[mustKey(s.first(1))])
 	case "tasks":
 		j := s.c.jobs[mustKey(s.first(1))]
 		for i := range j.Tasks() {

@@ -77,11 +77,14 @@ func (s *session) allocsOf(arg string) error {
 		}
 		return s.out.names(names)
 	}
-	capacity := resp.AllocSets[0].GetSpec().GetResources()
+	spec := resp.AllocSets[0].GetSpec().GetResources()
 	var t table
 	t.head("ALLOC", "STATE", "ATTEMPT", "MACHINE", "CPU", "MEM", "TASKS", "CHANGED", "REASON")
 	for _, a := range resp.Allocs {
-		st := a.GetStatus()
+		st, capacity := a.GetStatus(), spec
+		if h := a.GetStatus().GetHolds(); h != nil {
+			capacity = h
+		}
 		t.add(taskName(a.GetMeta().GetUser(), a.GetMeta().GetName(), a.GetIndex()), stateCell(st.GetState()), number(st.GetAttempt()), st.GetMachine(),
 			cpuText(st.GetUsed().GetCpuMilli())+" of "+cpuText(capacity.GetCpuMilli()),
 			bytesText(st.GetUsed().GetMemBytes())+" of "+bytesText(capacity.GetMemBytes()),
@@ -90,6 +93,7 @@ func (s *session) allocsOf(arg string) error {
 	if err := t.write(s.out, ""); err != nil {
 		return err
 	}
+	s.sayWaits(resp.AllocSets[0])
 	return s.savesOf(resp.AllocSets[0])
 }
 

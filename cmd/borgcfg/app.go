@@ -137,7 +137,7 @@ func commands(con *console) []*ucli.Command {
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		cronCommands(con),
 		updateCommand(con, with(fileFlags(), exactFlag(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
-		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
+		command(con, "resize", "change the number of tasks of a job, or of allocs of an alloc set", "JOB|ALLOCSET N", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
 		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), reasonFlag(), waitFlag("wait until the last process is gone"))...),
 		command(con, "status", "tell how the cell is, or a job", "[JOB]", 0, 1, status, outputFlag(), selectorFlag("jobs"),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "all", Aliases: []string{"a"}, Usage: "every dead job too"}),
