@@ -16,7 +16,15 @@ import (
 // TestTranscripts runs the scenarios in testdata. After each command the cell
 // is checked, and written down and read again. Rewrite with
 // go test ./borgmaster/cell -run TestTranscripts -rewrite, and read the diff.
-func TestTranscripts(t *testing.T) {
+func TestTranscripts(t *testing.T) { transcripts(t, reload) }
+
+// TestTranscriptsKept plays them with a cell that is never written down and read again:
+// what it remembers beside its records must make no difference.
+func TestTranscriptsKept(t *testing.T) {
+	transcripts(t, func(_ testing.TB, c *Cell) *Cell { return c })
+}
+
+func transcripts(t *testing.T, next func(testing.TB, *Cell) *Cell) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		s := &script{testLog: newTestLog(t)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -25,7 +33,7 @@ func TestTranscripts(t *testing.T) {
 			if err := s.c.Check(); err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			s.c = reload(t, s.c)
+			s.c = next(t, s.c)
 			return out
 		})
 	})
