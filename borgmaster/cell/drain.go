@@ -56,6 +56,7 @@ func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine, reason string) (commit,
 		if !o.Drain {
 			m.draining = false
 			c.endDrain(m)
+			c.lookAtSavers()
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UNDRAIN))
 			return
 		}

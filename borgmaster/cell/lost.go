@@ -89,6 +89,7 @@ func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
 			}
 		}
 		c.leaveDueNs = 0
+		c.lookAtSavers()
 		c.leaveTainted()
 	}, nil
 }

@@ -55,7 +55,7 @@ var derivedFields = map[string][]string{
 		"labelPolicy", "quarantined", "quarantineDueNs",
 		// So has that of preemption.
 		"preemption",
-		"savers"},
+		"savers", "saveDueNs"},
 	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts

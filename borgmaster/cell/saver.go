@@ -172,6 +172,7 @@ func (c *Cell) saverKey(a *Alloc) (JobKey, *borgpb.Refusal) {
 func (c *Cell) addSaver(j *Job) {
 	at, _ := slices.BinarySearchFunc(c.savers, j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
 	c.savers = slices.Insert(c.savers, at, j)
+	c.lookAtSavers()
 }
 
 // saverEnded follows the death of a job: was anything given up with it?
@@ -194,8 +195,13 @@ func (c *Cell) saverEnded(j *Job) {
 	})
 }
 
-// saveOn starts savers that can be started, and gives up those whose time is over.
+// saveOn starts savers that can be started, and gives up those whose time is over. It
+// looks when the time may have changed something, or something else has since.
 func (c *Cell) saveOn() {
+	if len(c.savers) == 0 || c.clock.cellNs < c.saveDueNs {
+		return
+	}
+	c.saveDueNs = maxTimeNs
 	for _, j := range slices.Clone(c.savers) {
 		v, t := j.saving, j.rows[0]
 		m := c.machines[v.machine]
@@ -210,8 +216,29 @@ func (c *Cell) saveOn() {
 			v.againNs = min(c.clock.cellNs+min(int64(saveAgainNs)<<min(t.attempt-1, 16), maxSaveAgainNs), maxTimeNs)
 			c.dirty(j)
 		}
+		if j.deathSeq == 0 {
+			c.saveDueNs = min(c.saveDueNs, c.saverDue(j))
+		}
 	}
 }
+
+// saverDue is the cell time at which a saver is to be looked at if nothing else happens.
+func (c *Cell) saverDue(j *Job) int64 {
+	v := j.saving
+	switch {
+	case j.rows[0].state != statePending:
+		return v.untilNs
+	case v.againNs > c.clock.cellNs:
+		return min(v.untilNs, v.againNs)
+	case c.machines[v.machine] == nil || c.saverWaits(j) == "":
+		return 0
+	}
+	return v.untilNs
+}
+
+// lookAtSavers has all savers looked at with the next entry: where they are something
+// has changed that they may have waited for.
+func (c *Cell) lookAtSavers() { c.saveDueNs = 0 }
 
 // saverWaits says why a saver cannot be started now; empty: it can. What ran in the alloc
 // has to have stopped, also that of a job that was replaced since.
@@ -330,6 +357,9 @@ func (c *Cell) checkSavers() error {
 			n++
 			if !slices.Contains(c.savers, j) {
 				return fmt.Errorf("job %v saves something and is not listed", j.key)
+			}
+			if at := c.saverDue(j); at < c.saveDueNs && c.saveDueNs > c.clock.cellNs {
+				return fmt.Errorf("job %v is to be looked at at %d, and is at %d: %s", j.key, at, c.saveDueNs, c.saverWaits(j))
 			}
 		}
 	}

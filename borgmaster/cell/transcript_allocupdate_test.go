@@ -17,7 +17,7 @@ func (s *script) setSpec() *borgpb.AllocSetSpec {
 	}
 	if s.has("saver") {
 		spec.Saver = &borgpb.Saver{TimeNs: s.num("save-time", 0), Task: &borgpb.TaskSpec{
-			Args: s.list("saver"), Resources: &borgpb.Resources{CpuMilli: s.num("saver-cpu", 100), MemBytes: 1 << 20}}}
+			Args: s.list("saver"), ExclusiveCores: s.has("saver-cores"), Resources: &borgpb.Resources{CpuMilli: s.num("saver-cpu", 100), MemBytes: 1 << 20}}}
 	}
 	return spec
 }
