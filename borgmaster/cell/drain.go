@@ -191,7 +191,7 @@ func (c *Cell) leave(j *Job) {
 // vacateCopy evicts a copy if it may go. Otherwise it tells the cell time before
 // which there is no need to try again; zero: others may come up at any time.
 func (c *Cell) vacateCopy(p *Copy) (againNs int64) {
-	if p.staysToTheLast() || p.job.saving != nil && c.format < FormatSaverDrains {
+	if p.staysToTheLast() || p.job.saving != nil && (c.format < FormatSaverDrains || mutant.Planted(mutant.SaverHoldsDrain)) {
 		// Whoever leaves as the last of the others has it looked at again.
 		return maxTimeNs
 	}

@@ -6,6 +6,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -123,7 +124,7 @@ func (c *Cell) checkSaver(key JobKey, set *borgpb.AllocSetSpec, data []byte) *bo
 // saveLeft begins to save what an alloc leaves on a machine.
 func (c *Cell) saveLeft(a *Alloc, m *Machine) {
 	set := a.set
-	if set.spec.Saver == nil {
+	if set.spec.Saver == nil || a.state == stateDead && mutant.Planted(mutant.DeadLeaveNothing) {
 		return
 	}
 	key, r := c.saverKey(a)
@@ -186,7 +187,7 @@ func (c *Cell) saverEnded(j *Job) {
 		m.changes++
 	}
 	kind := borgpb.EventKind_EVENT_KIND_SAVED
-	if j.finished == 0 {
+	if j.finished == 0 && !mutant.Planted(mutant.GivenUpIsSaved) {
 		kind = borgpb.EventKind_EVENT_KIND_SAVE_GIVEN_UP
 	}
 	c.emit(Event{
@@ -208,7 +209,7 @@ func (c *Cell) saveOn() {
 		switch {
 		case m == nil:
 			c.kill(j, "machine "+v.machine+" was removed")
-		case v.untilNs <= c.clock.cellNs:
+		case v.untilNs <= c.clock.cellNs && !mutant.Planted(mutant.SavesForEver):
 			c.kill(j, "its time is over")
 		case t.state == statePending && c.saverWaits(j) == "":
 			c.schedule(t, place{machine: m})
@@ -256,6 +257,9 @@ func (c *Cell) saverWaits(j *Job) string {
 		return "there is no place on machine " + v.machine
 	}
 	for _, p := range m.copies {
+		if o := p.job.saving; o != nil && p.job != j && o.set == v.set && o.index == v.index && c.format >= FormatSaverDrains && !mutant.Planted(mutant.SaversTogether) {
+			return "another saver works in its directory"
+		}
 		if p.state != attemptStopping {
 			continue
 		}
