@@ -207,6 +207,10 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:
 		owner, object = o.KillAllocSet.GetUser(), o.KillAllocSet.GetName()
+	case *borgpb.Op_UpdateAllocSet:
+		owner, object = o.UpdateAllocSet.GetUser(), o.UpdateAllocSet.GetName()
+	case *borgpb.Op_ResizeAllocSet:
+		owner, object = o.ResizeAllocSet.GetUser(), o.ResizeAllocSet.GetName()
 	case *borgpb.Op_DeleteSecret:
 		owner, object = o.DeleteSecret.GetUser(), o.DeleteSecret.GetName()
 	case *borgpb.Op_WriteFile:

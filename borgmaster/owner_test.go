@@ -61,6 +61,16 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 		o.do("alice", o.submitSet(set))
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: "alice", Name: set}}}
 	},
+	"update_alloc_set": func(o *owners, n int) *borgpb.Op {
+		set := fmt.Sprint("set-", n)
+		o.do("alice", o.submitSet(set))
+		return &borgpb.Op{Op: &borgpb.Op_UpdateAllocSet{UpdateAllocSet: &borgpb.UpdateAllocSet{User: "alice", Name: set, Spec: o.submitSet(set).GetSubmitAllocSet().Spec}}}
+	},
+	"resize_alloc_set": func(o *owners, n int) *borgpb.Op {
+		set := fmt.Sprint("set-", n)
+		o.do("alice", o.submitSet(set))
+		return &borgpb.Op{Op: &borgpb.Op_ResizeAllocSet{ResizeAllocSet: &borgpb.ResizeAllocSet{User: "alice", Name: set, Allocs: 2}}}
+	},
 	"assign": func(*owners, int) *borgpb.Op { return &borgpb.Op{Op: &borgpb.Op_Assign{Assign: &borgpb.Assign{}}} },
 	"move_tasks": func(*owners, int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_MoveTasks{MoveTasks: &borgpb.MoveTasks{}}}

@@ -397,7 +397,12 @@ func (m *Master) listAllocs(key cell.JobKey, req *borgrpc.ListAllocsRequest, res
 			return
 		}
 		one := c.AllocSetProto(s)
-		one.Status.Saves = c.SavesOf(s)
+		one.Status.Saves, one.Status.Waits = c.SavesOf(s), c.Waits(s)
+		if c.Format() >= cell.FormatSetUpdates {
+			g := &borgrpc.Given{}
+			g.Tasks, g.Labels, g.Annotations = s.Given()
+			resp.Given = g
+		}
 		resp.Index, resp.AllocSets = c.Index(), []*borgpb.AllocSet{one}
 		if req.GetUsed() {
 			defer func() { m.reclaim.fillAllocs(c, resp.Allocs) }()

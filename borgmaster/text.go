@@ -18,7 +18,7 @@ var (
 	anyText = []protoreflect.FullName{"borg.TaskSpec.args", "borg.TaskSpec.env", "borg.HealthCheck.command"}
 	// Lines and tabs too: the words of people.
 	linesOfText = []protoreflect.FullName{"borg.Op.reason", "borg.Op.command",
-		"borg.SubmitJob.annotations", "borg.UpdateJob.annotations", "borg.SubmitAllocSet.annotations", "borg.AddMachine.annotations", "borg.SetLabels.set_annotations"}
+		"borg.SubmitJob.annotations", "borg.UpdateJob.annotations", "borg.SubmitAllocSet.annotations", "borg.UpdateAllocSet.annotations", "borg.AddMachine.annotations", "borg.SetLabels.set_annotations"}
 	// Paths, which must not lead up.
 	paths = []protoreflect.FullName{"borg.TaskSpec.cwd", "borg.TaskSpec.rootfs", "borg.Mount.source", "borg.Mount.path", "borg.Package.path"}
 )
@@ -40,6 +40,8 @@ func checkTexts(op *borgpb.Op) *borgpb.Refusal {
 		spec = o.UpdateJob.GetSpec()
 	case *borgpb.Op_SubmitAllocSet:
 		spec, m = o.SubmitAllocSet.GetSpec(), new(borgpb.AllocSetSpec)
+	case *borgpb.Op_UpdateAllocSet:
+		spec, m = o.UpdateAllocSet.GetSpec(), new(borgpb.AllocSetSpec)
 	}
 	if proto.Unmarshal(spec, m) != nil {
 		return nil

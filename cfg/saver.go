@@ -17,6 +17,9 @@ func (c check) saver(v *borgpb.Saver) {
 	}
 	c.task("saver.task", v.Task, true)
 	c.resources("saver.task.resources", v.Task.Resources, false)
+	if v.Task.ExclusiveCores {
+		c.bad("saver.task.exclusive_cores", "leave it out", "a saver has no cores of its own: it works beside whatever runs there")
+	}
 	if len(v.Task.Ports) > 0 || len(v.Task.Secrets) > 0 || len(v.Task.Resources.GetDevices()) > 0 {
 		c.bad("saver.task", "", "a saver has no ports, secrets or devices")
 	}

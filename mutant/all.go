@@ -126,6 +126,16 @@ const (
 	DaemonElsewhere      Name = "daemon-elsewhere"
 	QuarantineForEver    Name = "quarantine-for-ever"
 	QuarantinePlacedBack Name = "quarantine-placed-back"
+
+	DeadLeaveNothing Name = "dead-leave-nothing"
+	GivenUpIsSaved   Name = "given-up-is-saved"
+	SavesForEver     Name = "saves-for-ever"
+	SaverHoldsDrain  Name = "saver-holds-drain"
+	SaversTogether   Name = "savers-together"
+
+	NobodySpared       Name = "nobody-spared"
+	AllTakeTheSpared   Name = "all-take-the-spared"
+	PromisedNotCounted Name = "promised-not-counted"
 )
 
 // All is every mutant, those of the borglet first, then those of the master,
@@ -365,6 +375,22 @@ var All = []Mutant{
 		Ours, "S36", "quarantine"},
 	{QuarantinePlacedBack, "A task whose copy is in quarantine is placed on that machine again, although others take it.",
 		Ours, "S36", "quarantine"},
+	{DeadLeaveNothing, "What an alloc leaves that is killed or cut off is not saved.",
+		Ours, "S37", "savers"},
+	{GivenUpIsSaved, "What a saver has given up counts as saved.",
+		Ours, "S37", "savers"},
+	{SavesForEver, "A saver is tried also when its time is over.",
+		Ours, "S37", "savers"},
+	{SaverHoldsDrain, "A drain waits for savers also when its deadline has passed.",
+		Ours, "S23", "savers"},
+	{SaversTogether, "Two savers work in the directory of one alloc at once.",
+		Ours, "S37", "savers"},
+	{NobodySpared, "Those whose tasks gave way often give way again, although nobody but production may take their places.",
+		Ours, "S38", "giving-way"},
+	{AllTakeTheSpared, "Whoever finds no other place takes that of those who gave way often.",
+		Ours, "S38", "giving-way"},
+	{PromisedNotCounted, "Those who are to give way and have not done so yet are not counted among those who did.",
+		Ours, "S38", "giving-way"},
 }
 
 // Find returns the mutant of that name.

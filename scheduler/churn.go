@@ -4,6 +4,7 @@ import (
 	"slices"
 
 	"borg/borgmaster/cell"
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -78,13 +79,16 @@ func (s *Scheduler) drop(p *promise) bool {
 // mayHurt is how many tasks of a job may still give way.
 func (f *search) mayHurt(job cell.UID) int {
 	s := f.s
-	left := s.cfg.Churn - s.recent(f.c, job) - s.churn.promised[job]
+	left := s.cfg.Churn - s.recent(f.c, job)
+	if !mutant.Planted(mutant.PromisedNotCounted) {
+		left -= s.churn.promised[job]
+	}
 	return max(left, 0)
 }
 
 // spares tells whether some jobs are hurt more than they may be.
 func (f *search) spares(units []unit) bool {
-	if !f.sparing {
+	if !f.sparing || mutant.Planted(mutant.NobodySpared) {
 		return false
 	}
 	hurt := make(map[cell.UID]int)
@@ -146,7 +150,7 @@ func (f *search) cap(units []unit) []unit {
 func (f *search) preempt(w *want, index uint32) (at spot, victims []unit, ok bool) {
 	f.sparing, f.spared = f.s.cfg.Churn > 0, false
 	at, victims, ok = f.displace(w, index)
-	if !ok && f.spared && w.class.priority >= prodPriority {
+	if !ok && f.spared && (w.class.priority >= prodPriority || mutant.Planted(mutant.AllTakeTheSpared)) {
 		f.sparing = false
 		at, victims, ok = f.displace(w, index)
 	}

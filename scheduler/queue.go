@@ -515,12 +515,11 @@ func (s *Scheduler) present(c *cell.Cell, l *line) bool {
 		}
 		l.job, priority, version = j, j.Priority(), j.Version()
 	} else {
-		// The spec of an alloc set never changes.
 		set := c.AllocSetByUID(l.uid)
 		if set == nil {
 			return false
 		}
-		l.set, priority = set, set.Priority()
+		l.set, priority, version = set, set.Priority(), set.Version()
 	}
 	l.measure()
 	if version != l.version {

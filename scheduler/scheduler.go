@@ -232,7 +232,7 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 	s.unread = s.unread[:0]
 	for _, id := range s.offered {
 		set := c.AllocSetByUID(id.UID)
-		if r := s.rooms[set]; r != nil && !s.renumbered {
+		if r := s.rooms[set]; r != nil && !s.renumbered && set.Alloc(id.Index) != nil {
 			s.readAlloc(r, set.Alloc(id.Index))
 		}
 	}
@@ -295,6 +295,12 @@ func (s *Scheduler) observeJob(c *cell.Cell, e *cell.Event) {
 		note(set.UID())
 		delete(s.rooms, set)
 		s.changes.all()
+		// Its priority, and what each alloc holds, may be another.
+		for a := range set.Allocs() {
+			if m := a.Machine(); m != nil {
+				s.reread(s.sites.byName[m.Name()])
+			}
+		}
 	}
 	if len(s.queue.followers) > 0 {
 		for uid := range s.queue.followers {

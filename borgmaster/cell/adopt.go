@@ -64,6 +64,7 @@ func (c *Cell) hearMachine(m *Machine, h *borgpb.HeardMachine) {
 	was := m.Closed()
 	if m.unheard || m.unknown != unknown {
 		m.unheard, m.unknown, m.changedWallNs = false, unknown, c.clock.wallNs
+		c.lookAtSavers()
 		c.dirty(m)
 	}
 	if was != m.Closed() {

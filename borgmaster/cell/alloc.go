@@ -32,6 +32,17 @@ type AllocSet struct {
 	// Nil: none.
 	limits *Limits
 	gone   bool
+
+	// 1, and one more with each update and resize.
+	version uint64
+	// What it was last given, while that is not what it has; nil otherwise.
+	given *given
+	// Attempts of allocs that a resize cut off are below; none is used twice.
+	attemptFloor uint64
+	// How many allocs are yet to become what the spec says; derived.
+	behind uint32
+	// Cell time before which there is no need to look at them.
+	againNs int64
 }
 
 // Alloc is a place: resources held on one machine, in which tasks run.
@@ -49,8 +60,11 @@ type Alloc struct {
 	lostOn *Machine
 	// Devices that it has on its machine, sorted.
 	devices []DeviceGrant
-	// Its own room, for the tasks in it.
+	// Its own room, for the tasks in it. The capacity is what it holds of its machine:
+	// what the spec of its set says unless it is behind, and never more.
 	room room
+	// It has a place and is yet to become what the spec says; and it has to move for that.
+	behind, moves bool
 	// Copies in it, ordered by CopyID.
 	copies        []*Copy
 	wait          *waiting
@@ -109,6 +123,14 @@ func (s *AllocSet) Limits() *Limits { return s.limits.orNone() }
 func (s *AllocSet) InDomain(kind DomainKind, m *Machine) uint32 {
 	return s.domains.in(kind, m)
 }
+
+// Gone: a resize cut it off, or its set is gone.
+func (a *Alloc) Gone() bool {
+	return a.set.gone || int(a.index) >= len(a.set.allocs) || a.set.allocs[a.index] != a
+}
+
+// res is what it holds on its machine.
+func (a *Alloc) res() *Resources { return &a.room.capacity }
 
 // Set is the alloc set it belongs to.
 func (a *Alloc) Set() *AllocSet { return a.set }

@@ -43,7 +43,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	return func(res *borgpb.Result) {
 		c.bury(key)
 		s := &AllocSet{
-			key: key, uid: c.newUID(), labels: labels, annotations: o.Annotations,
+			key: key, uid: c.newUID(), version: 1, labels: labels, annotations: o.Annotations,
 			specBytes: specBytes, submittedWallNs: c.clock.wallNs, changedWallNs: c.clock.wallNs,
 		}
 		s.setSpec(spec)
@@ -56,7 +56,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 		c.dirty(s)
 		c.emit(setEvent(s, borgpb.EventKind_EVENT_KIND_SUBMIT, stateNone,
 			take(take(stateNone, edgeSubmit, stateAsked), edgeAccept, statePending)))
-		res.Uid, res.Version = s.uid.String(), 1
+		res.Uid, res.Version = s.uid.String(), s.version
 	}, nil
 }
 
@@ -108,19 +108,9 @@ func (s *AllocSet) stateOf() state {
 }
 
 func (c *Cell) checkKillAllocSet(o *borgpb.KillAllocSet) (commit, *borgpb.Refusal) {
-	key := JobKey{o.User, o.Name}
-	if r := checkKey(key); r != nil {
+	s, r := c.checkLiveSet(JobKey{o.User, o.Name}, o.ExpectVersion)
+	if r != nil {
 		return nil, r
-	}
-	s := c.sets[key]
-	if s == nil {
-		return nil, notFound(key.String(), "there is no such alloc set")
-	}
-	if r := conflict(key.String(), o.ExpectVersion, 1); r != nil {
-		return nil, r
-	}
-	if s.deathSeq != 0 {
-		return nil, badState(key.String(), "the alloc set is dead")
 	}
 	return func(res *borgpb.Result) {
 		const cause = borgpb.StopCause_STOP_CAUSE_KILL
@@ -143,7 +133,7 @@ func (c *Cell) checkKillAllocSet(o *borgpb.KillAllocSet) (commit, *borgpb.Refusa
 		e := setEvent(s, borgpb.EventKind_EVENT_KIND_KILL, from, stateDead)
 		e.Reason = s.reason
 		c.emit(e)
-		res.Uid, res.Version = s.uid.String(), 1
+		res.Uid, res.Version = s.uid.String(), s.version
 	}, nil
 }
 
@@ -172,11 +162,11 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 	if a.lostOn != nil {
 		c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its alloc was placed on "+at.machine.name)
 	}
-	a.attempt++
+	a.attempt = max(a.attempt, a.set.attemptFloor) + 1
 	c.enterMachine(a, at.machine)
-	at.machine.room.add(inBoth(a.set.res()))
+	at.machine.room.add(inBoth(a.res()))
 	a.takeDevices(at.machine, at.devices)
-	a.wait = await(&at.machine.room, a.set.res(), at.victims.all())
+	a.wait = await(&at.machine.room, a.res(), at.victims.all())
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
 	c.emit(allocEvent(a, at.machine, borgpb.EventKind_EVENT_KIND_SCHEDULE, statePending, stateRunning))
 }
@@ -235,8 +225,9 @@ func (c *Cell) leaveMachine(a *Alloc) {
 		a.wait.drop()
 		a.wait = nil
 	}
-	m.room.sub(inBoth(a.set.res()))
+	m.room.sub(inBoth(a.res()))
 	a.dropDevices(m)
+	c.leftPlace(a)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
 	m.changes++
 	a.set.domains.add(m, -1)
@@ -276,8 +267,9 @@ func (c *Cell) dropLost(a *Alloc, cause borgpb.StopCause, reason string) {
 		a.wait.drop()
 		a.wait = nil
 	}
-	m.room.sub(inBoth(a.set.res()))
+	m.room.sub(inBoth(a.res()))
 	a.dropDevices(m)
+	c.leftPlace(a)
 	m.allocs = slices.DeleteFunc(m.allocs, func(o *Alloc) bool { return o == a })
 	m.changes++
 	for _, p := range slices.Clone(a.copies) {

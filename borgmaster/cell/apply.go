@@ -78,6 +78,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.leaveTainted()
 	c.quarantineOn()
 	c.drainOn()
+	c.setsOn()
 	c.updatesOn()
 	c.saveOn()
 	c.settleJobs()
@@ -234,6 +235,10 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkQuarantineTask(o.QuarantineTask)
 	case *borgpb.Op_ReleaseTask:
 		return c.checkReleaseTask(o.ReleaseTask)
+	case *borgpb.Op_UpdateAllocSet:
+		return c.checkUpdateAllocSet(o.UpdateAllocSet)
+	case *borgpb.Op_ResizeAllocSet:
+		return c.checkResizeAllocSet(o.ResizeAllocSet)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -266,6 +271,10 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.SubmitAllocSet)
 	case *borgpb.Op_KillAllocSet:
 		return keyWords(o.KillAllocSet)
+	case *borgpb.Op_UpdateAllocSet:
+		return keyWords(o.UpdateAllocSet)
+	case *borgpb.Op_ResizeAllocSet:
+		return keyWords(o.ResizeAllocSet)
 	case *borgpb.Op_SetSecret:
 		return keyWords(o.SetSecret)
 	case *borgpb.Op_DeleteSecret:

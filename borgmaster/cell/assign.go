@@ -144,8 +144,8 @@ func (c *Cell) checkAllocWaits(s *AllocSet, a *borgpb.Assignment) *borgpb.Refusa
 		return stale(o.Name(), "the alloc is %v, not pending", o.state)
 	case o.attempt != a.LastAttempt:
 		return stale(o.Name(), "its last attempt is %d, not %d", o.attempt, a.LastAttempt)
-	case a.Version > 1:
-		return stale(o.Name(), "the alloc set's version is 1, not %d", a.Version)
+	case a.Version != 0 && a.Version != s.version:
+		return stale(o.Name(), "the alloc set's version is %d, not %d", s.version, a.Version)
 	case a.Alloc != "" || len(a.Ports) > 0:
 		return about(o.Name(), invalid("alloc", "an alloc is placed on a machine, without ports of its own"))
 	}

@@ -84,7 +84,7 @@ func (c *Cell) HoldOf(going []*Copy) *Hold {
 			return p.holdKept()
 		}
 		if p.job.saving != nil {
-			return p.holdSave()
+			return p.job.holdSave()
 		}
 		if p.state == attemptRunning {
 			up[p.job]++

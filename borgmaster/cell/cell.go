@@ -62,6 +62,10 @@ type Cell struct {
 	liveTasks int
 	// Before that cell time nobody has to leave a tainted machine; derived.
 	leaveDueNs int64
+	// Alloc sets of which allocs are yet to become what the spec says, by uid; derived.
+	setsBehind []*AllocSet
+	// Cell time before which no saver is to be looked at; derived.
+	saveDueNs int64
 	// Machines with a drain, and the cell time before which none of them has to be
 	// looked at because of the time; derived.
 	drains     int

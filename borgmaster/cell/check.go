@@ -273,6 +273,9 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 }
 
 func (c *Cell) checkSet(s *AllocSet) error {
+	if err := c.checkSetChanges(s); err != nil {
+		return err
+	}
 	if c.sets[s.key] != s || c.setsByU[s.uid] != s || s.gone || (s.stateOf() == stateDead) != (s.deathSeq != 0) {
 		return fmt.Errorf("not indexed as it should be")
 	}
@@ -358,8 +361,8 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		if a.machine != m && a.lostOn != m {
 			return fmt.Errorf("alloc %s is not here", a.Name())
 		}
-		if c.format >= formatDevices && !sameDevices(a.set.res(), sumDevices(a.devices)) {
-			return fmt.Errorf("alloc %s holds %+v and has %v", a.Name(), a.set.res().Devices, a.devices)
+		if c.format >= formatDevices && !sameDevices(a.res(), sumDevices(a.devices)) {
+			return fmt.Errorf("alloc %s holds %+v and has %v", a.Name(), a.res().Devices, a.devices)
 		}
 	}
 	return checkRoom(&m.room, own, m.allocs)
@@ -368,11 +371,15 @@ func (c *Cell) checkMachineState(m *Machine) error {
 // checkStays wants a reason for each that is on a machine which drains.
 func (c *Cell) checkStays(p *Copy) error {
 	m := p.machine
-	if m.drain == nil || !p.state.current() || p.job.saving != nil || p.staysToTheLast() || c.drainDueNs <= c.clock.cellNs {
+	if m.drain == nil || !p.state.current() || p.staysToTheLast() || c.drainDueNs <= c.clock.cellNs {
 		return nil
 	}
 	if p.Stays() && c.format < formatLastLeave {
 		// It was not looked at again when its budget let it go.
+		return nil
+	}
+	if p.job.saving != nil && (!m.drain.forced || c.format < FormatSaverDrains) {
+		// Its own time ends it, not that of a window.
 		return nil
 	}
 	going := []*Copy{p}
@@ -400,7 +407,7 @@ func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
 		}
 	}
 	for _, a := range allocs {
-		taken = taken.add(inBoth(a.set.res()))
+		taken = taken.add(inBoth(a.res()))
 		devices = append(devices, a.devices...)
 		if a.wait != nil {
 			discount = discount.add(a.wait.discount)

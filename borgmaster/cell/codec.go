@@ -101,6 +101,11 @@ const (
 	tagCores = 225
 	// Of a job: what it saves.
 	tagSaving = 200
+	// Of an alloc set: what became of it since it was submitted, and what it was given.
+	tagSetChanges = 1
+	tagSetGiven   = 2
+	// Of an alloc that is yet to become what its set says.
+	tagBehind = 2
 )
 
 // taints writes what format 3 added to them.

@@ -78,7 +78,7 @@ func (l *loader) await() error {
 			if m = w.alloc.machine; m == nil {
 				m = w.alloc.lostOn
 			}
-			res = w.alloc.set.res()
+			res = w.alloc.res()
 		}
 		if m == nil || m.gone {
 			return errors.New("who waits for victims has no place")

@@ -11,6 +11,11 @@ import (
 // on a machine where only such are left are looked at again as soon as it may not.
 const formatLastLeave = 8
 
+// formatTogether is the format from which on all jobs that run in an alloc look at it
+// again when what holds it on a machine that drains has become another reason than the
+// one that the last of them saw.
+const formatTogether = 10
+
 // drain is a machine being emptied. What has a place on it goes as soon as the
 // budgets of the jobs allow, and all of it once the drain is forced. It looks only
 // at what is, as an update does: whenever a task comes up, or the time has come.
@@ -51,6 +56,7 @@ func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine, reason string) (commit,
 		if !o.Drain {
 			m.draining = false
 			c.endDrain(m)
+			c.lookAtSavers()
 			c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_UNDRAIN))
 			return
 		}
@@ -185,7 +191,7 @@ func (c *Cell) leave(j *Job) {
 // vacateCopy evicts a copy if it may go. Otherwise it tells the cell time before
 // which there is no need to try again; zero: others may come up at any time.
 func (c *Cell) vacateCopy(p *Copy) (againNs int64) {
-	if p.job.saving != nil || p.staysToTheLast() {
+	if p.staysToTheLast() || p.job.saving != nil && (c.format < FormatSaverDrains || mutant.Planted(mutant.SaverHoldsDrain)) {
 		// Whoever leaves as the last of the others has it looked at again.
 		return maxTimeNs
 	}
@@ -208,6 +214,12 @@ func (c *Cell) vacateAlloc(a *Alloc) (againNs int64) {
 	}
 	m := a.machine
 	if again, held := c.staysHere(m, inside); held {
+		if c.format >= formatTogether {
+			// Any of them may be the one who is waited for.
+			for _, p := range inside {
+				p.job.leaveDueNs = min(p.job.leaveDueNs, again)
+			}
+		}
 		return again
 	}
 	for _, p := range inside {
@@ -273,6 +285,11 @@ func (c *Cell) Blockers(m *Machine, most int) []Hold {
 			add([]*Copy{p})
 		}
 	}
+	for _, j := range c.saversWaiting(m) {
+		if len(holds) < most {
+			holds = append(holds, *j.holdSave())
+		}
+	}
 	return holds
 }
 
@@ -291,6 +308,7 @@ func (c *Cell) drainProto(m *Machine) *borgpb.Drain {
 	if d.forced {
 		return p
 	}
+	p.Left += uint32(len(c.saversWaiting(m)))
 	if d.deadlineNs != 0 {
 		p.DeadlineLeftNs = max(d.deadlineNs-c.clock.cellNs, 1)
 	}

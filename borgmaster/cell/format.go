@@ -172,6 +172,13 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.JudgeGate.verdict": FormatSurges, "borg.JudgeGate.words": FormatSurges,
 	"borg.GATE_VERDICT_UNSPECIFIED": FormatSurges, "borg.GATE_VERDICT_PASS": FormatSurges, "borg.GATE_VERDICT_FAIL": FormatSurges, "borg.GATE_VERDICT_UNKNOWN": FormatSurges,
 
+	"borg.Op.update_alloc_set": FormatSetUpdates, "borg.Op.resize_alloc_set": FormatSetUpdates,
+	"borg.UpdateAllocSet.user": FormatSetUpdates, "borg.UpdateAllocSet.name": FormatSetUpdates, "borg.UpdateAllocSet.expect_version": FormatSetUpdates,
+	"borg.UpdateAllocSet.labels": FormatSetUpdates, "borg.UpdateAllocSet.annotations": FormatSetUpdates,
+	"borg.UpdateAllocSet.spec": FormatSetUpdates, "borg.UpdateAllocSet.merge": FormatSetUpdates,
+	"borg.ResizeAllocSet.user": FormatSetUpdates, "borg.ResizeAllocSet.name": FormatSetUpdates,
+	"borg.ResizeAllocSet.expect_version": FormatSetUpdates, "borg.ResizeAllocSet.allocs": FormatSetUpdates,
+
 	"borg.AllocSetSpec.saver": FormatSavers, "borg.Saver.task": FormatSavers, "borg.Saver.time_ns": FormatSavers,
 }
 

@@ -10,6 +10,12 @@ import (
 // Ops about machines, alloc sets, packages and clocks, for the random walk.
 
 func (g *generator) submitAllocSet() *borgpb.Op {
+	name := pick(g.r, []string{"p", "q", "a"})
+	return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
+		User: "ann", Name: name, Labels: g.labels(), Spec: marshal(g.t, g.setSpec())}}}
+}
+
+func (g *generator) setSpec() *borgpb.AllocSetSpec {
 	spec := &borgpb.AllocSetSpec{
 		Allocs: uint32(1 + g.r.IntN(4)), Priority: pick(g.r, []int32{50, 110, 200, 400}),
 		Resources: &borgpb.Resources{CpuMilli: 1000 + int64(g.r.IntN(3))*1000, MemBytes: 2 << 30, DiskBytes: 2 << 30, Ports: int64(g.r.IntN(5))},
@@ -26,9 +32,7 @@ func (g *generator) submitAllocSet() *borgpb.Op {
 	}
 	g.mayPreempt(&spec.Preempt, &spec.PreemptWaitNs)
 	spec.Saver = g.saver()
-	name := pick(g.r, []string{"p", "q", "a"})
-	return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
-		User: "ann", Name: name, Labels: g.labels(), Spec: marshal(g.t, spec)}}}
+	return spec
 }
 
 func (g *generator) killAllocSet() *borgpb.Op {

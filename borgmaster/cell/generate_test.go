@@ -61,6 +61,8 @@ func (g *generator) next() []byte {
 		op = g.user(g.update())
 	case n < 860:
 		op = g.user(g.resize())
+	case n < 885 && g.c.format >= FormatSetUpdates && g.one(2):
+		op = g.user(g.changeSet())
 	case n < 885:
 		op = g.user(g.submitAllocSet())
 	case n < 890:

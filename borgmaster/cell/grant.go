@@ -139,6 +139,12 @@ func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
 	case *borgpb.Op_KillAllocSet:
 		key = JobKey{o.KillAllocSet.User, o.KillAllocSet.Name}
 		owner = c.ownerOf(key)
+	case *borgpb.Op_UpdateAllocSet:
+		key = JobKey{o.UpdateAllocSet.User, o.UpdateAllocSet.Name}
+		owner = c.ownerOf(key)
+	case *borgpb.Op_ResizeAllocSet:
+		key = JobKey{o.ResizeAllocSet.User, o.ResizeAllocSet.Name}
+		owner = c.ownerOf(key)
 	case *borgpb.Op_SetLabels:
 		// A machine is nobody's: its op names no user.
 		key = JobKey{o.SetLabels.User, o.SetLabels.Name}

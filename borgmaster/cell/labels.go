@@ -25,17 +25,22 @@ type labelled struct {
 	event               Event
 }
 
-// change sets labels and annotations; a job remembers what it was given.
+// change sets labels and annotations; a job and an alloc set remember what they were given.
 func (l *labelled) change(labels, annotations map[string]string, format uint32) {
-	j, ok := l.record.(*Job)
-	if !ok || format < FormatGiven {
-		*l.labels, *l.annotations = labels, annotations
-		return
-	}
 	var was given
-	_, was.labels, was.annotations = j.Given()
-	j.labels, j.annotations = labels, annotations
-	j.keep(was)
+	switch o := l.record.(type) {
+	case *Job:
+		if format >= FormatGiven {
+			_, was.labels, was.annotations = o.Given()
+			defer func() { o.keep(was) }()
+		}
+	case *AllocSet:
+		if format >= FormatSetUpdates {
+			_, was.labels, was.annotations = o.Given()
+			defer func() { o.keep(was) }()
+		}
+	}
+	*l.labels, *l.annotations = labels, annotations
 }
 
 // Annotations must not be changed.
@@ -70,7 +75,7 @@ func (c *Cell) checkLabelled(o *borgpb.SetLabels) (*labelled, *borgpb.Refusal) {
 		if s.deathSeq != 0 {
 			return nil, badState(key.String(), "the alloc set is dead")
 		}
-		return &labelled{o.Kind, key.String(), s.uid, 1, &s.labels, &s.annotations, s, setEvent(s, kind, stateNone, stateNone)}, nil
+		return &labelled{o.Kind, key.String(), s.uid, s.version, &s.labels, &s.annotations, s, setEvent(s, kind, stateNone, stateNone)}, nil
 	}
 	return nil, about(key.String(), invalid("kind", "want a job, an alloc set or a machine"))
 }

@@ -160,6 +160,9 @@ const (
 	maxSavesShown    = 100
 	maxSaverNames    = 10
 
+	// From one look at the allocs of a set that are yet to become what it says to the next.
+	setAgainNs = second
+
 	// How long a task is kept away from the machine on which it crashed twice in a row,
 	// and before format 5.
 	crashMemoryNs     = 3600 * second

@@ -219,6 +219,7 @@ func (l *loader) allocSet(uid UID, d *decoder) error {
 		uid: uid, key: JobKey{d.str(), d.str()}, labels: d.strs(), annotations: d.strs(), specBytes: d.raw(),
 		submittedWallNs: d.int(), changedWallNs: d.int(), reason: d.str(), deathSeq: d.uint(), deathNs: d.int(),
 	}
+	allocs, was := l.setChanges(d, s)
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -234,12 +235,20 @@ func (l *loader) allocSet(uid UID, d *decoder) error {
 	if s.deathSeq != 0 {
 		initial = stateDead
 	}
-	for i := range spec.Allocs {
+	if allocs == 0 {
+		allocs = spec.Allocs
+	}
+	for i := range allocs {
 		a := s.newAlloc(i)
 		a.state = initial
 		s.allocs = append(s.allocs, a)
 	}
-	s.counts[initial] = spec.Allocs
+	s.counts[initial] = allocs
+	if was != nil {
+		if s.keep(*was); s.given == nil {
+			return errOdd
+		}
+	}
 	l.c.addAllocSet(s)
 	return nil
 }
@@ -268,13 +277,15 @@ func (l *loader) alloc(uid UID, index uint32, d *decoder) error {
 		} else {
 			l.c.enterMachine(a, m)
 		}
-		m.room.add(inBoth(s.res()))
 	}
 	if ids := l.victims(d); len(ids) > 0 {
 		l.waits = append(l.waits, loadedWait{alloc: a, victims: ids})
 	}
 	a.changedWallNs, a.reason = d.int(), d.str()
 	gs := d.grants()
+	if err := l.behind(d, a); err != nil {
+		return err
+	}
 	if err := d.done(); err != nil {
 		return err
 	}
@@ -286,6 +297,7 @@ func (l *loader) alloc(uid UID, index uint32, d *decoder) error {
 		return errors.New("an alloc with devices of no machine")
 	}
 	if m != nil {
+		m.room.add(inBoth(a.res()))
 		a.takeDevices(m, gs)
 	}
 	return nil

@@ -89,6 +89,7 @@ func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
 			}
 		}
 		c.leaveDueNs = 0
+		c.lookAtSavers()
 		c.leaveTainted()
 	}, nil
 }
@@ -97,7 +98,7 @@ func (c *Cell) checkMachineUp(o *borgpb.MachineUp) (commit, *borgpb.Refusal) {
 // order to stop it, its task still waits and takes it back as it is.
 func (c *Cell) returnCopy(p *Copy) {
 	t := p.row()
-	if p.stop == nil && p.machine.draining && p.job.saving == nil {
+	if p.stop == nil && p.machine.draining && (p.job.saving == nil || p.machine.emptied() && c.format >= FormatSaverDrains) {
 		c.order(p, borgpb.StopCause_STOP_CAUSE_DRAIN, p.machine.drainWords(), p.grace())
 	}
 	if p.stop != nil {

@@ -47,6 +47,7 @@ func (c *Cell) checkAddMachine(o *borgpb.AddMachine) (commit, *borgpb.Refusal) {
 		// It may have been a machine of the cell after the checkpoint.
 		m.unheard = c.restored.fromIndex != 0
 		c.addMachine(m)
+		c.lookAtSavers()
 		c.dirty(m)
 		c.emit(machineEvent(m, borgpb.EventKind_EVENT_KIND_MACHINE_ADD))
 		c.seatMachine(m)
@@ -244,6 +245,8 @@ func (c *Cell) removeMachine(m *Machine) {
 			c.evictAlloc(a, edgeEvict, statePending, borgpb.StopCause_STOP_CAUSE_UNSPECIFIED, reason, 0)
 		}
 	}
+	c.endSavers(m, reason)
+	c.lookAtSavers()
 	c.endDrain(m)
 	m.gone = true
 	c.setPackages(m, &borgpb.PackageChange{Remove: m.packages})

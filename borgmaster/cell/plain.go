@@ -135,6 +135,14 @@ var valueForms = map[byte]func(*form){
 		f.str("reason")
 		f.uints("death_seq")
 		f.ints("death_ns")
+		f.tagged(tagSetChanges, "changes", func(f *form) {
+			f.uints("version", "allocs", "attempt_floor")
+			f.ints("again_ns")
+		})
+		f.tagged(tagSetGiven, "given", func(f *form) {
+			f.strs("labels")
+			f.strs("annotations")
+		})
 	},
 	kindAlloc: func(f *form) {
 		st := f.byte("state")
@@ -146,6 +154,10 @@ var valueForms = map[byte]func(*form){
 		f.ints("changed_wall_ns")
 		f.str("reason")
 		f.grants()
+		f.tagged(tagBehind, "behind", func(f *form) {
+			f.bools("moves")
+			resourcesForm("holds", f)
+		})
 	},
 	kindJob: func(f *form) {
 		f.str("user")

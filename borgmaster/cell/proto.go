@@ -113,9 +113,10 @@ func (m *Machine) Alone() *borgpb.Machine {
 func (c *Cell) AllocSetProto(s *AllocSet) *borgpb.AllocSet {
 	return &borgpb.AllocSet{
 		Meta: s.meta(),
-		Spec: s.spec,
+		Spec: sized(s.spec, s.NumAllocs()),
 		Status: &borgpb.AllocSetStatus{
-			State: s.State(), Reason: s.reason, Pending: s.counts[statePending], Running: s.counts[stateRunning],
+			Behind: s.behind,
+			State:  s.State(), Reason: s.reason, Pending: s.counts[statePending], Running: s.counts[stateRunning],
 			Dead: s.counts[stateDead], SubmittedWallNs: s.submittedWallNs, ChangedWallNs: s.changedWallNs,
 		},
 	}
@@ -123,7 +124,7 @@ func (c *Cell) AllocSetProto(s *AllocSet) *borgpb.AllocSet {
 
 func (s *AllocSet) meta() *borgpb.Meta {
 	return &borgpb.Meta{
-		User: s.key.User, Name: s.key.Name, Uid: s.uid.String(), Version: 1,
+		User: s.key.User, Name: s.key.Name, Uid: s.uid.String(), Version: s.version,
 		Labels: s.labels, Annotations: s.annotations,
 	}
 }
@@ -132,6 +133,9 @@ func (s *AllocSet) meta() *borgpb.Meta {
 func (c *Cell) AllocProto(a *Alloc) *borgpb.Alloc {
 	p := a.Alone()
 	p.Status.Used = a.limits().Proto()
+	if a.behind {
+		p.Status.Holds = a.room.capacity.Proto()
+	}
 	for _, o := range a.copies {
 		p.Status.Tasks = append(p.Status.Tasks, o.TaskID().String())
 	}

@@ -231,7 +231,7 @@ func (w *walk) hear(e Event, later []Event) {
 		w.edges["cause "+e.Cause.String()[len("STOP_CAUSE_"):]+" "+kind]++
 	}
 	w.edges[fmt.Sprintf("%v %s %d-%d", e.ObjectKind.String()[len("OBJECT_KIND_"):], kind, e.From, e.To)]++
-	if e.Kind == borgpb.EventKind_EVENT_KIND_RESIZE {
+	if e.Kind == borgpb.EventKind_EVENT_KIND_RESIZE && e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_JOB {
 		w.forget(e)
 	}
 	if e.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK {
@@ -291,7 +291,7 @@ func (w *walk) forget(e Event) {
 func refilled(later []Event, machine string) bool {
 	return slices.ContainsFunc(later, func(e Event) bool {
 		return e.Machine == machine && (e.Kind == borgpb.EventKind_EVENT_KIND_RESERVE || e.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE ||
-			e.Kind == borgpb.EventKind_EVENT_KIND_QUARANTINE ||
+			e.Kind == borgpb.EventKind_EVENT_KIND_QUARANTINE || e.Kind == borgpb.EventKind_EVENT_KIND_RESIZE ||
 			// In place: its estimate was for another limit and is gone.
 			e.Kind == borgpb.EventKind_EVENT_KIND_UPDATE_RUNNING)
 	})

@@ -148,6 +148,7 @@ func (s *AllocSet) appendValue(b []byte) []byte {
 	e.str(s.reason)
 	e.uint(s.deathSeq)
 	e.int(s.deathNs)
+	e.setChanges(s)
 	return e.b
 }
 
@@ -155,8 +156,9 @@ func (a *Alloc) appendKey(b []byte) []byte {
 	return binary.BigEndian.AppendUint32(appendUIDKey(b, kindAlloc, a.set.uid), a.index)
 }
 
-// exists: an alloc that was never placed is as its set says.
-func (a *Alloc) exists() bool { return !a.set.gone && a.attempt != 0 }
+// exists: an alloc that was never placed is as its set says. One that was cut off by a
+// resize is gone.
+func (a *Alloc) exists() bool { return a.attempt != 0 && !a.Gone() }
 
 func (a *Alloc) appendValue(b []byte) []byte {
 	e := encoder{append(b, recordLayout)}
@@ -173,6 +175,7 @@ func (a *Alloc) appendValue(b []byte) []byte {
 	e.int(a.changedWallNs)
 	e.str(a.reason)
 	e.grants(a.devices)
+	e.behind(a)
 	return e.b
 }
 

@@ -44,7 +44,7 @@ func richCell(t testing.TB, ops int) *Cell {
 // its encoding.
 var derivedFields = map[string][]string{
 	"Cell": {"restored", "outage", "jobs", "jobsByUID", "jobList", "sets", "setList", "setsByU", "machines", "machineList", "links",
-		"records", "readings", "build", "diverged", "liveTasks", "leaveDueNs", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
+		"records", "readings", "build", "diverged", "liveTasks", "leaveDueNs", "setsBehind", "drains", "drainDueNs", "updateDues", "holders", "daemons", "crons", "now", "head", "graveyard.queue", "graveyard.objects", "graveyard.tasks",
 		"requests.byID", "requests.queue", "requests.most", "users.byName", "users.list", "users.admins", "tokens.byHash", "tokens.list",
 		// The key in use has a record of its own.
 		"secrets.byKey", "secrets.list", "secrets.bytes", "secrets.keyID", "bans.list", "bans.dueWallNs",
@@ -55,9 +55,9 @@ var derivedFields = map[string][]string{
 		"labelPolicy", "quarantined", "quarantineDueNs",
 		// So has that of preemption.
 		"preemption",
-		"savers"},
+		"savers", "saveDueNs"},
 	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes"},
-	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone"},
+	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
 		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended"},
@@ -356,7 +356,7 @@ func TestAllocPlaceCounts(t *testing.T) {
 	for what, a := range map[string]*Alloc{
 		"nowhere": {}, "on m1": {machine: m1}, "on m2": {machine: m2}, "lost on m1": {lostOn: m1}, "lost on m2": {lostOn: m2},
 	} {
-		a.set, a.attempt = &AllocSet{}, 1
+		a.set, a.attempt = &AllocSet{allocs: []*Alloc{a}}, 1
 		e := string(encoded(a))
 		if other, ok := seen[e]; ok {
 			t.Errorf("an alloc %s is written as one %s", what, other)

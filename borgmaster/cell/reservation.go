@@ -76,7 +76,7 @@ func (p *Copy) Reservation() (res Resources, setNs int64, ok bool) {
 func (m *Machine) limits() Resources {
 	sum := sumLimits(m.copies, nil)
 	for _, a := range m.allocs {
-		sum = sum.Add(*a.set.res())
+		sum = sum.Add(*a.res())
 	}
 	return sum
 }

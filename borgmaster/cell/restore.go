@@ -149,6 +149,7 @@ func (c *Cell) expireHold() {
 
 func (c *Cell) endHold(why string) {
 	c.restored.held = false
+	c.lookAtSavers()
 	c.drainDueNs = 0
 	c.dirty(&c.restored)
 	c.emit(Event{Kind: borgpb.EventKind_EVENT_KIND_HOLD_END, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_CELL, Reason: why})

@@ -76,7 +76,8 @@ func (c *Cell) setDue(j *Job) {
 
 // DueInNs is how long after the last entry the time alone may change something: an update
 // is watched or has a deadline, a drain waits for one, a taint is forgiven for a while, a
-// quarantine ends. Zero: nothing waits for the time.
+// quarantine ends, an alloc is yet to change, a saver is to be started or given up. Zero:
+// nothing waits for the time.
 func (c *Cell) DueInNs() int64 {
 	due := int64(maxTimeNs)
 	if len(c.updateDues) > 0 {
@@ -90,6 +91,12 @@ func (c *Cell) DueInNs() int64 {
 	}
 	if len(c.quarantined) > 0 {
 		due = min(due, c.quarantineDueNs)
+	}
+	for _, s := range c.setsBehind {
+		due = min(due, s.againNs)
+	}
+	if len(c.savers) > 0 {
+		due = min(due, c.saveDueNs)
 	}
 	if due == maxTimeNs {
 		return 0

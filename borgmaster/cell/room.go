@@ -130,6 +130,7 @@ func (c *Cell) release(p *Copy) {
 	m.changes++
 	m.copies = removeCopy(m.copies, p)
 	c.lastToLeave(m)
+	c.lookAtSavers()
 	for _, n := range p.ports {
 		if at, ok := slices.BinarySearch(m.ports, n); ok {
 			m.ports = slices.Delete(m.ports, at, at+1)

@@ -6,16 +6,22 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
 // FormatSavers is the format in which what allocs leave behind began to be saved.
 const FormatSavers = 9
 
+// FormatSaverDrains is the format from which on a drain that is forced does not wait for
+// savers, and a machine that is removed takes along what is not saved there.
+const FormatSaverDrains = 10
+
 // saving is what a job is there for that the cell made itself: to save what an alloc
 // left on a machine. No scheduler places its one task: the cell starts it there as soon
 // as nothing of the alloc runs on that machine any more, and again whenever it failed.
-// It does not leave a machine that drains, and outlives its alloc set.
+// A drain waits for it until its deadline; then it goes on only if its machine comes back
+// into service. It outlives its alloc set.
 type saving struct {
 	// Key of the set, and index and attempt of the alloc.
 	set     JobKey
@@ -118,7 +124,7 @@ func (c *Cell) checkSaver(key JobKey, set *borgpb.AllocSetSpec, data []byte) *bo
 // saveLeft begins to save what an alloc leaves on a machine.
 func (c *Cell) saveLeft(a *Alloc, m *Machine) {
 	set := a.set
-	if set.spec.Saver == nil {
+	if set.spec.Saver == nil || a.state == stateDead && mutant.Planted(mutant.DeadLeaveNothing) {
 		return
 	}
 	key, r := c.saverKey(a)
@@ -167,6 +173,7 @@ func (c *Cell) saverKey(a *Alloc) (JobKey, *borgpb.Refusal) {
 func (c *Cell) addSaver(j *Job) {
 	at, _ := slices.BinarySearchFunc(c.savers, j.uid, func(o *Job, u UID) int { return o.uid.Compare(u) })
 	c.savers = slices.Insert(c.savers, at, j)
+	c.lookAtSavers()
 }
 
 // saverEnded follows the death of a job: was anything given up with it?
@@ -180,7 +187,7 @@ func (c *Cell) saverEnded(j *Job) {
 		m.changes++
 	}
 	kind := borgpb.EventKind_EVENT_KIND_SAVED
-	if j.finished == 0 {
+	if j.finished == 0 && !mutant.Planted(mutant.GivenUpIsSaved) {
 		kind = borgpb.EventKind_EVENT_KIND_SAVE_GIVEN_UP
 	}
 	c.emit(Event{
@@ -189,38 +196,79 @@ func (c *Cell) saverEnded(j *Job) {
 	})
 }
 
-// saveOn starts savers that can be started, and gives up those whose time is over.
+// saveOn starts savers that can be started, and gives up those whose time is over. It
+// looks when the time may have changed something, or something else has since.
 func (c *Cell) saveOn() {
+	if len(c.savers) == 0 || c.clock.cellNs < c.saveDueNs {
+		return
+	}
+	c.saveDueNs = maxTimeNs
 	for _, j := range slices.Clone(c.savers) {
 		v, t := j.saving, j.rows[0]
 		m := c.machines[v.machine]
 		switch {
 		case m == nil:
 			c.kill(j, "machine "+v.machine+" was removed")
-		case v.untilNs <= c.clock.cellNs:
+		case v.untilNs <= c.clock.cellNs && !mutant.Planted(mutant.SavesForEver):
 			c.kill(j, "its time is over")
-		case t.state == statePending && c.maySave(j, m):
+		case t.state == statePending && c.saverWaits(j) == "":
 			c.schedule(t, place{machine: m})
 			// From start to start, so that it does not matter how it ended.
 			v.againNs = min(c.clock.cellNs+min(int64(saveAgainNs)<<min(t.attempt-1, 16), maxSaveAgainNs), maxTimeNs)
 			c.dirty(j)
 		}
+		if j.deathSeq == 0 {
+			c.saveDueNs = min(c.saveDueNs, c.saverDue(j))
+		}
 	}
 }
 
-// maySave tells whether a saver can be started now: its machine is there, what ran in
-// the alloc has stopped, and enough time has passed since it failed last.
-func (c *Cell) maySave(j *Job, m *Machine) bool {
-	t := j.rows[0]
-	if m.down || m.Closed() || t.holdsPlace() || len(m.copies) >= maxCopiesOnMachine || c.clock.cellNs < j.saving.againNs {
-		return false
+// saverDue is the cell time at which a saver is to be looked at if nothing else happens.
+func (c *Cell) saverDue(j *Job) int64 {
+	v := j.saving
+	switch {
+	case j.rows[0].state != statePending:
+		return v.untilNs
+	case v.againNs > c.clock.cellNs:
+		return min(v.untilNs, v.againNs)
+	case c.machines[v.machine] == nil || c.saverWaits(j) == "":
+		return 0
+	}
+	return v.untilNs
+}
+
+// lookAtSavers has all savers looked at with the next entry: where they are something
+// has changed that they may have waited for.
+func (c *Cell) lookAtSavers() { c.saveDueNs = 0 }
+
+// saverWaits says why a saver cannot be started now; empty: it can. What ran in the alloc
+// has to have stopped, also that of a job that was replaced since.
+func (c *Cell) saverWaits(j *Job) string {
+	v, t := j.saving, j.rows[0]
+	m := c.machines[v.machine]
+	switch {
+	case m == nil || m.down || m.Closed():
+		return "machine " + v.machine + " is not there"
+	case m.emptied() && c.format >= FormatSaverDrains:
+		return "machine " + v.machine + " has been emptied"
+	case c.clock.cellNs < v.againNs:
+		return "it pauses after it failed"
+	case t.holdsPlace() || len(m.copies) >= maxCopiesOnMachine:
+		return "there is no place on machine " + v.machine
 	}
 	for _, p := range m.copies {
-		if p.state == attemptStopping && !p.orphan && len(p.job.specs) > 0 && p.job.latest().allocSet == j.saving.set {
-			return false
+		if o := p.job.saving; o != nil && p.job != j && o.set == v.set && o.index == v.index && c.format >= FormatSaverDrains && !mutant.Planted(mutant.SaversTogether) {
+			return "another saver works in its directory"
+		}
+		if p.state != attemptStopping {
+			continue
+		}
+		// Of an orphan it is not known where it ran.
+		if p.orphan && c.format >= FormatSaverDrains || !p.orphan && len(p.job.specs) > 0 && p.job.latest().allocSet == v.set {
+			return "what ran in the alloc has not stopped"
 		}
 	}
-	return true
+	return ""
 }
 
 // KeptOn names the allocs whose directories are to stay on a machine: those that are
@@ -258,18 +306,41 @@ func (c *Cell) SavesOf(s *AllocSet) (saves []*borgpb.AllocSave) {
 			one.Reason = "given up: " + j.reason
 		} else if one.LeftNs = max(v.untilNs-c.clock.cellNs, 1); t.cur != nil {
 			one.Reason = "the saver runs"
-		} else if one.Reason = t.reason; one.Reason == "" {
-			one.Reason = "the saver waits for what ran there to stop"
+		} else {
+			one.Reason = c.saverWaits(j)
 		}
 		saves = append(saves, one)
 	}
 	return saves
 }
 
-// holdSave is for what a saver is not taken off its machine.
-func (p *Copy) holdSave() *Hold {
-	return &Hold{Job: p.job.key, Task: p.TaskID(), UntilNs: p.job.saving.untilNs,
-		Reason: fmt.Sprintf("it saves what alloc %s left there; borgcfg down %s gives that up", p.Saves(), p.job.key)}
+// holdSave is for what a saver is not taken off its machine before a drain is forced.
+func (j *Job) holdSave() *Hold {
+	v := j.saving
+	return &Hold{Job: j.key, Task: TaskID{j.key, 0}, UntilNs: v.untilNs,
+		Reason: fmt.Sprintf("it saves what alloc %v left there; borgcfg down %s gives that up", TaskID{v.set, v.index}, j.key)}
+}
+
+// saversWaiting are those that have yet to be started on a machine.
+func (c *Cell) saversWaiting(m *Machine) (jobs []*Job) {
+	for _, j := range c.savers {
+		if j.saving.machine == m.name && j.rows[0].cur == nil {
+			jobs = append(jobs, j)
+		}
+	}
+	return jobs
+}
+
+// endSavers gives up what lies on a machine that leaves the cell.
+func (c *Cell) endSavers(m *Machine, reason string) {
+	if c.format < FormatSaverDrains {
+		return
+	}
+	for _, j := range slices.Clone(c.savers) {
+		if j.saving.machine == m.name {
+			c.kill(j, reason)
+		}
+	}
 }
 
 // checkSavers checks which jobs are savers.
@@ -290,6 +361,9 @@ func (c *Cell) checkSavers() error {
 			n++
 			if !slices.Contains(c.savers, j) {
 				return fmt.Errorf("job %v saves something and is not listed", j.key)
+			}
+			if at := c.saverDue(j); at < c.saveDueNs && c.saveDueNs > c.clock.cellNs {
+				return fmt.Errorf("job %v is to be looked at at %d, and is at %d: %s", j.key, at, c.saveDueNs, c.saverWaits(j))
 			}
 		}
 	}

@@ -359,6 +359,7 @@ func (c *Cell) abandon(t *Task) {
 		p = next
 	}
 	t.past = nil
+	c.lookAtSavers()
 }
 
 func jobEvent(j *Job, kind borgpb.EventKind, from, to state) Event {

@@ -92,6 +92,9 @@ func (c *Cell) move(t *Task, e edge, to state, reason string) {
 			j.waiting.clear(t.index)
 		}
 	}
+	if j.saving != nil {
+		c.lookAtSavers()
+	}
 	if to == stateDead {
 		c.liveTasks--
 		c.discharge(t)

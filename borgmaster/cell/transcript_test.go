@@ -16,7 +16,15 @@ import (
 // TestTranscripts runs the scenarios in testdata. After each command the cell
 // is checked, and written down and read again. Rewrite with
 // go test ./borgmaster/cell -run TestTranscripts -rewrite, and read the diff.
-func TestTranscripts(t *testing.T) {
+func TestTranscripts(t *testing.T) { transcripts(t, reload) }
+
+// TestTranscriptsKept plays them with a cell that is never written down and read again:
+// what it remembers beside its records must make no difference.
+func TestTranscriptsKept(t *testing.T) {
+	transcripts(t, func(_ testing.TB, c *Cell) *Cell { return c })
+}
+
+func transcripts(t *testing.T, next func(testing.TB, *Cell) *Cell) {
 	datadriven.Walk(t, "testdata/transcripts", func(t *testing.T, path string) {
 		s := &script{testLog: newTestLog(t)}
 		datadriven.RunTest(t, path, func(t *testing.T, d *datadriven.TestData) string {
@@ -25,7 +33,7 @@ func TestTranscripts(t *testing.T) {
 			if err := s.c.Check(); err != nil {
 				d.Fatalf(t, "%v", err)
 			}
-			s.c = reload(t, s.c)
+			s.c = next(t, s.c)
 			return out
 		})
 	})
@@ -220,15 +228,10 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_ResizeJob{ResizeJob: &borgpb.ResizeJob{User: user, Name: name, Tasks: uint32(s.num("tasks", 0))}}}
 	case "allocset":
 		user, name := s.key()
-		spec := &borgpb.AllocSetSpec{
-			Allocs: uint32(s.num("allocs", 1)), Priority: int32(s.num("priority", 200)), Resources: s.resources(), MaxPer: s.maxPer(),
-			Network: s.network(),
-		}
-		if s.has("saver") {
-			spec.Saver = &borgpb.Saver{TimeNs: s.num("save-time", 0), Task: &borgpb.TaskSpec{
-				Args: s.list("saver"), Resources: &borgpb.Resources{CpuMilli: s.num("saver-cpu", 100), MemBytes: 1 << 20}}}
-		}
-		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{User: user, Name: name, Spec: marshal(s.t, spec)}}}
+		return &borgpb.Op{Op: &borgpb.Op_SubmitAllocSet{SubmitAllocSet: &borgpb.SubmitAllocSet{
+			User: user, Name: name, Labels: s.words("labels"), Spec: marshal(s.t, s.setSpec())}}}
+	case "update-allocset", "resize-allocset":
+		return s.changeSet()
 	case "kill-allocset":
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_KillAllocSet{KillAllocSet: &borgpb.KillAllocSet{User: user, Name: name}}}
@@ -688,6 +691,8 @@ func (s *script) show() string {
 			fmt.Fprintf(&b, " (%s)", st.Reason)
 		}
 		b.WriteString("\n")
+	case "allocset":
+		s.showSet(&b, s.c.sets[mustKey(s.first(1))])
 	case "tasks":
 		j := s.c.jobs[mustKey(s.first(1))]
 		for i := range j.Tasks() {

@@ -184,6 +184,7 @@ func (c *Cell) beginUpdate(j *Job, spec *Spec, next Update, why string) {
 		c.seatJob(j)
 	}
 	j.leaveDueNs = 0
+	c.lookAtSavers()
 	for _, t := range j.rows {
 		if t.flags&(taskSkipped|taskCanary) != 0 {
 			t.flags &^= taskSkipped | taskCanary

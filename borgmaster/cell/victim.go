@@ -114,7 +114,7 @@ func (c *Cell) addAlloc(v *victims, p *Placement, o *Alloc, id CopyID) *borgpb.R
 		}
 	}
 	v.allocs = append(v.allocs, o)
-	v.freed = v.freed.add(inBoth(o.set.res()))
+	v.freed = v.freed.add(inBoth(o.res()))
 	v.devices = append(v.devices, o.devices...)
 	v.copies = append(v.copies, o.copies...)
 	return nil

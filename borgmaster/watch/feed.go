@@ -291,8 +291,9 @@ func (f *feeding) set(s *cell.AllocSet) {
 		f.seen.sets[s.UID()] = g
 	}
 	var oldHead *head
+	var oldVersion uint64
 	if g.own != nil {
-		oldHead = g.own.head
+		oldHead, oldVersion = g.own.head, g.own.more.version
 	}
 	p := f.c.AllocSetProto(s)
 	now := &object{head: headOf(oldHead, p.Meta, p.Meta.Labels), more: &more{version: p.Meta.Version, spec: p.Spec, status: marshal(p.Status)}}
@@ -300,8 +301,9 @@ func (f *feeding) set(s *cell.AllocSet) {
 		f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC_SET, key{uid: g.uid}, g.own, now)
 		g.own = now
 	}
-	// Those that it has no record of follow from the set.
-	if dead := p.Status.State == borgpb.State_STATE_DEAD; oldHead != now.head || dead != g.dead {
+	f.resizeSet(g, int(s.NumAllocs()))
+	// Those that it has no record of follow from the set, and all show its version.
+	if dead := p.Status.State == borgpb.State_STATE_DEAD; oldHead != now.head || dead != g.dead || oldVersion != p.Meta.Version {
 		g.dead = dead
 		for a := range s.Allocs() {
 			f.alloc(a)
@@ -309,9 +311,21 @@ func (f *feeding) set(s *cell.AllocSet) {
 	}
 }
 
+// resizeSet takes away the allocs that a set has no more, and makes room for new ones.
+func (f *feeding) resizeSet(g *group, n int) {
+	for len(g.members) > n {
+		last := len(g.members) - 1
+		if was := g.members[last]; was != nil {
+			f.note(borgpb.ObjectKind_OBJECT_KIND_ALLOC, key{g.uid, uint32(last)}, was, nil)
+		}
+		g.members = g.members[:last]
+	}
+	g.members = append(g.members, make([]*object, n-len(g.members))...)
+}
+
 func (f *feeding) alloc(a *cell.Alloc) {
 	g := f.seen.sets[a.Set().UID()]
-	if g == nil {
+	if g == nil || a.Gone() {
 		return
 	}
 	was, now := g.members[a.Index()], &object{head: g.own.head, more: &more{version: g.own.more.version, alloc: a.View()}}

@@ -77,7 +77,7 @@ func (s *session) allocsOf(arg string) error {
 		}
 		return s.out.names(names)
 	}
-	capacity := resp.AllocSets[0].GetSpec().GetResources()
+	spec := resp.AllocSets[0].GetSpec().GetResources()
 	var t table
 	head := []string{"ALLOC", "STATE", "ATTEMPT", "MACHINE", "CPU", "MEM"}
 	if s.out.wide() {
@@ -85,7 +85,10 @@ func (s *session) allocsOf(arg string) error {
 	}
 	t.head(append(head, "TASKS", "CHANGED", "REASON")...)
 	for _, a := range resp.Allocs {
-		st := a.GetStatus()
+		st, capacity := a.GetStatus(), spec
+		if h := st.GetHolds(); h != nil {
+			capacity = h
+		}
 		cells := []any{
 			taskName(a.GetMeta().GetUser(), a.GetMeta().GetName(), a.GetIndex()), stateCell(st.GetState()), number(st.GetAttempt()), st.GetMachine(),
 			cpuText(st.GetUsed().GetCpuMilli()) + " of " + cpuText(capacity.GetCpuMilli()),
@@ -99,6 +102,7 @@ func (s *session) allocsOf(arg string) error {
 	if err := t.write(s.out, ""); err != nil {
 		return err
 	}
+	s.sayWaits(resp.AllocSets[0])
 	return s.savesOf(resp.AllocSets[0])
 }
 

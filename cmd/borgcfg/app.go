@@ -156,7 +156,7 @@ func jobCommands(con *console) []*ucli.Command {
 			exactFlag(),
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		updateCommand(con, with(fileFlags(), exactFlag(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
-		command(con, "resize", "change the number of tasks of a job", "JOB TASKS", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
+		command(con, "resize", "change the number of tasks of a job, or of allocs of an alloc set", "JOB|ALLOCSET N", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),
 		command(con, "down", "end jobs and alloc sets", "FILE|JOB...", 1, -1, down, with(fileFlags(), reasonFlag(), waitFlag("wait until the last process is gone"))...),
 		cronCommands(con),
 		command(con, "note", "(in a task) tell people what you are at; no text: nothing any more", "[TEXT]", 0, 1, setNote,

@@ -219,7 +219,7 @@ func (s *session) waitGone(n jobName) error {
 	})
 }
 
-// resizeJob changes the number of tasks.
+// resizeJob changes the number of tasks of a job, or of allocs of an alloc set.
 func resizeJob(s *session) error {
 	n, err := s.job(s.args[0])
 	if err != nil {
@@ -227,14 +227,14 @@ func resizeJob(s *session) error {
 	}
 	tasks, err := strconv.ParseUint(s.args[1], 10, 32)
 	if err != nil || tasks == 0 {
-		return cli.Errorf(cli.Usage, "%q is not a number of tasks", s.args[1]).Hint("a job has 1 to 100,000; to end it: borgcfg down %s", s.args[0])
+		return cli.Errorf(cli.Usage, "%q is not a number of tasks", s.args[1]).Hint("a job or alloc set has 1 to 100,000; to end it: borgcfg down %s", s.args[0])
 	}
 	v, err := s.find(n)
 	if err != nil {
 		return err
 	}
 	if v.job == nil {
-		return cli.Errorf(cli.Refused, "%s is an alloc set, and an alloc set cannot be changed", n)
+		return s.resizeSet(n, v.set, uint32(tasks))
 	}
 	name := s.short(n.user, n.name)
 	before := numTasks(v.job)

@@ -4,6 +4,7 @@ import (
 	"encoding/pem"
 	"fmt"
 	"os"
+	"regexp"
 	"strconv"
 	"strings"
 	"testing"
@@ -121,14 +122,15 @@ func unchangedCommand(ts *testscript.TestScript, neg bool, args []string) {
 }
 
 func untilCommand(ts *testscript.TestScript, neg bool, args []string) {
-	want, says := strings.CutPrefix(args[0], "-says=")
-	if says {
-		args = args[1:]
-	} else {
-		want = ""
+	says := func(string) bool { return true }
+	want, ok := strings.CutPrefix(args[0], "-says=")
+	if ok {
+		says, args = func(out string) bool { return strings.Contains(out, want) }, args[1:]
+	} else if want, ok = strings.CutPrefix(args[0], "-matches="); ok {
+		says, args = regexp.MustCompile("(?m)"+want).MatchString, args[1:]
 	}
 	for range 200 {
-		if err := ts.Exec("borgcfg", args...); err == nil && ts.ReadFile("stdout") != "" && strings.Contains(ts.ReadFile("stdout"), want) {
+		if err := ts.Exec("borgcfg", args...); err == nil && ts.ReadFile("stdout") != "" && says(ts.ReadFile("stdout")) {
 			return
 		}
 		time.Sleep(50 * time.Millisecond)

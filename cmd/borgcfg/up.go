@@ -32,6 +32,8 @@ type step struct {
 	// What the cell holds; nil: nothing of that name.
 	job    *borgpb.Job
 	allocs *borgpb.AllocSet
+	// What the alloc set was last given; nil: the cell does not know it and changes none.
+	given *borgrpc.Given
 	// What the cell is to hold: what the file says, and what was changed in the cell
 	// since and stays. Nil: just what the file says.
 	merged *cfg.Object
@@ -121,20 +123,26 @@ func (s *session) planAllocSet(m *client.Client, st *step) error {
 	if err != nil {
 		return err
 	}
-	st.allocs = resp.AllocSets[0]
+	st.allocs, st.given = resp.AllocSets[0], resp.Given
 	if err := st.checkKnown(st.allocs.GetSpec()); err != nil {
 		return err
 	}
+	dead := st.allocs.GetStatus().GetState() == borgpb.State_STATE_DEAD
+	if !dead && st.given != nil && !s.flag.Bool("exactly") {
+		st.mergeSet()
+	}
 	switch {
-	case st.allocs.GetStatus().GetState() == borgpb.State_STATE_DEAD:
+	case dead:
 		st.action = create
-	case same(st.Object, st.allocs.GetMeta(), st.allocs.GetSpec()):
+	case same(st.wanted(), st.allocs.GetMeta(), st.allocs.GetSpec()) && st.repeatsSet():
 		st.note = "unchanged"
+	case st.given != nil:
+		st.action = change
 	case proto.Equal(st.Spec(), st.allocs.GetSpec()):
 		// Its labels can be.
 		st.action = change
 	default:
-		return cli.Errorf(cli.Refused, "alloc set %s differs from the file, and an alloc set cannot be changed", st.Key()).
+		return cli.Errorf(cli.Refused, "alloc set %s differs from the file, and a cell of a format before 10 does not change alloc sets", st.Key()).
 			Hint("end it and what runs in it, then create it anew:\nborgcfg down %s && borgcfg up %s", s.short(st.User, st.Name), st.file.Path)
 	}
 	return nil
@@ -160,8 +168,11 @@ func (s *session) show(steps []*step) {
 
 func (s *session) sayChanges(st *step) {
 	diff := cfg.DiffLabels(st.allocs.GetMeta(), st.Object)
-	if st.Kind == cfg.KindJob {
+	switch {
+	case st.Kind == cfg.KindJob:
 		diff = cfg.DiffJob(st.job, st.wanted())
+	case st.given != nil:
+		diff = cfg.DiffAllocSet(st.allocs, st.wanted())
 	}
 	for _, c := range diff {
 		s.say("    %s", c)
@@ -264,10 +275,13 @@ func (s *session) apply(st *step) error {
 	case create:
 		op, err = st.submit()
 	case change:
-		if st.Kind == cfg.KindAllocSet {
-			op = st.relabelTo(st.allocs.GetMeta())
-		} else {
+		switch {
+		case st.Kind == cfg.KindJob:
 			op, err = st.update()
+		case st.given != nil:
+			op, err = st.updateSet()
+		default:
+			op = st.relabelTo(st.allocs.GetMeta())
 		}
 	}
 	if err != nil {
@@ -284,6 +298,9 @@ func (s *session) apply(st *step) error {
 	}
 	s.say("%s %s: updated to version %d", st.Kind, name, result.GetVersion())
 	s.sayChanges(st)
+	if st.Kind == cfg.KindAllocSet {
+		return s.sayBehind(st.User, st.Name)
+	}
 	return nil
 }
 

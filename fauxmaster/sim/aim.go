@@ -32,7 +32,7 @@ func (s *swarm) calm() {
 	s.giantTasks, s.failures, s.steady, s.lasting, s.rich, s.reclaims = 0, 0, false, false, false, false
 	s.trespassPermille, s.revokeNs, s.forgeNs, s.filesPermille = 0, 0, 0, 0
 	s.budgets, s.membersNs, s.labels, s.updates, s.quotas, s.kinds = false, 0, false, false, false, false
-	s.mishaps, s.bands, s.quarantine = false, false, false
+	s.mishaps, s.bands, s.quarantine, s.savers = false, false, false, false
 	s.floodPerS, s.applyNs, s.floodAlone, s.stormTasks = 0, 0, false, 0
 }
 
@@ -99,6 +99,17 @@ var Aims = []Aim{
 		s.calm()
 		s.only(map[faultKind]int{killBorglet: 1, crashReplica: 1, killScheduler: 1})
 		s.quarantine, s.tight, s.machineMilli, s.thinkNs, s.jobs = true, false, 8000, 20*millisecond, 3
+	}},
+	{"savers", "alloc sets with savers that come, change and go, on machines that are emptied and lost", 12 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 2, killScheduler: 1, cutMachine: 1, loseMachine: 1})
+		s.savers, s.budgets, s.drainsPercent, s.tight = true, true, 30, false
+		s.machineMilli, s.thinkNs, s.jobs, s.everyNs = 8000, 40*millisecond, 3, second
+	}},
+	{"giving-way", "jobs that give way again and again, and a scheduler that spares those who did often", 8 * second, func(s *swarm) {
+		s.calm()
+		s.only(map[faultKind]int{killBorglet: 1})
+		s.bands, s.tight, s.machineMilli, s.thinkNs, s.jobs, s.everyNs = true, true, 1500, 15*millisecond, 6, 2*second
 	}},
 	{"updates", "jobs that are updated again and again, to good versions and bad ones", 8 * second, func(s *swarm) {
 		s.calm()

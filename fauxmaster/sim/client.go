@@ -102,7 +102,7 @@ func (c *client) next() {
 	if c.idle = c.ended(); c.idle {
 		return
 	}
-	op := c.quarantined(c.banded(c.quotaOp(c.labelled(c.draw()))))
+	op := c.saved(c.quarantined(c.banded(c.quotaOp(c.labelled(c.draw())))))
 	c.made++
 	op.RequestId = fmt.Sprintf("%s-%05d", c.name(), c.made)
 	op.RequestWallNs = c.w.wallNs()
@@ -238,6 +238,10 @@ func opName(op *borgpb.Op) string {
 		return fmt.Sprintf("drain %s %v", o.DrainMachine.Name, o.DrainMachine.Drain)
 	case *borgpb.Op_SubmitAllocSet:
 		return "submit alloc set " + o.SubmitAllocSet.User + "/" + o.SubmitAllocSet.Name
+	case *borgpb.Op_UpdateAllocSet:
+		return "update alloc set " + o.UpdateAllocSet.User + "/" + o.UpdateAllocSet.Name
+	case *borgpb.Op_ResizeAllocSet:
+		return fmt.Sprintf("resize alloc set %s/%s to %d", o.ResizeAllocSet.User, o.ResizeAllocSet.Name, o.ResizeAllocSet.Allocs)
 	case *borgpb.Op_KillAllocSet:
 		return "kill alloc set " + o.KillAllocSet.User + "/" + o.KillAllocSet.Name
 	case *borgpb.Op_AddMachine:

@@ -85,6 +85,8 @@ type swarm struct {
 	labels bool
 	// Copies are put in quarantine.
 	quarantine bool
+	// Alloc sets have savers, and are updated and resized.
+	savers bool
 	// Quotas are granted and enforced.
 	quotas bool
 	// Jobs are of many priorities, and bands collapse and do not.
@@ -237,6 +239,8 @@ func drawSwarm(r *rand.Rand) swarm {
 	}
 	// The model of quotas does not follow what is charged for copies in quarantine.
 	s.quarantine = r.IntN(3) == 0 && !s.quotas
+	// Nor do those of quotas and labels follow updates of alloc sets.
+	s.savers = r.IntN(3) == 0 && !s.quotas && !s.labels
 	return s
 }
 

@@ -305,6 +305,10 @@ func ownerOf(op *borgpb.Op) string {
 		return o.SubmitAllocSet.User
 	case *borgpb.Op_KillAllocSet:
 		return o.KillAllocSet.User
+	case *borgpb.Op_UpdateAllocSet:
+		return o.UpdateAllocSet.User
+	case *borgpb.Op_ResizeAllocSet:
+		return o.ResizeAllocSet.User
 	case *borgpb.Op_SetLabels:
 		return o.SetLabels.User
 	case *borgpb.Op_FireCron:

@@ -61,7 +61,8 @@ func (p *schedulerProcess) load() {
 	}
 	cfg := scheduler.Config{Seed: p.m.r.w.cfg.Seed, Enough: 8, Reschedule: reschedule, Moves: 1000}
 	if p.m.r.w.swarm.bands {
-		cfg.Churn, cfg.ChurnWindowNs = 4, 2*second
+		cfg.Churn, cfg.ChurnWindowNs = churnMost, churnWindowNs
+		p.m.r.w.truth.schedulerBegins()
 	}
 	search, err := scheduler.New(cfg)
 	if err != nil {

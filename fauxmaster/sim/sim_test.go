@@ -7,6 +7,7 @@ import (
 
 	"borg/borgmaster"
 	"borg/borgmaster/admission"
+	"borg/borgmaster/cell"
 	"borg/borgmaster/replica"
 	"borg/identity"
 	"borg/proto/borgpb"
@@ -88,6 +89,16 @@ func TestBands(t *testing.T) {
 // TestQuarantines: copies are put in quarantine and let go.
 func TestQuarantines(t *testing.T) {
 	comesTo(t, "quarantine", 3, 8*second, "quarantine begun", "placed with a copy in quarantine")
+}
+
+// TestSavers: alloc sets with savers come, change and go, on machines that are emptied and lost.
+func TestSavers(t *testing.T) {
+	comesTo(t, "savers", 2, 12*second, "alloc with a saver left", "what an alloc left is saved", "what an alloc left is given up")
+}
+
+// TestGivingWay: tasks of jobs give way again and again, as often as they may.
+func TestGivingWay(t *testing.T) {
+	comesTo(t, "giving-way", 2, 8*second, "job spared")
 }
 
 // TestKinds: slots of cron jobs come while clocks step and masters follow one another, and
@@ -321,6 +332,12 @@ func TestCheckers(t *testing.T) {
 			w.truth.keptEpoch, w.truth.kept = w.truth.cell.Epoch(), kept{{Index: 1}: 5}
 			w.truth.quarantines(borgmaster.CommittedEntry{}, nil)
 		},
+		"S37": func(w *World) {
+			w.swarm.savers = true
+			w.truth.saving = saversModel{epoch: w.truth.cell.Epoch(), left: map[cell.UID]leaving{{}: {}}}
+			w.truth.saves(borgmaster.CommittedEntry{}, nil)
+		},
+		"S38": func(w *World) { w.truth.spares(&cell.Event{}, 110, churnMost+1) },
 		"S32": func(w *World) {
 			w.truth.labelled.policy = labelPolicies[2]
 			w.swarm.labels = true

@@ -43,7 +43,9 @@ func (t *truth) suits(e borgmaster.CommittedEntry, events []cell.Event) {
 			t.gaveWay(ev, p)
 		case ev.Kind == borgpb.EventKind_EVENT_KIND_SCHEDULE && p != nil && p.Current():
 			t.placed(p, j, m)
-			t.inView(p, m, grew)
+			if p.Saves() == "" {
+				t.inView(p, m, grew)
+			}
 			if j.Spec().GetGang() && !others[ev.UID] && t.cell.Format() >= cell.BuildFormat {
 				if ev.Task > 0 {
 					t.w.mark("gang placed")
@@ -79,6 +81,10 @@ func placesOnly(data []byte) bool {
 
 // placed holds of a copy that has just been given its machine.
 func (t *truth) placed(p *cell.Copy, j *cell.Job, m *cell.Machine) {
+	if p.Saves() != "" {
+		// The cell starts it where it has to be, whatever is said of that machine.
+		return
+	}
 	task := p.TaskSpec()
 	switch {
 	case !m.Up():
@@ -187,7 +193,7 @@ func (t *truth) tainted() {
 				continue
 			}
 			for p := range m.Copies() {
-				if !p.Current() {
+				if !p.Current() || p.Saves() != "" {
 					continue
 				}
 				forgiven, ok := forgiveness(p.TaskSpec(), x)

@@ -81,6 +81,11 @@ type truth struct {
 	// What the ops put in quarantine, in the epoch of that number.
 	kept      kept
 	keptEpoch uint64
+	// What the events say of allocs with savers, and the keys of their sets.
+	saving  saversModel
+	setKeys map[cell.UID]cell.JobKey
+	// How often tasks of each job gave way.
+	churned churnModel
 	rules
 }
 
@@ -174,6 +179,8 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.quotas(e, results)
 	t.kinds(e, results, events)
 	t.quarantines(e, events)
+	t.saves(e, events)
+	t.churns(events)
 	t.rollouts(events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {

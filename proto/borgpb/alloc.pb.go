@@ -24,9 +24,9 @@ const (
 // AllocSet is to allocs what a job is to tasks (paper §2.4).
 type AllocSet struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// user, name and uid; version is always 1, as a set is not updated.
+	// user, name and uid; version is 1, and one more with each update and resize.
 	Meta *Meta `protobuf:"bytes,1,opt,name=meta,proto3" json:"meta,omitempty"`
-	// As committed.
+	// As committed, with the number of allocs that there are now.
 	Spec *AllocSetSpec `protobuf:"bytes,2,opt,name=spec,proto3" json:"spec,omitempty"`
 	// Derived by the cell from the allocs.
 	Status        *AllocSetStatus `protobuf:"bytes,3,opt,name=status,proto3" json:"status,omitempty"`
@@ -85,7 +85,7 @@ func (x *AllocSet) GetStatus() *AllocSetStatus {
 	return nil
 }
 
-// AllocSetSpec is what the owner asked for. It never changes.
+// AllocSetSpec is what the owner asked for. Before format 10 it never changes.
 type AllocSetSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of allocs, 1 to 100,000. Indices run from 0.
@@ -329,7 +329,11 @@ type AllocSetStatus struct {
 	ChangedWallNs int64 `protobuf:"varint,7,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
 	// What allocs left on machines and is not saved yet, or was given up within the last
 	// day, at most 100.
-	Saves         []*AllocSave `protobuf:"bytes,440,rep,name=saves,proto3" json:"saves,omitempty"`
+	Saves []*AllocSave `protobuf:"bytes,440,rep,name=saves,proto3" json:"saves,omitempty"`
+	// Number of allocs that have a place and are not yet as the spec says.
+	Behind uint32 `protobuf:"varint,570,opt,name=behind,proto3" json:"behind,omitempty"`
+	// What those wait for, for people; empty: nothing.
+	Waits         string `protobuf:"bytes,571,opt,name=waits,proto3" json:"waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -418,6 +422,20 @@ func (x *AllocSetStatus) GetSaves() []*AllocSave {
 		return x.Saves
 	}
 	return nil
+}
+
+func (x *AllocSetStatus) GetBehind() uint32 {
+	if x != nil {
+		return x.Behind
+	}
+	return 0
+}
+
+func (x *AllocSetStatus) GetWaits() string {
+	if x != nil {
+		return x.Waits
+	}
+	return ""
 }
 
 // AllocSave is about what one alloc left on one machine.
@@ -602,6 +620,8 @@ type AllocStatus struct {
 	ChangedWallNs int64 `protobuf:"varint,6,opt,name=changed_wall_ns,json=changedWallNs,proto3" json:"changed_wall_ns,omitempty"`
 	// Counted by the log from 1 with each placement; zero: never placed.
 	Attempt uint64 `protobuf:"varint,7,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// What it holds while that is not yet what the spec of its set says; absent: that.
+	Holds *Resources `protobuf:"bytes,570,opt,name=holds,proto3" json:"holds,omitempty"`
 	// What all in it uses together, as its cgroup counts; absent: not asked for, or
 	// nothing was heard lately.
 	Measured      *Used `protobuf:"bytes,590,opt,name=measured,proto3" json:"measured,omitempty"`
@@ -688,6 +708,13 @@ func (x *AllocStatus) GetAttempt() uint64 {
 	return 0
 }
 
+func (x *AllocStatus) GetHolds() *Resources {
+	if x != nil {
+		return x.Holds
+	}
+	return nil
+}
+
 func (x *AllocStatus) GetMeasured() *Used {
 	if x != nil {
 		return x.Measured
@@ -727,7 +754,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"D\n" +
 	"\x05Saver\x12\"\n" +
 	"\x04task\x18\x01 \x01(\v2\x0e.borg.TaskSpecR\x04task\x12\x17\n" +
-	"\atime_ns\x18\x02 \x01(\x03R\x06timeNs\"\x8f\x02\n" +
+	"\atime_ns\x18\x02 \x01(\x03R\x06timeNs\"\xbf\x02\n" +
 	"\x0eAllocSetStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -736,7 +763,9 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04dead\x18\x05 \x01(\rR\x04dead\x12*\n" +
 	"\x11submitted_wall_ns\x18\x06 \x01(\x03R\x0fsubmittedWallNs\x12&\n" +
 	"\x0fchanged_wall_ns\x18\a \x01(\x03R\rchangedWallNs\x12&\n" +
-	"\x05saves\x18\xb8\x03 \x03(\v2\x0f.borg.AllocSaveR\x05saves\"\xb4\x01\n" +
+	"\x05saves\x18\xb8\x03 \x03(\v2\x0f.borg.AllocSaveR\x05saves\x12\x17\n" +
+	"\x06behind\x18\xba\x04 \x01(\rR\x06behind\x12\x15\n" +
+	"\x05waits\x18\xbb\x04 \x01(\tR\x05waits\"\xb4\x01\n" +
 	"\tAllocSave\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -749,7 +778,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12)\n" +
-	"\x06status\x18\x03 \x01(\v2\x11.borg.AllocStatusR\x06status\"\x88\x02\n" +
+	"\x06status\x18\x03 \x01(\v2\x11.borg.AllocStatusR\x06status\"\xb0\x02\n" +
 	"\vAllocStatus\x12!\n" +
 	"\x05state\x18\x01 \x01(\x0e2\v.borg.StateR\x05state\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x18\n" +
@@ -757,7 +786,8 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04used\x18\x04 \x01(\v2\x0f.borg.ResourcesR\x04used\x12\x14\n" +
 	"\x05tasks\x18\x05 \x03(\tR\x05tasks\x12&\n" +
 	"\x0fchanged_wall_ns\x18\x06 \x01(\x03R\rchangedWallNs\x12\x18\n" +
-	"\aattempt\x18\a \x01(\x04R\aattempt\x12'\n" +
+	"\aattempt\x18\a \x01(\x04R\aattempt\x12&\n" +
+	"\x05holds\x18\xba\x04 \x01(\v2\x0f.borg.ResourcesR\x05holds\x12'\n" +
 	"\bmeasured\x18\xce\x04 \x01(\v2\n" +
 	".borg.UsedR\bmeasuredB\x13Z\x11borg/proto/borgpbb\x06proto3"
 
@@ -811,12 +841,13 @@ var file_borgpb_alloc_proto_depIdxs = []int32{
 	6,  // 14: borg.Alloc.status:type_name -> borg.AllocStatus
 	15, // 15: borg.AllocStatus.state:type_name -> borg.State
 	9,  // 16: borg.AllocStatus.used:type_name -> borg.Resources
-	16, // 17: borg.AllocStatus.measured:type_name -> borg.Used
-	18, // [18:18] is the sub-list for method output_type
-	18, // [18:18] is the sub-list for method input_type
-	18, // [18:18] is the sub-list for extension type_name
-	18, // [18:18] is the sub-list for extension extendee
-	0,  // [0:18] is the sub-list for field type_name
+	9,  // 17: borg.AllocStatus.holds:type_name -> borg.Resources
+	16, // 18: borg.AllocStatus.measured:type_name -> borg.Used
+	19, // [19:19] is the sub-list for method output_type
+	19, // [19:19] is the sub-list for method input_type
+	19, // [19:19] is the sub-list for extension type_name
+	19, // [19:19] is the sub-list for extension extendee
+	0,  // [0:19] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_alloc_proto_init() }

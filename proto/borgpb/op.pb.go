@@ -782,6 +782,8 @@ type Op struct {
 	//	*Op_JudgeGate
 	//	*Op_QuarantineTask
 	//	*Op_ReleaseTask
+	//	*Op_UpdateAllocSet
+	//	*Op_ResizeAllocSet
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1307,6 +1309,24 @@ func (x *Op) GetReleaseTask() *ReleaseTask {
 	return nil
 }
 
+func (x *Op) GetUpdateAllocSet() *UpdateAllocSet {
+	if x != nil {
+		if x, ok := x.Op.(*Op_UpdateAllocSet); ok {
+			return x.UpdateAllocSet
+		}
+	}
+	return nil
+}
+
+func (x *Op) GetResizeAllocSet() *ResizeAllocSet {
+	if x != nil {
+		if x, ok := x.Op.(*Op_ResizeAllocSet); ok {
+			return x.ResizeAllocSet
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1559,6 +1579,16 @@ type Op_ReleaseTask struct {
 	ReleaseTask *ReleaseTask `protobuf:"bytes,441,opt,name=release_task,json=releaseTask,proto3,oneof"`
 }
 
+type Op_UpdateAllocSet struct {
+	// An alloc set is to have another spec. Since format 10.
+	UpdateAllocSet *UpdateAllocSet `protobuf:"bytes,570,opt,name=update_alloc_set,json=updateAllocSet,proto3,oneof"`
+}
+
+type Op_ResizeAllocSet struct {
+	// An alloc set is to have another number of allocs. Since format 10.
+	ResizeAllocSet *ResizeAllocSet `protobuf:"bytes,571,opt,name=resize_alloc_set,json=resizeAllocSet,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1656,6 +1686,10 @@ func (*Op_JudgeGate) isOp_Op() {}
 func (*Op_QuarantineTask) isOp_Op() {}
 
 func (*Op_ReleaseTask) isOp_Op() {}
+
+func (*Op_UpdateAllocSet) isOp_Op() {}
+
+func (*Op_ResizeAllocSet) isOp_Op() {}
 
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
@@ -2661,6 +2695,184 @@ func (x *JudgeGate) GetWords() string {
 	return ""
 }
 
+// UpdateAllocSet gives an alloc set another spec: another number of allocs, another
+// size of each, or another way to place them. An alloc is changed where it is if its
+// machine has room for it; otherwise it moves with all that runs in it, one alloc at
+// a time, as the disruption budgets of the jobs in it allow. Since format 10.
+type UpdateAllocSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner. Since format 10.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the alloc set. Since format 10.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Version that the set must have; zero: whatever it is. Since format 10.
+	ExpectVersion uint64 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
+	// As in Meta. Since format 10.
+	Labels map[string]string `protobuf:"bytes,4,rep,name=labels,proto3" json:"labels,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// As in Meta. Since format 10.
+	Annotations map[string]string `protobuf:"bytes,5,rep,name=annotations,proto3" json:"annotations,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	// An AllocSetSpec, at most 256 KiB. Kept as these very bytes. Since format 10.
+	Spec []byte `protobuf:"bytes,6,opt,name=spec,proto3" json:"spec,omitempty"`
+	// What is as the set was last given it stays as it is by now: the number of allocs,
+	// each label, each annotation. Since format 10.
+	Merge         bool `protobuf:"varint,7,opt,name=merge,proto3" json:"merge,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *UpdateAllocSet) Reset() {
+	*x = UpdateAllocSet{}
+	mi := &file_borgpb_op_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *UpdateAllocSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*UpdateAllocSet) ProtoMessage() {}
+
+func (x *UpdateAllocSet) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use UpdateAllocSet.ProtoReflect.Descriptor instead.
+func (*UpdateAllocSet) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *UpdateAllocSet) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *UpdateAllocSet) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *UpdateAllocSet) GetExpectVersion() uint64 {
+	if x != nil {
+		return x.ExpectVersion
+	}
+	return 0
+}
+
+func (x *UpdateAllocSet) GetLabels() map[string]string {
+	if x != nil {
+		return x.Labels
+	}
+	return nil
+}
+
+func (x *UpdateAllocSet) GetAnnotations() map[string]string {
+	if x != nil {
+		return x.Annotations
+	}
+	return nil
+}
+
+func (x *UpdateAllocSet) GetSpec() []byte {
+	if x != nil {
+		return x.Spec
+	}
+	return nil
+}
+
+func (x *UpdateAllocSet) GetMerge() bool {
+	if x != nil {
+		return x.Merge
+	}
+	return false
+}
+
+// ResizeAllocSet gives an alloc set another number of allocs. Those with the highest
+// indices end; what runs in them waits for room in others. Since format 10.
+type ResizeAllocSet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner. Since format 10.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the alloc set. Since format 10.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Version that the set must have; zero: whatever it is. Since format 10.
+	ExpectVersion uint64 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
+	// 1 to 100,000. Since format 10.
+	Allocs        uint32 `protobuf:"varint,4,opt,name=allocs,proto3" json:"allocs,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ResizeAllocSet) Reset() {
+	*x = ResizeAllocSet{}
+	mi := &file_borgpb_op_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ResizeAllocSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ResizeAllocSet) ProtoMessage() {}
+
+func (x *ResizeAllocSet) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ResizeAllocSet.ProtoReflect.Descriptor instead.
+func (*ResizeAllocSet) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ResizeAllocSet) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ResizeAllocSet) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *ResizeAllocSet) GetExpectVersion() uint64 {
+	if x != nil {
+		return x.ExpectVersion
+	}
+	return 0
+}
+
+func (x *ResizeAllocSet) GetAllocs() uint32 {
+	if x != nil {
+		return x.Allocs
+	}
+	return 0
+}
+
 // SubmitAllocSet makes an alloc set, in the place of a dead job or alloc set of
 // that name if there is one.
 type SubmitAllocSet struct {
@@ -2681,7 +2893,7 @@ type SubmitAllocSet struct {
 
 func (x *SubmitAllocSet) Reset() {
 	*x = SubmitAllocSet{}
-	mi := &file_borgpb_op_proto_msgTypes[15]
+	mi := &file_borgpb_op_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2693,7 +2905,7 @@ func (x *SubmitAllocSet) String() string {
 func (*SubmitAllocSet) ProtoMessage() {}
 
 func (x *SubmitAllocSet) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[15]
+	mi := &file_borgpb_op_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2706,7 +2918,7 @@ func (x *SubmitAllocSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SubmitAllocSet.ProtoReflect.Descriptor instead.
 func (*SubmitAllocSet) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{15}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SubmitAllocSet) GetUser() string {
@@ -2751,7 +2963,7 @@ type KillAllocSet struct {
 	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
 	// Name of the alloc set.
 	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	// Version that the set must have, which is 1; zero: whatever it is.
+	// Version that the set must have; zero: whatever it is.
 	ExpectVersion uint64 `protobuf:"varint,3,opt,name=expect_version,json=expectVersion,proto3" json:"expect_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2759,7 +2971,7 @@ type KillAllocSet struct {
 
 func (x *KillAllocSet) Reset() {
 	*x = KillAllocSet{}
-	mi := &file_borgpb_op_proto_msgTypes[16]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2771,7 +2983,7 @@ func (x *KillAllocSet) String() string {
 func (*KillAllocSet) ProtoMessage() {}
 
 func (x *KillAllocSet) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[16]
+	mi := &file_borgpb_op_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2784,7 +2996,7 @@ func (x *KillAllocSet) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use KillAllocSet.ProtoReflect.Descriptor instead.
 func (*KillAllocSet) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{16}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *KillAllocSet) GetUser() string {
@@ -2835,7 +3047,7 @@ type Assign struct {
 
 func (x *Assign) Reset() {
 	*x = Assign{}
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2847,7 +3059,7 @@ func (x *Assign) String() string {
 func (*Assign) ProtoMessage() {}
 
 func (x *Assign) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[17]
+	mi := &file_borgpb_op_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2860,7 +3072,7 @@ func (x *Assign) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assign.ProtoReflect.Descriptor instead.
 func (*Assign) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Assign) GetAssignments() []*Assignment {
@@ -2939,7 +3151,7 @@ type Assignment struct {
 
 func (x *Assignment) Reset() {
 	*x = Assignment{}
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2951,7 +3163,7 @@ func (x *Assignment) String() string {
 func (*Assignment) ProtoMessage() {}
 
 func (x *Assignment) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[18]
+	mi := &file_borgpb_op_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2964,7 +3176,7 @@ func (x *Assignment) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Assignment.ProtoReflect.Descriptor instead.
 func (*Assignment) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Assignment) GetUid() string {
@@ -3052,7 +3264,7 @@ type Victim struct {
 
 func (x *Victim) Reset() {
 	*x = Victim{}
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +3276,7 @@ func (x *Victim) String() string {
 func (*Victim) ProtoMessage() {}
 
 func (x *Victim) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[19]
+	mi := &file_borgpb_op_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +3289,7 @@ func (x *Victim) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Victim.ProtoReflect.Descriptor instead.
 func (*Victim) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Victim) GetJobUid() string {
@@ -3127,7 +3339,7 @@ type MoveTasks struct {
 
 func (x *MoveTasks) Reset() {
 	*x = MoveTasks{}
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3139,7 +3351,7 @@ func (x *MoveTasks) String() string {
 func (*MoveTasks) ProtoMessage() {}
 
 func (x *MoveTasks) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[20]
+	mi := &file_borgpb_op_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3152,7 +3364,7 @@ func (x *MoveTasks) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MoveTasks.ProtoReflect.Descriptor instead.
 func (*MoveTasks) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *MoveTasks) GetMoves() []*Assignment {
@@ -3202,7 +3414,7 @@ type Reports struct {
 
 func (x *Reports) Reset() {
 	*x = Reports{}
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3214,7 +3426,7 @@ func (x *Reports) String() string {
 func (*Reports) ProtoMessage() {}
 
 func (x *Reports) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[21]
+	mi := &file_borgpb_op_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3227,7 +3439,7 @@ func (x *Reports) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reports.ProtoReflect.Descriptor instead.
 func (*Reports) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{21}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Reports) GetMachines() []*MachineReport {
@@ -3254,7 +3466,7 @@ type MachineReport struct {
 
 func (x *MachineReport) Reset() {
 	*x = MachineReport{}
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3478,7 @@ func (x *MachineReport) String() string {
 func (*MachineReport) ProtoMessage() {}
 
 func (x *MachineReport) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[22]
+	mi := &file_borgpb_op_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3491,7 @@ func (x *MachineReport) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use MachineReport.ProtoReflect.Descriptor instead.
 func (*MachineReport) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{22}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *MachineReport) GetMachine() string {
@@ -3324,7 +3536,7 @@ type TaskReservation struct {
 
 func (x *TaskReservation) Reset() {
 	*x = TaskReservation{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +3548,7 @@ func (x *TaskReservation) String() string {
 func (*TaskReservation) ProtoMessage() {}
 
 func (x *TaskReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +3561,7 @@ func (x *TaskReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReservation.ProtoReflect.Descriptor instead.
 func (*TaskReservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TaskReservation) GetJobUid() string {
@@ -3399,7 +3611,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +3623,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +3636,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -3445,7 +3657,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3457,7 +3669,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3470,7 +3682,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -3493,7 +3705,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3505,7 +3717,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3518,7 +3730,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Grant) GetUser() string {
@@ -3553,7 +3765,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3777,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3790,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Revoke) GetUser() string {
@@ -3618,7 +3830,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3842,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3855,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -3681,7 +3893,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3693,7 +3905,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3706,7 +3918,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -3744,7 +3956,7 @@ type SetSecret struct {
 
 func (x *SetSecret) Reset() {
 	*x = SetSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3968,7 @@ func (x *SetSecret) String() string {
 func (*SetSecret) ProtoMessage() {}
 
 func (x *SetSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3981,7 @@ func (x *SetSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
 func (*SetSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetSecret) GetUser() string {
@@ -3820,7 +4032,7 @@ type DeleteSecret struct {
 
 func (x *DeleteSecret) Reset() {
 	*x = DeleteSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3832,7 +4044,7 @@ func (x *DeleteSecret) String() string {
 func (*DeleteSecret) ProtoMessage() {}
 
 func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3845,7 +4057,7 @@ func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
 func (*DeleteSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeleteSecret) GetUser() string {
@@ -3882,7 +4094,7 @@ type ResealSecret struct {
 
 func (x *ResealSecret) Reset() {
 	*x = ResealSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +4106,7 @@ func (x *ResealSecret) String() string {
 func (*ResealSecret) ProtoMessage() {}
 
 func (x *ResealSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3907,7 +4119,7 @@ func (x *ResealSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
 func (*ResealSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ResealSecret) GetUser() string {
@@ -3957,7 +4169,7 @@ type UseCellKey struct {
 
 func (x *UseCellKey) Reset() {
 	*x = UseCellKey{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3969,7 +4181,7 @@ func (x *UseCellKey) String() string {
 func (*UseCellKey) ProtoMessage() {}
 
 func (x *UseCellKey) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3982,7 +4194,7 @@ func (x *UseCellKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
 func (*UseCellKey) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *UseCellKey) GetKeyId() string {
@@ -4014,7 +4226,7 @@ type SetTaskNote struct {
 
 func (x *SetTaskNote) Reset() {
 	*x = SetTaskNote{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4026,7 +4238,7 @@ func (x *SetTaskNote) String() string {
 func (*SetTaskNote) ProtoMessage() {}
 
 func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4039,7 +4251,7 @@ func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
 func (*SetTaskNote) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SetTaskNote) GetUser() string {
@@ -4105,7 +4317,7 @@ type WriteFile struct {
 
 func (x *WriteFile) Reset() {
 	*x = WriteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4117,7 +4329,7 @@ func (x *WriteFile) String() string {
 func (*WriteFile) ProtoMessage() {}
 
 func (x *WriteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4130,7 +4342,7 @@ func (x *WriteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
 func (*WriteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WriteFile) GetUser() string {
@@ -4177,7 +4389,7 @@ type DeleteFile struct {
 
 func (x *DeleteFile) Reset() {
 	*x = DeleteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4401,7 @@ func (x *DeleteFile) String() string {
 func (*DeleteFile) ProtoMessage() {}
 
 func (x *DeleteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4414,7 @@ func (x *DeleteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteFile.ProtoReflect.Descriptor instead.
 func (*DeleteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DeleteFile) GetUser() string {
@@ -4246,7 +4458,7 @@ type BanPackage struct {
 
 func (x *BanPackage) Reset() {
 	*x = BanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4258,7 +4470,7 @@ func (x *BanPackage) String() string {
 func (*BanPackage) ProtoMessage() {}
 
 func (x *BanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4271,7 +4483,7 @@ func (x *BanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanPackage.ProtoReflect.Descriptor instead.
 func (*BanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BanPackage) GetName() string {
@@ -4317,7 +4529,7 @@ type UnbanPackage struct {
 
 func (x *UnbanPackage) Reset() {
 	*x = UnbanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +4541,7 @@ func (x *UnbanPackage) String() string {
 func (*UnbanPackage) ProtoMessage() {}
 
 func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4554,7 @@ func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanPackage.ProtoReflect.Descriptor instead.
 func (*UnbanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *UnbanPackage) GetName() string {
@@ -4380,7 +4592,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4392,7 +4604,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4405,7 +4617,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -4440,7 +4652,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4452,7 +4664,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4465,7 +4677,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -4520,7 +4732,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4532,7 +4744,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4545,7 +4757,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -4639,7 +4851,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4651,7 +4863,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4664,7 +4876,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -4792,7 +5004,7 @@ type HearMachines struct {
 
 func (x *HearMachines) Reset() {
 	*x = HearMachines{}
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4804,7 +5016,7 @@ func (x *HearMachines) String() string {
 func (*HearMachines) ProtoMessage() {}
 
 func (x *HearMachines) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4817,7 +5029,7 @@ func (x *HearMachines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearMachines.ProtoReflect.Descriptor instead.
 func (*HearMachines) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *HearMachines) GetMachines() []*HeardMachine {
@@ -4849,7 +5061,7 @@ type HeardMachine struct {
 
 func (x *HeardMachine) Reset() {
 	*x = HeardMachine{}
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4861,7 +5073,7 @@ func (x *HeardMachine) String() string {
 func (*HeardMachine) ProtoMessage() {}
 
 func (x *HeardMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4874,7 +5086,7 @@ func (x *HeardMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMachine.ProtoReflect.Descriptor instead.
 func (*HeardMachine) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *HeardMachine) GetMachine() string {
@@ -4927,7 +5139,7 @@ type FoundCopy struct {
 
 func (x *FoundCopy) Reset() {
 	*x = FoundCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4939,7 +5151,7 @@ func (x *FoundCopy) String() string {
 func (*FoundCopy) ProtoMessage() {}
 
 func (x *FoundCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4952,7 +5164,7 @@ func (x *FoundCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoundCopy.ProtoReflect.Descriptor instead.
 func (*FoundCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FoundCopy) GetReport() *TaskReport {
@@ -5011,7 +5223,7 @@ type DeclareLost struct {
 
 func (x *DeclareLost) Reset() {
 	*x = DeclareLost{}
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5023,7 +5235,7 @@ func (x *DeclareLost) String() string {
 func (*DeclareLost) ProtoMessage() {}
 
 func (x *DeclareLost) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5036,7 +5248,7 @@ func (x *DeclareLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareLost.ProtoReflect.Descriptor instead.
 func (*DeclareLost) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DeclareLost) GetForNs() int64 {
@@ -5055,7 +5267,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5067,7 +5279,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5080,7 +5292,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
 }
 
 // AdoptJob makes a job of copies that run. It keeps its uid, so that its copies
@@ -5103,7 +5315,7 @@ type AdoptJob struct {
 
 func (x *AdoptJob) Reset() {
 	*x = AdoptJob{}
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5115,7 +5327,7 @@ func (x *AdoptJob) String() string {
 func (*AdoptJob) ProtoMessage() {}
 
 func (x *AdoptJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5128,7 +5340,7 @@ func (x *AdoptJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptJob.ProtoReflect.Descriptor instead.
 func (*AdoptJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AdoptJob) GetUid() string {
@@ -5180,7 +5392,7 @@ type StopUnknown struct {
 
 func (x *StopUnknown) Reset() {
 	*x = StopUnknown{}
-	mi := &file_borgpb_op_proto_msgTypes[49]
+	mi := &file_borgpb_op_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5192,7 +5404,7 @@ func (x *StopUnknown) String() string {
 func (*StopUnknown) ProtoMessage() {}
 
 func (x *StopUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[49]
+	mi := &file_borgpb_op_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5205,7 +5417,7 @@ func (x *StopUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopUnknown.ProtoReflect.Descriptor instead.
 func (*StopUnknown) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StopUnknown) GetMachine() string {
@@ -5252,7 +5464,7 @@ type UnknownCopy struct {
 
 func (x *UnknownCopy) Reset() {
 	*x = UnknownCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[50]
+	mi := &file_borgpb_op_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5264,7 +5476,7 @@ func (x *UnknownCopy) String() string {
 func (*UnknownCopy) ProtoMessage() {}
 
 func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[50]
+	mi := &file_borgpb_op_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5277,7 +5489,7 @@ func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownCopy.ProtoReflect.Descriptor instead.
 func (*UnknownCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *UnknownCopy) GetJobUid() string {
@@ -5379,7 +5591,7 @@ type FireCron struct {
 
 func (x *FireCron) Reset() {
 	*x = FireCron{}
-	mi := &file_borgpb_op_proto_msgTypes[51]
+	mi := &file_borgpb_op_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5391,7 +5603,7 @@ func (x *FireCron) String() string {
 func (*FireCron) ProtoMessage() {}
 
 func (x *FireCron) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[51]
+	mi := &file_borgpb_op_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5404,7 +5616,7 @@ func (x *FireCron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FireCron.ProtoReflect.Descriptor instead.
 func (*FireCron) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *FireCron) GetUser() string {
@@ -5479,7 +5691,7 @@ type SuspendCron struct {
 
 func (x *SuspendCron) Reset() {
 	*x = SuspendCron{}
-	mi := &file_borgpb_op_proto_msgTypes[52]
+	mi := &file_borgpb_op_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5491,7 +5703,7 @@ func (x *SuspendCron) String() string {
 func (*SuspendCron) ProtoMessage() {}
 
 func (x *SuspendCron) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[52]
+	mi := &file_borgpb_op_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5504,7 +5716,7 @@ func (x *SuspendCron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendCron.ProtoReflect.Descriptor instead.
 func (*SuspendCron) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{52}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SuspendCron) GetUser() string {
@@ -5550,7 +5762,7 @@ type QuarantineTask struct {
 
 func (x *QuarantineTask) Reset() {
 	*x = QuarantineTask{}
-	mi := &file_borgpb_op_proto_msgTypes[53]
+	mi := &file_borgpb_op_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5562,7 +5774,7 @@ func (x *QuarantineTask) String() string {
 func (*QuarantineTask) ProtoMessage() {}
 
 func (x *QuarantineTask) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[53]
+	mi := &file_borgpb_op_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5575,7 +5787,7 @@ func (x *QuarantineTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineTask.ProtoReflect.Descriptor instead.
 func (*QuarantineTask) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{53}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *QuarantineTask) GetUser() string {
@@ -5630,7 +5842,7 @@ type ReleaseTask struct {
 
 func (x *ReleaseTask) Reset() {
 	*x = ReleaseTask{}
-	mi := &file_borgpb_op_proto_msgTypes[54]
+	mi := &file_borgpb_op_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5642,7 +5854,7 @@ func (x *ReleaseTask) String() string {
 func (*ReleaseTask) ProtoMessage() {}
 
 func (x *ReleaseTask) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[54]
+	mi := &file_borgpb_op_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5655,7 +5867,7 @@ func (x *ReleaseTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTask.ProtoReflect.Descriptor instead.
 func (*ReleaseTask) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{54}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ReleaseTask) GetUser() string {
@@ -5696,7 +5908,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x9d\x16\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xa3\x17\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -5769,7 +5981,9 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\n" +
 	"judge_gate\x18\xa4\x03 \x01(\v2\x0f.borg.JudgeGateH\x00R\tjudgeGate\x12@\n" +
 	"\x0fquarantine_task\x18\xb8\x03 \x01(\v2\x14.borg.QuarantineTaskH\x00R\x0equarantineTask\x127\n" +
-	"\frelease_task\x18\xb9\x03 \x01(\v2\x11.borg.ReleaseTaskH\x00R\vreleaseTaskB\x04\n" +
+	"\frelease_task\x18\xb9\x03 \x01(\v2\x11.borg.ReleaseTaskH\x00R\vreleaseTask\x12A\n" +
+	"\x10update_alloc_set\x18\xba\x04 \x01(\v2\x14.borg.UpdateAllocSetH\x00R\x0eupdateAllocSet\x12A\n" +
+	"\x10resize_alloc_set\x18\xbb\x04 \x01(\v2\x14.borg.ResizeAllocSetH\x00R\x0eresizeAllocSetB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -5867,7 +6081,26 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\n" +
 	"update_uid\x18\x03 \x01(\tR\tupdateUid\x12+\n" +
 	"\averdict\x18\x04 \x01(\x0e2\x11.borg.GateVerdictR\averdict\x12\x14\n" +
-	"\x05words\x18\x05 \x01(\tR\x05words\"\xca\x02\n" +
+	"\x05words\x18\x05 \x01(\tR\x05words\"\x87\x03\n" +
+	"\x0eUpdateAllocSet\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
+	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\x128\n" +
+	"\x06labels\x18\x04 \x03(\v2 .borg.UpdateAllocSet.LabelsEntryR\x06labels\x12G\n" +
+	"\vannotations\x18\x05 \x03(\v2%.borg.UpdateAllocSet.AnnotationsEntryR\vannotations\x12\x12\n" +
+	"\x04spec\x18\x06 \x01(\fR\x04spec\x12\x14\n" +
+	"\x05merge\x18\a \x01(\bR\x05merge\x1a9\n" +
+	"\vLabelsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
+	"\x10AnnotationsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"w\n" +
+	"\x0eResizeAllocSet\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12%\n" +
+	"\x0eexpect_version\x18\x03 \x01(\x04R\rexpectVersion\x12\x16\n" +
+	"\x06allocs\x18\x04 \x01(\rR\x06allocs\"\xca\x02\n" +
 	"\x0eSubmitAllocSet\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x128\n" +
@@ -6227,7 +6460,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
 var file_borgpb_op_proto_goTypes = []any{
 	(GateVerdict)(0),            // 0: borg.GateVerdict
 	(UpdateVerb)(0),             // 1: borg.UpdateVerb
@@ -6249,76 +6482,80 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*ResizeJob)(nil),           // 17: borg.ResizeJob
 	(*ControlUpdate)(nil),       // 18: borg.ControlUpdate
 	(*JudgeGate)(nil),           // 19: borg.JudgeGate
-	(*SubmitAllocSet)(nil),      // 20: borg.SubmitAllocSet
-	(*KillAllocSet)(nil),        // 21: borg.KillAllocSet
-	(*Assign)(nil),              // 22: borg.Assign
-	(*Assignment)(nil),          // 23: borg.Assignment
-	(*Victim)(nil),              // 24: borg.Victim
-	(*MoveTasks)(nil),           // 25: borg.MoveTasks
-	(*Reports)(nil),             // 26: borg.Reports
-	(*MachineReport)(nil),       // 27: borg.MachineReport
-	(*TaskReservation)(nil),     // 28: borg.TaskReservation
-	(*SetTime)(nil),             // 29: borg.SetTime
-	(*RaiseFormat)(nil),         // 30: borg.RaiseFormat
-	(*Grant)(nil),               // 31: borg.Grant
-	(*Revoke)(nil),              // 32: borg.Revoke
-	(*AddToken)(nil),            // 33: borg.AddToken
-	(*UseToken)(nil),            // 34: borg.UseToken
-	(*SetSecret)(nil),           // 35: borg.SetSecret
-	(*DeleteSecret)(nil),        // 36: borg.DeleteSecret
-	(*ResealSecret)(nil),        // 37: borg.ResealSecret
-	(*UseCellKey)(nil),          // 38: borg.UseCellKey
-	(*SetTaskNote)(nil),         // 39: borg.SetTaskNote
-	(*WriteFile)(nil),           // 40: borg.WriteFile
-	(*DeleteFile)(nil),          // 41: borg.DeleteFile
-	(*BanPackage)(nil),          // 42: borg.BanPackage
-	(*UnbanPackage)(nil),        // 43: borg.UnbanPackage
-	(*LogDigest)(nil),           // 44: borg.LogDigest
-	(*Refusal)(nil),             // 45: borg.Refusal
-	(*Result)(nil),              // 46: borg.Result
-	(*Event)(nil),               // 47: borg.Event
-	(*HearMachines)(nil),        // 48: borg.HearMachines
-	(*HeardMachine)(nil),        // 49: borg.HeardMachine
-	(*FoundCopy)(nil),           // 50: borg.FoundCopy
-	(*DeclareLost)(nil),         // 51: borg.DeclareLost
-	(*EndHold)(nil),             // 52: borg.EndHold
-	(*AdoptJob)(nil),            // 53: borg.AdoptJob
-	(*StopUnknown)(nil),         // 54: borg.StopUnknown
-	(*UnknownCopy)(nil),         // 55: borg.UnknownCopy
-	(*FireCron)(nil),            // 56: borg.FireCron
-	(*SuspendCron)(nil),         // 57: borg.SuspendCron
-	(*QuarantineTask)(nil),      // 58: borg.QuarantineTask
-	(*ReleaseTask)(nil),         // 59: borg.ReleaseTask
-	nil,                         // 60: borg.AddMachine.LabelsEntry
-	nil,                         // 61: borg.AddMachine.AnnotationsEntry
-	nil,                         // 62: borg.SetMachine.SetAttributesEntry
-	nil,                         // 63: borg.SubmitJob.LabelsEntry
-	nil,                         // 64: borg.SubmitJob.AnnotationsEntry
-	nil,                         // 65: borg.UpdateJob.LabelsEntry
-	nil,                         // 66: borg.UpdateJob.AnnotationsEntry
-	nil,                         // 67: borg.SubmitAllocSet.LabelsEntry
-	nil,                         // 68: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                         // 69: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),           // 70: borg.Principal
-	(*SetLabels)(nil),           // 71: borg.SetLabels
-	(*SetLabelPolicy)(nil),      // 72: borg.SetLabelPolicy
-	(*SetQuota)(nil),            // 73: borg.SetQuota
-	(*DeleteQuota)(nil),         // 74: borg.DeleteQuota
-	(*SetQuotaPolicy)(nil),      // 75: borg.SetQuotaPolicy
-	(*SetTaskLimits)(nil),       // 76: borg.SetTaskLimits
-	(*SetPreemptionPolicy)(nil), // 77: borg.SetPreemptionPolicy
-	(*MachineSpec)(nil),         // 78: borg.MachineSpec
-	(*Resources)(nil),           // 79: borg.Resources
-	(*Taint)(nil),               // 80: borg.Taint
-	(*DeviceGrant)(nil),         // 81: borg.DeviceGrant
-	(*TaskReport)(nil),          // 82: borg.TaskReport
-	(State)(0),                  // 83: borg.State
-	(StopCause)(0),              // 84: borg.StopCause
-	(*Exit)(nil),                // 85: borg.Exit
-	(JobKind)(0),                // 86: borg.JobKind
+	(*UpdateAllocSet)(nil),      // 20: borg.UpdateAllocSet
+	(*ResizeAllocSet)(nil),      // 21: borg.ResizeAllocSet
+	(*SubmitAllocSet)(nil),      // 22: borg.SubmitAllocSet
+	(*KillAllocSet)(nil),        // 23: borg.KillAllocSet
+	(*Assign)(nil),              // 24: borg.Assign
+	(*Assignment)(nil),          // 25: borg.Assignment
+	(*Victim)(nil),              // 26: borg.Victim
+	(*MoveTasks)(nil),           // 27: borg.MoveTasks
+	(*Reports)(nil),             // 28: borg.Reports
+	(*MachineReport)(nil),       // 29: borg.MachineReport
+	(*TaskReservation)(nil),     // 30: borg.TaskReservation
+	(*SetTime)(nil),             // 31: borg.SetTime
+	(*RaiseFormat)(nil),         // 32: borg.RaiseFormat
+	(*Grant)(nil),               // 33: borg.Grant
+	(*Revoke)(nil),              // 34: borg.Revoke
+	(*AddToken)(nil),            // 35: borg.AddToken
+	(*UseToken)(nil),            // 36: borg.UseToken
+	(*SetSecret)(nil),           // 37: borg.SetSecret
+	(*DeleteSecret)(nil),        // 38: borg.DeleteSecret
+	(*ResealSecret)(nil),        // 39: borg.ResealSecret
+	(*UseCellKey)(nil),          // 40: borg.UseCellKey
+	(*SetTaskNote)(nil),         // 41: borg.SetTaskNote
+	(*WriteFile)(nil),           // 42: borg.WriteFile
+	(*DeleteFile)(nil),          // 43: borg.DeleteFile
+	(*BanPackage)(nil),          // 44: borg.BanPackage
+	(*UnbanPackage)(nil),        // 45: borg.UnbanPackage
+	(*LogDigest)(nil),           // 46: borg.LogDigest
+	(*Refusal)(nil),             // 47: borg.Refusal
+	(*Result)(nil),              // 48: borg.Result
+	(*Event)(nil),               // 49: borg.Event
+	(*HearMachines)(nil),        // 50: borg.HearMachines
+	(*HeardMachine)(nil),        // 51: borg.HeardMachine
+	(*FoundCopy)(nil),           // 52: borg.FoundCopy
+	(*DeclareLost)(nil),         // 53: borg.DeclareLost
+	(*EndHold)(nil),             // 54: borg.EndHold
+	(*AdoptJob)(nil),            // 55: borg.AdoptJob
+	(*StopUnknown)(nil),         // 56: borg.StopUnknown
+	(*UnknownCopy)(nil),         // 57: borg.UnknownCopy
+	(*FireCron)(nil),            // 58: borg.FireCron
+	(*SuspendCron)(nil),         // 59: borg.SuspendCron
+	(*QuarantineTask)(nil),      // 60: borg.QuarantineTask
+	(*ReleaseTask)(nil),         // 61: borg.ReleaseTask
+	nil,                         // 62: borg.AddMachine.LabelsEntry
+	nil,                         // 63: borg.AddMachine.AnnotationsEntry
+	nil,                         // 64: borg.SetMachine.SetAttributesEntry
+	nil,                         // 65: borg.SubmitJob.LabelsEntry
+	nil,                         // 66: borg.SubmitJob.AnnotationsEntry
+	nil,                         // 67: borg.UpdateJob.LabelsEntry
+	nil,                         // 68: borg.UpdateJob.AnnotationsEntry
+	nil,                         // 69: borg.UpdateAllocSet.LabelsEntry
+	nil,                         // 70: borg.UpdateAllocSet.AnnotationsEntry
+	nil,                         // 71: borg.SubmitAllocSet.LabelsEntry
+	nil,                         // 72: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                         // 73: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),           // 74: borg.Principal
+	(*SetLabels)(nil),           // 75: borg.SetLabels
+	(*SetLabelPolicy)(nil),      // 76: borg.SetLabelPolicy
+	(*SetQuota)(nil),            // 77: borg.SetQuota
+	(*DeleteQuota)(nil),         // 78: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil),      // 79: borg.SetQuotaPolicy
+	(*SetTaskLimits)(nil),       // 80: borg.SetTaskLimits
+	(*SetPreemptionPolicy)(nil), // 81: borg.SetPreemptionPolicy
+	(*MachineSpec)(nil),         // 82: borg.MachineSpec
+	(*Resources)(nil),           // 83: borg.Resources
+	(*Taint)(nil),               // 84: borg.Taint
+	(*DeviceGrant)(nil),         // 85: borg.DeviceGrant
+	(*TaskReport)(nil),          // 86: borg.TaskReport
+	(State)(0),                  // 87: borg.State
+	(StopCause)(0),              // 88: borg.StopCause
+	(*Exit)(nil),                // 89: borg.Exit
+	(JobKind)(0),                // 90: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	70, // 0: borg.Op.principal:type_name -> borg.Principal
+	74, // 0: borg.Op.principal:type_name -> borg.Principal
 	7,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	8,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	9,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -6329,92 +6566,96 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	15, // 8: borg.Op.kill_job:type_name -> borg.KillJob
 	16, // 9: borg.Op.update_job:type_name -> borg.UpdateJob
 	17, // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
-	20, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
-	21, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
-	22, // 13: borg.Op.assign:type_name -> borg.Assign
-	26, // 14: borg.Op.reports:type_name -> borg.Reports
-	29, // 15: borg.Op.time:type_name -> borg.SetTime
-	30, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	44, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	31, // 18: borg.Op.grant:type_name -> borg.Grant
-	32, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	33, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	34, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	35, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
-	36, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
-	37, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
-	38, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
-	39, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
-	40, // 27: borg.Op.write_file:type_name -> borg.WriteFile
-	41, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
-	25, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	42, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
-	43, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
-	48, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
-	52, // 33: borg.Op.end_hold:type_name -> borg.EndHold
-	53, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
-	54, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
-	51, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
-	71, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
-	72, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
+	22, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
+	23, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
+	24, // 13: borg.Op.assign:type_name -> borg.Assign
+	28, // 14: borg.Op.reports:type_name -> borg.Reports
+	31, // 15: borg.Op.time:type_name -> borg.SetTime
+	32, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	46, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	33, // 18: borg.Op.grant:type_name -> borg.Grant
+	34, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	35, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	36, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	37, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	38, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	39, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	40, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	41, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	42, // 27: borg.Op.write_file:type_name -> borg.WriteFile
+	43, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
+	27, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	44, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
+	45, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
+	50, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
+	54, // 33: borg.Op.end_hold:type_name -> borg.EndHold
+	55, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
+	56, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
+	53, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
+	75, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
+	76, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
 	18, // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
-	73, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
-	74, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
-	75, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
-	76, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
-	56, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
-	57, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
-	77, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
+	77, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
+	78, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
+	79, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
+	80, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
+	58, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
+	59, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
+	81, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
 	19, // 47: borg.Op.judge_gate:type_name -> borg.JudgeGate
-	58, // 48: borg.Op.quarantine_task:type_name -> borg.QuarantineTask
-	59, // 49: borg.Op.release_task:type_name -> borg.ReleaseTask
-	60, // 50: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	61, // 51: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	78, // 52: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	62, // 53: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	79, // 54: borg.SetMachine.capacity:type_name -> borg.Resources
-	80, // 55: borg.SetMachine.set_taints:type_name -> borg.Taint
-	10, // 56: borg.SetMachine.packages:type_name -> borg.PackageChange
-	63, // 57: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	64, // 58: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	65, // 59: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	66, // 60: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	1,  // 61: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	0,  // 62: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
-	67, // 63: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	68, // 64: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	23, // 65: borg.Assign.assignments:type_name -> borg.Assignment
-	24, // 66: borg.Assignment.victims:type_name -> borg.Victim
-	81, // 67: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	23, // 68: borg.MoveTasks.moves:type_name -> borg.Assignment
-	23, // 69: borg.MoveTasks.placement:type_name -> borg.Assignment
-	27, // 70: borg.Reports.machines:type_name -> borg.MachineReport
-	82, // 71: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	28, // 72: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	69, // 73: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	2,  // 74: borg.Refusal.kind:type_name -> borg.RefusalKind
-	45, // 75: borg.Result.refusal:type_name -> borg.Refusal
-	45, // 76: borg.Result.items:type_name -> borg.Refusal
-	3,  // 77: borg.Event.kind:type_name -> borg.EventKind
-	4,  // 78: borg.Event.object_kind:type_name -> borg.ObjectKind
-	83, // 79: borg.Event.from:type_name -> borg.State
-	83, // 80: borg.Event.to:type_name -> borg.State
-	84, // 81: borg.Event.cause:type_name -> borg.StopCause
-	85, // 82: borg.Event.exit:type_name -> borg.Exit
-	49, // 83: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	24, // 84: borg.HeardMachine.missing:type_name -> borg.Victim
-	50, // 85: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	82, // 86: borg.FoundCopy.report:type_name -> borg.TaskReport
-	81, // 87: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	50, // 88: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	55, // 89: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	86, // 90: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	79, // 91: borg.UnknownCopy.resources:type_name -> borg.Resources
-	92, // [92:92] is the sub-list for method output_type
-	92, // [92:92] is the sub-list for method input_type
-	92, // [92:92] is the sub-list for extension type_name
-	92, // [92:92] is the sub-list for extension extendee
-	0,  // [0:92] is the sub-list for field type_name
+	60, // 48: borg.Op.quarantine_task:type_name -> borg.QuarantineTask
+	61, // 49: borg.Op.release_task:type_name -> borg.ReleaseTask
+	20, // 50: borg.Op.update_alloc_set:type_name -> borg.UpdateAllocSet
+	21, // 51: borg.Op.resize_alloc_set:type_name -> borg.ResizeAllocSet
+	62, // 52: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	63, // 53: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	82, // 54: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	64, // 55: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	83, // 56: borg.SetMachine.capacity:type_name -> borg.Resources
+	84, // 57: borg.SetMachine.set_taints:type_name -> borg.Taint
+	10, // 58: borg.SetMachine.packages:type_name -> borg.PackageChange
+	65, // 59: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	66, // 60: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	67, // 61: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	68, // 62: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	1,  // 63: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	0,  // 64: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
+	69, // 65: borg.UpdateAllocSet.labels:type_name -> borg.UpdateAllocSet.LabelsEntry
+	70, // 66: borg.UpdateAllocSet.annotations:type_name -> borg.UpdateAllocSet.AnnotationsEntry
+	71, // 67: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	72, // 68: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	25, // 69: borg.Assign.assignments:type_name -> borg.Assignment
+	26, // 70: borg.Assignment.victims:type_name -> borg.Victim
+	85, // 71: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	25, // 72: borg.MoveTasks.moves:type_name -> borg.Assignment
+	25, // 73: borg.MoveTasks.placement:type_name -> borg.Assignment
+	29, // 74: borg.Reports.machines:type_name -> borg.MachineReport
+	86, // 75: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	30, // 76: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	73, // 77: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	2,  // 78: borg.Refusal.kind:type_name -> borg.RefusalKind
+	47, // 79: borg.Result.refusal:type_name -> borg.Refusal
+	47, // 80: borg.Result.items:type_name -> borg.Refusal
+	3,  // 81: borg.Event.kind:type_name -> borg.EventKind
+	4,  // 82: borg.Event.object_kind:type_name -> borg.ObjectKind
+	87, // 83: borg.Event.from:type_name -> borg.State
+	87, // 84: borg.Event.to:type_name -> borg.State
+	88, // 85: borg.Event.cause:type_name -> borg.StopCause
+	89, // 86: borg.Event.exit:type_name -> borg.Exit
+	51, // 87: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	26, // 88: borg.HeardMachine.missing:type_name -> borg.Victim
+	52, // 89: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	86, // 90: borg.FoundCopy.report:type_name -> borg.TaskReport
+	85, // 91: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	52, // 92: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	57, // 93: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	90, // 94: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	83, // 95: borg.UnknownCopy.resources:type_name -> borg.Resources
+	96, // [96:96] is the sub-list for method output_type
+	96, // [96:96] is the sub-list for method input_type
+	96, // [96:96] is the sub-list for extension type_name
+	96, // [96:96] is the sub-list for extension extendee
+	0,  // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -6478,16 +6719,18 @@ func file_borgpb_op_proto_init() {
 		(*Op_JudgeGate)(nil),
 		(*Op_QuarantineTask)(nil),
 		(*Op_ReleaseTask)(nil),
+		(*Op_UpdateAllocSet)(nil),
+		(*Op_ResizeAllocSet)(nil),
 	}
-	file_borgpb_op_proto_msgTypes[35].OneofWrappers = []any{}
-	file_borgpb_op_proto_msgTypes[36].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[37].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[38].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   65,
+			NumMessages:   69,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

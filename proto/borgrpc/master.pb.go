@@ -1347,7 +1347,10 @@ type ListAllocsResponse struct {
 	// Log index that this page stands for.
 	Index uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
 	// Not empty: there may be more; ask again with after set to this.
-	NextAfter     string `protobuf:"bytes,4,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	NextAfter string `protobuf:"bytes,4,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	// What the named set was last given, its number of allocs as tasks; absent without a
+	// name, and from a cell of a format before 10, which does not update alloc sets.
+	Given         *Given `protobuf:"bytes,570,opt,name=given,proto3" json:"given,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1408,6 +1411,13 @@ func (x *ListAllocsResponse) GetNextAfter() string {
 		return x.NextAfter
 	}
 	return ""
+}
+
+func (x *ListAllocsResponse) GetGiven() *Given {
+	if x != nil {
+		return x.Given
+	}
+	return nil
 }
 
 // ListMachinesRequest says which machines; all that is given must hold.
@@ -5314,14 +5324,15 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05after\x18\x04 \x01(\tR\x05after\x12\x14\n" +
 	"\x05limit\x18\x05 \x01(\rR\x05limit\x12\x1b\n" +
 	"\bselector\x18\xc8\x01 \x01(\tR\bselector\x12\x13\n" +
-	"\x04used\x18\xce\x04 \x01(\bR\x04used\"\x9d\x01\n" +
+	"\x04used\x18\xce\x04 \x01(\bR\x04used\"\xc4\x01\n" +
 	"\x12ListAllocsResponse\x12-\n" +
 	"\n" +
 	"alloc_sets\x18\x01 \x03(\v2\x0e.borg.AllocSetR\tallocSets\x12#\n" +
 	"\x06allocs\x18\x02 \x03(\v2\v.borg.AllocR\x06allocs\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x1d\n" +
 	"\n" +
-	"next_after\x18\x04 \x01(\tR\tnextAfter\"\x98\x01\n" +
+	"next_after\x18\x04 \x01(\tR\tnextAfter\x12%\n" +
+	"\x05given\x18\xba\x04 \x01(\v2\x0e.borgrpc.GivenR\x05given\"\x98\x01\n" +
 	"\x13ListMachinesRequest\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x1a\n" +
 	"\bselector\x18\x02 \x01(\tR\bselector\x12%\n" +
@@ -5773,112 +5784,113 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	0,  // 15: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
 	79, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
 	80, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	0,  // 18: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	81, // 19: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	21, // 20: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	82, // 21: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	83, // 22: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	83, // 23: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	28, // 24: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	29, // 25: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	30, // 26: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	31, // 27: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	84, // 28: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	82, // 29: borgrpc.QuotaUse.band:type_name -> borg.Band
-	85, // 30: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	85, // 31: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	85, // 32: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	85, // 33: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	85, // 34: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	82, // 35: borgrpc.SoldBand.band:type_name -> borg.Band
-	85, // 36: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	85, // 37: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	71, // 38: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	72, // 39: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	74, // 40: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	36, // 41: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	86, // 42: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	78, // 43: borgrpc.WhyResponse.task:type_name -> borg.Task
-	43, // 44: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	44, // 45: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	39, // 46: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	41, // 47: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	40, // 48: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	41, // 49: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	42, // 50: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	42, // 51: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	87, // 52: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 53: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 54: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	51, // 55: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	52, // 56: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	88, // 57: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	74, // 58: borgrpc.AssignResponse.result:type_name -> borg.Result
-	89, // 59: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	74, // 60: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	35, // 61: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	38, // 62: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	90, // 63: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	65, // 64: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	91, // 65: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	92, // 66: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	62, // 67: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	64, // 68: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	63, // 69: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	93, // 70: borgrpc.Contact.set:type_name -> borg.SetMachine
-	74, // 71: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,  // 72: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	2,  // 73: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 74: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 75: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11, // 76: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13, // 77: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15, // 78: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17, // 79: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19, // 80: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24, // 81: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22, // 82: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26, // 83: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	32, // 84: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	37, // 85: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	34, // 86: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	45, // 87: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	47, // 88: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	49, // 89: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	53, // 90: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	55, // 91: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	59, // 92: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	57, // 93: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	61, // 94: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	67, // 95: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 96: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 97: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 98: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12, // 99: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14, // 100: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16, // 101: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18, // 102: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20, // 103: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25, // 104: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23, // 105: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27, // 106: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	33, // 107: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	38, // 108: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	35, // 109: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	46, // 110: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	48, // 111: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	50, // 112: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	54, // 113: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	56, // 114: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	60, // 115: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	58, // 116: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	66, // 117: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	68, // 118: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	96, // [96:119] is the sub-list for method output_type
-	73, // [73:96] is the sub-list for method input_type
-	73, // [73:73] is the sub-list for extension type_name
-	73, // [73:73] is the sub-list for extension extendee
-	0,  // [0:73] is the sub-list for field type_name
+	10, // 18: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
+	0,  // 19: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
+	81, // 20: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	21, // 21: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	82, // 22: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	83, // 23: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	83, // 24: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	28, // 25: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	29, // 26: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	30, // 27: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	31, // 28: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	84, // 29: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	82, // 30: borgrpc.QuotaUse.band:type_name -> borg.Band
+	85, // 31: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	85, // 32: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	85, // 33: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	85, // 34: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	85, // 35: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	82, // 36: borgrpc.SoldBand.band:type_name -> borg.Band
+	85, // 37: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	85, // 38: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	71, // 39: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	72, // 40: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	74, // 41: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	36, // 42: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	86, // 43: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	78, // 44: borgrpc.WhyResponse.task:type_name -> borg.Task
+	43, // 45: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	44, // 46: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	39, // 47: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	41, // 48: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	40, // 49: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	41, // 50: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	42, // 51: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	42, // 52: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	87, // 53: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,  // 54: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,  // 55: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	51, // 56: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	52, // 57: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	88, // 58: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	74, // 59: borgrpc.AssignResponse.result:type_name -> borg.Result
+	89, // 60: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	74, // 61: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	35, // 62: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	38, // 63: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	90, // 64: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	65, // 65: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	91, // 66: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	92, // 67: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	62, // 68: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	64, // 69: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	63, // 70: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	93, // 71: borgrpc.Contact.set:type_name -> borg.SetMachine
+	74, // 72: borgrpc.ReportResponse.result:type_name -> borg.Result
+	6,  // 73: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	2,  // 74: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 75: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 76: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11, // 77: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13, // 78: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15, // 79: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17, // 80: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19, // 81: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24, // 82: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22, // 83: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26, // 84: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	32, // 85: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	37, // 86: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	34, // 87: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	45, // 88: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	47, // 89: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	49, // 90: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	53, // 91: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	55, // 92: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	59, // 93: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	57, // 94: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	61, // 95: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	67, // 96: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 97: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 98: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 99: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12, // 100: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14, // 101: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16, // 102: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18, // 103: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20, // 104: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25, // 105: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23, // 106: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27, // 107: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	33, // 108: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	38, // 109: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	35, // 110: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	46, // 111: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	48, // 112: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	50, // 113: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	54, // 114: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	56, // 115: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	60, // 116: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	58, // 117: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	66, // 118: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	68, // 119: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	97, // [97:120] is the sub-list for method output_type
+	74, // [74:97] is the sub-list for method input_type
+	74, // [74:74] is the sub-list for extension type_name
+	74, // [74:74] is the sub-list for extension extendee
+	0,  // [0:74] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
