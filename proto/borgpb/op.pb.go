@@ -388,6 +388,15 @@ const (
 	// What an alloc left on a machine is not saved: why not tells the reason. Since
 	// format 9.
 	EventKind_EVENT_KIND_SAVE_GIVEN_UP EventKind = 443
+	// A task or alloc has a volume on its machine, or one of another size.
+	EventKind_EVENT_KIND_VOLUME EventKind = 550
+	// A volume was given up: by its owner, by an operator, or as it was kept for long
+	// enough.
+	EventKind_EVENT_KIND_VOLUME_GIVEN_UP EventKind = 551
+	// The machine of a volume that was given up has deleted it.
+	EventKind_EVENT_KIND_VOLUME_GONE EventKind = 552
+	// A volume was found on a machine that the cell did not know of.
+	EventKind_EVENT_KIND_VOLUME_FOUND EventKind = 553
 )
 
 // Enum value maps for EventKind.
@@ -454,6 +463,10 @@ var (
 		441: "EVENT_KIND_RELEASE",
 		442: "EVENT_KIND_SAVED",
 		443: "EVENT_KIND_SAVE_GIVEN_UP",
+		550: "EVENT_KIND_VOLUME",
+		551: "EVENT_KIND_VOLUME_GIVEN_UP",
+		552: "EVENT_KIND_VOLUME_GONE",
+		553: "EVENT_KIND_VOLUME_FOUND",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":       0,
@@ -517,6 +530,10 @@ var (
 		"EVENT_KIND_RELEASE":           441,
 		"EVENT_KIND_SAVED":             442,
 		"EVENT_KIND_SAVE_GIVEN_UP":     443,
+		"EVENT_KIND_VOLUME":            550,
+		"EVENT_KIND_VOLUME_GIVEN_UP":   551,
+		"EVENT_KIND_VOLUME_GONE":       552,
+		"EVENT_KIND_VOLUME_FOUND":      553,
 	}
 )
 
@@ -575,6 +592,8 @@ const (
 	ObjectKind_OBJECT_KIND_PACKAGE ObjectKind = 240
 	// A small file of a user, "alice/conf/leader".
 	ObjectKind_OBJECT_KIND_FILE ObjectKind = 80
+	// A volume, "alice/db/0/data"; uid is that of its job or alloc set, if there is one.
+	ObjectKind_OBJECT_KIND_VOLUME ObjectKind = 550
 )
 
 // Enum value maps for ObjectKind.
@@ -592,6 +611,7 @@ var (
 		60:  "OBJECT_KIND_SECRET",
 		240: "OBJECT_KIND_PACKAGE",
 		80:  "OBJECT_KIND_FILE",
+		550: "OBJECT_KIND_VOLUME",
 	}
 	ObjectKind_value = map[string]int32{
 		"OBJECT_KIND_UNSPECIFIED": 0,
@@ -606,6 +626,7 @@ var (
 		"OBJECT_KIND_SECRET":      60,
 		"OBJECT_KIND_PACKAGE":     240,
 		"OBJECT_KIND_FILE":        80,
+		"OBJECT_KIND_VOLUME":      550,
 	}
 )
 
@@ -782,6 +803,7 @@ type Op struct {
 	//	*Op_JudgeGate
 	//	*Op_QuarantineTask
 	//	*Op_ReleaseTask
+	//	*Op_DeleteVolume
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1307,6 +1329,15 @@ func (x *Op) GetReleaseTask() *ReleaseTask {
 	return nil
 }
 
+func (x *Op) GetDeleteVolume() *DeleteVolume {
+	if x != nil {
+		if x, ok := x.Op.(*Op_DeleteVolume); ok {
+			return x.DeleteVolume
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1559,6 +1590,11 @@ type Op_ReleaseTask struct {
 	ReleaseTask *ReleaseTask `protobuf:"bytes,441,opt,name=release_task,json=releaseTask,proto3,oneof"`
 }
 
+type Op_DeleteVolume struct {
+	// A volume is given up. Since format 10.
+	DeleteVolume *DeleteVolume `protobuf:"bytes,550,opt,name=delete_volume,json=deleteVolume,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1657,6 +1693,8 @@ func (*Op_QuarantineTask) isOp_Op() {}
 
 func (*Op_ReleaseTask) isOp_Op() {}
 
+func (*Op_DeleteVolume) isOp_Op() {}
+
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1737,7 +1775,10 @@ type RemoveMachine struct {
 	// Name of the machine.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Although it is up and holds copies of tasks.
-	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	// Although there are volumes on it: what is in them is given up with it. Without it a
+	// machine with volumes is not removed. Since format 10.
+	GiveUpVolumes bool `protobuf:"varint,550,opt,name=give_up_volumes,json=giveUpVolumes,proto3" json:"give_up_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1782,6 +1823,13 @@ func (x *RemoveMachine) GetName() string {
 func (x *RemoveMachine) GetForce() bool {
 	if x != nil {
 		return x.Force
+	}
+	return false
+}
+
+func (x *RemoveMachine) GetGiveUpVolumes() bool {
+	if x != nil {
+		return x.GiveUpVolumes
 	}
 	return false
 }
@@ -2114,7 +2162,10 @@ type DrainMachine struct {
 	// from now on, at most 366 days; zero: not said. Since format 5.
 	DeadlineNs int64 `protobuf:"varint,3,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
 	// Budgets hold nothing back. Since format 5.
-	Now           bool `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
+	Now bool `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
+	// Volumes hold nothing back, and are given up as soon as nobody works in them. Since
+	// format 10.
+	GiveUpVolumes bool `protobuf:"varint,550,opt,name=give_up_volumes,json=giveUpVolumes,proto3" json:"give_up_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2173,6 +2224,13 @@ func (x *DrainMachine) GetDeadlineNs() int64 {
 func (x *DrainMachine) GetNow() bool {
 	if x != nil {
 		return x.Now
+	}
+	return false
+}
+
+func (x *DrainMachine) GetGiveUpVolumes() bool {
+	if x != nil {
+		return x.GiveUpVolumes
 	}
 	return false
 }
@@ -3247,7 +3305,13 @@ type MachineReport struct {
 	// What the elected master estimates that copies there will use, as far as
 	// it has changed. Those that do not apply are passed over; they have no items
 	// in the result. Since format 3.
-	Reservations  []*TaskReservation `protobuf:"bytes,50,rep,name=reservations,proto3" json:"reservations,omitempty"`
+	Reservations []*TaskReservation `protobuf:"bytes,50,rep,name=reservations,proto3" json:"reservations,omitempty"`
+	// Volumes that were given up and of which nothing is left there. Those that do not
+	// apply are passed over; they have no items in the result. Since format 10.
+	VolumesGone []*VolumeName `protobuf:"bytes,550,rep,name=volumes_gone,json=volumesGone,proto3" json:"volumes_gone,omitempty"`
+	// Volumes that are there and that the cell does not know of, as after a restore. As
+	// with volumes_gone. Since format 10.
+	VolumesFound  []*FoundVolume `protobuf:"bytes,551,rep,name=volumes_found,json=volumesFound,proto3" json:"volumes_found,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3303,6 +3367,148 @@ func (x *MachineReport) GetReservations() []*TaskReservation {
 	return nil
 }
 
+func (x *MachineReport) GetVolumesGone() []*VolumeName {
+	if x != nil {
+		return x.VolumesGone
+	}
+	return nil
+}
+
+func (x *MachineReport) GetVolumesFound() []*FoundVolume {
+	if x != nil {
+		return x.VolumesFound
+	}
+	return nil
+}
+
+// FoundVolume is a volume as its machine remembers it. Since format 10.
+type FoundVolume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which one. Since format 10.
+	Name *VolumeName `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in its spec. Bytes. Since format 10.
+	DiskBytes     int64 `protobuf:"varint,2,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FoundVolume) Reset() {
+	*x = FoundVolume{}
+	mi := &file_borgpb_op_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FoundVolume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FoundVolume) ProtoMessage() {}
+
+func (x *FoundVolume) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FoundVolume.ProtoReflect.Descriptor instead.
+func (*FoundVolume) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *FoundVolume) GetName() *VolumeName {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *FoundVolume) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+// VolumeName names a volume on a machine. Since format 10.
+type VolumeName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job or alloc set. Since format 10.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job or alloc set. Since format 10.
+	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	// Index of the task or alloc. Since format 10.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// As in its spec. Since format 10.
+	Volume        string `protobuf:"bytes,4,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeName) Reset() {
+	*x = VolumeName{}
+	mi := &file_borgpb_op_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeName) ProtoMessage() {}
+
+func (x *VolumeName) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeName.ProtoReflect.Descriptor instead.
+func (*VolumeName) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *VolumeName) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *VolumeName) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *VolumeName) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *VolumeName) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
 // TaskReservation is what a copy of a task will use as far as anybody can tell
 // (paper §5.5). Of all but CPU and memory it reserves its limit. A copy that is
 // new, waits for others, is being stopped, or must not be estimated has none.
@@ -3324,7 +3530,7 @@ type TaskReservation struct {
 
 func (x *TaskReservation) Reset() {
 	*x = TaskReservation{}
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +3542,7 @@ func (x *TaskReservation) String() string {
 func (*TaskReservation) ProtoMessage() {}
 
 func (x *TaskReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[23]
+	mi := &file_borgpb_op_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +3555,7 @@ func (x *TaskReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReservation.ProtoReflect.Descriptor instead.
 func (*TaskReservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{23}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *TaskReservation) GetJobUid() string {
@@ -3399,7 +3605,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3411,7 +3617,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[24]
+	mi := &file_borgpb_op_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3424,7 +3630,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{24}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -3445,7 +3651,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3457,7 +3663,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3470,7 +3676,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -3493,7 +3699,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3505,7 +3711,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3518,7 +3724,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Grant) GetUser() string {
@@ -3553,7 +3759,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3565,7 +3771,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3578,7 +3784,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *Revoke) GetUser() string {
@@ -3618,7 +3824,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3630,7 +3836,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3643,7 +3849,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -3681,7 +3887,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3693,7 +3899,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3706,7 +3912,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -3744,7 +3950,7 @@ type SetSecret struct {
 
 func (x *SetSecret) Reset() {
 	*x = SetSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3756,7 +3962,7 @@ func (x *SetSecret) String() string {
 func (*SetSecret) ProtoMessage() {}
 
 func (x *SetSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3769,7 +3975,7 @@ func (x *SetSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
 func (*SetSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *SetSecret) GetUser() string {
@@ -3820,7 +4026,7 @@ type DeleteSecret struct {
 
 func (x *DeleteSecret) Reset() {
 	*x = DeleteSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3832,7 +4038,7 @@ func (x *DeleteSecret) String() string {
 func (*DeleteSecret) ProtoMessage() {}
 
 func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3845,7 +4051,7 @@ func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
 func (*DeleteSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *DeleteSecret) GetUser() string {
@@ -3882,7 +4088,7 @@ type ResealSecret struct {
 
 func (x *ResealSecret) Reset() {
 	*x = ResealSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3894,7 +4100,7 @@ func (x *ResealSecret) String() string {
 func (*ResealSecret) ProtoMessage() {}
 
 func (x *ResealSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3907,7 +4113,7 @@ func (x *ResealSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
 func (*ResealSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ResealSecret) GetUser() string {
@@ -3957,7 +4163,7 @@ type UseCellKey struct {
 
 func (x *UseCellKey) Reset() {
 	*x = UseCellKey{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3969,7 +4175,7 @@ func (x *UseCellKey) String() string {
 func (*UseCellKey) ProtoMessage() {}
 
 func (x *UseCellKey) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3982,7 +4188,7 @@ func (x *UseCellKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
 func (*UseCellKey) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *UseCellKey) GetKeyId() string {
@@ -4014,7 +4220,7 @@ type SetTaskNote struct {
 
 func (x *SetTaskNote) Reset() {
 	*x = SetTaskNote{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4026,7 +4232,7 @@ func (x *SetTaskNote) String() string {
 func (*SetTaskNote) ProtoMessage() {}
 
 func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4039,7 +4245,7 @@ func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
 func (*SetTaskNote) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SetTaskNote) GetUser() string {
@@ -4105,7 +4311,7 @@ type WriteFile struct {
 
 func (x *WriteFile) Reset() {
 	*x = WriteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4117,7 +4323,7 @@ func (x *WriteFile) String() string {
 func (*WriteFile) ProtoMessage() {}
 
 func (x *WriteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4130,7 +4336,7 @@ func (x *WriteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
 func (*WriteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *WriteFile) GetUser() string {
@@ -4177,7 +4383,7 @@ type DeleteFile struct {
 
 func (x *DeleteFile) Reset() {
 	*x = DeleteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4189,7 +4395,7 @@ func (x *DeleteFile) String() string {
 func (*DeleteFile) ProtoMessage() {}
 
 func (x *DeleteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4202,7 +4408,7 @@ func (x *DeleteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteFile.ProtoReflect.Descriptor instead.
 func (*DeleteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DeleteFile) GetUser() string {
@@ -4246,7 +4452,7 @@ type BanPackage struct {
 
 func (x *BanPackage) Reset() {
 	*x = BanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4258,7 +4464,7 @@ func (x *BanPackage) String() string {
 func (*BanPackage) ProtoMessage() {}
 
 func (x *BanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4271,7 +4477,7 @@ func (x *BanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanPackage.ProtoReflect.Descriptor instead.
 func (*BanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *BanPackage) GetName() string {
@@ -4317,7 +4523,7 @@ type UnbanPackage struct {
 
 func (x *UnbanPackage) Reset() {
 	*x = UnbanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +4535,7 @@ func (x *UnbanPackage) String() string {
 func (*UnbanPackage) ProtoMessage() {}
 
 func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4548,7 @@ func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanPackage.ProtoReflect.Descriptor instead.
 func (*UnbanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *UnbanPackage) GetName() string {
@@ -4380,7 +4586,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4392,7 +4598,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4405,7 +4611,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -4440,7 +4646,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4452,7 +4658,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4465,7 +4671,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -4520,7 +4726,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4532,7 +4738,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4545,7 +4751,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -4639,7 +4845,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4651,7 +4857,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4664,7 +4870,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -4792,7 +4998,7 @@ type HearMachines struct {
 
 func (x *HearMachines) Reset() {
 	*x = HearMachines{}
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4804,7 +5010,7 @@ func (x *HearMachines) String() string {
 func (*HearMachines) ProtoMessage() {}
 
 func (x *HearMachines) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4817,7 +5023,7 @@ func (x *HearMachines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearMachines.ProtoReflect.Descriptor instead.
 func (*HearMachines) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *HearMachines) GetMachines() []*HeardMachine {
@@ -4849,7 +5055,7 @@ type HeardMachine struct {
 
 func (x *HeardMachine) Reset() {
 	*x = HeardMachine{}
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4861,7 +5067,7 @@ func (x *HeardMachine) String() string {
 func (*HeardMachine) ProtoMessage() {}
 
 func (x *HeardMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4874,7 +5080,7 @@ func (x *HeardMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMachine.ProtoReflect.Descriptor instead.
 func (*HeardMachine) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *HeardMachine) GetMachine() string {
@@ -4927,7 +5133,7 @@ type FoundCopy struct {
 
 func (x *FoundCopy) Reset() {
 	*x = FoundCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4939,7 +5145,7 @@ func (x *FoundCopy) String() string {
 func (*FoundCopy) ProtoMessage() {}
 
 func (x *FoundCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4952,7 +5158,7 @@ func (x *FoundCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoundCopy.ProtoReflect.Descriptor instead.
 func (*FoundCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *FoundCopy) GetReport() *TaskReport {
@@ -5011,7 +5217,7 @@ type DeclareLost struct {
 
 func (x *DeclareLost) Reset() {
 	*x = DeclareLost{}
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5023,7 +5229,7 @@ func (x *DeclareLost) String() string {
 func (*DeclareLost) ProtoMessage() {}
 
 func (x *DeclareLost) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5036,7 +5242,7 @@ func (x *DeclareLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareLost.ProtoReflect.Descriptor instead.
 func (*DeclareLost) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *DeclareLost) GetForNs() int64 {
@@ -5055,7 +5261,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5067,7 +5273,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5080,7 +5286,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
 }
 
 // AdoptJob makes a job of copies that run. It keeps its uid, so that its copies
@@ -5103,7 +5309,7 @@ type AdoptJob struct {
 
 func (x *AdoptJob) Reset() {
 	*x = AdoptJob{}
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5115,7 +5321,7 @@ func (x *AdoptJob) String() string {
 func (*AdoptJob) ProtoMessage() {}
 
 func (x *AdoptJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5128,7 +5334,7 @@ func (x *AdoptJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptJob.ProtoReflect.Descriptor instead.
 func (*AdoptJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *AdoptJob) GetUid() string {
@@ -5180,7 +5386,7 @@ type StopUnknown struct {
 
 func (x *StopUnknown) Reset() {
 	*x = StopUnknown{}
-	mi := &file_borgpb_op_proto_msgTypes[49]
+	mi := &file_borgpb_op_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5192,7 +5398,7 @@ func (x *StopUnknown) String() string {
 func (*StopUnknown) ProtoMessage() {}
 
 func (x *StopUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[49]
+	mi := &file_borgpb_op_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5205,7 +5411,7 @@ func (x *StopUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopUnknown.ProtoReflect.Descriptor instead.
 func (*StopUnknown) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
 }
 
 func (x *StopUnknown) GetMachine() string {
@@ -5252,7 +5458,7 @@ type UnknownCopy struct {
 
 func (x *UnknownCopy) Reset() {
 	*x = UnknownCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[50]
+	mi := &file_borgpb_op_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5264,7 +5470,7 @@ func (x *UnknownCopy) String() string {
 func (*UnknownCopy) ProtoMessage() {}
 
 func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[50]
+	mi := &file_borgpb_op_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5277,7 +5483,7 @@ func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownCopy.ProtoReflect.Descriptor instead.
 func (*UnknownCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *UnknownCopy) GetJobUid() string {
@@ -5379,7 +5585,7 @@ type FireCron struct {
 
 func (x *FireCron) Reset() {
 	*x = FireCron{}
-	mi := &file_borgpb_op_proto_msgTypes[51]
+	mi := &file_borgpb_op_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5391,7 +5597,7 @@ func (x *FireCron) String() string {
 func (*FireCron) ProtoMessage() {}
 
 func (x *FireCron) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[51]
+	mi := &file_borgpb_op_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5404,7 +5610,7 @@ func (x *FireCron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FireCron.ProtoReflect.Descriptor instead.
 func (*FireCron) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *FireCron) GetUser() string {
@@ -5479,7 +5685,7 @@ type SuspendCron struct {
 
 func (x *SuspendCron) Reset() {
 	*x = SuspendCron{}
-	mi := &file_borgpb_op_proto_msgTypes[52]
+	mi := &file_borgpb_op_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5491,7 +5697,7 @@ func (x *SuspendCron) String() string {
 func (*SuspendCron) ProtoMessage() {}
 
 func (x *SuspendCron) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[52]
+	mi := &file_borgpb_op_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5504,7 +5710,7 @@ func (x *SuspendCron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendCron.ProtoReflect.Descriptor instead.
 func (*SuspendCron) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{52}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *SuspendCron) GetUser() string {
@@ -5550,7 +5756,7 @@ type QuarantineTask struct {
 
 func (x *QuarantineTask) Reset() {
 	*x = QuarantineTask{}
-	mi := &file_borgpb_op_proto_msgTypes[53]
+	mi := &file_borgpb_op_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5562,7 +5768,7 @@ func (x *QuarantineTask) String() string {
 func (*QuarantineTask) ProtoMessage() {}
 
 func (x *QuarantineTask) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[53]
+	mi := &file_borgpb_op_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5575,7 +5781,7 @@ func (x *QuarantineTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineTask.ProtoReflect.Descriptor instead.
 func (*QuarantineTask) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{53}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *QuarantineTask) GetUser() string {
@@ -5630,7 +5836,7 @@ type ReleaseTask struct {
 
 func (x *ReleaseTask) Reset() {
 	*x = ReleaseTask{}
-	mi := &file_borgpb_op_proto_msgTypes[54]
+	mi := &file_borgpb_op_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5642,7 +5848,7 @@ func (x *ReleaseTask) String() string {
 func (*ReleaseTask) ProtoMessage() {}
 
 func (x *ReleaseTask) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[54]
+	mi := &file_borgpb_op_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5655,7 +5861,7 @@ func (x *ReleaseTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTask.ProtoReflect.Descriptor instead.
 func (*ReleaseTask) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{54}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *ReleaseTask) GetUser() string {
@@ -5686,6 +5892,80 @@ func (x *ReleaseTask) GetAttempt() uint64 {
 	return 0
 }
 
+// DeleteVolume gives a volume up in which nobody works: its machine deletes it, and its
+// task may be placed anywhere. The op's reason is told. Since format 10.
+type DeleteVolume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job or alloc set. Since format 10.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job or alloc set. Since format 10.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task or alloc. Since format 10.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// As in its spec. Since format 10.
+	Volume        string `protobuf:"bytes,4,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteVolume) Reset() {
+	*x = DeleteVolume{}
+	mi := &file_borgpb_op_proto_msgTypes[57]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteVolume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteVolume) ProtoMessage() {}
+
+func (x *DeleteVolume) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[57]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteVolume.ProtoReflect.Descriptor instead.
+func (*DeleteVolume) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{57}
+}
+
+func (x *DeleteVolume) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *DeleteVolume) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteVolume) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *DeleteVolume) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
 var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
@@ -5696,7 +5976,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\x9d\x16\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xd9\x16\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -5769,7 +6049,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\n" +
 	"judge_gate\x18\xa4\x03 \x01(\v2\x0f.borg.JudgeGateH\x00R\tjudgeGate\x12@\n" +
 	"\x0fquarantine_task\x18\xb8\x03 \x01(\v2\x14.borg.QuarantineTaskH\x00R\x0equarantineTask\x127\n" +
-	"\frelease_task\x18\xb9\x03 \x01(\v2\x11.borg.ReleaseTaskH\x00R\vreleaseTaskB\x04\n" +
+	"\frelease_task\x18\xb9\x03 \x01(\v2\x11.borg.ReleaseTaskH\x00R\vreleaseTask\x12:\n" +
+	"\rdelete_volume\x18\xa6\x04 \x01(\v2\x12.borg.DeleteVolumeH\x00R\fdeleteVolumeB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -5782,10 +6063,11 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"b\n" +
 	"\rRemoveMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\x81\x04\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12'\n" +
+	"\x0fgive_up_volumes\x18\xa6\x04 \x01(\bR\rgiveUpVolumes\"\x81\x04\n" +
 	"\n" +
 	"SetMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -5813,13 +6095,14 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vMachineDown\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"k\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x94\x01\n" +
 	"\fDrainMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x1f\n" +
 	"\vdeadline_ns\x18\x03 \x01(\x03R\n" +
 	"deadlineNs\x12\x10\n" +
-	"\x03now\x18\x04 \x01(\bR\x03now\"\xbb\x02\n" +
+	"\x03now\x18\x04 \x01(\bR\x03now\x12'\n" +
+	"\x0fgive_up_volumes\x18\xa6\x04 \x01(\bR\rgiveUpVolumes\"\xbb\x02\n" +
 	"\tSubmitJob\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x123\n" +
@@ -5919,11 +6202,23 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"configHash\x12\x14\n" +
 	"\x05build\x18\x05 \x01(\tR\x05build\":\n" +
 	"\aReports\x12/\n" +
-	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"\x8c\x01\n" +
+	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"\xfb\x01\n" +
 	"\rMachineReport\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12&\n" +
 	"\x05tasks\x18\x02 \x03(\v2\x10.borg.TaskReportR\x05tasks\x129\n" +
-	"\freservations\x182 \x03(\v2\x15.borg.TaskReservationR\freservations\"\x94\x01\n" +
+	"\freservations\x182 \x03(\v2\x15.borg.TaskReservationR\freservations\x124\n" +
+	"\fvolumes_gone\x18\xa6\x04 \x03(\v2\x10.borg.VolumeNameR\vvolumesGone\x127\n" +
+	"\rvolumes_found\x18\xa7\x04 \x03(\v2\x11.borg.FoundVolumeR\fvolumesFound\"R\n" +
+	"\vFoundVolume\x12$\n" +
+	"\x04name\x18\x01 \x01(\v2\x10.borg.VolumeNameR\x04name\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x02 \x01(\x03R\tdiskBytes\"`\n" +
+	"\n" +
+	"VolumeName\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x16\n" +
+	"\x06volume\x18\x04 \x01(\tR\x06volume\"\x94\x01\n" +
 	"\x0fTaskReservation\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -6103,7 +6398,12 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x04 \x01(\x04R\aattempt*s\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\"d\n" +
+	"\fDeleteVolume\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x16\n" +
+	"\x06volume\x18\x04 \x01(\tR\x06volume*s\n" +
 	"\vGateVerdict\x12\x1c\n" +
 	"\x18GATE_VERDICT_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11GATE_VERDICT_PASS\x10\x01\x12\x15\n" +
@@ -6135,7 +6435,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xe7\f\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xdb\r\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -6198,7 +6498,11 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x15EVENT_KIND_QUARANTINE\x10\xb8\x03\x12\x17\n" +
 	"\x12EVENT_KIND_RELEASE\x10\xb9\x03\x12\x15\n" +
 	"\x10EVENT_KIND_SAVED\x10\xba\x03\x12\x1d\n" +
-	"\x18EVENT_KIND_SAVE_GIVEN_UP\x10\xbb\x03*\xab\x02\n" +
+	"\x18EVENT_KIND_SAVE_GIVEN_UP\x10\xbb\x03\x12\x16\n" +
+	"\x11EVENT_KIND_VOLUME\x10\xa6\x04\x12\x1f\n" +
+	"\x1aEVENT_KIND_VOLUME_GIVEN_UP\x10\xa7\x04\x12\x1b\n" +
+	"\x16EVENT_KIND_VOLUME_GONE\x10\xa8\x04\x12\x1c\n" +
+	"\x17EVENT_KIND_VOLUME_FOUND\x10\xa9\x04*\xc4\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -6212,7 +6516,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10OBJECT_KIND_USER\x10\b\x12\x16\n" +
 	"\x12OBJECT_KIND_SECRET\x10<\x12\x18\n" +
 	"\x13OBJECT_KIND_PACKAGE\x10\xf0\x01\x12\x14\n" +
-	"\x10OBJECT_KIND_FILE\x10PB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x10OBJECT_KIND_FILE\x10P\x12\x17\n" +
+	"\x12OBJECT_KIND_VOLUME\x10\xa6\x04B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_op_proto_rawDescOnce sync.Once
@@ -6227,7 +6532,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 65)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 68)
 var file_borgpb_op_proto_goTypes = []any{
 	(GateVerdict)(0),            // 0: borg.GateVerdict
 	(UpdateVerb)(0),             // 1: borg.UpdateVerb
@@ -6257,68 +6562,71 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*MoveTasks)(nil),           // 25: borg.MoveTasks
 	(*Reports)(nil),             // 26: borg.Reports
 	(*MachineReport)(nil),       // 27: borg.MachineReport
-	(*TaskReservation)(nil),     // 28: borg.TaskReservation
-	(*SetTime)(nil),             // 29: borg.SetTime
-	(*RaiseFormat)(nil),         // 30: borg.RaiseFormat
-	(*Grant)(nil),               // 31: borg.Grant
-	(*Revoke)(nil),              // 32: borg.Revoke
-	(*AddToken)(nil),            // 33: borg.AddToken
-	(*UseToken)(nil),            // 34: borg.UseToken
-	(*SetSecret)(nil),           // 35: borg.SetSecret
-	(*DeleteSecret)(nil),        // 36: borg.DeleteSecret
-	(*ResealSecret)(nil),        // 37: borg.ResealSecret
-	(*UseCellKey)(nil),          // 38: borg.UseCellKey
-	(*SetTaskNote)(nil),         // 39: borg.SetTaskNote
-	(*WriteFile)(nil),           // 40: borg.WriteFile
-	(*DeleteFile)(nil),          // 41: borg.DeleteFile
-	(*BanPackage)(nil),          // 42: borg.BanPackage
-	(*UnbanPackage)(nil),        // 43: borg.UnbanPackage
-	(*LogDigest)(nil),           // 44: borg.LogDigest
-	(*Refusal)(nil),             // 45: borg.Refusal
-	(*Result)(nil),              // 46: borg.Result
-	(*Event)(nil),               // 47: borg.Event
-	(*HearMachines)(nil),        // 48: borg.HearMachines
-	(*HeardMachine)(nil),        // 49: borg.HeardMachine
-	(*FoundCopy)(nil),           // 50: borg.FoundCopy
-	(*DeclareLost)(nil),         // 51: borg.DeclareLost
-	(*EndHold)(nil),             // 52: borg.EndHold
-	(*AdoptJob)(nil),            // 53: borg.AdoptJob
-	(*StopUnknown)(nil),         // 54: borg.StopUnknown
-	(*UnknownCopy)(nil),         // 55: borg.UnknownCopy
-	(*FireCron)(nil),            // 56: borg.FireCron
-	(*SuspendCron)(nil),         // 57: borg.SuspendCron
-	(*QuarantineTask)(nil),      // 58: borg.QuarantineTask
-	(*ReleaseTask)(nil),         // 59: borg.ReleaseTask
-	nil,                         // 60: borg.AddMachine.LabelsEntry
-	nil,                         // 61: borg.AddMachine.AnnotationsEntry
-	nil,                         // 62: borg.SetMachine.SetAttributesEntry
-	nil,                         // 63: borg.SubmitJob.LabelsEntry
-	nil,                         // 64: borg.SubmitJob.AnnotationsEntry
-	nil,                         // 65: borg.UpdateJob.LabelsEntry
-	nil,                         // 66: borg.UpdateJob.AnnotationsEntry
-	nil,                         // 67: borg.SubmitAllocSet.LabelsEntry
-	nil,                         // 68: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                         // 69: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),           // 70: borg.Principal
-	(*SetLabels)(nil),           // 71: borg.SetLabels
-	(*SetLabelPolicy)(nil),      // 72: borg.SetLabelPolicy
-	(*SetQuota)(nil),            // 73: borg.SetQuota
-	(*DeleteQuota)(nil),         // 74: borg.DeleteQuota
-	(*SetQuotaPolicy)(nil),      // 75: borg.SetQuotaPolicy
-	(*SetTaskLimits)(nil),       // 76: borg.SetTaskLimits
-	(*SetPreemptionPolicy)(nil), // 77: borg.SetPreemptionPolicy
-	(*MachineSpec)(nil),         // 78: borg.MachineSpec
-	(*Resources)(nil),           // 79: borg.Resources
-	(*Taint)(nil),               // 80: borg.Taint
-	(*DeviceGrant)(nil),         // 81: borg.DeviceGrant
-	(*TaskReport)(nil),          // 82: borg.TaskReport
-	(State)(0),                  // 83: borg.State
-	(StopCause)(0),              // 84: borg.StopCause
-	(*Exit)(nil),                // 85: borg.Exit
-	(JobKind)(0),                // 86: borg.JobKind
+	(*FoundVolume)(nil),         // 28: borg.FoundVolume
+	(*VolumeName)(nil),          // 29: borg.VolumeName
+	(*TaskReservation)(nil),     // 30: borg.TaskReservation
+	(*SetTime)(nil),             // 31: borg.SetTime
+	(*RaiseFormat)(nil),         // 32: borg.RaiseFormat
+	(*Grant)(nil),               // 33: borg.Grant
+	(*Revoke)(nil),              // 34: borg.Revoke
+	(*AddToken)(nil),            // 35: borg.AddToken
+	(*UseToken)(nil),            // 36: borg.UseToken
+	(*SetSecret)(nil),           // 37: borg.SetSecret
+	(*DeleteSecret)(nil),        // 38: borg.DeleteSecret
+	(*ResealSecret)(nil),        // 39: borg.ResealSecret
+	(*UseCellKey)(nil),          // 40: borg.UseCellKey
+	(*SetTaskNote)(nil),         // 41: borg.SetTaskNote
+	(*WriteFile)(nil),           // 42: borg.WriteFile
+	(*DeleteFile)(nil),          // 43: borg.DeleteFile
+	(*BanPackage)(nil),          // 44: borg.BanPackage
+	(*UnbanPackage)(nil),        // 45: borg.UnbanPackage
+	(*LogDigest)(nil),           // 46: borg.LogDigest
+	(*Refusal)(nil),             // 47: borg.Refusal
+	(*Result)(nil),              // 48: borg.Result
+	(*Event)(nil),               // 49: borg.Event
+	(*HearMachines)(nil),        // 50: borg.HearMachines
+	(*HeardMachine)(nil),        // 51: borg.HeardMachine
+	(*FoundCopy)(nil),           // 52: borg.FoundCopy
+	(*DeclareLost)(nil),         // 53: borg.DeclareLost
+	(*EndHold)(nil),             // 54: borg.EndHold
+	(*AdoptJob)(nil),            // 55: borg.AdoptJob
+	(*StopUnknown)(nil),         // 56: borg.StopUnknown
+	(*UnknownCopy)(nil),         // 57: borg.UnknownCopy
+	(*FireCron)(nil),            // 58: borg.FireCron
+	(*SuspendCron)(nil),         // 59: borg.SuspendCron
+	(*QuarantineTask)(nil),      // 60: borg.QuarantineTask
+	(*ReleaseTask)(nil),         // 61: borg.ReleaseTask
+	(*DeleteVolume)(nil),        // 62: borg.DeleteVolume
+	nil,                         // 63: borg.AddMachine.LabelsEntry
+	nil,                         // 64: borg.AddMachine.AnnotationsEntry
+	nil,                         // 65: borg.SetMachine.SetAttributesEntry
+	nil,                         // 66: borg.SubmitJob.LabelsEntry
+	nil,                         // 67: borg.SubmitJob.AnnotationsEntry
+	nil,                         // 68: borg.UpdateJob.LabelsEntry
+	nil,                         // 69: borg.UpdateJob.AnnotationsEntry
+	nil,                         // 70: borg.SubmitAllocSet.LabelsEntry
+	nil,                         // 71: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                         // 72: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),           // 73: borg.Principal
+	(*SetLabels)(nil),           // 74: borg.SetLabels
+	(*SetLabelPolicy)(nil),      // 75: borg.SetLabelPolicy
+	(*SetQuota)(nil),            // 76: borg.SetQuota
+	(*DeleteQuota)(nil),         // 77: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil),      // 78: borg.SetQuotaPolicy
+	(*SetTaskLimits)(nil),       // 79: borg.SetTaskLimits
+	(*SetPreemptionPolicy)(nil), // 80: borg.SetPreemptionPolicy
+	(*MachineSpec)(nil),         // 81: borg.MachineSpec
+	(*Resources)(nil),           // 82: borg.Resources
+	(*Taint)(nil),               // 83: borg.Taint
+	(*DeviceGrant)(nil),         // 84: borg.DeviceGrant
+	(*TaskReport)(nil),          // 85: borg.TaskReport
+	(State)(0),                  // 86: borg.State
+	(StopCause)(0),              // 87: borg.StopCause
+	(*Exit)(nil),                // 88: borg.Exit
+	(JobKind)(0),                // 89: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	70, // 0: borg.Op.principal:type_name -> borg.Principal
+	73, // 0: borg.Op.principal:type_name -> borg.Principal
 	7,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
 	8,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
 	9,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
@@ -6333,88 +6641,92 @@ var file_borgpb_op_proto_depIdxs = []int32{
 	21, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
 	22, // 13: borg.Op.assign:type_name -> borg.Assign
 	26, // 14: borg.Op.reports:type_name -> borg.Reports
-	29, // 15: borg.Op.time:type_name -> borg.SetTime
-	30, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	44, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	31, // 18: borg.Op.grant:type_name -> borg.Grant
-	32, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	33, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	34, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	35, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
-	36, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
-	37, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
-	38, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
-	39, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
-	40, // 27: borg.Op.write_file:type_name -> borg.WriteFile
-	41, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
+	31, // 15: borg.Op.time:type_name -> borg.SetTime
+	32, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	46, // 17: borg.Op.digest:type_name -> borg.LogDigest
+	33, // 18: borg.Op.grant:type_name -> borg.Grant
+	34, // 19: borg.Op.revoke:type_name -> borg.Revoke
+	35, // 20: borg.Op.add_token:type_name -> borg.AddToken
+	36, // 21: borg.Op.use_token:type_name -> borg.UseToken
+	37, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	38, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	39, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	40, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	41, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	42, // 27: borg.Op.write_file:type_name -> borg.WriteFile
+	43, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
 	25, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	42, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
-	43, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
-	48, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
-	52, // 33: borg.Op.end_hold:type_name -> borg.EndHold
-	53, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
-	54, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
-	51, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
-	71, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
-	72, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
+	44, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
+	45, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
+	50, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
+	54, // 33: borg.Op.end_hold:type_name -> borg.EndHold
+	55, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
+	56, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
+	53, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
+	74, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
+	75, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
 	18, // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
-	73, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
-	74, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
-	75, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
-	76, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
-	56, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
-	57, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
-	77, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
+	76, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
+	77, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
+	78, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
+	79, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
+	58, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
+	59, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
+	80, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
 	19, // 47: borg.Op.judge_gate:type_name -> borg.JudgeGate
-	58, // 48: borg.Op.quarantine_task:type_name -> borg.QuarantineTask
-	59, // 49: borg.Op.release_task:type_name -> borg.ReleaseTask
-	60, // 50: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	61, // 51: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	78, // 52: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	62, // 53: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	79, // 54: borg.SetMachine.capacity:type_name -> borg.Resources
-	80, // 55: borg.SetMachine.set_taints:type_name -> borg.Taint
-	10, // 56: borg.SetMachine.packages:type_name -> borg.PackageChange
-	63, // 57: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	64, // 58: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	65, // 59: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	66, // 60: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	1,  // 61: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	0,  // 62: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
-	67, // 63: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	68, // 64: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	23, // 65: borg.Assign.assignments:type_name -> borg.Assignment
-	24, // 66: borg.Assignment.victims:type_name -> borg.Victim
-	81, // 67: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	23, // 68: borg.MoveTasks.moves:type_name -> borg.Assignment
-	23, // 69: borg.MoveTasks.placement:type_name -> borg.Assignment
-	27, // 70: borg.Reports.machines:type_name -> borg.MachineReport
-	82, // 71: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	28, // 72: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	69, // 73: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	2,  // 74: borg.Refusal.kind:type_name -> borg.RefusalKind
-	45, // 75: borg.Result.refusal:type_name -> borg.Refusal
-	45, // 76: borg.Result.items:type_name -> borg.Refusal
-	3,  // 77: borg.Event.kind:type_name -> borg.EventKind
-	4,  // 78: borg.Event.object_kind:type_name -> borg.ObjectKind
-	83, // 79: borg.Event.from:type_name -> borg.State
-	83, // 80: borg.Event.to:type_name -> borg.State
-	84, // 81: borg.Event.cause:type_name -> borg.StopCause
-	85, // 82: borg.Event.exit:type_name -> borg.Exit
-	49, // 83: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	24, // 84: borg.HeardMachine.missing:type_name -> borg.Victim
-	50, // 85: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	82, // 86: borg.FoundCopy.report:type_name -> borg.TaskReport
-	81, // 87: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	50, // 88: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	55, // 89: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	86, // 90: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	79, // 91: borg.UnknownCopy.resources:type_name -> borg.Resources
-	92, // [92:92] is the sub-list for method output_type
-	92, // [92:92] is the sub-list for method input_type
-	92, // [92:92] is the sub-list for extension type_name
-	92, // [92:92] is the sub-list for extension extendee
-	0,  // [0:92] is the sub-list for field type_name
+	60, // 48: borg.Op.quarantine_task:type_name -> borg.QuarantineTask
+	61, // 49: borg.Op.release_task:type_name -> borg.ReleaseTask
+	62, // 50: borg.Op.delete_volume:type_name -> borg.DeleteVolume
+	63, // 51: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	64, // 52: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	81, // 53: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	65, // 54: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	82, // 55: borg.SetMachine.capacity:type_name -> borg.Resources
+	83, // 56: borg.SetMachine.set_taints:type_name -> borg.Taint
+	10, // 57: borg.SetMachine.packages:type_name -> borg.PackageChange
+	66, // 58: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	67, // 59: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	68, // 60: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	69, // 61: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	1,  // 62: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	0,  // 63: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
+	70, // 64: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	71, // 65: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	23, // 66: borg.Assign.assignments:type_name -> borg.Assignment
+	24, // 67: borg.Assignment.victims:type_name -> borg.Victim
+	84, // 68: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	23, // 69: borg.MoveTasks.moves:type_name -> borg.Assignment
+	23, // 70: borg.MoveTasks.placement:type_name -> borg.Assignment
+	27, // 71: borg.Reports.machines:type_name -> borg.MachineReport
+	85, // 72: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	30, // 73: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	29, // 74: borg.MachineReport.volumes_gone:type_name -> borg.VolumeName
+	28, // 75: borg.MachineReport.volumes_found:type_name -> borg.FoundVolume
+	29, // 76: borg.FoundVolume.name:type_name -> borg.VolumeName
+	72, // 77: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	2,  // 78: borg.Refusal.kind:type_name -> borg.RefusalKind
+	47, // 79: borg.Result.refusal:type_name -> borg.Refusal
+	47, // 80: borg.Result.items:type_name -> borg.Refusal
+	3,  // 81: borg.Event.kind:type_name -> borg.EventKind
+	4,  // 82: borg.Event.object_kind:type_name -> borg.ObjectKind
+	86, // 83: borg.Event.from:type_name -> borg.State
+	86, // 84: borg.Event.to:type_name -> borg.State
+	87, // 85: borg.Event.cause:type_name -> borg.StopCause
+	88, // 86: borg.Event.exit:type_name -> borg.Exit
+	51, // 87: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	24, // 88: borg.HeardMachine.missing:type_name -> borg.Victim
+	52, // 89: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	85, // 90: borg.FoundCopy.report:type_name -> borg.TaskReport
+	84, // 91: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	52, // 92: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	57, // 93: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	89, // 94: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	82, // 95: borg.UnknownCopy.resources:type_name -> borg.Resources
+	96, // [96:96] is the sub-list for method output_type
+	96, // [96:96] is the sub-list for method input_type
+	96, // [96:96] is the sub-list for extension type_name
+	96, // [96:96] is the sub-list for extension extendee
+	0,  // [0:96] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -6478,16 +6790,17 @@ func file_borgpb_op_proto_init() {
 		(*Op_JudgeGate)(nil),
 		(*Op_QuarantineTask)(nil),
 		(*Op_ReleaseTask)(nil),
+		(*Op_DeleteVolume)(nil),
 	}
-	file_borgpb_op_proto_msgTypes[35].OneofWrappers = []any{}
-	file_borgpb_op_proto_msgTypes[36].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[37].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[38].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   65,
+			NumMessages:   68,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

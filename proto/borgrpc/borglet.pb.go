@@ -228,7 +228,8 @@ type PollRequest struct {
 	// Id of the replica that asks.
 	Replica uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
 	// On a stream: machine, desired, stops, forget, describe, belief, packages,
-	// alloc_networks and keep_allocs are those of the request before, and are left out.
+	// alloc_networks, keep_allocs, keep_volumes and delete_volumes are those of the request
+	// before, and are left out.
 	SameOrders bool `protobuf:"varint,8,opt,name=same_orders,json=sameOrders,proto3" json:"same_orders,omitempty"`
 	// What copies use is not asked for now; it goes on being measured.
 	NoUsage bool `protobuf:"varint,9,opt,name=no_usage,json=noUsage,proto3" json:"no_usage,omitempty"`
@@ -248,7 +249,12 @@ type PollRequest struct {
 	AllocNetworks []string `protobuf:"bytes,460,rep,name=alloc_networks,json=allocNetworks,proto3" json:"alloc_networks,omitempty"`
 	// Allocs that are on the machine or left something there that is to be saved, as in
 	// Desired: their directories stay, also while no copy works in them.
-	KeepAllocs    []string `protobuf:"bytes,440,rep,name=keep_allocs,json=keepAllocs,proto3" json:"keep_allocs,omitempty"`
+	KeepAllocs []string `protobuf:"bytes,440,rep,name=keep_allocs,json=keepAllocs,proto3" json:"keep_allocs,omitempty"`
+	// Volumes that are to stay on the machine, or to be made there for what should run.
+	KeepVolumes []*borgpb.VolumeName `protobuf:"bytes,550,rep,name=keep_volumes,json=keepVolumes,proto3" json:"keep_volumes,omitempty"`
+	// Volumes that were given up: the machine deletes them as soon as nothing runs in them,
+	// and tells in each answer which of them are not there.
+	DeleteVolumes []*borgpb.VolumeName `protobuf:"bytes,551,rep,name=delete_volumes,json=deleteVolumes,proto3" json:"delete_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +383,20 @@ func (x *PollRequest) GetAllocNetworks() []string {
 func (x *PollRequest) GetKeepAllocs() []string {
 	if x != nil {
 		return x.KeepAllocs
+	}
+	return nil
+}
+
+func (x *PollRequest) GetKeepVolumes() []*borgpb.VolumeName {
+	if x != nil {
+		return x.KeepVolumes
+	}
+	return nil
+}
+
+func (x *PollRequest) GetDeleteVolumes() []*borgpb.VolumeName {
+	if x != nil {
+		return x.DeleteVolumes
 	}
 	return nil
 }
@@ -610,7 +630,10 @@ type Desired struct {
 	// The files that its spec names, as the cell has them now.
 	Files []*FileVersion `protobuf:"bytes,450,rep,name=files,proto3" json:"files,omitempty"`
 	// Whose network all that runs in the alloc has; unspecified without an alloc.
-	AllocNetwork  borgpb.Network `protobuf:"varint,460,opt,name=alloc_network,json=allocNetwork,proto3,enum=borg.Network" json:"alloc_network,omitempty"`
+	AllocNetwork borgpb.Network `protobuf:"varint,460,opt,name=alloc_network,json=allocNetwork,proto3,enum=borg.Network" json:"alloc_network,omitempty"`
+	// Volumes of its alloc, as in the spec of the alloc set; those of its own are in its
+	// spec.
+	AllocVolumes  []*borgpb.Volume `protobuf:"bytes,550,rep,name=alloc_volumes,json=allocVolumes,proto3" json:"alloc_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,6 +785,13 @@ func (x *Desired) GetAllocNetwork() borgpb.Network {
 		return x.AllocNetwork
 	}
 	return borgpb.Network(0)
+}
+
+func (x *Desired) GetAllocVolumes() []*borgpb.Volume {
+	if x != nil {
+		return x.AllocVolumes
+	}
+	return nil
 }
 
 // FileVersion says which version of a small file counts.
@@ -936,7 +966,11 @@ type PollResponse struct {
 	Incarnation string `protobuf:"bytes,9,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
 	// What the copies run that the asker wants described, as far as they are there
 	// and were ever wanted; with their specs.
-	Described     []*Desired `protobuf:"bytes,150,rep,name=described,proto3" json:"described,omitempty"`
+	Described []*Desired `protobuf:"bytes,150,rep,name=described,proto3" json:"described,omitempty"`
+	// Of delete_volumes, those of which nothing is here any more.
+	VolumesGone []*borgpb.VolumeName `protobuf:"bytes,550,rep,name=volumes_gone,json=volumesGone,proto3" json:"volumes_gone,omitempty"`
+	// Volumes that are here and that the request does not name. They stay.
+	VolumesFound  []*borgpb.FoundVolume `protobuf:"bytes,551,rep,name=volumes_found,json=volumesFound,proto3" json:"volumes_found,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1037,6 +1071,20 @@ func (x *PollResponse) GetIncarnation() string {
 func (x *PollResponse) GetDescribed() []*Desired {
 	if x != nil {
 		return x.Described
+	}
+	return nil
+}
+
+func (x *PollResponse) GetVolumesGone() []*borgpb.VolumeName {
+	if x != nil {
+		return x.VolumesGone
+	}
+	return nil
+}
+
+func (x *PollResponse) GetVolumesFound() []*borgpb.FoundVolume {
+	if x != nil {
+		return x.VolumesFound
 	}
 	return nil
 }
@@ -1543,7 +1591,7 @@ var File_borgrpc_borglet_proto protoreflect.FileDescriptor
 
 const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\n" +
-	"\x15borgrpc/borglet.proto\x12\aborgrpc\x1a\x10borgpb/job.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x12borgrpc/exec.proto\x1a\x14borgrpc/master.proto\"\x11\n" +
+	"\x15borgrpc/borglet.proto\x12\aborgrpc\x1a\x10borgpb/job.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x0fborgpb/op.proto\x1a\x12borgrpc/exec.proto\x1a\x14borgrpc/master.proto\"\x11\n" +
 	"\x0fDescribeRequest\"|\n" +
 	"\x10DescribeResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -1554,7 +1602,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\x93\x04\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\x83\x05\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -1572,7 +1620,9 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\bpackages\x18\xa0\x01 \x03(\v2\x16.borgrpc.WantedPackageR\bpackages\x12&\n" +
 	"\x0ealloc_networks\x18\xcc\x03 \x03(\tR\rallocNetworks\x12 \n" +
 	"\vkeep_allocs\x18\xb8\x03 \x03(\tR\n" +
-	"keepAllocs\"U\n" +
+	"keepAllocs\x124\n" +
+	"\fkeep_volumes\x18\xa6\x04 \x03(\v2\x10.borg.VolumeNameR\vkeepVolumes\x128\n" +
+	"\x0edelete_volumes\x18\xa7\x04 \x03(\v2\x10.borg.VolumeNameR\rdeleteVolumes\"U\n" +
 	"\rWantedPackage\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05peers\x18\x02 \x03(\tR\x05peers\x12\x16\n" +
@@ -1583,7 +1633,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xd3\x04\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\x87\x05\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -1602,7 +1652,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\x12!\n" +
 	"\vquarantined\x18\xb8\x03 \x01(\bR\vquarantined\x12+\n" +
 	"\x05files\x18\xc2\x03 \x03(\v2\x14.borgrpc.FileVersionR\x05files\x123\n" +
-	"\ralloc_network\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\fallocNetwork\";\n" +
+	"\ralloc_network\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\fallocNetwork\x122\n" +
+	"\ralloc_volumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\fallocVolumes\";\n" +
 	"\vFileVersion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\xba\x01\n" +
@@ -1612,7 +1663,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
 	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\x12\x17\n" +
 	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\x12\x1c\n" +
-	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\xe6\x02\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\xd5\x03\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +
@@ -1623,7 +1674,9 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05usage\x18\a \x03(\v2\x0e.borgrpc.UsageR\x05usage\x12%\n" +
 	"\x04spec\x18\b \x01(\v2\x11.borg.MachineSpecR\x04spec\x12 \n" +
 	"\vincarnation\x18\t \x01(\tR\vincarnation\x12/\n" +
-	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\"\xe6\x03\n" +
+	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\x124\n" +
+	"\fvolumes_gone\x18\xa6\x04 \x03(\v2\x10.borg.VolumeNameR\vvolumesGone\x127\n" +
+	"\rvolumes_found\x18\xa7\x04 \x03(\v2\x11.borg.FoundVolumeR\fvolumesFound\"\xe6\x03\n" +
 	"\x05Usage\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12$\n" +
 	"\x0ecpu_milli_mean\x18\x02 \x01(\x03R\fcpuMilliMean\x12$\n" +
@@ -1709,17 +1762,20 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(*ReadLogResponse)(nil),    // 14: borgrpc.ReadLogResponse
 	(*ExecCopyRequest)(nil),    // 15: borgrpc.ExecCopyRequest
 	(*borgpb.MachineSpec)(nil), // 16: borg.MachineSpec
-	(borgpb.JobKind)(0),        // 17: borg.JobKind
-	(*borgpb.Resources)(nil),   // 18: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 19: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 20: borg.DeviceGrant
-	(borgpb.Network)(0),        // 21: borg.Network
-	(borgpb.StopCause)(0),      // 22: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 23: borg.TaskReport
-	(LogStream)(0),             // 24: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 25: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 26: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 27: borgrpc.ExecResponse
+	(*borgpb.VolumeName)(nil),  // 17: borg.VolumeName
+	(borgpb.JobKind)(0),        // 18: borg.JobKind
+	(*borgpb.Resources)(nil),   // 19: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 20: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 21: borg.DeviceGrant
+	(borgpb.Network)(0),        // 22: borg.Network
+	(*borgpb.Volume)(nil),      // 23: borg.Volume
+	(borgpb.StopCause)(0),      // 24: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 25: borg.TaskReport
+	(*borgpb.FoundVolume)(nil), // 26: borg.FoundVolume
+	(LogStream)(0),             // 27: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 28: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 29: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 30: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
 	16, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
@@ -1730,44 +1786,49 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	5,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
 	6,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
 	4,  // 7: borgrpc.PollRequest.packages:type_name -> borgrpc.WantedPackage
-	6,  // 8: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	17, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
-	18, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	19, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
-	6,  // 12: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	20, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
-	8,  // 14: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
-	21, // 15: borgrpc.Desired.alloc_network:type_name -> borg.Network
-	6,  // 16: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	22, // 17: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 18: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	23, // 19: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	11, // 20: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	16, // 21: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	7,  // 22: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
-	6,  // 23: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	12, // 24: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
-	6,  // 25: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	24, // 26: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	24, // 27: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	6,  // 28: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	25, // 29: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	26, // 30: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 31: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 32: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 33: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	13, // 34: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	15, // 35: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 36: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	10, // 37: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	10, // 38: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	14, // 39: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	27, // 40: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	36, // [36:41] is the sub-list for method output_type
-	31, // [31:36] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	17, // 8: borgrpc.PollRequest.keep_volumes:type_name -> borg.VolumeName
+	17, // 9: borgrpc.PollRequest.delete_volumes:type_name -> borg.VolumeName
+	6,  // 10: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
+	18, // 11: borgrpc.Desired.kind:type_name -> borg.JobKind
+	19, // 12: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	20, // 13: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	6,  // 14: borgrpc.Desired.after:type_name -> borgrpc.CopyID
+	21, // 15: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	8,  // 16: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
+	22, // 17: borgrpc.Desired.alloc_network:type_name -> borg.Network
+	23, // 18: borgrpc.Desired.alloc_volumes:type_name -> borg.Volume
+	6,  // 19: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	24, // 20: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 21: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	25, // 22: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	11, // 23: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	16, // 24: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	7,  // 25: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
+	17, // 26: borgrpc.PollResponse.volumes_gone:type_name -> borg.VolumeName
+	26, // 27: borgrpc.PollResponse.volumes_found:type_name -> borg.FoundVolume
+	6,  // 28: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	12, // 29: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
+	6,  // 30: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	27, // 31: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	27, // 32: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 33: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	28, // 34: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	29, // 35: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 36: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 37: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 38: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	13, // 39: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	15, // 40: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 41: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	10, // 42: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	10, // 43: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	14, // 44: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	30, // 45: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	41, // [41:46] is the sub-list for method output_type
+	36, // [36:41] is the sub-list for method input_type
+	36, // [36:36] is the sub-list for extension type_name
+	36, // [36:36] is the sub-list for extension extendee
+	0,  // [0:36] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }

@@ -5121,6 +5121,152 @@ func (x *ProbeResponse) GetError() string {
 	return ""
 }
 
+// ListVolumesRequest says which volumes.
+type ListVolumesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only on this machine; empty: on all.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Only of this user; empty: of all.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Only of this job or alloc set of the user; empty: of all.
+	Job string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
+	// Only those behind this one, as next_after says it; empty: from the first on.
+	After string `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
+	// At most so many; zero: 1,000. More than 10,000 count as that.
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesRequest) Reset() {
+	*x = ListVolumesRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[66]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesRequest) ProtoMessage() {}
+
+func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[66]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
+func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
+}
+
+func (x *ListVolumesRequest) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *ListVolumesRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ListVolumesRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *ListVolumesRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListVolumesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListVolumesResponse is one page.
+type ListVolumesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By user, name, index, volume and machine.
+	Volumes []*borgpb.VolumeStatus `protobuf:"bytes,1,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// after of the next page; empty: this is the last one.
+	NextAfter string `protobuf:"bytes,2,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesResponse) Reset() {
+	*x = ListVolumesResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesResponse) ProtoMessage() {}
+
+func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
+func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *ListVolumesResponse) GetVolumes() []*borgpb.VolumeStatus {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *ListVolumesResponse) GetNextAfter() string {
+	if x != nil {
+		return x.NextAfter
+	}
+	return ""
+}
+
+func (x *ListVolumesResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 var File_borgrpc_master_proto protoreflect.FileDescriptor
 
 const file_borgrpc_master_proto_rawDesc = "" +
@@ -5514,14 +5660,25 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\"?\n" +
 	"\rProbeResponse\x12\x18\n" +
 	"\areached\x18\x01 \x01(\bR\areached\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error*:\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\x80\x01\n" +
+	"\x12ListVolumesRequest\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
+	"\x03job\x18\x03 \x01(\tR\x03job\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\"x\n" +
+	"\x13ListVolumesResponse\x12,\n" +
+	"\avolumes\x18\x01 \x03(\v2\x12.borg.VolumeStatusR\avolumes\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x02 \x01(\tR\tnextAfter\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index*:\n" +
 	"\bReadMode\x12\x19\n" +
 	"\x15READ_MODE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREAD_MODE_STALE\x10\x01*U\n" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xe5\b\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\xaf\t\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
@@ -5535,7 +5692,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x0eGetLabelPolicy\x12\x1e.borgrpc.GetLabelPolicyRequest\x1a\x1f.borgrpc.GetLabelPolicyResponse\x12`\n" +
 	"\x13GetPreemptionPolicy\x12#.borgrpc.GetPreemptionPolicyRequest\x1a$.borgrpc.GetPreemptionPolicyResponse\x12E\n" +
 	"\n" +
-	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12E\n" +
+	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12H\n" +
+	"\vListVolumes\x12\x1b.borgrpc.ListVolumesRequest\x1a\x1c.borgrpc.ListVolumesResponse\x12E\n" +
 	"\n" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
 	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12H\n" +
@@ -5567,7 +5725,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 70)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -5637,77 +5795,80 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*ReportResponse)(nil),              // 65: borgrpc.ReportResponse
 	(*ProbeRequest)(nil),                // 66: borgrpc.ProbeRequest
 	(*ProbeResponse)(nil),               // 67: borgrpc.ProbeResponse
-	nil,                                 // 68: borgrpc.Given.LabelsEntry
-	nil,                                 // 69: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 70: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 71: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 72: borg.Op
-	(*borgpb.Result)(nil),               // 73: borg.Result
-	(*borgpb.Member)(nil),               // 74: borg.Member
-	(*borgpb.Job)(nil),                  // 75: borg.Job
-	(*borgpb.Update)(nil),               // 76: borg.Update
-	(*borgpb.Task)(nil),                 // 77: borg.Task
-	(*borgpb.AllocSet)(nil),             // 78: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 79: borg.Alloc
-	(*borgpb.Machine)(nil),              // 80: borg.Machine
-	(borgpb.Band)(0),                    // 81: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 82: borg.LabelPolicy
-	(borgpb.Labelled)(0),                // 83: borg.Labelled
-	(*borgpb.Resources)(nil),            // 84: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 85: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 86: borg.Event
-	(*borgpb.Assign)(nil),               // 87: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 88: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 89: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 90: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 91: borg.HearMachines
-	(*borgpb.SetMachine)(nil),           // 92: borg.SetMachine
+	(*ListVolumesRequest)(nil),          // 68: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 69: borgrpc.ListVolumesResponse
+	nil,                                 // 70: borgrpc.Given.LabelsEntry
+	nil,                                 // 71: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 72: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 73: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 74: borg.Op
+	(*borgpb.Result)(nil),               // 75: borg.Result
+	(*borgpb.Member)(nil),               // 76: borg.Member
+	(*borgpb.Job)(nil),                  // 77: borg.Job
+	(*borgpb.Update)(nil),               // 78: borg.Update
+	(*borgpb.Task)(nil),                 // 79: borg.Task
+	(*borgpb.AllocSet)(nil),             // 80: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 81: borg.Alloc
+	(*borgpb.Machine)(nil),              // 82: borg.Machine
+	(borgpb.Band)(0),                    // 83: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 84: borg.LabelPolicy
+	(borgpb.Labelled)(0),                // 85: borg.Labelled
+	(*borgpb.Resources)(nil),            // 86: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 87: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 88: borg.Event
+	(*borgpb.Assign)(nil),               // 89: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 90: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 91: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 92: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 93: borg.HearMachines
+	(*borgpb.SetMachine)(nil),           // 94: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 95: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	72, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	73, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	74, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	74, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	75, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	76, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	75, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	76, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	77, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	78, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	10, // 8: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	68, // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	69, // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	70, // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	71, // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
 	0,  // 11: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	75, // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	77, // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 13: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	77, // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	79, // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 15: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	78, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	79, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	80, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	81, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	0,  // 18: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	80, // 19: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	82, // 19: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	21, // 20: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	81, // 21: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	82, // 22: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	82, // 23: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	83, // 21: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	84, // 22: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	84, // 23: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
 	28, // 24: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
 	29, // 25: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
 	30, // 26: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
 	31, // 27: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	83, // 28: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	81, // 29: borgrpc.QuotaUse.band:type_name -> borg.Band
-	84, // 30: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	84, // 31: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	84, // 32: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	84, // 33: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	84, // 34: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	81, // 35: borgrpc.SoldBand.band:type_name -> borg.Band
-	84, // 36: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	84, // 37: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	70, // 38: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	71, // 39: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	73, // 40: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	85, // 28: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	83, // 29: borgrpc.QuotaUse.band:type_name -> borg.Band
+	86, // 30: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	86, // 31: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	86, // 32: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	86, // 33: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	86, // 34: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	83, // 35: borgrpc.SoldBand.band:type_name -> borg.Band
+	86, // 36: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	86, // 37: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	72, // 38: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	73, // 39: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	75, // 40: borgrpc.AddMachineResponse.result:type_name -> borg.Result
 	36, // 41: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	85, // 42: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	77, // 43: borgrpc.WhyResponse.task:type_name -> borg.Task
+	87, // 42: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	79, // 43: borgrpc.WhyResponse.task:type_name -> borg.Task
 	43, // 44: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	44, // 45: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
 	39, // 46: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
@@ -5716,77 +5877,80 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	41, // 49: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
 	42, // 50: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
 	42, // 51: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	86, // 52: borgrpc.EventsResponse.events:type_name -> borg.Event
+	88, // 52: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,  // 53: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,  // 54: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
 	51, // 55: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
 	52, // 56: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	87, // 57: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	73, // 58: borgrpc.AssignResponse.result:type_name -> borg.Result
-	88, // 59: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	73, // 60: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	89, // 57: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	75, // 58: borgrpc.AssignResponse.result:type_name -> borg.Result
+	90, // 59: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	75, // 60: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
 	35, // 61: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
 	38, // 62: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	89, // 63: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	91, // 63: borgrpc.ReportRequest.reports:type_name -> borg.Reports
 	64, // 64: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	90, // 65: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	91, // 66: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	92, // 65: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	93, // 66: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
 	62, // 67: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
 	63, // 68: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	92, // 69: borgrpc.Contact.set:type_name -> borg.SetMachine
-	73, // 70: borgrpc.ReportResponse.result:type_name -> borg.Result
+	94, // 69: borgrpc.Contact.set:type_name -> borg.SetMachine
+	75, // 70: borgrpc.ReportResponse.result:type_name -> borg.Result
 	6,  // 71: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	2,  // 72: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 73: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 74: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11, // 75: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13, // 76: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15, // 77: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17, // 78: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19, // 79: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24, // 80: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22, // 81: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26, // 82: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	32, // 83: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	37, // 84: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	34, // 85: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	45, // 86: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	47, // 87: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	49, // 88: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	53, // 89: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	55, // 90: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	59, // 91: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	57, // 92: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	61, // 93: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	66, // 94: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 95: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 96: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 97: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12, // 98: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14, // 99: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16, // 100: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18, // 101: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20, // 102: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25, // 103: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23, // 104: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27, // 105: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	33, // 106: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	38, // 107: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	35, // 108: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	46, // 109: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	48, // 110: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	50, // 111: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	54, // 112: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	56, // 113: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	60, // 114: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	58, // 115: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	65, // 116: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	67, // 117: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	95, // [95:118] is the sub-list for method output_type
-	72, // [72:95] is the sub-list for method input_type
-	72, // [72:72] is the sub-list for extension type_name
-	72, // [72:72] is the sub-list for extension extendee
-	0,  // [0:72] is the sub-list for field type_name
+	95, // 72: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	2,  // 73: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 74: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 75: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11, // 76: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13, // 77: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15, // 78: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17, // 79: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19, // 80: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24, // 81: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22, // 82: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26, // 83: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	68, // 84: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	32, // 85: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	37, // 86: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	34, // 87: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	45, // 88: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	47, // 89: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	49, // 90: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	53, // 91: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	55, // 92: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	59, // 93: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	57, // 94: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	61, // 95: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	66, // 96: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 97: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 98: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 99: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12, // 100: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14, // 101: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16, // 102: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18, // 103: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20, // 104: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25, // 105: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23, // 106: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27, // 107: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	69, // 108: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	33, // 109: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	38, // 110: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	35, // 111: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	46, // 112: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	48, // 113: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	50, // 114: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	54, // 115: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	56, // 116: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	60, // 117: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	58, // 118: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	65, // 119: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	67, // 120: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	97, // [97:121] is the sub-list for method output_type
+	73, // [73:97] is the sub-list for method input_type
+	73, // [73:73] is the sub-list for extension type_name
+	73, // [73:73] is the sub-list for extension extendee
+	0,  // [0:73] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -5801,7 +5965,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   70,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
