@@ -153,7 +153,7 @@ func randomWorld(t *rapid.T, tb testing.TB, cfg scheduler.Config) *world {
 	}
 	set, err := proto.Marshal(&borgpb.AllocSetSpec{
 		Volumes: kept,
-		Allocs: 3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")), MaxPer: rapid.SampledFrom([]map[string]uint32{nil, {"gen": 1}}).Draw(t, "set per gen"),
+		Allocs:  3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")), MaxPer: rapid.SampledFrom([]map[string]uint32{nil, {"gen": 1}}).Draw(t, "set per gen"),
 		Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 4 << 30, Devices: map[string]int64{"gpu": int64(rapid.IntRange(0, 1).Draw(t, "set gpus"))}},
 	})
 	if err != nil {
