@@ -50,6 +50,10 @@ func volumeList(s *session) error {
 		}
 		return s.out.names(names)
 	}
+	if len(all) == 0 {
+		s.progress("there are no volumes")
+		return nil
+	}
 	var t table
 	t.head("VOLUME", "MACHINE", "DISK", "STATE", "KEPT FOR", "REASON")
 	for _, v := range all {
@@ -59,7 +63,7 @@ func volumeList(s *session) error {
 		}
 		t.add(s.volumeName(v), v.GetMachine(), bytesText(v.GetDiskBytes()), volumeWord(v.GetState()), kept, v.GetReason())
 	}
-	return t.write(s.out, "there are no volumes")
+	return t.write(s.out, "")
 }
 
 func (s *session) volumeName(v *borgpb.VolumeStatus) string {
