@@ -435,6 +435,7 @@ func (a *Agent) launch(r Record) (*Launch, error) {
 		OwnFiles: a.cfg.Runtime.Capabilities().OwnFiles,
 		Path:     a.cfg.Path,
 		Network:  a.networks.of(r.ID),
+		Volume:   a.store.volumes.path,
 	})
 }
 
@@ -578,6 +579,9 @@ func (a *Agent) begin(r Record) error {
 	if err != nil {
 		return err
 	}
+	if err := a.store.volumes.before(r.Desired); err != nil {
+		return err
+	}
 	l, err := a.launch(r)
 	if err != nil {
 		refused = err.Error()
@@ -652,6 +656,9 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 	}
 	a.apply(effects)
 	if err == nil && !resp.Fenced {
+		a.store.volumes.obey(a.core, req, resp, func(err error) {
+			a.cfg.Log.Error("a volume cannot be deleted; it is tried again", "machine", a.cfg.Name, "err", err)
+		})
 		a.pushed.hear(req.GetDesired(), a.core.desired)
 	}
 	if err != nil {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"borg/proto/borgpb"
@@ -26,6 +27,7 @@ const (
 	spareDiskBytes = 1 << 30
 
 	diskSqueezedText = "ended: its machine's disk was full, and it was the first to give way; its files are removed"
+	aboveVolumeText  = "ended: its volume "
 	aboveDiskText    = "ended: it kept more on disk than its limit"
 )
 
@@ -41,6 +43,8 @@ type Filled struct {
 	UsedBytes                map[ID]int64
 	// AllocBytes is what the shared directory of each alloc holds, by AllocName.
 	AllocBytes map[string]int64
+	// VolumeBytes is what each volume holds in which a copy works.
+	VolumeBytes map[VolumeID]int64
 	// Unmeasured says of copies why what they keep cannot be added up. Whoever has a
 	// limit must keep to what can be measured.
 	Unmeasured map[ID]string
@@ -69,7 +73,11 @@ func (c *Core) fill(ev Filled) {
 		limit := t.Desired.GetSpec().GetResources().GetDiskBytes()
 		alloc, ofAlloc := AllocName(t.Desired.GetAlloc()), t.Desired.GetAllocResources().GetDiskBytes()
 		shared := ev.AllocBytes[alloc] + inAlloc[alloc]
+		over := overVolume(t.Desired, ev.VolumeBytes)
 		switch {
+		case over != "":
+			c.clearOut(t, over)
+			t.Clear = false
 		case limit > 0 && unmeasured:
 			c.clearOut(t, "ended: what it keeps on disk cannot be measured against its limit: "+why)
 		case limit > 0 && used > limit:
@@ -105,7 +113,7 @@ func (t *task) gaveWay(exit *borgpb.Exit) (told *borgpb.Exit, text string) {
 		t.Clear = false
 		return exit, ""
 	}
-	if t.Clear {
+	if t.Clear || strings.HasPrefix(t.squeezed, aboveVolumeText) {
 		return exit, t.squeezed
 	}
 	return squeezedExit(exit), t.squeezed
@@ -165,7 +173,7 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopi
 	if a.cfg.TreeBytes == nil || began.Before(d.due) && (!known || !d.hurry(began, free, least)) {
 		return nil, nil
 	}
-	ev := Filled{UsedBytes: make(map[ID]int64, len(ids)), AllocBytes: map[string]int64{}, Unmeasured: map[ID]string{}}
+	ev := Filled{UsedBytes: make(map[ID]int64, len(ids)), AllocBytes: map[string]int64{}, VolumeBytes: map[VolumeID]int64{}, Unmeasured: map[ID]string{}}
 	sum := int64(0)
 	for _, id := range ids {
 		if ctx.Err() != nil {
@@ -192,6 +200,12 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopi
 				ofAllocs[alloc] += bytes
 			}
 		}
+	}
+	for _, id := range a.store.volumes.all() {
+		// One that cannot be measured counts with what was.
+		bytes, _ := a.cfg.TreeBytes(a.store.volumes.path(id))
+		ev.VolumeBytes[id] = bytes
+		sum += bytes
 	}
 	if total := a.cfg.Spec.GetCapacity().GetDiskBytes(); known && total > 0 {
 		ev.CapacityBytes = total

@@ -29,6 +29,8 @@ type Places struct {
 	Path string
 	// Network is the copy's own; its zero value: the machine's.
 	Network Network
+	// Volume is where a volume is on the machine; needed by tasks with volumes.
+	Volume func(VolumeID) string
 }
 
 // taskSubdir is the part of a copy's directory that belongs to the task.
@@ -70,6 +72,9 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 	}
 	for _, m := range spec.GetMounts() {
 		l.Mounts = append(l.Mounts, LaunchMount{Source: m.GetSource(), Path: m.GetPath(), Writable: m.GetWritable()})
+	}
+	for _, v := range VolumesOf(d) {
+		l.Mounts = append(l.Mounts, LaunchMount{Source: p.Volume(v.ID), Path: v.Path, Writable: true, Volume: v.ID.Name})
 	}
 	names := newNames(d, id, p)
 	if l.Args, err = names.bindAll("args", spec.GetArgs()); err != nil {
@@ -134,6 +139,12 @@ func newNames(d *borgrpc.Desired, id ID, p Places) names {
 			n["alloc.dir"] = "/alloc"
 		}
 	}
+	for _, v := range VolumesOf(d) {
+		n["volume."+v.ID.Name] = p.Volume(v.ID)
+		if p.OwnFiles {
+			n["volume."+v.ID.Name] = v.Path
+		}
+	}
 	for i, name := range d.GetSpec().GetPorts() {
 		if i < len(d.GetPorts()) {
 			n["port."+name] = strconv.FormatUint(uint64(d.GetPorts()[i]), 10)
@@ -144,7 +155,7 @@ func newNames(d *borgrpc.Desired, id ID, p Places) names {
 
 // lateName matches what looks like one of our names. Other things in double
 // braces belong to the program and are left alone.
-var lateName = regexp.MustCompile(`\{\{ *((?:task|port|alloc|job|machine)\.[a-zA-Z0-9_-]+|cell) *\}\}`)
+var lateName = regexp.MustCompile(`\{\{ *((?:task|port|volume|alloc|job|machine)\.[a-zA-Z0-9_-]+|cell) *\}\}`)
 
 func (n names) bind(field, s string) (string, error) {
 	var unknown string
@@ -209,6 +220,9 @@ func environment(d *borgrpc.Desired, id ID, p Places, n names) ([]string, error)
 	}
 	if dir, ok := n["alloc.dir"]; ok {
 		env["BORG_ALLOC_DIR"] = dir
+	}
+	for _, v := range VolumesOf(d) {
+		env["BORG_VOLUME_"+portVariable(v.ID.Name)] = n["volume."+v.ID.Name]
 	}
 	if p.Papers != "" {
 		at := filepath.Join(p.Papers, currentPapers)

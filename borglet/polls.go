@@ -34,6 +34,7 @@ func AnswerPolls(stream borgrpc.BorgletService_PollsServer, poll func(*borgrpc.P
 			req.Forget, req.Describe, req.Belief, req.Packages = before.Forget, before.Describe, before.Belief, before.Packages
 			req.AllocNetworks = before.AllocNetworks
 			req.KeepAllocs = before.KeepAllocs
+			req.KeepVolumes, req.DeleteVolumes = before.KeepVolumes, before.DeleteVolumes
 			req.SameOrders = false
 		}
 		before = req

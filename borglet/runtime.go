@@ -136,6 +136,8 @@ type LaunchMount struct {
 	Source   string
 	Path     string
 	Writable bool
+	// Volume: it is a volume of that name and the borglet's own; empty: it is not.
+	Volume string `json:",omitempty"`
 }
 
 // LaunchPackage is a package made visible in the task: read-only at a path, or at

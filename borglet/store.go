@@ -27,6 +27,7 @@ import (
 //	tasks/<copy>/...                files of the runtime
 //	networks/                       those of tasks' own, see borglet/network
 //	allocs/<alloc>/                 shared by the tasks of an alloc
+//	volumes/<volume>/               what outlives its tasks, see volumeStore
 //	kept/<copy>/                    what forgotten copies wrote, bounded
 //	trash/                          forgotten copies on their way out
 //	reserve                         room for stops and ends on a full disk
@@ -36,6 +37,7 @@ import (
 type Store struct {
 	dir     string
 	kept    *keptOutput
+	volumes *volumeStore
 	reserve *reserve
 
 	mu sync.Mutex
@@ -80,11 +82,15 @@ func OpenStore(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
+	volumes, err := openVolumes(filepath.Join(dir, "volumes"), filepath.Join(dir, "trash"))
+	if err != nil {
+		return nil, err
+	}
 	room, err := openReserve(dir)
 	if err != nil {
 		return nil, err
 	}
-	s := &Store{dir: dir, kept: kept, reserve: room, saved: map[ID]uint64{}}
+	s := &Store{dir: dir, kept: kept, volumes: volumes, reserve: room, saved: map[ID]uint64{}}
 	left, err := os.ReadDir(filepath.Join(dir, "trash"))
 	if err != nil {
 		return nil, fmt.Errorf("open borglet directory: %w", err)

@@ -182,6 +182,9 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 	if r := quarantineBegan(c, op); r != nil {
 		return r
 	}
+	if r := volumesBegan(c, op); r != nil {
+		return r
+	}
 	isAdmin := caller.Role == identity.User && (c.NumAdmins() > 0 || caller.ID == g.FirstAdmin)
 	owner, object := "", ""
 	switch o := op.GetOp().(type) {
@@ -203,6 +206,8 @@ func (g *Gate) permit(c *cell.Cell, caller identity.Name, op *borgpb.Op) *borgpb
 		owner, object = o.QuarantineTask.GetUser(), o.QuarantineTask.GetName()
 	case *borgpb.Op_ReleaseTask:
 		owner, object = o.ReleaseTask.GetUser(), o.ReleaseTask.GetName()
+	case *borgpb.Op_DeleteVolume:
+		owner, object = o.DeleteVolume.GetUser(), o.DeleteVolume.GetName()
 	case *borgpb.Op_SubmitAllocSet:
 		owner, object = o.SubmitAllocSet.GetUser(), o.SubmitAllocSet.GetName()
 	case *borgpb.Op_KillAllocSet:

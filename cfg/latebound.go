@@ -30,7 +30,7 @@ func checkLateBound(text string, ports []string, inAlloc bool) (what, hint strin
 		switch {
 		case name == "alloc.dir" && !inAlloc:
 			return "{{alloc.dir}} has no value in a job that runs in no alloc set", `give the job alloc_set = "NAME"`
-		case contains(names, name):
+		case contains(names, name), space == "volume" && port != "":
 		case space == "port":
 			hint := fmt.Sprintf("add it to the task: ports = [%q]", port)
 			if near := nearest(port, ports); near != "" {

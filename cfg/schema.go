@@ -44,6 +44,7 @@ func constructors() []*constructor {
 		{"cron", describe(&borgpb.CronSpec{}), false},
 		{"file", describe(&borgpb.PushedFile{}), false},
 		{"saver", describe(&borgpb.Saver{}), false},
+		{"volume", describe(&borgpb.Volume{}), false},
 	}
 }
 
@@ -94,7 +95,7 @@ var meant = map[string]string{
 	"memory": "mem", "ram": "mem", "cpus": "cpu", "cores": "cpu",
 	"count": "tasks", "replicas": "tasks", "instances": "tasks", "size": "tasks",
 	"command": "args", "cmd": "args", "argv": "args", "entrypoint": "args",
-	"environment": "env", "image": "rootfs", "volumes": "mounts", "type": "kind",
+	"environment": "env", "image": "rootfs", "type": "kind",
 	"prio": "priority", "healthcheck": "health", "health_check": "health",
 	"owner": "user", "port": "ports", "retries": "max_failures", "requires": "constraints",
 	"pdb": "disruption_budget", "budget": "disruption_budget", "max_unavailable": "max_down",

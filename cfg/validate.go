@@ -250,6 +250,7 @@ func (c check) job(j *borgpb.JobSpec) {
 	}
 	c.update(j)
 	c.network(j)
+	c.volumes(j)
 	if j.Scheduler != "" {
 		c.name("scheduler", "scheduler", j.Scheduler)
 	}
@@ -666,4 +667,5 @@ func (c check) allocSet(a *borgpb.AllocSetSpec) {
 	c.maxPer(a.MaxPer)
 	c.preemptWait(a.PreemptWaitNs, a.Preempt)
 	c.saver(a.Saver)
+	c.volumesOf("volumes", nil, a.Volumes)
 }

@@ -113,6 +113,10 @@ func (e *explanation) changes() []Change {
 			// One goes with the other, and with the threads of a core.
 			continue
 		}
+		if d.name == "disk" && e.want.volumes.DiskBytes > 0 {
+			// A part of it is for volumes.
+			continue
+		}
 		if less, ok := e.mostOf(asked, d); ok {
 			r := asked
 			d.set(&r.res, less)

@@ -34,6 +34,9 @@ type want struct {
 	// crashed is the machine that it is kept away from, as it crashed there; such
 	// a want is of one index. Empty: there is none.
 	crashed string
+	// volumes say where it can be, and how much disk those need that are not there. A
+	// want with volumes is of one index.
+	volumes cell.VolumeSite
 	// seated: of a daemon job, so that each task has one machine that it may run on.
 	seated bool
 	// limited: the job limits its tasks per failure domain, as limits says.
@@ -302,7 +305,7 @@ func (w *want) appendStatic(b []byte) []byte {
 		b = appendText(append(b, 1), ban.Machine())
 	}
 	b = append(b, 0)
-	return appendText(b, w.crashed)
+	return appendVolumes(appendText(b, w.crashed), &w.volumes)
 }
 
 func appendConstraint(b []byte, k *borgpb.Constraint) []byte {
@@ -358,6 +361,7 @@ func (w *want) preemptor() cell.Preemptor {
 // newWant returns what index of l asks for.
 func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 	w := &want{line: l, prod: l.priority >= prodPriority, limits: l.limits()}
+	w.volumes = s.volumeSite(c, l, index)
 	if l.set != nil {
 		w.need = l.set.Need()
 		w.last = l.set.NumAllocs() - 1
@@ -375,7 +379,7 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
 		if !s.dry {
 			w.bans = c.BansOf(w.need.Task.GetPackages(), nil)
-			if crashed := c.LastCrash(l.job, index); crashed != "" && s.takesElsewhere(w, crashed) {
+			if crashed := c.LastCrash(l.job, index); crashed != "" && !w.volumes.Bound && s.takesElsewhere(w, crashed) {
 				w.crashed, w.last = crashed, index
 			}
 		}
@@ -389,6 +393,9 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 	}
 	if s.resize != nil && !w.inSet {
 		w.need = s.resizeNeed(w.need, l.priority)
+	}
+	if l.hasVolumes(index) {
+		w.withVolumes(index)
 	}
 	w.limited = w.limits.Any()
 	for _, k := range w.constraints() {

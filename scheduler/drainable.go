@@ -115,6 +115,9 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 	var displaced []needy
 	for a := range m.Allocs() {
 		v.Allocs++
+		if h := a.HoldVolumes(); h != nil && len(v.Holds) < maxNamed {
+			v.Holds = append(v.Holds, *h)
+		}
 		displaced = append(displaced, d.needyOfAlloc(a))
 	}
 	for p := range m.Copies() {
@@ -138,6 +141,10 @@ func (d *drainer) judge(m *cell.Machine) DrainVerdict {
 			d.moves.Leave(p)
 			displaced = append(displaced, d.needyOf(p))
 		}
+	}
+	if n := min(maxNamed-len(v.Holds), m.NumVolumes()); n > 0 {
+		kept := d.c.KeptVolumes(m)
+		v.Holds = append(v.Holds, kept[:min(n, len(kept))]...)
 	}
 	slices.SortStableFunc(displaced, func(a, b needy) int {
 		return cmp.Compare(sizeOf(&b.want.need.Resources), sizeOf(&a.want.need.Resources))

@@ -233,6 +233,8 @@ func (e *explanation) reason(fit cell.Fit) Reason {
 	switch fit {
 	case cell.FitSeat:
 		r.Detail = "its own machine is " + e.placement.Seat()
+	case cell.FitVolume:
+		r.Detail = e.c.VolumeWords(e.want.line.job, e.want.line.set, e.index)
 	case cell.FitDown, cell.FitDraining:
 		r.Detail = listText(e.names(fit), 3)
 	case cell.FitConstraint:

@@ -67,6 +67,8 @@ func (ch Change) Changed(spec *borgpb.JobSpec) *borgpb.JobSpec {
 	spec.Task.Tolerations = ch.request.tolerations
 	spec.Task.Resources = req.res.Proto()
 	spec.Task.Resources.Ports = 0
+	// Their disk is part of that of the request.
+	spec.Task.Volumes = nil
 	spec.Task.Ports = spec.Task.Ports[:ch.request.res.Ports]
 	l := &ch.request.limits
 	spec.MaxPerMachine, spec.MaxPerRack, spec.MaxPerPower = l.Most[cell.DomainMachine], l.Most[cell.DomainRack], l.Most[cell.DomainPower]

@@ -582,7 +582,9 @@ type static struct {
 	crashed string
 	// bans keep it away from a machine, or from all.
 	bans []*cell.Ban
-	fits bitset
+	// volumes say where it can be.
+	volumes cell.VolumeSite
+	fits    bitset
 	// shunned are the slots whose taints advise against them; nil: none.
 	shunned bitset
 }
@@ -594,7 +596,7 @@ func (g *grid) meets(s *static, t *site) bool {
 			return false
 		}
 	}
-	return t.name != s.crashed && cell.Untolerated(s.tolerations, t.machine) == nil && !s.banned(t.name)
+	return t.name != s.crashed && s.volumes.Fits(t.machine) && cell.Untolerated(s.tolerations, t.machine) == nil && !s.banned(t.name)
 }
 
 // banned tells whether a package must not be started on a machine.
@@ -619,7 +621,7 @@ func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 	if s := g.statics[string(key)]; s != nil {
 		return s
 	}
-	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, bans: w.bans, fits: newBitset(len(g.sites.walk))}
+	s := &static{hard: hard, tolerations: w.tolerations(), crashed: w.crashed, bans: w.bans, volumes: w.volumes, fits: newBitset(len(g.sites.walk))}
 	g.all(s.fits)
 	for _, k := range hard {
 		for i, word := range g.fact(k).holds {
@@ -645,6 +647,7 @@ func (g *grid) static(key []byte, w *want, hard []*borgpb.Constraint) *static {
 			s.fits.set(t.slot, false)
 		}
 	}
+	g.bound(s.fits, &s.volumes)
 	g.statics[string(key)] = s
 	return s
 }

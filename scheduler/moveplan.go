@@ -99,7 +99,7 @@ func newPlanner(s *Scheduler, c *cell.Cell) *planner {
 // make finds the cheapest plan of at most budget moves after which index of w
 // fits; nil when there is none, or when it needs none.
 func (p *planner) make(w *want, index uint32, budget int) *borgpb.MoveTasks {
-	if w.inSet || w.never() || w.line.gang || !p.hopeless(w, index) {
+	if w.inSet || w.never() || w.line.gang || w.line.hasVolumes(index) || !p.hopeless(w, index) {
 		return nil
 	}
 	p.most, p.best = bandOf(w.line.priority), nil

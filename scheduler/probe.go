@@ -34,6 +34,8 @@ func (f *search) probe(w *want, r *request, at spot) cell.Fit {
 	switch {
 	case f.placement.Elsewhere(m):
 		return cell.FitSeat
+	case !w.volumes.Fits(m):
+		return cell.FitVolume
 	case !m.Up():
 		return cell.FitDown
 	case m.Draining(), m.Closed():

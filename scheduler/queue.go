@@ -113,6 +113,10 @@ func (s *Scheduler) want(c *cell.Cell, l *line, index uint32) *want {
 			return w
 		}
 	}
+	if l.hasVolumes(index) {
+		// Where they are changes without a change of the job.
+		return s.newWant(c, l, index)
+	}
 	if w := l.known(index); w != nil {
 		return w
 	}

@@ -128,6 +128,8 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 	if rapid.IntRange(0, 4).Draw(t, "in set") == 0 {
 		spec.AllocSet = "ann/set"
 		spec.Task.ExclusiveCores = false
+	} else {
+		spec.Task.Volumes = randomVolumes(t)
 	}
 	return spec
 }
@@ -145,8 +147,13 @@ func randomWorld(t *rapid.T, tb testing.TB, cfg scheduler.Config) *world {
 			w.must(tb, machineOp("down", options{name: name}))
 		}
 	}
+	var kept []*borgpb.Volume
+	if rapid.Bool().Draw(t, "set volumes") {
+		kept = []*borgpb.Volume{{Name: "data", DiskBytes: 1 << 30, KeepNs: 1e9}}
+	}
 	set, err := proto.Marshal(&borgpb.AllocSetSpec{
-		Allocs: 3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")), MaxPer: rapid.SampledFrom([]map[string]uint32{nil, {"gen": 1}}).Draw(t, "set per gen"),
+		Volumes: kept,
+		Allocs:  3, Priority: 200, MaxPerRack: uint32(rapid.IntRange(0, 1).Draw(t, "set per rack")), MaxPer: rapid.SampledFrom([]map[string]uint32{nil, {"gen": 1}}).Draw(t, "set per gen"),
 		Resources: &borgpb.Resources{CpuMilli: 2000, MemBytes: 4 << 30, Devices: map[string]int64{"gpu": int64(rapid.IntRange(0, 1).Draw(t, "set gpus"))}},
 	})
 	if err != nil {
@@ -228,7 +235,8 @@ func checkWhy(rt *rapid.T, w *world, id cell.TaskID) {
 		rt.Fatalf("%s waits although it fits %d machines: %s", id, fits, why.Summary)
 	}
 	limited := j.Limits().Any()
-	if limited {
+	site := w.copy.VolumeSiteOf(j, nil, id.Index)
+	if limited || site.Bound || len(site.Not) > 0 {
 		// What the job has already counts, and a new job would have nothing.
 		return
 	}
@@ -326,7 +334,9 @@ func TestMemoryChangesNothing(t *testing.T) {
 // randomChange does one thing to the cell; it may be refused.
 func randomChange(rt *rapid.T, w *world, step int) {
 	name := fmt.Sprintf("m%d", rapid.IntRange(0, 8).Draw(rt, "machine"))
-	switch rapid.IntRange(0, 12).Draw(rt, "change") {
+	switch rapid.IntRange(0, 13).Draw(rt, "change") {
+	case 13:
+		randomVolumeChange(rt, w)
 	case 11, 12:
 		m := w.cell.Machine(name)
 		if m == nil {

@@ -216,6 +216,8 @@ func (s *Scheduler) Observe(c *cell.Cell, events []cell.Event) {
 			s.observeJob(c, e)
 		case borgpb.ObjectKind_OBJECT_KIND_PACKAGE:
 			s.rethink(c)
+		case borgpb.ObjectKind_OBJECT_KIND_VOLUME:
+			s.observeVolume(c, e)
 		default:
 			s.changes.all()
 		}

@@ -34,7 +34,8 @@ func (r *Runtime) check(l *borglet.Launch) error {
 	}
 	for i, m := range l.Mounts {
 		if !own {
-			if filepath.Clean(m.Source) == filepath.Clean(m.Path) {
+			// A plain process is told where its volume is.
+			if m.Volume != "" || filepath.Clean(m.Source) == filepath.Clean(m.Path) {
 				continue
 			}
 			return fmt.Errorf("mount of %s at %s: this machine runs tasks as plain processes, without a file system of their own; add the constraint runtime=container to the job", m.Source, m.Path)
@@ -58,6 +59,12 @@ func (r *Runtime) checkMount(m borglet.LaunchMount) error {
 	}
 	if ours := reserved(m.Path); ours != "" {
 		return fmt.Errorf("mount of %s at %s: nothing may be mounted in %s", m.Source, m.Path, ours)
+	}
+	if m.Volume != "" {
+		if at := filepath.Clean(m.Path); at == "/task" || at == "/alloc" {
+			return fmt.Errorf("volume %s at %s: what is there belongs to the task; choose a path such as /data", m.Volume, m.Path)
+		}
+		return nil
 	}
 	if err := r.visible("mount of", m.Source); err != nil {
 		return err

@@ -86,6 +86,7 @@ func chargeOfSet(s *borgpb.AllocSetSpec, allocs uint64) charge {
 		return nil
 	}
 	r := FromProto(s.Resources)
+	r.DiskBytes += volumeBytes(s.Volumes)
 	return chargeOf(BandOf(s.Priority), &r, allocs)
 }
 

@@ -174,6 +174,7 @@ func (c *Cell) adopt(t *Task, at place, f *borgpb.FoundCopy) {
 		p.rare().devices = at.devices
 	}
 	c.bind(p, spec)
+	c.useVolumes(p)
 	c.hold(p)
 	t.cur = p
 	c.enterDomains(p)

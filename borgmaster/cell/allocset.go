@@ -163,6 +163,7 @@ func (c *Cell) placeAlloc(a *Alloc, at place) {
 		c.dropLost(a, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "its alloc was placed on "+at.machine.name)
 	}
 	a.attempt = max(a.attempt, a.set.attemptFloor) + 1
+	c.openVolumes(TaskID{a.set.key, a.index}, at.machine, a.set.spec.Volumes)
 	c.enterMachine(a, at.machine)
 	at.machine.room.add(inBoth(a.res()))
 	a.takeDevices(at.machine, at.devices)
@@ -177,6 +178,7 @@ func (c *Cell) enterMachine(a *Alloc, m *Machine) {
 	m.allocs = insertAlloc(m.allocs, a)
 	m.changes++
 	a.set.domains.add(m, 1)
+	c.reviewVolumes(m)
 }
 
 func insertAlloc(list []*Alloc, a *Alloc) []*Alloc {
@@ -232,6 +234,7 @@ func (c *Cell) leaveMachine(a *Alloc) {
 	m.changes++
 	a.set.domains.add(m, -1)
 	a.machine = nil
+	c.reviewVolumes(m)
 	c.lastToLeave(m)
 }
 
@@ -252,6 +255,7 @@ func (c *Cell) loseAlloc(a *Alloc, reason string) {
 	m := a.machine
 	a.set.domains.add(m, -1)
 	a.machine, a.lostOn = nil, m
+	c.reviewVolumes(m)
 	c.moveAlloc(a, edgeEvict, statePending, reason)
 	ev := allocEvent(a, m, borgpb.EventKind_EVENT_KIND_EVICT, stateRunning, statePending)
 	ev.Reason = reason
@@ -290,6 +294,7 @@ func (c *Cell) returnAlloc(a *Alloc) {
 	m := a.lostOn
 	a.lostOn, a.machine = nil, m
 	a.set.domains.add(m, 1)
+	c.reviewVolumes(m)
 	c.moveAlloc(a, edgeSchedule, stateRunning, "")
 	c.emit(allocEvent(a, m, borgpb.EventKind_EVENT_KIND_RETURN, statePending, stateRunning))
 }

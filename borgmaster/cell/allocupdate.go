@@ -80,6 +80,9 @@ func (c *Cell) readSetUpdate(s *AllocSet, o *borgpb.UpdateAllocSet) (*setUpdate,
 	case spec.Gang != s.spec.Gang:
 		return nil, badState("", "whether the allocs of a set are placed together or none does not change; make another alloc set")
 	}
+	if !slices.EqualFunc(spec.Volumes, s.spec.Volumes, func(a, b *borgpb.Volume) bool { return proto.Equal(a, b) }) {
+		return nil, badState("", "the volumes of an alloc set do not change: what runs in its allocs works in them; make another alloc set")
+	}
 	if r := checkNoCPUDevice(spec.Resources, "spec.resources"); r != nil {
 		return nil, r
 	}
@@ -337,6 +340,9 @@ func (c *Cell) growsHere(a *Alloc) bool {
 func (c *Cell) waitOfAlloc(a *Alloc) string {
 	if n := a.set.counts[statePending]; n > 0 {
 		return fmt.Sprintf("an alloc moves when all others have a place, and %d have none", n)
+	}
+	if len(a.set.spec.Volumes) > 0 {
+		return "its volumes are on machine " + a.machine.name + ", and it stays with them"
 	}
 	if h := c.HoldOf(a.staying()); h != nil {
 		return h.Reason

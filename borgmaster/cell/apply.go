@@ -81,6 +81,7 @@ func (c *Cell) applyEntry(data []byte) []*borgpb.Result {
 	c.setsOn()
 	c.updatesOn()
 	c.saveOn()
+	c.volumesOn()
 	c.settleJobs()
 	results := make([]*borgpb.Result, len(entry.Ops))
 	// Most ops are told by one event.
@@ -239,6 +240,8 @@ func (c *Cell) check(op *borgpb.Op) (commit, *borgpb.Refusal) {
 		return c.checkUpdateAllocSet(o.UpdateAllocSet)
 	case *borgpb.Op_ResizeAllocSet:
 		return c.checkResizeAllocSet(o.ResizeAllocSet)
+	case *borgpb.Op_DeleteVolume:
+		return c.checkDeleteVolume(o.DeleteVolume)
 	default:
 		return nil, malformed("an op of no kind that format %d knows", c.format)
 	}
@@ -267,6 +270,8 @@ func target(op *borgpb.Op) string {
 		return keyWords(o.QuarantineTask)
 	case *borgpb.Op_ReleaseTask:
 		return keyWords(o.ReleaseTask)
+	case *borgpb.Op_DeleteVolume:
+		return keyWords(o.DeleteVolume)
 	case *borgpb.Op_SubmitAllocSet:
 		return keyWords(o.SubmitAllocSet)
 	case *borgpb.Op_KillAllocSet:

@@ -98,6 +98,8 @@ func (c *Cell) dirty(r record) {
 		}
 	case *Copy:
 		o.machine.changes++
+	case *Volume:
+		o.machine.changes++
 	case *Alloc:
 		for _, p := range o.copies {
 			p.machine.changes++

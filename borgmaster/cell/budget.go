@@ -22,6 +22,8 @@ type Hold struct {
 	Reason string
 	// Cell time at which the window lets it go; zero: when enough others run again.
 	UntilNs int64
+	// The volume that holds it, "<user>/<name>/<index>/<volume>"; empty: none does.
+	Volume string
 }
 
 // checkBudget range-checks a budget. One that lets nothing go, ever, would hold up
@@ -92,6 +94,9 @@ func (c *Cell) HoldOf(going []*Copy) *Hold {
 	}
 	var latest *Hold
 	for _, p := range going {
+		if h := p.holdVolumes(); h != nil {
+			return h
+		}
 		b := p.job.budget()
 		if b == nil {
 			continue

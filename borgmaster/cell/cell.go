@@ -49,6 +49,7 @@ type Cell struct {
 	preemption  preemptionPolicy
 	quotas      quotas
 	taskBounds  taskBounds
+	volumes     volumes
 
 	restored restored
 	outage   outage

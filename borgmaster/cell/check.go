@@ -74,6 +74,9 @@ func (c *Cell) Check() error {
 	if err := c.checkSavers(); err != nil {
 		return err
 	}
+	if err := c.checkVolumes(); err != nil {
+		return err
+	}
 	if err := c.labelPolicy.check(c.format); err != nil {
 		return err
 	}
@@ -297,7 +300,7 @@ func (c *Cell) checkSet(s *AllocSet) error {
 		if len(a.copies) > 0 && a.machine == nil && a.lostOn == nil {
 			return fmt.Errorf("alloc %d is nowhere and holds %d copies", i, len(a.copies))
 		}
-		if err := checkRoom(&a.room, a.copies, nil); err != nil {
+		if err := checkRoom(&a.room, a.copies, nil, nil); err != nil {
 			return fmt.Errorf("alloc %d: %w", i, err)
 		}
 	}
@@ -365,7 +368,7 @@ func (c *Cell) checkMachineState(m *Machine) error {
 			return fmt.Errorf("alloc %s holds %+v and has %v", a.Name(), a.res().Devices, a.devices)
 		}
 	}
-	return checkRoom(&m.room, own, m.allocs)
+	return checkRoom(&m.room, own, m.allocs, m.volumes)
 }
 
 // checkStays wants a reason for each that is on a machine which drains.
@@ -386,6 +389,9 @@ func (c *Cell) checkStays(p *Copy) error {
 	if p.alloc != nil {
 		going = slices.DeleteFunc(slices.Clone(p.alloc.copies), func(o *Copy) bool { return !o.state.stays() })
 	}
+	if p.alloc != nil && p.alloc.HoldVolumes() != nil && !m.drain.forced {
+		return nil
+	}
 	if h := c.HoldOf(going); !c.restored.held && (m.drain.forced || h == nil || h.UntilNs != 0 && h.UntilNs < c.drainDueNs) {
 		return fmt.Errorf("copy %v is on %s, which drains, and nothing holds it: %+v", p.ID(), m.name, h)
 	}
@@ -393,7 +399,7 @@ func (c *Cell) checkStays(p *Copy) error {
 }
 
 // checkRoom adds up what is held anew.
-func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
+func checkRoom(r *room, copies []*Copy, allocs []*Alloc, volumes []*Volume) error {
 	var taken, discount byView
 	var devices []DeviceGrant
 	for _, p := range copies {
@@ -415,6 +421,9 @@ func checkRoom(r *room, copies []*Copy, allocs []*Alloc) error {
 				return err
 			}
 		}
+	}
+	for _, v := range volumes {
+		taken = taken.add(inBoth(v.res()))
 	}
 	if !taken.equal(r.taken) || !discount.equal(r.discount) {
 		return fmt.Errorf("held %+v less %+v, kept %+v less %+v", taken, discount, r.taken, r.discount)

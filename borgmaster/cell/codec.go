@@ -86,6 +86,10 @@ const (
 	tagNotice     = 215
 	// Of a copy: its own address.
 	tagAddr = 230
+	// Of a copy: in which volumes it works.
+	tagUses = 235
+	// Of a machine that is emptied of volumes too; it has no value.
+	tagGiveUp = 200
 	// Of a machine.
 	tagTaints   = 1
 	tagHeard    = 2

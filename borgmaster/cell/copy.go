@@ -69,6 +69,8 @@ type rareCopy struct {
 	quarantine *quarantine
 	// Its own address; empty: its machine's, or it has not said.
 	addr string
+	// In which volumes it works; nil: in none.
+	uses *uses
 }
 
 // rare makes room for what few copies have.

@@ -65,6 +65,7 @@ func (l *loader) finish() error {
 		c.graveyard.tasks += g.tasks()
 	}
 	c.countUse()
+	c.reckonVolumes()
 	return l.await()
 }
 

@@ -26,6 +26,8 @@ type drain struct {
 	deadlineNs int64
 	// Budgets hold nothing back.
 	forced bool
+	// Volumes hold nothing back, and are given up as soon as nobody works in them.
+	giveUp bool
 	// Tasks that it has evicted.
 	evicted uint32
 }
@@ -40,6 +42,8 @@ func (c *Cell) checkDrainMachine(o *borgpb.DrainMachine, reason string) (commit,
 		return nil, about(m.name, invalid("deadline_ns", "%d is not in 0 to %d", o.DeadlineNs, int64(maxDrainNs)))
 	}
 	switch {
+	case !o.Drain && o.GiveUpVolumes:
+		return nil, about(m.name, invalid("give_up_volumes", "only a machine that is to be emptied gives volumes up"))
 	case !o.Drain && (o.DeadlineNs != 0 || o.Now):
 		return nil, about(m.name, invalid("drain", "only a machine that is to be emptied has a deadline or is emptied now"))
 	case o.DeadlineNs != 0 && o.Now:
@@ -83,7 +87,7 @@ func (c *Cell) changesDrain(m *Machine, o *borgpb.DrainMachine, reason string) b
 	if d == nil {
 		d = &drain{forced: true}
 	}
-	return o.DeadlineNs != 0 && !d.forced || o.Now && !d.forced || reason != "" && clip(reason, maxReasonBytes) != d.reason
+	return o.GiveUpVolumes && !d.giveUp || o.DeadlineNs != 0 && !d.forced || o.Now && !d.forced || reason != "" && clip(reason, maxReasonBytes) != d.reason
 }
 
 // setDrain begins a drain, or takes in what is new of it: what is not said stays.
@@ -104,6 +108,14 @@ func (c *Cell) setDrain(m *Machine, o *borgpb.DrainMachine) {
 		c.drainDueNs = min(c.drainDueNs, d.deadlineNs)
 	}
 	d.forced = d.forced || o.Now
+	if o.GiveUpVolumes && !d.giveUp {
+		d.giveUp = true
+		for _, v := range slices.Clone(m.volumes) {
+			if v.untilNs != 0 {
+				c.giveUp(v, m.drainWords())
+			}
+		}
+	}
 }
 
 func (c *Cell) endDrain(m *Machine) {
@@ -213,6 +225,9 @@ func (c *Cell) vacateAlloc(a *Alloc) (againNs int64) {
 		}
 	}
 	m := a.machine
+	if m.drain != nil && !m.drain.forced && a.HoldVolumes() != nil {
+		return maxTimeNs
+	}
 	if again, held := c.staysHere(m, inside); held {
 		if c.format >= formatTogether {
 			// Any of them may be the one who is waited for.
@@ -266,8 +281,8 @@ func (m *Machine) Drain() (deadlineNs int64, forced, ok bool) {
 	return m.drain.deadlineNs, m.drain.forced, true
 }
 
-// Blockers are the tasks that may not leave a machine now if it is drained, at most
-// so many, and for what they wait.
+// Blockers are the tasks that may not leave a machine now if it is drained, and the
+// volumes that are kept there, at most so many, and for what they wait.
 func (c *Cell) Blockers(m *Machine, most int) []Hold {
 	var holds []Hold
 	add := func(going []*Copy) {
@@ -276,7 +291,9 @@ func (c *Cell) Blockers(m *Machine, most int) []Hold {
 		}
 	}
 	for _, a := range m.allocs {
-		if a.machine == m {
+		if h := a.HoldVolumes(); h != nil && len(holds) < most {
+			holds = append(holds, *h)
+		} else if a.machine == m {
 			add(slices.DeleteFunc(slices.Clone(a.copies), func(p *Copy) bool { return !p.state.stays() }))
 		}
 	}
@@ -290,7 +307,8 @@ func (c *Cell) Blockers(m *Machine, most int) []Hold {
 			holds = append(holds, *j.holdSave())
 		}
 	}
-	return holds
+	kept := c.KeptVolumes(m)
+	return append(holds, kept[:min(len(kept), most-len(holds))]...)
 }
 
 // drainProto shows a drain.
@@ -305,7 +323,13 @@ func (c *Cell) drainProto(m *Machine) *borgpb.Drain {
 			p.Left++
 		}
 	}
+	p.GiveUpVolumes = d.giveUp
 	if d.forced {
+		for _, h := range c.KeptVolumes(m) {
+			if len(p.Blockers) < maxBlockersShown {
+				p.Blockers = append(p.Blockers, h.Proto(c))
+			}
+		}
 		return p
 	}
 	p.Left += uint32(len(c.saversWaiting(m)))
@@ -320,7 +344,7 @@ func (c *Cell) drainProto(m *Machine) *borgpb.Drain {
 
 // Proto shows a hold.
 func (h *Hold) Proto(c *Cell) *borgpb.DrainBlocker {
-	b := &borgpb.DrainBlocker{Task: h.Task.String(), Job: h.Job.String(), Reason: h.Reason}
+	b := &borgpb.DrainBlocker{Task: h.Task.String(), Job: h.Job.String(), Reason: h.Reason, Volume: h.Volume}
 	if h.UntilNs != 0 {
 		b.WaitNs = max(h.UntilNs-c.clock.cellNs, 1)
 	}

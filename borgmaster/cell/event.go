@@ -40,7 +40,7 @@ type Event struct {
 func (e *Event) Object() string {
 	switch e.ObjectKind {
 	case borgpb.ObjectKind_OBJECT_KIND_UNSPECIFIED, borgpb.ObjectKind_OBJECT_KIND_USER, borgpb.ObjectKind_OBJECT_KIND_SECRET,
-		borgpb.ObjectKind_OBJECT_KIND_FILE, borgpb.ObjectKind_OBJECT_KIND_PACKAGE:
+		borgpb.ObjectKind_OBJECT_KIND_FILE, borgpb.ObjectKind_OBJECT_KIND_PACKAGE, borgpb.ObjectKind_OBJECT_KIND_VOLUME:
 		return e.Name
 	case borgpb.ObjectKind_OBJECT_KIND_TASK, borgpb.ObjectKind_OBJECT_KIND_ALLOC:
 		return TaskID{e.Key, e.Task}.String()

@@ -17,6 +17,8 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 		if at := p.Job.Seat(p.Index); at != nil {
 			text = "it is the task of machine " + at.name
 		}
+	case FitVolume:
+		text = c.VolumeWords(p.Job, p.Set, p.Index)
 	case FitDown:
 		text = fmt.Sprintf("%s is down", m.name)
 	case FitDraining:
@@ -47,7 +49,8 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 	default:
 		kind = borgpb.RefusalKind_REFUSAL_KIND_NO_FIT
 		free := c.free(p, o, v)
-		text = shortage(f, &a.need.Resources, &free, p)
+		site := c.site(p)
+		text = shortage(f, asked(a.need, &site), &free, p)
 		if f == FitDevices && a.need.Resources.shortOf(&free) == FitOK {
 			text = fmt.Sprintf("%s has no such devices free as it asks for", p.where())
 			if !p.AnyPorts {

@@ -178,6 +178,13 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.UpdateAllocSet.spec": FormatSetUpdates, "borg.UpdateAllocSet.merge": FormatSetUpdates,
 	"borg.ResizeAllocSet.user": FormatSetUpdates, "borg.ResizeAllocSet.name": FormatSetUpdates,
 	"borg.ResizeAllocSet.expect_version": FormatSetUpdates, "borg.ResizeAllocSet.allocs": FormatSetUpdates,
+	"borg.TaskSpec.volumes": FormatVolumes, "borg.AllocSetSpec.volumes": FormatVolumes, "borg.RemoveMachine.give_up_volumes": FormatVolumes, "borg.DrainMachine.give_up_volumes": FormatVolumes,
+	"borg.Volume.name": FormatVolumes, "borg.Volume.path": FormatVolumes, "borg.Volume.disk_bytes": FormatVolumes, "borg.Volume.keep_ns": FormatVolumes,
+	"borg.Op.delete_volume": FormatVolumes, "borg.DeleteVolume.user": FormatVolumes, "borg.DeleteVolume.name": FormatVolumes,
+	"borg.DeleteVolume.index": FormatVolumes, "borg.DeleteVolume.volume": FormatVolumes,
+	"borg.MachineReport.volumes_gone": FormatVolumes, "borg.MachineReport.volumes_found": FormatVolumes,
+	"borg.FoundVolume.name": FormatVolumes, "borg.FoundVolume.disk_bytes": FormatVolumes,
+	"borg.VolumeName.user": FormatVolumes, "borg.VolumeName.job": FormatVolumes, "borg.VolumeName.index": FormatVolumes, "borg.VolumeName.volume": FormatVolumes,
 
 	"borg.AllocSetSpec.saver": FormatSavers, "borg.Saver.task": FormatSavers, "borg.Saver.time_ns": FormatSavers,
 }

@@ -27,6 +27,7 @@ func (g *generator) setSpec() *borgpb.AllocSetSpec {
 		spec.MaxPer = map[string]uint32{"arch": 1}
 	}
 	g.networkOfSet(spec)
+	g.volumesOfSet(spec)
 	if g.one(3) {
 		spec.Resources.Devices = map[string]int64{"gpu": 1}
 	}
@@ -55,7 +56,7 @@ func (g *generator) machineOp() *borgpb.Op {
 	case m == nil || n < 10:
 		return g.addMachine(name)
 	case n < 13:
-		return &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: name, Force: g.one(3)}}}
+		return &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: name, Force: g.one(3), GiveUpVolumes: g.c.format >= FormatVolumes && g.one(2)}}}
 	case n < 30:
 		o := &borgpb.SetMachine{Name: name, ExpectVersion: g.version(), SetAttributes: map[string]string{"rack": fmt.Sprint(r.IntN(3))}}
 		if g.one(3) {
@@ -102,6 +103,7 @@ func (g *generator) machineOp() *borgpb.Op {
 				o.Now = g.one(2)
 			}
 		}
+		o.GiveUpVolumes = g.c.format >= FormatVolumes && (o.Drain && g.one(3) || g.one(20))
 		return &borgpb.Op{Reason: pick(r, []string{"", "kernel", "repair"}), Op: &borgpb.Op_DrainMachine{DrainMachine: o}}
 	}
 }

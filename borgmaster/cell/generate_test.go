@@ -43,6 +43,8 @@ func (g *generator) next() []byte {
 	switch n := g.r.IntN(1000); {
 	case g.c.format >= FormatQuarantine && g.one(40):
 		op = g.quarantineOp()
+	case g.c.format >= FormatVolumes && g.one(25):
+		op = g.volumeOp()
 	case g.c.format >= FormatQuotas && g.one(50):
 		op = g.quotaOp()
 	case n < 330:
@@ -355,6 +357,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 		s.Task.Resources.CpuMilli /= 4
 	}
 	g.network(s)
+	g.volumesOfJob(s)
 	if g.one(8) {
 		s.Parent = "bob/" + pick(r, []string{"a", "b", "c"})
 	}
@@ -538,6 +541,9 @@ func (g *generator) vary(j *Job) *borgpb.JobSpec {
 	s = new(borgpb.JobSpec)
 	mustUnmarshal(g.t, b, s)
 	for range 1 + g.r.IntN(2) {
+		if g.c.format >= FormatVolumes && g.one(4) {
+			g.volumesOfJob(s)
+		}
 		switch g.r.IntN(8) {
 		case 7:
 			if s.DisruptionBudget = nil; g.c.format >= FormatBudgets && g.one(2) {

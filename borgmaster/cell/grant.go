@@ -133,6 +133,9 @@ func (c *Cell) checkPermission(op *borgpb.Op) *borgpb.Refusal {
 	case *borgpb.Op_ReleaseTask:
 		key = JobKey{o.ReleaseTask.User, o.ReleaseTask.Name}
 		owner = c.ownerOf(key)
+	case *borgpb.Op_DeleteVolume:
+		key = JobKey{o.DeleteVolume.User, o.DeleteVolume.Name}
+		owner = c.ownerOf(key)
 	case *borgpb.Op_SubmitAllocSet:
 		key = JobKey{o.SubmitAllocSet.User, o.SubmitAllocSet.Name}
 		owner = c.ownerOf(key)

@@ -19,7 +19,7 @@ func TestWhoMayDoEachOp(t *testing.T) {
 	if results[0].Refusal != nil || l.c.NumAdmins() != 1 {
 		t.Fatalf("grant: %v", results[0])
 	}
-	own := []protoreflect.Name{"submit_job", "kill_job", "update_job", "resize_job", "submit_alloc_set", "kill_alloc_set", "update_alloc_set", "resize_alloc_set", "set_secret", "delete_secret", "write_file", "delete_file", "set_labels", "control_update", "fire_cron", "suspend_cron", "quarantine_task", "release_task"}
+	own := []protoreflect.Name{"submit_job", "kill_job", "update_job", "resize_job", "submit_alloc_set", "kill_alloc_set", "update_alloc_set", "resize_alloc_set", "set_secret", "delete_secret", "write_file", "delete_file", "set_labels", "control_update", "fire_cron", "suspend_cron", "quarantine_task", "release_task", "delete_volume"}
 	kinds := (&borgpb.Op{}).ProtoReflect().Descriptor().Oneofs().ByName("op").Fields()
 	if kinds.Len() < 20 {
 		t.Fatalf("there are %d kinds of ops", kinds.Len())

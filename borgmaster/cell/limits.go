@@ -162,6 +162,13 @@ const (
 
 	// From one look at the allocs of a set that are yet to become what it says to the next.
 	setAgainNs = second
+	// Volumes of a task or alloc, on a machine and in the cell; how long they are kept
+	// after they were used last.
+	maxVolumesOfTask    = 8
+	maxVolumesOnMachine = 10_000
+	maxVolumes          = 200_000
+	volumeKeepNs        = 24 * 3600 * second
+	maxVolumeKeepNs     = 366 * 24 * 3600 * second
 
 	// How long a task is kept away from the machine on which it crashed twice in a row,
 	// and before format 5.

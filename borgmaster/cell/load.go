@@ -146,6 +146,8 @@ func (l *loader) record(key, value []byte) error {
 		return l.ban(string(k.b), d)
 	case kindLabelPolicy:
 		return errors.Join(k.done(), l.labelPolicy(d))
+	case kindVolume:
+		return l.volume(string(k.b), d)
 	case kindQuota:
 		return l.quota(string(k.b), d)
 	case kindTaskBounds:
@@ -199,6 +201,12 @@ func (l *loader) machine(name string, d *decoder) error {
 	}
 	if err := l.packages(d, m); err != nil {
 		return err
+	}
+	if d.tagged(tagGiveUp) {
+		if m.drain == nil || l.c.format < FormatVolumes {
+			return errOdd
+		}
+		m.drain.giveUp = true
 	}
 	if err := d.done(); err != nil {
 		return err
@@ -510,6 +518,9 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 		return err
 	}
 	if err := l.addr(d, p); err != nil {
+		return err
+	}
+	if err := l.uses(d, p); err != nil {
 		return err
 	}
 	if of != nil {

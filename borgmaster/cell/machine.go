@@ -45,6 +45,8 @@ type Machine struct {
 	// Allocs on it (or, while it is down, last known there), ordered by set uid
 	// and index.
 	allocs []*Alloc
+	// Volumes on its disk, by key, those among them that it is to delete.
+	volumes []*Volume
 	// Granted ports, ascending. One that was granted to a waiting copy is
 	// there twice until its victim is gone.
 	ports []uint16

@@ -221,6 +221,11 @@ func (c *Cell) checkRemoveMachine(o *borgpb.RemoveMachine) (commit, *borgpb.Refu
 	if n := len(m.copies); n > 0 && !m.down && !o.Force {
 		return nil, badState(m.name, "%d copies of tasks hold places on it; drain it first, or force", n)
 	}
+	for _, v := range m.volumes {
+		if !v.givenUp && !o.GiveUpVolumes {
+			return nil, badState(m.name, "volume %s is on it, and would be lost; give volumes up with it: --give-up-volumes", v.FullName())
+		}
+	}
 	return func(res *borgpb.Result) {
 		c.removeMachine(m)
 		res.Uid, res.Version = m.uid.String(), m.version
@@ -247,6 +252,7 @@ func (c *Cell) removeMachine(m *Machine) {
 	}
 	c.endSavers(m, reason)
 	c.lookAtSavers()
+	c.leaveVolumes(m, reason)
 	c.endDrain(m)
 	m.gone = true
 	c.setPackages(m, &borgpb.PackageChange{Remove: m.packages})

@@ -104,6 +104,8 @@ func (c *Cell) Unmovable(p *Copy) string {
 		return "it runs in an alloc"
 	case p.job.saving != nil:
 		return "it saves what an alloc left on its machine"
+	case p.few != nil && p.few.uses != nil:
+		return "its volumes are on its machine"
 	case p.Stays():
 		return "it belongs to its machine, as a task of a daemon job"
 	case p.job.update.Rolling():

@@ -16,6 +16,8 @@ const (
 	FitOK Fit = iota
 	// It is of a daemon job, and belongs to another machine.
 	FitSeat
+	// Its volumes are on another machine, or something of earlier ones is there.
+	FitVolume
 	FitDown
 	FitDraining
 	FitConstraint
@@ -37,7 +39,7 @@ const (
 )
 
 var fitNames = [NumFits]string{
-	"fits", "seat", "down", "draining", "constraint", "taint", "crashed", "package_banned", "alloc", "domain_limit",
+	"fits", "seat", "volume", "down", "draining", "constraint", "taint", "crashed", "package_banned", "alloc", "domain_limit",
 	"ports", "cpu", "memory", "disk", "devices", "victim",
 }
 
@@ -140,9 +142,12 @@ func (c *Cell) checkPlace(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) 
 
 func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	m, a := p.Machine, p.asker()
+	site := c.site(p)
 	switch {
 	case p.Elsewhere(m):
 		return FitSeat
+	case !site.Fits(m):
+		return FitVolume
 	case m.down:
 		return FitDown
 	case m.draining && !mutant.Planted(mutant.DrainingTaken), m.Closed():
@@ -163,7 +168,7 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 		return FitDomainLimit
 	}
 	free := c.free(p, o, v)
-	if f := a.need.Resources.shortOf(&free); f != FitOK {
+	if f := asked(a.need, &site).shortOf(&free); f != FitOK {
 		return f
 	}
 	if f := c.fitDevices(p, a.need, o, v); f != FitOK {

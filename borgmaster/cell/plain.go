@@ -86,6 +86,7 @@ var kindNames = map[byte]string{
 	kindQuota:       "quota", kindTaskBounds: "task_bounds", kindQuotaPolicy: "quota_policy",
 	kindSeat: "seat", kindCron: "cron",
 	kindPreemption: "preemption_policy",
+	kindVolume:     "volume",
 }
 
 func keyForm(kind byte, f *form) {
@@ -98,6 +99,8 @@ func keyForm(kind byte, f *form) {
 		f.rest("of", "parts")
 	case kindBan:
 		f.rest("package", "parts")
+	case kindVolume:
+		f.rest("volume", "parts")
 	case kindAllocSet, kindJob, kindUpdate, kindCron:
 		f.uid("uid")
 	case kindAlloc, kindTask, kindSeat:
@@ -240,6 +243,11 @@ var valueForms = map[byte]func(*form){
 		})
 	},
 	kindSeat: func(f *form) { f.str("machine") },
+	kindVolume: func(f *form) {
+		f.ints("disk_bytes", "keep_ns", "until_ns", "made_wall_ns")
+		f.byte("flags")
+		f.str("reason")
+	},
 	kindCron: func(f *form) {
 		f.bools("suspended")
 		f.ints("last_wall_ns", "since_wall_ns")
@@ -373,6 +381,7 @@ func machineForm(f *form) {
 		f.uints("port")
 		f.list("digests", func(f *form) { f.str("digest") })
 	})
+	f.tagged(tagGiveUp, "gives_up_volumes", func(*form) {})
 }
 
 func resourcesForm(name string, f *form) {
@@ -432,6 +441,12 @@ func copyForm(f *form) {
 	})
 	f.tagged(tagNotice, "notice", func(f *form) { f.ints("ns") })
 	f.tagged(tagAddr, "network", func(f *form) { f.str("addr") })
+	f.tagged(tagUses, "works_in", func(f *form) {
+		f.str("user")
+		f.str("name")
+		f.uints("index")
+		f.list("volumes", func(f *form) { f.str("name") })
+	})
 }
 
 func (f *form) victims() {

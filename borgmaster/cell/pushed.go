@@ -34,9 +34,13 @@ func checkPushed(files []*borgpb.PushedFile, field string) *borgpb.Refusal {
 	return nil
 }
 
-// checkOwned wants the secrets and files of its owner that a spec names.
+// checkOwned wants the secrets and files of its owner, and the volumes of its alloc set,
+// that a spec names.
 func (c *Cell) checkOwned(user string, s *Spec) *borgpb.Refusal {
 	if r := c.checkSecrets(user, s); r != nil {
+		return r
+	}
+	if r := c.checkAllocVolumes(s); r != nil {
 		return r
 	}
 	for _, n := range s.needs {

@@ -34,6 +34,7 @@ import (
 //	aa user 0 band                     quota
 //	ab user                            bounds of a user's tasks
 //	ac                                 how the cell deals with quotas
+//	b0 user 0 name 0 index 0 volume 0 machine  volume; its index as 8 hex digits
 //	c8                                 rules of labels
 //	d7                                 which bands collapse
 //
@@ -68,6 +69,7 @@ const (
 	kindQuota       = 0xaa
 	kindTaskBounds  = 0xab
 	kindQuotaPolicy = 0xac
+	kindVolume      = 0xb0
 	kindLabelPolicy = 0xc8
 	kindPreemption  = 0xd7
 
@@ -130,6 +132,9 @@ func (m *Machine) appendValue(b []byte) []byte {
 	e.heard(m)
 	e.drain(m.drain)
 	e.packages(m)
+	if m.givesUp() {
+		e.byte(tagGiveUp)
+	}
 	return e.b
 }
 
@@ -311,6 +316,7 @@ func (e *encoder) copy(p *Copy) {
 	e.quarantine(p)
 	e.notice(p)
 	e.addr(p.Addr())
+	e.uses(p)
 }
 
 // wait writes the names of the victims that are waited for.
@@ -446,6 +452,7 @@ func (c *Cell) objects() iter.Seq[record] {
 		all(each(c.quotas.list, func(q *Quota) record { return q }))
 		all(each(c.taskBounds.list, func(b *TaskBounds) record { return b }))
 		ok = ok && yield(&c.quotas.policy)
+		all(each(c.volumes.list, func(v *Volume) record { return v }))
 		ok = ok && yield(&c.labelPolicy)
 		_ = ok && yield(&c.preemption)
 	}

@@ -55,12 +55,13 @@ var derivedFields = map[string][]string{
 		"labelPolicy", "quarantined", "quarantineDueNs",
 		// So has that of preemption.
 		"preemption",
-		"savers", "saveDueNs"},
-	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes"},
+		"savers", "saveDueNs", "volumes.list", "volumes.dueNs"},
+	"Machine":  {"held", "gone", "room.taken", "room.discount", "room.capacity.Ports", "room.devices", "room.parts", "copies", "allocs", "ports", "domains", "named", "changes", "volumes"},
 	"AllocSet": {"spec", "need", "allocs", "counts", "domains", "limits", "gone", "behind"},
 	"Alloc":    {"set", "room", "copies", "machine", "lostOn"}, // the last two: TestAllocPlaceCounts
 	"Job": {"specs", "waiting", "pending", "running", "dead", "finished", "started", "stopping", "update", "domains",
 		"settled", "touched", "lastEdge", "changedAt", "gone", "leaveDueNs", "updateDueNs", "charged", "chargedKept", "daemon", "cron", "ended"},
+	"Volume":      {"of", "name", "machine", "gone"},
 	"Spec":        {"uses", "gone", "unpaid"},
 	"Task":        {"job", "past", "cur.stop"},
 	"Copy":        {"next"},
@@ -251,6 +252,8 @@ func changePointer(r record, v reflect.Value) bool {
 		v.Set(reflect.ValueOf(&drain{reason: "something else"}))
 	case *[]int64:
 		v.Set(reflect.ValueOf(&[]int64{12345}))
+	case *uses:
+		v.Set(reflect.ValueOf(&uses{of: TaskID{JobKey{"u", "j"}, 7}, names: []string{"data"}}))
 	case *saving:
 		v.Set(reflect.ValueOf(&saving{untilNs: 12345}))
 	case *quarantine:

@@ -134,6 +134,7 @@ func (c *Cell) reportAll(o *borgpb.Reports, res *borgpb.Result) {
 			n++
 		}
 		c.reserve(m, mr.Reservations)
+		c.setVolumes(m, mr)
 	}
 }
 

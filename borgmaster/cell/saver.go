@@ -109,6 +109,8 @@ func (c *Cell) checkSaver(key JobKey, set *borgpb.AllocSetSpec, data []byte) *bo
 		return invalid("spec.saver.task", "there is none")
 	case t.ExclusiveCores:
 		return invalid("spec.saver.task.exclusive_cores", "a saver has no cores of its own: it works beside whatever runs there")
+	case len(t.Volumes) > 0:
+		return invalid("spec.saver.task.volumes", "a saver has none: it works in the directory of the alloc")
 	case len(t.Ports) > 0 || len(t.Secrets) > 0 || len(res.Devices) > 0 || len(t.Resources.GetDeviceMilli()) > 0:
 		return invalid("spec.saver.task", "a saver has no ports, secrets or devices")
 	case res.CPUMilli > maxSaverCPUMilli || res.MemBytes > maxSaverMemBytes:

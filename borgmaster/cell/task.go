@@ -149,6 +149,7 @@ func (c *Cell) schedule(t *Task, at place) {
 		p.rare().devices = at.devices
 	}
 	c.bind(p, spec)
+	c.useVolumes(p)
 	c.hold(p)
 	p.wait = await(p.room(), p.res, at.victims.all())
 	t.cur = p
@@ -266,6 +267,9 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	p.state = to
 	if was == attemptQuarantined {
 		c.unkeep(p)
+	}
+	if (was == attemptUnreachable || to == attemptUnreachable) && p.machine != nil {
+		c.reviewVolumes(p.machine)
 	}
 	if to == attemptRunning {
 		j.started++

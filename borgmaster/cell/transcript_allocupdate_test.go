@@ -10,7 +10,7 @@ import (
 func (s *script) setSpec() *borgpb.AllocSetSpec {
 	spec := &borgpb.AllocSetSpec{
 		Allocs: uint32(s.num("allocs", 1)), Priority: int32(s.num("priority", 200)), Resources: s.resources(), MaxPer: s.maxPer(),
-		Network: s.network(), Gang: s.has("gang"),
+		Network: s.network(), Gang: s.has("gang"), Volumes: s.volumes(false),
 	}
 	if s.has("rack") {
 		spec.Constraints = []*borgpb.Constraint{{Key: "rack", Relation: borgpb.Relation_RELATION_EQUAL, Value: s.arg("rack", "")}}

@@ -195,7 +195,7 @@ func (s *script) op() *borgpb.Op {
 	case "set":
 		return s.setMachine()
 	case "remove":
-		return &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: s.first(0), Force: s.has("force")}}}
+		return &borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{Name: s.first(0), Force: s.has("force"), GiveUpVolumes: s.has("give-up")}}}
 	case "up":
 		return &borgpb.Op{Op: &borgpb.Op_MachineUp{MachineUp: &borgpb.MachineUp{Name: s.first(0)}}}
 	case "down":
@@ -203,7 +203,7 @@ func (s *script) op() *borgpb.Op {
 			Name: s.first(0), Term: uint64(s.num("term", int64(s.term))), Reason: "no answer"}}}
 	case "drain", "undrain":
 		return &borgpb.Op{Reason: s.arg("reason", ""), Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{
-			Name: s.first(0), Drain: s.d.Cmd == "drain", DeadlineNs: s.num("deadline", 0), Now: s.has("now")}}}
+			Name: s.first(0), Drain: s.d.Cmd == "drain", DeadlineNs: s.num("deadline", 0), Now: s.has("now"), GiveUpVolumes: s.has("give-up")}}}
 	case "submit":
 		user, name := s.key()
 		return &borgpb.Op{Op: &borgpb.Op_SubmitJob{SubmitJob: &borgpb.SubmitJob{User: user, Name: name, Labels: s.words("labels"), Spec: marshal(s.t, s.jobSpec())}}}
@@ -310,6 +310,8 @@ func (s *script) op() *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetTaskNote{SetTaskNote: o}}
 	case "quarantine", "release":
 		return s.quarantine()
+	case "delete-volume", "volume-gone", "volume-found":
+		return s.volume()
 	case "label":
 		return s.label()
 	case "policy":
@@ -405,7 +407,7 @@ func (s *script) taints() (out []*borgpb.Taint) {
 
 func (s *script) capacity() *borgpb.Resources {
 	r := s.resources()
-	r.CpuMilli, r.MemBytes = s.num("cpu", 4000), s.num("mem", 4<<30)
+	r.CpuMilli, r.MemBytes, r.DiskBytes = s.num("cpu", 4000), s.num("mem", 4<<30), s.num("disk", 0)
 	s.offerCPUs(r)
 	return r
 }
@@ -415,7 +417,7 @@ func (s *script) setMachine() *borgpb.Op {
 		Name: s.first(0), SetAttributes: s.attributes(), RemoveAttributes: s.list("remove"),
 		SetTaints: s.taints(), RemoveTaints: s.list("untaint"),
 	}
-	if s.has("cpu") {
+	if s.has("cpu") || s.has("disk") {
 		o.Capacity = s.capacity()
 	}
 	return &borgpb.Op{Op: &borgpb.Op_SetMachine{SetMachine: o}}
@@ -451,6 +453,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		MaxRunning: uint32(s.num("max-running", 0)), MaxPer: s.maxPer(),
 		Update: s.updatePolicy(),
 	}
+	spec.Task.Volumes = s.volumes(true)
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}
@@ -738,6 +741,8 @@ func (s *script) show() string {
 		}
 	case "quarantine":
 		s.showQuarantine(&b)
+	case "volumes":
+		s.showVolumes(&b)
 	case "seats":
 		j := s.c.jobs[mustKey(s.first(1))]
 		for i := range j.Tasks() {

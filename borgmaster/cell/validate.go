@@ -144,6 +144,9 @@ func checkTask(t *borgpb.TaskSpec, field string) *borgpb.Refusal {
 	if r := checkPushed(t.Files, field+".files"); r != nil {
 		return r
 	}
+	if r := checkVolumes(t.Volumes, field+".volumes", true); r != nil {
+		return r
+	}
 	return checkFiles(t, field)
 }
 
@@ -302,6 +305,9 @@ func checkAllocSetSpec(s *borgpb.AllocSetSpec) *borgpb.Refusal {
 		return limit("spec.gang", "%d allocs; a gang has at most %d", s.Allocs, maxGangTasks)
 	}
 	if r := checkResources(s.Resources, "spec.resources"); r != nil {
+		return r
+	}
+	if r := checkSetVolumes(s); r != nil {
 		return r
 	}
 	if r := checkMaxPer(s.MaxPer); r != nil {

@@ -52,7 +52,11 @@ func (v *victims) holding(port uint16) int {
 // victims looks up and checks those that a placement names.
 func (c *Cell) victims(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) {
 	if len(p.Victims) == 0 {
-		return nil, nil
+		v := c.addOwn(nil, p)
+		if v == nil {
+			return nil, nil
+		}
+		return v, v.close(p)
 	}
 	if len(p.Victims) > maxVictims {
 		return nil, about(p.name(), limit("victims", "%d victims; at most %d", len(p.Victims), maxVictims))
@@ -78,6 +82,7 @@ func (c *Cell) victims(p *Placement, o *Overlay) (*victims, *borgpb.Refusal) {
 			return nil, r
 		}
 	}
+	v = c.addOwn(v, p)
 	return v, v.close(p)
 }
 

@@ -12,6 +12,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
 
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
@@ -170,6 +171,20 @@ func (c *Client) GetLabelPolicy(ctx context.Context, req *borgrpc.GetLabelPolicy
 // whom there is something to say.
 func (c *Client) ListQuotas(ctx context.Context, user string) (*borgrpc.ListQuotasResponse, error) {
 	return call(ctx, c, "list quotas", &borgrpc.ListQuotasRequest{User: user}, borgrpc.MasterServiceClient.ListQuotas)
+}
+
+// ListVolumes returns volumes; all pages of them.
+func (c *Client) ListVolumes(ctx context.Context, req *borgrpc.ListVolumesRequest) ([]*borgpb.VolumeStatus, error) {
+	resp, err := allPages(req, req.Limit, func(after string, first *borgrpc.ListVolumesResponse) (*borgrpc.ListVolumesResponse, string, error) {
+		page := proto.CloneOf(req)
+		page.After = after
+		resp, err := call(ctx, c, "list volumes", page, borgrpc.MasterServiceClient.ListVolumes)
+		if first != nil {
+			first.Volumes = append(first.Volumes, resp.GetVolumes()...)
+		}
+		return resp, resp.GetNextAfter(), err
+	})
+	return resp.GetVolumes(), err
 }
 
 // GetPreemptionPolicy returns within which bands nobody takes the place of others.

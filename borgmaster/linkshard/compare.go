@@ -28,6 +28,8 @@ type Comparison struct {
 	Unknown []*borgpb.TaskReport
 	// What a restored cell should hear of the machine; nil: nothing.
 	Heard *borgpb.HeardMachine
+	// What the cell should hear of its volumes; nil: nothing.
+	Volumes *borgpb.MachineReport
 	// Something is starting or stopping.
 	Busy bool
 	// The cell has the machine as down.
@@ -76,6 +78,7 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 	}
 	if !ahead {
 		cmp.hear(now, c, m, known, seen)
+		cmp.volumes(now, c, m, resp, known)
 	}
 	cmp.Busy = cmp.Busy && !cmp.Down
 	cmp.Set = Change(c.Format(), m.Name(), specOf(m), known.Followed, known.Word)

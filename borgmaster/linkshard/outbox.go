@@ -35,18 +35,21 @@ type outbox struct {
 	unknownNews map[string]bool
 	// What a restored cell should hear. It is found again by polling.
 	heard map[string]*borgpb.HeardMachine
+	// What is to be told of the volumes of machines. It is found again by polling.
+	volumes map[string]*borgpb.MachineReport
 }
 
 func newOutbox() *outbox {
 	return &outbox{
 		reports: map[string][]*borgpb.TaskReport{}, contacts: map[string]*borgrpc.Contact{},
 		unknown: map[string][]*borgpb.TaskReport{}, unknownNews: map[string]bool{},
-		heard: map[string]*borgpb.HeardMachine{},
+		heard:   map[string]*borgpb.HeardMachine{},
+		volumes: map[string]*borgpb.MachineReport{},
 	}
 }
 
 func (o *outbox) empty() bool {
-	return o.waiting == 0 && len(o.contacts) == 0 && len(o.unknownNews) == 0 && len(o.heard) == 0
+	return o.waiting == 0 && len(o.contacts) == 0 && len(o.unknownNews) == 0 && len(o.heard) == 0 && len(o.volumes) == 0
 }
 
 // addReports puts a machine's differences in, in place of older ones: each poll
@@ -106,6 +109,17 @@ func (o *outbox) take(req *borgrpc.ReportRequest) {
 		}
 	}
 	o.waiting -= n
+	for _, machine := range slices.Sorted(maps.Keys(o.volumes)) {
+		if bytes >= maxReportBytes {
+			break
+		}
+		if req.Reports == nil {
+			req.Reports = &borgpb.Reports{}
+		}
+		bytes += proto.Size(o.volumes[machine])
+		req.Reports.Machines = append(req.Reports.Machines, o.volumes[machine])
+		delete(o.volumes, machine)
+	}
 	for _, machine := range slices.Sorted(maps.Keys(o.contacts)) {
 		if len(req.Contacts) == maxContactsPerMessage {
 			break
@@ -172,4 +186,5 @@ func (o *outbox) drop(machine string) {
 	delete(o.unknown, machine)
 	delete(o.unknownNews, machine)
 	delete(o.heard, machine)
+	delete(o.volumes, machine)
 }

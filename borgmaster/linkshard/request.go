@@ -29,6 +29,8 @@ type Known struct {
 	hearAgainNs int64
 	// Before when it is not asked what its copies use.
 	usageDueNs int64
+	// Before when what it says of volumes is not told again.
+	volumesAgainNs int64
 	// What the last request was made from that is no repetition.
 	basis basis
 	// When it was last seen to be at rest.
@@ -108,6 +110,7 @@ func Build(c *cell.Cell, m *cell.Machine, cellName string, replica uint64, known
 	req.Describe = describe(c, m, known)
 	req.AllocNetworks = allocNetworks(m)
 	req.KeepAllocs = c.KeptOn(m)
+	volumes(c, m, req)
 	specBytes := 0
 	for p := range m.Copies() {
 		switch p.State() {
@@ -158,6 +161,7 @@ func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrp
 		d.Alloc = a.Name()
 		capacity := a.Capacity()
 		d.AllocResources, d.AllocNetwork = capacity.Proto(), a.Set().Spec().GetNetwork()
+		d.AllocVolumes = a.Set().Spec().GetVolumes()
 	} else if name := p.Saves(); name != "" {
 		// It works in the directory that the alloc left, or shares with the alloc that
 		// is there again.

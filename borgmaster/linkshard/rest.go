@@ -42,7 +42,7 @@ func (k *Known) rests(c *cell.Cell, m *cell.Machine) bool {
 
 // same tells whether an answer says what the one before it said.
 func (k *Known) same(resp *borgrpc.PollResponse) bool {
-	return resp.Unchanged && len(resp.Described) == 0 && (resp.Spec == nil || proto.Equal(resp.Spec, k.Word))
+	return resp.Unchanged && len(resp.Described)+len(resp.VolumesGone)+len(resp.VolumesFound) == 0 && (resp.Spec == nil || proto.Equal(resp.Spec, k.Word))
 }
 
 // rest notes whether the machine is at rest after a poll that it has answered: each
@@ -61,7 +61,7 @@ func (k *Known) rest(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest, cm
 		return
 	}
 	// Who has a package that it waits for is told by changes of other machines.
-	if len(req.Stops)+len(req.Forget)+len(req.Describe)+len(req.Packages) > 0 || len(req.Desired) != len(k.Tasks) {
+	if len(req.Stops)+len(req.Forget)+len(req.Describe)+len(req.Packages)+len(req.DeleteVolumes) > 0 || len(req.Desired) != len(k.Tasks) {
 		return
 	}
 	for i, t := range k.Tasks {
@@ -79,6 +79,7 @@ func (k *Known) request(c *cell.Cell, m *cell.Machine, cellName string, replica 
 		return &borgrpc.PollRequest{
 			Fence: FenceOf(c), Machine: k.rested.req.Machine, Desired: k.rested.req.Desired, KnownHash: k.Hash, Replica: replica,
 			AllocNetworks: k.rested.req.AllocNetworks, KeepAllocs: k.rested.req.KeepAllocs,
+			KeepVolumes: k.rested.req.KeepVolumes,
 		}
 	}
 	k.asked++

@@ -191,6 +191,9 @@ func (s *Station) TakeAnswer(a Answer) {
 	if cmp := a.compared; cmp != nil {
 		s.outbox.addReports(a.event.Machine, s.withinBudgets(a.event.Machine, cmp.Reports))
 		s.outbox.setUnknown(a.event.Machine, cmp.Unknown)
+		if cmp.Volumes != nil {
+			s.outbox.volumes[a.event.Machine] = cmp.Volumes
+		}
 		if cmp.Heard != nil {
 			s.outbox.heard[a.event.Machine] = cmp.Heard
 		}

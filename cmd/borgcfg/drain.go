@@ -30,7 +30,7 @@ func machineDrain(s *session) error {
 	var first error
 	for _, name := range names {
 		err := s.mutateMachineNamed(name, &borgpb.Op{Op: &borgpb.Op_DrainMachine{DrainMachine: &borgpb.DrainMachine{
-			Name: name, Drain: true, DeadlineNs: int64(deadline), Now: s.flag.Bool("now"),
+			Name: name, Drain: true, DeadlineNs: int64(deadline), Now: s.flag.Bool("now"), GiveUpVolumes: s.flag.Bool("give-up-volumes"),
 		}}}, "draining")
 		var refused *client.RefusedError
 		switch {
@@ -175,15 +175,22 @@ func deadlineText(d *borgpb.Drain) string {
 // blockerTable lists the tasks that are held back.
 func (s *session) blockerTable(drains []*borgpb.Machine) error {
 	var t table
-	t.head("MACHINE", "TASK", "BUDGET OF", "NOT BEFORE", "WAITS BECAUSE")
+	t.head("MACHINE", "TASK OR VOLUME", "BUDGET OF", "NOT BEFORE", "WAITS BECAUSE")
 	n := 0
 	for _, m := range drains {
 		for _, b := range m.GetStatus().GetDrain().GetBlockers() {
 			when := "others run again"
-			if b.GetWaitNs() != 0 {
+			switch {
+			case b.GetWaitNs() != 0:
 				when = "in " + span(time.Duration(b.GetWaitNs()))
+			case b.GetVolume() != "":
+				when = "-"
 			}
-			t.add(m.GetMeta().GetName(), b.GetTask(), b.GetJob(), when, b.GetReason())
+			who := b.GetTask()
+			if b.GetVolume() != "" {
+				who = b.GetVolume()
+			}
+			t.add(m.GetMeta().GetName(), who, b.GetJob(), when, b.GetReason())
 			n++
 		}
 	}
@@ -295,7 +302,11 @@ func (s *session) verdictTable(all []*borgrpc.DrainVerdict) error {
 		}
 		var parts []string
 		if b := v.GetBlockers(); len(b) > 0 {
-			parts = append(parts, plural(len(b), "task")+" held back: "+b[0].GetReason())
+			what := "task"
+			if b[0].GetVolume() != "" {
+				what = "volume"
+			}
+			parts = append(parts, plural(len(b), what)+" held back: "+b[0].GetReason())
 		}
 		if h := v.GetHomeless(); len(h) > 0 {
 			parts = append(parts, "no place elsewhere for "+strings.Join(h[:min(len(h), 3)], ", "))

@@ -171,7 +171,7 @@ func (s *session) noSuchMachine(name string) error {
 
 func machineRemove(s *session) error {
 	return s.mutateMachine(&borgpb.Op{Op: &borgpb.Op_RemoveMachine{RemoveMachine: &borgpb.RemoveMachine{
-		Name: s.args[0], Force: s.flag.Bool("force")}}}, "removed")
+		Name: s.args[0], Force: s.flag.Bool("force"), GiveUpVolumes: s.flag.Bool("give-up-volumes")}}}, "removed")
 }
 
 func machineSet(s *session) error {

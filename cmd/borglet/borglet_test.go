@@ -67,6 +67,8 @@ type machine struct {
 	wanted  []*borgrpc.WantedPackage
 	// allocNetworks are the allocs that have networks of their own.
 	allocNetworks []string
+	// keepVolumes are to stay, deleteVolumes to go.
+	keepVolumes, deleteVolumes []*borgpb.VolumeName
 	// next makes uids.
 	next int
 }
@@ -216,6 +218,7 @@ func (m *machine) poll() *borgrpc.PollResponse {
 	m.fence.Index++
 	resp, err := m.client.Poll(ctx, &borgrpc.PollRequest{
 		Fence: m.fence, Machine: m.name, Desired: m.desired, Stops: m.stops, Forget: m.forget, Packages: m.wanted, AllocNetworks: m.allocNetworks,
+		KeepVolumes: m.keepVolumes, DeleteVolumes: m.deleteVolumes,
 	})
 	if err != nil {
 		m.t.Fatalf("Poll: %v", err)

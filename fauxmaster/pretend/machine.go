@@ -112,6 +112,8 @@ type disk struct {
 	fence  borglet.Fence
 	specs  map[borglet.ID]*borgrpc.Desired
 	intent map[borglet.ID]borglet.Record
+	// Volumes, which no end of a task and no boot takes away.
+	volumes borglet.Volumes
 }
 
 // New returns a machine that is switched off and holds nothing.
@@ -121,6 +123,7 @@ func New(cfg Config) *Machine {
 	}
 	m := &Machine{cfg: cfg}
 	m.disk.specs, m.disk.intent = map[borglet.ID]*borgrpc.Desired{}, map[borglet.ID]borglet.Record{}
+	m.disk.volumes = borglet.Volumes{}
 	m.kernel = kernel{
 		m: m, procs: map[borglet.ID]*process{}, exits: map[borglet.ID]exitFile{}, groups: map[borglet.ID]*group{},
 	}
@@ -299,6 +302,7 @@ func (m *Machine) do(e borglet.Effect) borglet.Event {
 	case borglet.Start:
 		failed.Op, failed.Run = borglet.OpStart, e.Record.Run
 		m.save(e.Record)
+		m.disk.volumes.Open(e.Record.Desired)
 		if err = m.kernel.destroy(e.Record.ID); err == nil {
 			err = m.kernel.start(e.Record)
 		}
@@ -390,6 +394,9 @@ func (m *Machine) Answer(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error
 		m.disk.fence = f
 		return nil
 	})
+	if err == nil && !resp.Fenced {
+		m.disk.volumes.Obey(m.core, req, resp, func(borglet.VolumeID) error { return nil })
+	}
 	m.carryOut(effects)
 	if m.savesEnd() {
 		m.cfg.Witness.Reaches(SaidNotKept)
@@ -399,6 +406,12 @@ func (m *Machine) Answer(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error
 		resp.AllocUsage = m.allocUsage(resp.Usage)
 	}
 	return resp, err
+}
+
+// HasVolume tells whether a volume is on its disk.
+func (m *Machine) HasVolume(id borglet.VolumeID) bool {
+	_, here := m.disk.volumes[id]
+	return here
 }
 
 // usage is what the copies use that run, in the order of reports.

@@ -116,7 +116,10 @@ type AllocSetSpec struct {
 	Network Network `protobuf:"varint,460,opt,name=network,proto3,enum=borg.Network" json:"network,omitempty"`
 	// Saves what an alloc leaves behind on a machine; absent: nothing does, and it is
 	// removed after an hour. Since format 9.
-	Saver         *Saver `protobuf:"bytes,440,opt,name=saver,proto3" json:"saver,omitempty"`
+	Saver *Saver `protobuf:"bytes,440,opt,name=saver,proto3" json:"saver,omitempty"`
+	// Directories that each alloc has on its machine, and that stay there when it ends;
+	// the tasks in it see those that they name. At most 8. Since format 10.
+	Volumes       []*Volume `protobuf:"bytes,550,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -245,6 +248,13 @@ func (x *AllocSetSpec) GetNetwork() Network {
 func (x *AllocSetSpec) GetSaver() *Saver {
 	if x != nil {
 		return x.Saver
+	}
+	return nil
+}
+
+func (x *AllocSetSpec) GetVolumes() []*Volume {
+	if x != nil {
+		return x.Volumes
 	}
 	return nil
 }
@@ -731,7 +741,7 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12&\n" +
 	"\x04spec\x18\x02 \x01(\v2\x12.borg.AllocSetSpecR\x04spec\x12,\n" +
-	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\xf0\x04\n" +
+	"\x06status\x18\x03 \x01(\v2\x14.borg.AllocSetStatusR\x06status\"\x99\x05\n" +
 	"\fAllocSetSpec\x12\x16\n" +
 	"\x06allocs\x18\x01 \x01(\rR\x06allocs\x12\x1a\n" +
 	"\bpriority\x18\x02 \x01(\x05R\bpriority\x12-\n" +
@@ -748,7 +758,8 @@ const file_borgpb_alloc_proto_rawDesc = "" +
 	"\amax_per\x18\xf0\x01 \x03(\v2\x1e.borg.AllocSetSpec.MaxPerEntryR\x06maxPer\x12'\n" +
 	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x12(\n" +
 	"\anetwork\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\anetwork\x12\"\n" +
-	"\x05saver\x18\xb8\x03 \x01(\v2\v.borg.SaverR\x05saver\x1a9\n" +
+	"\x05saver\x18\xb8\x03 \x01(\v2\v.borg.SaverR\x05saver\x12'\n" +
+	"\avolumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\avolumes\x1a9\n" +
 	"\vMaxPerEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01\"D\n" +
@@ -819,9 +830,10 @@ var file_borgpb_alloc_proto_goTypes = []any{
 	(*Toleration)(nil),     // 11: borg.Toleration
 	(Preempt)(0),           // 12: borg.Preempt
 	(Network)(0),           // 13: borg.Network
-	(*TaskSpec)(nil),       // 14: borg.TaskSpec
-	(State)(0),             // 15: borg.State
-	(*Used)(nil),           // 16: borg.Used
+	(*Volume)(nil),         // 14: borg.Volume
+	(*TaskSpec)(nil),       // 15: borg.TaskSpec
+	(State)(0),             // 16: borg.State
+	(*Used)(nil),           // 17: borg.Used
 }
 var file_borgpb_alloc_proto_depIdxs = []int32{
 	8,  // 0: borg.AllocSet.meta:type_name -> borg.Meta
@@ -834,20 +846,21 @@ var file_borgpb_alloc_proto_depIdxs = []int32{
 	7,  // 7: borg.AllocSetSpec.max_per:type_name -> borg.AllocSetSpec.MaxPerEntry
 	13, // 8: borg.AllocSetSpec.network:type_name -> borg.Network
 	2,  // 9: borg.AllocSetSpec.saver:type_name -> borg.Saver
-	14, // 10: borg.Saver.task:type_name -> borg.TaskSpec
-	15, // 11: borg.AllocSetStatus.state:type_name -> borg.State
-	4,  // 12: borg.AllocSetStatus.saves:type_name -> borg.AllocSave
-	8,  // 13: borg.Alloc.meta:type_name -> borg.Meta
-	6,  // 14: borg.Alloc.status:type_name -> borg.AllocStatus
-	15, // 15: borg.AllocStatus.state:type_name -> borg.State
-	9,  // 16: borg.AllocStatus.used:type_name -> borg.Resources
-	9,  // 17: borg.AllocStatus.holds:type_name -> borg.Resources
-	16, // 18: borg.AllocStatus.measured:type_name -> borg.Used
-	19, // [19:19] is the sub-list for method output_type
-	19, // [19:19] is the sub-list for method input_type
-	19, // [19:19] is the sub-list for extension type_name
-	19, // [19:19] is the sub-list for extension extendee
-	0,  // [0:19] is the sub-list for field type_name
+	14, // 10: borg.AllocSetSpec.volumes:type_name -> borg.Volume
+	15, // 11: borg.Saver.task:type_name -> borg.TaskSpec
+	16, // 12: borg.AllocSetStatus.state:type_name -> borg.State
+	4,  // 13: borg.AllocSetStatus.saves:type_name -> borg.AllocSave
+	8,  // 14: borg.Alloc.meta:type_name -> borg.Meta
+	6,  // 15: borg.Alloc.status:type_name -> borg.AllocStatus
+	16, // 16: borg.AllocStatus.state:type_name -> borg.State
+	9,  // 17: borg.AllocStatus.used:type_name -> borg.Resources
+	9,  // 18: borg.AllocStatus.holds:type_name -> borg.Resources
+	17, // 19: borg.AllocStatus.measured:type_name -> borg.Used
+	20, // [20:20] is the sub-list for method output_type
+	20, // [20:20] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_alloc_proto_init() }

@@ -1850,7 +1850,11 @@ type TaskSpec struct {
 	Ready *HealthCheck `protobuf:"bytes,451,opt,name=ready,proto3" json:"ready,omitempty"`
 	// Whose network it has. In an alloc it is that of the alloc set, and not said here.
 	// Since format 9.
-	Network       Network `protobuf:"varint,460,opt,name=network,proto3,enum=borg.Network" json:"network,omitempty"`
+	Network Network `protobuf:"varint,460,opt,name=network,proto3,enum=borg.Network" json:"network,omitempty"`
+	// Directories of its own that stay on its machine when it ends; at most 8, none
+	// twice. In an alloc they are those of the alloc set, and only name and path are said.
+	// Since format 10.
+	Volumes       []*Volume `protobuf:"bytes,550,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2053,6 +2057,92 @@ func (x *TaskSpec) GetNetwork() Network {
 	return Network_NETWORK_UNSPECIFIED
 }
 
+func (x *TaskSpec) GetVolumes() []*Volume {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// Volume is a directory on the disk of a machine that outlives who works in it. It
+// belongs to one task by its job and index, or to one alloc by its set and index, not to
+// a copy: whoever is placed for it next is placed on that machine and finds it as it
+// was. Since format 10.
+type Volume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// DNS label, unlike those of the others. Since format 10.
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Absolute path where it appears in the task, to be written to; in the spec of an
+	// alloc set not said. Since format 10.
+	Path string `protobuf:"bytes,2,opt,name=path,proto3" json:"path,omitempty"`
+	// Disk of its machine that it holds, used or not, from the first placement until it is
+	// deleted. Bytes. Since format 10.
+	DiskBytes int64 `protobuf:"varint,3,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	// How long it is kept after it was used last. Nanoseconds, at least 1 s and at most 366
+	// days; zero: 24 hours. Since format 10.
+	KeepNs        int64 `protobuf:"varint,4,opt,name=keep_ns,json=keepNs,proto3" json:"keep_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Volume) Reset() {
+	*x = Volume{}
+	mi := &file_borgpb_job_proto_msgTypes[9]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Volume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Volume) ProtoMessage() {}
+
+func (x *Volume) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_job_proto_msgTypes[9]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Volume.ProtoReflect.Descriptor instead.
+func (*Volume) Descriptor() ([]byte, []int) {
+	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+}
+
+func (x *Volume) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Volume) GetPath() string {
+	if x != nil {
+		return x.Path
+	}
+	return ""
+}
+
+func (x *Volume) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+func (x *Volume) GetKeepNs() int64 {
+	if x != nil {
+		return x.KeepNs
+	}
+	return 0
+}
+
 // PushedFile is a small file of the owner as a task sees it, read-only. Since format 8.
 type PushedFile struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2067,7 +2157,7 @@ type PushedFile struct {
 
 func (x *PushedFile) Reset() {
 	*x = PushedFile{}
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2079,7 +2169,7 @@ func (x *PushedFile) String() string {
 func (*PushedFile) ProtoMessage() {}
 
 func (x *PushedFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[9]
+	mi := &file_borgpb_job_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2092,7 +2182,7 @@ func (x *PushedFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushedFile.ProtoReflect.Descriptor instead.
 func (*PushedFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{9}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *PushedFile) GetName() string {
@@ -2126,7 +2216,7 @@ type Relax struct {
 
 func (x *Relax) Reset() {
 	*x = Relax{}
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2138,7 +2228,7 @@ func (x *Relax) String() string {
 func (*Relax) ProtoMessage() {}
 
 func (x *Relax) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[10]
+	mi := &file_borgpb_job_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2151,7 +2241,7 @@ func (x *Relax) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Relax.ProtoReflect.Descriptor instead.
 func (*Relax) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{10}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *Relax) GetSystemCalls() bool {
@@ -2186,7 +2276,7 @@ type TaskOverride struct {
 
 func (x *TaskOverride) Reset() {
 	*x = TaskOverride{}
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2198,7 +2288,7 @@ func (x *TaskOverride) String() string {
 func (*TaskOverride) ProtoMessage() {}
 
 func (x *TaskOverride) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[11]
+	mi := &file_borgpb_job_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2211,7 +2301,7 @@ func (x *TaskOverride) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskOverride.ProtoReflect.Descriptor instead.
 func (*TaskOverride) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{11}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TaskOverride) GetFirst() uint32 {
@@ -2255,7 +2345,7 @@ type Package struct {
 
 func (x *Package) Reset() {
 	*x = Package{}
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2267,7 +2357,7 @@ func (x *Package) String() string {
 func (*Package) ProtoMessage() {}
 
 func (x *Package) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[12]
+	mi := &file_borgpb_job_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2280,7 +2370,7 @@ func (x *Package) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Package.ProtoReflect.Descriptor instead.
 func (*Package) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{12}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Package) GetName() string {
@@ -2326,7 +2416,7 @@ type Mount struct {
 
 func (x *Mount) Reset() {
 	*x = Mount{}
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2338,7 +2428,7 @@ func (x *Mount) String() string {
 func (*Mount) ProtoMessage() {}
 
 func (x *Mount) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[13]
+	mi := &file_borgpb_job_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2351,7 +2441,7 @@ func (x *Mount) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mount.ProtoReflect.Descriptor instead.
 func (*Mount) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{13}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *Mount) GetSource() string {
@@ -2402,7 +2492,7 @@ type HealthCheck struct {
 
 func (x *HealthCheck) Reset() {
 	*x = HealthCheck{}
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2504,7 @@ func (x *HealthCheck) String() string {
 func (*HealthCheck) ProtoMessage() {}
 
 func (x *HealthCheck) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[14]
+	mi := &file_borgpb_job_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2427,7 +2517,7 @@ func (x *HealthCheck) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HealthCheck.ProtoReflect.Descriptor instead.
 func (*HealthCheck) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{14}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *HealthCheck) GetHttpPath() string {
@@ -2518,7 +2608,7 @@ type JobStatus struct {
 
 func (x *JobStatus) Reset() {
 	*x = JobStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[15]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2530,7 +2620,7 @@ func (x *JobStatus) String() string {
 func (*JobStatus) ProtoMessage() {}
 
 func (x *JobStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[15]
+	mi := &file_borgpb_job_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2543,7 +2633,7 @@ func (x *JobStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobStatus.ProtoReflect.Descriptor instead.
 func (*JobStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{15}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *JobStatus) GetState() State {
@@ -2664,7 +2754,7 @@ type Task struct {
 
 func (x *Task) Reset() {
 	*x = Task{}
-	mi := &file_borgpb_job_proto_msgTypes[16]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2676,7 +2766,7 @@ func (x *Task) String() string {
 func (*Task) ProtoMessage() {}
 
 func (x *Task) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[16]
+	mi := &file_borgpb_job_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2689,7 +2779,7 @@ func (x *Task) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Task.ProtoReflect.Descriptor instead.
 func (*Task) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{16}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *Task) GetMeta() *Meta {
@@ -2774,7 +2864,7 @@ type TaskStatus struct {
 
 func (x *TaskStatus) Reset() {
 	*x = TaskStatus{}
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +2876,7 @@ func (x *TaskStatus) String() string {
 func (*TaskStatus) ProtoMessage() {}
 
 func (x *TaskStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[17]
+	mi := &file_borgpb_job_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +2889,7 @@ func (x *TaskStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskStatus.ProtoReflect.Descriptor instead.
 func (*TaskStatus) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{17}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TaskStatus) GetState() State {
@@ -3004,7 +3094,7 @@ type Attempt struct {
 
 func (x *Attempt) Reset() {
 	*x = Attempt{}
-	mi := &file_borgpb_job_proto_msgTypes[18]
+	mi := &file_borgpb_job_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3016,7 +3106,7 @@ func (x *Attempt) String() string {
 func (*Attempt) ProtoMessage() {}
 
 func (x *Attempt) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[18]
+	mi := &file_borgpb_job_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3029,7 +3119,7 @@ func (x *Attempt) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Attempt.ProtoReflect.Descriptor instead.
 func (*Attempt) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{18}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *Attempt) GetUser() string {
@@ -3189,7 +3279,7 @@ type Quarantine struct {
 
 func (x *Quarantine) Reset() {
 	*x = Quarantine{}
-	mi := &file_borgpb_job_proto_msgTypes[19]
+	mi := &file_borgpb_job_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3291,7 @@ func (x *Quarantine) String() string {
 func (*Quarantine) ProtoMessage() {}
 
 func (x *Quarantine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[19]
+	mi := &file_borgpb_job_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +3304,7 @@ func (x *Quarantine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Quarantine.ProtoReflect.Descriptor instead.
 func (*Quarantine) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{19}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *Quarantine) GetReason() string {
@@ -3258,7 +3348,7 @@ type Reservation struct {
 
 func (x *Reservation) Reset() {
 	*x = Reservation{}
-	mi := &file_borgpb_job_proto_msgTypes[20]
+	mi := &file_borgpb_job_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3270,7 +3360,7 @@ func (x *Reservation) String() string {
 func (*Reservation) ProtoMessage() {}
 
 func (x *Reservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_job_proto_msgTypes[20]
+	mi := &file_borgpb_job_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3283,7 +3373,7 @@ func (x *Reservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Reservation.ProtoReflect.Descriptor instead.
 func (*Reservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_job_proto_rawDescGZIP(), []int{20}
+	return file_borgpb_job_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *Reservation) GetResources() *Resources {
@@ -3410,7 +3500,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x06reason\x18\x06 \x01(\tR\x06reason\x12&\n" +
 	"\x0fdecided_wall_ns\x18\a \x01(\x03R\rdecidedWallNs\x12\"\n" +
 	"\rended_wall_ns\x18\b \x01(\x03R\vendedWallNs\x12\x14\n" +
-	"\x05slots\x18\t \x01(\rR\x05slots\"\xbc\a\n" +
+	"\x05slots\x18\t \x01(\rR\x05slots\"\xe5\a\n" +
 	"\bTaskSpec\x12-\n" +
 	"\tresources\x18\x01 \x01(\v2\x0f.borg.ResourcesR\tresources\x12\x12\n" +
 	"\x04args\x18\x02 \x03(\tR\x04args\x12)\n" +
@@ -3436,10 +3526,17 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\rnotice_signal\x18\xaf\x03 \x01(\bR\fnoticeSignal\x12'\n" +
 	"\x05files\x18\xc2\x03 \x03(\v2\x10.borg.PushedFileR\x05files\x12(\n" +
 	"\x05ready\x18\xc3\x03 \x01(\v2\x11.borg.HealthCheckR\x05ready\x12(\n" +
-	"\anetwork\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\anetwork\x1a6\n" +
+	"\anetwork\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\anetwork\x12'\n" +
+	"\avolumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\avolumes\x1a6\n" +
 	"\bEnvEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"L\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"h\n" +
+	"\x06Volume\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04path\x18\x02 \x01(\tR\x04path\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x03 \x01(\x03R\tdiskBytes\x12\x17\n" +
+	"\akeep_ns\x18\x04 \x01(\x03R\x06keepNs\"L\n" +
 	"\n" +
 	"PushedFile\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
@@ -3646,7 +3743,7 @@ func file_borgpb_job_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_job_proto_enumTypes = make([]protoimpl.EnumInfo, 12)
-var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 25)
+var file_borgpb_job_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_borgpb_job_proto_goTypes = []any{
 	(JobKind)(0),             // 0: borg.JobKind
 	(Preempt)(0),             // 1: borg.Preempt
@@ -3669,91 +3766,93 @@ var file_borgpb_job_proto_goTypes = []any{
 	(*CronStatus)(nil),       // 18: borg.CronStatus
 	(*CronRun)(nil),          // 19: borg.CronRun
 	(*TaskSpec)(nil),         // 20: borg.TaskSpec
-	(*PushedFile)(nil),       // 21: borg.PushedFile
-	(*Relax)(nil),            // 22: borg.Relax
-	(*TaskOverride)(nil),     // 23: borg.TaskOverride
-	(*Package)(nil),          // 24: borg.Package
-	(*Mount)(nil),            // 25: borg.Mount
-	(*HealthCheck)(nil),      // 26: borg.HealthCheck
-	(*JobStatus)(nil),        // 27: borg.JobStatus
-	(*Task)(nil),             // 28: borg.Task
-	(*TaskStatus)(nil),       // 29: borg.TaskStatus
-	(*Attempt)(nil),          // 30: borg.Attempt
-	(*Quarantine)(nil),       // 31: borg.Quarantine
-	(*Reservation)(nil),      // 32: borg.Reservation
-	nil,                      // 33: borg.JobSpec.ExtensionsEntry
-	nil,                      // 34: borg.JobSpec.MaxPerEntry
-	nil,                      // 35: borg.TaskSpec.EnvEntry
-	nil,                      // 36: borg.TaskStatus.NoteAnnotationsEntry
-	(*Meta)(nil),             // 37: borg.Meta
-	(*Resources)(nil),        // 38: borg.Resources
-	(*Constraint)(nil),       // 39: borg.Constraint
-	(*Toleration)(nil),       // 40: borg.Toleration
-	(State)(0),               // 41: borg.State
-	(*Exit)(nil),             // 42: borg.Exit
-	(*DeviceGrant)(nil),      // 43: borg.DeviceGrant
-	(*Used)(nil),             // 44: borg.Used
+	(*Volume)(nil),           // 21: borg.Volume
+	(*PushedFile)(nil),       // 22: borg.PushedFile
+	(*Relax)(nil),            // 23: borg.Relax
+	(*TaskOverride)(nil),     // 24: borg.TaskOverride
+	(*Package)(nil),          // 25: borg.Package
+	(*Mount)(nil),            // 26: borg.Mount
+	(*HealthCheck)(nil),      // 27: borg.HealthCheck
+	(*JobStatus)(nil),        // 28: borg.JobStatus
+	(*Task)(nil),             // 29: borg.Task
+	(*TaskStatus)(nil),       // 30: borg.TaskStatus
+	(*Attempt)(nil),          // 31: borg.Attempt
+	(*Quarantine)(nil),       // 32: borg.Quarantine
+	(*Reservation)(nil),      // 33: borg.Reservation
+	nil,                      // 34: borg.JobSpec.ExtensionsEntry
+	nil,                      // 35: borg.JobSpec.MaxPerEntry
+	nil,                      // 36: borg.TaskSpec.EnvEntry
+	nil,                      // 37: borg.TaskStatus.NoteAnnotationsEntry
+	(*Meta)(nil),             // 38: borg.Meta
+	(*Resources)(nil),        // 39: borg.Resources
+	(*Constraint)(nil),       // 40: borg.Constraint
+	(*Toleration)(nil),       // 41: borg.Toleration
+	(State)(0),               // 42: borg.State
+	(*Exit)(nil),             // 43: borg.Exit
+	(*DeviceGrant)(nil),      // 44: borg.DeviceGrant
+	(*Used)(nil),             // 45: borg.Used
 }
 var file_borgpb_job_proto_depIdxs = []int32{
-	37, // 0: borg.Job.meta:type_name -> borg.Meta
+	38, // 0: borg.Job.meta:type_name -> borg.Meta
 	13, // 1: borg.Job.spec:type_name -> borg.JobSpec
-	27, // 2: borg.Job.status:type_name -> borg.JobStatus
+	28, // 2: borg.Job.status:type_name -> borg.JobStatus
 	0,  // 3: borg.JobSpec.kind:type_name -> borg.JobKind
 	20, // 4: borg.JobSpec.task:type_name -> borg.TaskSpec
-	23, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
+	24, // 5: borg.JobSpec.overrides:type_name -> borg.TaskOverride
 	1,  // 6: borg.JobSpec.preempt:type_name -> borg.Preempt
 	15, // 7: borg.JobSpec.update:type_name -> borg.UpdatePolicy
 	17, // 8: borg.JobSpec.cron:type_name -> borg.CronSpec
 	2,  // 9: borg.JobSpec.on_lost:type_name -> borg.OnLost
-	33, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
-	34, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
+	34, // 10: borg.JobSpec.extensions:type_name -> borg.JobSpec.ExtensionsEntry
+	35, // 11: borg.JobSpec.max_per:type_name -> borg.JobSpec.MaxPerEntry
 	14, // 12: borg.JobSpec.disruption_budget:type_name -> borg.DisruptionBudget
 	3,  // 13: borg.UpdatePolicy.order:type_name -> borg.UpdateOrder
 	16, // 14: borg.UpdatePolicy.gate:type_name -> borg.MetricGate
 	4,  // 15: borg.CronSpec.overlap:type_name -> borg.CronOverlap
 	19, // 16: borg.CronStatus.runs:type_name -> borg.CronRun
 	5,  // 17: borg.CronRun.outcome:type_name -> borg.CronOutcome
-	38, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
-	35, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
-	39, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
-	24, // 21: borg.TaskSpec.packages:type_name -> borg.Package
-	25, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
-	26, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
+	39, // 18: borg.TaskSpec.resources:type_name -> borg.Resources
+	36, // 19: borg.TaskSpec.env:type_name -> borg.TaskSpec.EnvEntry
+	40, // 20: borg.TaskSpec.constraints:type_name -> borg.Constraint
+	25, // 21: borg.TaskSpec.packages:type_name -> borg.Package
+	26, // 22: borg.TaskSpec.mounts:type_name -> borg.Mount
+	27, // 23: borg.TaskSpec.health:type_name -> borg.HealthCheck
 	6,  // 24: borg.TaskSpec.app_class:type_name -> borg.AppClass
-	40, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
+	41, // 25: borg.TaskSpec.tolerations:type_name -> borg.Toleration
 	9,  // 26: borg.TaskSpec.cpu_slack:type_name -> borg.Slack
 	9,  // 27: borg.TaskSpec.mem_slack:type_name -> borg.Slack
-	22, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
-	21, // 29: borg.TaskSpec.files:type_name -> borg.PushedFile
-	26, // 30: borg.TaskSpec.ready:type_name -> borg.HealthCheck
+	23, // 28: borg.TaskSpec.relax:type_name -> borg.Relax
+	22, // 29: borg.TaskSpec.files:type_name -> borg.PushedFile
+	27, // 30: borg.TaskSpec.ready:type_name -> borg.HealthCheck
 	8,  // 31: borg.TaskSpec.network:type_name -> borg.Network
-	7,  // 32: borg.PushedFile.signal:type_name -> borg.ReloadSignal
-	20, // 33: borg.TaskOverride.spec:type_name -> borg.TaskSpec
-	41, // 34: borg.JobStatus.state:type_name -> borg.State
-	18, // 35: borg.JobStatus.cron:type_name -> borg.CronStatus
-	37, // 36: borg.Task.meta:type_name -> borg.Meta
-	20, // 37: borg.Task.spec:type_name -> borg.TaskSpec
-	29, // 38: borg.Task.status:type_name -> borg.TaskStatus
-	41, // 39: borg.TaskStatus.state:type_name -> borg.State
-	10, // 40: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
-	42, // 41: borg.TaskStatus.last_exit:type_name -> borg.Exit
-	32, // 42: borg.TaskStatus.reservation:type_name -> borg.Reservation
-	30, // 43: borg.TaskStatus.attempts:type_name -> borg.Attempt
-	36, // 44: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
-	43, // 45: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
-	44, // 46: borg.TaskStatus.used:type_name -> borg.Used
-	10, // 47: borg.Attempt.state:type_name -> borg.AttemptState
-	11, // 48: borg.Attempt.cause:type_name -> borg.StopCause
-	42, // 49: borg.Attempt.exit:type_name -> borg.Exit
-	38, // 50: borg.Attempt.resources:type_name -> borg.Resources
-	43, // 51: borg.Attempt.devices:type_name -> borg.DeviceGrant
-	31, // 52: borg.Attempt.quarantine:type_name -> borg.Quarantine
-	38, // 53: borg.Reservation.resources:type_name -> borg.Resources
-	54, // [54:54] is the sub-list for method output_type
-	54, // [54:54] is the sub-list for method input_type
-	54, // [54:54] is the sub-list for extension type_name
-	54, // [54:54] is the sub-list for extension extendee
-	0,  // [0:54] is the sub-list for field type_name
+	21, // 32: borg.TaskSpec.volumes:type_name -> borg.Volume
+	7,  // 33: borg.PushedFile.signal:type_name -> borg.ReloadSignal
+	20, // 34: borg.TaskOverride.spec:type_name -> borg.TaskSpec
+	42, // 35: borg.JobStatus.state:type_name -> borg.State
+	18, // 36: borg.JobStatus.cron:type_name -> borg.CronStatus
+	38, // 37: borg.Task.meta:type_name -> borg.Meta
+	20, // 38: borg.Task.spec:type_name -> borg.TaskSpec
+	30, // 39: borg.Task.status:type_name -> borg.TaskStatus
+	42, // 40: borg.TaskStatus.state:type_name -> borg.State
+	10, // 41: borg.TaskStatus.attempt_state:type_name -> borg.AttemptState
+	43, // 42: borg.TaskStatus.last_exit:type_name -> borg.Exit
+	33, // 43: borg.TaskStatus.reservation:type_name -> borg.Reservation
+	31, // 44: borg.TaskStatus.attempts:type_name -> borg.Attempt
+	37, // 45: borg.TaskStatus.note_annotations:type_name -> borg.TaskStatus.NoteAnnotationsEntry
+	44, // 46: borg.TaskStatus.devices:type_name -> borg.DeviceGrant
+	45, // 47: borg.TaskStatus.used:type_name -> borg.Used
+	10, // 48: borg.Attempt.state:type_name -> borg.AttemptState
+	11, // 49: borg.Attempt.cause:type_name -> borg.StopCause
+	43, // 50: borg.Attempt.exit:type_name -> borg.Exit
+	39, // 51: borg.Attempt.resources:type_name -> borg.Resources
+	44, // 52: borg.Attempt.devices:type_name -> borg.DeviceGrant
+	32, // 53: borg.Attempt.quarantine:type_name -> borg.Quarantine
+	39, // 54: borg.Reservation.resources:type_name -> borg.Resources
+	55, // [55:55] is the sub-list for method output_type
+	55, // [55:55] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_job_proto_init() }
@@ -3770,7 +3869,7 @@ func file_borgpb_job_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_job_proto_rawDesc), len(file_borgpb_job_proto_rawDesc)),
 			NumEnums:      12,
-			NumMessages:   25,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -74,6 +74,68 @@ func (MachineState) EnumDescriptor() ([]byte, []int) {
 	return file_borgpb_machine_proto_rawDescGZIP(), []int{0}
 }
 
+// VolumeState is what becomes of a volume.
+type VolumeState int32
+
+const (
+	// Not said.
+	VolumeState_VOLUME_STATE_UNSPECIFIED VolumeState = 0
+	// Somebody works in it.
+	VolumeState_VOLUME_STATE_USED VolumeState = 1
+	// Nobody does; it is kept for a while.
+	VolumeState_VOLUME_STATE_KEPT VolumeState = 2
+	// It was given up, and its machine has not deleted it yet.
+	VolumeState_VOLUME_STATE_GIVEN_UP VolumeState = 3
+	// It was found on a machine, and its task or alloc has another one: it is kept for a
+	// while, and nobody is placed for it.
+	VolumeState_VOLUME_STATE_FOUND VolumeState = 4
+)
+
+// Enum value maps for VolumeState.
+var (
+	VolumeState_name = map[int32]string{
+		0: "VOLUME_STATE_UNSPECIFIED",
+		1: "VOLUME_STATE_USED",
+		2: "VOLUME_STATE_KEPT",
+		3: "VOLUME_STATE_GIVEN_UP",
+		4: "VOLUME_STATE_FOUND",
+	}
+	VolumeState_value = map[string]int32{
+		"VOLUME_STATE_UNSPECIFIED": 0,
+		"VOLUME_STATE_USED":        1,
+		"VOLUME_STATE_KEPT":        2,
+		"VOLUME_STATE_GIVEN_UP":    3,
+		"VOLUME_STATE_FOUND":       4,
+	}
+)
+
+func (x VolumeState) Enum() *VolumeState {
+	p := new(VolumeState)
+	*p = x
+	return p
+}
+
+func (x VolumeState) String() string {
+	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
+}
+
+func (VolumeState) Descriptor() protoreflect.EnumDescriptor {
+	return file_borgpb_machine_proto_enumTypes[1].Descriptor()
+}
+
+func (VolumeState) Type() protoreflect.EnumType {
+	return &file_borgpb_machine_proto_enumTypes[1]
+}
+
+func (x VolumeState) Number() protoreflect.EnumNumber {
+	return protoreflect.EnumNumber(x)
+}
+
+// Deprecated: Use VolumeState.Descriptor instead.
+func (VolumeState) EnumDescriptor() ([]byte, []int) {
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{1}
+}
+
 // Machine is one computer of the cell.
 type Machine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -531,7 +593,9 @@ type Drain struct {
 	// Tasks that run there still.
 	Left uint32 `protobuf:"varint,7,opt,name=left,proto3" json:"left,omitempty"`
 	// Of those that are left, who waits for what; at most 64.
-	Blockers      []*DrainBlocker `protobuf:"bytes,8,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	Blockers []*DrainBlocker `protobuf:"bytes,8,rep,name=blockers,proto3" json:"blockers,omitempty"`
+	// Volumes hold nothing back, and are given up.
+	GiveUpVolumes bool `protobuf:"varint,550,opt,name=give_up_volumes,json=giveUpVolumes,proto3" json:"give_up_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -622,6 +686,13 @@ func (x *Drain) GetBlockers() []*DrainBlocker {
 	return nil
 }
 
+func (x *Drain) GetGiveUpVolumes() bool {
+	if x != nil {
+		return x.GiveUpVolumes
+	}
+	return false
+}
+
 // DrainBlocker is a task that may not be evicted yet.
 type DrainBlocker struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -634,7 +705,10 @@ type DrainBlocker struct {
 	Reason string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
 	// So long from now the window lets it go. Nanoseconds of cell time; zero: when
 	// enough others of the job run again.
-	WaitNs        int64 `protobuf:"varint,4,opt,name=wait_ns,json=waitNs,proto3" json:"wait_ns,omitempty"`
+	WaitNs int64 `protobuf:"varint,4,opt,name=wait_ns,json=waitNs,proto3" json:"wait_ns,omitempty"`
+	// A volume that holds the machine: "<user>/<name>/<index>/<volume>"; empty: a task
+	// does.
+	Volume        string `protobuf:"bytes,550,opt,name=volume,proto3" json:"volume,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -695,6 +769,13 @@ func (x *DrainBlocker) GetWaitNs() int64 {
 		return x.WaitNs
 	}
 	return 0
+}
+
+func (x *DrainBlocker) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
 }
 
 // TaskReport is what a borglet says of one copy of a task.
@@ -838,6 +919,134 @@ func (x *TaskReport) GetAddr() string {
 	return ""
 }
 
+// VolumeStatus is a volume as the cell knows it.
+type VolumeStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job or alloc set.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job or alloc set.
+	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	// Index of the task or alloc.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// As in its spec.
+	Volume string `protobuf:"bytes,4,opt,name=volume,proto3" json:"volume,omitempty"`
+	// Where it is.
+	Machine string `protobuf:"bytes,5,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Disk that it holds there, used or not. Bytes.
+	DiskBytes int64 `protobuf:"varint,6,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	// What becomes of it.
+	State VolumeState `protobuf:"varint,7,opt,name=state,proto3,enum=borg.VolumeState" json:"state,omitempty"`
+	// So long from now it is given up, unless somebody works in it again. Nanoseconds of
+	// cell time; zero: it is used, or given up.
+	KeptNs int64 `protobuf:"varint,8,opt,name=kept_ns,json=keptNs,proto3" json:"kept_ns,omitempty"`
+	// Why it was given up.
+	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
+	// When the cell first had it. Nanoseconds since 1970.
+	MadeWallNs    int64 `protobuf:"varint,10,opt,name=made_wall_ns,json=madeWallNs,proto3" json:"made_wall_ns,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeStatus) Reset() {
+	*x = VolumeStatus{}
+	mi := &file_borgpb_machine_proto_msgTypes[8]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeStatus) ProtoMessage() {}
+
+func (x *VolumeStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_machine_proto_msgTypes[8]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeStatus.ProtoReflect.Descriptor instead.
+func (*VolumeStatus) Descriptor() ([]byte, []int) {
+	return file_borgpb_machine_proto_rawDescGZIP(), []int{8}
+}
+
+func (x *VolumeStatus) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *VolumeStatus) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *VolumeStatus) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *VolumeStatus) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
+func (x *VolumeStatus) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *VolumeStatus) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+func (x *VolumeStatus) GetState() VolumeState {
+	if x != nil {
+		return x.State
+	}
+	return VolumeState_VOLUME_STATE_UNSPECIFIED
+}
+
+func (x *VolumeStatus) GetKeptNs() int64 {
+	if x != nil {
+		return x.KeptNs
+	}
+	return 0
+}
+
+func (x *VolumeStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *VolumeStatus) GetMadeWallNs() int64 {
+	if x != nil {
+		return x.MadeWallNs
+	}
+	return 0
+}
+
 var File_borgpb_machine_proto protoreflect.FileDescriptor
 
 const file_borgpb_machine_proto_rawDesc = "" +
@@ -884,7 +1093,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x04used\x18\xac\x02 \x01(\v2\n" +
 	".borg.UsedR\x04used\x12!\n" +
 	"\x05drain\x18\n" +
-	" \x01(\v2\v.borg.DrainR\x05drain\"\xf7\x01\n" +
+	" \x01(\v2\v.borg.DrainR\x05drain\"\xa0\x02\n" +
 	"\x05Drain\x12\x16\n" +
 	"\x06reason\x18\x01 \x01(\tR\x06reason\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\"\n" +
@@ -893,12 +1102,14 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x06forced\x18\x05 \x01(\bR\x06forced\x12\x18\n" +
 	"\aevicted\x18\x06 \x01(\rR\aevicted\x12\x12\n" +
 	"\x04left\x18\a \x01(\rR\x04left\x12.\n" +
-	"\bblockers\x18\b \x03(\v2\x12.borg.DrainBlockerR\bblockers\"e\n" +
+	"\bblockers\x18\b \x03(\v2\x12.borg.DrainBlockerR\bblockers\x12'\n" +
+	"\x0fgive_up_volumes\x18\xa6\x04 \x01(\bR\rgiveUpVolumes\"~\n" +
 	"\fDrainBlocker\x12\x12\n" +
 	"\x04task\x18\x01 \x01(\tR\x04task\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x17\n" +
-	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\"\xa7\x02\n" +
+	"\await_ns\x18\x04 \x01(\x03R\x06waitNs\x12\x17\n" +
+	"\x06volume\x18\xa6\x04 \x01(\tR\x06volume\"\xa7\x02\n" +
 	"\n" +
 	"TaskReport\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
@@ -913,11 +1124,31 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x04text\x18\t \x01(\tR\x04text\x12\x1b\n" +
 	"\tshim_lost\x18\n" +
 	" \x01(\bR\bshimLost\x12\x13\n" +
-	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr*[\n" +
+	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\"\x97\x02\n" +
+	"\fVolumeStatus\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x16\n" +
+	"\x06volume\x18\x04 \x01(\tR\x06volume\x12\x18\n" +
+	"\amachine\x18\x05 \x01(\tR\amachine\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x06 \x01(\x03R\tdiskBytes\x12'\n" +
+	"\x05state\x18\a \x01(\x0e2\x11.borg.VolumeStateR\x05state\x12\x17\n" +
+	"\akept_ns\x18\b \x01(\x03R\x06keptNs\x12\x16\n" +
+	"\x06reason\x18\t \x01(\tR\x06reason\x12 \n" +
+	"\fmade_wall_ns\x18\n" +
+	" \x01(\x03R\n" +
+	"madeWallNs*[\n" +
 	"\fMachineState\x12\x1d\n" +
 	"\x19MACHINE_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MACHINE_STATE_UP\x10\x01\x12\x16\n" +
-	"\x12MACHINE_STATE_DOWN\x10\x02B\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x12MACHINE_STATE_DOWN\x10\x02*\x8c\x01\n" +
+	"\vVolumeState\x12\x1c\n" +
+	"\x18VOLUME_STATE_UNSPECIFIED\x10\x00\x12\x15\n" +
+	"\x11VOLUME_STATE_USED\x10\x01\x12\x15\n" +
+	"\x11VOLUME_STATE_KEPT\x10\x02\x12\x19\n" +
+	"\x15VOLUME_STATE_GIVEN_UP\x10\x03\x12\x16\n" +
+	"\x12VOLUME_STATE_FOUND\x10\x04B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_machine_proto_rawDescOnce sync.Once
@@ -931,45 +1162,48 @@ func file_borgpb_machine_proto_rawDescGZIP() []byte {
 	return file_borgpb_machine_proto_rawDescData
 }
 
-var file_borgpb_machine_proto_enumTypes = make([]protoimpl.EnumInfo, 1)
-var file_borgpb_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 9)
+var file_borgpb_machine_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
+var file_borgpb_machine_proto_msgTypes = make([]protoimpl.MessageInfo, 10)
 var file_borgpb_machine_proto_goTypes = []any{
 	(MachineState)(0),       // 0: borg.MachineState
-	(*Machine)(nil),         // 1: borg.Machine
-	(*MachineSpec)(nil),     // 2: borg.MachineSpec
-	(*MachinePackages)(nil), // 3: borg.MachinePackages
-	(*Taint)(nil),           // 4: borg.Taint
-	(*MachineStatus)(nil),   // 5: borg.MachineStatus
-	(*Drain)(nil),           // 6: borg.Drain
-	(*DrainBlocker)(nil),    // 7: borg.DrainBlocker
-	(*TaskReport)(nil),      // 8: borg.TaskReport
-	nil,                     // 9: borg.MachineSpec.AttributesEntry
-	(*Meta)(nil),            // 10: borg.Meta
-	(*Resources)(nil),       // 11: borg.Resources
-	(*Used)(nil),            // 12: borg.Used
-	(*Exit)(nil),            // 13: borg.Exit
+	(VolumeState)(0),        // 1: borg.VolumeState
+	(*Machine)(nil),         // 2: borg.Machine
+	(*MachineSpec)(nil),     // 3: borg.MachineSpec
+	(*MachinePackages)(nil), // 4: borg.MachinePackages
+	(*Taint)(nil),           // 5: borg.Taint
+	(*MachineStatus)(nil),   // 6: borg.MachineStatus
+	(*Drain)(nil),           // 7: borg.Drain
+	(*DrainBlocker)(nil),    // 8: borg.DrainBlocker
+	(*TaskReport)(nil),      // 9: borg.TaskReport
+	(*VolumeStatus)(nil),    // 10: borg.VolumeStatus
+	nil,                     // 11: borg.MachineSpec.AttributesEntry
+	(*Meta)(nil),            // 12: borg.Meta
+	(*Resources)(nil),       // 13: borg.Resources
+	(*Used)(nil),            // 14: borg.Used
+	(*Exit)(nil),            // 15: borg.Exit
 }
 var file_borgpb_machine_proto_depIdxs = []int32{
-	10, // 0: borg.Machine.meta:type_name -> borg.Meta
-	2,  // 1: borg.Machine.spec:type_name -> borg.MachineSpec
-	5,  // 2: borg.Machine.status:type_name -> borg.MachineStatus
-	11, // 3: borg.MachineSpec.capacity:type_name -> borg.Resources
-	9,  // 4: borg.MachineSpec.attributes:type_name -> borg.MachineSpec.AttributesEntry
-	4,  // 5: borg.MachineSpec.taints:type_name -> borg.Taint
-	3,  // 6: borg.MachineSpec.packages:type_name -> borg.MachinePackages
+	12, // 0: borg.Machine.meta:type_name -> borg.Meta
+	3,  // 1: borg.Machine.spec:type_name -> borg.MachineSpec
+	6,  // 2: borg.Machine.status:type_name -> borg.MachineStatus
+	13, // 3: borg.MachineSpec.capacity:type_name -> borg.Resources
+	11, // 4: borg.MachineSpec.attributes:type_name -> borg.MachineSpec.AttributesEntry
+	5,  // 5: borg.MachineSpec.taints:type_name -> borg.Taint
+	4,  // 6: borg.MachineSpec.packages:type_name -> borg.MachinePackages
 	0,  // 7: borg.MachineStatus.state:type_name -> borg.MachineState
-	11, // 8: borg.MachineStatus.limits:type_name -> borg.Resources
-	11, // 9: borg.MachineStatus.reserved:type_name -> borg.Resources
-	8,  // 10: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
-	12, // 11: borg.MachineStatus.used:type_name -> borg.Used
-	6,  // 12: borg.MachineStatus.drain:type_name -> borg.Drain
-	7,  // 13: borg.Drain.blockers:type_name -> borg.DrainBlocker
-	13, // 14: borg.TaskReport.exit:type_name -> borg.Exit
-	15, // [15:15] is the sub-list for method output_type
-	15, // [15:15] is the sub-list for method input_type
-	15, // [15:15] is the sub-list for extension type_name
-	15, // [15:15] is the sub-list for extension extendee
-	0,  // [0:15] is the sub-list for field type_name
+	13, // 8: borg.MachineStatus.limits:type_name -> borg.Resources
+	13, // 9: borg.MachineStatus.reserved:type_name -> borg.Resources
+	9,  // 10: borg.MachineStatus.unknown_tasks:type_name -> borg.TaskReport
+	14, // 11: borg.MachineStatus.used:type_name -> borg.Used
+	7,  // 12: borg.MachineStatus.drain:type_name -> borg.Drain
+	8,  // 13: borg.Drain.blockers:type_name -> borg.DrainBlocker
+	15, // 14: borg.TaskReport.exit:type_name -> borg.Exit
+	1,  // 15: borg.VolumeStatus.state:type_name -> borg.VolumeState
+	16, // [16:16] is the sub-list for method output_type
+	16, // [16:16] is the sub-list for method input_type
+	16, // [16:16] is the sub-list for extension type_name
+	16, // [16:16] is the sub-list for extension extendee
+	0,  // [0:16] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_machine_proto_init() }
@@ -983,8 +1217,8 @@ func file_borgpb_machine_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_machine_proto_rawDesc), len(file_borgpb_machine_proto_rawDesc)),
-			NumEnums:      1,
-			NumMessages:   9,
+			NumEnums:      2,
+			NumMessages:   10,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -388,6 +388,15 @@ const (
 	// What an alloc left on a machine is not saved: why not tells the reason. Since
 	// format 9.
 	EventKind_EVENT_KIND_SAVE_GIVEN_UP EventKind = 443
+	// A task or alloc has a volume on its machine, or one of another size.
+	EventKind_EVENT_KIND_VOLUME EventKind = 550
+	// A volume was given up: by its owner, by an operator, or as it was kept for long
+	// enough.
+	EventKind_EVENT_KIND_VOLUME_GIVEN_UP EventKind = 551
+	// The machine of a volume that was given up has deleted it.
+	EventKind_EVENT_KIND_VOLUME_GONE EventKind = 552
+	// A volume was found on a machine that the cell did not know of.
+	EventKind_EVENT_KIND_VOLUME_FOUND EventKind = 553
 )
 
 // Enum value maps for EventKind.
@@ -454,6 +463,10 @@ var (
 		441: "EVENT_KIND_RELEASE",
 		442: "EVENT_KIND_SAVED",
 		443: "EVENT_KIND_SAVE_GIVEN_UP",
+		550: "EVENT_KIND_VOLUME",
+		551: "EVENT_KIND_VOLUME_GIVEN_UP",
+		552: "EVENT_KIND_VOLUME_GONE",
+		553: "EVENT_KIND_VOLUME_FOUND",
 	}
 	EventKind_value = map[string]int32{
 		"EVENT_KIND_UNSPECIFIED":       0,
@@ -517,6 +530,10 @@ var (
 		"EVENT_KIND_RELEASE":           441,
 		"EVENT_KIND_SAVED":             442,
 		"EVENT_KIND_SAVE_GIVEN_UP":     443,
+		"EVENT_KIND_VOLUME":            550,
+		"EVENT_KIND_VOLUME_GIVEN_UP":   551,
+		"EVENT_KIND_VOLUME_GONE":       552,
+		"EVENT_KIND_VOLUME_FOUND":      553,
 	}
 )
 
@@ -575,6 +592,8 @@ const (
 	ObjectKind_OBJECT_KIND_PACKAGE ObjectKind = 240
 	// A small file of a user, "alice/conf/leader".
 	ObjectKind_OBJECT_KIND_FILE ObjectKind = 80
+	// A volume, "alice/db/0/data"; uid is that of its job or alloc set, if there is one.
+	ObjectKind_OBJECT_KIND_VOLUME ObjectKind = 550
 )
 
 // Enum value maps for ObjectKind.
@@ -592,6 +611,7 @@ var (
 		60:  "OBJECT_KIND_SECRET",
 		240: "OBJECT_KIND_PACKAGE",
 		80:  "OBJECT_KIND_FILE",
+		550: "OBJECT_KIND_VOLUME",
 	}
 	ObjectKind_value = map[string]int32{
 		"OBJECT_KIND_UNSPECIFIED": 0,
@@ -606,6 +626,7 @@ var (
 		"OBJECT_KIND_SECRET":      60,
 		"OBJECT_KIND_PACKAGE":     240,
 		"OBJECT_KIND_FILE":        80,
+		"OBJECT_KIND_VOLUME":      550,
 	}
 )
 
@@ -784,6 +805,7 @@ type Op struct {
 	//	*Op_ReleaseTask
 	//	*Op_UpdateAllocSet
 	//	*Op_ResizeAllocSet
+	//	*Op_DeleteVolume
 	Op            isOp_Op `protobuf_oneof:"op"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1327,6 +1349,15 @@ func (x *Op) GetResizeAllocSet() *ResizeAllocSet {
 	return nil
 }
 
+func (x *Op) GetDeleteVolume() *DeleteVolume {
+	if x != nil {
+		if x, ok := x.Op.(*Op_DeleteVolume); ok {
+			return x.DeleteVolume
+		}
+	}
+	return nil
+}
+
 type isOp_Op interface {
 	isOp_Op()
 }
@@ -1589,6 +1620,11 @@ type Op_ResizeAllocSet struct {
 	ResizeAllocSet *ResizeAllocSet `protobuf:"bytes,571,opt,name=resize_alloc_set,json=resizeAllocSet,proto3,oneof"`
 }
 
+type Op_DeleteVolume struct {
+	// A volume is given up. Since format 10.
+	DeleteVolume *DeleteVolume `protobuf:"bytes,550,opt,name=delete_volume,json=deleteVolume,proto3,oneof"`
+}
+
 func (*Op_AddMachine) isOp_Op() {}
 
 func (*Op_RemoveMachine) isOp_Op() {}
@@ -1691,6 +1727,8 @@ func (*Op_UpdateAllocSet) isOp_Op() {}
 
 func (*Op_ResizeAllocSet) isOp_Op() {}
 
+func (*Op_DeleteVolume) isOp_Op() {}
+
 // AddMachine takes a machine into the cell; it is up at once.
 type AddMachine struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -1771,7 +1809,10 @@ type RemoveMachine struct {
 	// Name of the machine.
 	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
 	// Although it is up and holds copies of tasks.
-	Force         bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	Force bool `protobuf:"varint,2,opt,name=force,proto3" json:"force,omitempty"`
+	// Although there are volumes on it: what is in them is given up with it. Without it a
+	// machine with volumes is not removed. Since format 10.
+	GiveUpVolumes bool `protobuf:"varint,550,opt,name=give_up_volumes,json=giveUpVolumes,proto3" json:"give_up_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1816,6 +1857,13 @@ func (x *RemoveMachine) GetName() string {
 func (x *RemoveMachine) GetForce() bool {
 	if x != nil {
 		return x.Force
+	}
+	return false
+}
+
+func (x *RemoveMachine) GetGiveUpVolumes() bool {
+	if x != nil {
+		return x.GiveUpVolumes
 	}
 	return false
 }
@@ -2148,7 +2196,10 @@ type DrainMachine struct {
 	// from now on, at most 366 days; zero: not said. Since format 5.
 	DeadlineNs int64 `protobuf:"varint,3,opt,name=deadline_ns,json=deadlineNs,proto3" json:"deadline_ns,omitempty"`
 	// Budgets hold nothing back. Since format 5.
-	Now           bool `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
+	Now bool `protobuf:"varint,4,opt,name=now,proto3" json:"now,omitempty"`
+	// Volumes hold nothing back, and are given up as soon as nobody works in them. Since
+	// format 10.
+	GiveUpVolumes bool `protobuf:"varint,550,opt,name=give_up_volumes,json=giveUpVolumes,proto3" json:"give_up_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2207,6 +2258,13 @@ func (x *DrainMachine) GetDeadlineNs() int64 {
 func (x *DrainMachine) GetNow() bool {
 	if x != nil {
 		return x.Now
+	}
+	return false
+}
+
+func (x *DrainMachine) GetGiveUpVolumes() bool {
+	if x != nil {
+		return x.GiveUpVolumes
 	}
 	return false
 }
@@ -3459,7 +3517,13 @@ type MachineReport struct {
 	// What the elected master estimates that copies there will use, as far as
 	// it has changed. Those that do not apply are passed over; they have no items
 	// in the result. Since format 3.
-	Reservations  []*TaskReservation `protobuf:"bytes,50,rep,name=reservations,proto3" json:"reservations,omitempty"`
+	Reservations []*TaskReservation `protobuf:"bytes,50,rep,name=reservations,proto3" json:"reservations,omitempty"`
+	// Volumes that were given up and of which nothing is left there. Those that do not
+	// apply are passed over; they have no items in the result. Since format 10.
+	VolumesGone []*VolumeName `protobuf:"bytes,550,rep,name=volumes_gone,json=volumesGone,proto3" json:"volumes_gone,omitempty"`
+	// Volumes that are there and that the cell does not know of, as after a restore. As
+	// with volumes_gone. Since format 10.
+	VolumesFound  []*FoundVolume `protobuf:"bytes,551,rep,name=volumes_found,json=volumesFound,proto3" json:"volumes_found,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3515,6 +3579,148 @@ func (x *MachineReport) GetReservations() []*TaskReservation {
 	return nil
 }
 
+func (x *MachineReport) GetVolumesGone() []*VolumeName {
+	if x != nil {
+		return x.VolumesGone
+	}
+	return nil
+}
+
+func (x *MachineReport) GetVolumesFound() []*FoundVolume {
+	if x != nil {
+		return x.VolumesFound
+	}
+	return nil
+}
+
+// FoundVolume is a volume as its machine remembers it. Since format 10.
+type FoundVolume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which one. Since format 10.
+	Name *VolumeName `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// As in its spec. Bytes. Since format 10.
+	DiskBytes     int64 `protobuf:"varint,2,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *FoundVolume) Reset() {
+	*x = FoundVolume{}
+	mi := &file_borgpb_op_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FoundVolume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FoundVolume) ProtoMessage() {}
+
+func (x *FoundVolume) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FoundVolume.ProtoReflect.Descriptor instead.
+func (*FoundVolume) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *FoundVolume) GetName() *VolumeName {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *FoundVolume) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
+// VolumeName names a volume on a machine. Since format 10.
+type VolumeName struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job or alloc set. Since format 10.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job or alloc set. Since format 10.
+	Job string `protobuf:"bytes,2,opt,name=job,proto3" json:"job,omitempty"`
+	// Index of the task or alloc. Since format 10.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// As in its spec. Since format 10.
+	Volume        string `protobuf:"bytes,4,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeName) Reset() {
+	*x = VolumeName{}
+	mi := &file_borgpb_op_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeName) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeName) ProtoMessage() {}
+
+func (x *VolumeName) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeName.ProtoReflect.Descriptor instead.
+func (*VolumeName) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *VolumeName) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *VolumeName) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *VolumeName) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *VolumeName) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
 // TaskReservation is what a copy of a task will use as far as anybody can tell
 // (paper §5.5). Of all but CPU and memory it reserves its limit. A copy that is
 // new, waits for others, is being stopped, or must not be estimated has none.
@@ -3536,7 +3742,7 @@ type TaskReservation struct {
 
 func (x *TaskReservation) Reset() {
 	*x = TaskReservation{}
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3548,7 +3754,7 @@ func (x *TaskReservation) String() string {
 func (*TaskReservation) ProtoMessage() {}
 
 func (x *TaskReservation) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[25]
+	mi := &file_borgpb_op_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3561,7 +3767,7 @@ func (x *TaskReservation) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskReservation.ProtoReflect.Descriptor instead.
 func (*TaskReservation) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{25}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *TaskReservation) GetJobUid() string {
@@ -3611,7 +3817,7 @@ type SetTime struct {
 
 func (x *SetTime) Reset() {
 	*x = SetTime{}
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3623,7 +3829,7 @@ func (x *SetTime) String() string {
 func (*SetTime) ProtoMessage() {}
 
 func (x *SetTime) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[26]
+	mi := &file_borgpb_op_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3636,7 +3842,7 @@ func (x *SetTime) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTime.ProtoReflect.Descriptor instead.
 func (*SetTime) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{26}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *SetTime) GetConfirmWall() bool {
@@ -3657,7 +3863,7 @@ type RaiseFormat struct {
 
 func (x *RaiseFormat) Reset() {
 	*x = RaiseFormat{}
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3669,7 +3875,7 @@ func (x *RaiseFormat) String() string {
 func (*RaiseFormat) ProtoMessage() {}
 
 func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[27]
+	mi := &file_borgpb_op_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3682,7 +3888,7 @@ func (x *RaiseFormat) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RaiseFormat.ProtoReflect.Descriptor instead.
 func (*RaiseFormat) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{27}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *RaiseFormat) GetFormat() uint32 {
@@ -3705,7 +3911,7 @@ type Grant struct {
 
 func (x *Grant) Reset() {
 	*x = Grant{}
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3717,7 +3923,7 @@ func (x *Grant) String() string {
 func (*Grant) ProtoMessage() {}
 
 func (x *Grant) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[28]
+	mi := &file_borgpb_op_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3730,7 +3936,7 @@ func (x *Grant) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Grant.ProtoReflect.Descriptor instead.
 func (*Grant) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{28}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *Grant) GetUser() string {
@@ -3765,7 +3971,7 @@ type Revoke struct {
 
 func (x *Revoke) Reset() {
 	*x = Revoke{}
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3777,7 +3983,7 @@ func (x *Revoke) String() string {
 func (*Revoke) ProtoMessage() {}
 
 func (x *Revoke) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[29]
+	mi := &file_borgpb_op_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3790,7 +3996,7 @@ func (x *Revoke) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Revoke.ProtoReflect.Descriptor instead.
 func (*Revoke) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{29}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *Revoke) GetUser() string {
@@ -3830,7 +4036,7 @@ type AddToken struct {
 
 func (x *AddToken) Reset() {
 	*x = AddToken{}
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3842,7 +4048,7 @@ func (x *AddToken) String() string {
 func (*AddToken) ProtoMessage() {}
 
 func (x *AddToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[30]
+	mi := &file_borgpb_op_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3855,7 +4061,7 @@ func (x *AddToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AddToken.ProtoReflect.Descriptor instead.
 func (*AddToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{30}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *AddToken) GetHash() []byte {
@@ -3893,7 +4099,7 @@ type UseToken struct {
 
 func (x *UseToken) Reset() {
 	*x = UseToken{}
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3905,7 +4111,7 @@ func (x *UseToken) String() string {
 func (*UseToken) ProtoMessage() {}
 
 func (x *UseToken) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[31]
+	mi := &file_borgpb_op_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3918,7 +4124,7 @@ func (x *UseToken) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseToken.ProtoReflect.Descriptor instead.
 func (*UseToken) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{31}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *UseToken) GetHash() []byte {
@@ -3956,7 +4162,7 @@ type SetSecret struct {
 
 func (x *SetSecret) Reset() {
 	*x = SetSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3968,7 +4174,7 @@ func (x *SetSecret) String() string {
 func (*SetSecret) ProtoMessage() {}
 
 func (x *SetSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[32]
+	mi := &file_borgpb_op_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3981,7 +4187,7 @@ func (x *SetSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetSecret.ProtoReflect.Descriptor instead.
 func (*SetSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{32}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetSecret) GetUser() string {
@@ -4032,7 +4238,7 @@ type DeleteSecret struct {
 
 func (x *DeleteSecret) Reset() {
 	*x = DeleteSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4044,7 +4250,7 @@ func (x *DeleteSecret) String() string {
 func (*DeleteSecret) ProtoMessage() {}
 
 func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[33]
+	mi := &file_borgpb_op_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4057,7 +4263,7 @@ func (x *DeleteSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteSecret.ProtoReflect.Descriptor instead.
 func (*DeleteSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{33}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DeleteSecret) GetUser() string {
@@ -4094,7 +4300,7 @@ type ResealSecret struct {
 
 func (x *ResealSecret) Reset() {
 	*x = ResealSecret{}
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4106,7 +4312,7 @@ func (x *ResealSecret) String() string {
 func (*ResealSecret) ProtoMessage() {}
 
 func (x *ResealSecret) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[34]
+	mi := &file_borgpb_op_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4119,7 +4325,7 @@ func (x *ResealSecret) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResealSecret.ProtoReflect.Descriptor instead.
 func (*ResealSecret) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{34}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *ResealSecret) GetUser() string {
@@ -4169,7 +4375,7 @@ type UseCellKey struct {
 
 func (x *UseCellKey) Reset() {
 	*x = UseCellKey{}
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4181,7 +4387,7 @@ func (x *UseCellKey) String() string {
 func (*UseCellKey) ProtoMessage() {}
 
 func (x *UseCellKey) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[35]
+	mi := &file_borgpb_op_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4194,7 +4400,7 @@ func (x *UseCellKey) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UseCellKey.ProtoReflect.Descriptor instead.
 func (*UseCellKey) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{35}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *UseCellKey) GetKeyId() string {
@@ -4226,7 +4432,7 @@ type SetTaskNote struct {
 
 func (x *SetTaskNote) Reset() {
 	*x = SetTaskNote{}
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4238,7 +4444,7 @@ func (x *SetTaskNote) String() string {
 func (*SetTaskNote) ProtoMessage() {}
 
 func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[36]
+	mi := &file_borgpb_op_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4251,7 +4457,7 @@ func (x *SetTaskNote) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetTaskNote.ProtoReflect.Descriptor instead.
 func (*SetTaskNote) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{36}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *SetTaskNote) GetUser() string {
@@ -4317,7 +4523,7 @@ type WriteFile struct {
 
 func (x *WriteFile) Reset() {
 	*x = WriteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4329,7 +4535,7 @@ func (x *WriteFile) String() string {
 func (*WriteFile) ProtoMessage() {}
 
 func (x *WriteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[37]
+	mi := &file_borgpb_op_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4342,7 +4548,7 @@ func (x *WriteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WriteFile.ProtoReflect.Descriptor instead.
 func (*WriteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{37}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *WriteFile) GetUser() string {
@@ -4389,7 +4595,7 @@ type DeleteFile struct {
 
 func (x *DeleteFile) Reset() {
 	*x = DeleteFile{}
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4401,7 +4607,7 @@ func (x *DeleteFile) String() string {
 func (*DeleteFile) ProtoMessage() {}
 
 func (x *DeleteFile) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[38]
+	mi := &file_borgpb_op_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4414,7 +4620,7 @@ func (x *DeleteFile) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeleteFile.ProtoReflect.Descriptor instead.
 func (*DeleteFile) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{38}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *DeleteFile) GetUser() string {
@@ -4458,7 +4664,7 @@ type BanPackage struct {
 
 func (x *BanPackage) Reset() {
 	*x = BanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4470,7 +4676,7 @@ func (x *BanPackage) String() string {
 func (*BanPackage) ProtoMessage() {}
 
 func (x *BanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[39]
+	mi := &file_borgpb_op_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4483,7 +4689,7 @@ func (x *BanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BanPackage.ProtoReflect.Descriptor instead.
 func (*BanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{39}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *BanPackage) GetName() string {
@@ -4529,7 +4735,7 @@ type UnbanPackage struct {
 
 func (x *UnbanPackage) Reset() {
 	*x = UnbanPackage{}
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4541,7 +4747,7 @@ func (x *UnbanPackage) String() string {
 func (*UnbanPackage) ProtoMessage() {}
 
 func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[40]
+	mi := &file_borgpb_op_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4554,7 +4760,7 @@ func (x *UnbanPackage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnbanPackage.ProtoReflect.Descriptor instead.
 func (*UnbanPackage) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{40}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *UnbanPackage) GetName() string {
@@ -4592,7 +4798,7 @@ type LogDigest struct {
 
 func (x *LogDigest) Reset() {
 	*x = LogDigest{}
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4604,7 +4810,7 @@ func (x *LogDigest) String() string {
 func (*LogDigest) ProtoMessage() {}
 
 func (x *LogDigest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[41]
+	mi := &file_borgpb_op_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4617,7 +4823,7 @@ func (x *LogDigest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LogDigest.ProtoReflect.Descriptor instead.
 func (*LogDigest) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{41}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *LogDigest) GetIndex() uint64 {
@@ -4652,7 +4858,7 @@ type Refusal struct {
 
 func (x *Refusal) Reset() {
 	*x = Refusal{}
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4664,7 +4870,7 @@ func (x *Refusal) String() string {
 func (*Refusal) ProtoMessage() {}
 
 func (x *Refusal) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[42]
+	mi := &file_borgpb_op_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4677,7 +4883,7 @@ func (x *Refusal) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Refusal.ProtoReflect.Descriptor instead.
 func (*Refusal) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{42}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *Refusal) GetKind() RefusalKind {
@@ -4732,7 +4938,7 @@ type Result struct {
 
 func (x *Result) Reset() {
 	*x = Result{}
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4744,7 +4950,7 @@ func (x *Result) String() string {
 func (*Result) ProtoMessage() {}
 
 func (x *Result) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[43]
+	mi := &file_borgpb_op_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4757,7 +4963,7 @@ func (x *Result) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Result.ProtoReflect.Descriptor instead.
 func (*Result) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{43}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *Result) GetIndex() uint64 {
@@ -4851,7 +5057,7 @@ type Event struct {
 
 func (x *Event) Reset() {
 	*x = Event{}
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4863,7 +5069,7 @@ func (x *Event) String() string {
 func (*Event) ProtoMessage() {}
 
 func (x *Event) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[44]
+	mi := &file_borgpb_op_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4876,7 +5082,7 @@ func (x *Event) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Event.ProtoReflect.Descriptor instead.
 func (*Event) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{44}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *Event) GetIndex() uint64 {
@@ -5004,7 +5210,7 @@ type HearMachines struct {
 
 func (x *HearMachines) Reset() {
 	*x = HearMachines{}
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5016,7 +5222,7 @@ func (x *HearMachines) String() string {
 func (*HearMachines) ProtoMessage() {}
 
 func (x *HearMachines) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[45]
+	mi := &file_borgpb_op_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5029,7 +5235,7 @@ func (x *HearMachines) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HearMachines.ProtoReflect.Descriptor instead.
 func (*HearMachines) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{45}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *HearMachines) GetMachines() []*HeardMachine {
@@ -5061,7 +5267,7 @@ type HeardMachine struct {
 
 func (x *HeardMachine) Reset() {
 	*x = HeardMachine{}
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5073,7 +5279,7 @@ func (x *HeardMachine) String() string {
 func (*HeardMachine) ProtoMessage() {}
 
 func (x *HeardMachine) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[46]
+	mi := &file_borgpb_op_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5086,7 +5292,7 @@ func (x *HeardMachine) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeardMachine.ProtoReflect.Descriptor instead.
 func (*HeardMachine) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{46}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *HeardMachine) GetMachine() string {
@@ -5139,7 +5345,7 @@ type FoundCopy struct {
 
 func (x *FoundCopy) Reset() {
 	*x = FoundCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5151,7 +5357,7 @@ func (x *FoundCopy) String() string {
 func (*FoundCopy) ProtoMessage() {}
 
 func (x *FoundCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[47]
+	mi := &file_borgpb_op_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5164,7 +5370,7 @@ func (x *FoundCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FoundCopy.ProtoReflect.Descriptor instead.
 func (*FoundCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{47}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *FoundCopy) GetReport() *TaskReport {
@@ -5223,7 +5429,7 @@ type DeclareLost struct {
 
 func (x *DeclareLost) Reset() {
 	*x = DeclareLost{}
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5235,7 +5441,7 @@ func (x *DeclareLost) String() string {
 func (*DeclareLost) ProtoMessage() {}
 
 func (x *DeclareLost) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[48]
+	mi := &file_borgpb_op_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5248,7 +5454,7 @@ func (x *DeclareLost) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DeclareLost.ProtoReflect.Descriptor instead.
 func (*DeclareLost) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{48}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *DeclareLost) GetForNs() int64 {
@@ -5267,7 +5473,7 @@ type EndHold struct {
 
 func (x *EndHold) Reset() {
 	*x = EndHold{}
-	mi := &file_borgpb_op_proto_msgTypes[49]
+	mi := &file_borgpb_op_proto_msgTypes[51]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5279,7 +5485,7 @@ func (x *EndHold) String() string {
 func (*EndHold) ProtoMessage() {}
 
 func (x *EndHold) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[49]
+	mi := &file_borgpb_op_proto_msgTypes[51]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5292,7 +5498,7 @@ func (x *EndHold) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndHold.ProtoReflect.Descriptor instead.
 func (*EndHold) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{49}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
 }
 
 // AdoptJob makes a job of copies that run. It keeps its uid, so that its copies
@@ -5315,7 +5521,7 @@ type AdoptJob struct {
 
 func (x *AdoptJob) Reset() {
 	*x = AdoptJob{}
-	mi := &file_borgpb_op_proto_msgTypes[50]
+	mi := &file_borgpb_op_proto_msgTypes[52]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5327,7 +5533,7 @@ func (x *AdoptJob) String() string {
 func (*AdoptJob) ProtoMessage() {}
 
 func (x *AdoptJob) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[50]
+	mi := &file_borgpb_op_proto_msgTypes[52]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5340,7 +5546,7 @@ func (x *AdoptJob) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AdoptJob.ProtoReflect.Descriptor instead.
 func (*AdoptJob) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{50}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{52}
 }
 
 func (x *AdoptJob) GetUid() string {
@@ -5392,7 +5598,7 @@ type StopUnknown struct {
 
 func (x *StopUnknown) Reset() {
 	*x = StopUnknown{}
-	mi := &file_borgpb_op_proto_msgTypes[51]
+	mi := &file_borgpb_op_proto_msgTypes[53]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5404,7 +5610,7 @@ func (x *StopUnknown) String() string {
 func (*StopUnknown) ProtoMessage() {}
 
 func (x *StopUnknown) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[51]
+	mi := &file_borgpb_op_proto_msgTypes[53]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5417,7 +5623,7 @@ func (x *StopUnknown) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopUnknown.ProtoReflect.Descriptor instead.
 func (*StopUnknown) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{51}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{53}
 }
 
 func (x *StopUnknown) GetMachine() string {
@@ -5464,7 +5670,7 @@ type UnknownCopy struct {
 
 func (x *UnknownCopy) Reset() {
 	*x = UnknownCopy{}
-	mi := &file_borgpb_op_proto_msgTypes[52]
+	mi := &file_borgpb_op_proto_msgTypes[54]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5476,7 +5682,7 @@ func (x *UnknownCopy) String() string {
 func (*UnknownCopy) ProtoMessage() {}
 
 func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[52]
+	mi := &file_borgpb_op_proto_msgTypes[54]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5489,7 +5695,7 @@ func (x *UnknownCopy) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use UnknownCopy.ProtoReflect.Descriptor instead.
 func (*UnknownCopy) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{52}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{54}
 }
 
 func (x *UnknownCopy) GetJobUid() string {
@@ -5591,7 +5797,7 @@ type FireCron struct {
 
 func (x *FireCron) Reset() {
 	*x = FireCron{}
-	mi := &file_borgpb_op_proto_msgTypes[53]
+	mi := &file_borgpb_op_proto_msgTypes[55]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5603,7 +5809,7 @@ func (x *FireCron) String() string {
 func (*FireCron) ProtoMessage() {}
 
 func (x *FireCron) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[53]
+	mi := &file_borgpb_op_proto_msgTypes[55]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5616,7 +5822,7 @@ func (x *FireCron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FireCron.ProtoReflect.Descriptor instead.
 func (*FireCron) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{53}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{55}
 }
 
 func (x *FireCron) GetUser() string {
@@ -5691,7 +5897,7 @@ type SuspendCron struct {
 
 func (x *SuspendCron) Reset() {
 	*x = SuspendCron{}
-	mi := &file_borgpb_op_proto_msgTypes[54]
+	mi := &file_borgpb_op_proto_msgTypes[56]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5703,7 +5909,7 @@ func (x *SuspendCron) String() string {
 func (*SuspendCron) ProtoMessage() {}
 
 func (x *SuspendCron) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[54]
+	mi := &file_borgpb_op_proto_msgTypes[56]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5716,7 +5922,7 @@ func (x *SuspendCron) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SuspendCron.ProtoReflect.Descriptor instead.
 func (*SuspendCron) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{54}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{56}
 }
 
 func (x *SuspendCron) GetUser() string {
@@ -5762,7 +5968,7 @@ type QuarantineTask struct {
 
 func (x *QuarantineTask) Reset() {
 	*x = QuarantineTask{}
-	mi := &file_borgpb_op_proto_msgTypes[55]
+	mi := &file_borgpb_op_proto_msgTypes[57]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5774,7 +5980,7 @@ func (x *QuarantineTask) String() string {
 func (*QuarantineTask) ProtoMessage() {}
 
 func (x *QuarantineTask) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[55]
+	mi := &file_borgpb_op_proto_msgTypes[57]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5787,7 +5993,7 @@ func (x *QuarantineTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use QuarantineTask.ProtoReflect.Descriptor instead.
 func (*QuarantineTask) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{55}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{57}
 }
 
 func (x *QuarantineTask) GetUser() string {
@@ -5842,7 +6048,7 @@ type ReleaseTask struct {
 
 func (x *ReleaseTask) Reset() {
 	*x = ReleaseTask{}
-	mi := &file_borgpb_op_proto_msgTypes[56]
+	mi := &file_borgpb_op_proto_msgTypes[58]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5854,7 +6060,7 @@ func (x *ReleaseTask) String() string {
 func (*ReleaseTask) ProtoMessage() {}
 
 func (x *ReleaseTask) ProtoReflect() protoreflect.Message {
-	mi := &file_borgpb_op_proto_msgTypes[56]
+	mi := &file_borgpb_op_proto_msgTypes[58]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5867,7 +6073,7 @@ func (x *ReleaseTask) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReleaseTask.ProtoReflect.Descriptor instead.
 func (*ReleaseTask) Descriptor() ([]byte, []int) {
-	return file_borgpb_op_proto_rawDescGZIP(), []int{56}
+	return file_borgpb_op_proto_rawDescGZIP(), []int{58}
 }
 
 func (x *ReleaseTask) GetUser() string {
@@ -5898,6 +6104,80 @@ func (x *ReleaseTask) GetAttempt() uint64 {
 	return 0
 }
 
+// DeleteVolume gives a volume up in which nobody works: its machine deletes it, and its
+// task may be placed anywhere. The op's reason is told. Since format 10.
+type DeleteVolume struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Owner of the job or alloc set. Since format 10.
+	User string `protobuf:"bytes,1,opt,name=user,proto3" json:"user,omitempty"`
+	// Name of the job or alloc set. Since format 10.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Index of the task or alloc. Since format 10.
+	Index uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	// As in its spec. Since format 10.
+	Volume        string `protobuf:"bytes,4,opt,name=volume,proto3" json:"volume,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *DeleteVolume) Reset() {
+	*x = DeleteVolume{}
+	mi := &file_borgpb_op_proto_msgTypes[59]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *DeleteVolume) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*DeleteVolume) ProtoMessage() {}
+
+func (x *DeleteVolume) ProtoReflect() protoreflect.Message {
+	mi := &file_borgpb_op_proto_msgTypes[59]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use DeleteVolume.ProtoReflect.Descriptor instead.
+func (*DeleteVolume) Descriptor() ([]byte, []int) {
+	return file_borgpb_op_proto_rawDescGZIP(), []int{59}
+}
+
+func (x *DeleteVolume) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *DeleteVolume) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DeleteVolume) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *DeleteVolume) GetVolume() string {
+	if x != nil {
+		return x.Volume
+	}
+	return ""
+}
+
 var File_borgpb_op_proto protoreflect.FileDescriptor
 
 const file_borgpb_op_proto_rawDesc = "" +
@@ -5908,7 +6188,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"cellTimeNs\x12 \n" +
 	"\fwall_time_ns\x18\x02 \x01(\x03R\n" +
 	"wallTimeNs\x12\x10\n" +
-	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xa3\x17\n" +
+	"\x03ops\x18\x03 \x03(\fR\x03ops\"\xdf\x17\n" +
 	"\x02Op\x12\x1d\n" +
 	"\n" +
 	"request_id\x18\x01 \x01(\tR\trequestId\x12&\n" +
@@ -5983,7 +6263,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x0fquarantine_task\x18\xb8\x03 \x01(\v2\x14.borg.QuarantineTaskH\x00R\x0equarantineTask\x127\n" +
 	"\frelease_task\x18\xb9\x03 \x01(\v2\x11.borg.ReleaseTaskH\x00R\vreleaseTask\x12A\n" +
 	"\x10update_alloc_set\x18\xba\x04 \x01(\v2\x14.borg.UpdateAllocSetH\x00R\x0eupdateAllocSet\x12A\n" +
-	"\x10resize_alloc_set\x18\xbb\x04 \x01(\v2\x14.borg.ResizeAllocSetH\x00R\x0eresizeAllocSetB\x04\n" +
+	"\x10resize_alloc_set\x18\xbb\x04 \x01(\v2\x14.borg.ResizeAllocSetH\x00R\x0eresizeAllocSet\x12:\n" +
+	"\rdelete_volume\x18\xa6\x04 \x01(\v2\x12.borg.DeleteVolumeH\x00R\fdeleteVolumeB\x04\n" +
 	"\x02op\"\xbd\x02\n" +
 	"\n" +
 	"AddMachine\x12\x12\n" +
@@ -5996,10 +6277,11 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\x1a>\n" +
 	"\x10AnnotationsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
-	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"9\n" +
+	"\x05value\x18\x02 \x01(\tR\x05value:\x028\x01\"b\n" +
 	"\rRemoveMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
-	"\x05force\x18\x02 \x01(\bR\x05force\"\x81\x04\n" +
+	"\x05force\x18\x02 \x01(\bR\x05force\x12'\n" +
+	"\x0fgive_up_volumes\x18\xa6\x04 \x01(\bR\rgiveUpVolumes\"\x81\x04\n" +
 	"\n" +
 	"SetMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -6027,13 +6309,14 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\vMachineDown\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x16\n" +
-	"\x06reason\x18\x03 \x01(\tR\x06reason\"k\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\x94\x01\n" +
 	"\fDrainMachine\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
 	"\x05drain\x18\x02 \x01(\bR\x05drain\x12\x1f\n" +
 	"\vdeadline_ns\x18\x03 \x01(\x03R\n" +
 	"deadlineNs\x12\x10\n" +
-	"\x03now\x18\x04 \x01(\bR\x03now\"\xbb\x02\n" +
+	"\x03now\x18\x04 \x01(\bR\x03now\x12'\n" +
+	"\x0fgive_up_volumes\x18\xa6\x04 \x01(\bR\rgiveUpVolumes\"\xbb\x02\n" +
 	"\tSubmitJob\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x123\n" +
@@ -6152,11 +6435,23 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"configHash\x12\x14\n" +
 	"\x05build\x18\x05 \x01(\tR\x05build\":\n" +
 	"\aReports\x12/\n" +
-	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"\x8c\x01\n" +
+	"\bmachines\x18\x01 \x03(\v2\x13.borg.MachineReportR\bmachines\"\xfb\x01\n" +
 	"\rMachineReport\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12&\n" +
 	"\x05tasks\x18\x02 \x03(\v2\x10.borg.TaskReportR\x05tasks\x129\n" +
-	"\freservations\x182 \x03(\v2\x15.borg.TaskReservationR\freservations\"\x94\x01\n" +
+	"\freservations\x182 \x03(\v2\x15.borg.TaskReservationR\freservations\x124\n" +
+	"\fvolumes_gone\x18\xa6\x04 \x03(\v2\x10.borg.VolumeNameR\vvolumesGone\x127\n" +
+	"\rvolumes_found\x18\xa7\x04 \x03(\v2\x11.borg.FoundVolumeR\fvolumesFound\"R\n" +
+	"\vFoundVolume\x12$\n" +
+	"\x04name\x18\x01 \x01(\v2\x10.borg.VolumeNameR\x04name\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x02 \x01(\x03R\tdiskBytes\"`\n" +
+	"\n" +
+	"VolumeName\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
+	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x16\n" +
+	"\x06volume\x18\x04 \x01(\tR\x06volume\"\x94\x01\n" +
 	"\x0fTaskReservation\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -6336,7 +6631,12 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
 	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x04 \x01(\x04R\aattempt*s\n" +
+	"\aattempt\x18\x04 \x01(\x04R\aattempt\"d\n" +
+	"\fDeleteVolume\x12\x12\n" +
+	"\x04user\x18\x01 \x01(\tR\x04user\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x16\n" +
+	"\x06volume\x18\x04 \x01(\tR\x06volume*s\n" +
 	"\vGateVerdict\x12\x1c\n" +
 	"\x18GATE_VERDICT_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11GATE_VERDICT_PASS\x10\x01\x12\x15\n" +
@@ -6368,7 +6668,7 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x14REFUSAL_KIND_TOO_OLD\x10\v\x12\x16\n" +
 	"\x12REFUSAL_KIND_LIMIT\x10\f\x12\x16\n" +
 	"\x12REFUSAL_KIND_STATE\x10\r\x12\x19\n" +
-	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xe7\f\n" +
+	"\x15REFUSAL_KIND_INTERNAL\x10\x0e*\xdb\r\n" +
 	"\tEventKind\x12\x1a\n" +
 	"\x16EVENT_KIND_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11EVENT_KIND_SUBMIT\x10\x01\x12\x17\n" +
@@ -6431,7 +6731,11 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x15EVENT_KIND_QUARANTINE\x10\xb8\x03\x12\x17\n" +
 	"\x12EVENT_KIND_RELEASE\x10\xb9\x03\x12\x15\n" +
 	"\x10EVENT_KIND_SAVED\x10\xba\x03\x12\x1d\n" +
-	"\x18EVENT_KIND_SAVE_GIVEN_UP\x10\xbb\x03*\xab\x02\n" +
+	"\x18EVENT_KIND_SAVE_GIVEN_UP\x10\xbb\x03\x12\x16\n" +
+	"\x11EVENT_KIND_VOLUME\x10\xa6\x04\x12\x1f\n" +
+	"\x1aEVENT_KIND_VOLUME_GIVEN_UP\x10\xa7\x04\x12\x1b\n" +
+	"\x16EVENT_KIND_VOLUME_GONE\x10\xa8\x04\x12\x1c\n" +
+	"\x17EVENT_KIND_VOLUME_FOUND\x10\xa9\x04*\xc4\x02\n" +
 	"\n" +
 	"ObjectKind\x12\x1b\n" +
 	"\x17OBJECT_KIND_UNSPECIFIED\x10\x00\x12\x13\n" +
@@ -6445,7 +6749,8 @@ const file_borgpb_op_proto_rawDesc = "" +
 	"\x10OBJECT_KIND_USER\x10\b\x12\x16\n" +
 	"\x12OBJECT_KIND_SECRET\x10<\x12\x18\n" +
 	"\x13OBJECT_KIND_PACKAGE\x10\xf0\x01\x12\x14\n" +
-	"\x10OBJECT_KIND_FILE\x10PB\x13Z\x11borg/proto/borgpbb\x06proto3"
+	"\x10OBJECT_KIND_FILE\x10P\x12\x17\n" +
+	"\x12OBJECT_KIND_VOLUME\x10\xa6\x04B\x13Z\x11borg/proto/borgpbb\x06proto3"
 
 var (
 	file_borgpb_op_proto_rawDescOnce sync.Once
@@ -6460,7 +6765,7 @@ func file_borgpb_op_proto_rawDescGZIP() []byte {
 }
 
 var file_borgpb_op_proto_enumTypes = make([]protoimpl.EnumInfo, 5)
-var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 69)
+var file_borgpb_op_proto_msgTypes = make([]protoimpl.MessageInfo, 72)
 var file_borgpb_op_proto_goTypes = []any{
 	(GateVerdict)(0),            // 0: borg.GateVerdict
 	(UpdateVerb)(0),             // 1: borg.UpdateVerb
@@ -6492,170 +6797,177 @@ var file_borgpb_op_proto_goTypes = []any{
 	(*MoveTasks)(nil),           // 27: borg.MoveTasks
 	(*Reports)(nil),             // 28: borg.Reports
 	(*MachineReport)(nil),       // 29: borg.MachineReport
-	(*TaskReservation)(nil),     // 30: borg.TaskReservation
-	(*SetTime)(nil),             // 31: borg.SetTime
-	(*RaiseFormat)(nil),         // 32: borg.RaiseFormat
-	(*Grant)(nil),               // 33: borg.Grant
-	(*Revoke)(nil),              // 34: borg.Revoke
-	(*AddToken)(nil),            // 35: borg.AddToken
-	(*UseToken)(nil),            // 36: borg.UseToken
-	(*SetSecret)(nil),           // 37: borg.SetSecret
-	(*DeleteSecret)(nil),        // 38: borg.DeleteSecret
-	(*ResealSecret)(nil),        // 39: borg.ResealSecret
-	(*UseCellKey)(nil),          // 40: borg.UseCellKey
-	(*SetTaskNote)(nil),         // 41: borg.SetTaskNote
-	(*WriteFile)(nil),           // 42: borg.WriteFile
-	(*DeleteFile)(nil),          // 43: borg.DeleteFile
-	(*BanPackage)(nil),          // 44: borg.BanPackage
-	(*UnbanPackage)(nil),        // 45: borg.UnbanPackage
-	(*LogDigest)(nil),           // 46: borg.LogDigest
-	(*Refusal)(nil),             // 47: borg.Refusal
-	(*Result)(nil),              // 48: borg.Result
-	(*Event)(nil),               // 49: borg.Event
-	(*HearMachines)(nil),        // 50: borg.HearMachines
-	(*HeardMachine)(nil),        // 51: borg.HeardMachine
-	(*FoundCopy)(nil),           // 52: borg.FoundCopy
-	(*DeclareLost)(nil),         // 53: borg.DeclareLost
-	(*EndHold)(nil),             // 54: borg.EndHold
-	(*AdoptJob)(nil),            // 55: borg.AdoptJob
-	(*StopUnknown)(nil),         // 56: borg.StopUnknown
-	(*UnknownCopy)(nil),         // 57: borg.UnknownCopy
-	(*FireCron)(nil),            // 58: borg.FireCron
-	(*SuspendCron)(nil),         // 59: borg.SuspendCron
-	(*QuarantineTask)(nil),      // 60: borg.QuarantineTask
-	(*ReleaseTask)(nil),         // 61: borg.ReleaseTask
-	nil,                         // 62: borg.AddMachine.LabelsEntry
-	nil,                         // 63: borg.AddMachine.AnnotationsEntry
-	nil,                         // 64: borg.SetMachine.SetAttributesEntry
-	nil,                         // 65: borg.SubmitJob.LabelsEntry
-	nil,                         // 66: borg.SubmitJob.AnnotationsEntry
-	nil,                         // 67: borg.UpdateJob.LabelsEntry
-	nil,                         // 68: borg.UpdateJob.AnnotationsEntry
-	nil,                         // 69: borg.UpdateAllocSet.LabelsEntry
-	nil,                         // 70: borg.UpdateAllocSet.AnnotationsEntry
-	nil,                         // 71: borg.SubmitAllocSet.LabelsEntry
-	nil,                         // 72: borg.SubmitAllocSet.AnnotationsEntry
-	nil,                         // 73: borg.SetTaskNote.AnnotationsEntry
-	(*Principal)(nil),           // 74: borg.Principal
-	(*SetLabels)(nil),           // 75: borg.SetLabels
-	(*SetLabelPolicy)(nil),      // 76: borg.SetLabelPolicy
-	(*SetQuota)(nil),            // 77: borg.SetQuota
-	(*DeleteQuota)(nil),         // 78: borg.DeleteQuota
-	(*SetQuotaPolicy)(nil),      // 79: borg.SetQuotaPolicy
-	(*SetTaskLimits)(nil),       // 80: borg.SetTaskLimits
-	(*SetPreemptionPolicy)(nil), // 81: borg.SetPreemptionPolicy
-	(*MachineSpec)(nil),         // 82: borg.MachineSpec
-	(*Resources)(nil),           // 83: borg.Resources
-	(*Taint)(nil),               // 84: borg.Taint
-	(*DeviceGrant)(nil),         // 85: borg.DeviceGrant
-	(*TaskReport)(nil),          // 86: borg.TaskReport
-	(State)(0),                  // 87: borg.State
-	(StopCause)(0),              // 88: borg.StopCause
-	(*Exit)(nil),                // 89: borg.Exit
-	(JobKind)(0),                // 90: borg.JobKind
+	(*FoundVolume)(nil),         // 30: borg.FoundVolume
+	(*VolumeName)(nil),          // 31: borg.VolumeName
+	(*TaskReservation)(nil),     // 32: borg.TaskReservation
+	(*SetTime)(nil),             // 33: borg.SetTime
+	(*RaiseFormat)(nil),         // 34: borg.RaiseFormat
+	(*Grant)(nil),               // 35: borg.Grant
+	(*Revoke)(nil),              // 36: borg.Revoke
+	(*AddToken)(nil),            // 37: borg.AddToken
+	(*UseToken)(nil),            // 38: borg.UseToken
+	(*SetSecret)(nil),           // 39: borg.SetSecret
+	(*DeleteSecret)(nil),        // 40: borg.DeleteSecret
+	(*ResealSecret)(nil),        // 41: borg.ResealSecret
+	(*UseCellKey)(nil),          // 42: borg.UseCellKey
+	(*SetTaskNote)(nil),         // 43: borg.SetTaskNote
+	(*WriteFile)(nil),           // 44: borg.WriteFile
+	(*DeleteFile)(nil),          // 45: borg.DeleteFile
+	(*BanPackage)(nil),          // 46: borg.BanPackage
+	(*UnbanPackage)(nil),        // 47: borg.UnbanPackage
+	(*LogDigest)(nil),           // 48: borg.LogDigest
+	(*Refusal)(nil),             // 49: borg.Refusal
+	(*Result)(nil),              // 50: borg.Result
+	(*Event)(nil),               // 51: borg.Event
+	(*HearMachines)(nil),        // 52: borg.HearMachines
+	(*HeardMachine)(nil),        // 53: borg.HeardMachine
+	(*FoundCopy)(nil),           // 54: borg.FoundCopy
+	(*DeclareLost)(nil),         // 55: borg.DeclareLost
+	(*EndHold)(nil),             // 56: borg.EndHold
+	(*AdoptJob)(nil),            // 57: borg.AdoptJob
+	(*StopUnknown)(nil),         // 58: borg.StopUnknown
+	(*UnknownCopy)(nil),         // 59: borg.UnknownCopy
+	(*FireCron)(nil),            // 60: borg.FireCron
+	(*SuspendCron)(nil),         // 61: borg.SuspendCron
+	(*QuarantineTask)(nil),      // 62: borg.QuarantineTask
+	(*ReleaseTask)(nil),         // 63: borg.ReleaseTask
+	(*DeleteVolume)(nil),        // 64: borg.DeleteVolume
+	nil,                         // 65: borg.AddMachine.LabelsEntry
+	nil,                         // 66: borg.AddMachine.AnnotationsEntry
+	nil,                         // 67: borg.SetMachine.SetAttributesEntry
+	nil,                         // 68: borg.SubmitJob.LabelsEntry
+	nil,                         // 69: borg.SubmitJob.AnnotationsEntry
+	nil,                         // 70: borg.UpdateJob.LabelsEntry
+	nil,                         // 71: borg.UpdateJob.AnnotationsEntry
+	nil,                         // 72: borg.UpdateAllocSet.LabelsEntry
+	nil,                         // 73: borg.UpdateAllocSet.AnnotationsEntry
+	nil,                         // 74: borg.SubmitAllocSet.LabelsEntry
+	nil,                         // 75: borg.SubmitAllocSet.AnnotationsEntry
+	nil,                         // 76: borg.SetTaskNote.AnnotationsEntry
+	(*Principal)(nil),           // 77: borg.Principal
+	(*SetLabels)(nil),           // 78: borg.SetLabels
+	(*SetLabelPolicy)(nil),      // 79: borg.SetLabelPolicy
+	(*SetQuota)(nil),            // 80: borg.SetQuota
+	(*DeleteQuota)(nil),         // 81: borg.DeleteQuota
+	(*SetQuotaPolicy)(nil),      // 82: borg.SetQuotaPolicy
+	(*SetTaskLimits)(nil),       // 83: borg.SetTaskLimits
+	(*SetPreemptionPolicy)(nil), // 84: borg.SetPreemptionPolicy
+	(*MachineSpec)(nil),         // 85: borg.MachineSpec
+	(*Resources)(nil),           // 86: borg.Resources
+	(*Taint)(nil),               // 87: borg.Taint
+	(*DeviceGrant)(nil),         // 88: borg.DeviceGrant
+	(*TaskReport)(nil),          // 89: borg.TaskReport
+	(State)(0),                  // 90: borg.State
+	(StopCause)(0),              // 91: borg.StopCause
+	(*Exit)(nil),                // 92: borg.Exit
+	(JobKind)(0),                // 93: borg.JobKind
 }
 var file_borgpb_op_proto_depIdxs = []int32{
-	74, // 0: borg.Op.principal:type_name -> borg.Principal
-	7,  // 1: borg.Op.add_machine:type_name -> borg.AddMachine
-	8,  // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
-	9,  // 3: borg.Op.set_machine:type_name -> borg.SetMachine
-	11, // 4: borg.Op.machine_up:type_name -> borg.MachineUp
-	12, // 5: borg.Op.machine_down:type_name -> borg.MachineDown
-	13, // 6: borg.Op.drain_machine:type_name -> borg.DrainMachine
-	14, // 7: borg.Op.submit_job:type_name -> borg.SubmitJob
-	15, // 8: borg.Op.kill_job:type_name -> borg.KillJob
-	16, // 9: borg.Op.update_job:type_name -> borg.UpdateJob
-	17, // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
-	22, // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
-	23, // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
-	24, // 13: borg.Op.assign:type_name -> borg.Assign
-	28, // 14: borg.Op.reports:type_name -> borg.Reports
-	31, // 15: borg.Op.time:type_name -> borg.SetTime
-	32, // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
-	46, // 17: borg.Op.digest:type_name -> borg.LogDigest
-	33, // 18: borg.Op.grant:type_name -> borg.Grant
-	34, // 19: borg.Op.revoke:type_name -> borg.Revoke
-	35, // 20: borg.Op.add_token:type_name -> borg.AddToken
-	36, // 21: borg.Op.use_token:type_name -> borg.UseToken
-	37, // 22: borg.Op.set_secret:type_name -> borg.SetSecret
-	38, // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
-	39, // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
-	40, // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
-	41, // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
-	42, // 27: borg.Op.write_file:type_name -> borg.WriteFile
-	43, // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
-	27, // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
-	44, // 30: borg.Op.ban_package:type_name -> borg.BanPackage
-	45, // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
-	50, // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
-	54, // 33: borg.Op.end_hold:type_name -> borg.EndHold
-	55, // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
-	56, // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
-	53, // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
-	75, // 37: borg.Op.set_labels:type_name -> borg.SetLabels
-	76, // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
-	18, // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
-	77, // 40: borg.Op.set_quota:type_name -> borg.SetQuota
-	78, // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
-	79, // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
-	80, // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
-	58, // 44: borg.Op.fire_cron:type_name -> borg.FireCron
-	59, // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
-	81, // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
-	19, // 47: borg.Op.judge_gate:type_name -> borg.JudgeGate
-	60, // 48: borg.Op.quarantine_task:type_name -> borg.QuarantineTask
-	61, // 49: borg.Op.release_task:type_name -> borg.ReleaseTask
-	20, // 50: borg.Op.update_alloc_set:type_name -> borg.UpdateAllocSet
-	21, // 51: borg.Op.resize_alloc_set:type_name -> borg.ResizeAllocSet
-	62, // 52: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
-	63, // 53: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
-	82, // 54: borg.AddMachine.spec:type_name -> borg.MachineSpec
-	64, // 55: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
-	83, // 56: borg.SetMachine.capacity:type_name -> borg.Resources
-	84, // 57: borg.SetMachine.set_taints:type_name -> borg.Taint
-	10, // 58: borg.SetMachine.packages:type_name -> borg.PackageChange
-	65, // 59: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
-	66, // 60: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
-	67, // 61: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
-	68, // 62: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
-	1,  // 63: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
-	0,  // 64: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
-	69, // 65: borg.UpdateAllocSet.labels:type_name -> borg.UpdateAllocSet.LabelsEntry
-	70, // 66: borg.UpdateAllocSet.annotations:type_name -> borg.UpdateAllocSet.AnnotationsEntry
-	71, // 67: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
-	72, // 68: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
-	25, // 69: borg.Assign.assignments:type_name -> borg.Assignment
-	26, // 70: borg.Assignment.victims:type_name -> borg.Victim
-	85, // 71: borg.Assignment.devices:type_name -> borg.DeviceGrant
-	25, // 72: borg.MoveTasks.moves:type_name -> borg.Assignment
-	25, // 73: borg.MoveTasks.placement:type_name -> borg.Assignment
-	29, // 74: borg.Reports.machines:type_name -> borg.MachineReport
-	86, // 75: borg.MachineReport.tasks:type_name -> borg.TaskReport
-	30, // 76: borg.MachineReport.reservations:type_name -> borg.TaskReservation
-	73, // 77: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
-	2,  // 78: borg.Refusal.kind:type_name -> borg.RefusalKind
-	47, // 79: borg.Result.refusal:type_name -> borg.Refusal
-	47, // 80: borg.Result.items:type_name -> borg.Refusal
-	3,  // 81: borg.Event.kind:type_name -> borg.EventKind
-	4,  // 82: borg.Event.object_kind:type_name -> borg.ObjectKind
-	87, // 83: borg.Event.from:type_name -> borg.State
-	87, // 84: borg.Event.to:type_name -> borg.State
-	88, // 85: borg.Event.cause:type_name -> borg.StopCause
-	89, // 86: borg.Event.exit:type_name -> borg.Exit
-	51, // 87: borg.HearMachines.machines:type_name -> borg.HeardMachine
-	26, // 88: borg.HeardMachine.missing:type_name -> borg.Victim
-	52, // 89: borg.HeardMachine.found:type_name -> borg.FoundCopy
-	86, // 90: borg.FoundCopy.report:type_name -> borg.TaskReport
-	85, // 91: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
-	52, // 92: borg.AdoptJob.copies:type_name -> borg.FoundCopy
-	57, // 93: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
-	90, // 94: borg.UnknownCopy.kind:type_name -> borg.JobKind
-	83, // 95: borg.UnknownCopy.resources:type_name -> borg.Resources
-	96, // [96:96] is the sub-list for method output_type
-	96, // [96:96] is the sub-list for method input_type
-	96, // [96:96] is the sub-list for extension type_name
-	96, // [96:96] is the sub-list for extension extendee
-	0,  // [0:96] is the sub-list for field type_name
+	77,  // 0: borg.Op.principal:type_name -> borg.Principal
+	7,   // 1: borg.Op.add_machine:type_name -> borg.AddMachine
+	8,   // 2: borg.Op.remove_machine:type_name -> borg.RemoveMachine
+	9,   // 3: borg.Op.set_machine:type_name -> borg.SetMachine
+	11,  // 4: borg.Op.machine_up:type_name -> borg.MachineUp
+	12,  // 5: borg.Op.machine_down:type_name -> borg.MachineDown
+	13,  // 6: borg.Op.drain_machine:type_name -> borg.DrainMachine
+	14,  // 7: borg.Op.submit_job:type_name -> borg.SubmitJob
+	15,  // 8: borg.Op.kill_job:type_name -> borg.KillJob
+	16,  // 9: borg.Op.update_job:type_name -> borg.UpdateJob
+	17,  // 10: borg.Op.resize_job:type_name -> borg.ResizeJob
+	22,  // 11: borg.Op.submit_alloc_set:type_name -> borg.SubmitAllocSet
+	23,  // 12: borg.Op.kill_alloc_set:type_name -> borg.KillAllocSet
+	24,  // 13: borg.Op.assign:type_name -> borg.Assign
+	28,  // 14: borg.Op.reports:type_name -> borg.Reports
+	33,  // 15: borg.Op.time:type_name -> borg.SetTime
+	34,  // 16: borg.Op.raise_format:type_name -> borg.RaiseFormat
+	48,  // 17: borg.Op.digest:type_name -> borg.LogDigest
+	35,  // 18: borg.Op.grant:type_name -> borg.Grant
+	36,  // 19: borg.Op.revoke:type_name -> borg.Revoke
+	37,  // 20: borg.Op.add_token:type_name -> borg.AddToken
+	38,  // 21: borg.Op.use_token:type_name -> borg.UseToken
+	39,  // 22: borg.Op.set_secret:type_name -> borg.SetSecret
+	40,  // 23: borg.Op.delete_secret:type_name -> borg.DeleteSecret
+	41,  // 24: borg.Op.reseal_secret:type_name -> borg.ResealSecret
+	42,  // 25: borg.Op.use_cell_key:type_name -> borg.UseCellKey
+	43,  // 26: borg.Op.set_task_note:type_name -> borg.SetTaskNote
+	44,  // 27: borg.Op.write_file:type_name -> borg.WriteFile
+	45,  // 28: borg.Op.delete_file:type_name -> borg.DeleteFile
+	27,  // 29: borg.Op.move_tasks:type_name -> borg.MoveTasks
+	46,  // 30: borg.Op.ban_package:type_name -> borg.BanPackage
+	47,  // 31: borg.Op.unban_package:type_name -> borg.UnbanPackage
+	52,  // 32: borg.Op.hear_machines:type_name -> borg.HearMachines
+	56,  // 33: borg.Op.end_hold:type_name -> borg.EndHold
+	57,  // 34: borg.Op.adopt_job:type_name -> borg.AdoptJob
+	58,  // 35: borg.Op.stop_unknown:type_name -> borg.StopUnknown
+	55,  // 36: borg.Op.declare_lost:type_name -> borg.DeclareLost
+	78,  // 37: borg.Op.set_labels:type_name -> borg.SetLabels
+	79,  // 38: borg.Op.set_label_policy:type_name -> borg.SetLabelPolicy
+	18,  // 39: borg.Op.control_update:type_name -> borg.ControlUpdate
+	80,  // 40: borg.Op.set_quota:type_name -> borg.SetQuota
+	81,  // 41: borg.Op.delete_quota:type_name -> borg.DeleteQuota
+	82,  // 42: borg.Op.set_quota_policy:type_name -> borg.SetQuotaPolicy
+	83,  // 43: borg.Op.set_task_limits:type_name -> borg.SetTaskLimits
+	60,  // 44: borg.Op.fire_cron:type_name -> borg.FireCron
+	61,  // 45: borg.Op.suspend_cron:type_name -> borg.SuspendCron
+	84,  // 46: borg.Op.set_preemption_policy:type_name -> borg.SetPreemptionPolicy
+	19,  // 47: borg.Op.judge_gate:type_name -> borg.JudgeGate
+	62,  // 48: borg.Op.quarantine_task:type_name -> borg.QuarantineTask
+	63,  // 49: borg.Op.release_task:type_name -> borg.ReleaseTask
+	20,  // 50: borg.Op.update_alloc_set:type_name -> borg.UpdateAllocSet
+	21,  // 51: borg.Op.resize_alloc_set:type_name -> borg.ResizeAllocSet
+	64,  // 52: borg.Op.delete_volume:type_name -> borg.DeleteVolume
+	65,  // 53: borg.AddMachine.labels:type_name -> borg.AddMachine.LabelsEntry
+	66,  // 54: borg.AddMachine.annotations:type_name -> borg.AddMachine.AnnotationsEntry
+	85,  // 55: borg.AddMachine.spec:type_name -> borg.MachineSpec
+	67,  // 56: borg.SetMachine.set_attributes:type_name -> borg.SetMachine.SetAttributesEntry
+	86,  // 57: borg.SetMachine.capacity:type_name -> borg.Resources
+	87,  // 58: borg.SetMachine.set_taints:type_name -> borg.Taint
+	10,  // 59: borg.SetMachine.packages:type_name -> borg.PackageChange
+	68,  // 60: borg.SubmitJob.labels:type_name -> borg.SubmitJob.LabelsEntry
+	69,  // 61: borg.SubmitJob.annotations:type_name -> borg.SubmitJob.AnnotationsEntry
+	70,  // 62: borg.UpdateJob.labels:type_name -> borg.UpdateJob.LabelsEntry
+	71,  // 63: borg.UpdateJob.annotations:type_name -> borg.UpdateJob.AnnotationsEntry
+	1,   // 64: borg.ControlUpdate.verb:type_name -> borg.UpdateVerb
+	0,   // 65: borg.JudgeGate.verdict:type_name -> borg.GateVerdict
+	72,  // 66: borg.UpdateAllocSet.labels:type_name -> borg.UpdateAllocSet.LabelsEntry
+	73,  // 67: borg.UpdateAllocSet.annotations:type_name -> borg.UpdateAllocSet.AnnotationsEntry
+	74,  // 68: borg.SubmitAllocSet.labels:type_name -> borg.SubmitAllocSet.LabelsEntry
+	75,  // 69: borg.SubmitAllocSet.annotations:type_name -> borg.SubmitAllocSet.AnnotationsEntry
+	25,  // 70: borg.Assign.assignments:type_name -> borg.Assignment
+	26,  // 71: borg.Assignment.victims:type_name -> borg.Victim
+	88,  // 72: borg.Assignment.devices:type_name -> borg.DeviceGrant
+	25,  // 73: borg.MoveTasks.moves:type_name -> borg.Assignment
+	25,  // 74: borg.MoveTasks.placement:type_name -> borg.Assignment
+	29,  // 75: borg.Reports.machines:type_name -> borg.MachineReport
+	89,  // 76: borg.MachineReport.tasks:type_name -> borg.TaskReport
+	32,  // 77: borg.MachineReport.reservations:type_name -> borg.TaskReservation
+	31,  // 78: borg.MachineReport.volumes_gone:type_name -> borg.VolumeName
+	30,  // 79: borg.MachineReport.volumes_found:type_name -> borg.FoundVolume
+	31,  // 80: borg.FoundVolume.name:type_name -> borg.VolumeName
+	76,  // 81: borg.SetTaskNote.annotations:type_name -> borg.SetTaskNote.AnnotationsEntry
+	2,   // 82: borg.Refusal.kind:type_name -> borg.RefusalKind
+	49,  // 83: borg.Result.refusal:type_name -> borg.Refusal
+	49,  // 84: borg.Result.items:type_name -> borg.Refusal
+	3,   // 85: borg.Event.kind:type_name -> borg.EventKind
+	4,   // 86: borg.Event.object_kind:type_name -> borg.ObjectKind
+	90,  // 87: borg.Event.from:type_name -> borg.State
+	90,  // 88: borg.Event.to:type_name -> borg.State
+	91,  // 89: borg.Event.cause:type_name -> borg.StopCause
+	92,  // 90: borg.Event.exit:type_name -> borg.Exit
+	53,  // 91: borg.HearMachines.machines:type_name -> borg.HeardMachine
+	26,  // 92: borg.HeardMachine.missing:type_name -> borg.Victim
+	54,  // 93: borg.HeardMachine.found:type_name -> borg.FoundCopy
+	89,  // 94: borg.FoundCopy.report:type_name -> borg.TaskReport
+	88,  // 95: borg.FoundCopy.devices:type_name -> borg.DeviceGrant
+	54,  // 96: borg.AdoptJob.copies:type_name -> borg.FoundCopy
+	59,  // 97: borg.StopUnknown.copies:type_name -> borg.UnknownCopy
+	93,  // 98: borg.UnknownCopy.kind:type_name -> borg.JobKind
+	86,  // 99: borg.UnknownCopy.resources:type_name -> borg.Resources
+	100, // [100:100] is the sub-list for method output_type
+	100, // [100:100] is the sub-list for method input_type
+	100, // [100:100] is the sub-list for extension type_name
+	100, // [100:100] is the sub-list for extension extendee
+	0,   // [0:100] is the sub-list for field type_name
 }
 
 func init() { file_borgpb_op_proto_init() }
@@ -6721,16 +7033,17 @@ func file_borgpb_op_proto_init() {
 		(*Op_ReleaseTask)(nil),
 		(*Op_UpdateAllocSet)(nil),
 		(*Op_ResizeAllocSet)(nil),
+		(*Op_DeleteVolume)(nil),
 	}
-	file_borgpb_op_proto_msgTypes[37].OneofWrappers = []any{}
-	file_borgpb_op_proto_msgTypes[38].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[39].OneofWrappers = []any{}
+	file_borgpb_op_proto_msgTypes[40].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgpb_op_proto_rawDesc), len(file_borgpb_op_proto_rawDesc)),
 			NumEnums:      5,
-			NumMessages:   69,
+			NumMessages:   72,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

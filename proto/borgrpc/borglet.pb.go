@@ -228,7 +228,8 @@ type PollRequest struct {
 	// Id of the replica that asks.
 	Replica uint64 `protobuf:"varint,7,opt,name=replica,proto3" json:"replica,omitempty"`
 	// On a stream: machine, desired, stops, forget, describe, belief, packages,
-	// alloc_networks and keep_allocs are those of the request before, and are left out.
+	// alloc_networks, keep_allocs, keep_volumes and delete_volumes are those of the request
+	// before, and are left out.
 	SameOrders bool `protobuf:"varint,8,opt,name=same_orders,json=sameOrders,proto3" json:"same_orders,omitempty"`
 	// What copies use is not asked for now; it goes on being measured.
 	NoUsage bool `protobuf:"varint,9,opt,name=no_usage,json=noUsage,proto3" json:"no_usage,omitempty"`
@@ -248,7 +249,12 @@ type PollRequest struct {
 	AllocNetworks []string `protobuf:"bytes,460,rep,name=alloc_networks,json=allocNetworks,proto3" json:"alloc_networks,omitempty"`
 	// Allocs that are on the machine or left something there that is to be saved, as in
 	// Desired: their directories stay, also while no copy works in them.
-	KeepAllocs    []string `protobuf:"bytes,440,rep,name=keep_allocs,json=keepAllocs,proto3" json:"keep_allocs,omitempty"`
+	KeepAllocs []string `protobuf:"bytes,440,rep,name=keep_allocs,json=keepAllocs,proto3" json:"keep_allocs,omitempty"`
+	// Volumes that are to stay on the machine, or to be made there for what should run.
+	KeepVolumes []*borgpb.VolumeName `protobuf:"bytes,550,rep,name=keep_volumes,json=keepVolumes,proto3" json:"keep_volumes,omitempty"`
+	// Volumes that were given up: the machine deletes them as soon as nothing runs in them,
+	// and tells in each answer which of them are not there.
+	DeleteVolumes []*borgpb.VolumeName `protobuf:"bytes,551,rep,name=delete_volumes,json=deleteVolumes,proto3" json:"delete_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -377,6 +383,20 @@ func (x *PollRequest) GetAllocNetworks() []string {
 func (x *PollRequest) GetKeepAllocs() []string {
 	if x != nil {
 		return x.KeepAllocs
+	}
+	return nil
+}
+
+func (x *PollRequest) GetKeepVolumes() []*borgpb.VolumeName {
+	if x != nil {
+		return x.KeepVolumes
+	}
+	return nil
+}
+
+func (x *PollRequest) GetDeleteVolumes() []*borgpb.VolumeName {
+	if x != nil {
+		return x.DeleteVolumes
 	}
 	return nil
 }
@@ -610,7 +630,10 @@ type Desired struct {
 	// The files that its spec names, as the cell has them now.
 	Files []*FileVersion `protobuf:"bytes,450,rep,name=files,proto3" json:"files,omitempty"`
 	// Whose network all that runs in the alloc has; unspecified without an alloc.
-	AllocNetwork  borgpb.Network `protobuf:"varint,460,opt,name=alloc_network,json=allocNetwork,proto3,enum=borg.Network" json:"alloc_network,omitempty"`
+	AllocNetwork borgpb.Network `protobuf:"varint,460,opt,name=alloc_network,json=allocNetwork,proto3,enum=borg.Network" json:"alloc_network,omitempty"`
+	// Volumes of its alloc, as in the spec of the alloc set; those of its own are in its
+	// spec.
+	AllocVolumes  []*borgpb.Volume `protobuf:"bytes,550,rep,name=alloc_volumes,json=allocVolumes,proto3" json:"alloc_volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -762,6 +785,13 @@ func (x *Desired) GetAllocNetwork() borgpb.Network {
 		return x.AllocNetwork
 	}
 	return borgpb.Network(0)
+}
+
+func (x *Desired) GetAllocVolumes() []*borgpb.Volume {
+	if x != nil {
+		return x.AllocVolumes
+	}
+	return nil
 }
 
 // FileVersion says which version of a small file counts.
@@ -937,6 +967,10 @@ type PollResponse struct {
 	// What the copies run that the asker wants described, as far as they are there
 	// and were ever wanted; with their specs.
 	Described []*Desired `protobuf:"bytes,150,rep,name=described,proto3" json:"described,omitempty"`
+	// Of delete_volumes, those of which nothing is here any more.
+	VolumesGone []*borgpb.VolumeName `protobuf:"bytes,550,rep,name=volumes_gone,json=volumesGone,proto3" json:"volumes_gone,omitempty"`
+	// Volumes that are here and that the request does not name. They stay.
+	VolumesFound []*borgpb.FoundVolume `protobuf:"bytes,551,rep,name=volumes_found,json=volumesFound,proto3" json:"volumes_found,omitempty"`
 	// Of allocs in which something runs; what runs in them is in usage too.
 	AllocUsage    []*AllocUsage `protobuf:"bytes,590,rep,name=alloc_usage,json=allocUsage,proto3" json:"alloc_usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -1039,6 +1073,20 @@ func (x *PollResponse) GetIncarnation() string {
 func (x *PollResponse) GetDescribed() []*Desired {
 	if x != nil {
 		return x.Described
+	}
+	return nil
+}
+
+func (x *PollResponse) GetVolumesGone() []*borgpb.VolumeName {
+	if x != nil {
+		return x.VolumesGone
+	}
+	return nil
+}
+
+func (x *PollResponse) GetVolumesFound() []*borgpb.FoundVolume {
+	if x != nil {
+		return x.VolumesFound
 	}
 	return nil
 }
@@ -1609,7 +1657,7 @@ var File_borgrpc_borglet_proto protoreflect.FileDescriptor
 
 const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\n" +
-	"\x15borgrpc/borglet.proto\x12\aborgrpc\x1a\x10borgpb/job.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x12borgrpc/exec.proto\x1a\x14borgrpc/master.proto\"\x11\n" +
+	"\x15borgrpc/borglet.proto\x12\aborgrpc\x1a\x10borgpb/job.proto\x1a\x14borgpb/machine.proto\x1a\x11borgpb/meta.proto\x1a\x0fborgpb/op.proto\x1a\x12borgrpc/exec.proto\x1a\x14borgrpc/master.proto\"\x11\n" +
 	"\x0fDescribeRequest\"|\n" +
 	"\x10DescribeResponse\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12%\n" +
@@ -1620,7 +1668,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\acell_id\x18\x01 \x01(\tR\x06cellId\x12\x14\n" +
 	"\x05epoch\x18\x02 \x01(\x04R\x05epoch\x12\x12\n" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\x12\x14\n" +
-	"\x05index\x18\x04 \x01(\x04R\x05index\"\x93\x04\n" +
+	"\x05index\x18\x04 \x01(\x04R\x05index\"\x83\x05\n" +
 	"\vPollRequest\x12$\n" +
 	"\x05fence\x18\x01 \x01(\v2\x0e.borgrpc.FenceR\x05fence\x12\x18\n" +
 	"\amachine\x18\x02 \x01(\tR\amachine\x12*\n" +
@@ -1638,7 +1686,9 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\bpackages\x18\xa0\x01 \x03(\v2\x16.borgrpc.WantedPackageR\bpackages\x12&\n" +
 	"\x0ealloc_networks\x18\xcc\x03 \x03(\tR\rallocNetworks\x12 \n" +
 	"\vkeep_allocs\x18\xb8\x03 \x03(\tR\n" +
-	"keepAllocs\"U\n" +
+	"keepAllocs\x124\n" +
+	"\fkeep_volumes\x18\xa6\x04 \x03(\v2\x10.borg.VolumeNameR\vkeepVolumes\x128\n" +
+	"\x0edelete_volumes\x18\xa7\x04 \x03(\v2\x10.borg.VolumeNameR\rdeleteVolumes\"U\n" +
 	"\rWantedPackage\x12\x16\n" +
 	"\x06digest\x18\x01 \x01(\tR\x06digest\x12\x14\n" +
 	"\x05peers\x18\x02 \x03(\tR\x05peers\x12\x16\n" +
@@ -1649,7 +1699,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xd3\x04\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\x87\x05\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -1668,7 +1718,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x12reserved_mem_bytes\x18\xac\x02 \x01(\x03R\x10reservedMemBytes\x12!\n" +
 	"\vquarantined\x18\xb8\x03 \x01(\bR\vquarantined\x12+\n" +
 	"\x05files\x18\xc2\x03 \x03(\v2\x14.borgrpc.FileVersionR\x05files\x123\n" +
-	"\ralloc_network\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\fallocNetwork\";\n" +
+	"\ralloc_network\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\fallocNetwork\x122\n" +
+	"\ralloc_volumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\fallocVolumes\";\n" +
 	"\vFileVersion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\xba\x01\n" +
@@ -1678,7 +1729,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
 	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\x12\x17\n" +
 	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\x12\x1c\n" +
-	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\x9d\x03\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\x8c\x04\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +
@@ -1689,7 +1740,9 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05usage\x18\a \x03(\v2\x0e.borgrpc.UsageR\x05usage\x12%\n" +
 	"\x04spec\x18\b \x01(\v2\x11.borg.MachineSpecR\x04spec\x12 \n" +
 	"\vincarnation\x18\t \x01(\tR\vincarnation\x12/\n" +
-	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\x125\n" +
+	"\tdescribed\x18\x96\x01 \x03(\v2\x10.borgrpc.DesiredR\tdescribed\x124\n" +
+	"\fvolumes_gone\x18\xa6\x04 \x03(\v2\x10.borg.VolumeNameR\vvolumesGone\x127\n" +
+	"\rvolumes_found\x18\xa7\x04 \x03(\v2\x11.borg.FoundVolumeR\fvolumesFound\x125\n" +
 	"\valloc_usage\x18\xce\x04 \x03(\v2\x13.borgrpc.AllocUsageR\n" +
 	"allocUsage\"H\n" +
 	"\n" +
@@ -1782,17 +1835,20 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(*ReadLogResponse)(nil),    // 15: borgrpc.ReadLogResponse
 	(*ExecCopyRequest)(nil),    // 16: borgrpc.ExecCopyRequest
 	(*borgpb.MachineSpec)(nil), // 17: borg.MachineSpec
-	(borgpb.JobKind)(0),        // 18: borg.JobKind
-	(*borgpb.Resources)(nil),   // 19: borg.Resources
-	(*borgpb.TaskSpec)(nil),    // 20: borg.TaskSpec
-	(*borgpb.DeviceGrant)(nil), // 21: borg.DeviceGrant
-	(borgpb.Network)(0),        // 22: borg.Network
-	(borgpb.StopCause)(0),      // 23: borg.StopCause
-	(*borgpb.TaskReport)(nil),  // 24: borg.TaskReport
-	(LogStream)(0),             // 25: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 26: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 27: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 28: borgrpc.ExecResponse
+	(*borgpb.VolumeName)(nil),  // 18: borg.VolumeName
+	(borgpb.JobKind)(0),        // 19: borg.JobKind
+	(*borgpb.Resources)(nil),   // 20: borg.Resources
+	(*borgpb.TaskSpec)(nil),    // 21: borg.TaskSpec
+	(*borgpb.DeviceGrant)(nil), // 22: borg.DeviceGrant
+	(borgpb.Network)(0),        // 23: borg.Network
+	(*borgpb.Volume)(nil),      // 24: borg.Volume
+	(borgpb.StopCause)(0),      // 25: borg.StopCause
+	(*borgpb.TaskReport)(nil),  // 26: borg.TaskReport
+	(*borgpb.FoundVolume)(nil), // 27: borg.FoundVolume
+	(LogStream)(0),             // 28: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 29: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 30: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 31: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
 	17, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
@@ -1803,46 +1859,51 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	5,  // 5: borgrpc.PollRequest.belief:type_name -> borgrpc.Belief
 	6,  // 6: borgrpc.PollRequest.describe:type_name -> borgrpc.CopyID
 	4,  // 7: borgrpc.PollRequest.packages:type_name -> borgrpc.WantedPackage
-	6,  // 8: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
-	18, // 9: borgrpc.Desired.kind:type_name -> borg.JobKind
-	19, // 10: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
-	20, // 11: borgrpc.Desired.spec:type_name -> borg.TaskSpec
-	6,  // 12: borgrpc.Desired.after:type_name -> borgrpc.CopyID
-	21, // 13: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
-	8,  // 14: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
-	22, // 15: borgrpc.Desired.alloc_network:type_name -> borg.Network
-	6,  // 16: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
-	23, // 17: borgrpc.Stop.cause:type_name -> borg.StopCause
-	2,  // 18: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
-	24, // 19: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
-	12, // 20: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
-	17, // 21: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
-	7,  // 22: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
-	11, // 23: borgrpc.PollResponse.alloc_usage:type_name -> borgrpc.AllocUsage
-	12, // 24: borgrpc.AllocUsage.usage:type_name -> borgrpc.Usage
-	6,  // 25: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	13, // 26: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
-	6,  // 27: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	25, // 28: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	25, // 29: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	6,  // 30: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	26, // 31: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	27, // 32: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 33: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 34: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 35: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	14, // 36: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	16, // 37: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 38: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	10, // 39: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	10, // 40: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	15, // 41: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	28, // 42: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	38, // [38:43] is the sub-list for method output_type
-	33, // [33:38] is the sub-list for method input_type
-	33, // [33:33] is the sub-list for extension type_name
-	33, // [33:33] is the sub-list for extension extendee
-	0,  // [0:33] is the sub-list for field type_name
+	18, // 8: borgrpc.PollRequest.keep_volumes:type_name -> borg.VolumeName
+	18, // 9: borgrpc.PollRequest.delete_volumes:type_name -> borg.VolumeName
+	6,  // 10: borgrpc.Desired.copy:type_name -> borgrpc.CopyID
+	19, // 11: borgrpc.Desired.kind:type_name -> borg.JobKind
+	20, // 12: borgrpc.Desired.alloc_resources:type_name -> borg.Resources
+	21, // 13: borgrpc.Desired.spec:type_name -> borg.TaskSpec
+	6,  // 14: borgrpc.Desired.after:type_name -> borgrpc.CopyID
+	22, // 15: borgrpc.Desired.devices:type_name -> borg.DeviceGrant
+	8,  // 16: borgrpc.Desired.files:type_name -> borgrpc.FileVersion
+	23, // 17: borgrpc.Desired.alloc_network:type_name -> borg.Network
+	24, // 18: borgrpc.Desired.alloc_volumes:type_name -> borg.Volume
+	6,  // 19: borgrpc.Stop.copy:type_name -> borgrpc.CopyID
+	25, // 20: borgrpc.Stop.cause:type_name -> borg.StopCause
+	2,  // 21: borgrpc.PollResponse.highest:type_name -> borgrpc.Fence
+	26, // 22: borgrpc.PollResponse.tasks:type_name -> borg.TaskReport
+	12, // 23: borgrpc.PollResponse.usage:type_name -> borgrpc.Usage
+	17, // 24: borgrpc.PollResponse.spec:type_name -> borg.MachineSpec
+	7,  // 25: borgrpc.PollResponse.described:type_name -> borgrpc.Desired
+	18, // 26: borgrpc.PollResponse.volumes_gone:type_name -> borg.VolumeName
+	27, // 27: borgrpc.PollResponse.volumes_found:type_name -> borg.FoundVolume
+	11, // 28: borgrpc.PollResponse.alloc_usage:type_name -> borgrpc.AllocUsage
+	12, // 29: borgrpc.AllocUsage.usage:type_name -> borgrpc.Usage
+	6,  // 30: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	13, // 31: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
+	6,  // 32: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	28, // 33: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	28, // 34: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 35: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	29, // 36: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	30, // 37: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 38: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 39: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 40: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	14, // 41: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	16, // 42: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 43: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	10, // 44: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	10, // 45: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	15, // 46: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	31, // 47: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	43, // [43:48] is the sub-list for method output_type
+	38, // [38:43] is the sub-list for method input_type
+	38, // [38:38] is the sub-list for extension type_name
+	38, // [38:38] is the sub-list for extension extendee
+	0,  // [0:38] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }

@@ -5215,6 +5215,152 @@ func (x *ProbeResponse) GetError() string {
 	return ""
 }
 
+// ListVolumesRequest says which volumes.
+type ListVolumesRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Only on this machine; empty: on all.
+	Machine string `protobuf:"bytes,1,opt,name=machine,proto3" json:"machine,omitempty"`
+	// Only of this user; empty: of all.
+	User string `protobuf:"bytes,2,opt,name=user,proto3" json:"user,omitempty"`
+	// Only of this job or alloc set of the user; empty: of all.
+	Job string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
+	// Only those behind this one, as next_after says it; empty: from the first on.
+	After string `protobuf:"bytes,4,opt,name=after,proto3" json:"after,omitempty"`
+	// At most so many; zero: 1,000. More than 10,000 count as that.
+	Limit         uint32 `protobuf:"varint,5,opt,name=limit,proto3" json:"limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesRequest) Reset() {
+	*x = ListVolumesRequest{}
+	mi := &file_borgrpc_master_proto_msgTypes[67]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesRequest) ProtoMessage() {}
+
+func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[67]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
+func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
+}
+
+func (x *ListVolumesRequest) GetMachine() string {
+	if x != nil {
+		return x.Machine
+	}
+	return ""
+}
+
+func (x *ListVolumesRequest) GetUser() string {
+	if x != nil {
+		return x.User
+	}
+	return ""
+}
+
+func (x *ListVolumesRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *ListVolumesRequest) GetAfter() string {
+	if x != nil {
+		return x.After
+	}
+	return ""
+}
+
+func (x *ListVolumesRequest) GetLimit() uint32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+// ListVolumesResponse is one page.
+type ListVolumesResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By user, name, index, volume and machine.
+	Volumes []*borgpb.VolumeStatus `protobuf:"bytes,1,rep,name=volumes,proto3" json:"volumes,omitempty"`
+	// after of the next page; empty: this is the last one.
+	NextAfter string `protobuf:"bytes,2,opt,name=next_after,json=nextAfter,proto3" json:"next_after,omitempty"`
+	// Log index that the answer stands for.
+	Index         uint64 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListVolumesResponse) Reset() {
+	*x = ListVolumesResponse{}
+	mi := &file_borgrpc_master_proto_msgTypes[68]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListVolumesResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListVolumesResponse) ProtoMessage() {}
+
+func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[68]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
+func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
+}
+
+func (x *ListVolumesResponse) GetVolumes() []*borgpb.VolumeStatus {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+func (x *ListVolumesResponse) GetNextAfter() string {
+	if x != nil {
+		return x.NextAfter
+	}
+	return ""
+}
+
+func (x *ListVolumesResponse) GetIndex() uint64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
 var File_borgrpc_master_proto protoreflect.FileDescriptor
 
 const file_borgrpc_master_proto_rawDesc = "" +
@@ -5615,14 +5761,25 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x04term\x18\x03 \x01(\x04R\x04term\"?\n" +
 	"\rProbeResponse\x12\x18\n" +
 	"\areached\x18\x01 \x01(\bR\areached\x12\x14\n" +
-	"\x05error\x18\x02 \x01(\tR\x05error*:\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\"\x80\x01\n" +
+	"\x12ListVolumesRequest\x12\x18\n" +
+	"\amachine\x18\x01 \x01(\tR\amachine\x12\x12\n" +
+	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
+	"\x03job\x18\x03 \x01(\tR\x03job\x12\x14\n" +
+	"\x05after\x18\x04 \x01(\tR\x05after\x12\x14\n" +
+	"\x05limit\x18\x05 \x01(\rR\x05limit\"x\n" +
+	"\x13ListVolumesResponse\x12,\n" +
+	"\avolumes\x18\x01 \x03(\v2\x12.borg.VolumeStatusR\avolumes\x12\x1d\n" +
+	"\n" +
+	"next_after\x18\x02 \x01(\tR\tnextAfter\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\x04R\x05index*:\n" +
 	"\bReadMode\x12\x19\n" +
 	"\x15READ_MODE_UNSPECIFIED\x10\x00\x12\x13\n" +
 	"\x0fREAD_MODE_STALE\x10\x01*U\n" +
 	"\tLogStream\x12\x1a\n" +
 	"\x16LOG_STREAM_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11LOG_STREAM_STDOUT\x10\x01\x12\x15\n" +
-	"\x11LOG_STREAM_STDERR\x10\x022\xe5\b\n" +
+	"\x11LOG_STREAM_STDERR\x10\x022\xaf\t\n" +
 	"\rMasterService\x129\n" +
 	"\x06Mutate\x12\x16.borgrpc.MutateRequest\x1a\x17.borgrpc.MutateResponse\x12<\n" +
 	"\aGetCell\x12\x17.borgrpc.GetCellRequest\x1a\x18.borgrpc.GetCellResponse\x129\n" +
@@ -5636,7 +5793,8 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x0eGetLabelPolicy\x12\x1e.borgrpc.GetLabelPolicyRequest\x1a\x1f.borgrpc.GetLabelPolicyResponse\x12`\n" +
 	"\x13GetPreemptionPolicy\x12#.borgrpc.GetPreemptionPolicyRequest\x1a$.borgrpc.GetPreemptionPolicyResponse\x12E\n" +
 	"\n" +
-	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12E\n" +
+	"ListQuotas\x12\x1a.borgrpc.ListQuotasRequest\x1a\x1b.borgrpc.ListQuotasResponse\x12H\n" +
+	"\vListVolumes\x12\x1b.borgrpc.ListVolumesRequest\x1a\x1c.borgrpc.ListVolumesResponse\x12E\n" +
 	"\n" +
 	"AddMachine\x12\x1a.borgrpc.AddMachineRequest\x1a\x1b.borgrpc.AddMachineResponse\x120\n" +
 	"\x03Why\x12\x13.borgrpc.WhyRequest\x1a\x14.borgrpc.WhyResponse\x12H\n" +
@@ -5668,7 +5826,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 71)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -5739,78 +5897,81 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*ReportResponse)(nil),              // 66: borgrpc.ReportResponse
 	(*ProbeRequest)(nil),                // 67: borgrpc.ProbeRequest
 	(*ProbeResponse)(nil),               // 68: borgrpc.ProbeResponse
-	nil,                                 // 69: borgrpc.Given.LabelsEntry
-	nil,                                 // 70: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 71: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 72: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 73: borg.Op
-	(*borgpb.Result)(nil),               // 74: borg.Result
-	(*borgpb.Member)(nil),               // 75: borg.Member
-	(*borgpb.Job)(nil),                  // 76: borg.Job
-	(*borgpb.Update)(nil),               // 77: borg.Update
-	(*borgpb.Task)(nil),                 // 78: borg.Task
-	(*borgpb.AllocSet)(nil),             // 79: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 80: borg.Alloc
-	(*borgpb.Machine)(nil),              // 81: borg.Machine
-	(borgpb.Band)(0),                    // 82: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 83: borg.LabelPolicy
-	(borgpb.Labelled)(0),                // 84: borg.Labelled
-	(*borgpb.Resources)(nil),            // 85: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 86: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 87: borg.Event
-	(*borgpb.Assign)(nil),               // 88: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 89: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 90: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 91: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 92: borg.HearMachines
-	(*borgpb.SetMachine)(nil),           // 93: borg.SetMachine
+	(*ListVolumesRequest)(nil),          // 69: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 70: borgrpc.ListVolumesResponse
+	nil,                                 // 71: borgrpc.Given.LabelsEntry
+	nil,                                 // 72: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 73: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 74: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 75: borg.Op
+	(*borgpb.Result)(nil),               // 76: borg.Result
+	(*borgpb.Member)(nil),               // 77: borg.Member
+	(*borgpb.Job)(nil),                  // 78: borg.Job
+	(*borgpb.Update)(nil),               // 79: borg.Update
+	(*borgpb.Task)(nil),                 // 80: borg.Task
+	(*borgpb.AllocSet)(nil),             // 81: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 82: borg.Alloc
+	(*borgpb.Machine)(nil),              // 83: borg.Machine
+	(borgpb.Band)(0),                    // 84: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 85: borg.LabelPolicy
+	(borgpb.Labelled)(0),                // 86: borg.Labelled
+	(*borgpb.Resources)(nil),            // 87: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 88: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 89: borg.Event
+	(*borgpb.Assign)(nil),               // 90: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 91: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 92: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 93: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 94: borg.HearMachines
+	(*borgpb.SetMachine)(nil),           // 95: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 96: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	73, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	74, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	75, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	75, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	76, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	77, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
 	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
 	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
 	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	76, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	77, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	78, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	79, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
 	10, // 8: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	69, // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	70, // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	71, // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	72, // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
 	0,  // 11: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	76, // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	78, // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
 	0,  // 13: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	78, // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	80, // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
 	0,  // 15: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	79, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	80, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	81, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	82, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
 	10, // 18: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
 	0,  // 19: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	81, // 20: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	83, // 20: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
 	21, // 21: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	82, // 22: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	83, // 23: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	83, // 24: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	84, // 22: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	85, // 23: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	85, // 24: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
 	28, // 25: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
 	29, // 26: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
 	30, // 27: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
 	31, // 28: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	84, // 29: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	82, // 30: borgrpc.QuotaUse.band:type_name -> borg.Band
-	85, // 31: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	85, // 32: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	85, // 33: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	85, // 34: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	85, // 35: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	82, // 36: borgrpc.SoldBand.band:type_name -> borg.Band
-	85, // 37: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	85, // 38: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	71, // 39: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	72, // 40: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	74, // 41: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	86, // 29: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	84, // 30: borgrpc.QuotaUse.band:type_name -> borg.Band
+	87, // 31: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	87, // 32: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	87, // 33: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	87, // 34: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	87, // 35: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	84, // 36: borgrpc.SoldBand.band:type_name -> borg.Band
+	87, // 37: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	87, // 38: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	73, // 39: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	74, // 40: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	76, // 41: borgrpc.AddMachineResponse.result:type_name -> borg.Result
 	36, // 42: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	86, // 43: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	78, // 44: borgrpc.WhyResponse.task:type_name -> borg.Task
+	88, // 43: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	80, // 44: borgrpc.WhyResponse.task:type_name -> borg.Task
 	43, // 45: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
 	44, // 46: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
 	39, // 47: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
@@ -5819,78 +5980,81 @@ var file_borgrpc_master_proto_depIdxs = []int32{
 	41, // 50: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
 	42, // 51: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
 	42, // 52: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	87, // 53: borgrpc.EventsResponse.events:type_name -> borg.Event
+	89, // 53: borgrpc.EventsResponse.events:type_name -> borg.Event
 	1,  // 54: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
 	1,  // 55: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
 	51, // 56: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
 	52, // 57: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	88, // 58: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	74, // 59: borgrpc.AssignResponse.result:type_name -> borg.Result
-	89, // 60: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	74, // 61: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	90, // 58: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	76, // 59: borgrpc.AssignResponse.result:type_name -> borg.Result
+	91, // 60: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	76, // 61: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
 	35, // 62: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
 	38, // 63: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	90, // 64: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	92, // 64: borgrpc.ReportRequest.reports:type_name -> borg.Reports
 	65, // 65: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	91, // 66: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	92, // 67: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	93, // 66: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	94, // 67: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
 	62, // 68: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
 	64, // 69: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
 	63, // 70: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	93, // 71: borgrpc.Contact.set:type_name -> borg.SetMachine
-	74, // 72: borgrpc.ReportResponse.result:type_name -> borg.Result
+	95, // 71: borgrpc.Contact.set:type_name -> borg.SetMachine
+	76, // 72: borgrpc.ReportResponse.result:type_name -> borg.Result
 	6,  // 73: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	2,  // 74: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 75: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 76: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11, // 77: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13, // 78: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15, // 79: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17, // 80: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19, // 81: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24, // 82: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22, // 83: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26, // 84: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	32, // 85: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	37, // 86: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	34, // 87: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	45, // 88: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	47, // 89: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	49, // 90: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	53, // 91: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	55, // 92: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	59, // 93: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	57, // 94: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	61, // 95: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	67, // 96: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 97: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 98: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 99: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12, // 100: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14, // 101: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16, // 102: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18, // 103: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20, // 104: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25, // 105: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23, // 106: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27, // 107: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	33, // 108: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	38, // 109: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	35, // 110: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	46, // 111: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	48, // 112: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	50, // 113: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	54, // 114: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	56, // 115: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	60, // 116: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	58, // 117: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	66, // 118: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	68, // 119: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	97, // [97:120] is the sub-list for method output_type
-	74, // [74:97] is the sub-list for method input_type
-	74, // [74:74] is the sub-list for extension type_name
-	74, // [74:74] is the sub-list for extension extendee
-	0,  // [0:74] is the sub-list for field type_name
+	96, // 74: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	2,  // 75: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,  // 76: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,  // 77: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11, // 78: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13, // 79: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15, // 80: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17, // 81: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19, // 82: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24, // 83: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22, // 84: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26, // 85: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	69, // 86: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	32, // 87: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	37, // 88: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	34, // 89: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	45, // 90: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	47, // 91: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	49, // 92: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	53, // 93: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	55, // 94: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	59, // 95: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	57, // 96: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	61, // 97: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	67, // 98: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,  // 99: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,  // 100: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,  // 101: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12, // 102: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14, // 103: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16, // 104: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18, // 105: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20, // 106: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25, // 107: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23, // 108: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27, // 109: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	70, // 110: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	33, // 111: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	38, // 112: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	35, // 113: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	46, // 114: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	48, // 115: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	50, // 116: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	54, // 117: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	56, // 118: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	60, // 119: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	58, // 120: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	66, // 121: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	68, // 122: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	99, // [99:123] is the sub-list for method output_type
+	75, // [75:99] is the sub-list for method input_type
+	75, // [75:75] is the sub-list for extension type_name
+	75, // [75:75] is the sub-list for extension extendee
+	0,  // [0:75] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -5905,7 +6069,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   71,
+			NumMessages:   73,
 			NumExtensions: 0,
 			NumServices:   4,
 		},

@@ -30,6 +30,7 @@ const (
 	MasterService_GetLabelPolicy_FullMethodName      = "/borgrpc.MasterService/GetLabelPolicy"
 	MasterService_GetPreemptionPolicy_FullMethodName = "/borgrpc.MasterService/GetPreemptionPolicy"
 	MasterService_ListQuotas_FullMethodName          = "/borgrpc.MasterService/ListQuotas"
+	MasterService_ListVolumes_FullMethodName         = "/borgrpc.MasterService/ListVolumes"
 	MasterService_AddMachine_FullMethodName          = "/borgrpc.MasterService/AddMachine"
 	MasterService_Why_FullMethodName                 = "/borgrpc.MasterService/Why"
 	MasterService_SafeToDrain_FullMethodName         = "/borgrpc.MasterService/SafeToDrain"
@@ -68,6 +69,8 @@ type MasterServiceClient interface {
 	GetPreemptionPolicy(ctx context.Context, in *GetPreemptionPolicyRequest, opts ...grpc.CallOption) (*GetPreemptionPolicyResponse, error)
 	// ListQuotas tells what users may ask for at one time, and what they do.
 	ListQuotas(ctx context.Context, in *ListQuotasRequest, opts ...grpc.CallOption) (*ListQuotasResponse, error)
+	// ListVolumes yields volumes, in pages, by whose they are.
+	ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
 	// into the cell.
 	AddMachine(ctx context.Context, in *AddMachineRequest, opts ...grpc.CallOption) (*AddMachineResponse, error)
@@ -200,6 +203,16 @@ func (c *masterServiceClient) ListQuotas(ctx context.Context, in *ListQuotasRequ
 	return out, nil
 }
 
+func (c *masterServiceClient) ListVolumes(ctx context.Context, in *ListVolumesRequest, opts ...grpc.CallOption) (*ListVolumesResponse, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListVolumesResponse)
+	err := c.cc.Invoke(ctx, MasterService_ListVolumes_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *masterServiceClient) AddMachine(ctx context.Context, in *AddMachineRequest, opts ...grpc.CallOption) (*AddMachineResponse, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(AddMachineResponse)
@@ -299,6 +312,8 @@ type MasterServiceServer interface {
 	GetPreemptionPolicy(context.Context, *GetPreemptionPolicyRequest) (*GetPreemptionPolicyResponse, error)
 	// ListQuotas tells what users may ask for at one time, and what they do.
 	ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error)
+	// ListVolumes yields volumes, in pages, by whose they are.
+	ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error)
 	// AddMachine asks the borglet at an address what machine it is and takes it
 	// into the cell.
 	AddMachine(context.Context, *AddMachineRequest) (*AddMachineResponse, error)
@@ -353,6 +368,9 @@ func (UnimplementedMasterServiceServer) GetPreemptionPolicy(context.Context, *Ge
 }
 func (UnimplementedMasterServiceServer) ListQuotas(context.Context, *ListQuotasRequest) (*ListQuotasResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListQuotas not implemented")
+}
+func (UnimplementedMasterServiceServer) ListVolumes(context.Context, *ListVolumesRequest) (*ListVolumesResponse, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListVolumes not implemented")
 }
 func (UnimplementedMasterServiceServer) AddMachine(context.Context, *AddMachineRequest) (*AddMachineResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method AddMachine not implemented")
@@ -588,6 +606,24 @@ func _MasterService_ListQuotas_Handler(srv interface{}, ctx context.Context, dec
 	return interceptor(ctx, in, info, handler)
 }
 
+func _MasterService_ListVolumes_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListVolumesRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(MasterServiceServer).ListVolumes(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: MasterService_ListVolumes_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(MasterServiceServer).ListVolumes(ctx, req.(*ListVolumesRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _MasterService_AddMachine_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(AddMachineRequest)
 	if err := dec(in); err != nil {
@@ -714,6 +750,10 @@ var MasterService_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListQuotas",
 			Handler:    _MasterService_ListQuotas_Handler,
+		},
+		{
+			MethodName: "ListVolumes",
+			Handler:    _MasterService_ListVolumes_Handler,
 		},
 		{
 			MethodName: "AddMachine",

@@ -26,6 +26,7 @@ var access = map[string][]identity.Role{
 	"/borgrpc.MasterService/ListPackageBans": {identity.User},
 	"/borgrpc.MasterService/GetLabelPolicy":  {identity.User},
 	"/borgrpc.MasterService/ListQuotas":      {identity.User},
+	"/borgrpc.MasterService/ListVolumes":     {identity.User},
 
 	"/borgrpc.MasterService/GetPreemptionPolicy": {identity.User},
 

@@ -143,6 +143,7 @@ func (m *matrix) masterRows(web *borgrpc.CopyID) {
 	m.add("MasterService/ListPackageBans", look(&borgrpc.ListPackageBansRequest{}))
 	m.add("MasterService/GetLabelPolicy", look(&borgrpc.GetLabelPolicyRequest{}))
 	m.add("MasterService/ListQuotas", look(&borgrpc.ListQuotasRequest{}))
+	m.add("MasterService/ListVolumes", look(&borgrpc.ListVolumesRequest{}))
 	m.add("MasterService/GetPreemptionPolicy", look(&borgrpc.GetPreemptionPolicyRequest{}))
 	m.add("MasterService/Why", look(&borgrpc.WhyRequest{User: "alice", Name: "web"}))
 	m.add("MasterService/SafeToDrain", look(&borgrpc.SafeToDrainRequest{}))

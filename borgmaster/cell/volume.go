@@ -1,0 +1,432 @@
+package cell
+
+import (
+	"iter"
+	"slices"
+	"strconv"
+	"strings"
+
+	"borg/proto/borgpb"
+)
+
+// FormatVolumes is the format in which tasks and allocs began to have volumes.
+const FormatVolumes = 10
+
+// Volume is a directory on the disk of a machine that outlives who works in it. It
+// belongs to a task by its job's name and index, or to an alloc by its set's, and so to
+// the next copy too, also of a job that was submitted anew. It holds its disk from the
+// first placement until its machine says that it is gone.
+//
+// Of one name a task has at most one that counts: it is placed nowhere else. Those that
+// were given up, and those that were found on a machine while it has another, count for
+// nothing but the disk that they hold.
+type Volume struct {
+	mark
+	of        TaskID
+	name      string
+	machine   *Machine
+	diskBytes int64
+	keepNs    int64
+	// Cell time at which it is given up; zero: somebody works in it, or it was given up.
+	untilNs    int64
+	madeWallNs int64
+	givenUp    bool
+	// It was found, and what it belongs to has another one.
+	spare  bool
+	reason string
+	gone   bool
+}
+
+// uses is what a copy works in: volumes of its task or of its alloc, as they were when
+// it was placed.
+type uses struct {
+	of    TaskID
+	names []string
+}
+
+// Of is the task or alloc that it belongs to.
+func (v *Volume) Of() TaskID { return v.of }
+
+// Name is that in its spec.
+func (v *Volume) Name() string { return v.name }
+
+// Machine where it is.
+func (v *Volume) Machine() *Machine { return v.machine }
+
+// GivenUp tells that its machine is to delete it.
+func (v *Volume) GivenUp() bool { return v.givenUp }
+
+// Used tells that somebody works in it.
+func (v *Volume) Used() bool { return v.untilNs == 0 && !v.givenUp }
+
+// DiskBytes that it holds on its machine.
+func (v *Volume) DiskBytes() int64 { return v.diskBytes }
+
+// FullName is "<user>/<name>/<index>/<volume>".
+func (v *Volume) FullName() string { return v.of.String() + "/" + v.name }
+
+// counts: it says where what it belongs to is placed.
+func (v *Volume) counts() bool { return !v.givenUp && !v.spare }
+
+func (v *Volume) res() *Resources { return &Resources{DiskBytes: v.diskBytes} }
+
+// key orders volumes, and tells those of one name on several machines apart.
+func (v *Volume) key() string { return volumesOf(v.of) + v.name + "\x00" + v.machine.name }
+
+// volumesOf is how the keys of all volumes of a task or alloc begin.
+func volumesOf(of TaskID) string {
+	const digits = 8
+	index := strconv.FormatUint(uint64(of.Index), 16)
+	return of.Job.User + "\x00" + of.Job.Name + "\x00" + strings.Repeat("0", digits-len(index)) + index + "\x00"
+}
+
+// volumes are those of the cell.
+type volumes struct {
+	// Sorted by key.
+	list []*Volume
+	// No time of one that is kept is over before; derived.
+	dueNs int64
+}
+
+func compareVolume(v *Volume, key string) int { return strings.Compare(v.key(), key) }
+
+// Volumes yields all volumes, by whose they are, name and machine.
+func (c *Cell) Volumes() iter.Seq[*Volume] { return slices.Values(c.volumes.list) }
+
+// VolumesAfter yields those behind a key of VolumeKey.
+func (c *Cell) VolumesAfter(key string) iter.Seq[*Volume] {
+	at, found := slices.BinarySearchFunc(c.volumes.list, key, compareVolume)
+	if found {
+		at++
+	}
+	return slices.Values(c.volumes.list[at:])
+}
+
+// VolumeKey orders volumes.
+func VolumeKey(v *Volume) string { return v.key() }
+
+// Volumes yields those on the machine, those that it is to delete among them.
+func (m *Machine) Volumes() iter.Seq[*Volume] { return slices.Values(m.volumes) }
+
+// NumVolumes counts Volumes.
+func (m *Machine) NumVolumes() int { return len(m.volumes) }
+
+// volumesOf are those of one task or alloc, whatever their name and machine.
+func (c *Cell) volumesOf(of TaskID) []*Volume {
+	if len(c.volumes.list) == 0 {
+		return nil
+	}
+	prefix := volumesOf(of)
+	first, _ := slices.BinarySearchFunc(c.volumes.list, prefix, compareVolume)
+	last := first
+	for last < len(c.volumes.list) && c.volumes.list[last].of == of {
+		last++
+	}
+	return c.volumes.list[first:last]
+}
+
+// volumeNamed is the one that counts of a name; nil: there is none.
+func (c *Cell) volumeNamed(of TaskID, name string) *Volume {
+	for _, v := range c.volumesOf(of) {
+		if v.name == name && v.counts() {
+			return v
+		}
+	}
+	return nil
+}
+
+// volumeOn is the one of a name on a machine, whether it counts or not; nil: none.
+func (m *Machine) volumeOn(of TaskID, name string) *Volume {
+	for _, v := range m.volumes {
+		if v.of == of && v.name == name {
+			return v
+		}
+	}
+	return nil
+}
+
+func (c *Cell) addVolume(v *Volume) {
+	at, _ := slices.BinarySearchFunc(c.volumes.list, v.key(), compareVolume)
+	c.volumes.list = slices.Insert(c.volumes.list, at, v)
+	at, _ = slices.BinarySearchFunc(v.machine.volumes, v.key(), compareVolume)
+	v.machine.volumes = slices.Insert(v.machine.volumes, at, v)
+	v.machine.room.add(inBoth(v.res()))
+}
+
+func (c *Cell) removeVolume(v *Volume) {
+	other := func(o *Volume) bool { return o == v }
+	c.volumes.list = slices.DeleteFunc(c.volumes.list, other)
+	v.machine.volumes = slices.DeleteFunc(v.machine.volumes, other)
+	v.machine.room.sub(inBoth(v.res()))
+	v.gone = true
+	c.dirty(v)
+}
+
+// openVolumes gives a copy or alloc that is placed on m the volumes that its spec names:
+// those that are there, as large as the spec says now, and new ones.
+func (c *Cell) openVolumes(of TaskID, m *Machine, named []*borgpb.Volume) {
+	for _, want := range named {
+		v := m.volumeOn(of, want.Name)
+		if v == nil || !v.counts() {
+			if v != nil {
+				// It was placed beside it by nobody: it ran, and was adopted.
+				c.removeVolume(v)
+			}
+			v = &Volume{of: of, name: want.Name, machine: m, madeWallNs: c.clock.wallNs}
+			if o := c.volumeNamed(of, want.Name); o != nil {
+				o.spare = true
+				c.dirty(o)
+			}
+			v.diskBytes = want.DiskBytes
+			c.addVolume(v)
+			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME, ""))
+		} else if v.diskBytes != want.DiskBytes {
+			m.room.sub(inBoth(v.res()))
+			v.diskBytes = want.DiskBytes
+			m.room.add(inBoth(v.res()))
+			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME, ""))
+		}
+		v.keepNs, v.untilNs = keepOf(want), 0
+		c.dirty(v)
+	}
+}
+
+// useVolumes gives a copy that has just got its place the volumes of its task, or notes
+// which of those of its alloc it works in.
+func (c *Cell) useVolumes(p *Copy) {
+	named := p.TaskSpec().GetVolumes()
+	if len(named) == 0 {
+		return
+	}
+	u := &uses{of: p.TaskID()}
+	if p.alloc != nil {
+		u.of = TaskID{p.alloc.set.key, p.alloc.index}
+	}
+	for _, v := range named {
+		u.names = append(u.names, v.Name)
+	}
+	p.rare().uses = u
+	if p.alloc == nil {
+		c.openVolumes(u.of, p.machine, named)
+	}
+}
+
+func keepOf(v *borgpb.Volume) int64 {
+	if v.KeepNs != 0 {
+		return v.KeepNs
+	}
+	return volumeKeepNs
+}
+
+// used derives whether anybody works in a volume, or may come to: who is on a machine
+// that is down does not hold it.
+func (c *Cell) used(v *Volume) bool {
+	for _, p := range v.machine.copies {
+		if p.works(v) && p.state != attemptUnreachable {
+			return true
+		}
+	}
+	for _, a := range v.machine.allocs {
+		if a.machine == v.machine && a.set.key == v.of.Job && a.index == v.of.Index {
+			return namesVolume(a.set.spec.Volumes, v.name)
+		}
+	}
+	return false
+}
+
+// works tells whether a copy works in a volume, if it is on its machine.
+func (p *Copy) works(v *Volume) bool {
+	return p.few != nil && p.few.uses != nil && p.few.uses.of == v.of && slices.Contains(p.few.uses.names, v.name)
+}
+
+func namesVolume(named []*borgpb.Volume, name string) bool {
+	return slices.ContainsFunc(named, func(v *borgpb.Volume) bool { return v.Name == name })
+}
+
+// reviewVolumes follows the coming and going of whoever works in volumes on a machine.
+func (c *Cell) reviewVolumes(m *Machine) {
+	for _, v := range slices.Clone(m.volumes) {
+		if v.givenUp {
+			continue
+		}
+		switch used := c.used(v); {
+		case used && v.untilNs != 0:
+			v.untilNs = 0
+			c.dirty(v)
+		case !used && v.untilNs == 0:
+			v.untilNs = min(c.clock.cellNs+v.keepNs, maxTimeNs)
+			c.volumes.dueNs = min(c.volumes.dueNs, v.untilNs)
+			c.dirty(v)
+			if m.givesUp() {
+				c.giveUp(v, m.drainWords())
+			}
+		}
+	}
+}
+
+// givesUp tells that the machine is emptied of volumes too.
+func (m *Machine) givesUp() bool { return m.drain != nil && m.drain.giveUp }
+
+// volumesOn gives up what was kept for long enough.
+func (c *Cell) volumesOn() {
+	k := &c.volumes
+	if len(k.list) == 0 || c.clock.cellNs < k.dueNs {
+		return
+	}
+	for _, v := range slices.Clone(k.list) {
+		if v.untilNs != 0 && v.untilNs <= c.clock.cellNs {
+			c.giveUp(v, "nobody has worked in it for "+spanWords(v.keepNs))
+		}
+	}
+	c.reckonVolumes()
+}
+
+func (c *Cell) reckonVolumes() {
+	c.volumes.dueNs = maxTimeNs
+	for _, v := range c.volumes.list {
+		if v.untilNs != 0 {
+			c.volumes.dueNs = min(c.volumes.dueNs, v.untilNs)
+		}
+	}
+}
+
+// giveUp has the machine of a volume delete it, and lets its task go elsewhere. A copy
+// that may still work in it on a machine that is down must stop when that is back.
+func (c *Cell) giveUp(v *Volume, reason string) {
+	const cause = borgpb.StopCause_STOP_CAUSE_KILL
+	why := "its volume " + v.name + " was given up"
+	for _, a := range slices.Clone(v.machine.allocs) {
+		if a.lostOn == v.machine && a.set.key == v.of.Job && a.index == v.of.Index {
+			c.dropLost(a, cause, why)
+		}
+	}
+	for _, p := range v.machine.copies {
+		if p.works(v) && p.state == attemptUnreachable && p.stop == nil {
+			c.order(p, cause, why, p.grace())
+		}
+	}
+	v.givenUp, v.untilNs, v.spare, v.reason = true, 0, false, clip(reason, maxReasonBytes)
+	c.dirty(v)
+	c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_GIVEN_UP, reason))
+}
+
+// leaveVolumes takes those out of the cell that are on a machine which goes.
+func (c *Cell) leaveVolumes(m *Machine, reason string) {
+	for _, v := range slices.Clone(m.volumes) {
+		if !v.givenUp {
+			c.giveUp(v, reason)
+		}
+		c.removeVolume(v)
+	}
+}
+
+// setVolumes takes in what a machine says of its volumes.
+func (c *Cell) setVolumes(m *Machine, o *borgpb.MachineReport) {
+	if m == nil || len(o.VolumesGone)+len(o.VolumesFound) == 0 {
+		return
+	}
+	for _, name := range o.VolumesGone {
+		v := m.volumeOn(taskIDOf(name), name.GetVolume())
+		if v != nil && v.givenUp && !c.workedIn(v) {
+			c.removeVolume(v)
+			c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_GONE, v.reason))
+		}
+	}
+	for _, f := range o.VolumesFound {
+		of, name := taskIDOf(f.Name), f.Name.GetVolume()
+		if checkKey(of.Job) != nil || !validName(name) || f.DiskBytes < 0 || f.DiskBytes > maxDiskBytes ||
+			m.volumeOn(of, name) != nil || len(m.volumes) >= maxVolumesOnMachine || len(c.volumes.list) >= maxVolumes {
+			continue
+		}
+		v := &Volume{of: of, name: name, machine: m, diskBytes: f.DiskBytes, keepNs: volumeKeepNs, madeWallNs: c.clock.wallNs}
+		v.spare = c.volumeNamed(of, name) != nil
+		v.untilNs = min(c.clock.cellNs+v.keepNs, maxTimeNs)
+		c.volumes.dueNs = min(c.volumes.dueNs, v.untilNs)
+		c.addVolume(v)
+		c.dirty(v)
+		c.emit(c.volumeEvent(v, borgpb.EventKind_EVENT_KIND_VOLUME_FOUND, ""))
+		if m.givesUp() {
+			c.giveUp(v, m.drainWords())
+		}
+	}
+}
+
+// workedIn tells whether there is a copy that may write to a volume, on a machine that
+// is down too.
+func (c *Cell) workedIn(v *Volume) bool {
+	return slices.ContainsFunc(v.machine.copies, func(p *Copy) bool { return p.works(v) })
+}
+
+func taskIDOf(n *borgpb.VolumeName) TaskID {
+	return TaskID{JobKey{n.GetUser(), n.GetJob()}, n.GetIndex()}
+}
+
+// Deletable tells whether the machine of a volume that was given up may delete it now.
+func (c *Cell) Deletable(v *Volume) bool { return v.givenUp && !c.workedIn(v) }
+
+// NameProto names a volume.
+func (v *Volume) NameProto() *borgpb.VolumeName {
+	return &borgpb.VolumeName{User: v.of.Job.User, Job: v.of.Job.Name, Index: v.of.Index, Volume: v.name}
+}
+
+// VolumeProto shows a volume.
+func (c *Cell) VolumeProto(v *Volume) *borgpb.VolumeStatus {
+	s := &borgpb.VolumeStatus{
+		User: v.of.Job.User, Job: v.of.Job.Name, Index: v.of.Index, Volume: v.name, Machine: v.machine.name,
+		DiskBytes: v.diskBytes, Reason: v.reason, MadeWallNs: v.madeWallNs,
+	}
+	switch {
+	case v.givenUp:
+		s.State = borgpb.VolumeState_VOLUME_STATE_GIVEN_UP
+	case v.spare:
+		s.State = borgpb.VolumeState_VOLUME_STATE_FOUND
+	case v.untilNs != 0:
+		s.State = borgpb.VolumeState_VOLUME_STATE_KEPT
+	default:
+		s.State = borgpb.VolumeState_VOLUME_STATE_USED
+	}
+	if v.untilNs != 0 {
+		s.KeptNs = max(v.untilNs-c.clock.cellNs, 1)
+	}
+	return s
+}
+
+// volumeEvent tells of a volume, and of whose it is.
+func (c *Cell) volumeEvent(v *Volume, kind borgpb.EventKind, why string) Event {
+	e := Event{Kind: kind, ObjectKind: borgpb.ObjectKind_OBJECT_KIND_VOLUME, Name: v.FullName(), Key: v.of.Job, Task: v.of.Index, Machine: v.machine.name,
+		Reason: clip(why, maxReasonBytes)}
+	if s := c.sets[v.of.Job]; s != nil {
+		e.UID = s.uid
+	} else if j := c.jobs[v.of.Job]; j != nil {
+		e.UID = j.uid
+	}
+	return e
+}
+
+func (c *Cell) checkDeleteVolume(o *borgpb.DeleteVolume) (commit, *borgpb.Refusal) {
+	key := JobKey{o.User, o.Name}
+	if r := checkKey(key); r != nil {
+		return nil, r
+	}
+	of := TaskID{key, o.Index}
+	var found *Volume
+	for _, v := range c.volumesOf(of) {
+		if v.name == o.Volume && !v.givenUp && (found == nil || v.counts()) {
+			found = v
+		}
+	}
+	name := of.String() + "/" + clip(o.Volume, 64)
+	switch {
+	case found == nil:
+		return nil, notFound(name, "there is no such volume; borgcfg volume list shows those that are there")
+	case found.Used():
+		return nil, badState(name, "somebody works in it on %s; stop %s first", found.machine.name, key)
+	}
+	return func(res *borgpb.Result) {
+		why := "deleted by " + c.now.user
+		if c.now.reason != "" {
+			why += ": " + c.now.reason
+		}
+		c.giveUp(found, why)
+	}, nil
+}

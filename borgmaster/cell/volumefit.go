@@ -1,0 +1,207 @@
+package cell
+
+import (
+	"fmt"
+
+	"borg/proto/borgpb"
+)
+
+// asksVolumes is what a placement asks for in volumes, and whose they are: those of a
+// task in an alloc are the alloc's, and are where it is.
+func (p *Placement) asksVolumes() (of TaskID, named []*borgpb.Volume) {
+	switch {
+	case p.Set != nil:
+		return TaskID{p.Set.key, p.Index}, p.Set.spec.Volumes
+	case p.Job.latest().Proto.AllocSet == "":
+		return TaskID{p.Job.key, p.Index}, p.Job.Need(p.Index).Task.Volumes
+	}
+	return TaskID{}, nil
+}
+
+// VolumeSite is what the volumes of a task or alloc say of where it can be placed.
+type VolumeSite struct {
+	// At is the only machine where it can be; nil and Bound: there is none.
+	At    *Machine
+	Bound bool
+	// Not are machines where it cannot be, as something of an earlier volume of the same
+	// name is still there.
+	Not []*Machine
+	// DiskBytes that its new volumes, and those that grow, need beside what it asks for.
+	DiskBytes int64
+}
+
+// VolumeSiteOf tells it of a task of j, or of an alloc of set; one of both is nil.
+func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSite) {
+	p := Placement{Job: j, Set: set, Index: index}
+	of, named := p.asksVolumes()
+	if len(named) == 0 {
+		return site
+	}
+	all := c.volumesOf(of)
+	for _, want := range named {
+		have := int64(0)
+		for _, v := range all {
+			switch {
+			case v.name != want.Name:
+			case j != nil && j.daemon != nil && v.machine != j.Seat(index):
+				// Of a machine that this index belonged to before.
+			case !v.counts():
+				site.Not = append(site.Not, v.machine)
+			case site.Bound && site.At != v.machine:
+				site.At = nil
+				have = v.diskBytes
+			default:
+				site.At, site.Bound = v.machine, true
+				have = v.diskBytes
+			}
+		}
+		site.DiskBytes += max(want.DiskBytes-have, 0)
+	}
+	if site.Bound && site.At != nil && c.keptInQuarantine(site.At, of) {
+		site.At = nil
+	}
+	return site
+}
+
+// VolumesNeed is the disk that volumes of a task of j, or of an alloc of set, need where
+// none of them is.
+func VolumesNeed(j *Job, set *AllocSet, index uint32) int64 {
+	p := Placement{Job: j, Set: set, Index: index}
+	_, named := p.asksVolumes()
+	return volumeBytes(named)
+}
+
+// keptInQuarantine tells whether a copy in quarantine works in the volumes.
+func (c *Cell) keptInQuarantine(m *Machine, of TaskID) bool {
+	if len(c.quarantined) == 0 {
+		return false
+	}
+	for _, p := range m.copies {
+		if p.state == attemptQuarantined && p.few.uses != nil && p.few.uses.of == of {
+			return true
+		}
+	}
+	return false
+}
+
+// Fits tells whether a machine is where the volumes of a placement are, or can be.
+func (s *VolumeSite) Fits(m *Machine) bool {
+	if s.Bound && s.At != m {
+		return false
+	}
+	for _, not := range s.Not {
+		if not == m {
+			return false
+		}
+	}
+	return true
+}
+
+// site is that of the volumes of a placement.
+func (c *Cell) site(p *Placement) VolumeSite {
+	if c.format < FormatVolumes {
+		return VolumeSite{}
+	}
+	return c.VolumeSiteOf(p.Job, p.Set, p.Index)
+}
+
+// asked is what a placement asks of its room: what its spec says, and its new volumes.
+func asked(n *Need, s *VolumeSite) *Resources {
+	if s.DiskBytes == 0 {
+		return &n.Resources
+	}
+	r := n.Resources
+	r.DiskBytes += s.DiskBytes
+	return &r
+}
+
+// addOwn has a placement wait for who is still stopping in its volumes: two never work
+// in one.
+func (c *Cell) addOwn(v *victims, p *Placement) *victims {
+	of, named := p.asksVolumes()
+	if p.Job == nil || len(named) == 0 {
+		return v
+	}
+	for _, o := range p.Machine.copies {
+		if o.state != attemptStopping || o.few == nil || o.few.uses == nil || o.few.uses.of != of || o.room() != p.room() {
+			continue
+		}
+		if v == nil {
+			v = new(victims)
+		}
+		if !v.has(o) {
+			v.copies = append(v.copies, o)
+			v.freed = v.freed.add(o.held())
+			v.devices = append(v.devices, o.Devices()...)
+		}
+	}
+	return v
+}
+
+func (v *victims) has(p *Copy) bool {
+	for _, o := range v.copies {
+		if o == p {
+			return true
+		}
+	}
+	return false
+}
+
+// VolumeWords says why volumes keep a task or alloc from machines; empty: none do.
+func (c *Cell) VolumeWords(j *Job, set *AllocSet, index uint32) string {
+	p := Placement{Job: j, Set: set, Index: index}
+	of, named := p.asksVolumes()
+	for _, want := range named {
+		v := c.volumeNamed(of, want.Name)
+		if v == nil {
+			continue
+		}
+		words := fmt.Sprintf("its volume %s is on machine %s", v.name, v.machine.name)
+		switch m := v.machine; {
+		case m.down:
+			words += ", which is down"
+		case m.draining:
+			words += ", which is draining"
+		case c.keptInQuarantine(m, of):
+			return words + ", where a copy in quarantine works in it; borgcfg release ends that"
+		}
+		return words + "; give it up with borgcfg volume delete " + v.FullName()
+	}
+	if site := c.VolumeSiteOf(j, set, index); len(site.Not) > 0 {
+		return fmt.Sprintf("an earlier volume of it is still being deleted on machine %s", site.Not[0].name)
+	}
+	return ""
+}
+
+// holdVolumes is why a copy is not taken off its machine of the cell's own accord: what
+// it works in stays there.
+func (p *Copy) holdVolumes() *Hold {
+	if p.few == nil || p.few.uses == nil || p.machine.givesUp() || p.alloc != nil {
+		return nil
+	}
+	return &Hold{Job: p.job.key, Task: p.TaskID(), Volume: p.TaskID().String() + "/" + p.few.uses.names[0],
+		Reason: "its volume is there; borgcfg machine drain --give-up-volumes gives it up"}
+}
+
+// HoldVolumes is the same of an alloc.
+func (a *Alloc) HoldVolumes() *Hold {
+	if len(a.set.spec.Volumes) == 0 || a.machine == nil || a.machine.givesUp() {
+		return nil
+	}
+	id := TaskID{a.set.key, a.index}
+	return &Hold{Job: a.set.key, Task: id, Volume: id.String() + "/" + a.set.spec.Volumes[0].Name,
+		Reason: "its volume is there; borgcfg machine drain --give-up-volumes gives it up"}
+}
+
+// KeptVolumes are why a machine is not to be taken away although nobody runs there any
+// more: volumes that are kept.
+func (c *Cell) KeptVolumes(m *Machine) (holds []Hold) {
+	for _, v := range m.volumes {
+		if v.untilNs == 0 {
+			continue
+		}
+		holds = append(holds, Hold{Job: v.of.Job, Task: v.of, Volume: v.FullName(), UntilNs: v.untilNs,
+			Reason: "it is kept there; borgcfg volume delete " + v.FullName() + " gives it up"})
+	}
+	return holds
+}

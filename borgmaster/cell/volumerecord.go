@@ -1,0 +1,149 @@
+package cell
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+)
+
+func (v *Volume) appendKey(b []byte) []byte { return append(append(b, kindVolume), v.key()...) }
+func (v *Volume) exists() bool              { return !v.gone }
+
+// Flags of a volume's record.
+const (
+	volumeGivenUp = 1 << iota
+	volumeSpare
+)
+
+func (v *Volume) appendValue(b []byte) []byte {
+	e := encoder{append(b, recordLayout)}
+	e.int(v.diskBytes)
+	e.int(v.keepNs)
+	e.int(v.untilNs)
+	e.int(v.madeWallNs)
+	flags := byte(0)
+	if v.givenUp {
+		flags |= volumeGivenUp
+	}
+	if v.spare {
+		flags |= volumeSpare
+	}
+	e.byte(flags)
+	e.str(v.reason)
+	return e.b
+}
+
+// volumeKey takes a key apart.
+func volumeKey(key string) (of TaskID, name, machine string, ok bool) {
+	parts := strings.Split(key, "\x00")
+	if len(parts) != 5 {
+		return of, "", "", false
+	}
+	index, err := strconv.ParseUint(parts[2], 16, 32)
+	of = TaskID{JobKey{parts[0], parts[1]}, uint32(index)}
+	return of, parts[3], parts[4], err == nil && volumesOf(of)+parts[3]+"\x00"+parts[4] == key
+}
+
+func (l *loader) volume(key string, d *decoder) error {
+	of, name, machine, ok := volumeKey(key)
+	v := &Volume{of: of, name: name, machine: l.c.machines[machine], diskBytes: d.int(), keepNs: d.int(), untilNs: d.int(), madeWallNs: d.int()}
+	flags := d.byte()
+	v.givenUp, v.spare, v.reason = flags&volumeGivenUp != 0, flags&volumeSpare != 0, d.str()
+	if err := d.done(); err != nil {
+		return err
+	}
+	if !ok || l.c.format < FormatVolumes || checkKey(of.Job) != nil || !validName(name) || flags > volumeGivenUp|volumeSpare ||
+		v.diskBytes < 0 || v.diskBytes > maxDiskBytes || v.keepNs < 0 || v.keepNs > maxVolumeKeepNs || v.untilNs < 0 || v.untilNs > maxTimeNs {
+		return errOdd
+	}
+	if v.machine == nil || v.machine.volumeOn(of, name) != nil {
+		return errors.New("a volume on no machine")
+	}
+	l.c.addVolume(v)
+	return nil
+}
+
+// uses writes in which volumes a copy works, if in any.
+func (e *encoder) uses(p *Copy) {
+	if p.few == nil || p.few.uses == nil {
+		return
+	}
+	u := p.few.uses
+	e.byte(tagUses)
+	e.str(u.of.Job.User)
+	e.str(u.of.Job.Name)
+	e.uint(uint64(u.of.Index))
+	e.uint(uint64(len(u.names)))
+	for _, name := range u.names {
+		e.str(name)
+	}
+}
+
+func (l *loader) uses(d *decoder, p *Copy) error {
+	if l.c.format < FormatVolumes || !d.tagged(tagUses) {
+		return nil
+	}
+	u := &uses{of: TaskID{JobKey{d.str(), d.str()}, d.uint32()}}
+	for range d.count() {
+		u.names = append(u.names, d.str())
+	}
+	if len(u.names) == 0 || len(u.names) > maxVolumesOfTask || checkKey(u.of.Job) != nil {
+		return errOdd
+	}
+	p.rare().uses = u
+	return nil
+}
+
+// checkVolumes checks the volumes, and that who works in some is where they are.
+func (c *Cell) checkVolumes() error {
+	n := 0
+	for _, m := range c.machineList {
+		n += len(m.volumes)
+		for _, p := range m.copies {
+			if err := c.checkUses(p); err != nil {
+				return err
+			}
+		}
+	}
+	if n != len(c.volumes.list) {
+		return fmt.Errorf("there are %d volumes, and %d on machines", len(c.volumes.list), n)
+	}
+	for i, v := range c.volumes.list {
+		used := c.used(v)
+		switch {
+		case v.gone || c.machines[v.machine.name] != v.machine || v.machine.volumeOn(v.of, v.name) != v || i > 0 && c.volumes.list[i-1].key() >= v.key():
+			return fmt.Errorf("volume %s on %s is not indexed as it should be", v.FullName(), v.machine.name)
+		case c.format < FormatVolumes:
+			return fmt.Errorf("volume %s is of a later format", v.FullName())
+		case v.counts() && c.volumeNamed(v.of, v.name) != v:
+			return fmt.Errorf("volume %s is on %s, and on another machine", v.FullName(), v.machine.name)
+		case !v.givenUp && used != (v.untilNs == 0):
+			return fmt.Errorf("volume %s is used: %v, and kept until %d", v.FullName(), used, v.untilNs)
+		case v.givenUp && (v.untilNs != 0 || v.spare):
+			return fmt.Errorf("volume %s was given up and is kept until %d", v.FullName(), v.untilNs)
+		case v.untilNs != 0 && (v.untilNs <= c.clock.cellNs || c.volumes.dueNs > v.untilNs):
+			return fmt.Errorf("volume %s should have been given up at %d, it is %d, and due at %d", v.FullName(), v.untilNs, c.clock.cellNs, c.volumes.dueNs)
+		case v.machine.givesUp() && v.untilNs != 0:
+			return fmt.Errorf("volume %s is kept on %s, which is emptied of volumes too", v.FullName(), v.machine.name)
+		}
+	}
+	return nil
+}
+
+// checkUses wants the volumes of a copy that may be current where it is.
+func (c *Cell) checkUses(p *Copy) error {
+	if p.few == nil || p.few.uses == nil {
+		return nil
+	}
+	u := p.few.uses
+	if c.format < FormatVolumes || len(u.names) == 0 || p.alloc != nil && u.of != (TaskID{p.alloc.set.key, p.alloc.index}) {
+		return fmt.Errorf("copy %v works in volumes of %v", p.ID(), u.of)
+	}
+	for _, name := range u.names {
+		if v := p.machine.volumeOn(u.of, name); p.state.current() && p.alloc == nil && (v == nil || v.givenUp) {
+			return fmt.Errorf("copy %v works in volume %s, which is not on %s", p.ID(), name, p.machine.name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,55 @@
+package borgmaster
+
+import (
+	"context"
+	"strings"
+
+	"borg/borgmaster/cell"
+	"borg/proto/borgpb"
+	"borg/proto/borgrpc"
+)
+
+const (
+	defaultVolumes = 1_000
+	maxVolumesTold = 10_000
+)
+
+// ListVolumes yields volumes, in pages, by whose they are.
+func (a *masterAPI) ListVolumes(ctx context.Context, req *borgrpc.ListVolumesRequest) (*borgrpc.ListVolumesResponse, error) {
+	if err := a.m.readIndex(ctx); err != nil {
+		return nil, err
+	}
+	resp := &borgrpc.ListVolumesResponse{}
+	a.m.cfg.Log.View(func(c *cell.Cell) { listVolumes(c, req, resp) })
+	return whole(resp, "volumes")
+}
+
+func listVolumes(c *cell.Cell, req *borgrpc.ListVolumesRequest, resp *borgrpc.ListVolumesResponse) {
+	resp.Index = c.Index()
+	most := int(min(req.GetLimit(), maxVolumesTold))
+	if most == 0 {
+		most = defaultVolumes
+	}
+	last := ""
+	for v := range c.VolumesAfter(strings.ReplaceAll(req.GetAfter(), "/", "\x00")) {
+		key := v.Of().Job
+		if req.GetMachine() != "" && v.Machine().Name() != req.Machine || req.GetUser() != "" && key.User != req.User || req.GetJob() != "" && key.Name != req.Job {
+			continue
+		}
+		if len(resp.Volumes) == most {
+			resp.NextAfter = last
+			return
+		}
+		resp.Volumes = append(resp.Volumes, c.VolumeProto(v))
+		last = strings.ReplaceAll(cell.VolumeKey(v), "\x00", "/")
+	}
+}
+
+// volumesBegan refuses what is about volumes in a cell that has none yet.
+func volumesBegan(c *cell.Cell, op *borgpb.Op) *borgpb.Refusal {
+	if format := c.Format(); format < cell.FormatVolumes &&
+		(op.GetDeleteVolume() != nil || op.GetDrainMachine().GetGiveUpVolumes() || op.GetRemoveMachine().GetGiveUpVolumes()) {
+		return refusal(borgpb.RefusalKind_REFUSAL_KIND_STALE, "", "the cell is of format %d, and knows volumes from format %d on: it is raised when all replicas run a build that knows them", format, cell.FormatVolumes)
+	}
+	return nil
+}
