@@ -2,6 +2,7 @@ package cell
 
 import (
 	"fmt"
+	"slices"
 
 	"borg/proto/borgpb"
 )
@@ -89,12 +90,7 @@ func (s *VolumeSite) Fits(m *Machine) bool {
 	if s.Bound && s.At != m {
 		return false
 	}
-	for _, not := range s.Not {
-		if not == m {
-			return false
-		}
-	}
-	return true
+	return !slices.Contains(s.Not, m)
 }
 
 // site is that of the volumes of a placement.
@@ -139,12 +135,7 @@ func (c *Cell) addOwn(v *victims, p *Placement) *victims {
 }
 
 func (v *victims) has(p *Copy) bool {
-	for _, o := range v.copies {
-		if o == p {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(v.copies, p)
 }
 
 // VolumeWords says why volumes keep a task or alloc from machines; empty: none do.

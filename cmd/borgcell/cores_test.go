@@ -189,9 +189,9 @@ func TestExclusiveCoresOfPretendedMachines(t *testing.T) {
 
 // grantText is the processors of a grant.
 func grantText(gs []*borgpb.DeviceGrant) string {
-	text := ""
+	var text strings.Builder
 	for _, g := range gs {
-		text += fmt.Sprint(" ", g.Name, g.Numbers)
+		text.WriteString(fmt.Sprint(" ", g.Name, g.Numbers))
 	}
-	return text
+	return text.String()
 }

@@ -29,7 +29,9 @@ func TestPaused(t *testing.T) {
 			return r.GetState() == int32(running) && exists(m.file(stays, "task/deaf"))
 		})
 		m.stop(stays, time.Second)
-		m.until(stays, "stopping", func(r *borgpb.TaskReport) bool { return r.GetState() == int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPING) })
+		m.until(stays, "stopping", func(r *borgpb.TaskReport) bool {
+			return r.GetState() == int32(borgpb.AttemptState_ATTEMPT_STATE_STOPPING)
+		})
 		if err := m.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 			t.Fatal(err)
 		}
