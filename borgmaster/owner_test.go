@@ -181,6 +181,10 @@ var ops = map[protoreflect.Name]func(o *owners, n int) *borgpb.Op{
 	"delete_file": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_DeleteFile{DeleteFile: &borgpb.DeleteFile{User: "alice", Name: o.file(n)}}}
 	},
+	// A volume that is not there: who may ask is told so.
+	"delete_volume": func(*owners, int) *borgpb.Op {
+		return &borgpb.Op{Op: &borgpb.Op_DeleteVolume{DeleteVolume: &borgpb.DeleteVolume{User: "alice", Name: "db", Volume: "data"}}}
+	},
 	"set_labels": func(o *owners, n int) *borgpb.Op {
 		return &borgpb.Op{Op: &borgpb.Op_SetLabels{SetLabels: &borgpb.SetLabels{
 			Kind: borgpb.Labelled_LABELLED_JOB, User: "alice", Name: o.job(n), SetLabels: map[string]string{"tier": "web"}}}}
