@@ -245,6 +245,9 @@ func (c check) job(j *borgpb.JobSpec) {
 			c.key(ref.where, ref.value)
 		}
 	}
+	if j.AllocByIndex && j.AllocSet == "" {
+		c.bad("alloc_by_index", `name the set, such as alloc_set = "place", or leave it out`, "it says in which alloc of a set each task runs")
+	}
 	if j.MaxFailures > maxFailures {
 		c.bad("max_failures", "", "%d failures of one task; there may be %d", j.MaxFailures, maxFailures)
 	}
