@@ -234,6 +234,8 @@ func (c check) job(j *borgpb.JobSpec) {
 	switch {
 	case daemon && j.Tasks != 0:
 		c.bad("tasks", "leave it out", "a daemon job has one task per machine that matches")
+	case daemon && j.AllocSet != "":
+		c.bad("alloc_set", "leave it out", "a daemon job has one task per machine that matches")
 	case !daemon && (j.Tasks < 1 || j.Tasks > maxTasks):
 		c.bad("tasks", "", "%d tasks; a job has 1 to %d", j.Tasks, maxTasks)
 	}
