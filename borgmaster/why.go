@@ -115,6 +115,9 @@ func whyByCell(c *cell.Cell, j *cell.Job, index uint32) *borgrpc.WhyResponse {
 	default:
 		if _, inAllocs := j.AllocSet(); inAllocs {
 			why.Summary = "it waits for an alloc of " + j.Spec().GetAllocSet()
+			if j.AllocByIndex() {
+				why.Summary = "it waits for the alloc of its index: " + c.AllocWords(j, index)
+			}
 			return why
 		}
 		why.Reasons = fitCounts(c, j, index)

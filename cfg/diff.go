@@ -117,6 +117,9 @@ func effectOf(path string) Effect {
 			return EffectResize
 		case "alloc_set":
 			return EffectReschedule
+		case "alloc_by_index":
+			// Whoever is in the alloc of its index stays there.
+			return EffectInPlace
 		}
 		return EffectNone
 	}

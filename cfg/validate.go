@@ -234,6 +234,8 @@ func (c check) job(j *borgpb.JobSpec) {
 	switch {
 	case daemon && j.Tasks != 0:
 		c.bad("tasks", "leave it out", "a daemon job has one task per machine that matches")
+	case daemon && j.AllocSet != "":
+		c.bad("alloc_set", "leave it out", "a daemon job has one task per machine that matches")
 	case !daemon && (j.Tasks < 1 || j.Tasks > maxTasks):
 		c.bad("tasks", "", "%d tasks; a job has 1 to %d", j.Tasks, maxTasks)
 	}
@@ -244,6 +246,9 @@ func (c check) job(j *borgpb.JobSpec) {
 		if ref.value != "" {
 			c.key(ref.where, ref.value)
 		}
+	}
+	if j.AllocByIndex && j.AllocSet == "" {
+		c.bad("alloc_by_index", `name the set, such as alloc_set = "place", or leave it out`, "it says in which alloc of a set each task runs")
 	}
 	if j.MaxFailures > maxFailures {
 		c.bad("max_failures", "", "%d failures of one task; there may be %d", j.MaxFailures, maxFailures)

@@ -31,6 +31,8 @@ type want struct {
 	set *cell.AllocSet
 	// inSet: the job names an alloc set, which may not exist (any more).
 	inSet bool
+	// byIndex: it runs in the one alloc of its index; such a want is of one index.
+	byIndex bool
 	// crashed is the machine that it is kept away from, as it crashed there; such
 	// a want is of one index. Empty: there is none.
 	crashed string
@@ -283,6 +285,9 @@ func (w *want) appendKey(b []byte) []byte {
 		b = binary.AppendUvarint(b, w.line.uid.Index)
 		b = binary.AppendUvarint(b, uint64(w.line.uid.N))
 	}
+	if w.byIndex {
+		b = binary.AppendUvarint(append(b, 1), uint64(w.last))
+	}
 	return b
 }
 
@@ -379,13 +384,16 @@ func (s *Scheduler) newWant(c *cell.Cell, l *line, index uint32) *want {
 		w.batch = l.job.Kind() == borgpb.JobKind_JOB_KIND_BATCH
 		if !s.dry {
 			w.bans = c.BansOf(w.need.Task.GetPackages(), nil)
-			if crashed := c.LastCrash(l.job, index); crashed != "" && !w.volumes.Bound && s.takesElsewhere(w, crashed) {
+			if crashed := c.LastCrash(l.job, index); crashed != "" && !w.volumes.Bound && !l.job.AllocByIndex() && s.takesElsewhere(w, crashed) {
 				w.crashed, w.last = crashed, index
 			}
 		}
 		if key, ok := l.job.AllocSet(); ok {
 			w.inSet = true
 			w.set = c.AllocSet(key)
+			if w.byIndex = l.job.AllocByIndex(); w.byIndex {
+				w.last = index
+			}
 		}
 		if s.relaxes(l.job) {
 			w.need, w.limits = s.soften(w.need), &cell.Limits{}

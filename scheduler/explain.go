@@ -198,7 +198,7 @@ func (e *explanation) examine() {
 func (e *explanation) bestAlloc(m *cell.Machine, none spot) (best spot, fit cell.Fit) {
 	best, fit = none, e.fit(e.want, none)
 	for a := range m.Allocs() {
-		if a.Set() != e.want.set || a.Machine() != m {
+		if a.Set() != e.want.set || a.Machine() != m || e.want.byIndex && a.Index() != e.index {
 			continue
 		}
 		at := spot{site: none.site, alloc: a}
@@ -401,6 +401,8 @@ func (e *explanation) tally(fit cell.Fit, word func(spot) string) string {
 func (e *explanation) allocDetail() string {
 	key, _ := e.want.line.job.AllocSet()
 	switch {
+	case e.want.byIndex:
+		return e.c.AllocWords(e.want.line.job, e.index)
 	case e.want.set == nil:
 		return fmt.Sprintf("there is no alloc set %s", key)
 	case e.want.set.State() == borgpb.State_STATE_DEAD:

@@ -370,6 +370,7 @@ func TestAgainstPlain(t *testing.T) {
 			// Without the set it is refused.
 			spec := service(2, rapid.SampledFrom([]int32{25, 110, 200, 370}).Draw(rt, "priority"), rapid.Int64Range(1, 4).Draw(rt, "half cpu")*500, 1<<30)
 			spec.AllocSet = "ann/set"
+			spec.AllocByIndex = rapid.Bool().Draw(rt, "by index")
 			w.do(submitJob("bob", fmt.Sprintf("in%d", i), spec))
 		}
 		for step := range 40 {

@@ -113,8 +113,9 @@ func (s *Scheduler) want(c *cell.Cell, l *line, index uint32) *want {
 			return w
 		}
 	}
-	if l.hasVolumes(index) {
-		// Where they are changes without a change of the job.
+	if l.hasVolumes(index) || l.job != nil && l.job.AllocByIndex() {
+		// Where its volumes are changes without a change of the job; and what no two
+		// indices share is not worth keeping.
 		return s.newWant(c, l, index)
 	}
 	if w := l.known(index); w != nil {

@@ -127,6 +127,7 @@ func randomJob(t *rapid.T) *borgpb.JobSpec {
 	}
 	if rapid.IntRange(0, 4).Draw(t, "in set") == 0 {
 		spec.AllocSet = "ann/set"
+		spec.AllocByIndex = rapid.IntRange(0, 2).Draw(t, "by index") == 0
 		spec.Task.ExclusiveCores = false
 	} else {
 		spec.Task.Volumes = randomVolumes(t)

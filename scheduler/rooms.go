@@ -110,7 +110,10 @@ func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok b
 	if set == nil || set.NumAllocs() == 0 {
 		return spot{}, false
 	}
-	r, c, g := f.s.roomsOf(set), w.class, f.s.grid
+	if w.byIndex {
+		return f.findOwnAlloc(w, set, index)
+	}
+	r, c := f.s.roomsOf(set), w.class
 	f.prepare(w, index)
 	free := r.free[c.view]
 	n := int(set.NumAllocs())
@@ -125,11 +128,8 @@ func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok b
 			c.candidates.set(i, false)
 			continue
 		}
-		if !g.usable.has(slot) || !c.static.fits.has(slot) || w.limited && f.full(w, slot) {
-			continue
-		}
 		a := set.Alloc(uint32(i))
-		if c.devices != nil && f.fit(w, spot{g.sites.walk[slot], a}) != cell.FitOK {
+		if !f.suits(w, slot, a) {
 			continue
 		}
 		points := f.allocPoints(w, slot, a, &free[i])
@@ -139,15 +139,49 @@ func (f *search) findAlloc(w *want, index uint32, start uint64) (best spot, ok b
 		switch {
 		case !ok || points > most:
 			f.runnerUp, second = best, most
-			best, most, ok = spot{g.sites.walk[slot], a}, points, true
+			best, most, ok = f.spotIn(slot, a), points, true
 		case f.runnerUp.alloc == nil || points > second:
-			f.runnerUp, second = spot{g.sites.walk[slot], a}, points
+			f.runnerUp, second = f.spotIn(slot, a), points
 		}
 		if f.found++; f.found >= f.s.cfg.Enough {
 			break
 		}
 	}
 	return best, ok
+}
+
+// findOwnAlloc is findAlloc for a task that has its alloc by index: there is one place
+// that it may have.
+func (f *search) findOwnAlloc(w *want, set *cell.AllocSet, index uint32) (at spot, ok bool) {
+	f.found = 0
+	if index >= set.NumAllocs() {
+		return spot{}, false
+	}
+	r := f.s.roomsOf(set)
+	f.prepare(w, index)
+	f.checks++
+	slot, a := r.slots[index], set.Alloc(index)
+	if slot < 0 || !w.class.fitsRow(&r.free[w.class.view][index]) || !f.suits(w, slot, a) {
+		return spot{}, false
+	}
+	f.found = 1
+	return f.spotIn(slot, a), true
+}
+
+func (f *search) spotIn(slot int32, a *cell.Alloc) spot { return spot{f.s.grid.sites.walk[slot], a} }
+
+// suits tells whether w may be in an alloc in which there is room for the amounts that it
+// asks for.
+func (f *search) suits(w *want, slot int32, a *cell.Alloc) bool {
+	if !f.mayBeAt(w, slot) {
+		return false
+	}
+	return w.class.devices == nil || f.fit(w, f.spotIn(slot, a)) == cell.FitOK
+}
+
+// mayBeAt tells whether w may be in an alloc that is on a machine, room apart.
+func (f *search) mayBeAt(w *want, slot int32) bool {
+	return slot >= 0 && f.s.grid.usable.has(slot) && w.class.static.fits.has(slot) && !(w.limited && f.full(w, slot))
 }
 
 // allocPoints scores room in an alloc, without the spread.

@@ -28,7 +28,7 @@ import (
 //	job USER/NAME tasks=N [cpu=N] [mem=SIZE] [gpu=N] [exclusive] [priority=N] [kind=batch]
 //	    [ports=a,b] [want=arch=arm,...] [prefer=...] [tolerate=k=v] [gang] [never] [queue]
 //	    [packages=name:digest,...]
-//	    [per-machine=N] [per-rack=N] [allocs=USER/NAME] [max-running=N] [after=JOB]
+//	    [per-machine=N] [per-rack=N] [allocs=USER/NAME [by-index]] [max-running=N] [after=JOB]
 //	allocs USER/NAME n=N [cpu=N] [mem=SIZE] [ports=N] [priority=N] [gang]
 //	kill|kill-allocs USER/NAME
 //	resize USER/NAME n=N
@@ -204,7 +204,7 @@ func (o options) jobSpec() *borgpb.JobSpec {
 	spec.MaxPerRack = uint32(o.number("per-rack", 0))
 	spec.MaxPer = o.maxPer()
 	spec.MaxRunning = uint32(o.number("max-running", 0))
-	spec.AllocSet = o.words["allocs"]
+	spec.AllocSet, spec.AllocByIndex = o.words["allocs"], o.has("by-index")
 	spec.StartAfter = o.list("after")
 	spec.Scheduler = o.words["scheduler"]
 	return spec

@@ -156,23 +156,29 @@ func (f *search) preemptInAllocs(w *want, index uint32) (at spot, victims []unit
 	if set == nil || set.NumAllocs() == 0 {
 		return spot{}, nil, false
 	}
-	r, c, g := f.s.roomsOf(set), w.class, f.s.grid
+	r := f.s.roomsOf(set)
 	n := set.NumAllocs()
-	i := uint32(f.start(w, index) % uint64(n))
+	i, looks := uint32(f.start(w, index)%uint64(n)), n
+	if w.byIndex {
+		if index >= n {
+			return spot{}, nil, false
+		}
+		i, looks = index, 1
+	}
 	var best toll
 	found := 0
 	f.otherwise = nil
 	defer func() { f.closely = found }()
-	for range n {
+	for range looks {
 		slot, a := r.slots[i], set.Alloc(i)
 		if i++; i == n {
 			i = 0
 		}
 		f.checks++
-		if slot < 0 || !g.usable.has(slot) || !c.static.fits.has(slot) || w.limited && f.full(w, slot) {
+		if !f.mayBeAt(w, slot) {
 			continue
 		}
-		here := spot{g.sites.walk[slot], a}
+		here := f.spotIn(slot, a)
 		units := f.giveWay(w, here, f.unitsIn(w, here), limitOf(best, ok))
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {

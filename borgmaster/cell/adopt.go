@@ -129,6 +129,8 @@ func (c *Cell) foundPlace(m *Machine, j *Job, f *borgpb.FoundCopy) (place, *borg
 		return place{}, stale(p.name(), "it does not belong to %s", m.name)
 	case inside != (f.Alloc != "") || inside && (p.Alloc == nil || p.Alloc.machine != m):
 		return place{}, stale(p.name(), "it runs in alloc %q, which the cell does not have on %s", clip(f.Alloc, 160), m.name)
+	case !j.specFound(f).keeps(p.Index, p.Alloc):
+		return place{}, stale(p.name(), "it runs in alloc %q, and belongs into the one of its index", clip(f.Alloc, 160))
 	case len(m.copies) >= maxCopiesOnMachine:
 		return place{}, about(p.name(), limit("", "%s holds %d copies", m.name, len(m.copies)))
 	case len(f.Ports) != len(need.Task.Ports):
@@ -147,6 +149,14 @@ func (c *Cell) foundPlace(m *Machine, j *Job, f *borgpb.FoundCopy) (place, *borg
 	return at, nil
 }
 
+// specFound is the spec that a copy was found to run with, or that its task has now.
+func (j *Job) specFound(f *borgpb.FoundCopy) *Spec {
+	if s := j.specAt(f.Version); s != nil {
+		return s
+	}
+	return j.specOf(f.Report.Index)
+}
+
 // adopt makes a copy that runs its task's current one, as it is.
 func (c *Cell) adopt(t *Task, at place, f *borgpb.FoundCopy) {
 	j := t.job
@@ -159,10 +169,7 @@ func (c *Cell) adopt(t *Task, at place, f *borgpb.FoundCopy) {
 			c.order(p, borgpb.StopCause_STOP_CAUSE_DUPLICATE, "a later attempt runs on "+at.machine.name, p.grace())
 		}
 	}
-	spec := j.specAt(f.Version)
-	if spec == nil {
-		spec = j.specOf(t.index)
-	}
+	spec := j.specFound(f)
 	t.attempt = f.Report.Attempt
 	t.flags &^= taskSkipped
 	p := &Copy{

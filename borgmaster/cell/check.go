@@ -240,6 +240,9 @@ func (c *Cell) checkTaskRow(j *Job, t *Task, n *Job, uses map[*Spec]uint32) erro
 		return fmt.Errorf("never placed, and there is something to write down of it")
 	}
 	if p := t.cur; p != nil {
+		if err := c.checkAllocIndex(p); err != nil {
+			return err
+		}
 		if p.job != j || p.index != t.index || p.attempt != t.attempt || !p.state.current() || p.spec == nil ||
 			p.stop != nil || p.next != nil || p.orphan || p.machine.find(p.ID()) != p || p.machine.down {
 			return fmt.Errorf("current copy %v (%d) is not as it should be", p.ID(), p.state)

@@ -67,7 +67,7 @@ func (c *Cell) crashMemory(crashes int) int64 {
 // takesElsewhere tells whether any machine but one takes tasks and meets what this
 // one asks of a machine, room apart.
 func (c *Cell) takesElsewhere(t *Task, but string) bool {
-	if t.job.daemon != nil || c.VolumeSiteOf(t.job, nil, t.index).Bound {
+	if t.job.daemon != nil || t.job.AllocByIndex() || c.VolumeSiteOf(t.job, nil, t.index).Bound {
 		return false
 	}
 	spec := t.job.Need(t.index).Task

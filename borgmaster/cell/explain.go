@@ -42,6 +42,9 @@ func (c *Cell) explain(p *Placement, o *Overlay, v *victims, f Fit) *borgpb.Refu
 		text = "it must be placed on a machine, not in an alloc"
 		if key, ok := p.Job.AllocSet(); ok {
 			text = fmt.Sprintf("it must be placed in a running alloc of %s", key)
+			if p.Job.AllocByIndex() {
+				text = "it must be placed in the alloc of its index: " + c.AllocWords(p.Job, p.Index)
+			}
 		}
 	case FitDomainLimit:
 		d, n, _ := fullDomain(p, &a, o, v)

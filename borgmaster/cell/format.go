@@ -40,7 +40,8 @@ import (
 // Format 9: what is the first format's in the model and was without effect until now:
 // exclusive cores.
 //
-// Format 10: what stays on a machine's disk after its task; alloc sets are resized.
+// Format 10: what stays on a machine's disk after its task; alloc sets are resized;
+// tasks run in the allocs of their index.
 const BuildFormat = 10
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -187,6 +188,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.VolumeName.user": FormatVolumes, "borg.VolumeName.job": FormatVolumes, "borg.VolumeName.index": FormatVolumes, "borg.VolumeName.volume": FormatVolumes,
 
 	"borg.AllocSetSpec.saver": FormatSavers, "borg.Saver.task": FormatSavers, "borg.Saver.time_ns": FormatSavers,
+
+	"borg.JobSpec.alloc_by_index": FormatAllocIndex,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that

@@ -178,6 +178,7 @@ func (g *generator) standingOp() *borgpb.Op {
 			}
 		} else if !g.one(10) {
 			s.Tasks, s.AllocSet, s.MaxRunning, s.MaxPerMachine, s.MaxPerRack, s.MaxPer, s.OnLost = 0, "", 0, 0, 0, nil, 0
+			s.AllocByIndex = false
 			for _, t := range s.Task.Tolerations {
 				t.ForgivenessNs = 0
 			}
@@ -356,6 +357,7 @@ func (g *generator) jobSpec() *borgpb.JobSpec {
 		s.AllocSet = "ann/" + pick(r, []string{"p", "q", "none"})
 		s.Task.Resources.CpuMilli /= 4
 	}
+	g.allocIndex(s)
 	g.network(s)
 	g.volumesOfJob(s)
 	if g.one(8) {
@@ -657,7 +659,7 @@ func (g *generator) assignment(j *Job, index uint32) *borgpb.Assignment {
 	}
 	if key, ok := j.AllocSet(); ok && !g.one(10) {
 		if s := g.c.AllocSet(key); s != nil {
-			if al := pick(g.r, s.allocs); al != nil {
+			if al := g.allocFor(j, index, s); al != nil {
 				a.Alloc = al.Name()
 				if m = al.machine; m == nil {
 					m = g.c.machineList[0]

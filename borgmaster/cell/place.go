@@ -177,21 +177,16 @@ func (c *Cell) fit(p *Placement, o *Overlay, v *victims) Fit {
 	return fitPorts(p, o, v)
 }
 
-// fitAlloc: tasks of a job that names an alloc set run in its allocs, all
-// others on machines.
+// fitAlloc: tasks of a job that names an alloc set run in its allocs, or in the one of
+// their index, all others on machines.
 func fitAlloc(p *Placement) Fit {
 	if p.Job == nil {
 		return FitOK
 	}
-	key, inside := p.Job.AllocSet()
-	switch {
-	case !inside && p.Alloc == nil:
-		return FitOK
-	case inside && p.Alloc != nil && p.Alloc.set.key == key && p.Alloc.state == stateRunning && p.Alloc.machine == p.Machine:
-		return FitOK
-	default:
+	if !p.Job.latest().takes(p.Index, p.Alloc) || p.Alloc != nil && (p.Alloc.state != stateRunning || p.Alloc.machine != p.Machine) {
 		return FitAlloc
 	}
+	return FitOK
 }
 
 // free is the room left for the placement, its victims gone.

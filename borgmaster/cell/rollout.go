@@ -131,7 +131,7 @@ func checkCanaries(old, spec *borgpb.JobSpec) *borgpb.Refusal {
 		same bool
 	}{
 		{"priority", old.Priority == spec.Priority}, {"preempt", old.Preempt == spec.Preempt}, {"alloc_set", old.AllocSet == spec.AllocSet},
-		{"gang", old.Gang == spec.Gang}, {"scheduler", old.Scheduler == spec.Scheduler},
+		{"alloc_by_index", old.AllocByIndex == spec.AllocByIndex}, {"gang", old.Gang == spec.Gang}, {"scheduler", old.Scheduler == spec.Scheduler},
 		{"max_per_machine", old.MaxPerMachine == spec.MaxPerMachine}, {"max_per_rack", old.MaxPerRack == spec.MaxPerRack},
 		{"max_per_power", old.MaxPerPower == spec.MaxPerPower}, {"max_per", sameCounts(old.MaxPer, spec.MaxPer)},
 	} {

@@ -454,6 +454,7 @@ func (s *script) jobSpec() *borgpb.JobSpec {
 		Update: s.updatePolicy(),
 	}
 	spec.Task.Volumes = s.volumes(true)
+	spec.AllocByIndex = s.has("alloc-by-index")
 	if s.has("batch") {
 		spec.Kind = borgpb.JobKind_JOB_KIND_BATCH
 	}

@@ -496,7 +496,7 @@ func equalSpec(a, b *borgpb.TaskSpec) bool { return proto.Equal(a, b) }
 // staysPut tells whether a running copy may stay where it is under a new spec.
 func (c *Cell) staysPut(p *Copy, spec *Spec, need *Need) bool {
 	m := p.machine
-	if failedConstraint(need.Task.Constraints, m) != nil || Untolerated(need.Task.Tolerations, m) != nil {
+	if !spec.keeps(p.index, p.alloc) || failedConstraint(need.Task.Constraints, m) != nil || Untolerated(need.Task.Tolerations, m) != nil {
 		return false
 	}
 	prod := isProd(spec.Proto.Priority)

@@ -77,6 +77,9 @@ func checkJobSpec(key JobKey, s *borgpb.JobSpec, format uint32) *borgpb.Refusal 
 
 // checkJobLinks checks the names of other objects in a job spec.
 func checkJobLinks(key JobKey, s *borgpb.JobSpec) *borgpb.Refusal {
+	if r := checkAllocIndex(s); r != nil {
+		return r
+	}
 	if s.AllocSet != "" {
 		if _, err := ParseJobKey(s.AllocSet); err != nil {
 			return invalid("spec.alloc_set", "%v", err)

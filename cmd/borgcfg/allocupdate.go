@@ -87,7 +87,7 @@ func (s *session) resizeSet(n jobName, set *borgpb.AllocSet, allocs uint32) erro
 	}
 	s.say("alloc set %s: %d -> %d allocs", name, before, allocs)
 	if leave > 0 {
-		s.progress("%s ran in allocs that end: each waits for room in the others (borgcfg why TASK)", plural(leave, "task"))
+		s.progress("%s ran in allocs that end: each waits for room in another, or for the alloc of its index (borgcfg why TASK)", plural(leave, "task"))
 	}
 	return nil
 }

@@ -418,11 +418,17 @@ func (c *client) drawSpec() *borgpb.JobSpec {
 	}
 	if r.IntN(8) == 0 {
 		spec.AllocSet = c.user() + "/" + allocSetName
+		spec.AllocByIndex = c.byIndex()
 	}
 	if c.w.swarm.rich {
 		c.enrich(spec)
 	}
 	return spec
+}
+
+// byIndex draws whether tasks in allocs take them by index.
+func (c *client) byIndex() bool {
+	return c.w.truth.cell.Format() >= cell.FormatAllocIndex && c.rand.IntN(2) == 0
 }
 
 // enrich makes a job ask for a device or a package, tolerate a taint, limit itself by

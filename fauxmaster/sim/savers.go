@@ -72,6 +72,7 @@ func (c *client) saved(op *borgpb.Op) *borgpb.Op {
 	}
 	spec := c.drawSpec()
 	spec.AllocSet, spec.Gang, spec.BatchQueue = user+"/"+allocSetName, false, false
+	spec.AllocByIndex = c.byIndex()
 	return c.submit("j0", c.budgeted("j0", spec))
 }
 

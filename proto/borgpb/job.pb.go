@@ -913,6 +913,9 @@ type JobSpec struct {
 	// that they get between hearing of it and SIGKILL. Nanoseconds, at most 24 h; zero:
 	// 10 s for production and monitoring, 30 s for others. Since format 8.
 	PreemptWaitNs int64 `protobuf:"varint,430,opt,name=preempt_wait_ns,json=preemptWaitNs,proto3" json:"preempt_wait_ns,omitempty"`
+	// Task i runs in alloc i of alloc_set and nowhere else; without it each runs in any
+	// alloc of the set that has room. Since format 10.
+	AllocByIndex  bool `protobuf:"varint,630,opt,name=alloc_by_index,json=allocByIndex,proto3" json:"alloc_by_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1120,6 +1123,13 @@ func (x *JobSpec) GetPreemptWaitNs() int64 {
 		return x.PreemptWaitNs
 	}
 	return 0
+}
+
+func (x *JobSpec) GetAllocByIndex() bool {
+	if x != nil {
+		return x.AllocByIndex
+	}
+	return false
 }
 
 // DisruptionBudget bounds what the cell does to the tasks of a job of its own
@@ -3399,7 +3409,7 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x04meta\x18\x01 \x01(\v2\n" +
 	".borg.MetaR\x04meta\x12!\n" +
 	"\x04spec\x18\x02 \x01(\v2\r.borg.JobSpecR\x04spec\x12'\n" +
-	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xb5\b\n" +
+	"\x06status\x18\x03 \x01(\v2\x0f.borg.JobStatusR\x06status\"\xdc\b\n" +
 	"\aJobSpec\x12!\n" +
 	"\x04kind\x18\x01 \x01(\x0e2\r.borg.JobKindR\x04kind\x12\x14\n" +
 	"\x05tasks\x18\x02 \x01(\rR\x05tasks\x12\x1a\n" +
@@ -3432,7 +3442,8 @@ const file_borgpb_job_proto_rawDesc = "" +
 	"\x0fsubmit_children\x18\x1e \x01(\bR\x0esubmitChildren\x123\n" +
 	"\amax_per\x18\xf0\x01 \x03(\v2\x19.borg.JobSpec.MaxPerEntryR\x06maxPer\x12D\n" +
 	"\x11disruption_budget\x18\xfa\x01 \x01(\v2\x16.borg.DisruptionBudgetR\x10disruptionBudget\x12'\n" +
-	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x1a=\n" +
+	"\x0fpreempt_wait_ns\x18\xae\x03 \x01(\x03R\rpreemptWaitNs\x12%\n" +
+	"\x0ealloc_by_index\x18\xf6\x04 \x01(\bR\fallocByIndex\x1a=\n" +
 	"\x0fExtensionsEntry\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\fR\x05value:\x028\x01\x1a9\n" +
