@@ -212,7 +212,7 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 	r.mu.Unlock()
 	awaitReady(r.ctx, ready)
 	if err := r.backend.started(&o); err != nil {
-		r.cfg.Log.Error("a task may run on processors that another has alone", "machine", r.cfg.Name, "copy", l.ID.String(), "err", err)
+		r.cfg.Log.Error("what a task shares with others is not divided as it should be", "machine", r.cfg.Name, "copy", l.ID.String(), "err", err)
 	}
 	r.wg.Go(func() { r.follow(followed) })
 	return nil
