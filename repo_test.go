@@ -83,9 +83,11 @@ var imports = map[string]struct {
 	"borgmaster/client": {[]string{"identity", "proto/borgpb", "proto/borgrpc", "proto/door"}, nil},
 
 	"borglet":           {[]string{"borglet/beneath", "mutant", "pages", "proto/borgpb", "proto/borgrpc", "proto/door"}, []string{"github.com/opencontainers/runc/libcontainer"}},
-	"borglet/container": {[]string{"borglet", "borglet/beneath", "borglet/network", "mutant", "proto/borgpb"}, nil},
+	"borglet/container": {[]string{"borglet", "borglet/beneath", "borglet/diskquota", "borglet/network", "mutant", "proto/borgpb"}, nil},
 	// Files in directories where somebody else may be at work.
 	"borglet/beneath": {nil, []string{"google.golang.org/grpc", "time", "context"}},
+	// Limits of directories that the file system enforces, behind an interface of the borglet's.
+	"borglet/diskquota": {nil, []string{"google.golang.org/grpc", "context"}},
 	// Networks of tasks' own, behind an interface of the borglet's; containers join them, and a sweep ends them.
 	"borglet/network": {[]string{"borglet"}, []string{"google.golang.org/grpc", "github.com/opencontainers/runc/libcontainer"}},
 	// The packages of a machine, behind an interface of the borglet's.

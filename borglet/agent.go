@@ -80,6 +80,8 @@ type Config struct {
 	// that cannot be done; one that is not there takes nothing. Nil: what tasks keep
 	// is not measured.
 	TreeBytes func(dir string) (int64, error)
+	// DiskQuotas of the file system of Dir; nil: what tasks keep is measured.
+	DiskQuotas DiskQuotas
 	// Listening says on which ports copies listen, in the machine's network. One that
 	// cannot be asked is absent. Nil: nobody looks.
 	Listening func(ids []ID) (map[ID][]Listener, error)
@@ -125,6 +127,7 @@ type Agent struct {
 	networks    *networks
 	clock       *logClock
 	rotator     *rotator
+	unlimited   unlimited
 	incarnation string
 	start       time.Time
 
@@ -205,6 +208,8 @@ func New(cfg Config) (*Agent, error) {
 		results:     make(chan Event, resultQueue),
 		done:        make(chan struct{}),
 	}
+	store.unlimit = a.unlimitDisk
+	store.volumes.unlimit = a.unlimitDisk
 	a.pushed = newPushed(a.papers, cfg)
 	a.prober = newProber(cfg.Runtime)
 	a.meter = newMeter(a)
@@ -488,6 +493,7 @@ func (a *Agent) do(e Effect, fetchErr error) {
 		failed.Op, failed.Run = OpUpdate, e.Record.Run
 		var l *Launch
 		if l, err = a.launch(e.Record); err == nil {
+			a.limitDisk(e.Record)
 			err = a.cfg.Runtime.Update(l)
 		}
 		if err == nil {
@@ -582,6 +588,7 @@ func (a *Agent) begin(r Record) error {
 	if err := a.store.volumes.before(r.Desired); err != nil {
 		return err
 	}
+	a.limitDisk(r)
 	l, err := a.launch(r)
 	if err != nil {
 		refused = err.Error()

@@ -32,6 +32,7 @@ func (s *Store) dropAllocs(used map[string]string, kept map[string]bool, idle ma
 		case !known:
 			idle[name] = now
 		case now.Sub(since) >= allocKeep:
+			s.lift(filepath.Join(s.dir, "allocs", name))
 			if err := s.discard(filepath.Join(s.dir, "allocs", name)); err != nil {
 				return fmt.Errorf("remove directory of alloc %s: %w", name, err)
 			}

@@ -179,13 +179,11 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopi
 		if ctx.Err() != nil {
 			return nil, nil
 		}
-		for _, sub := range []string{taskSubdir, UpperSubdir} {
-			bytes, err := a.cfg.TreeBytes(filepath.Join(a.store.TaskDir(id), sub))
-			if err != nil {
-				ev.Unmeasured[id] = err.Error()
-			}
-			ev.UsedBytes[id] += bytes
+		bytes, err := a.keeps(id)
+		if err != nil {
+			ev.Unmeasured[id] = err.Error()
 		}
+		ev.UsedBytes[id] = bytes
 		sum += ev.UsedBytes[id]
 	}
 	if v := a.view.Load(); v != nil {

@@ -62,6 +62,10 @@ type Capabilities struct {
 	// "own" or "machine": whether tasks can have networks of their own here; the
 	// machine's attribute network.
 	Network string
+	// "refused" or "measured": what becomes of writes beyond the disk limit of a task. The
+	// file system refuses them, or who wrote them is ended when it is noticed; the
+	// machine's attribute disk_limit.
+	DiskLimit string
 	// Limits are enforced.
 	Limits bool
 	// OwnFiles: a task has a file system of its own and sees its directory as

@@ -359,6 +359,7 @@ func (a *Agent) isolationSection() pages.Section {
 		{Name: "system calls", Value: pages.Text(filter).If(caps.Seccomp == "none", pages.Warn)},
 		{Name: "user ids", Value: pages.Text(users).If(caps.Userns == "none", pages.Warn)},
 		{Name: "ports that were not granted", Value: pages.Text(caps.Ports)},
+		{Name: "writes beyond a disk limit", Value: pages.Text(diskLimitText(caps.DiskLimit))},
 		{Name: "limits are enforced", Value: pages.Yes(caps.Limits).If(!caps.Limits, pages.Warn)},
 		{Name: "tasks have files of their own", Value: pages.Yes(caps.OwnFiles).If(!caps.OwnFiles, pages.Warn)},
 	}}

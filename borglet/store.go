@@ -39,6 +39,9 @@ type Store struct {
 	kept    *keptOutput
 	volumes *volumeStore
 	reserve *reserve
+	// unlimit hears of a directory with a limit of its own before it is removed. Set
+	// before first use; nil: nobody does.
+	unlimit func(dir string)
 
 	mu sync.Mutex
 	// saved is the spec version on disk, per copy. Guarded by mu.
@@ -255,6 +258,7 @@ func (s *Store) remove(id ID) error {
 	s.mu.Lock()
 	delete(s.saved, id)
 	s.mu.Unlock()
+	s.lift(filepath.Join(s.TaskDir(id), taskSubdir))
 	if err := s.discard(s.TaskDir(id)); err != nil {
 		return fmt.Errorf("remove directory of copy %s: %w", id, err)
 	}
@@ -278,6 +282,13 @@ func (s *Store) Clear(id ID) error {
 		}
 	}
 	return nil
+}
+
+// lift says that a directory is about to be removed.
+func (s *Store) lift(dir string) {
+	if s.unlimit != nil {
+		s.unlimit(dir)
+	}
 }
 
 // discard removes a directory by way of the trash; one that is not there is

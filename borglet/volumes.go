@@ -149,6 +149,8 @@ type volumeStore struct {
 	dir string
 	// trash takes what is on its way out.
 	trash string
+	// unlimit is that of Store.
+	unlimit func(dir string)
 
 	mu sync.Mutex
 	// here are those on disk. Guarded by mu.
@@ -234,6 +236,9 @@ func (s *volumeStore) obey(core *Core, req *borgrpc.PollRequest, resp *borgrpc.P
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.here.Obey(core, req, resp, func(id VolumeID) error {
+		if s.unlimit != nil {
+			s.unlimit(s.path(id))
+		}
 		s.dropped++
 		to := filepath.Join(s.trash, fmt.Sprintf("volume.%s.%d", id, s.dropped))
 		err := os.Rename(filepath.Join(s.dir, id.String()), to)

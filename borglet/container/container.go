@@ -192,7 +192,8 @@ type containerBackend struct {
 	wall   *wall
 	meters *meters
 	// cpus is nil where no copy can have processors alone.
-	cpus *processors
+	cpus    *processors
+	weights *allocWeights
 }
 
 func newContainerBackend(cfg Config) (backend, error) {
@@ -207,6 +208,7 @@ func newContainerBackend(cfg Config) (backend, error) {
 	}
 	logrus.SetLevel(logrus.WarnLevel)
 	b := &containerBackend{cfg: cfg, meters: newMeters()}
+	b.weights = newAllocWeights(func(alloc string) paths { return cgroupPaths(allocPath(cgroupParent(cfg.Name), alloc)) })
 	var err error
 	if b.cpus, err = ownCores(cgroupParent(cfg.Name), cfg.ExclusiveCores); err != nil {
 		cfg.Log.Warn("no task can have cores of its own", "machine", cfg.Name, "err", err)
@@ -235,6 +237,7 @@ func (b *containerBackend) prepare(o *order) (err error) {
 	if err := b.placeOn(o); err != nil {
 		return err
 	}
+	b.weights.join(&o.Launch)
 	if b.ids == nil || o.Launch.MachineIDs {
 		return nil
 	}
@@ -251,6 +254,7 @@ func (b *containerBackend) prepare(o *order) (err error) {
 
 // remember is prepare for a run of an earlier borglet.
 func (b *containerBackend) remember(o *order) {
+	b.weights.join(&o.Launch)
 	if b.cpus != nil && len(o.CPUs) > 0 {
 		b.cpus.keep(o.Launch.ID, o.CPUs)
 	}
@@ -275,17 +279,19 @@ func (b *containerBackend) placeOn(o *order) (err error) {
 }
 
 func (b *containerBackend) settleShared() error {
+	err := b.weights.settle()
 	if b.cpus == nil {
-		return nil
+		return err
 	}
-	return b.cpus.settle()
+	return errors.Join(err, b.cpus.settle())
 }
 
 func (b *containerBackend) started(o *order) error {
+	err := b.weights.weigh(o.Launch.ID)
 	if b.cpus == nil {
-		return nil
+		return err
 	}
-	return b.cpus.started(o.cpusetChanges)
+	return errors.Join(err, b.cpus.started(o.cpusetChanges))
 }
 
 func (b *containerBackend) block(found map[borglet.ID][]borglet.Listener) error {
@@ -392,7 +398,11 @@ func (b *containerBackend) update(l *borglet.Launch) error {
 	group.Resources = &r
 	config.Cgroups = &group
 	if l.Alloc != "" {
+		b.weights.join(l)
 		if err := makeAlloc(cgroupParent(b.cfg.Name), l); err != nil {
+			return err
+		}
+		if err := b.weights.weigh(l.ID); err != nil {
 			return err
 		}
 	}
@@ -436,6 +446,9 @@ func (b *containerBackend) members(runs map[borglet.ID]proc) (map[borglet.ID][]i
 // cgroup, libcontainer's state, and the mount points.
 func (b *containerBackend) destroy(id borglet.ID) error {
 	if err := b.remove(id); err != nil {
+		return err
+	}
+	if err := b.weights.leave(id); err != nil {
 		return err
 	}
 	if b.ids != nil {

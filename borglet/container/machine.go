@@ -48,6 +48,8 @@ func DescribeMachine(dir string, caps borglet.Capabilities) (*borgpb.MachineSpec
 			"userns":   caps.Userns,
 			"ports":    caps.Ports,
 			"network":  caps.Network,
+
+			"disk_limit": caps.DiskLimit,
 		},
 	}
 	if n := len(caps.Cores.Own); n > 0 {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"borg/borglet"
+	"borg/borglet/diskquota"
 )
 
 // Directories in a copy's directory for its packages.
@@ -80,6 +81,10 @@ func mountImage(dir, root string, i int, p *borglet.LaunchPackage, firstID uint3
 		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
 			return err
 		}
+	}
+	// What is written to the root counts with what is in /task.
+	if err := diskquota.Share(filepath.Join(dir, taskDir), filepath.Join(dir, upperDir), filepath.Join(dir, workDir)); err != nil {
+		return err
 	}
 	if err := os.Lchown(filepath.Join(dir, upperDir), int(firstID), int(firstID)); err != nil {
 		return err

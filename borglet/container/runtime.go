@@ -101,6 +101,9 @@ type Runtime struct {
 
 	// OwnNetworks: tasks can have networks of their own here. Set before first use.
 	OwnNetworks bool
+	// DiskQuotas: the file system refuses what tasks write beyond their disk limit. Set
+	// before first use.
+	DiskQuotas bool
 }
 
 // run is one run that is followed.
@@ -155,6 +158,9 @@ func (r *Runtime) Capabilities() borglet.Capabilities {
 	caps := r.backend.capabilities()
 	if caps.Network = "machine"; r.OwnNetworks {
 		caps.Network = "own"
+	}
+	if caps.DiskLimit = "measured"; r.DiskQuotas {
+		caps.DiskLimit = "refused"
 	}
 	return caps
 }
@@ -212,7 +218,7 @@ func (r *Runtime) Start(l *borglet.Launch) error {
 	r.mu.Unlock()
 	awaitReady(r.ctx, ready)
 	if err := r.backend.started(&o); err != nil {
-		r.cfg.Log.Error("a task may run on processors that another has alone", "machine", r.cfg.Name, "copy", l.ID.String(), "err", err)
+		r.cfg.Log.Error("what a task shares with others is not divided as it should be", "machine", r.cfg.Name, "copy", l.ID.String(), "err", err)
 	}
 	r.wg.Go(func() { r.follow(followed) })
 	return nil

@@ -124,7 +124,7 @@ func isolation(f facts) []finding {
 		closed = finding{level: weaker, what: "port filter", seen: "no nft, so ports that a task uses and was not granted are told, and not closed",
 			fix: "apt-get install -y nftables"}
 	}
-	return []finding{cgo, calls, groups, names, closed, ownNetworks(f)}
+	return []finding{cgo, calls, groups, names, closed, ownNetworks(f), diskLimits(f)}
 }
 
 // ownNetworks: a machine where nobody has configured one is as it was meant.
@@ -137,6 +137,14 @@ func ownNetworks(f facts) finding {
 	}
 	return finding{level: weaker, what: "networks", seen: "tasks have their machine's alone: " + f.networkLacks,
 		fix: "apt-get install -y containernetworking-plugins, or mend the file (docs/network.md)"}
+}
+
+// diskLimits hold in both ways: few file systems are mounted with project quotas.
+func diskLimits(f facts) finding {
+	if f.quotaLacks == "" {
+		return finding{what: "disk limits", seen: "project quotas: what a task writes beyond its limit is refused"}
+	}
+	return finding{what: "disk limits", seen: "measured: who writes beyond its limit is ended within half a minute; " + f.quotaLacks}
 }
 
 func files(f facts) finding {

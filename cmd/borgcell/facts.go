@@ -19,6 +19,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"borg/borglet/diskquota"
 	"borg/borglet/network"
 )
 
@@ -54,11 +55,14 @@ type facts struct {
 	memBytes, memFreeBytes uint64
 	dir, dirErr            string
 	diskFreeBytes          uint64
-	runDir, runDirErr      string
-	fileLimit              uint64
-	now                    time.Time
-	portBase               int
-	portsTaken, portsFree  []string
+	// Why the file system cannot refuse what tasks write beyond their disk limit; empty: it
+	// can.
+	quotaLacks            string
+	runDir, runDirErr     string
+	fileLimit             uint64
+	now                   time.Time
+	portBase              int
+	portsTaken, portsFree []string
 	// The cell in dir, or the last one of its name, runs, or was killed and left
 	// its processes.
 	ownRuns bool
@@ -86,6 +90,7 @@ func gather(ctx context.Context, l layout) facts {
 	}
 	f.memBytes, f.memFreeBytes = memorySizes()
 	f.diskFreeBytes, f.dirErr = writableDisk(l.dir)
+	f.quotaLacks = quotaLacks(l.dir)
 	_, f.runDirErr = writableDisk(l.RunDir)
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &limit); err == nil {
@@ -253,4 +258,18 @@ func (f *facts) lookAtPorts(ctx context.Context, l layout) {
 		fmt.Sprintf("%d-%d", l.PortBase+borgletPortOffset+1, l.PortBase+borgletPortOffset+l.Machines),
 		fmt.Sprintf("%d-%d", l.PortBase+borgletPageOffset+1, l.PortBase+borgletPageOffset+l.Machines),
 	}
+}
+
+// quotaLacks asks of a directory that may not be there yet.
+func quotaLacks(dir string) string {
+	for dir != filepath.Dir(dir) {
+		if _, err := os.Stat(dir); err == nil {
+			break
+		}
+		dir = filepath.Dir(dir)
+	}
+	if _, err := diskquota.Open(dir); err != nil {
+		return err.Error()
+	}
+	return ""
 }

@@ -50,6 +50,40 @@ func TestAppClass(t *testing.T) {
 	}
 }
 
+// TestAllocAppClass: an alloc in which only batch runs gives way as batch does, as long
+// as that is so, and whoever else was its borglet meanwhile.
+func TestAllocAppClass(t *testing.T) {
+	m := newMachine(t, "container")
+	urgent, patient := int64(1024), int64(64)
+	if !exists("/sys/fs/cgroup/cpu") {
+		urgent, patient = 100, 12
+	}
+	inAlloc := func(kind borgpb.JobKind) *borgrpc.CopyID {
+		id := m.want(kind, &borgpb.TaskSpec{Args: []string{"sleep", "3600"}})
+		d := m.desired[len(m.desired)-1]
+		d.Alloc, d.AllocResources = "alice/pool/0", &borgpb.Resources{CpuMilli: 1000, MemBytes: 256 << 20}
+		m.untilState(id, running)
+		return id
+	}
+	first := inAlloc(batch)
+	weighs := func(when string, want int64) {
+		t.Helper()
+		m.until(first, when, func(*borgpb.TaskReport) bool {
+			return m.numberIn("alloc-alice.pool.0", "cpu", "cpu.shares", "cpu.weight") == want
+		})
+	}
+	weighs("in an alloc of batch alone", patient)
+	second := inAlloc(service)
+	weighs("beside one that is urgent", urgent)
+	m.kill()
+	m.start()
+	m.untilState(second, running)
+	weighs("under the next borglet", urgent)
+	m.stop(second, 0)
+	m.untilState(second, stopped)
+	weighs("alone again", patient)
+}
+
 // TestForkBomb: a task that forks without end has its bound, and neither its
 // neighbour nor the borglet notices.
 func TestForkBomb(t *testing.T) {

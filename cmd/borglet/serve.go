@@ -21,6 +21,7 @@ import (
 
 	"borg/borglet"
 	"borg/borglet/container"
+	"borg/borglet/diskquota"
 	"borg/borglet/network"
 	"borg/borglet/packages"
 	"borg/cfg"
@@ -240,6 +241,7 @@ func (s *serve) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	quotas := s.diskQuotas(rt)
 	spec, err := s.describe(rt, listener.Addr().String())
 	if err != nil {
 		return err
@@ -252,13 +254,13 @@ func (s *serve) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	agent, err := s.agent(rt, spec, store, portOf(fetched), networks)
+	agent, err := s.agent(rt, spec, store, portOf(fetched), networks, quotas)
 	if err != nil {
 		return err
 	}
 	caps := rt.Capabilities()
 	s.log.Info("borglet serves", "machine", s.name, "addr", listener.Addr().String(), "dir", s.dir,
-		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "seccomp", caps.Seccomp, "userns", caps.Userns, "ports", caps.Ports, "network", caps.Network, "build", cli.Build())
+		"runtime", caps.Runtime, "cgroup", caps.Cgroup, "seccomp", caps.Seccomp, "userns", caps.Userns, "ports", caps.Ports, "network", caps.Network, "disk_limit", caps.DiskLimit, "build", cli.Build())
 	s.tellWeaker(caps)
 	return s.serve(ctx, listener, shown, agent, func(ctx context.Context, config door.Config) error {
 		if fetched == nil {
@@ -311,7 +313,26 @@ func (s *serve) networks(ctx context.Context, rt *container.Runtime) (borglet.Ne
 	return store, nil
 }
 
-func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *packages.Store, packagePort uint16, networks borglet.Networks) (*borglet.Agent, error) {
+// diskQuotas are those of the file system of tasks; nil: it has none that hold here. A
+// task with the machine's user ids could leave the project of its directory.
+func (s *serve) diskQuotas(rt *container.Runtime) borglet.DiskQuotas {
+	caps := rt.Capabilities()
+	if !caps.OwnFiles {
+		return nil
+	}
+	quotas, err := diskquota.Open(s.dir)
+	if err == nil && caps.Userns != "own" {
+		err = errors.New("tasks have no user ids of their own")
+	}
+	if err != nil {
+		s.log.Info("what tasks write beyond their disk limit is measured and not refused", "machine", s.name, "reason", err.Error())
+		return nil
+	}
+	rt.DiskQuotas = true
+	return quotas
+}
+
+func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *packages.Store, packagePort uint16, networks borglet.Networks, quotas borglet.DiskQuotas) (*borglet.Agent, error) {
 	boot, err := container.BootID()
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
@@ -323,6 +344,7 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 	agent, err := borglet.New(borglet.Config{
 		Packages:           store,
 		Networks:           networks,
+		DiskQuotas:         quotas,
 		PackagePort:        packagePort,
 		CertificateExpires: func() time.Time { return s.source.Current().Expires() },
 		PapersDir:          papers, Issuer: s.issuer, TrustIs: s.source.TrustIs,
