@@ -45,7 +45,7 @@
 //	quota.go     what users were granted; admit.go: and whether that suffices;
 //	             taskbounds.go: what a task of a user may ask for
 //	budget.go    how far the cell may disturb the tasks of a job of its own accord
-//	allocset.go  alloc sets and their allocs
+//	allocset.go  alloc sets and their allocs; allocindex.go: whose alloc is whose
 //	update.go    a rolling update; surge.go: its extra tasks; spread.go: over which
 //	             failure domains it goes; gate.go: what a metric must be first
 //	room.go      what holds a place, and what is promised to whom
