@@ -419,7 +419,10 @@ func (a *Agent) recover() ([]Found, error) {
 }
 
 func (a *Agent) recoverOne(r Record) Observed {
-	o, err := a.cfg.Runtime.Recover(&Launch{ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Ports: r.Desired.GetPorts()})
+	o, err := a.cfg.Runtime.Recover(&Launch{
+		ID: r.ID, Run: r.Run, Dir: a.store.TaskDir(r.ID), Ports: r.Desired.GetPorts(),
+		Limits: limitsOf(r.Desired.GetSpec(), batchClass(r.Desired)), AllocLimits: allocLimitsOf(r.Desired),
+	})
 	if err != nil {
 		a.cfg.Log.Error("a run cannot be found again", "task", a.taskName(r), "attempt", r.ID.Attempt, "err", err)
 		return Observed{Kind: Exited, Exit: &borgpb.Exit{Unknown: true, EndedWallNs: time.Now().UnixNano()}}

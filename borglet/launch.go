@@ -65,10 +65,7 @@ func NewLaunch(d *borgrpc.Desired, run uint32, p Places) (*Launch, error) {
 	if d.GetAlloc() != "" {
 		l.Alloc = AllocName(d.GetAlloc())
 		l.AllocDir = p.AllocDir
-		l.AllocLimits = Limits{
-			CPUMilli: d.GetAllocResources().GetCpuMilli(),
-			MemBytes: d.GetAllocResources().GetMemBytes(),
-		}
+		l.AllocLimits = allocLimitsOf(d)
 	}
 	for _, m := range spec.GetMounts() {
 		l.Mounts = append(l.Mounts, LaunchMount{Source: m.GetSource(), Path: m.GetPath(), Writable: m.GetWritable()})
@@ -280,6 +277,11 @@ func portVariable(name string) string {
 func hostname(job string, index uint32) string {
 	suffix := "-" + strconv.FormatUint(uint64(index), 10)
 	return job[:min(len(job), 63-len(suffix))] + suffix
+}
+
+// allocLimitsOf is what all in the alloc of a copy may use together.
+func allocLimitsOf(d *borgrpc.Desired) Limits {
+	return Limits{CPUMilli: d.GetAllocResources().GetCpuMilli(), MemBytes: d.GetAllocResources().GetMemBytes()}
 }
 
 // limitsOf: by default a task may use idle processor time above its limit, and

@@ -14,7 +14,7 @@ type Runtime interface {
 	// Start begins a run in l.Dir and returns; how it went is an event.
 	Start(l *Launch) error
 	// Recover says how a run that an earlier borglet began is, and follows it
-	// from then on. Of l, only ID, Run, Dir and Ports are set.
+	// from then on. Of l, only ID, Run, Dir, Ports and limits are set.
 	Recover(l *Launch) (Observed, error)
 	// Settle puts in order what runs share, after all those of an earlier borglet have
 	// been recovered.

@@ -12,8 +12,8 @@ import (
 func (r *Runtime) Recover(l *borglet.Launch) (borglet.Observed, error) {
 	// Before anything is started that could be given the same.
 	if o, err := readOrder(l.Dir); err == nil {
-		// One of an earlier build may not say them.
-		o.Launch.Ports = l.Ports
+		// One of an earlier build may not say them, and limits may have changed since.
+		o.Launch.Ports, o.Launch.Limits, o.Launch.AllocLimits = l.Ports, l.Limits, l.AllocLimits
 		r.backend.remember(&o)
 	}
 	if e, ok := readExit(l.Dir, l.Run); ok {

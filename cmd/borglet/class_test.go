@@ -75,10 +75,28 @@ func TestAllocAppClass(t *testing.T) {
 	weighs("in an alloc of batch alone", patient)
 	second := inAlloc(service)
 	weighs("beside one that is urgent", urgent)
-	m.kill()
-	m.start()
-	m.untilState(second, running)
+	next := func() {
+		t.Helper()
+		m.kill()
+		m.start()
+		m.untilState(second, running)
+	}
+	next()
 	weighs("under the next borglet", urgent)
+	become := func(version uint64, class borgpb.AppClass) {
+		for _, d := range m.desired {
+			if d.GetCopy() == second {
+				d.Version, d.Spec = version, &borgpb.TaskSpec{Args: d.Spec.Args, Resources: d.Spec.Resources, AppClass: class}
+			}
+		}
+	}
+	// What the run began with counts no longer.
+	become(2, borgpb.AppClass_APP_CLASS_BATCH)
+	weighs("beside one that became patient", patient)
+	next()
+	weighs("under the borglet after that", patient)
+	become(3, borgpb.AppClass_APP_CLASS_LATENCY_SENSITIVE)
+	weighs("beside one that became urgent again", urgent)
 	m.stop(second, 0)
 	m.untilState(second, stopped)
 	weighs("alone again", patient)
