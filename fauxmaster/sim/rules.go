@@ -231,6 +231,10 @@ func (t *truth) fits(m *machine, id borglet.ID) {
 		if t.w.swarm.reclaims && !t.isProd(m, other) {
 			continue
 		}
+		// A saver starts where its directory is, whatever is free there.
+		if p := t.copyOf(m, other); p != nil && p.Saves() != "" {
+			continue
+		}
 		used = used.Add(t.holding(m, other))
 	}
 	if has := cell.FromProto(m.spec().Capacity); used.CPUMilli > has.CPUMilli || used.MemBytes > has.MemBytes {
