@@ -43,7 +43,8 @@ func parseVolumeID(text string) (VolumeID, bool) {
 // valid: it becomes part of paths, so nothing but names is let in.
 func (v VolumeID) valid() bool { return isUID(v.User) && isUID(v.Job) && isUID(v.Name) }
 
-func (v VolumeID) compare(o VolumeID) int { return strings.Compare(v.String(), o.String()) }
+// Compare orders volumes by the names of their directories.
+func (v VolumeID) Compare(o VolumeID) int { return strings.Compare(v.String(), o.String()) }
 
 func volumeIDOf(n *borgpb.VolumeName) VolumeID {
 	return VolumeID{n.GetUser(), n.GetJob(), n.GetIndex(), n.GetVolume()}
@@ -138,7 +139,7 @@ func (v Volumes) Obey(core *Core, req *borgrpc.PollRequest, resp *borgrpc.PollRe
 			resp.VolumesFound = append(resp.VolumesFound, &borgpb.FoundVolume{Name: id.wire(), DiskBytes: bytes})
 		}
 	}
-	slices.SortFunc(resp.VolumesFound, func(a, b *borgpb.FoundVolume) int { return volumeIDOf(a.Name).compare(volumeIDOf(b.Name)) })
+	slices.SortFunc(resp.VolumesFound, func(a, b *borgpb.FoundVolume) int { return volumeIDOf(a.Name).Compare(volumeIDOf(b.Name)) })
 }
 
 // volumeStore is the directory of volumes:
@@ -262,7 +263,7 @@ func (s *volumeStore) all() (ids []VolumeID) {
 	for id := range s.here {
 		ids = append(ids, id)
 	}
-	slices.SortFunc(ids, VolumeID.compare)
+	slices.SortFunc(ids, VolumeID.Compare)
 	return ids
 }
 

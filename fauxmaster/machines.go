@@ -229,10 +229,11 @@ func (m *pretended) Say(string, ...any)        {}
 
 // Nobody looks for violations here.
 
-func (m *pretended) Starts(borglet.Record) {}
-func (m *pretended) Stops(borglet.ID)      {}
-func (m *pretended) Reaches(string)        {}
-func (m *pretended) Mark(string)           {}
+func (m *pretended) Starts(borglet.Record)    {}
+func (m *pretended) Stops(borglet.ID)         {}
+func (m *pretended) Reaches(string)           {}
+func (m *pretended) Deletes(borglet.VolumeID) {}
+func (m *pretended) Mark(string)              {}
 
 // Changed has the machine polled: time may go on much faster than polls do.
 func (m *pretended) Changed() {

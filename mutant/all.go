@@ -133,6 +133,10 @@ const (
 	SaverHoldsDrain  Name = "saver-holds-drain"
 	SaversTogether   Name = "savers-together"
 
+	VolumeGivenUpInUse  Name = "volume-given-up-in-use"
+	KeptVolumeElsewhere Name = "kept-volume-elsewhere"
+	KeptVolumeDeleted   Name = "kept-volume-deleted"
+
 	NobodySpared       Name = "nobody-spared"
 	AllTakeTheSpared   Name = "all-take-the-spared"
 	PromisedNotCounted Name = "promised-not-counted"
@@ -385,6 +389,12 @@ var All = []Mutant{
 		Ours, "S23", "savers"},
 	{SaversTogether, "Two savers work in the directory of one alloc at once.",
 		Ours, "S37", "savers"},
+	{VolumeGivenUpInUse, "A volume is given up although somebody works in it.",
+		Ours, "S39", "volumes"},
+	{KeptVolumeElsewhere, "A volume in which nobody works says nothing of where its task is placed.",
+		Ours, "S39", "volumes"},
+	{KeptVolumeDeleted, "A machine is told to delete what is kept, as soon as nobody works in it.",
+		Ours, "S39", "volumes"},
 	{NobodySpared, "Those whose tasks gave way often give way again, although nobody but production may take their places.",
 		Ours, "S38", "giving-way"},
 	{AllTakeTheSpared, "Whoever finds no other place takes that of those who gave way often.",

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"borg/mutant"
 	"borg/proto/borgpb"
 )
 
@@ -43,7 +44,7 @@ func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSit
 		have := int64(0)
 		for _, v := range all {
 			switch {
-			case v.name != want.Name:
+			case v.name != want.Name, mutant.Planted(mutant.KeptVolumeElsewhere) && !v.Used():
 			case j != nil && j.daemon != nil && v.machine != j.Seat(index):
 				// Of a machine that this index belonged to before.
 			case !v.counts():

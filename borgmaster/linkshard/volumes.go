@@ -2,6 +2,7 @@ package linkshard
 
 import (
 	"borg/borgmaster/cell"
+	"borg/mutant"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -9,7 +10,7 @@ import (
 // volumes says which volumes a machine is to keep, and which to delete.
 func volumes(c *cell.Cell, m *cell.Machine, req *borgrpc.PollRequest) {
 	for v := range m.Volumes() {
-		if c.Deletable(v) && !m.Unheard() {
+		if (c.Deletable(v) || mutant.Planted(mutant.KeptVolumeDeleted) && !v.Used()) && !m.Unheard() {
 			req.DeleteVolumes = append(req.DeleteVolumes, v.NameProto())
 		} else {
 			req.KeepVolumes = append(req.KeepVolumes, v.NameProto())

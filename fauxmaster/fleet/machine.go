@@ -90,8 +90,9 @@ func (m *machine) Say(string, ...any)        {}
 
 // Nobody looks for violations here, and polls find by themselves what changed.
 
-func (m *machine) Starts(borglet.Record) { m.fleet.begun.Add(1) }
-func (m *machine) Stops(borglet.ID)      { m.fleet.stopped.Add(1) }
-func (m *machine) Reaches(string)        {}
-func (m *machine) Mark(string)           {}
-func (m *machine) Changed()              {}
+func (m *machine) Starts(borglet.Record)    { m.fleet.begun.Add(1) }
+func (m *machine) Stops(borglet.ID)         { m.fleet.stopped.Add(1) }
+func (m *machine) Reaches(string)           {}
+func (m *machine) Deletes(borglet.VolumeID) {}
+func (m *machine) Mark(string)              {}
+func (m *machine) Changed()                 {}

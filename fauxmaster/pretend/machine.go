@@ -44,6 +44,8 @@ type Witness interface {
 	Mark(what string)
 	// Changed: what a poll would be answered may have changed by itself.
 	Changed()
+	// Deletes: a volume is about to be deleted.
+	Deletes(id borglet.VolumeID)
 }
 
 // Points at which a borglet is vulnerable.
@@ -395,7 +397,10 @@ func (m *Machine) Answer(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error
 		return nil
 	})
 	if err == nil && !resp.Fenced {
-		m.disk.volumes.Obey(m.core, req, resp, func(borglet.VolumeID) error { return nil })
+		m.disk.volumes.Obey(m.core, req, resp, func(id borglet.VolumeID) error {
+			m.cfg.Witness.Deletes(id)
+			return nil
+		})
 	}
 	m.carryOut(effects)
 	if m.savesEnd() {
@@ -412,6 +417,21 @@ func (m *Machine) Answer(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error
 func (m *Machine) HasVolume(id borglet.VolumeID) bool {
 	_, here := m.disk.volumes[id]
 	return here
+}
+
+// VolumesHere are those on its disk, in their order.
+func (m *Machine) VolumesHere() []borglet.VolumeID {
+	return slices.SortedFunc(maps.Keys(m.disk.volumes), borglet.VolumeID.Compare)
+}
+
+// WorksIn tells whether a process that runs has a volume.
+func (m *Machine) WorksIn(id borglet.VolumeID) bool {
+	for copyID, p := range m.kernel.procs {
+		if p.running && slices.ContainsFunc(borglet.VolumesOf(m.disk.specs[copyID]), func(v borglet.TaskVolume) bool { return v.ID == id }) {
+			return true
+		}
+	}
+	return false
 }
 
 // usage is what the copies use that run, in the order of reports.

@@ -276,6 +276,8 @@ func opName(op *borgpb.Op) string {
 		return fmt.Sprintf("suspend %s/%s %v", o.SuspendCron.User, o.SuspendCron.Name, o.SuspendCron.Suspend)
 	case *borgpb.Op_Revoke:
 		return "revoke " + o.Revoke.User
+	case *borgpb.Op_DeleteVolume:
+		return fmt.Sprintf("delete volume %s/%s/%d/%s", o.DeleteVolume.User, o.DeleteVolume.Name, o.DeleteVolume.Index, o.DeleteVolume.Volume)
 	}
 	return "something"
 }
@@ -312,6 +314,9 @@ func (c *client) draw() *borgpb.Op {
 	}
 	if c.w.swarm.kinds && c.w.truth.cell.Format() >= cell.FormatKinds && r.IntN(8) == 0 {
 		return c.kindsOp()
+	}
+	if c.w.swarm.volumes && c.w.truth.cell.Format() >= cell.FormatVolumes && r.IntN(3) == 0 {
+		return c.volumeOp()
 	}
 	user, name := c.user(), fmt.Sprintf("j%d", r.IntN(c.w.swarm.jobs))
 	switch n := r.IntN(100); {
@@ -555,8 +560,8 @@ func (c *client) lasting() *borgpb.Op {
 }
 
 // pinned tells whether the tasks of a job may have to wait for one machine, for
-// devices, for others of the job to end, or for a ban to be lifted.
+// devices, for others of the job to end, for a ban to be lifted, or where a volume is.
 func pinned(j *cell.Job) bool {
 	t := j.Spec().GetTask()
-	return len(t.GetConstraints())+len(t.GetResources().GetDevices())+len(t.GetResources().GetDeviceMilli())+len(t.GetPackages())+len(j.Spec().GetMaxPer()) > 0
+	return len(t.GetConstraints())+len(t.GetResources().GetDevices())+len(t.GetResources().GetDeviceMilli())+len(t.GetPackages())+len(t.GetVolumes())+len(j.Spec().GetMaxPer()) > 0
 }

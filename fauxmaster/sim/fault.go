@@ -87,6 +87,8 @@ type swarm struct {
 	quarantine bool
 	// Alloc sets have savers, and are updated and resized.
 	savers bool
+	// Jobs have volumes, which are deleted.
+	volumes bool
 	// Quotas are granted and enforced.
 	quotas bool
 	// Jobs are of many priorities, and bands collapse and do not.
@@ -241,6 +243,8 @@ func drawSwarm(r *rand.Rand) swarm {
 	s.quarantine = r.IntN(3) == 0 && !s.quotas
 	// Nor do those of quotas and labels follow updates of alloc sets.
 	s.savers = r.IntN(3) == 0 && !s.quotas && !s.labels
+	// Nor does that of quarantine know that a volume keeps a task from other machines.
+	s.volumes = r.IntN(3) == 0 && !s.quotas && !s.labels && !s.quarantine
 	return s
 }
 

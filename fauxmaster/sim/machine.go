@@ -114,9 +114,10 @@ func (m *machine) Say(format string, args ...any) { m.w.say(format, args...) }
 
 // What happens on it is held to the rules.
 
-func (m *machine) Starts(r borglet.Record) { m.w.truth.starts(m, r) }
-func (m *machine) Stops(id borglet.ID)     { m.w.truth.stops(m, id) }
-func (m *machine) Mark(what string)        { m.w.mark(what) }
+func (m *machine) Starts(r borglet.Record)     { m.w.truth.starts(m, r) }
+func (m *machine) Stops(id borglet.ID)         { m.w.truth.stops(m, id) }
+func (m *machine) Deletes(id borglet.VolumeID) { m.w.truth.deletes(m, id) }
+func (m *machine) Mark(what string)            { m.w.mark(what) }
 
 // Changed needs nothing: masters poll.
 func (m *machine) Changed() {}

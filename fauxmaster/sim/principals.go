@@ -319,6 +319,8 @@ func ownerOf(op *borgpb.Op) string {
 		return o.WriteFile.User
 	case *borgpb.Op_DeleteFile:
 		return o.DeleteFile.User
+	case *borgpb.Op_DeleteVolume:
+		return o.DeleteVolume.User
 	}
 	return ""
 }

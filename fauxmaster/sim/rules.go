@@ -284,6 +284,7 @@ func (t *truth) asks(replica uint64, req, afresh *borgrpc.PollRequest) {
 		Fence: req.Fence, Machine: req.Machine, Desired: req.Desired, Stops: req.Stops, Forget: req.Forget,
 		KnownHash: req.KnownHash, Replica: req.Replica, Describe: req.Describe, Packages: req.Packages,
 		AllocNetworks: req.AllocNetworks, KeepAllocs: req.KeepAllocs,
+		KeepVolumes: req.KeepVolumes, DeleteVolumes: req.DeleteVolumes,
 	}
 	if !proto.Equal(plain, afresh) {
 		t.w.fail("S28: replica %d polls %s by the orders of before: %v, and now they are %v", replica, req.Machine, plain, afresh)

@@ -118,6 +118,9 @@ func (w *World) unsettled() string {
 			}
 		}
 	}
+	if why := w.volumesUnsettled(); why != "" {
+		return why
+	}
 	return w.left()
 }
 
@@ -152,6 +155,7 @@ func (w *World) finish() {
 	}
 	w.truth.filesAre()
 	w.truth.labelsAre()
+	w.volumesAre()
 	w.judge()
 	w.over = true
 }

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"borg/borglet"
 	"borg/borgmaster"
 	"borg/borgmaster/admission"
 	"borg/borgmaster/cell"
@@ -94,6 +95,11 @@ func TestQuarantines(t *testing.T) {
 // TestSavers: alloc sets with savers come, change and go, on machines that are emptied and lost.
 func TestSavers(t *testing.T) {
 	comesTo(t, "savers", 2, 12*second, "alloc with a saver left", "what an alloc left is saved", "what an alloc left is given up")
+}
+
+// TestVolumes: jobs with volumes come, change and go, and volumes are deleted.
+func TestVolumes(t *testing.T) {
+	comesTo(t, "volumes", 2, 12*second, "volume given up", "volume deleted", "placed where its volume is")
 }
 
 // TestGivingWay: tasks of jobs give way again and again, as often as they may.
@@ -336,6 +342,13 @@ func TestCheckers(t *testing.T) {
 			w.swarm.savers = true
 			w.truth.saving = saversModel{epoch: w.truth.cell.Epoch(), left: map[cell.UID]leaving{{}: {}}}
 			w.truth.saves(borgmaster.CommittedEntry{}, nil)
+		},
+		"S39": func(w *World) {
+			at := volumeAt{borglet.VolumeID{User: "u", Job: "j", Name: "data"}, "m"}
+			w.truth.volume.kept = map[volumeAt]bool{at: true}
+			w.truth.volumeEvent(borgmaster.CommittedEntry{}, &cell.Event{
+				Kind: borgpb.EventKind_EVENT_KIND_VOLUME_GONE, Name: "u/j/0/data", Key: cell.JobKey{User: "u", Name: "j"}, Machine: "m",
+			})
 		},
 		"S38": func(w *World) { w.truth.spares(&cell.Event{}, 110, churnMost+1) },
 		"S32": func(w *World) {

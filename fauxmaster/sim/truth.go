@@ -86,6 +86,8 @@ type truth struct {
 	setKeys map[cell.UID]cell.JobKey
 	// How often tasks of each job gave way.
 	churned churnModel
+	// What the events say of volumes.
+	volume volumesModel
 	rules
 }
 
@@ -181,6 +183,7 @@ func (t *truth) first(e borgmaster.CommittedEntry) {
 	t.quarantines(e, events)
 	t.saves(e, events)
 	t.churns(events)
+	t.volumes(e, events)
 	t.rollouts(events)
 	if e.Index%checkEvery == 0 {
 		if err := t.cell.Check(); err != nil {
@@ -333,6 +336,7 @@ func (t *truth) starts(m *machine, r borglet.Record) {
 	t.live(m, r.ID)
 	t.fits(m, r.ID)
 	t.notTooSoon(m, r.ID)
+	t.opens(m, r)
 }
 
 // live: S7 and S8, a process that runs is a copy that the log has on that
