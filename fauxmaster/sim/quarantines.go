@@ -111,8 +111,8 @@ func (t *truth) copyAnywhere(id cell.CopyID) *cell.Copy {
 // machine takes it, room apart.
 func (t *truth) placedElsewhere(ev *cell.Event) {
 	j, m := t.cell.JobByUID(ev.UID), t.cell.Machine(ev.Machine)
-	if j == nil || m == nil || ev.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK || j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON {
-		return
+	if j == nil || m == nil || ev.ObjectKind != borgpb.ObjectKind_OBJECT_KIND_TASK || j.Kind() == borgpb.JobKind_JOB_KIND_DAEMON || j.AllocByIndex() {
+		return // Of the last two each task has one place alone.
 	}
 	p := m.Copy(cell.CopyID{Job: ev.UID, Index: ev.Task, Attempt: ev.Attempt})
 	if p == nil || !p.Current() {
