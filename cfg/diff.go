@@ -126,16 +126,20 @@ func effectOf(path string) Effect {
 	if strings.HasPrefix(field, "resources.device") {
 		return EffectRestart
 	}
-	name := field
-	if i := strings.IndexAny(name, ".["); i >= 0 {
-		name = name[:i]
-	}
-	switch name {
+	switch first(field) {
 	case "resources", "constraints", "tolerations", "grace_ns", "cpu_slack", "mem_slack", "no_estimation",
 		"notice_ns", "notice_signal":
 		return EffectInPlace
 	}
 	return EffectRestart
+}
+
+// first is the field that a path begins with.
+func first(path string) string {
+	if i := strings.IndexAny(path, ".["); i >= 0 {
+		return path[:i]
+	}
+	return path
 }
 
 type differ struct{ changes []Change }

@@ -18,11 +18,7 @@ func DiffAllocSet(old *borgpb.AllocSet, o *Object) []Change {
 }
 
 func effectOfSet(path string) Effect {
-	field := path
-	if i := strings.IndexAny(field, ".["); i >= 0 {
-		field = field[:i]
-	}
-	switch {
+	switch field := first(path); {
 	case path == "allocs":
 		return EffectResize
 	case strings.HasPrefix(path, "resources.device"):

@@ -2,7 +2,6 @@ package cell
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"google.golang.org/protobuf/proto"
@@ -102,12 +101,10 @@ func (c *Cell) readSetUpdate(s *AllocSet, o *borgpb.UpdateAllocSet) (*setUpdate,
 	if r := checkNumAllocs(s, u.allocs); r != nil {
 		return nil, r
 	}
-	u.gets, u.said, r = c.mergedSet(s, o)
+	was, has := s.lastGiven(), given{s.labels, s.annotations}
+	u.gets, u.said, r = c.merged(borgpb.Labelled_LABELLED_ALLOC_SET, was, has, given{o.Labels, o.Annotations}, o.Merge)
 	u.changed = !proto.Equal(sized(spec, 1), sized(s.spec, 1))
-	_, labels, annotations := s.Given()
-	u.put = u.changed || u.allocs != s.NumAllocs() || spec.Allocs != s.spec.Allocs ||
-		!maps.Equal(u.gets.labels, s.labels) || !maps.Equal(u.gets.annotations, s.annotations) ||
-		!maps.Equal(u.said.labels, labels) || !maps.Equal(u.said.annotations, annotations)
+	u.put = u.changed || u.allocs != s.NumAllocs() || spec.Allocs != s.spec.Allocs || !u.gets.is(has) || !u.said.is(was)
 	return u, r
 }
 
@@ -130,25 +127,6 @@ func checkNumAllocs(s *AllocSet, allocs uint32) *borgpb.Refusal {
 		return invalid("allocs", "%d is not in 1 to %d", allocs, most)
 	}
 	return nil
-}
-
-// mergedSet is merged for an alloc set.
-func (c *Cell) mergedSet(s *AllocSet, o *borgpb.UpdateAllocSet) (gets, said given, r *borgpb.Refusal) {
-	const kind = borgpb.Labelled_LABELLED_ALLOC_SET
-	gets = given{o.Labels, o.Annotations}
-	if o.Merge {
-		_, labels, annotations := s.Given()
-		said = given{c.labelPolicy.fill(kind, o.Labels), o.Annotations}
-		gets = given{MergeMap(labels, s.labels, said.labels), MergeMap(annotations, s.annotations, said.annotations)}
-		if r = checkLabels(gets.labels, gets.annotations); r != nil {
-			return gets, said, r
-		}
-	}
-	gets.labels, r = c.given(kind, gets.labels)
-	if !o.Merge {
-		said = gets
-	}
-	return gets, said, r
 }
 
 // checkInside wants that what runs in each alloc has room in one of the new size. It
@@ -442,12 +420,15 @@ func (s *AllocSet) Given() (allocs uint32, labels, annotations map[string]string
 	return s.spec.Allocs, s.labels, s.annotations
 }
 
+// lastGiven is Given without the number.
+func (s *AllocSet) lastGiven() given {
+	_, labels, annotations := s.Given()
+	return given{labels, annotations}
+}
+
 // keep remembers what a set was given, while its labels or annotations are others.
 func (s *AllocSet) keep(g given) {
-	s.given = nil
-	if !maps.Equal(g.labels, s.labels) || !maps.Equal(g.annotations, s.annotations) {
-		s.given = &g
-	}
+	s.given = g.unless(given{s.labels, s.annotations})
 }
 
 // Version is 1, and one more with each update and resize.
@@ -483,11 +464,7 @@ func (e *encoder) setChanges(s *AllocSet) {
 		e.uint(s.attemptFloor)
 		e.int(s.againNs)
 	}
-	if g := s.given; g != nil {
-		e.byte(tagSetGiven)
-		e.strs(g.labels)
-		e.strs(g.annotations)
-	}
+	e.given(tagSetGiven, s.given)
 }
 
 func (l *loader) setChanges(d *decoder, s *AllocSet) (allocs uint32, given *given) {
@@ -553,7 +530,7 @@ func (c *Cell) checkSetChanges(s *AllocSet) error {
 		return fmt.Errorf("%d allocs are behind, %d counted, listed %v", behind, s.behind, listed)
 	case c.format < FormatSetUpdates && (s.version != 1 || behind > 0 || s.given != nil || s.attemptFloor != 0 || s.NumAllocs() != s.spec.Allocs):
 		return fmt.Errorf("it was changed in format %d", c.format)
-	case s.given != nil && maps.Equal(s.given.labels, s.labels) && maps.Equal(s.given.annotations, s.annotations):
+	case s.given != nil && s.given.is(given{s.labels, s.annotations}):
 		return fmt.Errorf("it keeps what it was given, which is what it has")
 	}
 	return nil

@@ -11,10 +11,23 @@ import (
 // whole, beside what was changed of it alone since.
 const FormatGiven = 9
 
-// given is what a job was last given of what can be changed alone. The number of tasks
-// is the one in its spec, which a resize leaves as it was.
+// given is what a job or alloc set was last given of what can be changed alone. The
+// number of tasks or allocs is the one in its spec, which a resize leaves as it was.
 type given struct {
 	labels, annotations map[string]string
+}
+
+// is tells that both are the same.
+func (g given) is(o given) bool {
+	return maps.Equal(g.labels, o.labels) && maps.Equal(g.annotations, o.annotations)
+}
+
+// unless is what is kept of what something was given: nil where it has just that.
+func (g given) unless(has given) *given {
+	if g.is(has) {
+		return nil
+	}
+	return &g
 }
 
 // Given is what a job was last given by who submits or updates the whole of it. What it
@@ -24,6 +37,12 @@ func (j *Job) Given() (tasks uint32, labels, annotations map[string]string) {
 		return j.Spec().Tasks, j.given.labels, j.given.annotations
 	}
 	return j.Spec().Tasks, j.labels, j.annotations
+}
+
+// lastGiven is Given without the number.
+func (j *Job) lastGiven() given {
+	_, labels, annotations := j.Given()
+	return given{labels, annotations}
 }
 
 // MergeTasks is how many tasks a job gets that was given base, has now and is given next:
@@ -57,34 +76,31 @@ func MergeMap(base, now, next map[string]string) map[string]string {
 
 // keep remembers what a job was given, while its labels or annotations are others.
 func (j *Job) keep(g given) {
-	j.given = nil
-	if !maps.Equal(g.labels, j.labels) || !maps.Equal(g.annotations, j.annotations) {
-		j.given = &g
-	}
+	j.given = g.unless(given{j.labels, j.annotations})
 }
 
-// merged is what a job gets from an update, and what it was given with that: the same,
-// unless something of what it has stays.
-func (c *Cell) merged(j *Job, o *borgpb.UpdateJob) (gets, said given, r *borgpb.Refusal) {
-	gets = given{o.Labels, o.Annotations}
-	if o.Merge {
-		_, labels, annotations := j.Given()
-		said = given{c.labelPolicy.fill(borgpb.Labelled_LABELLED_JOB, o.Labels), o.Annotations}
-		gets = given{MergeMap(labels, j.labels, said.labels), MergeMap(annotations, j.annotations, said.annotations)}
+// merged is what a job or alloc set gets from an update that says what it is to have, and
+// what it was given with that: the same, unless something of what it has stays. was is
+// what it was given before.
+func (c *Cell) merged(kind borgpb.Labelled, was, has, says given, merge bool) (gets, said given, r *borgpb.Refusal) {
+	gets = says
+	if merge {
+		said = given{c.labelPolicy.fill(kind, says.labels), says.annotations}
+		gets = given{MergeMap(was.labels, has.labels, said.labels), MergeMap(was.annotations, has.annotations, said.annotations)}
 		if r = checkLabels(gets.labels, gets.annotations); r != nil {
 			return gets, said, r
 		}
 	}
-	gets.labels, r = c.given(borgpb.Labelled_LABELLED_JOB, gets.labels)
-	if !o.Merge {
+	gets.labels, r = c.given(kind, gets.labels)
+	if !merge {
 		said = gets
 	}
 	return gets, said, r
 }
 
-func (e *encoder) given(g *given) {
+func (e *encoder) given(tag byte, g *given) {
 	if g != nil {
-		e.byte(tagGiven)
+		e.byte(tag)
 		e.strs(g.labels)
 		e.strs(g.annotations)
 	}
@@ -108,7 +124,7 @@ func (c *Cell) checkGiven(j *Job) error {
 		return nil
 	case c.format < FormatGiven:
 		return fmt.Errorf("it knows what it was given, in format %d", c.format)
-	case maps.Equal(g.labels, j.labels) && maps.Equal(g.annotations, j.annotations):
+	case g.is(given{j.labels, j.annotations}):
 		return fmt.Errorf("it keeps what it was given, which is what it has")
 	}
 	return nil

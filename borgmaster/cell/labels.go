@@ -27,17 +27,15 @@ type labelled struct {
 
 // change sets labels and annotations; a job and an alloc set remember what they were given.
 func (l *labelled) change(labels, annotations map[string]string, format uint32) {
-	var was given
+	has := given{labels, annotations}
 	switch o := l.record.(type) {
 	case *Job:
 		if format >= FormatGiven {
-			_, was.labels, was.annotations = o.Given()
-			defer func() { o.keep(was) }()
+			o.given = o.lastGiven().unless(has)
 		}
 	case *AllocSet:
 		if format >= FormatSetUpdates {
-			_, was.labels, was.annotations = o.Given()
-			defer func() { o.keep(was) }()
+			o.given = o.lastGiven().unless(has)
 		}
 	}
 	*l.labels, *l.annotations = labels, annotations

@@ -208,7 +208,7 @@ func (j *Job) appendValue(b []byte) []byte {
 		e.byte(tagSlot)
 		e.int(j.slotNs)
 	}
-	e.given(j.given)
+	e.given(tagGiven, j.given)
 	e.saving(j.saving)
 	return e.b
 }

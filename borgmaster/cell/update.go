@@ -106,7 +106,7 @@ func (c *Cell) checkUpdateJob(o *borgpb.UpdateJob) (commit, *borgpb.Refusal) {
 	}
 	var gets, said given
 	if r == nil {
-		gets, said, r = c.merged(j, o)
+		gets, said, r = c.merged(borgpb.Labelled_LABELLED_JOB, j.lastGiven(), given{j.labels, j.annotations}, given{o.Labels, o.Annotations}, o.Merge)
 	}
 	if r != nil {
 		return nil, about(j.key.String(), r)

@@ -171,8 +171,7 @@ func (p *Copy) holdVolumes() *Hold {
 	if p.few == nil || p.few.uses == nil || p.machine.givesUp() || p.alloc != nil {
 		return nil
 	}
-	return &Hold{Job: p.job.key, Task: p.TaskID(), Volume: p.TaskID().String() + "/" + p.few.uses.names[0],
-		Reason: "its volume is there; borgcfg machine drain --give-up-volumes gives it up"}
+	return holdOfVolume(p.TaskID(), p.few.uses.names[0])
 }
 
 // HoldVolumes is the same of an alloc.
@@ -180,8 +179,11 @@ func (a *Alloc) HoldVolumes() *Hold {
 	if len(a.set.spec.Volumes) == 0 || a.machine == nil || a.machine.givesUp() {
 		return nil
 	}
-	id := TaskID{a.set.key, a.index}
-	return &Hold{Job: a.set.key, Task: id, Volume: id.String() + "/" + a.set.spec.Volumes[0].Name,
+	return holdOfVolume(TaskID{a.set.key, a.index}, a.set.spec.Volumes[0].Name)
+}
+
+func holdOfVolume(of TaskID, name string) *Hold {
+	return &Hold{Job: of.Job, Task: of, Volume: of.String() + "/" + name,
 		Reason: "its volume is there; borgcfg machine drain --give-up-volumes gives it up"}
 }
 

@@ -3,34 +3,10 @@ package main
 import (
 	"fmt"
 
-	"google.golang.org/protobuf/proto"
-
-	borgcell "borg/borgmaster/cell"
 	"borg/cli"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
-
-// mergeSet is merge for an alloc set.
-func (st *step) mergeSet() {
-	given, meta := st.given, st.allocs.GetMeta()
-	o := *st.Object
-	o.AllocSet = proto.CloneOf(st.AllocSet)
-	o.AllocSet.Allocs = borgcell.MergeTasks(given.Tasks, st.allocs.GetSpec().GetAllocs(), st.AllocSet.Allocs)
-	o.Labels = borgcell.MergeMap(given.Labels, meta.GetLabels(), st.Labels)
-	o.Annotations = borgcell.MergeMap(given.Annotations, meta.GetAnnotations(), st.Annotations)
-	st.merged = &o
-	if n := o.AllocSet.Allocs; n != st.AllocSet.Allocs {
-		st.kept = append(st.kept, fmt.Sprintf("allocs: stays %d, as it was resized to since the file said %d (%d again: --exactly)", n, st.AllocSet.Allocs, st.AllocSet.Allocs))
-	}
-	st.kept = append(append(st.kept, keptOf("labels", st.Labels, o.Labels)...), keptOf("annotations", st.Annotations, o.Annotations)...)
-}
-
-// repeatsSet is repeats for an alloc set.
-func (st *step) repeatsSet() bool {
-	return st.merged == nil || st.given.GetTasks() == st.AllocSet.Allocs &&
-		sameMap(st.given.GetLabels(), st.Labels) && sameMap(st.given.GetAnnotations(), st.Annotations)
-}
 
 // updateSet is the mutation that gives an alloc set the spec of its file.
 func (st *step) updateSet() (*borgpb.Op, error) {
@@ -43,14 +19,13 @@ func (st *step) updateSet() (*borgpb.Op, error) {
 		Spec: spec, Merge: st.merged != nil}}}, nil
 }
 
-// sayBehind says what is still to be done after an update of an alloc set.
-func (s *session) sayBehind(user, name string) error {
+// sayBehind says what is still to be done after an update of an alloc set, which is
+// updated whether or not that can be told.
+func (s *session) sayBehind(user, name string) {
 	resp, err := s.client.ListAllocs(s.ctx, &borgrpc.ListAllocsRequest{User: user, Name: name, Limit: 1})
 	if err == nil && len(resp.AllocSets) > 0 {
 		s.sayWaits(resp.AllocSets[0])
 	}
-	// It is updated, whether or not that can be told.
-	return nil
 }
 
 // sayWaits says how many allocs are yet to become what the spec says, and why.

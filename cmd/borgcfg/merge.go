@@ -11,24 +11,27 @@ import (
 	borgcell "borg/borgmaster/cell"
 	"borg/cfg"
 	"borg/proto/borgpb"
-	"borg/proto/borgrpc"
 )
 
-// merge decides what a job is to be whose file repeats what it said before, while the
-// cell has something else since: the cell decides the same when it is told to merge.
-func (st *step) merge(resp *borgrpc.GetJobResponse) {
-	given, now := resp.Given, resp.Job
-	if given == nil || now.GetStatus().GetState() == borgpb.State_STATE_DEAD {
-		return
-	}
+// merge decides what a job or alloc set is to be whose file repeats what it said before,
+// while the cell has something else since: meta, and as many tasks or allocs as has. The
+// cell decides the same when it is told to merge.
+func (st *step) merge(meta *borgpb.Meta, has uint32) {
 	o := *st.Object
-	o.Job = proto.CloneOf(st.Job)
-	o.Job.Tasks = borgcell.MergeTasks(given.Tasks, now.GetSpec().GetTasks(), st.Job.Tasks)
-	o.Labels = borgcell.MergeMap(given.Labels, now.GetMeta().GetLabels(), st.Labels)
-	o.Annotations = borgcell.MergeMap(given.Annotations, now.GetMeta().GetAnnotations(), st.Annotations)
+	what, says := st.number()
+	stays := borgcell.MergeTasks(st.given.Tasks, has, says)
+	if st.Kind == cfg.KindAllocSet {
+		o.AllocSet = proto.CloneOf(st.AllocSet)
+		o.AllocSet.Allocs = stays
+	} else {
+		o.Job = proto.CloneOf(st.Job)
+		o.Job.Tasks = stays
+	}
+	o.Labels = borgcell.MergeMap(st.given.Labels, meta.GetLabels(), st.Labels)
+	o.Annotations = borgcell.MergeMap(st.given.Annotations, meta.GetAnnotations(), st.Annotations)
 	st.merged = &o
-	if o.Job.Tasks != st.Job.Tasks {
-		st.kept = append(st.kept, fmt.Sprintf("tasks: stays %d, as it was resized to since the file said %d (%d again: --exactly)", o.Job.Tasks, st.Job.Tasks, st.Job.Tasks))
+	if stays != says {
+		st.kept = append(st.kept, fmt.Sprintf("%s: stays %d, as it was resized to since the file said %d (%d again: --exactly)", what, stays, says, says))
 	}
 	st.kept = append(append(st.kept, keptOf("labels", st.Labels, o.Labels)...), keptOf("annotations", st.Annotations, o.Annotations)...)
 }
@@ -63,11 +66,20 @@ func (st *step) wanted() *cfg.Object {
 	return st.Object
 }
 
+// number is what a resize changes, and what the file says of it.
+func (st *step) number() (what string, n uint32) {
+	if st.Kind == cfg.KindAllocSet {
+		return "allocs", st.AllocSet.Allocs
+	}
+	return "tasks", st.Job.Tasks
+}
+
 // repeats tells that the file says what the cell knows that it said. If it does not, the
 // cell is told, even where it has come to the same by itself.
-func (st *step) repeats(given *borgrpc.Given) bool {
-	return st.merged == nil || given.GetTasks() == st.Job.Tasks &&
-		sameMap(given.GetLabels(), st.Labels) && sameMap(given.GetAnnotations(), st.Annotations)
+func (st *step) repeats() bool {
+	_, n := st.number()
+	return st.merged == nil || st.given.GetTasks() == n &&
+		sameMap(st.given.GetLabels(), st.Labels) && sameMap(st.given.GetAnnotations(), st.Annotations)
 }
 
 // update is the mutation that gives a job the spec of its file.

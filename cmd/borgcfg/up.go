@@ -32,7 +32,7 @@ type step struct {
 	// What the cell holds; nil: nothing of that name.
 	job    *borgpb.Job
 	allocs *borgpb.AllocSet
-	// What the alloc set was last given; nil: the cell does not know it and changes none.
+	// What it was last given; nil: the cell does not know it, and changes no alloc set.
 	given *borgrpc.Given
 	// What the cell is to hold: what the file says, and what was changed in the cell
 	// since and stays. Nil: just what the file says.
@@ -86,15 +86,15 @@ func (s *session) planJob(m *client.Client, st *step) error {
 	if err != nil {
 		return err
 	}
-	st.job = resp.Job
+	st.job, st.given = resp.Job, resp.Given
 	if err := st.checkKnown(resp.Job.GetSpec()); err != nil {
 		return err
 	}
-	if !s.flag.Bool("exactly") {
-		st.merge(resp)
-	}
-	same := same(st.wanted(), resp.Job.GetMeta(), resp.Job.GetSpec()) && st.repeats(resp.Given)
 	dead := resp.Job.GetStatus().GetState() == borgpb.State_STATE_DEAD
+	if !dead && st.given != nil && !s.flag.Bool("exactly") {
+		st.merge(resp.Job.GetMeta(), resp.Job.GetSpec().GetTasks())
+	}
+	same := same(st.wanted(), resp.Job.GetMeta(), resp.Job.GetSpec()) && st.repeats()
 	finished := dead && resp.Job.Status.Finished == numTasks(resp.Job)
 	switch {
 	case dead && same && finished && !s.flag.Bool("again"):
@@ -129,12 +129,12 @@ func (s *session) planAllocSet(m *client.Client, st *step) error {
 	}
 	dead := st.allocs.GetStatus().GetState() == borgpb.State_STATE_DEAD
 	if !dead && st.given != nil && !s.flag.Bool("exactly") {
-		st.mergeSet()
+		st.merge(st.allocs.GetMeta(), st.allocs.GetSpec().GetAllocs())
 	}
 	switch {
 	case dead:
 		st.action = create
-	case same(st.wanted(), st.allocs.GetMeta(), st.allocs.GetSpec()) && st.repeatsSet():
+	case same(st.wanted(), st.allocs.GetMeta(), st.allocs.GetSpec()) && st.repeats():
 		st.note = "unchanged"
 	case st.given != nil:
 		st.action = change
@@ -299,7 +299,7 @@ func (s *session) apply(st *step) error {
 	s.say("%s %s: updated to version %d", st.Kind, name, result.GetVersion())
 	s.sayChanges(st)
 	if st.Kind == cfg.KindAllocSet {
-		return s.sayBehind(st.User, st.Name)
+		s.sayBehind(st.User, st.Name)
 	}
 	return nil
 }

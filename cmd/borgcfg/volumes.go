@@ -71,7 +71,7 @@ func (s *session) volumeName(v *borgpb.VolumeStatus) string {
 }
 
 func volumeWord(st borgpb.VolumeState) cell {
-	text := strings.ToLower(strings.ReplaceAll(strings.TrimPrefix(st.String(), "VOLUME_STATE_"), "_", " "))
+	text := strings.ReplaceAll(word(st), "_", " ")
 	switch st {
 	case borgpb.VolumeState_VOLUME_STATE_USED:
 		return cell{text: text, style: good}
