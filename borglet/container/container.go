@@ -217,7 +217,7 @@ func newContainerBackend(cfg Config) (backend, error) {
 	if ids == [2]uint32{} {
 		ids = DefaultTaskIDs
 	}
-	dirs := append([]string{filepath.Dir(PapersDir(cfg.RunDir))}, cfg.Private...)
+	dirs := append([]string{filepath.Dir(borglet.PapersDir(cfg.RunDir))}, cfg.Private...)
 	if err := ownUsers(ids[0], dirs); err != nil {
 		cfg.Log.Warn("tasks have no user ids of their own: root in them is the machine's root without capabilities", "machine", cfg.Name, "err", err)
 		return b, nil

@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"borg/borglet"
 	"borg/borglet/network"
 )
 
@@ -89,7 +90,7 @@ func Sweep(ctx context.Context, cfg SweepConfig) (Swept, error) {
 	if err := removeWall(tableName(cfg.Name)); err != nil {
 		return swept, err
 	}
-	if err := os.RemoveAll(PapersDir(cfg.RunDir)); err != nil {
+	if err := os.RemoveAll(borglet.PapersDir(cfg.RunDir)); err != nil {
 		return swept, fmt.Errorf("remove papers: %w", err)
 	}
 	return swept, sweepMounts([]string{cfg.Dir, cfg.RunDir}, &swept)

@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"borg/borglet"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -119,15 +120,11 @@ func (c *Cell) probeArgs(ctx context.Context) ([]string, error) {
 		return nil, expected(neighbourJob+" on a machine of the cell", "%q", other.Status.GetMachine())
 	}
 	copyName := fmt.Sprintf("%s.%d.%d", other.Meta.GetUid(), other.Index, other.Status.GetAttempt())
-	papers, err := c.papersOn(k, copyName)
-	if err != nil {
-		return nil, err
-	}
 	hidden := map[string]string{
 		"agent-directory":         c.borgletDir(k),
 		"agent-run-directory":     c.runOf(c.machineName(k)),
 		"another-tasks-directory": filepath.Join(c.borgletDir(k), "tasks", copyName),
-		"another-tasks-papers":    papers,
+		"another-tasks-papers":    filepath.Join(c.papersOf(k), copyName),
 		"authority":               c.authorityFile(),
 		"cell-directory":          c.dir,
 		"root-home":               "/root",
@@ -163,16 +160,8 @@ func (c *Cell) probeArgs(ctx context.Context) ([]string, error) {
 	return append(args, "--devices", strings.Join(names, " ")), nil
 }
 
-// papersOn is where the papers of a copy on machine k lie: below the borglet's
-// run-time directory if that is in memory, and otherwise in /dev/shm.
-func (c *Cell) papersOn(k int, copyName string) (string, error) {
-	for _, pattern := range []string{filepath.Join(c.runOf(c.machineName(k)), "papers"), "/dev/shm/borg-*"} {
-		if found, err := filepath.Glob(filepath.Join(pattern, copyName)); err == nil && len(found) == 1 {
-			return found[0], nil
-		}
-	}
-	return "", expected("papers of "+copyName, "none below %s and /dev/shm", c.runOf(c.machineName(k)))
-}
+// papersOf is where the papers of the copies on machine k lie.
+func (c *Cell) papersOf(k int) string { return borglet.PapersDir(c.runOf(c.machineName(k))) }
 
 // said is what the first task of a job of ours has written.
 func (c *Cell) said(ctx context.Context, job string) (string, error) {

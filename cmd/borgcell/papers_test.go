@@ -15,7 +15,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"borg/borglet/container"
 	"borg/identity"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -37,9 +36,6 @@ func (c *Cell) output(t *testing.T, name string) string {
 	}
 	return text.String()
 }
-
-// papersOf is where the papers of the copies on machine k lie.
-func (c *Cell) papersOf(k int) string { return container.PapersDir(c.runOf(c.machineName(k))) }
 
 // TestTasksHaveCertificates: a task finds a certificate in its own name where its
 // environment says, which the masters and nobody else believe; killing borglets

@@ -337,7 +337,7 @@ func (s *serve) agent(rt *container.Runtime, spec *borgpb.MachineSpec, store *pa
 	if err != nil {
 		return nil, cli.Errorf(cli.Failed, "%w", err)
 	}
-	papers, err := container.MakePapersDir(s.runDir)
+	papers, err := borglet.MakePapersDir(s.runDir)
 	if err != nil {
 		s.log.Warn("tasks get no certificates, and those that name secrets do not start", "machine", s.name, "err", err)
 	}

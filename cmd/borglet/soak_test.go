@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"borg/borglet/container"
+	"borg/borglet"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
@@ -157,7 +157,7 @@ func (m *machine) left(first atRest) {
 		left = nil
 		for _, pattern := range []string{
 			filepath.Join(m.dir, "tasks", "*"), filepath.Join(m.dir, "trash", "*"), filepath.Join(m.runDir, "c", "*"),
-			filepath.Join(container.PapersDir(m.runDir), "*"),
+			filepath.Join(borglet.PapersDir(m.runDir), "*"),
 			"/sys/fs/cgroup/*/borg/" + m.name + "/1-*", "/sys/fs/cgroup/borg/" + m.name + "/1-*",
 		} {
 			found, err := filepath.Glob(pattern)

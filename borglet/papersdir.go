@@ -1,4 +1,4 @@
-package container
+package borglet
 
 import (
 	"crypto/sha256"
