@@ -59,12 +59,14 @@ type pass struct {
 	before int
 	// parcel is where out and promises lie.
 	parcel *parcel
+	// asked are the classes of the gang that has its turn.
+	asked []*class
 }
 
 // begin makes s.work a new pass.
 func (s *Scheduler) begin(c *cell.Cell) *pass {
 	p := &s.work
-	*p = pass{search: search{s: s, c: c, unitSpace: p.unitSpace}, before: s.overlay.promises, parcel: s.spare.parcel()}
+	*p = pass{search: search{s: s, c: c, unitSpace: p.unitSpace}, before: s.overlay.promises, parcel: s.spare.parcel(), asked: p.asked}
 	p.out, p.promises = p.parcel.out, p.parcel.promises
 	return p
 }
@@ -229,8 +231,13 @@ func (p *pass) placeGang(l *line) {
 		return
 	}
 	count, bytes := len(p.out), p.bytes
+	// Not only what the line keeps: what has volumes is asked for anew each time.
+	p.asked = p.asked[:0]
 	for _, index := range l.rest() {
 		w := s.want(p.c, l, index)
+		if n := len(p.asked); n == 0 || p.asked[n-1] != w.class {
+			p.asked = append(p.asked, w.class)
+		}
 		if p.place(w, index) && p.bytes-bytes <= maxBatchBytes {
 			continue
 		}
@@ -243,8 +250,8 @@ func (p *pass) placeGang(l *line) {
 		p.out, p.promises, p.bytes = p.out[:count], p.promises[:count], bytes
 		// Its classes were found blocked, and machines full, over promises that
 		// are taken back now.
-		for _, w := range l.wants {
-			w.class.forget()
+		for _, class := range p.asked {
+			class.forget()
 		}
 		s.gangs[l.uid] = s.changes.now()
 		l.keep(len(l.rest()))
