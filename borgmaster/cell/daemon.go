@@ -272,8 +272,14 @@ func (p *Copy) staysToTheLast() bool {
 
 // lastToLeave looks at a machine that drains again once only daemons are left there.
 func (c *Cell) lastToLeave(m *Machine) {
-	if m.drain != nil && len(m.copies) > 0 && m.OnlyDaemons() {
-		c.drainDueNs = 0
+	if m.drain == nil || len(m.copies) == 0 || !m.OnlyDaemons() {
+		return
+	}
+	c.drainDueNs = 0
+	if c.format >= formatTogether {
+		for _, p := range m.copies {
+			p.job.leaveDueNs = 0
+		}
 	}
 }
 

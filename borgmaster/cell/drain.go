@@ -13,7 +13,9 @@ const formatLastLeave = 8
 
 // formatTogether is the format from which on all jobs that run in an alloc look at it
 // again when what holds it on a machine that drains has become another reason than the
-// one that the last of them saw.
+// one that the last of them saw, and daemon jobs look again in the very entry in which
+// their tasks become the last on such a machine. Before it a cell that was loaded from
+// its records let go earlier than one that had lived through the same.
 const formatTogether = 10
 
 // drain is a machine being emptied. What has a place on it goes as soon as the
