@@ -100,6 +100,17 @@ func (t *truth) bands(e borgmaster.CommittedEntry, results []*borgpb.Result) {
 	}
 }
 
+// placedBy is the spec by which a task has its place: not the job's newest while an
+// update has not come to the task yet.
+func placedBy(j *cell.Job, index uint32) *borgpb.JobSpec {
+	if task := j.Task(index); task != nil && task.Current() != nil {
+		if s := j.SpecAt(task.Current().Version()); s != nil {
+			return s.Proto
+		}
+	}
+	return j.Spec()
+}
+
 // gaveWay looks at one who gave way.
 func (t *truth) gaveWay(ev *cell.Event, victim *cell.Copy) {
 	name, ok := strings.CutPrefix(ev.Reason, "makes room for ")
@@ -110,7 +121,8 @@ func (t *truth) gaveWay(ev *cell.Event, victim *cell.Copy) {
 	}
 	by, own, waitNs := int32(-1), false, int64(0)
 	if j := t.cell.Job(id.Job); j != nil {
-		by, own, waitNs = j.Priority(), j.Spec().GetPreempt() == borgpb.Preempt_PREEMPT_OWN, j.Spec().GetPreemptWaitNs()
+		spec := placedBy(j, id.Index)
+		by, own, waitNs = spec.GetPriority(), spec.GetPreempt() == borgpb.Preempt_PREEMPT_OWN, spec.GetPreemptWaitNs()
 	} else if set := t.cell.AllocSet(id.Job); set != nil {
 		by = set.Priority()
 	}

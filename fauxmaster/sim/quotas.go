@@ -261,6 +261,8 @@ func (t *truth) quotas(e borgmaster.CommittedEntry, results []*borgpb.Result) {
 	}
 	q := quotaEntry{most: maps.Clone(m.grants), least: maps.Clone(m.grants), ops: map[string]int{}, adopted: map[string]bool{}}
 	has := t.capacity()
+	// The wall clock of another master may be behind, and what had expired has not then.
+	m.wallNs = min(m.wallNs, t.cell.WallNs())
 	for i, data := range entry.Ops {
 		op := new(borgpb.Op)
 		if proto.Unmarshal(data, op) == nil && !results[i].GetRepeated() {
