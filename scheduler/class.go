@@ -316,6 +316,11 @@ func (w *want) appendStatic(b []byte) []byte {
 func appendConstraint(b []byte, k *borgpb.Constraint) []byte {
 	b = appendText(b, k.GetKey())
 	b = append(b, byte(k.GetRelation()))
+	switch k.GetRelation() {
+	case borgpb.Relation_RELATION_PRESENT, borgpb.Relation_RELATION_NOT_PRESENT:
+		// They hold whatever value is given with them.
+		return appendText(b, "")
+	}
 	return appendText(b, k.GetValue())
 }
 

@@ -347,7 +347,8 @@ func (s *Scheduler) observeTask(c *cell.Cell, e *cell.Event) {
 		s.drop(p)
 		s.dismiss(p.line)
 		switch {
-		case len(p.victims) > 0 || !isAlloc && p.line.job.Version() != p.version:
+		case len(p.victims) > 0 || !isAlloc && p.line.job.Version() != p.version || p.line.hasVolumes(e.Task):
+			// What works in a volume takes over what its last copy there holds.
 			s.reread(p.site)
 		case !s.renumbered:
 			// What was promised is held now: as much is free as before.
