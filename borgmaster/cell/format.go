@@ -41,7 +41,8 @@ import (
 // exclusive cores.
 //
 // Format 10: what stays on a machine's disk after its task; alloc sets are resized;
-// tasks run in the allocs of their index; why a borglet ended a process.
+// tasks run in the allocs of their index; why a borglet ended a process; extra tasks stand in
+// for who is down when their update was given up.
 const BuildFormat = 10
 
 // BuildFormat is the latest format that this copy of the cell can apply.
