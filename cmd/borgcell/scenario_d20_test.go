@@ -11,7 +11,8 @@ import (
 // TestScenarioD20: automation sets the number of a job's tasks and writes labels and
 // annotations, the elected master dies, and then the owner pushes his file, in which a flag
 // is another. What automation wrote stays, and diff says so before; who is not changed is not
-// restarted. What he changes himself becomes as he says, and --exactly puts all of it back.
+// restarted. What he changes himself becomes as he says, --exactly puts all of it back, and --prune ends
+// what his file does not say any more.
 func TestScenarioD20(t *testing.T) {
 	alongside(t)
 	c := chaosCell(t, 5, 1)
@@ -123,4 +124,30 @@ func TestScenarioD20(t *testing.T) {
 	meta("exactly as in the file", map[string]string{"tier": "web"}, nil)
 	c.stillSame(t, now, "web")
 	u.cfg(t, "job web: unchanged", exactly...)
+
+	// What is not in the file any more ends when he says so, and nothing else does.
+	for name, labels := range map[string]map[string]string{"old": {"tier": "web"}, "beside": {"tier": "mail"}} {
+		if _, err := c.submitOp(shortly(t), &borgpb.SubmitJob{Name: name, Labels: labels}, sleepers(1)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := c.jobIs(shortly(t), name, "it runs", started); err != nil {
+			t.Fatal(err)
+		}
+	}
+	beside, err := c.snap(shortly(t), "beside")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prune := append(exactly, "--prune", "tier=web")
+	u.cfg(t, "- job old: not in the files, ended", append(prune, "--dry-run")...)
+	if _, err := c.jobIs(shortly(t), "old", "it runs", started); err != nil {
+		t.Fatal(err)
+	}
+	u.cfg(t, "job old: down", prune...)
+	if _, err := c.jobIs(shortly(t), "old", "it is dead", func(j *borgpb.Job) bool { return j.Status.GetDead() == 1 && j.Status.GetStopping() == 0 }); err != nil {
+		t.Fatal(err)
+	}
+	c.stillSame(t, beside, "beside")
+	c.stillSame(t, now, "web")
+	u.cfg(t, "job web: unchanged", prune...)
 }
