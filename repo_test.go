@@ -33,6 +33,8 @@ var imports = map[string]struct {
 	"proto/borgpb":  {nil, []string{"google.golang.org/grpc"}},
 	"proto/borgrpc": {[]string{"proto/borgpb"}, nil},
 	"proto/door":    {[]string{"identity", "mutant", "proto/borgpb"}, nil},
+	// What a later build may say, for the tests of who must bear it.
+	"proto/newer": {[]string{"proto/borgpb"}, []string{"google.golang.org/grpc"}},
 
 	"borgmaster/cell": {[]string{"mutant", "proto/borgpb"}, []string{"time", "os", "net", "sync", "context", "math/rand", "math/rand/v2", "log", "log/slog"}},
 	// mutant: bugs that the simulator must find.

@@ -233,6 +233,9 @@ func (w *coreWorld) state() string {
 		if r.Exit != nil {
 			fmt.Fprintf(&out, " exit=%q", ExitText(r.Exit))
 		}
+		if why := r.GetExit().GetReason(); why != "" {
+			fmt.Fprintf(&out, " for=%q", why)
+		}
 		if r.ShimLost {
 			out.WriteString(" shim-lost")
 		}

@@ -13,6 +13,8 @@ type ExitFile struct {
 	EndedWallNs int64  `json:"ended_wall_ns"`
 	// What could not be done, when the task could not even be started.
 	Error string `json:"error,omitempty"`
+	// Why the borglet ended it. No shim knows.
+	Reason string `json:"reason,omitempty"`
 	// Retry: nothing of the task has run, for a reason that lies in the machine.
 	Retry bool `json:"retry,omitempty"`
 	// The most memory it used at once, and its processor time in all; zero: not
@@ -28,7 +30,7 @@ func ExitToFile(run uint32, e *borgpb.Exit) *ExitFile {
 	}
 	return &ExitFile{
 		Run: run, Code: e.GetCode(), Signal: e.GetSignal(), OOM: e.GetOom(), Unknown: e.GetUnknown(),
-		EndedWallNs: e.GetEndedWallNs(), Error: e.GetError(),
+		EndedWallNs: e.GetEndedWallNs(), Error: e.GetError(), Reason: e.GetReason(),
 	}
 }
 
@@ -39,6 +41,6 @@ func (f *ExitFile) Exit() *borgpb.Exit {
 	}
 	return &borgpb.Exit{
 		Code: f.Code, Signal: f.Signal, Oom: f.OOM, Unknown: f.Unknown,
-		EndedWallNs: f.EndedWallNs, Error: f.Error,
+		EndedWallNs: f.EndedWallNs, Error: f.Error, Reason: f.Reason,
 	}
 }

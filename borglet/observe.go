@@ -1,6 +1,7 @@
 package borglet
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -114,27 +115,24 @@ func (c *Core) exited(t *task, exit *borgpb.Exit, text string) {
 		exit = proto.CloneOf(exit)
 		exit.Error = bounded(exit.Error)
 	}
+	// Why it was made to end, unless somebody ordered it.
+	var why string
 	if t.squeezed == "" {
 		// A borglet before this one had begun to end it, and has not.
 		t.Clear = false
 	} else {
-		var why string
-		if exit, why = t.gaveWay(exit); text == "" {
-			text = why
-		}
+		exit, why = t.gaveWay(exit)
 	}
 	healthy := t.StartedWallNs != 0 && exit.GetEndedWallNs()-t.StartedWallNs >= c.cfg.Backoff.HealthyNs
-	t.Exit = exit
 	t.pid = 0
 	unhealthy := t.health.ended
 	t.health, t.readiness = health{}, readiness{}
-	if text == "" {
-		text = unhealthy
+	if why = cmp.Or(why, unhealthy); why != "" && t.Stop == nil {
+		exit = proto.CloneOf(exit)
+		exit.Reason = bounded(why)
 	}
-	if text == "" {
-		text = ExitText(exit)
-	}
-	text = bounded(text)
+	t.Exit = exit
+	text = bounded(cmp.Or(text, why, ExitText(exit)))
 	switch {
 	case t.Stop != nil:
 		c.end(t, borgpb.AttemptState_ATTEMPT_STATE_STOPPED, "")

@@ -144,5 +144,9 @@ func hashReport(h hash.Hash, r *borgpb.TaskReport, version uint64) {
 		buf = append(buf, 0xff)
 		text(r.GetAddr())
 	}
+	if r.GetExit().GetReason() != "" {
+		buf = append(buf, 0xfe)
+		text(r.GetExit().GetReason())
+	}
 	h.Write(buf)
 }

@@ -281,10 +281,12 @@ func WhyNotAdopted(c *cell.Cell, u *borgrpc.Unknown) string {
 // adopt proposes a job for each uid of what was found.
 func (m *Master) adopt(ctx context.Context, req *borgrpc.AdoptUnknownRequest, unknown []*borgrpc.Unknown) ([]*borgrpc.UnknownDone, error) {
 	var done []*borgrpc.UnknownDone
+	var format uint32
+	m.cfg.Log.View(func(c *cell.Cell) { format = c.Format() })
 	for _, group := range byJob(unknown, req.GetJobs()) {
 		d := &borgrpc.UnknownDone{Job: jobOf(group[0]), Copies: uint32(len(group))}
 		done = append(done, d)
-		op, why := Adoption(group)
+		op, why := Adoption(format, group)
 		if why != "" {
 			d.Refusal = refusal(borgpb.RefusalKind_REFUSAL_KIND_STATE, d.Job, "%s", why)
 			continue
@@ -320,10 +322,10 @@ func byJob(unknown []*borgrpc.Unknown, names []string) (groups [][]*borgrpc.Unkn
 	return groups
 }
 
-// Adoption makes a job of copies with one uid: of each task the latest one, all with
-// the spec of the latest version. Nobody knows how many tasks there were: as many as
-// the highest index tells.
-func Adoption(group []*borgrpc.Unknown) (op *borgpb.AdoptJob, why string) {
+// Adoption makes a job of copies with one uid, in a cell of that format: of each task the
+// latest one, all with the spec of the latest version. Nobody knows how many tasks there
+// were: as many as the highest index tells.
+func Adoption(format uint32, group []*borgrpc.Unknown) (op *borgpb.AdoptJob, why string) {
 	latest := make(map[uint32]*borgrpc.Unknown)
 	var newest *borgrpc.Desired
 	for _, u := range group {
@@ -356,6 +358,10 @@ func Adoption(group []*borgrpc.Unknown) (op *borgpb.AdoptJob, why string) {
 			return nil, err.Error()
 		}
 		spec.AllocSet = id.Job.String()
+		// Where an update had yet to take some to theirs, all may run where they are.
+		spec.AllocByIndex = format >= cell.FormatAllocIndex && newest.AllocByIndex && !slices.ContainsFunc(op.Copies, func(f *borgpb.FoundCopy) bool {
+			return f.Alloc != fmt.Sprintf("%s/%d", spec.AllocSet, f.Report.Index)
+		})
 	}
 	data, err := proto.MarshalOptions{Deterministic: true}.Marshal(spec)
 	if err != nil {

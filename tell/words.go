@@ -27,8 +27,15 @@ func Word(e protoreflect.Enum) string {
 	return strings.ToLower(strings.TrimPrefix(string(v.Name()), prefix))
 }
 
-// Exit says how a process ended.
+// Exit says how a process ended, and why its borglet ended it.
 func Exit(e *borgpb.Exit) string {
+	if e.GetReason() != "" {
+		return exit(e) + ": " + e.Reason
+	}
+	return exit(e)
+}
+
+func exit(e *borgpb.Exit) string {
 	switch {
 	case e == nil:
 		return ""
@@ -90,7 +97,7 @@ func happened(e *borgpb.Event) string {
 	if e.Exit != nil {
 		line += ", " + Exit(e.Exit)
 	}
-	if e.Reason != "" {
+	if e.Reason != "" && e.Reason != e.Exit.GetReason() {
 		line += ": " + e.Reason
 	}
 	if e.User != "" {

@@ -13,6 +13,9 @@ const FormatAllocIndex = 10
 // AllocSet names.
 func (j *Job) AllocByIndex() bool { return j.latest().Proto.AllocByIndex }
 
+// AllocByIndex tells that the copy has its alloc because of its index.
+func (p *Copy) AllocByIndex() bool { return p.spec != nil && p.spec.Proto.AllocByIndex }
+
 // checkAllocIndex wants a set where the allocs are to be taken by index.
 func checkAllocIndex(s *borgpb.JobSpec) *borgpb.Refusal {
 	if s.AllocByIndex && s.AllocSet == "" {

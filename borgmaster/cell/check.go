@@ -351,6 +351,9 @@ func (c *Cell) checkMachineState(m *Machine) error {
 		if p.estimate != nil && (c.format < formatReservations || p.wait != nil) {
 			return fmt.Errorf("copy %v has a reservation of %+v", p.ID(), *p.estimate)
 		}
+		if err := c.checkExit(p); err != nil {
+			return err
+		}
 		if err := c.checkAddr(p); err != nil {
 			return fmt.Errorf("copy %v: %w", p.ID(), err)
 		}

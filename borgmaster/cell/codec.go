@@ -88,6 +88,8 @@ const (
 	tagAddr = 230
 	// Of a copy: in which volumes it works.
 	tagUses = 235
+	// Of a copy: why its last process was ended.
+	tagExitReason = 240
 	// Of a machine that is emptied of volumes too; it has no value.
 	tagGiveUp = 200
 	// Of a machine.

@@ -101,14 +101,6 @@ type stopping struct {
 	promised *waiting
 }
 
-// Exit is how a process ended.
-type Exit struct {
-	Code, Signal int32
-	OOM, Unknown bool
-	EndedWallNs  int64
-	Error        string
-}
-
 // ID names the copy.
 func (p *Copy) ID() CopyID { return CopyID{p.job.uid, p.index, p.attempt} }
 
@@ -248,17 +240,6 @@ func (p *Copy) TaskSpec() *borgpb.TaskSpec {
 		return nil
 	}
 	return p.spec.Need(p.index).Task
-}
-
-// Proto converts; nil stays nil.
-func (e *Exit) Proto() *borgpb.Exit {
-	if e == nil {
-		return nil
-	}
-	return &borgpb.Exit{
-		Code: e.Code, Signal: e.Signal, Oom: e.OOM, Unknown: e.Unknown,
-		EndedWallNs: e.EndedWallNs, Error: e.Error,
-	}
 }
 
 // jobKind mirrors borgpb.JobKind in a byte.

@@ -39,15 +39,16 @@
 //	move.go      a plan of the rescheduler is refused, or moves what runs
 //	network.go   whose network a task has, and its address
 //	place.go     the test of feasibility; victim.go: whom it may preempt
-//	report.go    what a borglet says of a copy
+//	report.go    what a borglet says of a copy; exit.go: how its process ended
 //	machines.go  machines come, change and go; lost.go: they are lost and return;
 //	             drain.go: they are emptied
 //	quota.go     what users were granted; admit.go: and whether that suffices;
 //	             taskbounds.go: what a task of a user may ask for
 //	budget.go    how far the cell may disturb the tasks of a job of its own accord
 //	allocset.go  alloc sets and their allocs; allocindex.go: whose alloc is whose
-//	update.go    a rolling update; surge.go: its extra tasks; spread.go: over which
-//	             failure domains it goes; gate.go: what a metric must be first
+//	update.go    a rolling update; surge.go: its extra tasks; standin.go: who of them
+//	             stays when it is given up; spread.go: over which failure domains it
+//	             goes; gate.go: what a metric must be first
 //	room.go      what holds a place, and what is promised to whom
 //	grave.go     how long the dead are remembered; request.go: and requests
 //	clock.go     the two clocks

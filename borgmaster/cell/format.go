@@ -41,7 +41,8 @@ import (
 // exclusive cores.
 //
 // Format 10: what stays on a machine's disk after its task; alloc sets are resized;
-// tasks run in the allocs of their index.
+// tasks run in the allocs of their index; why a borglet ended a process; extra tasks stand in
+// for who is down when their update was given up.
 const BuildFormat = 10
 
 // BuildFormat is the latest format that this copy of the cell can apply.
@@ -190,6 +191,8 @@ var sinceFormat = map[protoreflect.FullName]uint32{
 	"borg.AllocSetSpec.saver": FormatSavers, "borg.Saver.task": FormatSavers, "borg.Saver.time_ns": FormatSavers,
 
 	"borg.JobSpec.alloc_by_index": FormatAllocIndex,
+
+	"borg.Exit.reason": FormatExitReasons,
 }
 
 // decode reads a message of the log. Bytes that are not one, and anything that
@@ -382,7 +385,7 @@ func knownReports(r *borgpb.Reports, format uint32) bool {
 			return false
 		}
 		for _, t := range m.Tasks {
-			if t.Addr != "" && format < FormatNetworks {
+			if t.Addr != "" && format < FormatNetworks || t.GetExit().GetReason() != "" && format < FormatExitReasons {
 				return false
 			}
 			if unknown(t) || (t.Exit != nil && unknown(t.Exit)) {

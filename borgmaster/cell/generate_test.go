@@ -889,6 +889,7 @@ func (g *generator) taskReport(p *Copy) *borgpb.TaskReport {
 		r.Exit = &borgpb.Exit{Code: int32(g.r.IntN(3)), Oom: g.one(10)}
 	}
 	g.addr(p, r)
+	g.exitReason(r)
 	switch {
 	case g.one(40):
 		r.Attempt--

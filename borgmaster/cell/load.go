@@ -523,6 +523,9 @@ func (l *loader) copy(p *Copy, d *decoder, of *Task) error {
 	if err := l.uses(d, p); err != nil {
 		return err
 	}
+	if err := l.exitReason(d, p); err != nil {
+		return err
+	}
 	if of != nil {
 		if err := l.disrupted(d, of); err != nil {
 			return err

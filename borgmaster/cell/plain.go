@@ -447,6 +447,7 @@ func copyForm(f *form) {
 		f.uints("index")
 		f.list("volumes", func(f *form) { f.str("name") })
 	})
+	f.tagged(tagExitReason, "ended_for", func(f *form) { f.str("reason") })
 }
 
 func (f *form) victims() {

@@ -317,6 +317,7 @@ func (e *encoder) copy(p *Copy) {
 	e.notice(p)
 	e.addr(p.Addr())
 	e.uses(p)
+	e.exitReason(p.exit)
 }
 
 // wait writes the names of the victims that are waited for.

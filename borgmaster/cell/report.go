@@ -100,20 +100,6 @@ func (p *Copy) says(r *borgpb.TaskReport) bool {
 		p.text == clip(r.Text, maxReportTextBytes) && p.exit.same(exitOf(r.Exit))
 }
 
-func exitOf(e *borgpb.Exit) *Exit {
-	if e == nil {
-		return nil
-	}
-	return &Exit{e.Code, e.Signal, e.Oom, e.Unknown, e.EndedWallNs, clip(e.Error, maxReportTextBytes)}
-}
-
-func (e *Exit) same(o *Exit) bool {
-	if e == nil || o == nil {
-		return e == o
-	}
-	return *e == *o
-}
-
 // reportAll applies what borglets said. Each item is refused on its own.
 func (c *Cell) reportAll(o *borgpb.Reports, res *borgpb.Result) {
 	total := 0
@@ -214,7 +200,10 @@ func (c *Cell) hear(p *Copy, r *borgpb.TaskReport) {
 	}
 	if kind != borgpb.EventKind_EVENT_KIND_UNSPECIFIED {
 		e := taskEvent(p, kind, stateRunning, stateRunning)
-		e.Exit, e.Reason = p.exit, p.text
+		if e.Exit, e.Reason = p.exit, p.text; restarted && p.exit.why() != "" {
+			// What it says of itself now is of the process that follows.
+			e.Reason = p.exit.why()
+		}
 		c.emit(e)
 	}
 	c.seenUp(t)

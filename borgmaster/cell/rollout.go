@@ -372,6 +372,8 @@ func (c *Cell) failUpdate(j *Job, why string) {
 	if u.policy.autoRollback && u.Open() {
 		spec, tasks, r := c.checkRollback(j)
 		if r == nil {
+			// The way back has its own.
+			c.endExtra(j)
 			c.endUpdate(j, borgpb.UpdateState_UPDATE_STATE_FAILED, why)
 			c.rollBack(j, spec, tasks, why)
 			return
@@ -392,6 +394,7 @@ func (c *Cell) letBe(j *Job) {
 		}
 	}
 	j.update.down = 0
+	c.standDown(j)
 }
 
 func (c *Cell) unwatch(t *Task) {

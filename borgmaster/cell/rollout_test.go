@@ -36,7 +36,9 @@ func (x *roller) job() *Job { return x.c.Job(JobKey{"u", "j"}) }
 
 func (x *roller) do1(ops ...*borgpb.Op) {
 	was := x.updating()
+	standIns := x.standIns()
 	_, events := x.apply(ops...)
+	x.checkStandIns(standIns, ops, events)
 	fresh := map[uint32]bool{}
 	for _, e := range events {
 		switch {
@@ -103,6 +105,31 @@ func (x *roller) most() int {
 		}
 	}
 	return n
+}
+
+// standIns are the extra tasks that run.
+func (x *roller) standIns() map[uint32]bool {
+	m := map[uint32]bool{}
+	if j := x.job(); j != nil {
+		for _, t := range j.rows[j.Size():] {
+			m[t.index] = t.runs()
+		}
+	}
+	return m
+}
+
+// checkStandIns wants that an update that is given up ends no extra task that runs while
+// fewer tasks than the job has do.
+func (x *roller) checkStandIns(ran map[uint32]bool, ops []*borgpb.Op, events []Event) {
+	j := x.job()
+	if len(ran) == 0 || ops[0].GetResizeJob() != nil || x.c.format < FormatStandIns || !x.c.standsIn(j.update.state) {
+		return
+	}
+	for _, e := range events {
+		if e.ObjectKind == borgpb.ObjectKind_OBJECT_KIND_TASK && e.To == borgpb.State_STATE_DEAD && ran[e.Task] && j.started < j.Size() {
+			x.r.Fatalf("extra task %d is ended while %d of %d tasks run", e.Task, j.started, j.Size())
+		}
+	}
 }
 
 func (x *roller) updating() map[uint32]bool {
@@ -261,13 +288,13 @@ func (x *roller) upset() {
 
 // TestUpdateMachine: whatever fails in between, an update with a progress deadline ends,
 // never has more tasks down than its batch and the extra tasks that run, never takes down
-// more of a rack than its share, or anybody without an answer of its gate, never disturbs more often than its cap, lets
-// none but its canaries try what was not promoted, and leaves neighbours alone. Where it
+// more of a rack than its share, or anybody without an answer of its gate, never disturbs more often than its cap, never ends
+// extra tasks that stand in for who is down when it is given up, lets none but its canaries try what was not promoted, and leaves neighbours alone. Where it
 // rolls back by itself, every task that could be placed has the old spec at the end.
 func TestUpdateMachine(t *testing.T) {
 	rapid.Check(t, func(r *rapid.T) {
 		x := &roller{testLog: newTestLog(t), r: r, down: map[uint32]bool{}, returned: map[uint32]bool{}}
-		x.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: FormatSurges}}})
+		x.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: rapid.SampledFrom([]uint32{BuildFormat, FormatSurges}).Draw(r, "format")}}})
 		for i := range 3 {
 			m := addMachine(fmt.Sprintf("m%d", i), 10_000, 1<<34)
 			m.GetAddMachine().Spec.Attributes = map[string]string{"rack": fmt.Sprint(i / 2)}

@@ -20,9 +20,10 @@ type pace struct {
 	surge uint32
 	gate  gate
 
-	// How many it has: the rows from the size of its job on. Zero once it has ended.
-	// Invariant: each of them counts as down until it runs, and again when it does
-	// not, so that the batch may be larger by as many as there are.
+	// How many it has: the rows from the size of its job on. Zero once it has ended, but
+	// for those of one that was given up, which stand in for who is down.
+	// Invariant: while it rolls, each of them counts as down until it runs, and again when
+	// it does not, so that the batch may be larger by as many as there are.
 	extra uint32
 }
 
@@ -84,10 +85,11 @@ func (u *Update) Extra() uint32 {
 	return u.extra
 }
 
-// Surge is how many extra tasks the update may have while it rolls.
+// Surge is how many extra tasks the update may have: those that it has once it was given
+// up.
 func (u *Update) Surge() uint32 {
 	if !u.Rolling() {
-		return 0
+		return u.Extra()
 	}
 	return u.surge
 }
@@ -153,12 +155,17 @@ func (c *Cell) endExtra(j *Job) {
 	for ; u.extra > 0; u.extra-- {
 		c.cutLast(j, borgpb.StopCause_STOP_CAUSE_UPDATE, "an extra task of update "+u.uid.String()+", which needs it no more")
 	}
+	c.extraChanged(j, "without extra tasks")
+}
+
+// extraChanged notes that the job has fewer extra tasks.
+func (c *Cell) extraChanged(j *Job, words string) {
 	j.changedWallNs = c.clock.wallNs
 	c.dirty(j)
-	c.dirty(u)
+	c.dirty(j.update)
 	c.recharge(j)
 	c.touch(j, edgeUpdate)
-	c.tellExtra(j, "without extra tasks")
+	c.tellExtra(j, words)
 }
 
 func (c *Cell) tellExtra(j *Job, words string) {
@@ -217,8 +224,11 @@ func (u *Update) loadExtra() error {
 	if u == nil || u.extra == 0 {
 		return nil
 	}
-	if !u.Rolling() || int(u.extra) >= len(u.job.rows) {
+	if int(u.extra) >= len(u.job.rows) {
 		return fmt.Errorf("update %v has %d extra tasks of %d", u.uid, u.extra, len(u.job.rows))
+	}
+	if !u.Rolling() {
+		return nil
 	}
 	for _, t := range u.job.rows[u.job.Size():] {
 		if t.attempt == 0 && t.state == statePending {
@@ -233,12 +243,17 @@ func (c *Cell) checkPace(u *Update) error {
 	if c.format < FormatSurges && u.pace != (pace{}) {
 		return fmt.Errorf("it is of a later format: %+v", u.pace)
 	}
-	if u.extra > 0 && (!u.Rolling() || u.canarying()) || u.extra > u.surge || int(u.extra) > len(u.job.rows) {
+	if u.extra > 0 && (!u.Rolling() && !c.standsIn(u.state) || u.canarying()) || u.extra > u.surge || int(u.extra) > len(u.job.rows) {
 		return fmt.Errorf("it is %s and has %d extra tasks of %d", u.stateWords(), u.extra, u.surge)
 	}
 	for _, t := range u.job.rows[u.job.Size():] {
-		if runs := t.cur != nil && t.cur.state == attemptRunning; t.flags&taskUpdating == 0 && !runs {
+		if u.Rolling() && t.flags&taskUpdating == 0 && !t.runs() {
 			return fmt.Errorf("its extra task %d is taken for one that runs", t.index)
+		}
+	}
+	if u.extra > 0 && !u.Rolling() && !c.restored.held {
+		if j := u.job; !j.rows[len(j.rows)-1].runs() || j.started > j.Size() {
+			return fmt.Errorf("%d of %d tasks run, and its last extra one stands in for nobody", j.started, j.Size())
 		}
 	}
 	return u.gate.check(u)

@@ -277,6 +277,9 @@ func (c *Cell) setCopyState(p *Copy, to attemptState) {
 	if to == attemptStopping && !p.orphan {
 		j.stopping++
 	}
+	if (was == attemptRunning || to == attemptRunning) && j.update.Extra() > 0 && !j.update.Rolling() {
+		c.review(j)
+	}
 }
 
 // dirtyCopy notes a change of a copy: the current one is written with its row.

@@ -652,6 +652,9 @@ func (s *script) report() *borgpb.Op {
 	if s.has("code") {
 		r.Exit = &borgpb.Exit{Code: int32(s.num("code", 0))}
 	}
+	if s.has("ended-for") {
+		r.Exit = &borgpb.Exit{Signal: int32(s.num("signal", 15)), Reason: s.arg("ended-for", "")}
+	}
 	return &borgpb.Op{Op: &borgpb.Op_Reports{Reports: &borgpb.Reports{Machines: []*borgpb.MachineReport{
 		{Machine: s.first(0), Tasks: []*borgpb.TaskReport{r}},
 	}}}}
@@ -843,6 +846,9 @@ func (s *script) showTask(b *strings.Builder, j *Job, i uint32) {
 	}
 	if st.Failures > 0 {
 		fmt.Fprintf(b, " failures %d", st.Failures)
+	}
+	if why := st.LastExit.GetReason(); why != "" {
+		fmt.Fprintf(b, " was ended for %q", why)
 	}
 	if st.Reason != "" {
 		fmt.Fprintf(b, " (%s)", st.Reason)

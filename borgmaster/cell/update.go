@@ -230,10 +230,12 @@ func (c *Cell) rollDown(u *Update, spec *Spec) {
 // endUpdate ends the update that rolls, if any.
 func (c *Cell) endUpdate(j *Job, to borgpb.UpdateState, reason string) {
 	u := j.update
+	if !u.Rolling() || !c.standsIn(to) {
+		c.endExtra(j)
+	}
 	if !u.Rolling() {
 		return
 	}
-	c.endExtra(j)
 	u.state, u.reason, u.endedWallNs, u.canaryNs = to, reason, c.clock.wallNs, 0
 	if to == borgpb.UpdateState_UPDATE_STATE_DONE && u.stable != 0 {
 		u.closeNs = min(c.clock.cellNs+cmp.Or(u.policy.closeAfterNs, updateOpenNs), maxTimeNs)
@@ -251,7 +253,11 @@ func (c *Cell) endUpdate(j *Job, to borgpb.UpdateState, reason string) {
 // only at what is, so it may be called whenever something changed.
 func (c *Cell) roll(j *Job) {
 	u := j.update
-	if !u.Rolling() || c.restored.held {
+	if c.restored.held {
+		return
+	}
+	if !u.Rolling() {
+		c.standDown(j)
 		return
 	}
 	if why := u.failed(); why != "" {

@@ -49,7 +49,7 @@ func Compare(now int64, c *cell.Cell, m *cell.Machine, sent *borgrpc.PollRequest
 	told := known.told
 	known.told = make(map[cell.CopyID]telling, len(told))
 	seen := make(map[cell.CopyID]bool, len(known.Tasks))
-	known.withoutAddrs(c.Format())
+	known.withoutNews(c.Format())
 	for _, t := range known.Tasks {
 		id, ok := idOf(t)
 		if !ok {
@@ -116,13 +116,14 @@ const maxTextBytes = 1024
 
 // clipped is a report whose words are not too many for the log.
 func clipped(t *borgpb.TaskReport) *borgpb.TaskReport {
-	if len(t.Text) <= maxTextBytes && len(t.GetExit().GetError()) <= maxTextBytes {
+	if max(len(t.Text), len(t.GetExit().GetError()), len(t.GetExit().GetReason())) <= maxTextBytes {
 		return t
 	}
 	t = proto.CloneOf(t)
-	t.Text = strings.ToValidUTF8(t.Text[:min(len(t.Text), maxTextBytes)], "")
+	cut := func(s string) string { return strings.ToValidUTF8(s[:min(len(s), maxTextBytes)], "") }
+	t.Text = cut(t.Text)
 	if t.Exit != nil {
-		t.Exit.Error = strings.ToValidUTF8(t.Exit.Error[:min(len(t.Exit.Error), maxTextBytes)], "")
+		t.Exit.Error, t.Exit.Reason = cut(t.Exit.Error), cut(t.Exit.Reason)
 	}
 	return t
 }

@@ -22,16 +22,23 @@ func readdressed(c *cell.Cell, p *cell.Copy, t *borgpb.TaskReport) bool {
 	return p.Current() && !terminal(t.State) && c.HearsAddr(p, t.Addr) != p.Addr()
 }
 
-// withoutAddrs leaves out of what a machine said what the log does not know yet: it has
-// it from before the cell was restored.
-func (k *Known) withoutAddrs(format uint32) {
-	if format >= cell.FormatNetworks {
+// withoutNews leaves out of what a machine said what the log does not know yet: its
+// borglet has it from before the cell was restored, or is newer than the masters' format.
+func (k *Known) withoutNews(format uint32) {
+	if format >= cell.FormatExitReasons {
 		return
 	}
 	for i, t := range k.Tasks {
-		if t.Addr != "" {
-			k.Tasks[i] = proto.CloneOf(t)
-			k.Tasks[i].Addr = ""
+		addr, reason := t.Addr != "" && format < cell.FormatNetworks, t.GetExit().GetReason() != ""
+		if !addr && !reason {
+			continue
+		}
+		t = proto.CloneOf(t)
+		if k.Tasks[i] = t; addr {
+			t.Addr = ""
+		}
+		if reason {
+			t.Exit.Reason = ""
 		}
 	}
 }

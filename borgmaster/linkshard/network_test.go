@@ -91,3 +91,24 @@ func TestAddrsOfALaterFormat(t *testing.T) {
 		t.Errorf("told again: %v", cmp.Reports)
 	}
 }
+
+// Nor of why a process was ended, whatever else is said of its end, until it knows that.
+func TestExitReasonsOfALaterFormat(t *testing.T) {
+	l, known := newLog(t), &Known{}
+	again := func(restarts uint32) *borgpb.TaskReport {
+		r := l.says(0, 1, running)
+		r.Restarts, r.Exit = restarts, &borgpb.Exit{Signal: 15, Reason: "unhealthy: no answer within 1s"}
+		return r
+	}
+	for restarts, want := range []string{"", "unhealthy: no answer within 1s"} {
+		_, cmp := l.exchange(0, known, nil, again(uint32(restarts+1)), l.says(1, 1, running))
+		l.report(cmp.Reports...)
+		exit := l.machine().Copy(cell.CopyID{Job: l.job().UID(), Attempt: 1}).Exit()
+		if exit.GetSignal() != 15 || exit.GetReason() != want {
+			t.Errorf("in format %d its process ended so: %v; want the reason %q", l.cell.Format(), exit, want)
+		}
+		if restarts == 0 {
+			l.do(&borgpb.Op{Op: &borgpb.Op_RaiseFormat{RaiseFormat: &borgpb.RaiseFormat{Format: cell.FormatExitReasons}}})
+		}
+	}
+}

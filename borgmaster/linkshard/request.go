@@ -161,7 +161,7 @@ func desired(p *cell.Copy, cellName string, held map[cell.CopyID]uint64) *borgrp
 		d.Alloc = a.Name()
 		capacity := a.Capacity()
 		d.AllocResources, d.AllocNetwork = capacity.Proto(), a.Set().Spec().GetNetwork()
-		d.AllocVolumes = a.Set().Spec().GetVolumes()
+		d.AllocVolumes, d.AllocByIndex = a.Set().Spec().GetVolumes(), p.AllocByIndex()
 	} else if name := p.Saves(); name != "" {
 		// It works in the directory that the alloc left, or shares with the alloc that
 		// is there again.

@@ -126,6 +126,28 @@ while :; do sleep 0.05; done`, filepath.Join(c.binDir, "hello"), failingEnv, fil
 	restarted(2)
 	sign("cured")
 	again()
+	// Whoever asks what happened is told why, each time.
+	var told []string
+	err = c.client.Events(shortly(t), &borgrpc.EventsRequest{Job: c.user + "/web"}, func(resp *borgrpc.EventsResponse) error {
+		for _, e := range resp.Events {
+			if e.Kind == borgpb.EventKind_EVENT_KIND_RESTART {
+				told = append(told, e.Reason)
+			}
+		}
+		return nil
+	})
+	const failed = "unhealthy: GET /healthz of port http: "
+	if err != nil || len(told) != 2 || !strings.HasPrefix(told[0], "unhealthy: no answer within 1s") || !strings.HasPrefix(told[1], failed+"500 Internal Server Error: it is failing") {
+		t.Errorf("it was restarted for %q, %v", told, err)
+	}
+	if why := task().LastExit.GetReason(); !strings.HasPrefix(why, failed+"500") {
+		t.Errorf("its last process ended for %q", why)
+	}
+	for _, args := range [][]string{{"events", "--job", "web", "--last", "100"}, {"tasks", "web"}} {
+		if out := c.must(t, "borgcfg", append([]string{"--cell", c.cellFile()}, args...)...); !strings.Contains(out, failed+"500 Internal Server Error: it is failing") {
+			t.Errorf("borgcfg %s says\n%s", strings.Join(args, " "), out)
+		}
+	}
 	if out := c.output(t, "web"); strings.Count(out, "serving on port") < 1 {
 		t.Errorf("it says\n%s", out)
 	}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"log/slog"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -9,6 +10,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+
+	served "github.com/google/go-containerregistry/pkg/registry"
 
 	"borg/borgmaster/cell"
 	"borg/cli"
@@ -39,6 +42,19 @@ func (u *updater) cfg(t *testing.T, want string, args ...string) {
 	if out := u.c.must(t, "borgcfg", append([]string{"--cell", u.c.cellFile()}, args...)...); !strings.Contains(out, want) {
 		t.Fatalf("borgcfg %s says\n%s\nwant %q", strings.Join(args, " "), out, want)
 	}
+}
+
+// copies are the copies of the job, once all its tasks run.
+func (u *updater) copies(t *testing.T) snapshot {
+	t.Helper()
+	if _, err := u.c.jobIs(shortly(t), "web", "its tasks run", started); err != nil {
+		t.Fatal(err)
+	}
+	now, err := u.c.snap(shortly(t), "web")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return now
 }
 
 // push has an update done to its end.
@@ -88,8 +104,7 @@ func rollingUpdate(t *testing.T, s *scenarios) {
 
 // TestScenario35 changes a task in a container: with its priority, or with a fifth more
 // memory that fits, the same process goes on; with more than its machine has left it is
-// placed elsewhere; with other arguments it is restarted. The last "then" of the scenario,
-// another version of a package, is in the script of borgcfg.
+// placed elsewhere; with other arguments it is restarted.
 func TestScenario35(t *testing.T) {
 	alongside(t)
 	c := chaosCell(t, 1, 2)
@@ -146,6 +161,62 @@ func TestScenario35(t *testing.T) {
 	u.push(t, "priority=210", "mem=3GiB", "more=1")
 	u.cfg(t, "0 changed in place, 1 restarted, 0 moved, 0 to do; done", "update", "status", "web")
 	is(c.machineName(2), 3)
+}
+
+// TestScenario35Package gives a task in a container another version of its package: it is
+// always restarted, on its machine, and finds that version there; with its priority alone
+// changed the same process goes on with it.
+func TestScenario35Package(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("packages at a path need containers, and containers need root")
+	}
+	alongside(t)
+	inner := served.New(served.Logger(slog.NewLogLogger(slog.DiscardHandler, 0)))
+	digests := map[string]string{}
+	for _, version := range []string{"one", "two"} {
+		digests[version] = imageWith(t, inner, "name", "version "+version+"\n")
+	}
+	registry := httptest.NewServer(inner)
+	t.Cleanup(registry.Close)
+	c := newChaosCell(t, 5, 2)
+	c.alter = func(spec *processSpec) {
+		if c.machineNumber(spec.Name) > 0 {
+			spec.Args = append(spec.Args, "--package-source", registry.URL+"/a/tool")
+		}
+	}
+	c.startAll(t)
+	c.hasLatestFormat(t)
+	u := newUpdater(t, c, `job(name = "web", tasks = 2, priority = int(param("priority", "200")),
+    task = task(args = ["/bin/sh", "-c", "cat /opt/tool/name; exec sleep 1000000"], grace = "1s", resources = resources(cpu = 0.1, mem = "16MiB"),
+        packages = [package(name = "tool", digest = param("digest"), path = "/opt/tool")]))`)
+	reads := func(version string, attempt uint64) {
+		t.Helper()
+		waitFor(t, "the task has read its package", func() string {
+			if out := c.output(t, "web"); !strings.Contains(out, "version "+version) {
+				return out
+			}
+			return ""
+		})
+		for name, x := range u.copies(t) {
+			if x.attempt != attempt {
+				t.Errorf("%s is attempt %d, want %d", name, x.attempt, attempt)
+			}
+		}
+	}
+	u.cfg(t, "created", "up", u.file, "--set", "digest="+digests["one"], "--wait", "--timeout", "60s")
+	reads("one", 1)
+	before := u.copies(t)
+	u.push(t, "digest="+digests["one"], "priority=210")
+	u.cfg(t, "2 changed in place, 0 restarted, 0 moved, 0 to do; done", "update", "status", "web")
+	c.stillSame(t, before, "web")
+	u.push(t, "digest="+digests["two"], "priority=210")
+	u.cfg(t, "0 changed in place, 2 restarted, 0 moved, 0 to do; done", "update", "status", "web")
+	reads("two", 2)
+	for name, was := range before {
+		if is := u.copies(t)[name]; is.pid == was.pid || is.machine != was.machine {
+			t.Errorf("%s has another package; it was %+v and is %+v", name, was, is)
+		}
+	}
 }
 
 // TestUpdatesAskTheirGate has an update ask a metrics server that the cell's operator lets

@@ -88,6 +88,11 @@ func exactFlag() ucli.Flag {
 	return &ucli.BoolFlag{DisableDefaultText: true, Name: "exactly", Usage: "undo what was changed in the cell since the last up or update and is as it was in the file: resizes, labels, annotations"}
 }
 
+// pruneFlag is of the commands that make the cell be as the files say.
+func pruneFlag() ucli.Flag {
+	return &ucli.StringFlag{Name: "prune", Usage: "end what has these labels, is of a user of the files, and is not in them: `SELECTOR` such as app=shop"}
+}
+
 // command makes a command whose arguments are counted before it runs: least to
 // most, most < 0: any number.
 func command(con *console, name, usage, args string, least, most int, run func(*session) error, flags ...ucli.Flag) *ucli.Command {
@@ -149,11 +154,11 @@ func jobCommands(con *console) []*ucli.Command {
 	return slices.Concat([]*ucli.Command{
 		command(con, "eval", "evaluate a job file and print what it says", "FILE", 1, 1, evalFile, with(fileFlags(), outputFlag(),
 			&ucli.StringFlag{Name: "explain", Usage: "tell where the value at `PATH` comes from, such as task.resources.mem"})...),
-		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, with(fileFlags(), exactFlag())...),
+		command(con, "diff", "say what up would change; exit code 10 when there is something", "FILE...", 1, -1, diffFiles, with(fileFlags(), exactFlag(), pruneFlag())...),
 		command(con, "up", "make it so: create what is missing, update what differs", "FILE...", 1, -1, upFiles, with(fileFlags(),
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "dry-run", Usage: "say what would be done, and do nothing"},
 			&ucli.BoolFlag{DisableDefaultText: true, Name: "again", Usage: "run jobs again that have finished"},
-			exactFlag(),
+			exactFlag(), pruneFlag(),
 			reasonFlag(), waitFlag("wait until it runs; for batch jobs, until it has finished"))...),
 		updateCommand(con, with(fileFlags(), exactFlag(), reasonFlag(), waitFlag("watch it roll until it is done (default on a terminal)"))),
 		command(con, "resize", "change the number of tasks of a job, or of allocs of an alloc set", "JOB|ALLOCSET N", 2, 2, resizeJob, reasonFlag(), waitFlag("wait until it has that many")),

@@ -5,15 +5,10 @@ import (
 	"sync/atomic"
 
 	"google.golang.org/grpc"
-	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
-	"google.golang.org/protobuf/reflect/protoreflect"
 
-	"borg/proto/borgpb"
+	"borg/proto/newer"
 )
-
-// unheardOf is a value that no enum of this build has.
-const unheardOf = 7777
 
 // newerMasters answers, once it is switched on, as masters of a later build may: each
 // enum that is set has a value that nobody here has heard of, and each message a field.
@@ -31,10 +26,7 @@ func (n newerMasters) RegisterService(desc *grpc.ServiceDesc, impl any) {
 		m.Handler = func(srv any, ctx context.Context, dec func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 			resp, err := handler(srv, ctx, dec, interceptor)
 			if msg, ok := resp.(proto.Message); ok && err == nil && n.on.Load() {
-				// Its parts are the cell's.
-				msg = proto.Clone(msg)
-				makeNewer(msg.ProtoReflect())
-				resp = msg
+				resp = newer.Make(msg)
 			}
 			return resp, err
 		}
@@ -56,38 +48,7 @@ type newerStream struct {
 
 func (s newerStream) SendMsg(m any) error {
 	if msg, ok := m.(proto.Message); ok && s.on.Load() {
-		msg = proto.Clone(msg)
-		makeNewer(msg.ProtoReflect())
-		m = msg
+		m = newer.Make(msg)
 	}
 	return s.ServerStream.SendMsg(m)
-}
-
-func makeNewer(m protoreflect.Message) {
-	field := protowire.AppendTag(nil, 500_000, protowire.BytesType)
-	m.SetUnknown(protowire.AppendString(field, "of a later build"))
-	m.Range(func(fd protoreflect.FieldDescriptor, v protoreflect.Value) bool {
-		switch {
-		case fd.IsMap():
-			if fd.MapValue().Message() != nil {
-				v.Map().Range(func(_ protoreflect.MapKey, v protoreflect.Value) bool {
-					makeNewer(v.Message())
-					return true
-				})
-			}
-		case fd.IsList() && fd.Message() != nil:
-			for i := range v.List().Len() {
-				makeNewer(v.List().Get(i).Message())
-			}
-		case fd.IsList() && fd.Enum() != nil:
-			for i := range v.List().Len() {
-				v.List().Set(i, protoreflect.ValueOfEnum(unheardOf))
-			}
-		case fd.Message() != nil:
-			makeNewer(v.Message())
-		case fd.Enum() != nil && fd.Enum() != borgpb.Role(0).Descriptor():
-			m.Set(fd, protoreflect.ValueOfEnum(unheardOf))
-		}
-		return true
-	})
 }

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"google.golang.org/protobuf/proto"
+
 	"borg/borgmaster/client"
 	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
@@ -126,6 +128,10 @@ func taskReason(st *borgpb.TaskStatus) string {
 func endText(e *borgpb.Exit, reason string) string {
 	if e.GetError() != "" && strings.Contains(reason, e.GetError()) {
 		return "did not start"
+	}
+	if why := e.GetReason(); why != "" && strings.Contains(reason, why) {
+		e = proto.CloneOf(e)
+		e.Reason = ""
 	}
 	return exitText(e)
 }

@@ -202,9 +202,14 @@ func diffFiles(s *session) error {
 	if err != nil {
 		return err
 	}
+	ends, err := s.pruned(objects)
+	if err != nil {
+		return err
+	}
 	s.show(steps)
+	s.showPruned(ends)
 	for _, st := range steps {
-		if st.action != nothing {
+		if st.action != nothing || len(ends) > 0 {
 			return &cli.Error{Code: cli.Changes, What: "there are changes", Next: "make it so: borgcfg up " + s.sameFiles()}
 		}
 	}
@@ -223,6 +228,9 @@ func (s *session) sameFiles() string {
 	if s.flag.Bool("exactly") {
 		words = append(words, "--exactly")
 	}
+	if selector := s.flag.String("prune"); selector != "" {
+		words = append(words, "--prune", quoted(selector))
+	}
 	for _, name := range s.args {
 		words = append(words, quoted(name))
 	}
@@ -238,14 +246,25 @@ func upFiles(s *session) error {
 	if err != nil {
 		return err
 	}
+	ends, err := s.pruned(objects)
+	if err != nil {
+		return err
+	}
 	if s.flag.Bool("dry-run") {
 		s.show(steps)
+		s.showPruned(ends)
 		s.progress("nothing was done (--dry-run)")
 		_, misfit := s.misfits(steps)
 		return misfit
 	}
 	for _, st := range steps {
 		if err := s.apply(st); err != nil {
+			return err
+		}
+	}
+	// What takes their place is there.
+	for _, v := range ends {
+		if err := s.kill(v); err != nil {
 			return err
 		}
 	}

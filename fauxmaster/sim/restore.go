@@ -209,7 +209,7 @@ func (w *World) adoptUnknown(r *replicaNode) {
 		group = all[:len(group)+1]
 	}
 	op := &borgpb.Op{Principal: ownOp()}
-	adopt, why := borgmaster.Adoption(group)
+	adopt, why := borgmaster.Adoption(r.cell.Format(), group)
 	if why == "" && !chance(w.rand, 300) {
 		op.Op = &borgpb.Op_AdoptJob{AdoptJob: adopt}
 	} else {

@@ -699,7 +699,11 @@ type Exit struct {
 	// Wall time of the end. Nanoseconds since 1970.
 	EndedWallNs int64 `protobuf:"varint,5,opt,name=ended_wall_ns,json=endedWallNs,proto3" json:"ended_wall_ns,omitempty"`
 	// What could not be done, when the task could not even be started.
-	Error         string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	Error string `protobuf:"bytes,6,opt,name=error,proto3" json:"error,omitempty"`
+	// Why its borglet ended it, when nobody had told it to: a health check that failed, or
+	// what it used too much of. What is beyond 1,024 bytes is cut off. Empty: it ended by
+	// itself, or it was told to. Since format 10.
+	Reason        string `protobuf:"bytes,3400,opt,name=reason,proto3" json:"reason,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -772,6 +776,13 @@ func (x *Exit) GetEndedWallNs() int64 {
 func (x *Exit) GetError() string {
 	if x != nil {
 		return x.Error
+	}
+	return ""
+}
+
+func (x *Exit) GetReason() string {
+	if x != nil {
+		return x.Reason
 	}
 	return ""
 }
@@ -882,14 +893,15 @@ const file_borgpb_meta_proto_rawDesc = "" +
 	"Toleration\x12\x10\n" +
 	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
 	"\x05value\x18\x02 \x01(\tR\x05value\x12%\n" +
-	"\x0eforgiveness_ns\x18\x03 \x01(\x03R\rforgivenessNs\"\x98\x01\n" +
+	"\x0eforgiveness_ns\x18\x03 \x01(\x03R\rforgivenessNs\"\xb1\x01\n" +
 	"\x04Exit\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
 	"\x06signal\x18\x02 \x01(\x05R\x06signal\x12\x10\n" +
 	"\x03oom\x18\x03 \x01(\bR\x03oom\x12\x18\n" +
 	"\aunknown\x18\x04 \x01(\bR\aunknown\x12\"\n" +
 	"\rended_wall_ns\x18\x05 \x01(\x03R\vendedWallNs\x12\x14\n" +
-	"\x05error\x18\x06 \x01(\tR\x05error\"@\n" +
+	"\x05error\x18\x06 \x01(\tR\x05error\x12\x17\n" +
+	"\x06reason\x18\xc8\x1a \x01(\tR\x06reason\"@\n" +
 	"\x04Used\x12\x1b\n" +
 	"\tcpu_milli\x18\x01 \x01(\x03R\bcpuMilli\x12\x1b\n" +
 	"\tmem_bytes\x18\x02 \x01(\x03R\bmemBytes*q\n" +

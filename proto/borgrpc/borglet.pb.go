@@ -633,7 +633,10 @@ type Desired struct {
 	AllocNetwork borgpb.Network `protobuf:"varint,460,opt,name=alloc_network,json=allocNetwork,proto3,enum=borg.Network" json:"alloc_network,omitempty"`
 	// Volumes of its alloc, as in the spec of the alloc set; those of its own are in its
 	// spec.
-	AllocVolumes  []*borgpb.Volume `protobuf:"bytes,550,rep,name=alloc_volumes,json=allocVolumes,proto3" json:"alloc_volumes,omitempty"`
+	AllocVolumes []*borgpb.Volume `protobuf:"bytes,550,rep,name=alloc_volumes,json=allocVolumes,proto3" json:"alloc_volumes,omitempty"`
+	// Each task of its job has the alloc of its index. A borglet keeps that for a cell that
+	// is restored, and does nothing about it.
+	AllocByIndex  bool `protobuf:"varint,3400,opt,name=alloc_by_index,json=allocByIndex,proto3" json:"alloc_by_index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -792,6 +795,13 @@ func (x *Desired) GetAllocVolumes() []*borgpb.Volume {
 		return x.AllocVolumes
 	}
 	return nil
+}
+
+func (x *Desired) GetAllocByIndex() bool {
+	if x != nil {
+		return x.AllocByIndex
+	}
+	return false
 }
 
 // FileVersion says which version of a small file counts.
@@ -1699,7 +1709,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x06CopyID\x12\x17\n" +
 	"\ajob_uid\x18\x01 \x01(\tR\x06jobUid\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
-	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\x87\x05\n" +
+	"\aattempt\x18\x03 \x01(\x04R\aattempt\"\xae\x05\n" +
 	"\aDesired\x12#\n" +
 	"\x04copy\x18\x01 \x01(\v2\x0f.borgrpc.CopyIDR\x04copy\x12\x12\n" +
 	"\x04user\x18\x02 \x01(\tR\x04user\x12\x10\n" +
@@ -1719,7 +1729,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\vquarantined\x18\xb8\x03 \x01(\bR\vquarantined\x12+\n" +
 	"\x05files\x18\xc2\x03 \x03(\v2\x14.borgrpc.FileVersionR\x05files\x123\n" +
 	"\ralloc_network\x18\xcc\x03 \x01(\x0e2\r.borg.NetworkR\fallocNetwork\x122\n" +
-	"\ralloc_volumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\fallocVolumes\";\n" +
+	"\ralloc_volumes\x18\xa6\x04 \x03(\v2\f.borg.VolumeR\fallocVolumes\x12%\n" +
+	"\x0ealloc_by_index\x18\xc8\x1a \x01(\bR\fallocByIndex\";\n" +
 	"\vFileVersion\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x18\n" +
 	"\aversion\x18\x02 \x01(\x04R\aversion\"\xba\x01\n" +

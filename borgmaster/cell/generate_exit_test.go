@@ -1,0 +1,14 @@
+package cell
+
+import "borg/proto/borgpb"
+
+// exitReason has a borglet say now and then why it ended a process.
+func (g *generator) exitReason(r *borgpb.TaskReport) {
+	if g.c.format < FormatExitReasons || !g.one(6) {
+		return
+	}
+	if r.Exit == nil {
+		r.Exit = &borgpb.Exit{Signal: 15}
+	}
+	r.Exit.Reason = pick(g.r, []string{"unhealthy: GET /healthz of port http: 500", "unhealthy: no answer within 5s"})
+}
