@@ -107,7 +107,6 @@ func (f *search) displace(w *want, index uint32) (at spot, victims []unit, ok bo
 			return false
 		}
 		t := g.sites.walk[i]
-		found++
 		units := f.giveWay(w, spot{site: t}, f.units(w, t), limitOf(best, ok))
 		if units != nil {
 			if toll := tollOf(units); !ok || toll.compare(best) < 0 {
@@ -115,19 +114,36 @@ func (f *search) displace(w *want, index uint32) (at spot, victims []unit, ok bo
 				at, victims, best, ok = spot{site: t}, units, toll, true
 			}
 		}
-		return ok && found >= enoughVictims(f.s.cfg.Enough)
+		// Machines where nobody can give way do not count before there is one: who
+		// remembers that there is nobody does not look at them.
+		if ok {
+			found++
+		}
+		return found >= enoughVictims(f.s.cfg.Enough)
 	}
+	r := pair(c.static.fits, g.usable, first)
 	if c.blocked && !c.whole {
 		if changed, known := f.s.changes.since(c.seen, first); known {
+			last := int32(-1)
 			for _, i := range changed {
-				if c.static.fits.has(i) && g.usable.has(i) && try(i) {
+				if !c.static.fits.has(i) || !g.usable.has(i) {
+					continue
+				}
+				if try(i) {
+					return at, victims, ok
+				}
+				if last = i; ok {
 					break
 				}
 			}
-			return at, victims, ok
+			if !ok {
+				return at, victims, ok
+			}
+			// From the first that will do on, it goes as without memory.
+			for r.next() != last {
+			}
 		}
 	}
-	r := pair(c.static.fits, g.usable, first)
 	for i := r.next(); i >= 0; i = r.next() {
 		if try(i) {
 			break
