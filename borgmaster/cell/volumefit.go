@@ -59,10 +59,24 @@ func (c *Cell) VolumeSiteOf(j *Job, set *AllocSet, index uint32) (site VolumeSit
 		}
 		site.DiskBytes += max(want.DiskBytes-have, 0)
 	}
-	if site.Bound && site.At != nil && c.keptInQuarantine(site.At, of) {
+	if site.At != nil && (c.keptInQuarantine(site.At, of) || j != nil && site.At.promisedAway(of)) {
 		site.At = nil
 	}
 	return site
+}
+
+// promisedAway tells whether a copy that still stops in the volumes leaves its place to
+// another: whoever comes next in them would wait for that place too.
+func (m *Machine) promisedAway(of TaskID) bool {
+	var own []*Copy
+	for _, p := range m.copies {
+		if p.state == attemptStopping && p.few != nil && p.few.uses != nil && p.few.uses.of == of {
+			own = append(own, p)
+		}
+	}
+	return slices.ContainsFunc(own, func(o *Copy) bool {
+		return o.stop.promised != nil && !slices.ContainsFunc(own, func(q *Copy) bool { return q.wait == o.stop.promised })
+	})
 }
 
 // VolumesNeed is the disk that volumes of a task of j, or of an alloc of set, need where
@@ -156,6 +170,8 @@ func (c *Cell) VolumeWords(j *Job, set *AllocSet, index uint32) string {
 			words += ", which is draining"
 		case c.keptInQuarantine(m, of):
 			return words + ", where a copy in quarantine works in it; borgcfg release ends that"
+		case j != nil && m.promisedAway(of):
+			return words + ", where its last copy has yet to stop and leaves its place to another"
 		}
 		return words + "; give it up with borgcfg volume delete " + v.FullName()
 	}
