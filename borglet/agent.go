@@ -122,6 +122,7 @@ type Agent struct {
 	store       *Store
 	master      Master
 	usage       *usage
+	volumeUse   volumeUse
 	papers      *papers
 	pushed      *pushed
 	networks    *networks
@@ -687,6 +688,7 @@ func (a *Agent) poll(req *borgrpc.PollRequest) (*borgrpc.PollResponse, error) {
 		if v := a.view.Load(); v != nil {
 			resp.AllocUsage = a.usage.takeAllocs(v.allocs)
 		}
+		resp.VolumeUsage = a.volumeUse.take()
 	}
 	return resp, nil
 }

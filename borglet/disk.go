@@ -199,12 +199,17 @@ func (a *Agent) measureDisk(ctx context.Context, d *diskMeter, ids []ID) (ofCopi
 			}
 		}
 	}
+	use := map[VolumeID]int64{}
 	for _, id := range a.store.volumes.all() {
 		// One that cannot be measured counts with what was.
-		bytes, _ := a.cfg.TreeBytes(a.store.volumes.path(id))
+		bytes, err := a.cfg.TreeBytes(a.store.volumes.path(id))
+		if err == nil {
+			use[id] = bytes
+		}
 		ev.VolumeBytes[id] = bytes
 		sum += bytes
 	}
+	a.volumeUse.measured(use)
 	if total := a.cfg.Spec.GetCapacity().GetDiskBytes(); known && total > 0 {
 		ev.CapacityBytes = total
 		ev.RoomBytes = max(min(total, sum+free-min(spareDiskBytes, total/sparePart)), 1)

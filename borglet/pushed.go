@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -22,6 +25,11 @@ import (
 // replaced as a whole when the cell has a newer one: who opens it finds the old one
 // or the new one.
 const FilesPapers = "files"
+
+// owedPaper lists, beside them, the signals that the copy has yet to get for files that
+// were replaced. It is written before they are and goes after the signals: a borglet that
+// is killed in between leaves it to the next one.
+const owedPaper = "owed"
 
 // repushAfter is the wait after files that were not to be had.
 const repushAfter = 5 * time.Second
@@ -111,13 +119,14 @@ func (p *pushed) before(r Record) error {
 	}
 	dir := filepath.Join(p.papers.path(r.ID), FilesPapers)
 	if len(named) == 0 {
-		return os.RemoveAll(dir)
+		return errors.Join(os.RemoveAll(dir), p.settle(r.ID))
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), issueBound)
 	defer cancel()
 	given, err := p.issuer.Files(ctx, r.ID)
 	if err == nil {
-		_, err = p.put(r.ID, named, given)
+		// It reads them when it begins.
+		err = errors.Join(p.put(r.ID, named, given), p.settle(r.ID))
 	}
 	for _, f := range named {
 		if _, statErr := os.Stat(filepath.Join(dir, filepath.FromSlash(f.GetName()))); statErr != nil {
@@ -190,20 +199,27 @@ func (p *pushed) refresh(ctx context.Context, id ID) error {
 	// A replica that is behind gives older ones than the one that told of them, and a task
 	// does not go back.
 	given, whole := newest(given, named, wanted)
-	changed, err := p.put(id, named, given)
+	if err := p.put(id, named, given); err != nil {
+		return err
+	}
+	owed, err := p.owed(id)
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, s := range signalsOf(changed) {
-		errs = append(errs, p.signal(id, s))
+	for _, s := range owed {
+		if err := p.signal(id, s); err != nil {
+			return fmt.Errorf("tell it of its files: %w", err)
+		}
+	}
+	if err := p.settle(id); err != nil {
+		return err
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.copies[id] == to && whole {
 		to.have = wanted
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // newest leaves out what is older than what is wanted, and says whether all that is wanted
@@ -222,13 +238,13 @@ func newest(given []*borgrpc.TaskFile, named []*borgpb.PushedFile, wanted []uint
 	return list, whole
 }
 
-// put replaces the files that differ, and returns those. Files that are not given stay as
-// they are.
-func (p *pushed) put(id ID, named []*borgpb.PushedFile, given []*borgrpc.TaskFile) (changed []*borgpb.PushedFile, err error) {
+// put replaces the files that differ, and has written down before which signals are owed
+// for that. Files that are not given stay as they are.
+func (p *pushed) put(id ID, named []*borgpb.PushedFile, given []*borgrpc.TaskFile) error {
 	p.papers.mu.Lock()
 	defer p.papers.mu.Unlock()
 	if _, live := p.papers.due[id]; !live {
-		return nil, nil
+		return nil
 	}
 	dir := filepath.Join(p.papers.path(id), FilesPapers)
 	for _, f := range named {
@@ -237,7 +253,7 @@ func (p *pushed) put(id ID, named []*borgpb.PushedFile, given []*borgrpc.TaskFil
 			continue
 		}
 		if !filepath.IsLocal(f.GetName()) {
-			return changed, fmt.Errorf("write files: %q is not a name of a file", f.GetName())
+			return fmt.Errorf("write files: %q is not a name of a file", f.GetName())
 		}
 		path := filepath.Join(dir, filepath.FromSlash(f.GetName()))
 		was, err := os.ReadFile(path)
@@ -245,14 +261,58 @@ func (p *pushed) put(id ID, named []*borgpb.PushedFile, given []*borgrpc.TaskFil
 			continue
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return changed, fmt.Errorf("write files: %w", err)
+			return fmt.Errorf("write files: %w", err)
+		}
+		if err := p.owe(id, f.GetSignal()); err != nil {
+			return fmt.Errorf("write files: %w", err)
 		}
 		if err := writePushed(path, given[at].GetContent()); err != nil {
-			return changed, fmt.Errorf("write files: %w", err)
+			return fmt.Errorf("write files: %w", err)
 		}
-		changed = append(changed, f)
 	}
-	return changed, nil
+	return nil
+}
+
+// owe writes down that a copy is to get a signal.
+func (p *pushed) owe(id ID, s borgpb.ReloadSignal) error {
+	if _, asks := reloadSignals[s]; !asks {
+		return nil
+	}
+	was, err := p.owed(id)
+	if err != nil || slices.Contains(was, reloadSignals[s]) {
+		return err
+	}
+	var text []byte
+	for _, one := range append(was, reloadSignals[s]) {
+		text = fmt.Appendln(text, int(one))
+	}
+	return replaceFile(filepath.Join(p.papers.path(id), owedPaper), text, 0o400)
+}
+
+// owed are the signals that a copy is to get, each once.
+func (p *pushed) owed(id ID) (list []syscall.Signal, err error) {
+	text, err := os.ReadFile(filepath.Join(p.papers.path(id), owedPaper))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read which signals are owed: %w", err)
+	}
+	for _, s := range slices.Sorted(maps.Values(reloadSignals)) {
+		if slices.Contains(strings.Fields(string(text)), strconv.Itoa(int(s))) {
+			list = append(list, s)
+		}
+	}
+	return list, nil
+}
+
+// settle writes down that a copy is owed no signal.
+func (p *pushed) settle(id ID) error {
+	err := os.Remove(filepath.Join(p.papers.path(id), owedPaper))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("write down that no signal is owed: %w", err)
+	}
+	return nil
 }
 
 // writePushed replaces one file. No name of a file of the cell begins with a dot.
@@ -260,35 +320,25 @@ func writePushed(path string, content []byte) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return err
 	}
+	return replaceFile(path, content, 0o444)
+}
+
+// replaceFile puts a whole file in the place of another.
+func replaceFile(path string, content []byte, mode fs.FileMode) error {
 	made := filepath.Join(filepath.Dir(path), "."+filepath.Base(path))
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if err := os.WriteFile(made, content, 0o444); err != nil {
+	if err := os.WriteFile(made, content, mode); err != nil {
 		return err
 	}
 	return os.Rename(made, path)
 }
 
-// signalsOf are the signals that files ask for, each once.
-func signalsOf(files []*borgpb.PushedFile) (list []syscall.Signal) {
-	for _, f := range files {
-		var s syscall.Signal
-		switch f.GetSignal() {
-		case borgpb.ReloadSignal_RELOAD_SIGNAL_HUP:
-			s = syscall.SIGHUP
-		case borgpb.ReloadSignal_RELOAD_SIGNAL_USR1:
-			s = syscall.SIGUSR1
-		case borgpb.ReloadSignal_RELOAD_SIGNAL_USR2:
-			s = syscall.SIGUSR2
-		default:
-			continue
-		}
-		if !slices.Contains(list, s) {
-			list = append(list, s)
-		}
-	}
-	return list
+var reloadSignals = map[borgpb.ReloadSignal]syscall.Signal{
+	borgpb.ReloadSignal_RELOAD_SIGNAL_HUP:  syscall.SIGHUP,
+	borgpb.ReloadSignal_RELOAD_SIGNAL_USR1: syscall.SIGUSR1,
+	borgpb.ReloadSignal_RELOAD_SIGNAL_USR2: syscall.SIGUSR2,
 }
 
 // drop forgets a copy that has ended; its files go with its papers.

@@ -3,6 +3,7 @@ package borglet
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -126,6 +127,70 @@ func TestPushedFiles(t *testing.T) {
 	issuer.fail = nil
 	if err := begin(); err == nil || !strings.Contains(err.Error(), "user alice has no file conf/a") {
 		t.Errorf("without one of them: %v", err)
+	}
+}
+
+// A task whose borglet is killed between a new file and its signal, or that cannot be
+// told, is told later, once; a run that begins with the new file is not.
+func TestPushedSignalIsOwed(t *testing.T) {
+	id := ID{"1-5-0", 0, 1}
+	issuer := &fileIssuer{files: []*borgrpc.TaskFile{{Name: "a", Version: 1, Content: []byte("one")}, {Name: "b", Version: 1, Content: []byte("bee")}}}
+	issuer.life = 1 << 50
+	runtime := NewFake()
+	cfg := Config{Name: "m1", PapersDir: t.TempDir(), Issuer: issuer, Runtime: runtime, Log: slog.New(slog.DiscardHandler)}
+	desired := &borgrpc.Desired{Copy: id.wire(), User: "alice", Spec: &borgpb.TaskSpec{Files: []*borgpb.PushedFile{
+		{Name: "a", Signal: borgpb.ReloadSignal_RELOAD_SIGNAL_USR2}, {Name: "b", Signal: borgpb.ReloadSignal_RELOAD_SIGNAL_HUP},
+	}}}
+	record := Record{ID: id, Desired: desired, Run: 1}
+	begin := func() *pushed {
+		t.Helper()
+		papers := newPapers(cfg)
+		if err := papers.sweep([]Record{record}); err != nil {
+			t.Fatal(err)
+		}
+		return newPushed(papers, cfg)
+	}
+	changes := func(p *pushed, version uint64, signal func(ID, syscall.Signal) error) error {
+		t.Helper()
+		for i, f := range issuer.files {
+			issuer.files[i] = &borgrpc.TaskFile{Name: f.Name, Version: version, Content: fmt.Appendf(nil, "%s of %d", f.Name, version)}
+		}
+		p.signal = signal
+		told := &borgrpc.Desired{Copy: id.wire(), Files: []*borgrpc.FileVersion{{Name: "a", Version: version}, {Name: "b", Version: version}}}
+		p.hear([]*borgrpc.Desired{told}, func(ID) *borgrpc.Desired { return desired })
+		return p.refresh(t.Context(), id)
+	}
+	p := begin()
+	if err := errors.Join(p.papers.before(id, "alice/web/0", nil), p.before(record), runtime.Start(&Launch{ID: id, Run: 1})); err != nil {
+		t.Fatal(err)
+	}
+	killed := errors.New("killed")
+	if err := changes(p, 2, func(ID, syscall.Signal) error { return killed }); !errors.Is(err, killed) {
+		t.Fatalf("%v, want %v", err, killed)
+	}
+	// The same borglet tries again, and so does the next one.
+	p.copies[id].again = p.copies[id].again.Add(-repushAfter)
+	if got := p.stale(map[ID]bool{id: true}); !slices.Equal(got, []ID{id}) {
+		t.Errorf("a task that could not be told is left alone: %v", got)
+	}
+	p = begin()
+	for range 2 {
+		if err := changes(p, 2, runtime.Signal); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if want := []syscall.Signal{syscall.SIGHUP, syscall.SIGUSR2}; !slices.Equal(runtime.Signals, want) {
+		t.Errorf("signals %v, want %v", runtime.Signals, want)
+	}
+	if err := changes(p, 3, func(ID, syscall.Signal) error { return killed }); !errors.Is(err, killed) {
+		t.Fatalf("%v, want %v", err, killed)
+	}
+	p, runtime.Signals = begin(), nil
+	if err := p.before(record); err != nil {
+		t.Fatal(err)
+	}
+	if err := changes(p, 3, runtime.Signal); err != nil || len(runtime.Signals) > 0 {
+		t.Errorf("a new run was told of the files that it began with: %v, %v", runtime.Signals, err)
 	}
 }
 

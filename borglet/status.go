@@ -244,6 +244,9 @@ func (a *Agent) statusPage(ctx context.Context) (*pages.Page, error) {
 	if len(l.allocs) > 0 {
 		p.Sections = append(p.Sections, allocSection(l.allocs))
 	}
+	if s := a.volumeSection(); len(s.Rows) > 0 {
+		p.Sections = append(p.Sections, s)
+	}
 	return p, nil
 }
 

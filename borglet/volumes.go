@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,6 +40,9 @@ func parseVolumeID(text string) (VolumeID, bool) {
 	v := VolumeID{parts[0], parts[1], uint32(index), parts[3]}
 	return v, err == nil && v.valid() && v.String() == text
 }
+
+// words are how people write it.
+func (v VolumeID) words() string { return fmt.Sprintf("%s/%s/%d/%s", v.User, v.Job, v.Index, v.Name) }
 
 // valid: it becomes part of paths, so nothing but names is let in.
 func (v VolumeID) valid() bool { return isUID(v.User) && isUID(v.Job) && isUID(v.Name) }
@@ -265,6 +269,13 @@ func (s *volumeStore) all() (ids []VolumeID) {
 	}
 	slices.SortFunc(ids, VolumeID.Compare)
 	return ids
+}
+
+// limits are what may be kept in each; zero: not said.
+func (s *volumeStore) limits() Volumes {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.here)
 }
 
 // overVolume says which volume of a copy keeps more than it may; empty: none does.

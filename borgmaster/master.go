@@ -138,6 +138,8 @@ type Master struct {
 	duty   *dutyLoop
 	// What tasks reserve, while elected.
 	reclaim *reclaimLoop
+	// What volumes keep.
+	volumeUse volumeUse
 	// Asks the gates of updates, while elected.
 	asker *metric.Asker
 	// Fires with each applied entry, and with each change of the log's state.

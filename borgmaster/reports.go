@@ -55,6 +55,7 @@ func (m *Master) report(ctx context.Context, req *borgrpc.ReportRequest) (*borgr
 		return nil, err
 	}
 	m.reclaim.hear(req.GetUsage())
+	m.volumeUse.hear(time.Now(), req.GetUsage())
 	resp.SchedulerConnected = m.schedulerConnected()
 	if len(req.GetHeard().GetMachines()) > 0 {
 		_, err = m.cfg.Log.Propose(ctx, &borgpb.Op{

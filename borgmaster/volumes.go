@@ -3,6 +3,7 @@ package borgmaster
 import (
 	"context"
 	"strings"
+	"time"
 
 	"borg/borgmaster/cell"
 	"borg/proto/borgpb"
@@ -21,6 +22,7 @@ func (a *masterAPI) ListVolumes(ctx context.Context, req *borgrpc.ListVolumesReq
 	}
 	resp := &borgrpc.ListVolumesResponse{}
 	a.m.cfg.Log.View(func(c *cell.Cell) { listVolumes(c, req, resp) })
+	a.m.volumeUse.fill(time.Now(), resp.Volumes)
 	return whole(resp, "volumes")
 }
 

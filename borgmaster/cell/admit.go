@@ -85,8 +85,7 @@ func chargeOfSet(s *borgpb.AllocSetSpec, allocs uint64) charge {
 	if s.Priority == 0 {
 		return nil
 	}
-	r := FromProto(s.Resources)
-	r.DiskBytes += volumeBytes(s.Volumes)
+	r := withVolumes(FromProto(s.Resources), s.Volumes)
 	return chargeOf(BandOf(s.Priority), &r, allocs)
 }
 

@@ -33,7 +33,7 @@ func (c *Cell) checkSubmitAllocSet(o *borgpb.SubmitAllocSet) (commit, *borgpb.Re
 	if r := c.checkSaver(key, spec, specBytes); r != nil {
 		return nil, about(key.String(), r)
 	}
-	each := FromProto(spec.Resources)
+	each := withVolumes(FromProto(spec.Resources), spec.Volumes)
 	if r := c.checkBounds(key.User, "spec.resources", &each); r != nil {
 		return nil, about(key.String(), r)
 	}

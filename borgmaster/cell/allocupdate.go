@@ -88,8 +88,8 @@ func (c *Cell) readSetUpdate(s *AllocSet, o *borgpb.UpdateAllocSet) (*setUpdate,
 	if r := c.checkSaver(s.key, spec, data); r != nil {
 		return nil, r
 	}
-	each := FromProto(spec.Resources)
-	if !each.Equal(FromProto(s.spec.Resources)) {
+	if each := FromProto(spec.Resources); !each.Equal(FromProto(s.spec.Resources)) {
+		each = withVolumes(each, spec.Volumes)
 		if r := c.checkBounds(s.key.User, "spec.resources", &each); r != nil {
 			return nil, r
 		}

@@ -160,7 +160,8 @@ func (c *Cell) checkSpecBounds(user string, s *Spec) *borgpb.Refusal {
 		if n.First >= s.Proto.Tasks {
 			break
 		}
-		if r := c.checkBounds(user, "spec.task.resources", &n.Resources); r != nil {
+		asks := withVolumes(n.Resources, n.Task.GetVolumes())
+		if r := c.checkBounds(user, "spec.task.resources", &asks); r != nil {
 			return r
 		}
 	}

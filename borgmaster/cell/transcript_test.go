@@ -319,8 +319,12 @@ func (s *script) op() *borgpb.Op {
 	case "collapse":
 		return s.collapse()
 	case "bounds":
-		// What tasks of a user ask for who say nothing.
-		return &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: &borgpb.SetTaskLimits{User: s.first(0), Default: s.resources()}}}
+		// What tasks of a user ask for who say nothing, or at most.
+		o := &borgpb.SetTaskLimits{User: s.first(0), Default: s.resources()}
+		if s.has("most") {
+			o.Default, o.Max = nil, o.Default
+		}
+		return &borgpb.Op{Op: &borgpb.Op_SetTaskLimits{SetTaskLimits: o}}
 	case "fire":
 		return s.fire()
 	case "suspend-cron", "resume-cron":
@@ -357,7 +361,7 @@ func (s *script) ifVersion() *uint64 {
 }
 
 func (s *script) resources() *borgpb.Resources {
-	r := &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20)}
+	r := &borgpb.Resources{CpuMilli: s.num("cpu", 100), MemBytes: s.num("mem", 1<<20), DiskBytes: s.num("disk", 0)}
 	if s.has("gpu") {
 		r.Devices = map[string]int64{"gpu": s.num("gpu", 0)}
 	}

@@ -78,6 +78,12 @@ func (c *Cell) checkAllocVolumes(s *Spec) *borgpb.Refusal {
 	return nil
 }
 
+// withVolumes is what is asked for together with the disk of volumes.
+func withVolumes(r Resources, named []*borgpb.Volume) Resources {
+	r.DiskBytes += volumeBytes(named)
+	return r
+}
+
 // volumeBytes is the disk of volumes.
 func volumeBytes(named []*borgpb.Volume) (bytes int64) {
 	for _, v := range named {

@@ -87,7 +87,7 @@ func (s *Station) Weigh(p Poll, req *borgrpc.PollRequest, o Outcome) Answer {
 	default:
 		same := p.known.same(resp)
 		p.known.Take(resp)
-		a.allocs = resp.AllocUsage
+		a.allocs, a.volumes = resp.AllocUsage, resp.VolumeUsage
 		if a.usage = resp.Usage; !req.NoUsage {
 			p.known.usageDueNs = s.cfg.NowNs() + s.usage.everyNs - s.core.cfg.PeriodNs/2
 		}

@@ -63,6 +63,7 @@ type Answer struct {
 	compared *Comparison
 	usage    []*borgrpc.Usage
 	allocs   []*borgrpc.AllocUsage
+	volumes  []*borgrpc.VolumeUse
 }
 
 // Notes say what may have changed since the last ones.
@@ -199,6 +200,7 @@ func (s *Station) TakeAnswer(a Answer) {
 		}
 	}
 	s.usage.add(a.event.Machine, a.usage, a.allocs)
+	s.usage.addVolumes(a.event.Machine, a.volumes)
 	if s.cfg.Heard != nil && len(a.usage) > 0 {
 		s.cfg.Heard(a.event.Machine, a.usage, a.allocs)
 	}

@@ -8,10 +8,10 @@ import (
 )
 
 const (
-	// Copies and allocs in one message, of whole machines. What is beyond it goes with the
+	// Copies, allocs and volumes in one message, of whole machines. What is beyond it goes with the
 	// next, who has waited longest first.
 	maxUsagePerMessage = 5_000
-	// Copies of one machine, and allocs: a borglet keeps no more.
+	// Copies of one machine, allocs, and volumes: a borglet keeps no more.
 	maxUsagePerMachine = 4_096
 )
 
@@ -30,6 +30,8 @@ type waitingUsage struct {
 	copies []*borgrpc.CopyUsage
 	// Ordered by alloc.
 	allocs []*borgrpc.AllocUse
+	// What its volumes kept when it was last told.
+	volumes []*borgrpc.VolumeUse
 	// Not sent again before.
 	dueNs int64
 }
@@ -44,11 +46,7 @@ func (u *usageBox) add(machine string, told []*borgrpc.Usage, allocs []*borgrpc.
 	if len(told) == 0 {
 		return
 	}
-	w := u.machines[machine]
-	if w == nil {
-		w = &waitingUsage{}
-		u.machines[machine] = w
-	}
+	w := u.of(machine)
 	for _, t := range told {
 		next := &borgrpc.CopyUsage{
 			JobUid: t.GetCopy().GetJobUid(), Index: t.GetCopy().GetIndex(), Attempt: t.GetCopy().GetAttempt(),
@@ -76,6 +74,22 @@ func (u *usageBox) add(machine string, told []*borgrpc.Usage, allocs []*borgrpc.
 	}
 }
 
+// addVolumes takes in what volumes keep: the last word counts.
+func (u *usageBox) addVolumes(machine string, told []*borgrpc.VolumeUse) {
+	if len(told) > 0 {
+		u.of(machine).volumes = told[:min(len(told), maxUsagePerMachine)]
+	}
+}
+
+func (u *usageBox) of(machine string) *waitingUsage {
+	w := u.machines[machine]
+	if w == nil {
+		w = &waitingUsage{}
+		u.machines[machine] = w
+	}
+	return w
+}
+
 func compareUsage(a, b *borgrpc.CopyUsage) int {
 	return cmp.Or(cmp.Compare(a.JobUid, b.JobUid), cmp.Compare(a.Index, b.Index), cmp.Compare(a.Attempt, b.Attempt))
 }
@@ -84,7 +98,7 @@ func compareUsage(a, b *borgrpc.CopyUsage) int {
 func (u *usageBox) take(now int64, req *borgrpc.ReportRequest) {
 	var due []string
 	for machine, w := range u.machines {
-		if len(w.copies) > 0 && w.dueNs <= now {
+		if len(w.copies)+len(w.volumes) > 0 && w.dueNs <= now {
 			due = append(due, machine)
 		}
 	}
@@ -94,11 +108,11 @@ func (u *usageBox) take(now int64, req *borgrpc.ReportRequest) {
 	n := 0
 	for _, machine := range due {
 		w := u.machines[machine]
-		if n += len(w.copies) + len(w.allocs); n > maxUsagePerMessage && len(req.Usage) > 0 {
+		if n += len(w.copies) + len(w.allocs) + len(w.volumes); n > maxUsagePerMessage && len(req.Usage) > 0 {
 			return
 		}
-		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: machine, Copies: w.copies, Allocs: w.allocs})
-		w.copies, w.allocs, w.dueNs = nil, nil, now+u.everyNs
+		req.Usage = append(req.Usage, &borgrpc.MachineUsage{Machine: machine, Copies: w.copies, Allocs: w.allocs, Volumes: w.volumes})
+		w.copies, w.allocs, w.volumes, w.dueNs = nil, nil, nil, now+u.everyNs
 	}
 }
 

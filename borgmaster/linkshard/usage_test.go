@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"borg/proto/borgpb"
 	"borg/proto/borgrpc"
 )
 
@@ -72,6 +73,33 @@ func TestUsageOfAllocs(t *testing.T) {
 			for _, a := range m.Allocs {
 				got += fmt.Sprintf("%s %d %d; ", a.Alloc, a.CpuMilli, a.MemBytes)
 			}
+		}
+		if got != want {
+			t.Errorf("sent is %q, want %q", got, want)
+		}
+	}
+}
+
+// TestUsageOfVolumes goes along, also from a machine where nothing runs: the last word
+// counts.
+func TestUsageOfVolumes(t *testing.T) {
+	u := newUsageBox(5e9)
+	use := func(bytes int64) []*borgrpc.VolumeUse {
+		return []*borgrpc.VolumeUse{{Name: &borgpb.VolumeName{User: "a", Job: "b", Volume: "data"}, DiskBytes: bytes}}
+	}
+	u.addVolumes("m1", use(30))
+	u.addVolumes("m1", use(20))
+	u.addVolumes("m1", nil)
+	u.add("m2", uses(0, 1, 1, 1), nil)
+	for _, want := range []string{"m1 [20] m2 [] ", ""} {
+		req, got := &borgrpc.ReportRequest{}, ""
+		u.take(9e9, req)
+		for _, m := range req.Usage {
+			var bytes []int64
+			for _, v := range m.Volumes {
+				bytes = append(bytes, v.DiskBytes)
+			}
+			got += fmt.Sprintf("%s %v ", m.Machine, bytes)
 		}
 		if got != want {
 			t.Errorf("sent is %q, want %q", got, want)

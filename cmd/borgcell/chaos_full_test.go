@@ -115,7 +115,7 @@ func TestMastersDiskIsFull(t *testing.T) {
 		l.goesOn(t, size(50, 500))
 		waitFor(t, name+" says why", func() string {
 			if said := c.sup.get(name).logTail(logEndBytes); !strings.Contains(said, "no space left on device") {
-				return said
+				return "it says " + said
 			}
 			return ""
 		})
@@ -182,7 +182,7 @@ func TestMachinesDiskIsFull(t *testing.T) {
 			}
 			for _, task := range tasks {
 				if !strings.Contains(task.Status.GetReason(), "is full") {
-					return task.Status.String()
+					return "a task is " + task.Status.String()
 				}
 			}
 			return ""

@@ -107,7 +107,7 @@ func TestExclusiveCores(t *testing.T) {
 	waitFor(t, "why says that no core is left", func() string {
 		out, _ := c.says(t, "borgcfg", "--cell", c.cellFile(), "why", "second/0")
 		if !strings.Contains(out, "it waits") || !strings.Contains(out, "devices") {
-			return out
+			return fmt.Sprintf("it says %q", out)
 		}
 		return ""
 	})
@@ -180,7 +180,7 @@ func TestExclusiveCoresOfPretendedMachines(t *testing.T) {
 		want := map[string]string{"more": "devices", "half": "core_threads<=1"}[name]
 		waitFor(t, name+" waits for "+want, func() string {
 			if out, _ := c.says(t, "borgcfg", "--cell", c.cellFile(), "why", name+"/0"); !strings.Contains(out, want) {
-				return out
+				return fmt.Sprintf("it says %q", out)
 			}
 			return ""
 		})

@@ -49,13 +49,7 @@ echo done; exec sleep 1000000`, filepath.Join(c.binDir, "borgcfg"))}
 	if _, err := c.client.WriteFile(shortly(t), c.user, "conf/go", []byte("go\n"), nil); err != nil {
 		t.Fatal(err)
 	}
-	var out string
-	waitFor(t, "the task has done all of it", func() string {
-		if out = said(); strings.Contains(out, "done\n") {
-			return ""
-		}
-		return out
-	})
+	out := c.wrote(t, "web", "done\n")
 	one := where.Endpoints[0]
 	for _, want := range []string{"first: 4\n", "another's: 8\n", "not even to read: 8\n", "conf/go\nconf/leader\nconf/state\n", fmt.Sprintf("http=%s:%d\n", one.Host, one.Ports["http"])} {
 		if !strings.Contains(out, want) {

@@ -17,12 +17,14 @@ func TestTasksNote(t *testing.T) {
 	alongside(t)
 	c := chaosCell(t, 1, 1)
 	spec := sleepers(1)
+	// What runs borgcfg needs more memory than a shell: once in a while 16 MiB were all used.
+	spec.Task.Resources.MemBytes = 64 << 20
 	spec.Task.Mounts = []*borgpb.Mount{{Source: c.binDir, Path: c.binDir}}
 	// The cell may not be of the format that has notes yet.
 	spec.Task.Args = []string{"/bin/sh", "-c", fmt.Sprintf(`b=%s
 until $b note 'shard 7 of 9' --annotation shard=7; do sleep 0.2; done
 BORG_ATTEMPT=2 $b note 'not me' && echo taken
-$b note 'shard 7 of 9, refused: no other copy' --annotation shard=7
+until $b note 'shard 7 of 9, refused: no other copy' --annotation shard=7; do sleep 0.2; done
 exec sleep 1000000`, filepath.Join(c.binDir, "borgcfg"))}
 	c.run(t, "web", spec)
 	waitFor(t, "the task has said what it is at", func() string {

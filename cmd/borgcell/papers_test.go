@@ -6,6 +6,7 @@ import (
 	"crypto/ed25519"
 	"crypto/tls"
 	"crypto/x509"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -37,6 +38,19 @@ func (c *Cell) output(t *testing.T, name string) string {
 	return text.String()
 }
 
+// wrote waits until the first task of a job has written what is wanted, and returns all that
+// it has.
+func (c *Cell) wrote(t *testing.T, name, want string) (out string) {
+	t.Helper()
+	waitFor(t, fmt.Sprintf("%s writes %q", name, want), func() string {
+		if out = c.output(t, name); strings.Contains(out, want) {
+			return ""
+		}
+		return fmt.Sprintf("it has written %q", out)
+	})
+	return out
+}
+
 // TestTasksHaveCertificates: a task finds a certificate in its own name where its
 // environment says, which the masters and nobody else believe; killing borglets
 // and masters costs it nothing, and it goes with the task.
@@ -53,13 +67,7 @@ func TestTasksHaveCertificates(t *testing.T) {
 	spec := sleepers(1)
 	spec.Task.Args = []string{"/bin/sh", "-c", "cat $BORG_IDENTITY; cat $BORG_KEY $BORG_CERT $BORG_CA; ls -l $BORG_CELL_FILE; echo x > $BORG_CERT || echo read-only; echo done; exec sleep 1000000"}
 	before := c.run(t, "web", spec)
-	var out string
-	waitFor(t, "the task has written its papers", func() string {
-		if out = c.output(t, "web"); strings.Contains(out, "done\n") {
-			return ""
-		}
-		return out
-	})
+	out := c.wrote(t, "web", "done\n")
 	whole, parts, _ := strings.Cut(out, "-----END CERTIFICATE-----\n-----BEGIN PRIVATE KEY")
 	credential, err := identity.DecodeCredential([]byte(whole + "-----END CERTIFICATE-----\n"))
 	if err != nil {

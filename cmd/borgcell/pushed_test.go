@@ -24,20 +24,15 @@ func TestFilesArePushed(t *testing.T) {
 	}
 	said := func(want string) {
 		t.Helper()
-		waitFor(t, "the task says "+want, func() string {
-			if out := c.output(t, "web"); !strings.Contains(out, want) {
-				return out
-			}
-			return ""
-		})
+		c.wrote(t, "web", want)
 	}
 	write("first\n")
 	spec := sleepers(1)
 	spec.Task.Files = []*borgpb.PushedFile{{Name: "conf/app", Signal: borgpb.ReloadSignal_RELOAD_SIGNAL_HUP}}
 	spec.Task.Args = []string{"/bin/sh", "-c", `f={{task.files}}/conf/app
+trap 'echo "told of $(cat $f)"' HUP
 test $f = $BORG_FILES/conf/app && echo "has $(cat $f)"
 echo x >> $f || echo read-only
-trap 'echo "told of $(cat $f)"' HUP
 while :; do sleep 0.1; done`}
 	before := c.run(t, "web", spec)
 	said("has first\n")

@@ -144,7 +144,7 @@ func packageCredentials(t *testing.T, bearer bool) {
 	for _, verb := range [][]string{{"why", "canary/0"}, {"tasks", "canary", "-o", "wide"}} {
 		waitFor(t, strings.Join(verb, " ")+" tells that the registry lets nobody in", func() string {
 			if out := h.run(c, nil, needles, "borgcfg", verb...); !strings.Contains(out, "401") {
-				return out
+				return fmt.Sprintf("it says %q", out)
 			}
 			return ""
 		})

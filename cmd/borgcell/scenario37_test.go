@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"google.golang.org/protobuf/proto"
@@ -58,12 +57,7 @@ func TestScenario37(t *testing.T) {
 		if err := os.WriteFile(sign, nil, 0o644); err != nil {
 			t.Fatal(err)
 		}
-		waitFor(t, "the web server has written", func() string {
-			if out := c.output(t, "web"); !strings.Contains(out, fmt.Sprintf("written %d.", n)) {
-				return out
-			}
-			return ""
-		})
+		c.wrote(t, "web", fmt.Sprintf("written %d.", n))
 	}
 	arrived := func(attempt uint64, n int) {
 		t.Helper()

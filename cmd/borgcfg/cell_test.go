@@ -267,6 +267,9 @@ func (b *pretendBorglet) Poll(_ context.Context, req *borgrpc.PollRequest) (*bor
 	}
 	resp := &borgrpc.PollResponse{Highest: req.Fence, Spec: proto.CloneOf(b.spec), Incarnation: "one"}
 	resp.AllocUsage = slices.Collect(maps.Values(allocs))
+	for _, n := range req.KeepVolumes {
+		resp.VolumeUsage = append(resp.VolumeUsage, &borgrpc.VolumeUse{Name: n, DiskBytes: 256 << 10})
+	}
 	for _, r := range b.copies {
 		resp.Tasks = append(resp.Tasks, proto.CloneOf(r))
 		resp.Versions = append(resp.Versions, 0)

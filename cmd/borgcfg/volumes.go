@@ -55,13 +55,16 @@ func volumeList(s *session) error {
 		return nil
 	}
 	var t table
-	t.head("VOLUME", "MACHINE", "DISK", "STATE", "KEPT FOR", "REASON")
+	t.head("VOLUME", "MACHINE", "USED", "DISK", "STATE", "KEPT FOR", "REASON")
 	for _, v := range all {
-		kept := "-"
+		kept, used := "-", "-"
+		if v.GetUsedBytes() != 0 {
+			used = bytesText(v.GetUsedBytes())
+		}
 		if v.GetKeptNs() != 0 {
 			kept = span(time.Duration(v.GetKeptNs()))
 		}
-		t.add(s.volumeName(v), v.GetMachine(), bytesText(v.GetDiskBytes()), volumeWord(v.GetState()), kept, v.GetReason())
+		t.add(s.volumeName(v), v.GetMachine(), used, bytesText(v.GetDiskBytes()), volumeWord(v.GetState()), kept, v.GetReason())
 	}
 	return t.write(s.out, "")
 }

@@ -47,6 +47,7 @@ type pageClaims struct {
 	file     io.ReaderAt
 	size     int64
 	unpacked int64
+	unpacker unpacker
 }
 
 func (p *pageClaims) check(f *parquet.File) error {
@@ -101,13 +102,17 @@ func (p *pageClaims) pages(at, end int64, codec format.CompressionCodec) error {
 			return fmt.Errorf("a page would be %d bytes unpacked, all so far %d; at most %d, and %d times the file", unpacked, p.unpacked, maxPageBytes, maxUnpacked)
 		case held < 0 || held > maxPageValues || values > maxValuesOfByte*p.size:
 			return fmt.Errorf("a page would have %d values, its column so far %d in a file of %d bytes; at most %d, and %d for each byte", held, values, p.size, maxPageValues, maxValuesOfByte)
-		case codec == format.Snappy:
-			// It says once more how much it is, and is believed.
-			var head [binary.MaxVarintLen64]byte
-			k, _ := p.file.ReadAt(head[:min(packed, int64(len(head)))], at-packed)
-			if says, n := binary.Uvarint(head[:k]); n > 0 && says > maxPageBytes {
-				return fmt.Errorf("a page would be %d bytes unpacked, at most %d", says, maxPageBytes)
-			}
+		}
+		// Levels stand before what is packed.
+		levels := int64(header.DataPageHeaderV2.V.RepetitionLevelsByteLength) + int64(header.DataPageHeaderV2.V.DefinitionLevelsByteLength)
+		if levels < 0 || levels > min(packed, unpacked) {
+			return fmt.Errorf("page at %d: its levels would have %d of its %d bytes, and %d unpacked", at-packed, levels, packed, unpacked)
+		}
+		if packs := header.DataPageHeaderV2.V.IsCompressed; packs.Valid && !packs.V {
+			continue
+		}
+		if err := p.unpacker.check(io.NewSectionReader(p.file, at-packed+levels, packed-levels), unpacked-levels, codec); err != nil {
+			return fmt.Errorf("page at %d: %w", at-packed, err)
 		}
 	}
 	return nil

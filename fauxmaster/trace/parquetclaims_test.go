@@ -2,7 +2,6 @@ package trace_test
 
 import (
 	"bytes"
-	"encoding/binary"
 	"runtime"
 	"strings"
 	"testing"
@@ -58,32 +57,9 @@ func TestParquetClaims(t *testing.T) {
 		"values":      {Type: format.DataPage, DataPageHeader: thrift.New(format.DataPageHeader{NumValues: 1 << 30})},
 		"goes beyond": {Type: format.DataPage, CompressedPageSize: 1 << 30},
 	} {
-		err := read(withPage(t, page))
+		err := read(fileOfPage(t, format.Uncompressed, page, nil))
 		if err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("a page that claims too much: %v, want something of %q", err, name)
 		}
 	}
-}
-
-// withPage is a file of one column with one page, of which there is the header alone.
-func withPage(t *testing.T, page format.PageHeader) []byte {
-	t.Helper()
-	var compact thrift.CompactProtocol
-	header, err := thrift.Marshal(&compact, &page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	schema := []format.SchemaElement{
-		{Name: "root", NumChildren: thrift.New(int32(1))},
-		{Name: "time", Type: thrift.New(format.Int64), RepetitionType: thrift.New(format.Required)},
-	}
-	footer, err := thrift.Marshal(&compact, &format.FileMetaData{Version: 1, Schema: schema, NumRows: 1, RowGroups: []format.RowGroup{{NumRows: 1, Columns: []format.ColumnChunk{{
-		MetaData: format.ColumnMetaData{Type: format.Int64, PathInSchema: []string{"time"}, NumValues: 1, DataPageOffset: 4, TotalCompressedSize: int64(len(header))},
-	}}}}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	data := append([]byte("PAR1"), header...)
-	data = append(data, footer...)
-	return append(binary.LittleEndian.AppendUint32(data, uint32(len(footer))), "PAR1"...)
 }

@@ -258,6 +258,7 @@ func (p *parquetRecords) begin(in io.Reader, must int) {
 			}
 			claims := pageClaims{file: file, size: size}
 			err = claims.check(f)
+			claims.unpacker.close()
 		}
 	}
 	if err != nil {

@@ -547,6 +547,10 @@ func FuzzGoogle2019Parquet(f *testing.F) {
 		f.Fatal(err)
 	}
 	f.Add(file.Bytes())
+	for _, p := range packings {
+		f.Add(packedPage(f, p.codec, p.pack(8)))
+		f.Add(packedPage(f, p.codec, p.pack(64<<10)))
+	}
 	f.Fuzz(func(t *testing.T, data []byte) {
 		err := trace.NewGoogle2019(0, 0).Read("instance_events.parquet", bytes.NewReader(data))
 		var at *trace.Error

@@ -942,7 +942,9 @@ type VolumeStatus struct {
 	// Why it was given up.
 	Reason string `protobuf:"bytes,9,opt,name=reason,proto3" json:"reason,omitempty"`
 	// When the cell first had it. Nanoseconds since 1970.
-	MadeWallNs    int64 `protobuf:"varint,10,opt,name=made_wall_ns,json=madeWallNs,proto3" json:"made_wall_ns,omitempty"`
+	MadeWallNs int64 `protobuf:"varint,10,opt,name=made_wall_ns,json=madeWallNs,proto3" json:"made_wall_ns,omitempty"`
+	// What it keeps, as far as the elected master has heard lately; zero: it has not. Bytes.
+	UsedBytes     int64 `protobuf:"varint,3450,opt,name=used_bytes,json=usedBytes,proto3" json:"used_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1047,6 +1049,13 @@ func (x *VolumeStatus) GetMadeWallNs() int64 {
 	return 0
 }
 
+func (x *VolumeStatus) GetUsedBytes() int64 {
+	if x != nil {
+		return x.UsedBytes
+	}
+	return 0
+}
+
 var File_borgpb_machine_proto protoreflect.FileDescriptor
 
 const file_borgpb_machine_proto_rawDesc = "" +
@@ -1124,7 +1133,7 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x04text\x18\t \x01(\tR\x04text\x12\x1b\n" +
 	"\tshim_lost\x18\n" +
 	" \x01(\bR\bshimLost\x12\x13\n" +
-	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\"\x97\x02\n" +
+	"\x04addr\x18\xcc\x03 \x01(\tR\x04addr\"\xb7\x02\n" +
 	"\fVolumeStatus\x12\x12\n" +
 	"\x04user\x18\x01 \x01(\tR\x04user\x12\x10\n" +
 	"\x03job\x18\x02 \x01(\tR\x03job\x12\x14\n" +
@@ -1138,7 +1147,9 @@ const file_borgpb_machine_proto_rawDesc = "" +
 	"\x06reason\x18\t \x01(\tR\x06reason\x12 \n" +
 	"\fmade_wall_ns\x18\n" +
 	" \x01(\x03R\n" +
-	"madeWallNs*[\n" +
+	"madeWallNs\x12\x1e\n" +
+	"\n" +
+	"used_bytes\x18\xfa\x1a \x01(\x03R\tusedBytes*[\n" +
 	"\fMachineState\x12\x1d\n" +
 	"\x19MACHINE_STATE_UNSPECIFIED\x10\x00\x12\x14\n" +
 	"\x10MACHINE_STATE_UP\x10\x01\x12\x16\n" +

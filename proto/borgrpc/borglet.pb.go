@@ -982,7 +982,9 @@ type PollResponse struct {
 	// Volumes that are here and that the request does not name. They stay.
 	VolumesFound []*borgpb.FoundVolume `protobuf:"bytes,551,rep,name=volumes_found,json=volumesFound,proto3" json:"volumes_found,omitempty"`
 	// Of allocs in which something runs; what runs in them is in usage too.
-	AllocUsage    []*AllocUsage `protobuf:"bytes,590,rep,name=alloc_usage,json=allocUsage,proto3" json:"alloc_usage,omitempty"`
+	AllocUsage []*AllocUsage `protobuf:"bytes,590,rep,name=alloc_usage,json=allocUsage,proto3" json:"alloc_usage,omitempty"`
+	// What volumes keep, if that was measured since the last poll that asked for usage.
+	VolumeUsage   []*VolumeUse `protobuf:"bytes,3450,rep,name=volume_usage,json=volumeUsage,proto3" json:"volume_usage,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1104,6 +1106,13 @@ func (x *PollResponse) GetVolumesFound() []*borgpb.FoundVolume {
 func (x *PollResponse) GetAllocUsage() []*AllocUsage {
 	if x != nil {
 		return x.AllocUsage
+	}
+	return nil
+}
+
+func (x *PollResponse) GetVolumeUsage() []*VolumeUse {
+	if x != nil {
+		return x.VolumeUsage
 	}
 	return nil
 }
@@ -1740,7 +1749,7 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\x05index\x18\x03 \x01(\x04R\x05index\x12\x19\n" +
 	"\bgrace_ns\x18\x04 \x01(\x03R\agraceNs\x12\x17\n" +
 	"\x06reason\x18\xb6\x02 \x01(\tR\x06reason\x12\x1c\n" +
-	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\x8c\x04\n" +
+	"\tnotice_ns\x18\xae\x03 \x01(\x03R\bnoticeNs\"\xc4\x04\n" +
 	"\fPollResponse\x12\x16\n" +
 	"\x06fenced\x18\x01 \x01(\bR\x06fenced\x12(\n" +
 	"\ahighest\x18\x02 \x01(\v2\x0e.borgrpc.FenceR\ahighest\x12\x12\n" +
@@ -1755,7 +1764,8 @@ const file_borgrpc_borglet_proto_rawDesc = "" +
 	"\fvolumes_gone\x18\xa6\x04 \x03(\v2\x10.borg.VolumeNameR\vvolumesGone\x127\n" +
 	"\rvolumes_found\x18\xa7\x04 \x03(\v2\x11.borg.FoundVolumeR\fvolumesFound\x125\n" +
 	"\valloc_usage\x18\xce\x04 \x03(\v2\x13.borgrpc.AllocUsageR\n" +
-	"allocUsage\"H\n" +
+	"allocUsage\x126\n" +
+	"\fvolume_usage\x18\xfa\x1a \x03(\v2\x12.borgrpc.VolumeUseR\vvolumeUsage\"H\n" +
 	"\n" +
 	"AllocUsage\x12\x14\n" +
 	"\x05alloc\x18\x01 \x01(\tR\x05alloc\x12$\n" +
@@ -1856,10 +1866,11 @@ var file_borgrpc_borglet_proto_goTypes = []any{
 	(borgpb.StopCause)(0),      // 25: borg.StopCause
 	(*borgpb.TaskReport)(nil),  // 26: borg.TaskReport
 	(*borgpb.FoundVolume)(nil), // 27: borg.FoundVolume
-	(LogStream)(0),             // 28: borgrpc.LogStream
-	(*ExecProgram)(nil),        // 29: borgrpc.ExecProgram
-	(*ExecInput)(nil),          // 30: borgrpc.ExecInput
-	(*ExecResponse)(nil),       // 31: borgrpc.ExecResponse
+	(*VolumeUse)(nil),          // 28: borgrpc.VolumeUse
+	(LogStream)(0),             // 29: borgrpc.LogStream
+	(*ExecProgram)(nil),        // 30: borgrpc.ExecProgram
+	(*ExecInput)(nil),          // 31: borgrpc.ExecInput
+	(*ExecResponse)(nil),       // 32: borgrpc.ExecResponse
 }
 var file_borgrpc_borglet_proto_depIdxs = []int32{
 	17, // 0: borgrpc.DescribeResponse.spec:type_name -> borg.MachineSpec
@@ -1891,30 +1902,31 @@ var file_borgrpc_borglet_proto_depIdxs = []int32{
 	18, // 26: borgrpc.PollResponse.volumes_gone:type_name -> borg.VolumeName
 	27, // 27: borgrpc.PollResponse.volumes_found:type_name -> borg.FoundVolume
 	11, // 28: borgrpc.PollResponse.alloc_usage:type_name -> borgrpc.AllocUsage
-	12, // 29: borgrpc.AllocUsage.usage:type_name -> borgrpc.Usage
-	6,  // 30: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
-	13, // 31: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
-	6,  // 32: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
-	28, // 33: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
-	28, // 34: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
-	6,  // 35: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
-	29, // 36: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
-	30, // 37: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
-	0,  // 38: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
-	3,  // 39: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
-	3,  // 40: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
-	14, // 41: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
-	16, // 42: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
-	1,  // 43: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
-	10, // 44: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
-	10, // 45: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
-	15, // 46: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
-	31, // 47: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
-	43, // [43:48] is the sub-list for method output_type
-	38, // [38:43] is the sub-list for method input_type
-	38, // [38:38] is the sub-list for extension type_name
-	38, // [38:38] is the sub-list for extension extendee
-	0,  // [0:38] is the sub-list for field type_name
+	28, // 29: borgrpc.PollResponse.volume_usage:type_name -> borgrpc.VolumeUse
+	12, // 30: borgrpc.AllocUsage.usage:type_name -> borgrpc.Usage
+	6,  // 31: borgrpc.Usage.copy:type_name -> borgrpc.CopyID
+	13, // 32: borgrpc.Usage.histogram:type_name -> borgrpc.UsageHistogram
+	6,  // 33: borgrpc.ReadLogRequest.copy:type_name -> borgrpc.CopyID
+	29, // 34: borgrpc.ReadLogRequest.stream:type_name -> borgrpc.LogStream
+	29, // 35: borgrpc.ReadLogResponse.stream:type_name -> borgrpc.LogStream
+	6,  // 36: borgrpc.ExecCopyRequest.copy:type_name -> borgrpc.CopyID
+	30, // 37: borgrpc.ExecCopyRequest.program:type_name -> borgrpc.ExecProgram
+	31, // 38: borgrpc.ExecCopyRequest.input:type_name -> borgrpc.ExecInput
+	0,  // 39: borgrpc.BorgletService.Describe:input_type -> borgrpc.DescribeRequest
+	3,  // 40: borgrpc.BorgletService.Poll:input_type -> borgrpc.PollRequest
+	3,  // 41: borgrpc.BorgletService.Polls:input_type -> borgrpc.PollRequest
+	14, // 42: borgrpc.BorgletService.ReadLog:input_type -> borgrpc.ReadLogRequest
+	16, // 43: borgrpc.BorgletService.ExecCopy:input_type -> borgrpc.ExecCopyRequest
+	1,  // 44: borgrpc.BorgletService.Describe:output_type -> borgrpc.DescribeResponse
+	10, // 45: borgrpc.BorgletService.Poll:output_type -> borgrpc.PollResponse
+	10, // 46: borgrpc.BorgletService.Polls:output_type -> borgrpc.PollResponse
+	15, // 47: borgrpc.BorgletService.ReadLog:output_type -> borgrpc.ReadLogResponse
+	32, // 48: borgrpc.BorgletService.ExecCopy:output_type -> borgrpc.ExecResponse
+	44, // [44:49] is the sub-list for method output_type
+	39, // [39:44] is the sub-list for method input_type
+	39, // [39:39] is the sub-list for extension type_name
+	39, // [39:39] is the sub-list for extension extendee
+	0,  // [0:39] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_borglet_proto_init() }

@@ -4706,7 +4706,9 @@ type MachineUsage struct {
 	// Ordered by copy.
 	Copies []*CopyUsage `protobuf:"bytes,2,rep,name=copies,proto3" json:"copies,omitempty"`
 	// Ordered by alloc; what runs in them is in copies too.
-	Allocs        []*AllocUse `protobuf:"bytes,590,rep,name=allocs,proto3" json:"allocs,omitempty"`
+	Allocs []*AllocUse `protobuf:"bytes,590,rep,name=allocs,proto3" json:"allocs,omitempty"`
+	// What volumes on it kept when they were last measured; absent: not measured since.
+	Volumes       []*VolumeUse `protobuf:"bytes,3450,rep,name=volumes,proto3" json:"volumes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -4762,6 +4764,68 @@ func (x *MachineUsage) GetAllocs() []*AllocUse {
 	return nil
 }
 
+func (x *MachineUsage) GetVolumes() []*VolumeUse {
+	if x != nil {
+		return x.Volumes
+	}
+	return nil
+}
+
+// VolumeUse is what a volume keeps.
+type VolumeUse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Which volume.
+	Name *borgpb.VolumeName `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Added up twice a minute or more seldom. Bytes.
+	DiskBytes     int64 `protobuf:"varint,2,opt,name=disk_bytes,json=diskBytes,proto3" json:"disk_bytes,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *VolumeUse) Reset() {
+	*x = VolumeUse{}
+	mi := &file_borgrpc_master_proto_msgTypes[61]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *VolumeUse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*VolumeUse) ProtoMessage() {}
+
+func (x *VolumeUse) ProtoReflect() protoreflect.Message {
+	mi := &file_borgrpc_master_proto_msgTypes[61]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use VolumeUse.ProtoReflect.Descriptor instead.
+func (*VolumeUse) Descriptor() ([]byte, []int) {
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+}
+
+func (x *VolumeUse) GetName() *borgpb.VolumeName {
+	if x != nil {
+		return x.Name
+	}
+	return nil
+}
+
+func (x *VolumeUse) GetDiskBytes() int64 {
+	if x != nil {
+		return x.DiskBytes
+	}
+	return 0
+}
+
 // AllocUse is the most that all in an alloc was seen to use together since it was last
 // sent.
 type AllocUse struct {
@@ -4778,7 +4842,7 @@ type AllocUse struct {
 
 func (x *AllocUse) Reset() {
 	*x = AllocUse{}
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4790,7 +4854,7 @@ func (x *AllocUse) String() string {
 func (*AllocUse) ProtoMessage() {}
 
 func (x *AllocUse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[61]
+	mi := &file_borgrpc_master_proto_msgTypes[62]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4803,7 +4867,7 @@ func (x *AllocUse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AllocUse.ProtoReflect.Descriptor instead.
 func (*AllocUse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{61}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
 }
 
 func (x *AllocUse) GetAlloc() string {
@@ -4846,7 +4910,7 @@ type CopyUsage struct {
 
 func (x *CopyUsage) Reset() {
 	*x = CopyUsage{}
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4858,7 +4922,7 @@ func (x *CopyUsage) String() string {
 func (*CopyUsage) ProtoMessage() {}
 
 func (x *CopyUsage) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[62]
+	mi := &file_borgrpc_master_proto_msgTypes[63]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4871,7 +4935,7 @@ func (x *CopyUsage) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CopyUsage.ProtoReflect.Descriptor instead.
 func (*CopyUsage) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{62}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
 }
 
 func (x *CopyUsage) GetJobUid() string {
@@ -4934,7 +4998,7 @@ type Contact struct {
 
 func (x *Contact) Reset() {
 	*x = Contact{}
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -4946,7 +5010,7 @@ func (x *Contact) String() string {
 func (*Contact) ProtoMessage() {}
 
 func (x *Contact) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[63]
+	mi := &file_borgrpc_master_proto_msgTypes[64]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -4959,7 +5023,7 @@ func (x *Contact) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Contact.ProtoReflect.Descriptor instead.
 func (*Contact) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{63}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
 }
 
 func (x *Contact) GetMachine() string {
@@ -5026,7 +5090,7 @@ type ReportResponse struct {
 
 func (x *ReportResponse) Reset() {
 	*x = ReportResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5038,7 +5102,7 @@ func (x *ReportResponse) String() string {
 func (*ReportResponse) ProtoMessage() {}
 
 func (x *ReportResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[64]
+	mi := &file_borgrpc_master_proto_msgTypes[65]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5051,7 +5115,7 @@ func (x *ReportResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportResponse.ProtoReflect.Descriptor instead.
 func (*ReportResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{64}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
 }
 
 func (x *ReportResponse) GetResult() *borgpb.Result {
@@ -5111,7 +5175,7 @@ type ProbeRequest struct {
 
 func (x *ProbeRequest) Reset() {
 	*x = ProbeRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5123,7 +5187,7 @@ func (x *ProbeRequest) String() string {
 func (*ProbeRequest) ProtoMessage() {}
 
 func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[65]
+	mi := &file_borgrpc_master_proto_msgTypes[66]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5136,7 +5200,7 @@ func (x *ProbeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeRequest.ProtoReflect.Descriptor instead.
 func (*ProbeRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{65}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
 }
 
 func (x *ProbeRequest) GetMachine() string {
@@ -5173,7 +5237,7 @@ type ProbeResponse struct {
 
 func (x *ProbeResponse) Reset() {
 	*x = ProbeResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5185,7 +5249,7 @@ func (x *ProbeResponse) String() string {
 func (*ProbeResponse) ProtoMessage() {}
 
 func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[66]
+	mi := &file_borgrpc_master_proto_msgTypes[67]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5198,7 +5262,7 @@ func (x *ProbeResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ProbeResponse.ProtoReflect.Descriptor instead.
 func (*ProbeResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{66}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
 }
 
 func (x *ProbeResponse) GetReached() bool {
@@ -5234,7 +5298,7 @@ type ListVolumesRequest struct {
 
 func (x *ListVolumesRequest) Reset() {
 	*x = ListVolumesRequest{}
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5246,7 +5310,7 @@ func (x *ListVolumesRequest) String() string {
 func (*ListVolumesRequest) ProtoMessage() {}
 
 func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[67]
+	mi := &file_borgrpc_master_proto_msgTypes[68]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5259,7 +5323,7 @@ func (x *ListVolumesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesRequest.ProtoReflect.Descriptor instead.
 func (*ListVolumesRequest) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{67}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
 }
 
 func (x *ListVolumesRequest) GetMachine() string {
@@ -5312,7 +5376,7 @@ type ListVolumesResponse struct {
 
 func (x *ListVolumesResponse) Reset() {
 	*x = ListVolumesResponse{}
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -5324,7 +5388,7 @@ func (x *ListVolumesResponse) String() string {
 func (*ListVolumesResponse) ProtoMessage() {}
 
 func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_borgrpc_master_proto_msgTypes[68]
+	mi := &file_borgrpc_master_proto_msgTypes[69]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -5337,7 +5401,7 @@ func (x *ListVolumesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListVolumesResponse.ProtoReflect.Descriptor instead.
 func (*ListVolumesResponse) Descriptor() ([]byte, []int) {
-	return file_borgrpc_master_proto_rawDescGZIP(), []int{68}
+	return file_borgrpc_master_proto_rawDescGZIP(), []int{69}
 }
 
 func (x *ListVolumesResponse) GetVolumes() []*borgpb.VolumeStatus {
@@ -5726,11 +5790,16 @@ const file_borgrpc_master_proto_rawDesc = "" +
 	"\x05heard\x18\x96\x01 \x01(\v2\x12.borg.HearMachinesR\x05heard\x12,\n" +
 	"\x05usage\x18\xac\x02 \x03(\v2\x15.borgrpc.MachineUsageR\x05usageB\n" +
 	"\n" +
-	"\b_unheard\"\x80\x01\n" +
+	"\b_unheard\"\xaf\x01\n" +
 	"\fMachineUsage\x12\x18\n" +
 	"\amachine\x18\x01 \x01(\tR\amachine\x12*\n" +
 	"\x06copies\x18\x02 \x03(\v2\x12.borgrpc.CopyUsageR\x06copies\x12*\n" +
-	"\x06allocs\x18\xce\x04 \x03(\v2\x11.borgrpc.AllocUseR\x06allocs\"Z\n" +
+	"\x06allocs\x18\xce\x04 \x03(\v2\x11.borgrpc.AllocUseR\x06allocs\x12-\n" +
+	"\avolumes\x18\xfa\x1a \x03(\v2\x12.borgrpc.VolumeUseR\avolumes\"P\n" +
+	"\tVolumeUse\x12$\n" +
+	"\x04name\x18\x01 \x01(\v2\x10.borg.VolumeNameR\x04name\x12\x1d\n" +
+	"\n" +
+	"disk_bytes\x18\x02 \x01(\x03R\tdiskBytes\"Z\n" +
 	"\bAllocUse\x12\x14\n" +
 	"\x05alloc\x18\x01 \x01(\tR\x05alloc\x12\x1b\n" +
 	"\tcpu_milli\x18\x02 \x01(\x03R\bcpuMilli\x12\x1b\n" +
@@ -5826,7 +5895,7 @@ func file_borgrpc_master_proto_rawDescGZIP() []byte {
 }
 
 var file_borgrpc_master_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 73)
+var file_borgrpc_master_proto_msgTypes = make([]protoimpl.MessageInfo, 74)
 var file_borgrpc_master_proto_goTypes = []any{
 	(ReadMode)(0),                       // 0: borgrpc.ReadMode
 	(LogStream)(0),                      // 1: borgrpc.LogStream
@@ -5891,170 +5960,174 @@ var file_borgrpc_master_proto_goTypes = []any{
 	(*ExplainResponse)(nil),             // 60: borgrpc.ExplainResponse
 	(*ReportRequest)(nil),               // 61: borgrpc.ReportRequest
 	(*MachineUsage)(nil),                // 62: borgrpc.MachineUsage
-	(*AllocUse)(nil),                    // 63: borgrpc.AllocUse
-	(*CopyUsage)(nil),                   // 64: borgrpc.CopyUsage
-	(*Contact)(nil),                     // 65: borgrpc.Contact
-	(*ReportResponse)(nil),              // 66: borgrpc.ReportResponse
-	(*ProbeRequest)(nil),                // 67: borgrpc.ProbeRequest
-	(*ProbeResponse)(nil),               // 68: borgrpc.ProbeResponse
-	(*ListVolumesRequest)(nil),          // 69: borgrpc.ListVolumesRequest
-	(*ListVolumesResponse)(nil),         // 70: borgrpc.ListVolumesResponse
-	nil,                                 // 71: borgrpc.Given.LabelsEntry
-	nil,                                 // 72: borgrpc.Given.AnnotationsEntry
-	nil,                                 // 73: borgrpc.AddMachineRequest.LabelsEntry
-	nil,                                 // 74: borgrpc.AddMachineRequest.AttributesEntry
-	(*borgpb.Op)(nil),                   // 75: borg.Op
-	(*borgpb.Result)(nil),               // 76: borg.Result
-	(*borgpb.Member)(nil),               // 77: borg.Member
-	(*borgpb.Job)(nil),                  // 78: borg.Job
-	(*borgpb.Update)(nil),               // 79: borg.Update
-	(*borgpb.Task)(nil),                 // 80: borg.Task
-	(*borgpb.AllocSet)(nil),             // 81: borg.AllocSet
-	(*borgpb.Alloc)(nil),                // 82: borg.Alloc
-	(*borgpb.Machine)(nil),              // 83: borg.Machine
-	(borgpb.Band)(0),                    // 84: borg.Band
-	(*borgpb.LabelPolicy)(nil),          // 85: borg.LabelPolicy
-	(borgpb.Labelled)(0),                // 86: borg.Labelled
-	(*borgpb.Resources)(nil),            // 87: borg.Resources
-	(*borgpb.DrainBlocker)(nil),         // 88: borg.DrainBlocker
-	(*borgpb.Event)(nil),                // 89: borg.Event
-	(*borgpb.Assign)(nil),               // 90: borg.Assign
-	(*borgpb.MoveTasks)(nil),            // 91: borg.MoveTasks
-	(*borgpb.Reports)(nil),              // 92: borg.Reports
-	(*borgpb.MachineReport)(nil),        // 93: borg.MachineReport
-	(*borgpb.HearMachines)(nil),         // 94: borg.HearMachines
-	(*borgpb.SetMachine)(nil),           // 95: borg.SetMachine
-	(*borgpb.VolumeStatus)(nil),         // 96: borg.VolumeStatus
+	(*VolumeUse)(nil),                   // 63: borgrpc.VolumeUse
+	(*AllocUse)(nil),                    // 64: borgrpc.AllocUse
+	(*CopyUsage)(nil),                   // 65: borgrpc.CopyUsage
+	(*Contact)(nil),                     // 66: borgrpc.Contact
+	(*ReportResponse)(nil),              // 67: borgrpc.ReportResponse
+	(*ProbeRequest)(nil),                // 68: borgrpc.ProbeRequest
+	(*ProbeResponse)(nil),               // 69: borgrpc.ProbeResponse
+	(*ListVolumesRequest)(nil),          // 70: borgrpc.ListVolumesRequest
+	(*ListVolumesResponse)(nil),         // 71: borgrpc.ListVolumesResponse
+	nil,                                 // 72: borgrpc.Given.LabelsEntry
+	nil,                                 // 73: borgrpc.Given.AnnotationsEntry
+	nil,                                 // 74: borgrpc.AddMachineRequest.LabelsEntry
+	nil,                                 // 75: borgrpc.AddMachineRequest.AttributesEntry
+	(*borgpb.Op)(nil),                   // 76: borg.Op
+	(*borgpb.Result)(nil),               // 77: borg.Result
+	(*borgpb.Member)(nil),               // 78: borg.Member
+	(*borgpb.Job)(nil),                  // 79: borg.Job
+	(*borgpb.Update)(nil),               // 80: borg.Update
+	(*borgpb.Task)(nil),                 // 81: borg.Task
+	(*borgpb.AllocSet)(nil),             // 82: borg.AllocSet
+	(*borgpb.Alloc)(nil),                // 83: borg.Alloc
+	(*borgpb.Machine)(nil),              // 84: borg.Machine
+	(borgpb.Band)(0),                    // 85: borg.Band
+	(*borgpb.LabelPolicy)(nil),          // 86: borg.LabelPolicy
+	(borgpb.Labelled)(0),                // 87: borg.Labelled
+	(*borgpb.Resources)(nil),            // 88: borg.Resources
+	(*borgpb.DrainBlocker)(nil),         // 89: borg.DrainBlocker
+	(*borgpb.Event)(nil),                // 90: borg.Event
+	(*borgpb.Assign)(nil),               // 91: borg.Assign
+	(*borgpb.MoveTasks)(nil),            // 92: borg.MoveTasks
+	(*borgpb.Reports)(nil),              // 93: borg.Reports
+	(*borgpb.MachineReport)(nil),        // 94: borg.MachineReport
+	(*borgpb.HearMachines)(nil),         // 95: borg.HearMachines
+	(*borgpb.VolumeName)(nil),           // 96: borg.VolumeName
+	(*borgpb.SetMachine)(nil),           // 97: borg.SetMachine
+	(*borgpb.VolumeStatus)(nil),         // 98: borg.VolumeStatus
 }
 var file_borgrpc_master_proto_depIdxs = []int32{
-	75, // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
-	76, // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
-	77, // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
-	6,  // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
-	7,  // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
-	0,  // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
-	78, // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
-	79, // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
-	10, // 8: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
-	71, // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
-	72, // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
-	0,  // 11: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
-	78, // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
-	0,  // 13: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
-	80, // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
-	0,  // 15: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
-	81, // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
-	82, // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
-	10, // 18: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
-	0,  // 19: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
-	83, // 20: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
-	21, // 21: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
-	84, // 22: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
-	85, // 23: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
-	85, // 24: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
-	28, // 25: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
-	29, // 26: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
-	30, // 27: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
-	31, // 28: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
-	86, // 29: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
-	84, // 30: borgrpc.QuotaUse.band:type_name -> borg.Band
-	87, // 31: borgrpc.QuotaUse.limit:type_name -> borg.Resources
-	87, // 32: borgrpc.QuotaUse.used:type_name -> borg.Resources
-	87, // 33: borgrpc.TaskBounds.min:type_name -> borg.Resources
-	87, // 34: borgrpc.TaskBounds.default:type_name -> borg.Resources
-	87, // 35: borgrpc.TaskBounds.max:type_name -> borg.Resources
-	84, // 36: borgrpc.SoldBand.band:type_name -> borg.Band
-	87, // 37: borgrpc.SoldBand.sold:type_name -> borg.Resources
-	87, // 38: borgrpc.SoldBand.cell:type_name -> borg.Resources
-	73, // 39: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
-	74, // 40: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
-	76, // 41: borgrpc.AddMachineResponse.result:type_name -> borg.Result
-	36, // 42: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
-	88, // 43: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
-	80, // 44: borgrpc.WhyResponse.task:type_name -> borg.Task
-	43, // 45: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
-	44, // 46: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
-	39, // 47: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
-	41, // 48: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
-	40, // 49: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
-	41, // 50: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
-	42, // 51: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
-	42, // 52: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
-	89, // 53: borgrpc.EventsResponse.events:type_name -> borg.Event
-	1,  // 54: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
-	1,  // 55: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
-	51, // 56: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
-	52, // 57: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
-	90, // 58: borgrpc.AssignRequest.assign:type_name -> borg.Assign
-	76, // 59: borgrpc.AssignResponse.result:type_name -> borg.Result
-	91, // 60: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
-	76, // 61: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
-	35, // 62: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
-	38, // 63: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
-	92, // 64: borgrpc.ReportRequest.reports:type_name -> borg.Reports
-	65, // 65: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
-	93, // 66: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
-	94, // 67: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
-	62, // 68: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
-	64, // 69: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
-	63, // 70: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
-	95, // 71: borgrpc.Contact.set:type_name -> borg.SetMachine
-	76, // 72: borgrpc.ReportResponse.result:type_name -> borg.Result
-	6,  // 73: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
-	96, // 74: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
-	2,  // 75: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
-	4,  // 76: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
-	8,  // 77: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
-	11, // 78: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
-	13, // 79: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
-	15, // 80: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
-	17, // 81: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
-	19, // 82: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
-	24, // 83: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
-	22, // 84: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
-	26, // 85: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
-	69, // 86: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
-	32, // 87: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
-	37, // 88: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
-	34, // 89: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
-	45, // 90: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
-	47, // 91: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
-	49, // 92: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
-	53, // 93: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
-	55, // 94: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
-	59, // 95: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
-	57, // 96: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
-	61, // 97: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
-	67, // 98: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
-	3,  // 99: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
-	5,  // 100: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
-	9,  // 101: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
-	12, // 102: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
-	14, // 103: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
-	16, // 104: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
-	18, // 105: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
-	20, // 106: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
-	25, // 107: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
-	23, // 108: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
-	27, // 109: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
-	70, // 110: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
-	33, // 111: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
-	38, // 112: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
-	35, // 113: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
-	46, // 114: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
-	48, // 115: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
-	50, // 116: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
-	54, // 117: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
-	56, // 118: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
-	60, // 119: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
-	58, // 120: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
-	66, // 121: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
-	68, // 122: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
-	99, // [99:123] is the sub-list for method output_type
-	75, // [75:99] is the sub-list for method input_type
-	75, // [75:75] is the sub-list for extension type_name
-	75, // [75:75] is the sub-list for extension extendee
-	0,  // [0:75] is the sub-list for field type_name
+	76,  // 0: borgrpc.MutateRequest.op:type_name -> borg.Op
+	77,  // 1: borgrpc.MutateResponse.result:type_name -> borg.Result
+	78,  // 2: borgrpc.GetCellResponse.members:type_name -> borg.Member
+	6,   // 3: borgrpc.GetCellResponse.reach:type_name -> borgrpc.Reach
+	7,   // 4: borgrpc.GetCellResponse.simulated:type_name -> borgrpc.Simulated
+	0,   // 5: borgrpc.GetJobRequest.mode:type_name -> borgrpc.ReadMode
+	79,  // 6: borgrpc.GetJobResponse.job:type_name -> borg.Job
+	80,  // 7: borgrpc.GetJobResponse.update:type_name -> borg.Update
+	10,  // 8: borgrpc.GetJobResponse.given:type_name -> borgrpc.Given
+	72,  // 9: borgrpc.Given.labels:type_name -> borgrpc.Given.LabelsEntry
+	73,  // 10: borgrpc.Given.annotations:type_name -> borgrpc.Given.AnnotationsEntry
+	0,   // 11: borgrpc.ListJobsRequest.mode:type_name -> borgrpc.ReadMode
+	79,  // 12: borgrpc.ListJobsResponse.jobs:type_name -> borg.Job
+	0,   // 13: borgrpc.ListTasksRequest.mode:type_name -> borgrpc.ReadMode
+	81,  // 14: borgrpc.ListTasksResponse.tasks:type_name -> borg.Task
+	0,   // 15: borgrpc.ListAllocsRequest.mode:type_name -> borgrpc.ReadMode
+	82,  // 16: borgrpc.ListAllocsResponse.alloc_sets:type_name -> borg.AllocSet
+	83,  // 17: borgrpc.ListAllocsResponse.allocs:type_name -> borg.Alloc
+	10,  // 18: borgrpc.ListAllocsResponse.given:type_name -> borgrpc.Given
+	0,   // 19: borgrpc.ListMachinesRequest.mode:type_name -> borgrpc.ReadMode
+	84,  // 20: borgrpc.ListMachinesResponse.machines:type_name -> borg.Machine
+	21,  // 21: borgrpc.ListPackageBansResponse.bans:type_name -> borgrpc.PackageBan
+	85,  // 22: borgrpc.GetPreemptionPolicyResponse.collapse:type_name -> borg.Band
+	86,  // 23: borgrpc.GetLabelPolicyRequest.policy:type_name -> borg.LabelPolicy
+	86,  // 24: borgrpc.GetLabelPolicyResponse.policy:type_name -> borg.LabelPolicy
+	28,  // 25: borgrpc.GetLabelPolicyResponse.breaches:type_name -> borgrpc.LabelBreach
+	29,  // 26: borgrpc.ListQuotasResponse.quotas:type_name -> borgrpc.QuotaUse
+	30,  // 27: borgrpc.ListQuotasResponse.bounds:type_name -> borgrpc.TaskBounds
+	31,  // 28: borgrpc.ListQuotasResponse.sold:type_name -> borgrpc.SoldBand
+	87,  // 29: borgrpc.LabelBreach.kind:type_name -> borg.Labelled
+	85,  // 30: borgrpc.QuotaUse.band:type_name -> borg.Band
+	88,  // 31: borgrpc.QuotaUse.limit:type_name -> borg.Resources
+	88,  // 32: borgrpc.QuotaUse.used:type_name -> borg.Resources
+	88,  // 33: borgrpc.TaskBounds.min:type_name -> borg.Resources
+	88,  // 34: borgrpc.TaskBounds.default:type_name -> borg.Resources
+	88,  // 35: borgrpc.TaskBounds.max:type_name -> borg.Resources
+	85,  // 36: borgrpc.SoldBand.band:type_name -> borg.Band
+	88,  // 37: borgrpc.SoldBand.sold:type_name -> borg.Resources
+	88,  // 38: borgrpc.SoldBand.cell:type_name -> borg.Resources
+	74,  // 39: borgrpc.AddMachineRequest.labels:type_name -> borgrpc.AddMachineRequest.LabelsEntry
+	75,  // 40: borgrpc.AddMachineRequest.attributes:type_name -> borgrpc.AddMachineRequest.AttributesEntry
+	77,  // 41: borgrpc.AddMachineResponse.result:type_name -> borg.Result
+	36,  // 42: borgrpc.SafeToDrainResponse.verdicts:type_name -> borgrpc.DrainVerdict
+	89,  // 43: borgrpc.DrainVerdict.blockers:type_name -> borg.DrainBlocker
+	81,  // 44: borgrpc.WhyResponse.task:type_name -> borg.Task
+	43,  // 45: borgrpc.WhyResponse.reasons:type_name -> borgrpc.WhyReason
+	44,  // 46: borgrpc.WhyResponse.changes:type_name -> borgrpc.WhyChange
+	39,  // 47: borgrpc.WhyResponse.placement:type_name -> borgrpc.WhyPlacement
+	41,  // 48: borgrpc.WhyResponse.fight:type_name -> borgrpc.WhyFight
+	40,  // 49: borgrpc.WhyPlacement.parts:type_name -> borgrpc.WhyPart
+	41,  // 50: borgrpc.WhyPlacement.fight:type_name -> borgrpc.WhyFight
+	42,  // 51: borgrpc.WhyFight.victims:type_name -> borgrpc.WhyHolder
+	42,  // 52: borgrpc.WhyFight.spared:type_name -> borgrpc.WhyHolder
+	90,  // 53: borgrpc.EventsResponse.events:type_name -> borg.Event
+	1,   // 54: borgrpc.LogsRequest.stream:type_name -> borgrpc.LogStream
+	1,   // 55: borgrpc.LogsResponse.stream:type_name -> borgrpc.LogStream
+	51,  // 56: borgrpc.FollowResponse.records:type_name -> borgrpc.Record
+	52,  // 57: borgrpc.FollowResponse.entries:type_name -> borgrpc.CommittedEntry
+	91,  // 58: borgrpc.AssignRequest.assign:type_name -> borg.Assign
+	77,  // 59: borgrpc.AssignResponse.result:type_name -> borg.Result
+	92,  // 60: borgrpc.MoveTasksRequest.move:type_name -> borg.MoveTasks
+	77,  // 61: borgrpc.MoveTasksResponse.result:type_name -> borg.Result
+	35,  // 62: borgrpc.CheckDrainResponse.answer:type_name -> borgrpc.SafeToDrainResponse
+	38,  // 63: borgrpc.ExplainResponse.why:type_name -> borgrpc.WhyResponse
+	93,  // 64: borgrpc.ReportRequest.reports:type_name -> borg.Reports
+	66,  // 65: borgrpc.ReportRequest.contacts:type_name -> borgrpc.Contact
+	94,  // 66: borgrpc.ReportRequest.unknown:type_name -> borg.MachineReport
+	95,  // 67: borgrpc.ReportRequest.heard:type_name -> borg.HearMachines
+	62,  // 68: borgrpc.ReportRequest.usage:type_name -> borgrpc.MachineUsage
+	65,  // 69: borgrpc.MachineUsage.copies:type_name -> borgrpc.CopyUsage
+	64,  // 70: borgrpc.MachineUsage.allocs:type_name -> borgrpc.AllocUse
+	63,  // 71: borgrpc.MachineUsage.volumes:type_name -> borgrpc.VolumeUse
+	96,  // 72: borgrpc.VolumeUse.name:type_name -> borg.VolumeName
+	97,  // 73: borgrpc.Contact.set:type_name -> borg.SetMachine
+	77,  // 74: borgrpc.ReportResponse.result:type_name -> borg.Result
+	6,   // 75: borgrpc.ReportResponse.reach:type_name -> borgrpc.Reach
+	98,  // 76: borgrpc.ListVolumesResponse.volumes:type_name -> borg.VolumeStatus
+	2,   // 77: borgrpc.MasterService.Mutate:input_type -> borgrpc.MutateRequest
+	4,   // 78: borgrpc.MasterService.GetCell:input_type -> borgrpc.GetCellRequest
+	8,   // 79: borgrpc.MasterService.GetJob:input_type -> borgrpc.GetJobRequest
+	11,  // 80: borgrpc.MasterService.ListJobs:input_type -> borgrpc.ListJobsRequest
+	13,  // 81: borgrpc.MasterService.ListTasks:input_type -> borgrpc.ListTasksRequest
+	15,  // 82: borgrpc.MasterService.ListAllocs:input_type -> borgrpc.ListAllocsRequest
+	17,  // 83: borgrpc.MasterService.ListMachines:input_type -> borgrpc.ListMachinesRequest
+	19,  // 84: borgrpc.MasterService.ListPackageBans:input_type -> borgrpc.ListPackageBansRequest
+	24,  // 85: borgrpc.MasterService.GetLabelPolicy:input_type -> borgrpc.GetLabelPolicyRequest
+	22,  // 86: borgrpc.MasterService.GetPreemptionPolicy:input_type -> borgrpc.GetPreemptionPolicyRequest
+	26,  // 87: borgrpc.MasterService.ListQuotas:input_type -> borgrpc.ListQuotasRequest
+	70,  // 88: borgrpc.MasterService.ListVolumes:input_type -> borgrpc.ListVolumesRequest
+	32,  // 89: borgrpc.MasterService.AddMachine:input_type -> borgrpc.AddMachineRequest
+	37,  // 90: borgrpc.MasterService.Why:input_type -> borgrpc.WhyRequest
+	34,  // 91: borgrpc.MasterService.SafeToDrain:input_type -> borgrpc.SafeToDrainRequest
+	45,  // 92: borgrpc.MasterService.Events:input_type -> borgrpc.EventsRequest
+	47,  // 93: borgrpc.MasterService.Logs:input_type -> borgrpc.LogsRequest
+	49,  // 94: borgrpc.SchedulingService.Follow:input_type -> borgrpc.FollowRequest
+	53,  // 95: borgrpc.SchedulingService.Assign:input_type -> borgrpc.AssignRequest
+	55,  // 96: borgrpc.SchedulingService.MoveTasks:input_type -> borgrpc.MoveTasksRequest
+	59,  // 97: borgrpc.SchedulerService.Explain:input_type -> borgrpc.ExplainRequest
+	57,  // 98: borgrpc.SchedulerService.CheckDrain:input_type -> borgrpc.CheckDrainRequest
+	61,  // 99: borgrpc.ReplicaService.Report:input_type -> borgrpc.ReportRequest
+	68,  // 100: borgrpc.ReplicaService.Probe:input_type -> borgrpc.ProbeRequest
+	3,   // 101: borgrpc.MasterService.Mutate:output_type -> borgrpc.MutateResponse
+	5,   // 102: borgrpc.MasterService.GetCell:output_type -> borgrpc.GetCellResponse
+	9,   // 103: borgrpc.MasterService.GetJob:output_type -> borgrpc.GetJobResponse
+	12,  // 104: borgrpc.MasterService.ListJobs:output_type -> borgrpc.ListJobsResponse
+	14,  // 105: borgrpc.MasterService.ListTasks:output_type -> borgrpc.ListTasksResponse
+	16,  // 106: borgrpc.MasterService.ListAllocs:output_type -> borgrpc.ListAllocsResponse
+	18,  // 107: borgrpc.MasterService.ListMachines:output_type -> borgrpc.ListMachinesResponse
+	20,  // 108: borgrpc.MasterService.ListPackageBans:output_type -> borgrpc.ListPackageBansResponse
+	25,  // 109: borgrpc.MasterService.GetLabelPolicy:output_type -> borgrpc.GetLabelPolicyResponse
+	23,  // 110: borgrpc.MasterService.GetPreemptionPolicy:output_type -> borgrpc.GetPreemptionPolicyResponse
+	27,  // 111: borgrpc.MasterService.ListQuotas:output_type -> borgrpc.ListQuotasResponse
+	71,  // 112: borgrpc.MasterService.ListVolumes:output_type -> borgrpc.ListVolumesResponse
+	33,  // 113: borgrpc.MasterService.AddMachine:output_type -> borgrpc.AddMachineResponse
+	38,  // 114: borgrpc.MasterService.Why:output_type -> borgrpc.WhyResponse
+	35,  // 115: borgrpc.MasterService.SafeToDrain:output_type -> borgrpc.SafeToDrainResponse
+	46,  // 116: borgrpc.MasterService.Events:output_type -> borgrpc.EventsResponse
+	48,  // 117: borgrpc.MasterService.Logs:output_type -> borgrpc.LogsResponse
+	50,  // 118: borgrpc.SchedulingService.Follow:output_type -> borgrpc.FollowResponse
+	54,  // 119: borgrpc.SchedulingService.Assign:output_type -> borgrpc.AssignResponse
+	56,  // 120: borgrpc.SchedulingService.MoveTasks:output_type -> borgrpc.MoveTasksResponse
+	60,  // 121: borgrpc.SchedulerService.Explain:output_type -> borgrpc.ExplainResponse
+	58,  // 122: borgrpc.SchedulerService.CheckDrain:output_type -> borgrpc.CheckDrainResponse
+	67,  // 123: borgrpc.ReplicaService.Report:output_type -> borgrpc.ReportResponse
+	69,  // 124: borgrpc.ReplicaService.Probe:output_type -> borgrpc.ProbeResponse
+	101, // [101:125] is the sub-list for method output_type
+	77,  // [77:101] is the sub-list for method input_type
+	77,  // [77:77] is the sub-list for extension type_name
+	77,  // [77:77] is the sub-list for extension extendee
+	0,   // [0:77] is the sub-list for field type_name
 }
 
 func init() { file_borgrpc_master_proto_init() }
@@ -6069,7 +6142,7 @@ func file_borgrpc_master_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_borgrpc_master_proto_rawDesc), len(file_borgrpc_master_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   73,
+			NumMessages:   74,
 			NumExtensions: 0,
 			NumServices:   4,
 		},
