@@ -247,7 +247,7 @@ func (c *Cell) used(v *Volume) bool {
 	}
 	for _, a := range v.machine.allocs {
 		if a.machine == v.machine && a.set.key == v.of.Job && a.index == v.of.Index {
-			return namesVolume(a.set.spec.Volumes, v.name)
+			return namesVolume(a.set.spec.Volumes, v.name) && !mutant.Planted(mutant.AllocNotInVolume)
 		}
 	}
 	return false
